@@ -1,0 +1,1 @@
+"""The commands `wlc` and `wlr`: options in, reports out, nothing else."""

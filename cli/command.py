@@ -1,0 +1,161 @@
+"""What all commands share: `--json` and `--verbose`, and how an error leaves the program."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.output import Report, show
+from wlc.errors import FarmError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+EXIT_OTHER = 1
+EXIT_USAGE = 2
+EXIT_DEFECT = 70
+EXIT_INTERRUPTED = 130
+
+AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error.")]
+
+
+def new_app(summary: str) -> typer.Typer:
+    """Build an empty command line program whose `--help` opens with `summary`."""
+    # Plain help: rich markup would double the time that --help takes.
+    app = typer.Typer(
+        help=summary,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    # A callback keeps the program a group of commands even while it has only one.
+    @app.callback()
+    def main() -> None:
+        pass
+
+    main.__doc__ = summary
+    return app
+
+
+def command(app: typer.Typer, *, example: str, name: str | None = None) -> Callable[[Callable[..., Any]], Any]:
+    """Add a function that returns a report, or yields several, as a command of `app`.
+
+    Args:
+        app: The program.
+        example: A command line that `--help` shows.
+        name: Of the command; the function's name unless given.
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(function, eval_str=True)
+
+        @functools.wraps(function)
+        def run(*args: Any, as_json: bool, verbose: bool, **options: Any) -> None:
+            try:
+                with _plain_warnings():
+                    _show_all(function(*args, **options), as_json)
+            except (Exception, KeyboardInterrupt) as error:
+                raise typer.Exit(explain(error, verbose=verbose)) from error
+
+        shared = [
+            inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson),
+            inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Verbose),
+        ]
+        parameters = [*signature.parameters.values(), *shared]
+        vars(run)["__signature__"] = signature.replace(parameters=parameters, return_annotation=None)
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        del run.__wrapped__  # It would lead back to the signature without the shared options.
+        summary = inspect.getdoc(function) or ""
+        app.command(name, short_help=summary.partition("\n")[0], epilog=f"Example: {example}")(run)
+        return function
+
+    return register
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Show what `wlc` and `wlr` warn of as one line each, like errors, instead of with a place in the source."""
+    told: set[str] = set()
+
+    def tell(message: Warning | str, *_: object, **__: object) -> None:
+        if str(message) not in told:
+            print(f"warning: {message}", file=sys.stderr)
+        told.add(str(message))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = tell
+        yield
+
+
+def _show_all(answer: Report | Iterator[Report] | None, as_json: bool) -> None:
+    if isinstance(answer, Iterator):
+        for report in answer:
+            show(report, as_json=as_json)
+    elif answer is not None:
+        show(answer, as_json=as_json)
+
+
+def explain(error: BaseException, *, verbose: bool = False) -> int:
+    """Write an error to standard error as a message and a hint, and return the exit code of its class."""
+    if verbose:
+        traceback.print_exception(error, file=sys.stderr)
+    message, hint, code = _diagnosis(error)
+    if message:
+        print(f"error: {message}", file=sys.stderr)
+    if hint:
+        print(f"hint: {hint}", file=sys.stderr)
+    return code
+
+
+def _diagnosis(error: BaseException) -> tuple[str, str | None, int]:
+    if isinstance(error, FarmError):
+        return error.message, error.hint, error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", None, EXIT_INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        # Whoever read the output has seen enough; the interpreter would complain once more at its exit.
+        sys.stdout = None
+        return "", None, EXIT_OTHER
+    # The engine's own errors are the user's SQL; its driver is not imported here only to be able to name their class.
+    if type(error).__module__.partition(".")[0] in {"duckdb", "_duckdb"}:
+        return str(error), None, EXIT_OTHER
+    if isinstance(error, OSError):
+        return str(error), None, EXIT_OTHER
+    hint = "this is a defect of dbfarm; run the command with --verbose and report what it prints"
+    return f"{type(error).__name__}: {error}", hint, EXIT_DEFECT
+
+
+def run_app(app: typer.Typer, program: str, arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit code; wrong usage is one message and a hint, too."""
+    try:
+        code = app(args=arguments, prog_name=program, standalone_mode=False)
+    except typer.TyperException as error:
+        return _explain_usage(error, program)
+    except (typer.Abort, KeyboardInterrupt) as error:
+        return explain(KeyboardInterrupt() if isinstance(error, typer.Abort) else error)
+    return int(code or 0)
+
+
+def _explain_usage(error: Any, program: str) -> int:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else program
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return EXIT_USAGE
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    print(f"error: {message}", f"hint: {path} --help", sep="\n", file=sys.stderr)
+    return EXIT_USAGE

@@ -1,0 +1,74 @@
+"""Arguments and options that several commands have, so that they are called and explained the same everywhere."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from wlc.errors import InvalidError
+
+Source = Annotated[str, typer.Argument(metavar="SOURCE", help="The master database itself: path of a DuckDB file.")]
+Database = Annotated[
+    str,
+    typer.Argument(metavar="DB", help="Name in the farm, URL of its folder, or a SOURCE that knows its farm."),
+]
+Target = Annotated[str, typer.Argument(metavar="TARGET", help="The replica: path of a DuckDB file.")]
+Farm = Annotated[
+    str | None,
+    typer.Option("--farm", metavar="URL", envvar="WLC_FARM", help="Directory or bucket that holds the databases."),
+]
+StorageOptions = Annotated[
+    list[str] | None,
+    typer.Option("--storage-option", metavar="K=V", help="Passed on to the farm's file system; may be repeated."),
+]
+
+
+def storage_options(pairs: list[str] | None) -> dict[str, object] | None:
+    """Turn repeated `k=v` into a dictionary, `a.b=v` into a nested one; None if there is none.
+
+    Raises:
+        InvalidError: A pair has no `=`. Its text is not repeated: it may be a secret.
+    """
+    if not pairs:
+        return None
+    options: dict[str, object] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not (equals and key):
+            raise InvalidError(
+                "a --storage-option is not of the form key=value",
+                hint="--storage-option endpoint_url=http://localhost:9000",
+            )
+        _put(options, key.split("."), {"true": True, "false": False}.get(value.lower(), value))
+    return options
+
+
+def _put(options: dict[str, object], path: list[str], value: object) -> None:
+    for key in path[:-1]:
+        inner = options.setdefault(key, {})
+        if not isinstance(inner, dict):
+            raise InvalidError(f"--storage-option {key} is given a value and a part of it", hint="give one of the two")
+        options = inner
+    options[path[-1]] = value
+
+
+def tick_range(text: str) -> tuple[int | None, int | None]:
+    """Read `A:B` as the first and the last tick, both included; either may be missing, and `A` alone is one tick.
+
+    Raises:
+        InvalidError: It is not a range of ticks.
+    """
+    first, colon, last = text.partition(":")
+    try:
+        low = int(first) if first else None
+        high = (int(last) if last else None) if colon else low
+    except ValueError:
+        raise _bad_range(text) from None
+    if text in ("", ":") or (low or 0) < 0 or (low is not None and high is not None and high < low):
+        raise _bad_range(text)
+    return low, high
+
+
+def _bad_range(text: str) -> InvalidError:
+    return InvalidError(f"{text!r} is not a range of ticks", hint="--tick 10:20, --tick 10:, --tick :20 or --tick 10")

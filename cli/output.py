@@ -1,0 +1,204 @@
+"""How a command's answer looks: a rich table on a terminal, plain text in a pipe, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+@dataclass(frozen=True)
+class Value:
+    """One answer; plain output is the bare value, so that a script can use it without cutting."""
+
+    name: str
+    value: object
+
+
+@dataclass(frozen=True)
+class Fields:
+    """What is known of one thing, by name."""
+
+    values: Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under column names; `null` is what an absent value looks like in text."""
+
+    columns: Sequence[str]
+    rows: Iterable[Sequence[object]]
+    null: str = ""
+
+
+class Numbers(tuple[int, ...]):
+    """Rising whole numbers, such as those of batches; text shows runs of them as `1-41`."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        runs: list[list[int]] = []
+        for number in self:
+            if runs and number == runs[-1][1] + 1:
+                runs[-1][1] = number
+            else:
+                runs.append([number, number])
+        return ", ".join(f"{first}-{last}" if last > first else str(first) for first, last in runs) or "none"
+
+
+Report = Value | Fields | Table
+
+
+def record(value: Any) -> Fields:
+    """Report a dataclass field by field, under the names the Python API has."""
+    return Fields({field.name: getattr(value, field.name) for field in fields(value)})
+
+
+def show(report: Report, *, as_json: bool, stream: TextIO | None = None) -> None:
+    """Write a report to `stream`, standard output unless told otherwise."""
+    out = stream or sys.stdout
+    if as_json:
+        _write_json(report, out)
+    elif isinstance(report, Value):
+        print(text(report.value, null=""), file=out)
+    elif out.isatty():
+        _write_rich(report, out)
+    else:
+        out.writelines(line + "\n" for line in _plain_lines(report))
+    out.flush()
+
+
+def text(value: object, *, null: str) -> str:
+    """Write one value as a person reads it, on one line unless the value itself has several."""
+    if value is None:
+        return null
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return _time(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return "\\x" + bytes(value).hex()
+    if isinstance(value, Numbers):
+        return str(value)
+    if isinstance(value, Mapping | list | tuple | set | frozenset) or (
+        is_dataclass(value) and type(value).__str__ is object.__str__
+    ):
+        return json.dumps(plain(value), ensure_ascii=False)
+    return str(value)
+
+
+def _has_no_text(value: object) -> bool:
+    return is_dataclass(value) and type(value).__str__ is object.__str__
+
+
+def plain(value: object) -> Any:
+    """Turn a value into what JSON has: numbers, text, lists and objects; what JSON cannot hold exactly becomes text."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {text(key, null="null"): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(inner) for inner in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Decimal | PurePath):
+        return str(value)
+    return text(value, null="")
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """Number names that come twice, since a JSON object has each only once."""
+    taken: set[str] = set()
+    result = []
+    for name in names:
+        candidate, number = name, 1
+        while candidate in taken:
+            candidate, number = f"{name}_{number}", number + 1
+        taken.add(candidate)
+        result.append(candidate)
+    return result
+
+
+def _time(moment: datetime) -> str:
+    if moment.utcoffset() == timedelta(0):
+        return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return moment.isoformat()
+
+
+def _write_json(report: Report, out: TextIO) -> None:
+    if isinstance(report, Table):
+        names = unique_names(report.columns)
+        _write_json_rows(names, report.rows, out)
+    elif isinstance(report, Value):
+        print(json.dumps({report.name: plain(report.value)}, ensure_ascii=False), file=out)
+    else:
+        print(json.dumps(plain(report.values), ensure_ascii=False), file=out)
+
+
+def _write_json_rows(names: Sequence[str], rows: Iterable[Sequence[object]], out: TextIO) -> None:
+    # One row per line inside one array: valid JSON, yet written as the rows come, however many there are.
+    separator = "["
+    for row in rows:
+        line = json.dumps(dict(zip(names, map(plain, row), strict=True)), ensure_ascii=False)
+        out.write(f"{separator}{line}")
+        separator = ",\n "
+    out.write("[]\n" if separator == "[" else "]\n")
+
+
+def _plain_lines(report: Fields | Table) -> Iterable[str]:
+    if isinstance(report, Fields):
+        width = max((len(name) for name in report.values), default=0)
+        indented = "\n" + " " * (width + 2)
+        shown = {name: _field_text(value).replace("\n", indented) for name, value in report.values.items()}
+        return [f"{name:<{width}}  {value}".rstrip() for name, value in shown.items()]
+    return _aligned([list(report.columns), *([text(cell, null=report.null) for cell in row] for row in report.rows)])
+
+
+def _field_text(value: object) -> str:
+    if isinstance(value, Numbers):
+        return str(value)
+    if isinstance(value, Mapping | list | tuple) and not value:
+        return "-"
+    if isinstance(value, list | tuple) and all(isinstance(line, str) for line in value):
+        return "\n".join(value)
+    if isinstance(value, Mapping):
+        return "\n".join(f"{text(key, null='-')}: {text(inner, null='-')}" for key, inner in value.items())
+    return text(value, null="-")
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    cells = [[" ".join(cell.splitlines()) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+
+
+def _write_rich(report: Fields | Table, out: TextIO) -> None:
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    table = RichTable(show_header=isinstance(report, Table), header_style="bold")
+    if isinstance(report, Fields):
+        table.add_column(style="bold")
+        table.add_column(overflow="fold")
+        for name, value in report.values.items():
+            table.add_row(name, Text(_field_text(value)))
+    else:
+        for name in report.columns:
+            table.add_column(Text(name), overflow="fold")
+        for row in report.rows:
+            table.add_row(*(Text(text(cell, null=report.null)) for cell in row))
+    Console(file=out).print(table)

@@ -1,0 +1,258 @@
+"""The command `wlc`: make a database a master, write to it, publish, look at what was published."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.command import command, new_app, run_app
+from cli.options import Database, Farm, Source, StorageOptions, storage_options, tick_range
+from cli.output import Fields, Numbers, Report, Table, Value, record
+from cli.progress import working
+from wlc.errors import FarmError, InvalidError, UnavailableError
+
+if TYPE_CHECKING:
+    from wlc.history import Entry
+
+app = new_app("Capture what a master database commits and publish it to a farm.")
+
+
+def main() -> None:
+    """Run the command line of this process and exit."""
+    sys.exit(run_app(app, "wlc"))
+
+
+@command(app, example="wlc master sales.duckdb --farm s3://bucket/farm --beat 60")
+def master(
+    source: Source,
+    farm: Annotated[
+        str | None,
+        typer.Option(metavar="URL", envvar="WLC_FARM", help="Where to publish; default is dbfarm/ beside the source."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(metavar="N", help="Name in the farm; default is the file's stem.")] = None,
+    logs: Annotated[str | None, typer.Option(metavar="URL", help="Keep the log files elsewhere than the rest.")] = None,
+    beat: Annotated[
+        float, typer.Option(metavar="S", help="Longest wait of a committed transaction in seconds; 0 is none.")
+    ] = 300,
+    storage_option: StorageOptions = None,
+) -> Report:
+    """Make a database a master, once.
+
+    Creates its folder in the farm with wlc.config, and a snapshot unless the database is empty.
+    """
+    import wlc
+
+    options = storage_options(storage_option)
+    with working("making the first snapshot"):
+        return record(wlc.master(source, farm=farm, name=name, logs=logs, beat_s=beat, storage_options=options))
+
+
+@command(app, example="wlc sql sales.duckdb \"insert into orders values (1, 'pen')\"")
+def sql(
+    source: Source,
+    statements: Annotated[str | None, typer.Argument(metavar="SQL", help="One or more statements.")] = None,
+    file: Annotated[
+        str | None, typer.Option("--file", "-f", metavar="FILE", help="Read the statements from here; - is stdin.")
+    ] = None,
+) -> Iterator[Report]:
+    """Run SQL on a master with capture, and show the rows of the last statement."""
+    import wlc
+
+    text = _sql_text(statements, file)
+    connection = wlc.connect(_existing(source))
+    try:
+        with working("running SQL"):
+            answer = _answer(connection.execute(text))
+    except BaseException:
+        # The error of the SQL is the one to show.
+        with suppress(FarmError):
+            connection.close()
+        raise
+    if answer is not None:
+        yield answer
+    try:
+        connection.close()
+    except UnavailableError as error:
+        message = f"the statements are committed and wait to be published, since {error.message}"
+        raise UnavailableError(message, hint=f"wlc flush {source}") from error
+
+
+def _answer(result: Any) -> Table | None:
+    if not result.description:
+        return None
+    columns = [column[0] for column in result.description]
+    rows = result.fetchall()
+    # DuckDB answers a statement without an answer with one of these names over no rows.
+    return None if columns in (["Success"], ["Count"]) and not rows else Table(columns, rows, null="NULL")
+
+
+def _existing(source: str) -> str:
+    if not Path(source).exists():
+        raise InvalidError(f"there is no database {source}", hint="wlc master SOURCE makes an existing one a master")
+    return source
+
+
+def _sql_text(statements: str | None, file: str | None) -> str:
+    if (statements is None) == (file is None):
+        raise InvalidError("give the statements either as an argument or with -f", hint="wlc sql --help")
+    if statements is not None:
+        return statements
+    if file == "-":
+        return sys.stdin.read()
+    try:
+        return Path(str(file)).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidError(f"cannot read {file}: {error}", hint="wlc sql SOURCE -f FILE", path=file) from error
+
+
+@command(app, example="wlc flush sales.duckdb")
+def flush(source: Source) -> Report:
+    """Publish what is journalled, now."""
+    import wlc
+
+    with working("publishing"):
+        return record(wlc.flush(source))
+
+
+@command(app, example="wlc snapshot sales.duckdb")
+def snapshot(source: Source) -> Report:
+    """Take a new snapshot at the current tick, from which new replicas start."""
+    import wlc
+
+    with working("taking a snapshot"):
+        manifest = wlc.snapshot(source)
+    rows = sum(file.rows for table in manifest.tables for file in table.files)
+    return Fields(
+        {"tick": manifest.position.tick, "clock": manifest.clock, "tables": len(manifest.tables), "rows": rows}
+    )
+
+
+@command(app, example="wlc stop sales.duckdb")
+def stop(source: Source) -> Report:
+    """Publish the rest and end the history.
+
+    Later writes are not captured; wlc master makes the database a master again, with a new snapshot.
+    """
+    import wlc
+
+    with working("publishing the rest"):
+        return record(wlc.stop(source))
+
+
+@command(app, example="wlc repair sales.duckdb")
+def repair(source: Source) -> Report:
+    """Publish what was written without capture, found by comparing with the published state."""
+    import wlc
+    import wlr
+
+    source = _existing(source)
+    with tempfile.TemporaryDirectory(prefix="wlc-repair-") as folder, working("comparing with the published state"):
+        published = str(Path(folder) / "published.duckdb")
+        wlr.replicate(source, into=published, register=False)
+        return record(wlc.repair(source, published=published))
+
+
+@command(app, example="wlc beat sales 60")
+def beat(
+    db: Database,
+    seconds: Annotated[float | None, typer.Argument(metavar="S", help="New beat in seconds; 0 is none.")] = None,
+    farm: Farm = None,
+) -> Report:
+    """Show the beat, or set it."""
+    import wlc
+
+    return Value("beat_s", wlc.beat(db, seconds, farm=farm))
+
+
+@command(app, example="wlc status sales --farm /srv/farm --json")
+def status(db: Database, farm: Farm = None) -> Report:
+    """Show the state of a master: last tick, unpublished transactions, bytes of log."""
+    import wlc
+
+    return record(wlc.status(db, farm=farm))
+
+
+@command(app, example="wlc tick sales")
+def tick(db: Database, farm: Farm = None) -> Report:
+    """Show the last published tick."""
+    import wlc
+
+    return Value("tick", wlc.tick(db, farm=farm))
+
+
+@command(app, example="wlc clock sales")
+def clock(db: Database, farm: Farm = None) -> Report:
+    """Show the commit time of the last published transaction; nothing if there is none."""
+    import wlc
+
+    return Value("clock", wlc.clock(db, farm=farm))
+
+
+LOG_COLUMNS = ("tick", "batch", "user", "committed", "what", "object", "added", "removed", "statement")
+
+
+@command(app, example="wlc log sales --tick 100:120 --table main.orders --rows")
+def log(
+    db: Database,
+    batch: Annotated[int | None, typer.Option(metavar="N", min=1, help="Only this log file.")] = None,
+    tick: Annotated[
+        str | None, typer.Option(metavar="A:B", help="Only these transactions, both ends included.")
+    ] = None,
+    table: Annotated[str | None, typer.Option(metavar="T", help="Only this table, as t or schema.t.")] = None,
+    rows: Annotated[bool, typer.Option("--rows", help="The rows themselves, -1 removed and 1 added.")] = False,
+    farm: Farm = None,
+) -> Report:
+    """List published transactions: user, times, rows per table, schema changes; rolled-back ones are marked."""
+    import wlc
+    from wlc import history
+
+    first, last = tick_range(tick) if tick is not None else (None, None)
+    database = wlc.resolve(db, farm=farm)
+    if rows:
+        changed = history.rows(database, batch=batch, first=first, last=last, table=table)
+        return Table(
+            ("tick", "table", "weight", "row"), ((row.tick, str(row.table), row.weight, row.values) for row in changed)
+        )
+    entries = history.entries(database, batch=batch, first=first, last=last, table=table)
+    return Table(LOG_COLUMNS, (_log_row(entry) for entry in entries))
+
+
+def _log_row(entry: Entry) -> tuple[object, ...]:
+    transaction = entry.transaction
+    when = transaction.committed or transaction.started
+    shown = (transaction.tick, entry.batch, transaction.user, when, entry.what)
+    return (*shown, entry.object and str(entry.object), entry.added, entry.removed, entry.statement)
+
+
+@command(app, example="wlc prune sales --dry-run")
+def prune(
+    db: Database,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    deadline: Annotated[
+        float, typer.Option(metavar="DAYS", min=0, help="A replica not heard of for so long holds nothing back.")
+    ] = 7,
+    farm: Farm = None,
+) -> Report:
+    """Delete log files and snapshots that no snapshot and no registered replica needs, and say why."""
+    import wlc
+
+    with working("deleting what nobody needs"):
+        retention = wlc.prune(db, farm=farm, dry_run=dry_run, deadline=timedelta(days=deadline))
+    return Fields(
+        {
+            "delete_batches": Numbers(retention.delete_batches),
+            "delete_snapshots": Numbers(retention.delete_snapshots),
+            "keep_batches": Numbers(retention.keep_batches),
+            "keep_snapshots": Numbers(retention.keep_snapshots),
+            "holding": tuple(replica.id for replica in retention.holding),
+            "overdue": tuple(replica.id for replica in retention.overdue),
+            "reasons": retention.reasons,
+        }
+    )

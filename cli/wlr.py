@@ -1,0 +1,148 @@
+"""The command `wlr`: roll a replica forward and see where it stands."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Annotated
+
+import typer
+
+from cli.command import command, explain, new_app, run_app
+from cli.options import Farm, StorageOptions, Target, storage_options
+from cli.output import Report, Value, record
+from cli.progress import working
+from wlc.errors import InvalidError, UnavailableError
+
+app = new_app("Roll a replica forward from a farm: to the end, to a time, or to a transaction.")
+
+
+def main() -> None:
+    """Run the command line of this process and exit."""
+    sys.exit(run_app(app, "wlr"))
+
+
+@command(app, example="wlr replicate sales --farm s3://bucket/farm --into copy.duckdb --until '2 hours ago'")
+def replicate(
+    into: Annotated[str, typer.Option(metavar="TARGET", help="The replica: path of a DuckDB file.")],
+    master: Annotated[
+        str | None, typer.Argument(metavar="MASTER", help="Name in the farm, URL, or path of the master; remembered.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Stop at this time: '2026-11-20 10:00', '2 hours ago', -15m.")
+    ] = None,
+    tick: Annotated[int | None, typer.Option(metavar="N", min=0, help="Stop after this transaction.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Repeat every beat until Ctrl-C.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")] = False,
+    tables: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="Only tables like main.sales_*; may be repeated.")
+    ] = None,
+    no_register: Annotated[
+        bool, typer.Option("--no-register", help="Do not write to the farm that this replica exists.")
+    ] = False,
+    farm: Farm = None,
+    storage_option: StorageOptions = None,
+) -> Iterator[Report]:
+    """Create a replica from the newest suitable snapshot, or roll it forward from where it stands."""
+    import wlr
+    from wlc.clock import parse_time, utc_now
+
+    if follow and (until is not None or tick is not None or dry_run):
+        raise InvalidError("--follow goes on for ever, and a stop or a dry run does not", hint="leave one of them out")
+    stop_at = parse_time(until, utc_now()) if until is not None else None
+    options = storage_options(storage_option)
+
+    def roll_forward() -> Report:
+        with working(f"rolling {into} forward") as progress:
+            return record(
+                wlr.replicate(
+                    master,
+                    into=into,
+                    farm=farm,
+                    until=stop_at,
+                    tick=tick,
+                    tables=tables or None,
+                    storage_options=options,
+                    register=not no_register,
+                    dry_run=dry_run,
+                    progress=progress,
+                )
+            )
+
+    yield roll_forward()
+    if follow:
+        yield from _repeat(roll_forward, lambda: wlr.beat(into))
+
+
+def _repeat(roll_forward: Callable[[], Report], beat_s: Callable[[], float]) -> Iterator[Report]:
+    while True:
+        try:
+            time.sleep(max(beat_s(), 1.0))
+            yield roll_forward()
+        except UnavailableError as error:
+            # The farm comes back, and the replica goes on where it stands.
+            explain(error)
+        except KeyboardInterrupt:
+            return
+
+
+@command(app, example="wlr status copy.duckdb --json")
+def status(target: Target, storage_option: StorageOptions = None) -> Report:
+    """Show where a replica stands: position, lag in seconds and transactions, last failure."""
+    import wlr
+
+    return record(wlr.status(target, storage_options=storage_options(storage_option)))
+
+
+@command(app, example="wlr tick copy.duckdb")
+def tick(target: Target) -> Report:
+    """Show the last transaction that the replica holds."""
+    import wlr
+
+    return Value("tick", wlr.tick(target))
+
+
+@command(app, example="wlr clock copy.duckdb")
+def clock(target: Target) -> Report:
+    """Show the commit time of the last transaction that the replica holds."""
+    import wlr
+
+    return Value("clock", wlr.clock(target))
+
+
+@command(app, example="wlr beat copy.duckdb 30")
+def beat(
+    target: Target,
+    seconds: Annotated[float | None, typer.Argument(metavar="S", help="New polling beat in seconds.")] = None,
+) -> Report:
+    """Show or set how often --follow looks for new log files."""
+    import wlr
+
+    return Value("beat_s", wlr.beat(target, seconds))
+
+
+@command(app, example="wlr accept copy.duckdb")
+def accept(target: Target) -> Report:
+    """Skip exactly the one transaction whose replay failed."""
+    import wlr
+
+    return record(wlr.accept(target))
+
+
+@command(app, example="wlr unlock copy.duckdb")
+def unlock(target: Target) -> Report:
+    """Allow direct writes to replicated tables, to repair the replica."""
+    import wlr
+
+    wlr.unlock(target)
+    return Value("is_unlocked", True)
+
+
+@command(app, example="wlr lock copy.duckdb")
+def lock(target: Target) -> Report:
+    """Refuse direct writes to replicated tables again, as from the start."""
+    import wlr
+
+    wlr.lock(target)
+    return Value("is_unlocked", False)

@@ -1,0 +1,158 @@
+"""What capture costs: the same statements through duckdb.connect and wlc.connect."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from itertools import count
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+
+import wlc
+from tests.bench import tables
+from tests.bench.measure import Line, Setting, compare, timed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+BULK_ROWS = 5_000_000
+SINGLE_TABLE_ROWS = 100_000
+WARM_UP = 20
+# Other rows than those that are measured.
+WARM_UP_FROM = 10**8 + 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Bulk:
+    """A bulk statement, on a table that already has `rows` rows."""
+
+    name: str
+    table: str
+    rows: int
+    statement: str
+    changed: int
+    goal: float | None = None
+    images_per_row: int = 1
+
+    @property
+    def images(self) -> int:
+        """Row images that the capture has to journal."""
+        return self.changed * self.images_per_row
+
+
+def run(setting: Setting) -> Iterator[Line]:
+    """Yield bulk statements first, then single-row transactions."""
+    for bulk in bulks(setting):
+        if setting.wants(bulk.name):
+            yield _bulk(setting, bulk)
+    yield from _singles(setting)
+
+
+def bulks(setting: Setting) -> list[Bulk]:
+    full, fifth = setting.rows(BULK_ROWS), setting.rows(BULK_ROWS) // 5
+    insert, keyed, bag = tables.insert_sql(0, full), tables.KEYED, tables.BAG
+    some = f"WHERE id >= {fifth} AND id < {2 * fifth}"
+    update = f"UPDATE t SET a = a + 1 {some}"
+    return [
+        Bulk(f"insert {full:,} rows, primary key", keyed, 0, insert, full, 1.6),
+        Bulk(f"insert {full:,} rows, no key", bag, 0, insert, full),
+        Bulk(f"delete {fifth:,} rows, primary key", keyed, full, f"DELETE FROM t {some}", fifth, 2.5),
+        Bulk(f"delete {fifth:,} rows, no key", bag, full, f"DELETE FROM t {some}", fifth),
+        Bulk(f"update {fifth:,} rows, primary key", keyed, full, update, fifth, None, 2),
+    ]
+
+
+def _bulk(setting: Setting, bulk: Bulk) -> Line:
+    seed = tables.make_plain(setting.folder / "seed.duckdb", bulk.table, tables.insert_sql(0, bulk.rows))
+    master = setting.folder / "master"
+
+    def plain() -> float:
+        path = tables.fresh(setting.folder / "plain") / "t.duckdb"
+        shutil.copy(seed, path)
+        with duckdb.connect(str(path)) as connection:
+            return timed(lambda: connection.execute(bulk.statement))
+
+    def ours() -> float:
+        path = tables.fresh(master) / "t.duckdb"
+        shutil.copy(seed, path)
+        with wlc.connect(tables.make_master(path)) as connection:
+            seconds = timed(lambda: connection.execute(bulk.statement))
+            images = wlc.flush(path).rows
+            assert images == bulk.images, f"{images} images were journalled instead of {bulk.images}"
+            return seconds
+
+    try:
+        return compare(bulk.name, setting.rounds, plain, ours, bulk.goal, bulk.changed)
+    finally:
+        seed.unlink()
+
+
+def _singles(setting: Setting) -> Iterator[Line]:
+    rows = setting.rows(SINGLE_TABLE_ROWS)
+    statements = (tables.KEYED, tables.insert_sql(0, rows))
+    plain = tables.make_plain(tables.fresh(setting.folder / "plain") / "t.duckdb", *statements)
+    ours = tables.make_plain(tables.fresh(setting.folder / "master") / "t.duckdb", *statements)
+    with duckdb.connect(str(plain)) as first, wlc.connect(tables.make_master(ours)) as second:
+        for name, goal, transaction in single_transactions(rows):
+            if setting.wants(name):
+                yield _single(setting, name, goal, transaction, first, second)
+                published = wlc.flush(ours).transactions
+                assert published >= setting.singles, f"{published} of {setting.singles} transactions were journalled"
+
+
+def single_transactions(rows: int) -> list[tuple[str, float | None, Callable[[Any, int], None]]]:
+    """Names, goals, and what runs transaction number n on a connection; `rows` are there from the start."""
+    insert, values = "INSERT INTO t VALUES (?, ?, ?, ?, ?)", "2026-01-01 00:00:00"
+
+    def insert_alone(connection: Any, number: int) -> None:
+        connection.execute(insert, [10**9 + number, 1, "value", 0.5, values])
+
+    def insert_text(connection: Any, number: int) -> None:
+        connection.execute(f"INSERT INTO t VALUES ({2 * 10**9 + number}, 1, 'value', 0.5, '{values}')")
+
+    def insert_between(connection: Any, number: int) -> None:
+        connection.execute("BEGIN")
+        connection.execute(insert, [3 * 10**9 + number, 1, "value", 0.5, values])
+        connection.execute("COMMIT")
+
+    def update(connection: Any, number: int) -> None:
+        connection.execute("UPDATE t SET a = ? WHERE id = ?", [number, number * 61 % rows])
+
+    def update_between(connection: Any, number: int) -> None:
+        connection.execute("BEGIN")
+        connection.execute("UPDATE t SET a = ? WHERE id = ?", [number, number * 61 % rows])
+        connection.execute("COMMIT")
+
+    def delete(connection: Any, number: int) -> None:
+        connection.execute("DELETE FROM t WHERE id = ?", [number % rows])
+
+    return [
+        ("insert 1 row", 2.5, insert_alone),
+        ("insert 1 row, values in the text", 2.5, insert_text),
+        ("BEGIN, insert 1 row, COMMIT", 2.5, insert_between),
+        ("update 1 row by key", 4.0, update),
+        ("BEGIN, update 1 row by key, COMMIT", 4.0, update_between),
+        ("delete 1 row by key", None, delete),
+    ]
+
+
+def _single(
+    setting: Setting, name: str, goal: float | None, transaction: Callable[[Any, int], None], plain: Any, ours: Any
+) -> Line:
+    for number in range(min(WARM_UP, setting.singles)):
+        transaction(plain, WARM_UP_FROM + number)
+        transaction(ours, WARM_UP_FROM + number)
+    numbers, others = count(), count()
+    return compare(name, setting.singles, _turn(transaction, plain, numbers), _turn(transaction, ours, others), goal)
+
+
+def _turn(transaction: Callable[[Any, int], None], connection: Any, numbers: Iterator[int]) -> Callable[[], float]:
+    def turn() -> float:
+        number = next(numbers)
+        started = perf_counter()
+        transaction(connection, number)
+        return perf_counter() - started
+
+    return turn

@@ -1,0 +1,209 @@
+"""What every store must do. A new store is one more fixture value here."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from wlc.errors import CorruptError, InvalidError
+from wlc.store import AlreadyExistsError, ConflictError, Entry, MissingError, Store, open_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Open = Callable[[], Store]
+
+
+@pytest.fixture(params=["local", "memory", "s3"])
+def open_again(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    """Open one empty store, again with each call, as other processes would."""
+    if request.param == "s3":
+        url = request.getfixturevalue("s3_url")
+    elif request.param == "memory":
+        url = f"memory://{tmp_path.name}-{id(request)}"
+    else:
+        url = str(tmp_path / "farm")
+    return lambda: open_store(url)
+
+
+@pytest.fixture
+def store(open_again: Open) -> Store:
+    return open_again()
+
+
+def test_what_was_created_is_read_by_others(store: Store, open_again: Open) -> None:
+    store.create("a/b/c", b"one\x00\xff")
+    assert open_again().read("a/b/c") == b"one\x00\xff"
+    assert open_again().exists("a/b/c")
+    assert open_again().fetch("a/b/c").read_bytes() == b"one\x00\xff"
+
+
+def test_empty_and_large_objects(store: Store, tmp_path: Path) -> None:
+    store.create("empty", b"")
+    large = tmp_path / "large"
+    large.write_bytes(os.urandom(1 << 20) * 9)
+    store.create("large", large)
+    assert store.read("empty") == b""
+    assert store.read("large") == large.read_bytes()
+    fetched = store.fetch("large")
+    assert fetched.read_bytes() == large.read_bytes()
+    assert store.list() == [Entry("empty", 0), Entry("large", 9 << 20)]
+
+
+def test_create_is_exclusive_even_for_the_same_bytes(store: Store, open_again: Open, tmp_path: Path) -> None:
+    store.create("x", b"mine")
+    other = tmp_path / "other"
+    other.write_bytes(b"theirs")
+    for data in (b"mine", b"theirs", other):
+        with pytest.raises(AlreadyExistsError, match="x exists already"):
+            open_again().create("x", data)
+    assert store.read("x") == b"mine"
+    assert store.list() == [Entry("x", 4)]
+
+
+def test_of_many_creators_one_wins(open_again: Open) -> None:
+    for turn in range(10):
+        ready = threading.Barrier(8)
+
+        def attempt(number: int, path: str = f"race/{turn}", ready: threading.Barrier = ready) -> int | None:
+            ready.wait()
+            try:
+                open_again().create(path, b"%d" % number * 1000)
+            except AlreadyExistsError:
+                return None
+            return number
+
+        with ThreadPoolExecutor(8) as pool:
+            winners = [number for number in pool.map(attempt, range(8)) if number is not None]
+        assert len(winners) == 1
+        assert open_again().read(f"race/{turn}") == b"%d" % winners[0] * 1000
+
+
+def test_replace_wants_the_version(store: Store, open_again: Open) -> None:
+    first = store.replace("config", b"1", None)
+    assert open_again().read_versioned("config") == (b"1", first)
+    second = open_again().replace("config", b"2", first)
+    for stale in (first, None):
+        with pytest.raises(ConflictError, match="config was changed by another process"):
+            store.replace("config", b"3", stale)
+    assert store.read_versioned("config") == (b"2", second)
+
+
+def test_replace_does_not_create_what_was_deleted(store: Store) -> None:
+    version = store.replace("config", b"1", None)
+    store.delete("config")
+    with pytest.raises(ConflictError):
+        store.replace("config", b"2", version)
+    assert not store.exists("config")
+
+
+def test_concurrent_increments_lose_nothing(open_again: Open) -> None:
+    open_again().create("counter", b"0")
+
+    def add(_: int) -> None:
+        store = open_again()
+        while True:
+            data, version = store.read_versioned("counter")
+            try:
+                store.replace("counter", b"%d" % (int(data) + 1), version)
+            except ConflictError:
+                continue
+            return
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, range(20)))
+    assert open_again().read("counter") == b"20"
+
+
+def test_missing_objects_are_named(store: Store) -> None:
+    for call in (store.read, store.read_versioned, store.fetch):
+        with pytest.raises(MissingError, match=r"there is no .*/folder/nothing"):
+            call("folder/nothing")
+    assert not store.exists("folder/nothing")
+    assert store.list("folder/") == []
+    store.delete("folder/nothing")
+
+
+def test_delete(store: Store, open_again: Open) -> None:
+    store.create("folder/x", b"1")
+    store.delete("folder/x")
+    assert not open_again().exists("folder/x")
+    store.create("folder/x", b"2")
+    assert store.read("folder/x") == b"2"
+
+
+def test_list_by_prefix_order_and_depth(store: Store) -> None:
+    for path in ("sales_2", "sales_10", "sales_10.d/1.parquet", "sales_10.d/0.parquet", "other/sales_1", "sal"):
+        store.create(path, b"x")
+
+    def paths(prefix: str = "", **options: bool | str) -> list[str]:
+        return [entry.path for entry in store.list(prefix, **options)]  # type: ignore[arg-type]
+
+    everything = ["other/sales_1", "sal", "sales_10", "sales_10.d/0.parquet", "sales_10.d/1.parquet", "sales_2"]
+    assert paths() == everything
+    assert paths("sales_") == everything[2:]
+    assert paths("sales_", recursive=False) == ["sales_10", "sales_2"]
+    assert paths("sales_10.d/") == everything[3:5]
+    assert paths("other/", recursive=False) == ["other/sales_1"]
+    assert paths("sales_", after="sales_10.d/0.parquet") == everything[4:]
+    assert paths("nothing") == paths("sal/") == []
+
+
+def test_many_objects_are_listed_whole(store: Store) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: store.create(f"many/{number:04d}", b""), range(1100)))
+    assert [entry.path for entry in store.list("many/")] == [f"many/{number:04d}" for number in range(1100)]
+    assert len(store.list("many/", after="many/0999")) == 100
+
+
+def test_paths_stay_inside(store: Store, tmp_path: Path) -> None:
+    for path in ("../x", "/x", "a/../../x", "a//b", "", ".", "a\\b", "a\nb", "C:x"):
+        with pytest.raises(CorruptError, match="not a path inside the farm"):
+            store.create(path, b"x")
+        with pytest.raises(CorruptError):
+            store.read(path)
+    assert store.list() == []
+    assert not (tmp_path / "x").exists()
+
+
+def test_probe_passes_and_leaves_nothing(store: Store) -> None:
+    store.probe()
+    assert store.list() == []
+
+
+def test_released_copies_are_gone_and_objects_stay(store: Store) -> None:
+    store.create("x", b"1")
+    file = store.fetch("x")
+    store.release(file)
+    assert store.read("x") == b"1"
+    assert store.fetch("x").read_bytes() == b"1"
+
+
+def test_keys_of_other_folders_are_not_ours(open_again: Open) -> None:
+    store = open_again()
+    neighbour = open_store(store.url + "2")
+    neighbour.create("x", b"1")
+    assert store.list() == []
+    assert not store.exists("x")
+
+
+@pytest.mark.parametrize(
+    "url, said",
+    [
+        ("", "not a farm URL"),
+        ("ftp://host/x", "scheme 'ftp'"),
+        ("s3://", "names no bucket"),
+        ("s3://key:topsecret@bucket/x", "must not hold credentials"),
+        ("a\nb", "not a farm URL"),
+    ],
+)
+def test_bad_urls_are_refused_without_telling_secrets(url: str, said: str) -> None:
+    with pytest.raises(InvalidError, match=said) as caught:
+        open_store(url)
+    assert "topsecret" not in str(caught.value)
+    assert caught.value.hint

@@ -1,0 +1,177 @@
+"""What only a directory can do to us: other processes, crashes, odd file systems."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from wlc.errors import InvalidError, UnavailableError, UnsupportedError
+from wlc.store import AlreadyExistsError, open_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CREATE_ALL = """
+import sys
+from wlc.store import AlreadyExistsError, open_store
+store, me = open_store(sys.argv[1]), sys.argv[2]
+input()
+won = []
+for number in range(300):
+    try:
+        store.create(f"race/{number}", me.encode() * 5000)
+        won.append(number)
+    except AlreadyExistsError:
+        pass
+print(*won)
+"""
+
+ADD_ONE = """
+import sys
+from wlc.store import ConflictError, open_store
+store = open_store(sys.argv[1])
+input()
+for _ in range(50):
+    while True:
+        data, version = store.read_versioned("counter")
+        try:
+            store.replace("counter", b"%d" % (int(data) + 1), version)
+            break
+        except ConflictError:
+            pass
+"""
+
+
+def run_together(program: str, url: str, count: int) -> list[str]:
+    """Run `program` in several processes that start at once, and return what they print."""
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, url, str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for number in range(count)
+    ]
+    for process in running:
+        assert process.stdin
+        process.stdin.write("\n")
+        process.stdin.flush()
+    answers = [process.communicate()[0] for process in running]
+    assert all(process.returncode == 0 for process in running)
+    return answers
+
+
+def test_of_many_processes_one_creates_each_object(tmp_path: Path) -> None:
+    answers = run_together(CREATE_ALL, str(tmp_path), 6)
+    winners = {int(number): str(me) for me, answer in enumerate(answers) for number in answer.split()}
+    assert sum(len(answer.split()) for answer in answers) == 300
+    assert sorted(winners) == list(range(300))
+    store = open_store(str(tmp_path))
+    assert all(store.read(f"race/{number}") == me.encode() * 5000 for number, me in winners.items())
+    assert not list(tmp_path.rglob(".*.tmp"))
+
+
+def test_increments_of_many_processes_all_count(tmp_path: Path) -> None:
+    open_store(str(tmp_path)).create("counter", b"0")
+    run_together(ADD_ONE, str(tmp_path), 4)
+    assert open_store(str(tmp_path)).read("counter") == b"200"
+
+
+def test_a_killed_writer_leaves_whole_objects_and_no_lock(tmp_path: Path) -> None:
+    program = (
+        "import sys, itertools\nfrom wlc.store import open_store\nstore = open_store(sys.argv[1])\n"
+        "version = None\n"
+        "for number in itertools.count():\n"
+        "    store.create(f'{number}', b'x' * 3_000_000)\n"
+        "    version = store.replace('config', b'y' * 100_000, version)\n"
+    )
+    store = open_store(str(tmp_path))
+    for turn in range(5):
+        root = f"{tmp_path}/{turn}"
+        process = subprocess.Popen([sys.executable, "-c", program, root])
+        deadline = time.monotonic() + 30
+        while not store.exists(f"{turn}/2"):
+            assert time.monotonic() < deadline
+            time.sleep(0.003 * turn)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        survivor = open_store(root)
+        assert {entry.bytes for entry in survivor.list() if entry.path != "config"} == {3_000_000}
+        data, version = survivor.read_versioned("config")
+        assert data == b"y" * 100_000
+        survivor.replace("config", b"z", version)
+        survivor.sweep(0)
+        assert not list(tmp_path.rglob(".*.tmp"))
+
+
+def test_young_leftovers_are_not_swept(tmp_path: Path) -> None:
+    (tmp_path / ".abc.tmp").write_bytes(b"being written")
+    store = open_store(str(tmp_path))
+    assert store.list() == []
+    store.sweep(60)
+    assert (tmp_path / ".abc.tmp").exists()
+
+
+def test_objects_are_readable_as_the_umask_allows(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        open_store(str(tmp_path)).create("a/x", b"1")
+        open_store(str(tmp_path)).replace("a/y", b"1", None)
+    finally:
+        os.umask(before)
+    assert [(tmp_path / "a" / name).stat().st_mode & 0o777 for name in "xy"] == [0o640, 0o640]
+
+
+def failing(number: int) -> object:
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def test_a_file_system_without_hard_links_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in (errno.EPERM, errno.EOPNOTSUPP):
+        monkeypatch.setattr(os, "link", failing(number))
+        with pytest.raises(UnsupportedError, match="has no hard links"):
+            open_store(str(tmp_path)).probe()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_unavailable_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", failing(errno.ENOSPC))
+    with pytest.raises(UnavailableError, match="No space left"):
+        open_store(str(tmp_path)).create("x", b"1")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lost_answer_to_a_link_is_settled_by_looking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = os.link
+
+    def link_and_forget(source: Path, target: Path) -> None:
+        link(source, target)
+        raise FileExistsError(errno.EEXIST, "retransmitted")
+
+    monkeypatch.setattr(os, "link", link_and_forget)
+    open_store(str(tmp_path)).create("x", b"mine")
+    assert open_store(str(tmp_path)).read("x") == b"mine"
+    monkeypatch.undo()
+    with pytest.raises(AlreadyExistsError):
+        open_store(str(tmp_path)).create("x", b"mine")
+
+
+def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(InvalidError, match="file"):
+        open_store(str(tmp_path / "file")).create("x", b"1")
+    with pytest.raises(InvalidError, match="file"):
+        open_store(str(tmp_path / "file")).read("x")
+
+
+def test_paths_with_spaces_and_file_urls(tmp_path: Path) -> None:
+    open_store(str(tmp_path / "a b%c")).create("x", b"1")
+    assert open_store(f"file://{tmp_path}/a%20b%25c").read("x") == b"1"

@@ -1,0 +1,270 @@
+"""What only S3 can do to us: ignored preconditions, lost answers, missing credentials."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+
+from wlc.clock import utc_now
+from wlc.errors import InvalidError, UnavailableError, UnsupportedError
+from wlc.farm import describe_file, open_database
+from wlc.model import Batch, Change, Column, Layout, Name, TableFile, Transaction
+from wlc.store import AlreadyExistsError, ConflictError, MissingError, Store, open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+@dataclass
+class Proxy:
+    """A server in front of the S3 server that misbehaves on request.
+
+    `loses_answer` gets method and path and says whether the answer is thrown away after the request was carried out.
+    """
+
+    url: str = ""
+    stripped: frozenset[str] = frozenset()
+    loses_answer: Callable[[str, str], bool] = lambda method, path: False
+    seen: list[str] = field(default_factory=list)
+
+    def store(self, url: str) -> Store:
+        options = {"endpoint_url": self.url, "key": "k", "secret": "topsecretvalue"}
+        return open_store(url, options | {"config_kwargs": {"retries": {"max_attempts": 1}}})
+
+
+@contextmanager
+def proxy_to(server: str) -> Iterator[Proxy]:
+    proxy = Proxy()
+    target = urlsplit(server).netloc
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def forward(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            kept = {name: value for name, value in self.headers.items() if name.lower() not in proxy.stripped}
+            kept.pop("Expect", None)
+            connection = http.client.HTTPConnection(target, timeout=20)
+            connection.request(self.command, self.path, body, kept)
+            answer = connection.getresponse()
+            content = answer.read()
+            connection.close()
+            proxy.seen.append(f"{self.command} {answer.status}")
+            if proxy.loses_answer(self.command, self.path):
+                self.close_connection = True
+                return
+            self.send_response(answer.status)
+            for name, value in answer.getheaders():
+                if name.lower() not in ("transfer-encoding", "connection", "date", "server"):
+                    self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = forward  # noqa: N815 - names that http.server looks for
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    listener = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    listener.daemon_threads = True
+    proxy.url = f"http://127.0.0.1:{listener.server_port}"
+    thread = threading.Thread(target=listener.serve_forever, daemon=True)
+    thread.start()
+    yield proxy
+    listener.shutdown()
+    listener.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def proxy(s3_environment: str) -> Iterator[Proxy]:
+    with proxy_to(s3_environment) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    "ignored, said",
+    [
+        ({"if-none-match", "if-match"}, "overwrites an object that was to be created exclusively"),
+        ({"if-none-match"}, "overwrites an object that was to be created exclusively"),
+        ({"if-match"}, "replaces an object that has another version"),
+    ],
+)
+def test_a_server_that_ignores_preconditions_is_refused(
+    proxy: Proxy, s3_url: str, ignored: set[str], said: str
+) -> None:
+    proxy.store(s3_url).probe()
+    proxy.stripped = frozenset(ignored)
+    with pytest.raises(UnsupportedError, match=said) as caught:
+        proxy.store(s3_url).probe()
+    assert "If-None-Match" in str(caught.value.hint)
+    assert open_store(s3_url).list() == []
+
+
+def test_a_server_that_ignores_them_for_parts_only_is_refused(proxy: Proxy, s3_url: str) -> None:
+    store = proxy.store(s3_url)
+    original = store._fs.call_s3  # type: ignore[attr-defined]
+
+    def ignoring(method: str, **options: object) -> object:
+        if method == "complete_multipart_upload":
+            options.pop("IfNoneMatch")
+        return original(method, **options)
+
+    store._fs.call_s3 = ignoring  # type: ignore[attr-defined]
+    try:
+        with pytest.raises(UnsupportedError, match="uploaded in parts"):
+            store.probe()
+    finally:
+        store._fs.call_s3 = original  # type: ignore[attr-defined]
+    assert store.list() == []
+
+
+class Losing:
+    """Loses the answers to the first `times` requests of a method."""
+
+    def __init__(self, method: str, times: int) -> None:
+        self.method, self.times = method, times
+
+    def __call__(self, method: str, path: str) -> bool:
+        if method != self.method or self.times == 0:
+            return False
+        self.times -= 1
+        return True
+
+
+@pytest.mark.parametrize("times", [1, 100])
+def test_a_lost_answer_to_create_is_settled_by_reading_back(proxy: Proxy, s3_url: str, times: int) -> None:
+    proxy.loses_answer = Losing("PUT", times)
+    proxy.store(s3_url).create("x", b"mine")
+    assert "PUT 200" in proxy.seen
+    assert open_store(s3_url).read("x") == b"mine"
+
+
+def test_a_lost_answer_does_not_make_a_loser_win(proxy: Proxy, s3_url: str) -> None:
+    open_store(s3_url).create("x", b"same")
+    proxy.loses_answer = Losing("PUT", 100)
+    with pytest.raises(AlreadyExistsError):
+        proxy.store(s3_url).create("x", b"same")
+
+
+def test_a_lost_answer_to_replace_is_settled_by_reading_back(proxy: Proxy, s3_url: str) -> None:
+    store = proxy.store(s3_url)
+    version = store.replace("x", b"1", None)
+    proxy.loses_answer = Losing("PUT", 1)
+    version = store.replace("x", b"2", version)
+    assert open_store(s3_url).read_versioned("x") == (b"2", version)
+    proxy.loses_answer = Losing("PUT", 1)
+    with pytest.raises(ConflictError):
+        store.replace("x", b"3", '"0123456789abcdef0123456789abcdef"')
+
+
+def test_large_files_go_in_parts_and_stay_exclusive(proxy: Proxy, s3_url: str, tmp_path: Path) -> None:
+    large = tmp_path / "large"
+    with large.open("wb") as handle:
+        handle.truncate(101 << 20)
+    store = proxy.store(s3_url)
+    store.create("large", large)
+    assert "POST 200" in proxy.seen
+    with pytest.raises(AlreadyExistsError):
+        store.create("large", large)
+    fetched = store.fetch("large")
+    assert fetched.stat().st_size == 101 << 20
+    store.release(fetched)
+    assert not fetched.exists()
+
+
+def test_a_lost_answer_to_the_last_part_is_settled(proxy: Proxy, s3_url: str, tmp_path: Path) -> None:
+    large = tmp_path / "large"
+    with large.open("wb") as handle:
+        handle.truncate(101 << 20)
+
+    def loses(method: str, path: str) -> bool:
+        return method == "POST" and "uploadId=" in path
+
+    proxy.loses_answer = loses
+    proxy.store(s3_url).create("large", large)
+    assert open_store(s3_url).list()[0].bytes == 101 << 20
+
+
+def test_an_unknown_outcome_is_said_to_be_unknown(s3_url: str) -> None:
+    options = {"endpoint_url": "http://127.0.0.1:9", "key": "k", "secret": "topsecretvalue"}
+    with pytest.raises(UnavailableError, match="no answer from the store") as caught:
+        open_store(s3_url, options).create("x", b"1")
+    assert "topsecretvalue" not in f"{caught.value} {caught.value.hint}"
+    assert "AWS_ENDPOINT_URL" in str(caught.value.hint)
+
+
+def test_no_bucket_is_named(s3_environment: str) -> None:
+    store = open_store("s3://no-such-bucket-anywhere/farm")
+    for call in (lambda: store.create("x", b"1"), store.list, lambda: store.read("x")):
+        with pytest.raises(InvalidError, match="no-such-bucket-anywhere") as caught:
+            call()
+        assert not isinstance(caught.value, MissingError)
+
+
+def test_wrong_storage_options_are_refused(s3_url: str) -> None:
+    with pytest.raises(InvalidError, match="no_such_option") as caught:
+        open_store(s3_url, {"no_such_option": "topsecretvalue"}).read("x")
+    assert "topsecretvalue" not in str(caught.value)
+
+
+def test_no_credentials_are_said_to_be_missing(s3_server: str) -> None:
+    program = (
+        "from wlc.store import open_store\n"
+        "try:\n    open_store('s3://bucket/farm').read('x')\n"
+        "except Exception as error:\n    print(type(error).__name__, error, error.hint)\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    environment |= {"AWS_ENDPOINT_URL": s3_server, "AWS_EC2_METADATA_DISABLED": "true", "HOME": "/nonexistent"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("InvalidError no credentials for s3://bucket/farm/x")
+    assert "AWS_ACCESS_KEY_ID" in done.stdout
+
+
+def test_nobody_pays_for_s3_who_does_not_use_it() -> None:
+    program = "import sys, wlc.farm; print(sorted({'s3fs', 'fsspec', 'botocore', 'pyspark'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_uploads_of_dead_writers_are_swept(s3_environment: str, s3_url: str) -> None:
+    store = open_store(s3_url)
+    bucket = s3_url.split("/")[2]
+    store._fs.call_s3("create_multipart_upload", Bucket=bucket, Key="farm/large")  # type: ignore[attr-defined]
+    # The loopback server claims that every upload began in 2010.
+    store.sweep(50 * 365 * 86400.0)
+    uploads = store._fs.call_s3("list_multipart_uploads", Bucket=bucket)  # type: ignore[attr-defined]
+    assert [upload["Key"] for upload in uploads["Uploads"]] == ["farm/large"]
+    store.sweep(86400.0)
+    uploads = store._fs.call_s3("list_multipart_uploads", Bucket=bucket)  # type: ignore[attr-defined]
+    assert not uploads.get("Uploads")
+
+
+def test_a_batch_is_published_once_although_every_answer_is_lost(proxy: Proxy, s3_url: str, tmp_path: Path) -> None:
+    table, path, local = Name("main", "t"), "sales_000000000001.d/0.parquet", tmp_path / "local"
+    local.write_bytes(b"rows")
+    now = utc_now()
+    transaction = Transaction(1, "ann", now, now, (Change(table, path, 1, 0),))
+    file = TableFile(describe_file(local, path, 1), table, Layout((Column("id", "INTEGER"),)))
+    batch = Batch("sales", 1, "h", 1, 1, "", "sales", (transaction,), (file,), {"h": 1})
+    proxy.loses_answer = Losing("PUT", 100)
+    options = {"endpoint_url": proxy.url, "config_kwargs": {"retries": {"max_attempts": 1}}}
+    chain = open_database("sales", s3_url, options).publish(batch, {path: local})
+    reader = open_database("sales", s3_url)
+    assert reader.batch_numbers() == [1]
+    assert reader.read_batch(1, "") == (batch, chain)
+    copy = reader.fetch(batch.files[0])
+    assert copy.read_bytes() == b"rows"
+    reader.release(copy)
+    assert not copy.exists()

@@ -1,0 +1,193 @@
+"""Breaks a run at one chosen call of the farm's store or of the database, and keeps what a killed process would leave.
+
+A process that is killed leaves the farm and the bytes of its database files as they are at that moment. `Breaker` takes
+a copy of the files at the chosen call and lets nothing of the unwinding reach the farm, so that a test can go on from
+exactly there without a process for each of hundreds of calls. `test_killed_*.py` do the same with real processes.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections import defaultdict
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+
+import wlc.farm
+from wlc.capture.duckdb import shared as shared_masters
+from wlc.errors import UnavailableError
+from wlc.store import Entry, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+DIES_BEFORE = "dies before"
+DIES_AFTER = "dies after"
+FAILS = "fails at"
+LOSES_ANSWER = "loses the answer of"
+TEARS = "dies in the middle of"
+
+_WRITES = ("INSERT", "UPDATE", "DELETE", "CREATE", "DROP", "ALTER", "TRUNCATE")
+_ENDS = ("COMMIT", "CHECKPOINT")
+
+
+class Died(BaseException):
+    """The process was killed here."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens at call number `at`, counted from 0."""
+
+    how: str
+    at: int
+
+
+class Breaker:
+    """Counts calls, and breaks one of them.
+
+    Args:
+        folder: Holds the database files; copied to `image` at the moment of death.
+        image: Does not exist yet.
+    """
+
+    def __init__(self, folder: Path, image: Path, fault: Fault | None = None) -> None:
+        self.folder, self.image, self.fault = folder, image, fault
+        self.calls: list[str] = []
+        self.is_dead = False
+        self._lock = threading.RLock()
+
+    @property
+    def broken(self) -> str:
+        """The call that was broken, for messages."""
+        if self.fault is None or self.fault.at >= len(self.calls):
+            return "nothing was broken"
+        return f"{self.fault.how} call {self.fault.at}, {self.calls[self.fault.at]}"
+
+    def call(self, name: str, effect: Callable[[], Any], *, error: Exception, tear: Callable[[], Any] | None) -> Any:
+        """Let a call take effect, or not; `error` is how this kind of call fails, `tear` does half of it."""
+        with self._lock:
+            number = len(self.calls)
+            self.calls.append(name)
+            if self.fault is None or self.fault.at != number or self.is_dead:
+                return effect()
+            how = self.fault.how
+            if how == FAILS:
+                raise error
+            if how == TEARS and tear is not None:
+                tear()
+            if how in (DIES_BEFORE, TEARS):
+                self._die()
+            result = effect()
+            if how == LOSES_ANSWER:
+                raise error
+            self._die()
+            return result
+
+    def _die(self) -> None:
+        # DuckDB keeps its files as a killed process would leave them: what is committed is in the file or its log.
+        shutil.copytree(self.folder, self.image)
+        self.is_dead = True
+        raise Died(self.broken)
+
+
+class BreakableStore(Store):
+    """A store whose every call goes through a breaker, or which only ends with its process."""
+
+    def __init__(self, store: Store, breaker: Breaker, *, breaks: bool) -> None:
+        self._store, self._breaker, self.url, self._breaks = store, breaker, store.url, breaks
+
+    def _call(self, method: str, path: str, effect: Callable[[], Any], tear: Callable[[], Any] | None = None) -> Any:
+        if self._breaker.is_dead:
+            raise Died(f"{method} after death")
+        if not self._breaks:
+            return effect()
+        name = f"{method} {self.url.rpartition('/')[2]}/{path}"
+        return self._breaker.call(name, effect, error=UnavailableError(f"no answer to {name}"), tear=tear)
+
+    def read(self, path: str) -> bytes:
+        return self._call("read", path, lambda: self._store.read(path))
+
+    def read_versioned(self, path: str) -> tuple[bytes, str]:
+        return self._call("read_versioned", path, lambda: self._store.read_versioned(path))
+
+    def fetch(self, path: str) -> Path:
+        return self._call("fetch", path, lambda: self._store.fetch(path))
+
+    def prepare(self) -> None:
+        self._store.prepare()
+
+    def release(self, file: Path) -> None:
+        self._store.release(file)
+
+    def list(self, prefix: str = "", *, recursive: bool = True, after: str = "") -> list[Entry]:
+        return self._call("list", prefix, lambda: self._store.list(prefix, recursive=recursive, after=after))
+
+    def exists(self, path: str) -> bool:
+        return self._call("exists", path, lambda: self._store.exists(path))
+
+    def create(self, path: str, data: bytes | Path) -> None:
+        self._call("create", path, lambda: self._store.create(path, data), lambda: self._tear(path, data))
+
+    def replace(self, path: str, data: bytes, version: str | None) -> str:
+        write = lambda: self._store.replace(path, data, version)  # noqa: E731
+        return self._call("replace", path, write, lambda: self._tear(path, data))
+
+    def delete(self, path: str) -> None:
+        self._call("delete", path, lambda: self._store.delete(path))
+
+    def _tear(self, path: str, data: bytes | Path) -> None:
+        """Leave what a killed writer leaves of an upload; a store that keeps objects whole elsewhere shows nothing."""
+        root = getattr(self._store, "root", None)
+        if root is not None:
+            content = data if isinstance(data, bytes) else data.read_bytes()
+            folder = (root / path).parent
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f".{len(self._breaker.calls):032x}.tmp").write_bytes(content[: len(content) // 2])
+
+
+@contextmanager
+def breakable_store(breaker: Breaker, *, breaks: bool) -> Iterator[None]:
+    """Every store that is opened goes through the breaker, or only ends with its process."""
+    opened, uploads = wlc.farm.open_store, wlc.farm._UPLOADS
+    wlc.farm.open_store = lambda url, options=None: BreakableStore(opened(url, options), breaker, breaks=breaks)
+    # One upload at a time, so that a call number always means the same call.
+    wlc.farm._UPLOADS = 1
+    try:
+        yield
+    finally:
+        wlc.farm.open_store, wlc.farm._UPLOADS = opened, uploads
+
+
+@contextmanager
+def breakable_database(breaker: Breaker) -> Iterator[None]:
+    """Every statement that makes something durable goes through the breaker: commits, and writes outside of one."""
+    execute = duckdb.DuckDBPyConnection.execute
+    open_transactions: defaultdict[int, bool] = defaultdict(bool)
+
+    def breakable_execute(self: duckdb.DuckDBPyConnection, query: Any, *args: Any, **options: Any) -> Any:
+        word = query.split(None, 1)[0].upper().rstrip(";") if isinstance(query, str) else ""
+        is_open = open_transactions[id(self)]
+        open_transactions[id(self)] = word == "BEGIN" or (is_open and word not in ("COMMIT", "ROLLBACK"))
+        effect = lambda: execute(self, query, *args, **options)  # noqa: E731
+        if word in _ENDS or (word in _WRITES and not is_open and " TEMP " not in query[:40]):
+            name = " ".join(query.split())[:80]
+            return breaker.call(name, effect, error=duckdb.IOException(f"disk full at {name}"), tear=None)
+        return effect()
+
+    duckdb.DuckDBPyConnection.execute = breakable_execute  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        duckdb.DuckDBPyConnection.execute = execute  # type: ignore[method-assign]
+
+
+def abandon_masters() -> None:
+    """Close what a run that died has left open in this process."""
+    for shared in list(shared_masters._open.values()):
+        shared.close()
+    shared_masters._open.clear()

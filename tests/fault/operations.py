@@ -1,0 +1,216 @@
+"""The operations that are broken call by call: each a small farm, what is done to it, and how its user goes on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import duckdb
+
+import wlc
+import wlr
+from tests.fault.trial import NAME, Operation, farm_contents
+from tests.oracle import file_contents
+from wlc.capture.duckdb.shared import close_shared, open_shared
+
+if TYPE_CHECKING:
+    from tests.fault.trial import World
+
+SEED = """
+    CREATE TABLE place (id INTEGER PRIMARY KEY, name VARCHAR);
+    INSERT INTO place VALUES (1, 'here'), (2, 'there'), (3, 'nowhere');
+    CREATE TABLE visit (place INTEGER REFERENCES place (id), note VARCHAR);
+    INSERT INTO visit VALUES (1, 'a'), (1, 'a'), (2, NULL);
+    CREATE SEQUENCE ids START 10;
+    CREATE VIEW busy AS SELECT place, count(*) AS visits FROM visit GROUP BY place;
+"""
+
+# Each line is one transaction. Rows of `visit` have twins, so that one published twice or not at all shows.
+FIRST = (
+    "INSERT INTO visit VALUES (2, 'b'), (2, 'b')",
+    "UPDATE place SET name = 'home' WHERE id = 3",
+    "ALTER TABLE visit ADD COLUMN stars INTEGER DEFAULT 3",
+    "DELETE FROM visit WHERE note = 'a'",
+)
+SECOND = (
+    "BEGIN; CREATE TABLE tag (word VARCHAR); INSERT INTO tag VALUES ('x'), ('x'); DELETE FROM visit; COMMIT",
+    "INSERT INTO place SELECT nextval('ids'), 'new' FROM range(3)",
+    "BEGIN; INSERT INTO tag VALUES ('never'); ROLLBACK",
+    "BEGIN; ALTER TABLE tag RENAME TO label; UPDATE label SET word = 'y'; COMMIT",
+    "INSERT INTO visit VALUES (2, 'again', 5)",
+)
+
+
+def _create(world: World) -> None:
+    with duckdb.connect(str(world.source)) as connection:
+        connection.execute(SEED)
+        world.note(connection)
+
+
+def _become_master(world: World, beat_s: float = 300) -> None:
+    _create(world)
+    wlc.master(world.source, farm=world.farm, beat_s=beat_s)
+
+
+def _write(world: World, statements: tuple[str, ...]) -> None:
+    """Commit, without publishing: the connection is dropped as if the process were killed."""
+    connection = wlc.connect(world.source)
+    shared = connection._shared
+    for statement in statements:
+        connection.execute(statement)
+        world.note(connection)
+    connection._finalizer.detach()
+    connection._raw.close()
+    shared.publish = None
+    close_shared(shared)
+
+
+def _flushed(world: World) -> None:
+    _become_master(world)
+    _write(world, FIRST)
+    wlc.flush(world.source)
+
+
+def _waiting(world: World) -> None:
+    """A master with a published batch and a journal."""
+    _flushed(world)
+    _write(world, SECOND)
+
+
+def _published(world: World) -> None:
+    _waiting(world)
+    wlc.flush(world.source)
+
+
+def _with_replica(world: World) -> None:
+    _flushed(world)
+    wlr.replicate(NAME, farm=world.farm, into=world.replica)
+    _write(world, SECOND)
+    wlc.flush(world.source)
+
+
+def _is_master(world: World) -> bool:
+    shared = open_shared(str(world.source))
+    try:
+        return shared.is_master
+    finally:
+        close_shared(shared)
+
+
+def _master(world: World) -> None:
+    wlc.master(world.source, farm=world.farm)
+
+
+def _master_again(world: World) -> None:
+    if not _is_master(world):
+        _master(world)
+    _go_on(world)
+
+
+def _flush(world: World) -> None:
+    wlc.flush(world.source)
+
+
+def _flush_each(world: World) -> None:
+    wlc.beat(world.source, 0)
+    wlc.flush(world.source)
+
+
+def _go_on(world: World) -> None:
+    """What was going on is finished, then work goes on as if nothing had happened."""
+    wlc.flush(world.source)
+    with wlc.connect(world.source) as connection:
+        connection.execute("INSERT INTO place VALUES (99, 'later')")
+        connection.execute("DELETE FROM place WHERE id = 99")
+    wlc.flush(world.source)
+
+
+def _commit(world: World) -> None:
+    """A program with beat 0: every commit publishes."""
+    with wlc.connect(world.source) as connection:
+        for statement in (*FIRST[:2], *SECOND[:3]):
+            connection.execute(statement)
+            world.note(connection)
+
+
+def _snapshot(world: World) -> None:
+    wlc.snapshot(world.source)
+
+
+def _snapshot_again(world: World) -> None:
+    _snapshot(world)
+    _go_on(world)
+
+
+def _has_snapshot(world: World) -> None:
+    """The newest snapshot alone makes the same replica, without the log before it."""
+    assert farm_contents(world, newest=True) == file_contents(world.source)
+
+
+def _stop(world: World) -> None:
+    wlc.stop(world.source)
+
+
+def _stop_again(world: World) -> None:
+    if _is_master(world):
+        _stop(world)
+    assert wlc.status(NAME, farm=world.farm).state == "stopped"
+
+
+def _restarts(world: World) -> None:
+    """Whatever happened, the stopped database becomes a master again."""
+    _master(world)
+    _go_on(world)
+    _has_snapshot(world)
+
+
+def _stopped(world: World) -> None:
+    _waiting(world)
+    _stop(world)
+
+
+def _replicate(world: World) -> None:
+    wlr.replicate(NAME, farm=world.farm, into=world.replica)
+
+
+def _prune(world: World) -> None:
+    wlc.prune(NAME, farm=world.farm)
+
+
+def _prunable(world: World) -> None:
+    _flushed(world)
+    for statement in SECOND:
+        _write(world, (statement,))
+        wlc.flush(world.source)
+    wlc.snapshot(world.source)
+
+
+def _prune_again(world: World) -> None:
+    _prune(world)
+    database = world.open()
+    assert len(database.snapshot_ticks()) == len(database.batch_numbers()) == 1
+    _go_on(world)
+
+
+MASTER = Operation("master", _create, _master, _master_again, _has_snapshot)
+FLUSH = Operation("flush", _waiting, _flush, _go_on)
+FLUSH_EACH = Operation("flush, beat 0", _waiting, _flush_each, _go_on)
+COMMIT = Operation("commits, beat 0", lambda world: _become_master(world, 0), _commit, _go_on)
+SNAPSHOT = Operation("snapshot", _waiting, _snapshot, _snapshot_again, _has_snapshot)
+STOP = Operation("stop", _waiting, _stop, _stop_again, _restarts)
+RESTART = Operation("master again", _stopped, _master, _master_again, _has_snapshot)
+FIRST_REPLICATION = Operation("first replication", _published, _replicate, _replicate)
+REPLICATION = Operation("replication", _with_replica, _replicate, _replicate)
+PRUNE = Operation("prune", _prunable, _prune, _prune_again, _has_snapshot)
+
+OPERATIONS = (
+    MASTER,
+    FLUSH,
+    FLUSH_EACH,
+    COMMIT,
+    SNAPSHOT,
+    STOP,
+    RESTART,
+    FIRST_REPLICATION,
+    REPLICATION,
+    PRUNE,
+)

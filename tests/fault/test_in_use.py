@@ -1,0 +1,160 @@
+"""What is in use by another process: who has it, what to do, one line, exit code 75, and nothing changed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import duckdb
+import pytest
+
+import wlc
+import wlr
+from cli.command import run_app
+from tests.fault.processes import COMMANDS, DEADLINE_S, program, rounds
+from tests.oracle import file_contents
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOLD = """
+import sys, duckdb
+connection = duckdb.connect(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def farm(tmp_path: Path) -> str:
+    """A farm with a master `bank` beside it."""
+    source = tmp_path / "bank.duckdb"
+    with duckdb.connect(str(source)) as connection:
+        connection.execute("CREATE TABLE t AS SELECT i FROM range(10) r(i)")
+    wlc.master(source, farm=str(tmp_path / "farm"))
+    with wlc.connect(source) as connection:
+        connection.execute("INSERT INTO t VALUES (10)")
+    return str(tmp_path / "farm")
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:
+    """Run a command in this process; returns its exit code and what it wrote to standard error."""
+    from cli import wlc as wlc_cli
+    from cli import wlr as wlr_cli
+
+    name, *rest = map(str, arguments)
+    capsys.readouterr()
+    code = run_app({"wlc": wlc_cli.app, "wlr": wlr_cli.app}[name], name, rest)
+    return code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command", [("flush",), ("snapshot",), ("stop",), ("master",), ("sql", "SELECT 1"), ("status",)], ids=lambda c: c[0]
+)
+def test_locked_master_names_who_has_it(farm: str, tmp_path: Path, capsys, command: tuple[str, ...]):
+    source = tmp_path / "bank.duckdb"
+    before = source.read_bytes()
+    with program(source, text=HOLD) as holder:
+        holder.wait_for("ready")
+        code, errors = run(capsys, "wlc", command[0], source, *command[1:])
+        assert code == 75, errors
+        assert str(holder.process.pid) in errors
+        assert str(source) in errors
+        assert "hint: " in errors
+        assert "Traceback" not in errors
+    assert source.read_bytes() == before
+
+
+def test_second_replication_leaves_with_75_and_one_line(farm: str, tmp_path: Path, capsys):
+    target = tmp_path / "replica.duckdb"
+    wlr.replicate("bank", farm=farm, into=target)
+    before = file_contents(target)
+    with program(target, text=HOLD) as holder:
+        holder.wait_for("ready")
+        code, errors = run(capsys, "wlr", "replicate", "--into", target)
+        assert code == 75, errors
+        assert len(errors.splitlines()) == 1
+        assert str(holder.process.pid) in errors
+        assert "again" in errors
+    assert file_contents(target) == before
+    assert run(capsys, "wlr", "replicate", "--into", target)[0] == 0
+
+
+def test_second_first_replication_leaves_with_75_and_one_line(farm: str, tmp_path: Path, capsys):
+    """Somebody else is building the target, which is not there yet."""
+    target, half = tmp_path / "replica.duckdb", tmp_path / ".replica.duckdb.building"
+    with program(half, text=HOLD) as holder:
+        holder.wait_for("ready")
+        code, errors = run(capsys, "wlr", "replicate", "bank", "--farm", farm, "--into", target)
+        assert code == 75, errors
+        assert len(errors.splitlines()) == 1
+        assert str(holder.process.pid) in errors
+    assert not target.exists()
+    assert half.exists(), "the other one's work was taken away"
+
+
+def test_target_that_was_made_meanwhile_is_in_use_and_not_in_the_way(farm: str, tmp_path: Path, capsys, monkeypatch):
+    """Looked for before the other run put it in place, found while that goes on writing to it."""
+    target = tmp_path / "replica.duckdb"
+    wlr.replicate("bank", farm=farm, into=target)
+    monkeypatch.setattr("wlr.engine.find_state", lambda into: None)
+    with program(
+        target, text=HOLD.replace("print", 'connection.execute("CREATE TABLE mine (i INTEGER)"); print')
+    ) as holder:
+        holder.wait_for("ready")
+        assert target.with_name("replica.duckdb.wal").exists()
+        code, errors = run(capsys, "wlr", "replicate", "bank", "--farm", farm, "--into", target)
+    assert code == 75, errors
+    assert len(errors.splitlines()) == 1
+
+
+@pytest.mark.parametrize("is_empty_before", [True, False], ids=["into an empty database", "into nothing"])
+def test_replica_that_another_run_made_meanwhile_is_not_replaced(
+    farm: str, tmp_path: Path, capsys, monkeypatch, is_empty_before: bool
+):
+    from wlr.engine.duckdb import build
+
+    target, other = tmp_path / "replica.duckdb", tmp_path / "other.duckdb"
+    wlr.replicate("bank", farm=farm, into=other, tick=0)
+    if is_empty_before:
+        duckdb.connect(str(target)).close()
+    finish = build._finish
+
+    def finish_late(*arguments) -> None:
+        finish(*arguments)
+        other.replace(target)
+
+    monkeypatch.setattr(build, "_finish", finish_late)
+    code, errors = run(capsys, "wlr", "replicate", "bank", "--farm", farm, "--into", target)
+    assert (code, len(errors.splitlines())) == (75, 1), errors
+    assert wlr.tick(target) == 0, "the other run's replica was replaced by ours"
+    assert sorted(path.name for path in tmp_path.glob(".*")) == []
+
+
+def test_replications_of_one_target_at_once(farm: str, tmp_path: Path):
+    for number in range(rounds(2)):
+        target = tmp_path / f"replica {number}.duckdb"
+        command = [COMMANDS / "wlr", "replicate", "bank", "--farm", farm, "--into", target]
+        running = [
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)
+        ]
+        said = [process.communicate(timeout=DEADLINE_S) for process in running]
+        codes = [process.returncode for process in running]
+        assert set(codes) <= {0, 75}, said
+        assert 0 in codes, said
+        for code, (_, errors) in zip(codes, said, strict=True):
+            # A slow run says on standard error what it does.
+            said_errors = [line for line in errors.splitlines() if not line.startswith("rolling ")]
+            assert len(said_errors) == (1 if code else 0), errors
+        assert file_contents(target) == file_contents(tmp_path / "bank.duckdb")
+        assert wlr.replicate(into=target).transactions == 0
+
+
+def test_replica_that_this_process_reads_is_in_use(farm: str, tmp_path: Path, capsys):
+    target = tmp_path / "replica.duckdb"
+    wlr.replicate("bank", farm=farm, into=target)
+    with duckdb.connect(str(target), read_only=True):
+        code, errors = run(capsys, "wlr", "replicate", "--into", target)
+    assert code == 75
+    assert str(os.getpid()) in errors or "this process" in errors

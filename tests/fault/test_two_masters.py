@@ -1,0 +1,274 @@
+"""Two masters for one farm database: one publishes, the other is fenced off and told what to do."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import duckdb
+import pytest
+
+import wlc
+import wlr
+from tests.fault.processes import program, rounds, run_command
+from tests.fault.trial import check_log
+from tests.oracle import Contents, file_contents, published
+from wlc.errors import CorruptError, FencedError, InvalidError
+from wlc.farm import open_database
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WRITE_AND_FLUSH = """
+import sys, wlc
+from wlc.errors import FarmError
+connection = wlc.connect(sys.argv[1])
+connection.execute("INSERT INTO t VALUES (?)", [int(sys.argv[2])])
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    connection.close()
+    print("published", flush=True)
+except FarmError as error:
+    print(type(error).__name__, flush=True)
+"""
+BECOME_MASTER = """
+import sys, wlc, wlc.begin
+from wlc.errors import FarmError
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    wlc.master(sys.argv[1], farm=sys.argv[2], name="shared")
+    print("master", flush=True)
+except FarmError as error:
+    print(type(error).__name__, error.exit_code, error.hint, flush=True)
+"""
+
+
+@pytest.fixture
+def farm(tmp_path: Path) -> str:
+    return str(tmp_path / "farm")
+
+
+@pytest.fixture
+def source(tmp_path: Path, farm: str) -> Path:
+    """A master with two published transactions."""
+    path = tmp_path / "first" / "bank.duckdb"
+    path.parent.mkdir()
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("CREATE TABLE t (i INTEGER); INSERT INTO t VALUES (0)")
+    wlc.master(path, farm=farm)
+    write(path, 1, 2)
+    wlc.flush(path)
+    return path
+
+
+def write(path: Path, *values: int) -> None:
+    """Commit without publishing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("wlc.capture.duckdb.shared.Shared.try_publish", lambda shared: None)
+        with wlc.connect(path) as connection:
+            for value in values:
+                connection.execute("INSERT INTO t VALUES (?)", [value])
+
+
+def copied(source: Path, name: str) -> Path:
+    """A copy of the database's folder; the file's name, which is that of its catalog, stays."""
+    shutil.copytree(source.parent, source.parent.with_name(name))
+    return source.parent.with_name(name) / source.name
+
+
+def published_contents(farm: str, name: str = "bank") -> Contents:
+    check_log(open_database(name, farm))
+    return published(f"{farm}/{name}")
+
+
+# A copy of a master's file
+
+
+@pytest.mark.parametrize("first_writes", [True, False], ids=["both wrote", "only the first wrote since"])
+def test_copy_that_comes_second_is_fenced_off(source: Path, farm: str, first_writes: bool):
+    copy = copied(source, "copy")
+    write(source, 10)
+    wlc.flush(source)
+    if first_writes:
+        write(copy, 20)
+    expected = published_contents(farm)
+    refused = run_command("wlc", "flush", copy)
+    assert refused.returncode == 4, refused.stderr
+    assert "published by another master" in refused.stderr
+    assert "wlc stop" in refused.stderr
+    assert published_contents(farm) == expected == file_contents(source)
+    write(source, 11)
+    wlc.flush(source)
+    assert published_contents(farm) == file_contents(source)
+
+
+def test_first_master_is_fenced_off_where_the_copy_was_faster(source: Path, farm: str):
+    copy = copied(source, "copy")
+    write(copy, 20)
+    wlc.flush(copy)
+    write(source, 10)
+    with pytest.raises(FencedError):
+        wlc.flush(source)
+    assert published_contents(farm) == file_contents(copy)
+
+
+def test_fenced_copy_can_publish_under_another_name(source: Path, farm: str):
+    copy = copied(source, "copy")
+    write(source, 10)
+    wlc.flush(source)
+    write(copy, 20)
+    with pytest.warns(UserWarning, match="publishes no more"):
+        wlc.stop(copy)
+    assert wlc.status("bank", farm=farm).state == "started", "the stop of a fenced copy stopped the true master"
+    wlc.master(copy, farm=farm, name="other")
+    write(copy, 21)
+    wlc.flush(copy)
+    assert published_contents(farm, "other") == file_contents(copy)
+    write(source, 11)
+    wlc.flush(source)
+    assert published_contents(farm) == file_contents(source)
+
+
+def test_two_processes_publish_the_same_batch_at_once(source: Path, farm: str):
+    for number in range(rounds(2)):
+        copy = copied(source, f"copy {number}")
+        before = published_contents(farm)
+        with (
+            program(source, 100 + number, text=WRITE_AND_FLUSH) as one,
+            program(copy, 200 + number, text=WRITE_AND_FLUSH) as other,
+        ):
+            for running in (one, other):
+                running.wait_for("ready")
+            for running in (one, other):
+                running.say("go")
+            answers = [running.next_line() for running in (one, other)]
+            assert [running.end() for running in (one, other)] == [0, 0]
+        assert sorted(answers) == ["FencedError", "published"]
+        winner, loser = (source, copy) if answers[0] == "published" else (copy, source)
+        assert published_contents(farm) == file_contents(winner) != before
+        with pytest.raises(FencedError):
+            wlc.flush(loser)
+        if winner is copy:
+            shutil.copyfile(copy, source)
+
+
+# A backup
+
+
+def test_master_restored_from_a_backup_is_refused_and_goes_on_in_a_new_history(source: Path, farm: str, tmp_path: Path):
+    backup = copied(source, "backup")
+    old_replica, new_replica = tmp_path / "old.duckdb", tmp_path / "new.duckdb"
+    for value in (10, 11, 12):
+        write(source, value)
+        wlc.flush(source)
+    wlr.replicate("bank", farm=farm, into=old_replica)
+    history, tick = wlc.status("bank", farm=farm).history, wlc.tick("bank", farm=farm)
+    shutil.copyfile(backup, source)
+    refused = run_command("wlc", "flush", source)
+    assert refused.returncode == 4, refused.stderr
+    write(source, 20)
+    refused = run_command("wlc", "flush", source)
+    assert refused.returncode == 4, refused.stderr
+    assert "restored" in refused.stderr
+    assert "wlc stop SOURCE, then wlc master SOURCE" in refused.stderr
+    # What it says is what helps.
+    stopped = run_command("wlc", "stop", source)
+    assert stopped.returncode == 0, stopped.stderr
+    begun = run_command("wlc", "master", source, "--farm", farm)
+    assert begun.returncode == 0, begun.stderr
+    write(source, 21)
+    wlc.flush(source)
+    assert wlc.status("bank", farm=farm).history != history
+    assert wlc.tick("bank", farm=farm) > tick
+    check_log(open_database("bank", farm))
+    with pytest.raises((InvalidError, CorruptError), match="anew|history"):
+        wlr.replicate(into=old_replica)
+    wlr.replicate("bank", farm=farm, into=new_replica)
+    assert file_contents(new_replica) == file_contents(source)
+
+
+def test_restored_backup_whose_next_batch_was_pruned_is_fenced_off(source: Path, farm: str):
+    backup = copied(source, "backup")
+    for value in (10, 11, 12):
+        write(source, value)
+        wlc.flush(source)
+    wlc.snapshot(source)
+    wlc.prune("bank", farm=farm)
+    write(backup, 20)
+    with pytest.raises(FencedError):
+        wlc.flush(backup)
+
+
+# Becoming master
+
+
+def test_two_databases_become_master_of_one_name_at_once(tmp_path: Path, farm: str):
+    for number in range(rounds(2)):
+        sources = [tmp_path / f"{name} {number}.duckdb" for name in ("one", "other")]
+        for value, path in enumerate(sources):
+            with duckdb.connect(str(path)) as connection:
+                connection.execute(f"CREATE TABLE t (i INTEGER); INSERT INTO t VALUES ({value})")
+        place = f"{farm} {number}"
+        answers = become_masters([(path, place) for path in sources])
+        assert sorted(answer.split()[0] for answer in answers) == ["InvalidError", "master"], answers
+        refusal = max(answers, key=len)
+        assert refusal.startswith("InvalidError 2")
+        assert "--name" in refusal
+        winner, loser = sources if answers[0] == "master" else sources[::-1]
+        write(winner, 5)
+        wlc.flush(winner)
+        # What the refusal proposes works.
+        wlc.master(loser, farm=place, name="mine")
+        write(loser, 6)
+        wlc.flush(loser)
+        for path, name in ((winner, "shared"), (loser, "mine")):
+            assert published_contents(place, name) == file_contents(path)
+
+
+def test_one_database_becomes_master_twice_at_once(tmp_path: Path, farm: str):
+    path = tmp_path / "one.duckdb"
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("CREATE TABLE t (i INTEGER)")
+    answers = become_masters([(path, farm), (path, farm)])
+    # The second finds the file locked, or, if it came late, a master already.
+    assert sorted(answer.split()[0] for answer in answers) in (
+        ["UnavailableError", "master"],
+        ["InvalidError", "master"],
+    ), answers
+    write(path, 5)
+    wlc.flush(path)
+    assert published_contents(farm, "shared") == file_contents(path)
+
+
+def become_masters(places: list[tuple[Path, str]]) -> list[str]:
+    with program(*places[0], text=BECOME_MASTER) as one, program(*places[1], text=BECOME_MASTER) as other:
+        for running in (one, other):
+            running.wait_for("ready")
+        for running in (one, other):
+            running.say("go")
+        answers = [running.next_line() for running in (one, other)]
+        assert [running.end() for running in (one, other)] == [0, 0]
+    return answers
+
+
+def test_stopped_copies_do_not_both_become_master_again(source: Path, farm: str):
+    wlc.stop(source)
+    copy = copied(source, "copy")
+    wlc.master(source, farm=farm)
+    with pytest.raises(InvalidError, match="not this one's"):
+        wlc.master(copy, farm=farm)
+    write(source, 10)
+    wlc.flush(source)
+    assert file_contents(source)["main.t"][("10",)] == 1
+    wlc.master(copy, farm=farm, name="other")
+    assert published_contents(farm, "other") == file_contents(copy)
+
+
+def test_stopped_master_moves_to_another_farm(source: Path, farm: str):
+    wlc.stop(source)
+    wlc.master(source, farm=farm + " 2")
+    write(source, 10)
+    wlc.flush(source)
+    assert published_contents(farm + " 2") == file_contents(source)

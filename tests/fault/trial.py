@@ -1,0 +1,248 @@
+"""One operation on one small farm, run with a fault, recovered, and compared with what a sound run leaves."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import shutil
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+
+import wlr
+from tests.fault.breaker import Breaker, Died, abandon_masters, breakable_database, breakable_store
+from tests.oracle import Contents, contents, file_contents, replayed
+from wlc.errors import FarmError
+from wlc.farm import FarmDatabase, open_database
+from wlc.store import memory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.fault.breaker import Fault
+
+NAME = "sales"
+
+
+@dataclass
+class World:
+    """A folder with database files, and a farm.
+
+    Attributes:
+        farm: URL or path of the farm; the same in every trial, because a master remembers it.
+        states: What the database contained after each of its commits, in order.
+    """
+
+    folder: Path
+    farm: str
+    states: list[Contents] = field(default_factory=list)
+
+    @property
+    def source(self) -> Path:
+        return self.folder / f"{NAME}.duckdb"
+
+    @property
+    def replica(self) -> Path:
+        return self.folder / "replica.duckdb"
+
+    @property
+    def url(self) -> str:
+        return f"{self.farm}/{NAME}"
+
+    def open(self) -> FarmDatabase:
+        return open_database(self.url)
+
+    def note(self, connection: Any) -> None:
+        """Remember what the database contains now."""
+        self.states.append(contents(connection, NAME))
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What is broken, and how its user goes on after it.
+
+    Attributes:
+        prepare: Makes the world that the operation starts from.
+        run: The operation, a command or a program.
+        again: What the user does after a failure; must lead to where an undisturbed run leads.
+        check: What must be so afterwards, besides what holds always.
+    """
+
+    name: str
+    prepare: Callable[[World], None]
+    run: Callable[[World], None]
+    again: Callable[[World], None]
+    check: Callable[[World], None] = lambda world: None
+
+
+class Bench:
+    """Runs an operation as often as there are faults, each time from the same start."""
+
+    def __init__(self, operation: Operation, base: Path, farm: str = "memory://farm") -> None:
+        self.operation, self.base, self.farm = operation, base, farm
+        self._trials = 0
+        start = World(base / "start", farm)
+        start.folder.mkdir(parents=True)
+        _empty(farm)
+        operation.prepare(start)
+        self.start, self._objects = start, self._save()
+        sound = self._world()
+        self.states = start.states
+        before = len(start.states)
+        operation.run(sound)
+        # A run that commits notes its states in the sound run only.
+        self.states = start.states + sound.states[before:]
+        _verify(sound, self.states)
+
+    def _save(self) -> dict[str, bytes] | None:
+        if self.farm.startswith("memory:"):
+            return dict(memory._objects)
+        saved = self.base / "farm start"
+        if self._local.exists():
+            shutil.copytree(self._local, saved)
+        return None
+
+    @property
+    def _local(self) -> Path:
+        return type(self.base)(self.farm)
+
+    def _world(self) -> World:
+        """A copy of the start."""
+        self._trials += 1
+        folder = self.base / f"trial {self._trials}"
+        shutil.copytree(self.start.folder, folder)
+        _empty(self.farm)
+        if self._objects is not None:
+            memory._objects.update(self._objects)
+        elif (self.base / "farm start").exists():
+            shutil.copytree(self.base / "farm start", self._local)
+        return World(folder, self.farm, list(self.start.states))
+
+    def run(self, fault: Fault | None, *, store: bool = True) -> Breaker:
+        """Run the operation once with a fault at a call of the store, or of the database, and check what it leaves."""
+        world = self._world()
+        breaker = Breaker(world.folder, self.base / f"image {self._trials}", fault)
+        try:
+            try:
+                self._broken(world, breaker, store=store)
+                if breaker.is_dead:
+                    abandon_masters()
+                    shutil.rmtree(world.folder)
+                    world = World(breaker.image, self.farm, world.states)
+                if fault is not None:
+                    _verify_halfway(world, self.states)
+                self.operation.again(world)
+                _verify(world, self.states)
+                self.operation.check(world)
+            finally:
+                abandon_masters()
+        except BaseException as error:
+            error.add_note(f"{self.operation.name}: {breaker.broken}")
+            raise
+        shutil.rmtree(world.folder)
+        return breaker
+
+    def _broken(self, world: World, breaker: Breaker, *, store: bool) -> None:
+        with ExitStack() as stack:
+            stack.enter_context(breakable_store(breaker, breaks=store))
+            if not store:
+                stack.enter_context(breakable_database(breaker))
+            try:
+                self.operation.run(world)
+            except Died:
+                assert breaker.is_dead
+            except FarmError:
+                # Never another error for what the farm did.
+                assert breaker.fault is not None
+            except duckdb.Error:
+                assert not store
+        if not breaker.is_dead:
+            # The process lives on; whatever it still has open, it gives up as a program that ends does.
+            abandon_masters()
+
+
+def _empty(farm: str) -> None:
+    if farm.startswith("memory:"):
+        memory._objects.clear()
+    else:
+        shutil.rmtree(farm, ignore_errors=True)
+
+
+def _verify_halfway(world: World, states: list[Contents]) -> None:
+    """Whatever a fault left: the farm is a prefix, and so is the replica."""
+    check_log(world.open())
+    state = farm_contents(world)
+    assert state is None or state in states, f"the farm holds what never was: {state}"
+    if world.replica.exists():
+        check_replica(world, states)
+
+
+def check_replica(world: World, states: list[Contents]) -> None:
+    """A replica holds exactly what the master had at the tick it claims."""
+    held = file_contents(world.replica)
+    assert held in states, f"the replica holds what never was: {held}"
+    assert held == farm_contents(world, wlr.tick(world.replica))
+
+
+def _verify(world: World, states: list[Contents]) -> None:
+    """After recovery: nothing lost, nothing twice, and both replicas, the old and a new one, catch up."""
+    last = check_log(world.open())
+    present = file_contents(world.source)
+    assert present in states, f"the master holds what never was: {present}"
+    assert farm_contents(world) == present
+    config = world.open().config()
+    numbers = world.open().batch_numbers()
+    assert config.tick >= last
+    assert config.batches == (numbers[-1] + 1 if numbers else 1)
+    if world.replica.exists():
+        wlr.replicate(into=world.replica)
+        assert file_contents(world.replica) == present
+
+
+def check_log(database: FarmDatabase) -> int:
+    """The chain is whole, and no tick was used twice; returns the last tick."""
+    last, previous = 0, None
+    for number in database.batch_numbers():
+        batch, previous = database.read_batch(number, previous)
+        ticks = [transaction.tick for transaction in batch.transactions]
+        assert ticks == sorted(set(ticks))
+        assert ticks[0] > last
+        last = ticks[-1]
+        for file in batch.files:
+            database.release(database.fetch(file))
+    return last
+
+
+def farm_contents(world: World, tick: int | None = None, *, newest: bool = False) -> Contents | None:
+    """What the farm says the database contained; None where it says nothing yet.
+
+    Args:
+        newest: Begin with the newest snapshot instead of the first.
+    """
+    database = world.open()
+    if not database.snapshot_ticks() and not database.batch_numbers():
+        return None
+    return _published(world.url, tick, newest, _digest(database))
+
+
+@functools.lru_cache(maxsize=1024)
+def _published(url: str, tick: int | None, newest: bool, digest: str) -> Contents:
+    replay = replayed(url, tick)
+    if newest:
+        ticks = replay.db.snapshot_ticks()
+        replay.db.snapshot_ticks = lambda: ticks[-1:]  # type: ignore[method-assign]
+    with replay as (connection, catalog):
+        return contents(connection, catalog)
+
+
+def _digest(database: FarmDatabase) -> str:
+    """A digest of all that the oracle reads, which most trials have in common."""
+    found = hashlib.sha256()
+    for number in database.batch_numbers():
+        found.update(database.read_batch(number)[1].encode())
+    for tick in database.snapshot_ticks():
+        found.update(repr(database.read_manifest(tick)).encode())
+    return found.hexdigest()

@@ -1,0 +1,67 @@
+#!/bin/sh
+# Sets itself up in .venv-test and runs ruff, mypy and pytest. Arguments go to pytest: sh tests/run.sh tests/unit -k plan
+# DBFARM_VENV names another virtual environment, PYTHON another interpreter.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+venv=${DBFARM_VENV:-.venv-test}
+
+say() { printf '== %s\n' "$*"; }
+
+is_new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+
+find_python() {
+    for candidate in ${PYTHON:-} python3 python3.13 python3.12 python3.11 python; do
+        if is_new_enough "$candidate"; then echo "$candidate"; return; fi
+    done
+    return 1
+}
+
+may_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
+
+install_packages() { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$@" >/dev/null; }
+
+set_up() {
+    python=$(find_python) || { echo "error: Python 3.11 or newer is needed; set PYTHON to one" >&2; exit 1; }
+    if [ ! -x "$venv/bin/python" ] || ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+        say "creating $venv"
+        rm -rf "$venv"
+        if ! "$python" -m venv "$venv" 2>/dev/null; then
+            # Debian splits venv off from Python.
+            may_install && install_packages python3-venv
+            "$python" -m venv "$venv" || exit 1
+        fi
+    fi
+    stamp=$(cksum pyproject.toml)
+    if [ "$(cat "$venv/dbfarm-stamp" 2>/dev/null)" != "$stamp" ]; then
+        say "installing dbfarm and what its tests need"
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -e '.[test]' || exit 1
+        printf '%s\n' "$stamp" >"$venv/dbfarm-stamp"
+    fi
+}
+
+set_up_java() {
+    command -v java >/dev/null && return
+    if may_install; then
+        say "installing Java for the Spark tests"
+        install_packages default-jre-headless || echo "no Java: tests that need Spark are skipped"
+    else
+        echo "no Java, and not allowed to install it: tests that need Spark are skipped"
+    fi
+}
+
+set_up
+set_up_java
+failed=""
+check() {
+    say "$*"
+    "$venv/bin/python" -m "$@" || failed="$failed $1"
+}
+check ruff check .
+check ruff format --check .
+check mypy
+# pytest comes last, so that its closing line stays in sight.
+check pytest -n 2 "$@"
+if [ -n "$failed" ]; then
+    echo "FAILED:$failed" >&2
+    exit 1
+fi

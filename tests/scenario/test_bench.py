@@ -1,0 +1,40 @@
+"""The benchmarks run, on next to no rows; how fast they are is not a test's business."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.bench import run
+from tests.bench.measure import Line, render
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TINY = ("--scale", "0.00001", "--rounds", "1", "--singles", "2")
+LINES = {"capture": 11, "flush": 2, "snapshot": 2, "replay": 5, "small": 3, "start": 4, "memory": 3}
+
+
+def test_every_benchmark_is_tried() -> None:
+    assert set(LINES) == set(run.NAMES)
+
+
+@pytest.mark.parametrize("name", run.NAMES)
+def test_a_benchmark_prints_a_figure_for_every_line(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run.main([name, *TINY, "--folder", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    machine, _, table = printed.partition(f"\n{name} (")
+    figures = re.findall(r"  [\d,.]+(?:x| rows/s| transactions/s| s| GB)$", table, re.MULTILINE)
+    assert len(figures) == LINES[name], printed
+    assert re.search(r"^CPU .*cores$", machine, re.MULTILINE)
+
+
+def test_a_missed_goal_is_told() -> None:
+    slow = Line("insert", "1 s", "2 s", 2.0, goal=1.6)
+    few = Line("flush", "", "2 s", 2e6, "rows/s", 3e6, is_most=False)
+    assert [line.is_met for line in (slow, few)] == [False, False]
+    assert [row.split()[-1] for row in render([slow, few])[1:]] == ["MISSED", "MISSED"]

@@ -1,0 +1,482 @@
+"""Replicas rolled forward from farms that are written by hand."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import pytest
+
+import wlr
+from tests.handmade import HandmadeFarm, Rows, rows_of, time_of
+from wlc.errors import ReplayError, UnavailableError
+from wlc.model import Clear, Name, Position, SequencePosition
+from wlc.registry import replicas
+from wlc.snapshot import take
+from wlr import plan
+
+T = Name("main", "t")
+KEYED = "CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR)"
+
+
+@pytest.fixture
+def farm(tmp_path: Path) -> HandmadeFarm:
+    return HandmadeFarm(tmp_path / "farm")
+
+
+@pytest.fixture
+def into(tmp_path: Path) -> Path:
+    return tmp_path / "copy.duckdb"
+
+
+def rows(*ids: int, v: str = "a") -> tuple[str, ...]:
+    return tuple(f"{id_}, '{v}'" for id_ in ids)
+
+
+def take_snapshot(farm: HandmadeFarm, into: Path) -> None:
+    """Publish a snapshot of what a replica at the end of the log holds."""
+    with duckdb.connect() as connection:
+        connection.execute(f"ATTACH '{into}' AS {farm.catalog} (READ_ONLY)")
+        connection.execute(f"USE {farm.catalog}; BEGIN TRANSACTION READ ONLY")
+        position = Position(farm.history, farm.tick, farm.batch, farm.chain)
+        take(connection, farm.catalog, farm.db, position, time_of(farm.tick), {farm.history: farm.tick})
+
+
+# Prefixes
+
+
+def publish_everything(farm: HandmadeFarm) -> list[list[tuple[object, ...]]]:
+    """Publish transactions of many kinds; returns the rows of t after each tick from 0 on."""
+    farm.publish([KEYED], [Rows("t", rows(1, 2, 3))], [Rows("t", rows(2, v="b"), rows(2))], None)
+    farm.publish(
+        [Rows("t", removed=rows(1)), "CREATE TABLE bag (x DOUBLE, s VARCHAR)", Rows("bag", ("0.0, 'x'",) * 3)],
+        [Rows("t", rows(1, v="again"), ())],
+        [Rows("t", rows(9), rows(3)), Rows("bag", ("-0.0::DOUBLE, NULL",), ("0.0, 'x'",) * 2)],
+        [Clear(T, 3), Rows("t", rows(5))],
+        [Rows("t", rows(6))],
+    )
+    states: list[list[tuple[object, ...]]] = [[], [], [(1, "a"), (2, "a"), (3, "a")]]
+    states += [[(1, "a"), (2, "b"), (3, "a")]] * 2
+    states += [[(2, "b"), (3, "a")], [(1, "again"), (2, "b"), (3, "a")], [(1, "again"), (2, "b"), (9, "a")]]
+    return [*states, [(5, "a")], [(5, "a"), (6, "a")]]
+
+
+def content(into: Path, tick: int) -> list[tuple[object, ...]]:
+    return rows_of(into, "FROM t ORDER BY id") if tick else []
+
+
+def test_every_tick_is_a_stop_from_which_one_can_go_on(farm: HandmadeFarm, tmp_path: Path) -> None:
+    states = publish_everything(farm)
+    stepwise = tmp_path / "stepwise.duckdb"
+    for tick in range(10):
+        direct = tmp_path / f"direct{tick}.duckdb"
+        for into in (direct, stepwise):
+            result = wlr.replicate(farm.url, into=into, tick=tick)
+            assert (result.tick, wlr.tick(into)) == (tick, tick)
+            assert content(into, tick) == states[tick]
+        wlr.replicate(into=direct)
+        assert content(direct, 9) == states[9]
+    assert rows_of(stepwise, "SELECT x::VARCHAR, s FROM bag ORDER BY ALL") == [("-0.0", None), ("0.0", "x")]
+
+
+def test_time_is_a_stop_too(farm: HandmadeFarm, into: Path) -> None:
+    states = publish_everything(farm)
+    assert wlr.replicate(farm.url, into=into, until=time_of(3)).tick == 4  # 4 was rolled back
+    assert content(into, 4) == states[4]
+    assert wlr.clock(into) == time_of(3)
+    assert wlr.replicate(into=into, until=time_of(7).isoformat()).clock == time_of(7)
+    assert content(into, 7) == states[7]
+
+
+def test_replaying_twice_changes_nothing(farm: HandmadeFarm, into: Path) -> None:
+    states = publish_everything(farm)
+    assert wlr.replicate(farm.url, into=into).transactions == 8
+    again = wlr.replicate(into=into)
+    assert (again.tick, again.transactions, again.rows) == (9, 0, 0)
+    assert content(into, 9) == states[9]
+
+
+@pytest.mark.parametrize("limit", ["STEP_ROWS", "STEP_TRANSACTIONS", "STEP_FILES"])
+def test_small_steps_give_the_same(farm: HandmadeFarm, into: Path, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    states = publish_everything(farm)
+    monkeypatch.setattr(plan, limit, 1)
+    wlr.replicate(farm.url, into=into)
+    assert content(into, 9) == states[9]
+
+
+def test_many_small_batches_are_one_step(farm: HandmadeFarm, into: Path) -> None:
+    farm.publish([KEYED])
+    for id_ in range(20):
+        farm.publish([Rows("t", rows(id_), rows(id_ - 1) if id_ else ())])
+    result = wlr.replicate(farm.url, into=into, tick=11)
+    assert (result.batches, content(into, 11)) == (11, [(9, "a")])
+    assert wlr.replicate(into=into).batches == 10
+    assert content(into, 21) == [(19, "a")]
+
+
+# Snapshots
+
+
+def test_starts_from_the_newest_suitable_snapshot(farm: HandmadeFarm, tmp_path: Path) -> None:
+    farm.publish([KEYED, "CREATE TABLE bag (x DOUBLE)"], [Rows("t", rows(1, 2)), Rows("bag", ("1.5", "1.5"))])
+    wlr.replicate(farm.url, into=tmp_path / "first.duckdb")
+    take_snapshot(farm, tmp_path / "first.duckdb")
+    farm.publish([Rows("t", rows(3), rows(1)), Rows("bag", (), ("1.5",))])
+    for tick, made_from, expected in ((1, None, []), (2, 2, [(1, "a"), (2, "a")]), (3, 2, [(2, "a"), (3, "a")])):
+        into = tmp_path / f"at{tick}.duckdb"
+        assert wlr.replicate(farm.url, into=into, tick=tick).snapshot == made_from
+        assert content(into, tick) == expected
+    assert rows_of(into, "FROM bag") == [(1.5,)]
+
+
+def test_snapshot_of_rows_that_refer_to_their_own_table(farm: HandmadeFarm, tmp_path: Path) -> None:
+    """DuckDB takes a row only if the row it refers to was there before the statement."""
+    farm.publish(["CREATE TABLE t (id INTEGER PRIMARY KEY, boss INTEGER REFERENCES t (id))"])
+    people = ("4, 3", "3, 2", "2, 1", "1, NULL")
+    farm.publish(*([Rows("t", (person,))] for person in reversed(people)))
+    farm.publish([Rows("t", ("5, 4", "6, 5"))])
+    wlr.replicate(farm.url, into=tmp_path / "first.duckdb")
+    take_snapshot(farm, tmp_path / "first.duckdb")
+    assert wlr.replicate(farm.url, into=tmp_path / "copy.duckdb").snapshot == farm.tick
+    expected = [(1, None), (2, 1), (3, 2), (4, 3), (5, 4), (6, 5)]
+    for into in ("first.duckdb", "copy.duckdb"):
+        assert rows_of(tmp_path / into, "FROM t ORDER BY id") == expected
+
+
+# Constraints
+
+
+FAMILY = (
+    "CREATE TABLE parent (id INTEGER PRIMARY KEY, v VARCHAR)",
+    "CREATE TABLE child (id INTEGER PRIMARY KEY, parent INTEGER REFERENCES parent (id))",
+)
+
+
+def test_referenced_rows_change_in_place(farm: HandmadeFarm, into: Path) -> None:
+    farm.publish(*([ddl] for ddl in FAMILY))
+    farm.publish([Rows("parent", rows(1, 2))], [Rows("child", ("10, 1", "20, 2"))])
+    farm.publish([Rows("parent", rows(1, v="b"), rows(1))], [Rows("child", ("10, 2",), ("10, 1",))])
+    wlr.replicate(farm.url, into=into)
+    assert rows_of(into, "FROM parent ORDER BY id") == [(1, "b"), (2, "a")]
+    assert rows_of(into, "FROM child ORDER BY id") == [(10, 2), (20, 2)]
+
+
+def test_parents_come_before_and_go_after_their_children(farm: HandmadeFarm, into: Path) -> None:
+    """DuckDB sees a child that was deleted in the same transaction, so one fold cannot remove both."""
+    farm.publish(*([ddl] for ddl in FAMILY))
+    farm.publish([Rows("parent", rows(1, 2, 3)), Rows("child", ("10, 1", "20, 2", "30, 3"))])
+    farm.publish(
+        [Rows("child", (), ("10, 1",))],
+        [Rows("parent", (), rows(1))],
+        [Rows("child", (), ("20, 2",))],
+        [Rows("parent", rows(4), rows(2))],
+    )
+    assert wlr.replicate(farm.url, into=into).transactions == 7
+    assert rows_of(into, "FROM parent ORDER BY id") == [(3, "a"), (4, "a")]
+    assert rows_of(into, "FROM child") == [(30, 3)]
+
+
+def test_unique_values_change_hands(farm: HandmadeFarm, into: Path) -> None:
+    farm.publish(["CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR UNIQUE)"], [Rows("t", ("1, 'x'", "2, 'y'"))])
+    farm.publish([Rows("t", ("1, 'y'", "2, 'x'"), ("1, 'x'", "2, 'y'"))])
+    farm.publish([Rows("t", ("2, 'z'",), ("2, 'x'",))], [Rows("t", ("1, 'x'",), ("1, 'y'",))])
+    wlr.replicate(farm.url, into=into)
+    assert content(into, 4) == [(1, "x"), (2, "z")]
+
+
+def test_indexed_table_is_right_with_many_rows_and_threads(farm: HandmadeFarm, into: Path) -> None:
+    """DuckDB has lost rows of indexed tables in large statements; this one deletes and inserts the same keys."""
+    many = 300_000
+    farm.publish([KEYED], ["CREATE INDEX by_v ON t (v)"])
+    farm.publish([Rows("t", (f"FROM (SELECT i, 'v' || i % 7 FROM range({many}) AS r(i))",))])
+    old, new = (f"FROM (SELECT i, '{v}' || i % 7 FROM range({many}) AS r(i) WHERE i % 2 = 0)" for v in "vw")
+    farm.publish([Rows("t", (new,), (old,))])
+    wlr.replicate(farm.url, into=into)
+    assert rows_of(into, "SELECT count(*), count(DISTINCT id), count(*) FILTER (v LIKE 'w%') FROM t") == [
+        (many, many, many // 2)
+    ]
+    assert rows_of(into, "SELECT count(*) FROM t WHERE v = 'w1'") == rows_of(
+        into, "SELECT count(*) FROM t WHERE v || '' = 'w1'"
+    )
+
+
+# Tables and types of all sorts
+
+
+def test_names_of_all_sorts(tmp_path: Path, into: Path) -> None:
+    farm = HandmadeFarm(tmp_path / "farm", catalog='my "master"')
+    farm.publish(
+        ['CREATE SCHEMA "a.b"'],
+        [
+            'CREATE TABLE "a.b"."sel""ect" ("or""der" INTEGER PRIMARY KEY, "_tick" VARCHAR, "ü ñ" DOUBLE,'
+            " n INTEGER, t INTEGER)"
+        ],
+    )
+    farm.publish([Rows('a.b.sel"ect', ("1, 'x', 1.0, 5, 6", "2, 'y', NULL, 7, 8"))])
+    farm.publish([Rows('a.b.sel"ect', ("1, 'z', 1.0, 5, 6",), ("1, 'x', 1.0, 5, 6",))])
+    wlr.replicate(farm.url, into=into)
+    assert rows_of(into, 'FROM "a.b"."sel""ect" ORDER BY ALL') == [(1, "z", 1.0, 5, 6), (2, "y", None, 7, 8)]
+
+
+@pytest.mark.parametrize("catalog", ["memory", "wlr", "wlc", "wlr_scratch"])
+def test_master_may_be_called_like_something_of_duckdb(tmp_path: Path, into: Path, catalog: str) -> None:
+    farm = HandmadeFarm(tmp_path / "farm", catalog=catalog)
+    farm.publish([KEYED], [Rows("t", rows(1))])
+    wlr.replicate(farm.url, into=into)
+    assert content(into, 2) == [(1, "a")]
+
+
+def test_bag_with_a_column_called_rowid(farm: HandmadeFarm, into: Path) -> None:
+    farm.publish(["CREATE TABLE t (id INTEGER, rowid INTEGER)"], [Rows("t", ("1, 2",) * 4)])
+    farm.publish([Rows("t", (), ("1, 2",))])
+    wlr.replicate(farm.url, into=into)
+    assert rows_of(into, "FROM t") == [(1, 2)] * 3
+
+
+def test_generated_columns_sequences_enums_and_views(farm: HandmadeFarm, into: Path) -> None:
+    farm.publish(
+        ["CREATE SEQUENCE s"],
+        ["CREATE TYPE mood AS ENUM ('sad', 'glad')"],
+        ["CREATE TABLE t (id INTEGER DEFAULT nextval('s'), g INTEGER GENERATED ALWAYS AS (id * 2), m mood)"],
+        ["CREATE VIEW happy AS SELECT id, g FROM t WHERE m = 'glad'"],
+        [Rows("t", ("1, 'sad'", "2, 'glad'")), SequencePosition(Name("main", "s"), 2)],
+        [Rows("t", (), ("1, 'sad'",))],
+    )
+    wlr.replicate(farm.url, into=into)
+    assert rows_of(into, "FROM happy") == [(2, 4)]
+    assert rows_of(into, "SELECT last_value FROM duckdb_sequences() WHERE sequence_name = 's'") == [(2,)]
+
+
+# Failures
+
+
+def test_failure_is_found_kept_and_accepted(farm: HandmadeFarm, into: Path) -> None:
+    """Transaction 5 removes a row that is not there; everything before it stays, only it is skipped."""
+    farm.publish([KEYED], [Rows("t", rows(1))], [Rows("t", rows(2))], [Rows("t", rows(3), rows(1))])
+    farm.publish([Rows("t", rows(4), rows(77))], [Rows("t", rows(5))], [Rows("t", rows(6), rows(2))])
+    for _ in range(2):
+        with pytest.raises(ReplayError, match=r"transaction 5, table main\.t, id = 77") as caught:
+            wlr.replicate(farm.url, into=into)
+        assert "wlr accept" in str(caught.value.hint)
+        assert content(into, 4) == [(2, "a"), (3, "a")]
+    status = wlr.status(into)
+    assert (status.tick, status.lag_transactions, status.lag_s) == (4, 3, 3.0)
+    assert status.failure is not None
+    assert (status.failure.tick, status.failure.table, status.failure.key) == (5, "main.t", "id = 77")
+    assert wlr.accept(into).tick == 5
+    assert wlr.replicate(into=into).transactions == 2
+    assert content(into, 7) == [(3, "a"), (5, "a"), (6, "a")]
+    status = wlr.status(into)
+    assert (status.failure, status.accepted, status.lag_transactions) == (None, (5,), 0)
+
+
+def test_repaired_replica_goes_on(farm: HandmadeFarm, into: Path) -> None:
+    farm.publish([KEYED], [Rows("t", rows(1), rows(77))])
+    with pytest.raises(ReplayError):
+        wlr.replicate(farm.url, into=into)
+    wlr.unlock(into)
+    assert wlr.status(into).is_unlocked
+    with duckdb.connect(str(into)) as connection:
+        connection.execute("INSERT INTO t VALUES (77, 'a')")
+    wlr.lock(into)
+    assert wlr.replicate(into=into).tick == 2
+    assert content(into, 2) == [(1, "a")]
+    assert wlr.status(into).failure is None
+
+
+CONFLICTS = [
+    ("other value", [Rows("t", (), ("1, 'b'",))], "id = 1"),
+    ("null for empty", [Rows("t", (), ("1, NULL",))], "id = 1"),
+    ("key is there", [Rows("t", rows(1))], None),
+    ("cleared of more", [Clear(T, 2)], None),
+    ("cleared of less", [Clear(T, 0)], None),
+]
+
+
+@pytest.mark.parametrize("change, key", [case[1:] for case in CONFLICTS], ids=[case[0] for case in CONFLICTS])
+def test_what_does_not_fit_is_a_conflict(farm: HandmadeFarm, into: Path, change: list[object], key: str | None) -> None:
+    farm.publish([KEYED], [Rows("t", rows(1))], change)
+    with pytest.raises(ReplayError, match=r"transaction 3, table main\.t"):
+        wlr.replicate(farm.url, into=into)
+    failure = wlr.status(into).failure
+    assert failure is not None
+    assert failure.key == key
+    assert content(into, 2) == [(1, "a")]
+
+
+def test_bag_conflict_counts_copies(farm: HandmadeFarm, into: Path) -> None:
+    farm.publish(["CREATE TABLE t (id INTEGER, v VARCHAR)"], [Rows("t", rows(1, 1))], [Rows("t", (), rows(1, 1, 1))])
+    with pytest.raises(ReplayError, match=r"id = 1, v = a"):
+        wlr.replicate(farm.url, into=into)
+    assert content(into, 2) == [(1, "a"), (1, "a")]
+
+
+def test_failing_ddl_undoes_its_whole_transaction(farm: HandmadeFarm, into: Path) -> None:
+    farm.publish([KEYED], [Rows("t", rows(1))])
+    wlr.replicate(farm.url, into=into)
+    with duckdb.connect(str(into)) as connection:
+        connection.execute("CREATE TABLE mine (a INTEGER)")
+    farm.publish([Rows("t", rows(2)), "CREATE TABLE mine (b INTEGER)"])
+    with pytest.raises(ReplayError, match="transaction 3, table main.mine"):
+        wlr.replicate(into=into)
+    assert content(into, 2) == [(1, "a")]
+    assert rows_of(into, "FROM mine") == []
+
+
+# Killed, locked, registered
+
+
+KILLED = """
+import os, signal, sys
+import wlr
+from wlr.engine.duckdb import {module}
+original, calls = {module}.{name}, [0]
+def dying(*arguments, **options):
+    calls[0] += 1
+    if calls[0] == {call}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(*arguments, **options)
+{module}.{name} = dying
+wlr.replicate(sys.argv[1], into=sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize(
+    "module, name, call",
+    [
+        ("build", "_load_table", 2),
+        ("build", "_finish", 1),
+        ("build", "_put_in_place", 1),
+        ("changes", "write", 2),
+        ("guard", "put_on", 2),
+        ("states", "write", 3),
+    ],
+)
+def test_killed_run_leaves_a_prefix_or_nothing(
+    farm: HandmadeFarm, tmp_path: Path, into: Path, module: str, name: str, call: int
+) -> None:
+    farm.publish([KEYED, "CREATE TABLE bag (x DOUBLE)"], [Rows("t", rows(1, 2)), Rows("bag", ("1.5",))])
+    wlr.replicate(farm.url, into=tmp_path / "first.duckdb")
+    take_snapshot(farm, tmp_path / "first.duckdb")
+    farm.publish([Rows("t", rows(3), rows(1))], ["CREATE TABLE u (a INTEGER)"], [Rows("t", rows(4)), Rows("u", ("1",))])
+    script = KILLED.format(
+        module="target" if module == "states" else module,
+        name="states.write" if module == "states" else name,
+        call=call,
+    )
+    run = subprocess.run([sys.executable, "-c", script, farm.url, str(into)], capture_output=True, text=True)
+    assert run.returncode == -signal.SIGKILL, run.stderr
+    if module == "build":
+        assert not into.exists()
+    else:
+        expected = {2: [(1, "a"), (2, "a")], 3: [(2, "a"), (3, "a")], 4: [(2, "a"), (3, "a")]}
+        assert content(into, 1) == expected[wlr.tick(into)]
+    wlr.replicate(farm.url, into=into)
+    assert content(into, 5) == [(2, "a"), (3, "a"), (4, "a")]
+    assert rows_of(into, "FROM u") == [(1,)]
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("length", [0, 1, 4096, 5000, 12288])
+def test_what_a_run_killed_in_its_first_moments_left_is_replaced(
+    farm: HandmadeFarm, into: Path, tmp_path: Path, length: int
+) -> None:
+    farm.publish([KEYED])
+    whole = tmp_path / "whole.duckdb"
+    with duckdb.connect(str(whole)) as connection:
+        connection.execute("CREATE TABLE t (k INTEGER)")
+    into.with_name(f".{into.name}.building").write_bytes(whole.read_bytes()[:length])
+    assert wlr.replicate(farm.url, into=into).tick == 1
+    assert not into.with_name(f".{into.name}.building").exists()
+
+
+HOLDER = "import duckdb, sys, time\nheld = duckdb.connect(sys.argv[1])\nprint('open', flush=True)\ntime.sleep(60)\n"
+
+
+@pytest.mark.parametrize("place", ["copy.duckdb", ".copy.duckdb.building"])
+def test_second_run_is_turned_away_in_one_line(farm: HandmadeFarm, into: Path, place: str) -> None:
+    farm.publish([KEYED])
+    if place == into.name:
+        wlr.replicate(farm.url, into=into)
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(into.with_name(place))], stdout=subprocess.PIPE) as holder:
+        try:
+            assert holder.stdout is not None
+            holder.stdout.readline()
+            with pytest.raises(UnavailableError, match=rf"{place} is in use by process {holder.pid}") as caught:
+                wlr.replicate(farm.url, into=into)
+            assert caught.value.exit_code == 75
+            assert "\n" not in str(caught.value)
+        finally:
+            holder.kill()
+
+
+def test_replica_that_this_process_has_open(farm: HandmadeFarm, into: Path) -> None:
+    farm.publish([KEYED])
+    wlr.replicate(farm.url, into=into)
+    with duckdb.connect(str(into)), pytest.raises(UnavailableError, match="open in this process"):
+        wlr.replicate(into=into)
+
+
+def test_registers_unless_told_not_to(farm: HandmadeFarm, into: Path) -> None:
+    farm.publish([KEYED])
+    wlr.replicate(farm.url, into=into, register=False)
+    assert replicas(farm.db) == []
+    farm.publish([Rows("t", rows(1))])
+    wlr.replicate(into=into)
+    (replica,) = replicas(farm.db)
+    assert (replica.position, replica.target) == (Position("h1", 2, 2, farm.chain), str(into))
+    assert replica.clock == time_of(2)
+
+
+def test_read_only_farm_is_enough_without_registering(farm: HandmadeFarm, into: Path) -> None:
+    farm.publish([KEYED], [Rows("t", rows(1))])
+    folder = Path(farm.url)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    wlr.replicate(farm.url, into=into, register=False)
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def test_dry_run_tells_and_touches_nothing(farm: HandmadeFarm, into: Path) -> None:
+    publish_everything(farm)
+    planned = wlr.replicate(farm.url, into=into, dry_run=True, tick=6)
+    assert list(into.parent.iterdir()) == [farm.folder]
+    assert replicas(farm.db) == []
+    assert (planned.tick, planned.transactions, planned.is_dry_run) == (6, 5, True)
+    done = wlr.replicate(farm.url, into=into, tick=6)
+    assert (done.tick, done.clock, done.transactions, done.rows) == (
+        planned.tick,
+        planned.clock,
+        planned.transactions,
+        planned.rows,
+    )
+    assert wlr.replicate(into=into, dry_run=True).tick == 9
+    assert wlr.tick(into) == 6
+
+
+def test_farm_that_is_no_folder(tmp_path: Path, into: Path) -> None:
+    """Files are downloaded then, and the engine, which may read few folders, still has to reach them."""
+    farm = HandmadeFarm("memory://far")
+    publish_everything(farm)
+    wlr.replicate(farm.url, into=tmp_path / "first.duckdb")
+    take_snapshot(farm, tmp_path / "first.duckdb")
+    farm.publish([Rows("t", rows(7)), "CREATE TABLE u (a INTEGER)", Rows("u", ("1",))])
+    assert wlr.replicate(farm.url, into=into).snapshot == 9
+    assert rows_of(into, "FROM t ORDER BY id") == [(5, "a"), (6, "a"), (7, "a")]
+    assert rows_of(into, "FROM u") == [(1,)]
+
+
+def test_progress_reaches_its_total(farm: HandmadeFarm, into: Path) -> None:
+    publish_everything(farm)
+    told: list[tuple[int, int]] = []
+    wlr.replicate(farm.url, into=into, progress=lambda done, total, what: told.append((done, total)))
+    assert told[-1] == (9, 9)
+    assert told == sorted(told)
+
+
+def test_importing_wlr_is_quick() -> None:
+    heavy = "duckdb pyarrow pyspark s3fs fsspec numpy".split()
+    script = f"import sys, wlr, wlr.replica\nprint([name for name in {heavy} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "[]\n"

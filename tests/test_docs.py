@@ -1,0 +1,100 @@
+"""Documentation says what the programs do: all of it, and nothing that is not there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+import cli.wlc
+import cli.wlr
+from wlc import errors
+
+ROOT = Path(__file__).parent.parent
+APPS = {"wlc": cli.wlc.app, "wlr": cli.wlr.app}
+ON_EVERY_COMMAND = {"--json", "--verbose", "--help"}
+CLI_TEXT = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+
+
+def commands() -> dict[str, typer.core.TyperCommand]:
+    return {
+        f"{program} {name}": command
+        for program, app in APPS.items()
+        for name, command in typer.main.get_command(app).commands.items()
+    }
+
+
+def section(command: str) -> str:
+    """Everything under the heading that names the command, up to the next heading."""
+    found = re.search(rf"^### [^\n]*\b{command}\b[^\n]*\n(.*?)(?=^##|\Z)", CLI_TEXT, re.MULTILINE | re.DOTALL)
+    assert found, f"docs/cli.md has no section on {command}"
+    return found.group(0)
+
+
+@pytest.mark.parametrize("name", commands())
+def test_every_command_and_option_is_documented(name: str) -> None:
+    text = section(name)
+    options = {option for param in commands()[name].params for option in param.opts if option.startswith("--")}
+    assert {option for option in options - ON_EVERY_COMMAND if f"`{option}" not in text} == set()
+
+
+@pytest.mark.parametrize("name", commands())
+def test_every_documented_option_exists(name: str) -> None:
+    options = {option for param in commands()[name].params for option in param.opts}
+    in_table = set(re.findall(r"(?:^\| |, )`(--[a-z-]+)", section(name), re.MULTILINE))
+    assert in_table - options == set()
+
+
+@pytest.mark.parametrize("name", commands())
+def test_every_command_shows_an_example_of_itself(name: str) -> None:
+    epilog = commands()[name].epilog or ""
+    assert epilog.startswith(f"Example: {name}")
+
+
+def test_every_documented_command_exists() -> None:
+    documented = {
+        command
+        for heading in re.findall(r"^### (.*)$", CLI_TEXT, re.MULTILINE)
+        for command in heading_commands(heading)
+    }
+    assert documented == set(commands())
+
+
+def heading_commands(heading: str) -> list[str]:
+    return re.findall(r"\bwl[cr] [a-z]+", heading)
+
+
+def test_options_for_everything_are_documented_once() -> None:
+    assert all(f"`{option}`" in CLI_TEXT for option in ON_EVERY_COMMAND)
+
+
+def test_exit_codes_are_those_of_the_errors() -> None:
+    documented = {
+        name: int(code)
+        for code, names in re.findall(r"^\| (\d+) \| (.*?) \|", CLI_TEXT, re.MULTILINE)
+        for name in re.findall(r"`(\w+Error)`", names)
+    }
+    classes = {
+        name: value.exit_code
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.FarmError) and value is not errors.FarmError
+    }
+    assert documented == classes
+
+
+def markdown_files() -> list[Path]:
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+@pytest.mark.parametrize("file", markdown_files(), ids=lambda file: file.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(file: Path) -> None:
+    links = re.findall(r"\]\((?!https?://|mailto:|#)([^)#]+)", file.read_text(encoding="utf-8"))
+    assert [link for link in links if not (file.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("file", markdown_files(), ids=lambda file: file.relative_to(ROOT).as_posix())
+def test_commands_in_prose_exist(file: Path) -> None:
+    used = set(re.findall(r"(?:^|`|\$ )(wl[cr] [a-z]+)", file.read_text(encoding="utf-8"), re.MULTILINE))
+    assert used - set(commands()) == set()

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wlc.clock import format_time, parse_time, read_time
+from wlc.errors import InvalidError
+
+NOW = datetime(2026, 11, 20, 12, 0, 0, 7, UTC)
+
+
+@given(st.datetimes(timezones=st.just(UTC)))
+def test_times_are_read_back_as_written(moment: datetime) -> None:
+    assert read_time(format_time(moment)) == moment
+    assert parse_time(format_time(moment)) == moment
+
+
+def test_times_are_written_in_utc_with_microseconds() -> None:
+    there = datetime(2026, 11, 20, 14, tzinfo=timezone(timedelta(hours=5, minutes=30)))
+    assert format_time(there) == "2026-11-20T08:30:00.000000Z"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["2026-11-20T10:00:00Z", "2026-11-20 10:00:00.000001Z", "2026-11-20T10:00:00.000001", "2026-02-30T10:00:00.000001Z"]
+    + ["2026-11-20T10:00:00.000001+00:00", "", "２026-11-20T10:00:00.000001Z"],
+)
+def test_the_farm_has_one_form_of_time(text: str) -> None:
+    with pytest.raises(ValueError, match=r"not a time of the farm|day is out of range"):
+        read_time(text)
+
+
+@pytest.mark.parametrize(
+    "text, seconds",
+    [("now", 0), ("-2h", 7200), ("2 hours ago", 7200), ("- 30 min", 1800), ("1.5 days ago", 129600), ("-1w", 604800)]
+    + [("90 SECONDS AGO", 90), (" -5m ", 300), ("1 minute ago", 60)],
+)
+def test_distances_go_back_from_now(text: str, seconds: float) -> None:
+    assert parse_time(text, NOW) == NOW - timedelta(seconds=seconds)
+
+
+def test_a_time_without_zone_is_local(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    try:
+        assert parse_time("2026-11-20 14:30") == datetime(2026, 11, 20, 9, 0, tzinfo=UTC)
+        assert parse_time("2026-11-20") == datetime(2026, 11, 19, 18, 30, tzinfo=UTC)
+        assert parse_time("2026-11-20T14:30:00+02:00") == datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "yesterday-ish", "2026-13-01", "-2 parsecs", "3h", "-9e99d", "-99999999999 weeks"]
+)
+def test_what_is_no_time_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(InvalidError, match="is not a time") as caught:
+        parse_time(text, NOW)
+    assert "'2 hours ago'" in str(caught.value.hint)

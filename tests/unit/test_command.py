@@ -1,0 +1,103 @@
+"""How errors leave a program: one message, a hint, an exit code, and no traceback unless asked for."""
+
+from __future__ import annotations
+
+import warnings
+
+import duckdb
+import pytest
+
+from cli.command import command, explain, new_app, run_app
+from cli.output import Value
+from wlc.errors import CorruptError, FarmError, InvalidError, UnavailableError
+
+
+@pytest.fixture
+def app():
+    app = new_app("A program.")
+
+    @command(app, example="x answer")
+    def answer(what: str = "42"):
+        """Answer."""
+        if what == "interrupt":
+            raise KeyboardInterrupt
+        if what == "warn":
+            for _ in range(2):
+                warnings.warn("table t was written without capture", stacklevel=1)
+            warnings.warn("old function", DeprecationWarning, stacklevel=1)
+        return Value("answer", what)
+
+    @command(app, example="x fail")
+    def fail():
+        """Fail."""
+        yield Value("answer", 1)
+        raise CorruptError("file f is damaged", hint="wlc status sales")
+
+    return app
+
+
+def test_answer(app, capsys) -> None:
+    assert run_app(app, "x", ["answer"]) == 0
+    assert capsys.readouterr().out == "42\n"
+
+
+def test_json_answer(app, capsys) -> None:
+    assert run_app(app, "x", ["answer", "--json", "--what", "7"]) == 0
+    assert capsys.readouterr().out == '{"answer": "7"}\n'
+
+
+def test_error_after_a_first_answer(app, capsys) -> None:
+    assert run_app(app, "x", ["fail"]) == 6
+    captured = capsys.readouterr()
+    assert captured.out == "1\n"
+    assert captured.err == "error: file f is damaged\nhint: wlc status sales\n"
+
+
+def test_verbose_adds_the_traceback(app, capsys) -> None:
+    assert run_app(app, "x", ["fail", "--verbose"]) == 6
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback")
+    assert err.endswith("error: file f is damaged\nhint: wlc status sales\n")
+
+
+def test_warning_is_one_line_however_often_it_comes(app, capsys) -> None:
+    assert run_app(app, "x", ["answer", "--what", "warn"]) == 0
+    assert capsys.readouterr() == ("warn\n", "warning: table t was written without capture\n")
+
+
+def test_interrupt(app, capsys) -> None:
+    assert run_app(app, "x", ["answer", "--what", "interrupt"]) == 130
+    assert capsys.readouterr().err == "error: interrupted\n"
+
+
+@pytest.mark.parametrize("arguments", [["nothing"], ["answer", "--nothing"], ["answer", "too", "much"]])
+def test_wrong_usage_is_one_message_and_a_hint(app, capsys, arguments) -> None:
+    assert run_app(app, "x", arguments) == 2
+    message, hint = capsys.readouterr().err.splitlines()
+    assert message.startswith("error: ")
+    assert hint in ("hint: x --help", "hint: x answer --help")
+
+
+def test_help_shows_the_example(app, capsys) -> None:
+    assert run_app(app, "x", ["answer", "--help"]) == 0
+    assert "Example: x answer" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "error, code",
+    [
+        (FarmError("m"), 1),
+        (InvalidError("m"), 2),
+        (UnavailableError("m"), 75),
+        (duckdb.ParserException("m"), 1),
+        (PermissionError("m"), 1),
+        (AssertionError("m"), 70),
+    ],
+)
+def test_exit_codes(error, code, capsys) -> None:
+    assert explain(error) == code
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert "m" in err
+    assert "Traceback" not in err
+    assert ("defect" in err) == (code == 70)

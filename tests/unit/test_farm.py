@@ -1,0 +1,395 @@
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from wlc.errors import CorruptError, FencedError, GapError, InvalidError
+from wlc.farm import FarmDatabase, describe_file, open_database
+from wlc.log import digest
+from wlc.model import (
+    Batch,
+    Change,
+    Column,
+    Config,
+    DataFile,
+    Layout,
+    Manifest,
+    Name,
+    Origin,
+    Position,
+    SnapshotTable,
+    TableFile,
+    Transaction,
+)
+from wlc.paths import data_path
+from wlc.store import AlreadyExistsError, MissingError, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+TIME = datetime(2026, 11, 20, 10, tzinfo=UTC)
+TABLE = Name("main", "t")
+LAYOUT = Layout((Column("id", "INTEGER"),), ("id",))
+CONFIG = Config("", "wlc_logs", 1, 1, 60.0, None, "sales", "h1", 0)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> FarmDatabase:
+    return open_database("sales", str(tmp_path / "farm"))
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., tuple[Batch, dict[str, Path]]]:
+    def build(
+        number: int, previous: str = "", content: bytes = b"rows", history: str = "h1"
+    ) -> tuple[Batch, dict[str, Path]]:
+        """A batch of one transaction with tick 10 * number and one data file of `content`."""
+        path, local = data_path("sales", number, 0), tmp_path / f"{number}-{digest(content)[:8]}"
+        local.write_bytes(content)
+        tick = number * 10
+        transaction = Transaction(tick, "ann", TIME, TIME, (Change(TABLE, path, 1, 0),))
+        file = TableFile(describe_file(local, path, 1), TABLE, LAYOUT)
+        batch = Batch("sales", number, history, tick, tick, previous, "sales", (transaction,), (file,), {history: tick})
+        return batch, {path: local}
+
+    return build
+
+
+Make = "Callable[..., tuple[Batch, dict[str, Path]]]"
+
+
+def publish_three(database: FarmDatabase, make: Make) -> list[str]:
+    chains = [""]
+    for number in (1, 2, 3):
+        chains.append(database.publish(*make(number, chains[-1])))
+    return chains
+
+
+def test_what_is_published_is_read_by_others(database: FarmDatabase, make: Make) -> None:
+    batch, files = make(1)
+    chain = database.publish(batch, files)
+    other = open_database(database.url)
+    assert other.batch_numbers() == [1]
+    assert other.read_batch(1, "") == (batch, chain)
+    assert other.fetch(batch.files[0]).read_bytes() == b"rows"
+    assert other.log_bytes() == sum(entry.bytes for entry in other.store.list("wlc_logs/"))
+
+
+def test_numbers_come_in_order_and_after(database: FarmDatabase, make: Make) -> None:
+    publish_three(database, make)
+    database.store.create("wlc_logs/sales_2_000000000009", b"of another database")
+    assert database.batch_numbers() == [1, 2, 3]
+    assert database.batch_numbers(after=1) == [2, 3]
+    assert database.batch_numbers(after=3) == []
+
+
+def test_publishing_again_changes_nothing(database: FarmDatabase, make: Make) -> None:
+    batch, files = make(1)
+    chain = database.publish(batch, files)
+    before = database.store.list()
+    assert database.publish(batch, files) == chain
+    assert database.store.list() == before
+
+
+def test_a_second_master_is_fenced_and_harms_nothing(database: FarmDatabase, make: Make) -> None:
+    batch, files = make(1)
+    database.publish(batch, files)
+    other, other_files = make(1, content=b"others")
+    with pytest.raises(FencedError, match="batch 1 of sales was published by another master"):
+        open_database(database.url).publish(other, other_files)
+    assert database.read_batch(1)[0] == batch
+    assert database.fetch(batch.files[0]).read_bytes() == b"rows"
+
+
+def test_leftovers_of_a_dead_attempt_do_not_hinder(database: FarmDatabase, make: Make) -> None:
+    dead, dead_files = make(1, content=b"dead attempt")
+    path = dead.files[0].file.path
+    database.logs.create(path, dead_files[path])
+    batch, files = make(1)
+    chain = database.publish(batch, files)
+    published, _ = database.read_batch(1)
+    stamp = batch.files[0].file.sha256[:16]
+    assert published.files[0].file.path == data_path("sales", 1, 0, stamp)
+    assert database.fetch(published.files[0]).read_bytes() == b"rows"
+    assert database.publish(batch, files) == chain
+
+
+def test_a_leftover_with_the_same_bytes_is_used(database: FarmDatabase, make: Make) -> None:
+    batch, files = make(1)
+    database.logs.create(batch.files[0].file.path, files[batch.files[0].file.path])
+    database.publish(batch, files)
+    assert database.read_batch(1)[0] == batch
+
+
+def test_of_masters_that_race_one_wins_whole(database: FarmDatabase, make: Make) -> None:
+    for number in range(1, 11):
+        previous = database.read_batch(number - 1)[1] if number > 1 else ""
+        attempts = [make(number, previous, content=b"master %d" % index * 9999) for index in range(4)]
+        ready = threading.Barrier(4)
+
+        def attempt(pair: tuple[Batch, dict[str, Path]], ready: threading.Barrier = ready) -> str | None:
+            ready.wait()
+            try:
+                return open_database(database.url).publish(*pair)
+            except FencedError:
+                return None
+
+        with ThreadPoolExecutor(4) as pool:
+            chains = list(pool.map(attempt, attempts))
+        won = [index for index, chain in enumerate(chains) if chain]
+        assert len(won) == 1
+        batch, chain = database.read_batch(number, previous)
+        assert chain == chains[won[0]]
+        # The published data file is the winner's, whatever the losers wrote meanwhile.
+        assert database.fetch(batch.files[0]).read_bytes() == b"master %d" % won[0] * 9999
+
+
+class Dying:
+    """A store that fails from its n-th write on, as a process that dies there."""
+
+    def __init__(self, store: Store, writes: int) -> None:
+        self.store, self.writes = store, writes
+
+    def __getattr__(self, name: str) -> object:
+        if name in ("create", "replace", "delete"):
+            if self.writes == 0:
+                raise KeyboardInterrupt
+            self.writes -= 1
+        return getattr(self.store, name)
+
+
+def test_a_publication_that_dies_anywhere_is_not_there_or_whole(database: FarmDatabase, make: Make) -> None:
+    batch, files = make(1)
+    for writes in range(2):
+        victim = open_database(database.url)
+        victim._logs = Dying(victim.logs, writes)  # type: ignore[assignment]
+        with pytest.raises(KeyboardInterrupt):
+            victim.publish(batch, files)
+        assert database.batch_numbers() == []
+    database.publish(batch, files)
+    assert database.read_batch(1)[0] == batch
+
+
+def test_a_batch_after_a_gap_is_not_published(database: FarmDatabase, make: Make) -> None:
+    with pytest.raises(GapError, match="cannot publish batch 2 of sales: batch 1 is missing"):
+        database.publish(*make(2))
+    assert database.store.list() == []
+
+
+def test_files_that_are_not_what_the_batch_says_are_not_published(database: FarmDatabase, make: Make) -> None:
+    batch, files = make(1)
+    next(iter(files.values())).write_bytes(b"longer than before")
+    with pytest.raises(InvalidError, match="has 18 bytes"):
+        database.publish(batch, files)
+    assert database.store.list() == []
+
+
+def test_the_chain_is_verified(database: FarmDatabase, make: Make) -> None:
+    chains = publish_three(database, make)
+    assert [database.read_batch(number, chains[number - 1])[1] for number in (1, 2, 3)] == chains[1:]
+    with pytest.raises(CorruptError, match="the hash chain is broken"):
+        database.read_batch(3, chains[1])
+
+
+def test_missing_batches_are_a_gap_or_not_there_yet(database: FarmDatabase, make: Make) -> None:
+    publish_three(database, make)
+    database.delete_batch(2)
+    with pytest.raises(GapError, match="batch 2 of sales is missing, batch 3 is there"):
+        database.read_batch(2)
+    with pytest.raises(MissingError, match="batch 4 of sales is not published"):
+        database.read_batch(4)
+    assert database.batch_numbers() == [1, 3]
+
+
+def test_a_log_file_under_a_wrong_name_is_corrupt(database: FarmDatabase, make: Make) -> None:
+    publish_three(database, make)
+    database.logs.create("sales_000000000004", database.logs.read("sales_000000000003"))
+    with pytest.raises(CorruptError, match="sales_000000000004 is batch 3 of sales"):
+        database.read_batch(4)
+
+
+def test_damaged_and_missing_data_files_are_named(database: FarmDatabase, make: Make, tmp_path: Path) -> None:
+    batch, files = make(1)
+    database.publish(batch, files)
+    path = tmp_path / "farm/sales/wlc_logs" / batch.files[0].file.path
+    for content in (b"roww", b"row", b""):
+        path.write_bytes(content)
+        with pytest.raises(CorruptError, match=r"data file .*/sales_000000000001.d/0.parquet is damaged"):
+            database.fetch(batch.files[0])
+    path.unlink()
+    with pytest.raises(CorruptError, match=r"0.parquet is missing"):
+        database.fetch(batch.files[0])
+
+
+def test_files_outside_the_farm_are_not_fetched(database: FarmDatabase) -> None:
+    with pytest.raises(CorruptError, match="not a path inside the farm"):
+        database.fetch(DataFile("../../secret", 1, 1, "0" * 64))
+
+
+def test_deleting_a_batch_leaves_nothing_of_it(database: FarmDatabase, make: Make) -> None:
+    publish_three(database, make)
+    database.delete_batch(1)
+    database.delete_batch(1)
+    assert [entry.path for entry in database.logs.list("sales_000000000001")] == []
+    assert database.batch_numbers() == [2, 3]
+
+
+def test_a_deletion_that_was_cut_short_is_found(database: FarmDatabase, make: Make) -> None:
+    publish_three(database, make)
+    database.logs.delete("sales_000000000001")
+    database.logs.create("sales_000000000004.d/0.parquet", b"under way")
+    assert database.leftover_numbers() == [1]
+
+
+# Configuration
+
+
+def test_config_is_created_once_and_replaced_by_version(database: FarmDatabase) -> None:
+    database.create_config(CONFIG)
+    with pytest.raises(AlreadyExistsError):
+        database.create_config(CONFIG)
+    config, version = database.config_versioned()
+    assert config == CONFIG
+    database.replace_config(replace(CONFIG, tick=5), version)
+    assert database.config().tick == 5
+
+
+def test_no_database_is_said_with_what_to_do(database: FarmDatabase) -> None:
+    with pytest.raises(MissingError, match="there is no database 'sales' in the farm") as caught:
+        database.config()
+    assert "wlc master" in str(caught.value.hint)
+    with pytest.raises(MissingError):
+        database.rebuild_config()
+
+
+def test_a_config_of_another_database_is_corrupt(database: FarmDatabase) -> None:
+    database.store.create("wlc.config", b"")
+    with pytest.raises(CorruptError):
+        database.config()
+    database.store.delete("wlc.config")
+    database.create_config(replace(CONFIG, name="other"))
+    with pytest.raises(CorruptError, match="is of database 'other', not 'sales'"):
+        database.config()
+
+
+def test_logs_can_lie_elsewhere(database: FarmDatabase, make: Make, tmp_path: Path) -> None:
+    database.create_config(replace(CONFIG, logs=str(tmp_path / "other disk")))
+    database.publish(*make(1))
+    assert (tmp_path / "other disk/sales_000000000001").is_file()
+    assert open_database(database.url).batch_numbers() == [1]
+
+
+def test_a_farm_can_be_moved(database: FarmDatabase, make: Make, tmp_path: Path) -> None:
+    database.create_config(CONFIG)
+    database.publish(*make(1))
+    (tmp_path / "farm").rename(tmp_path / "moved")
+    assert open_database("sales", str(tmp_path / "moved")).batch_numbers() == [1]
+
+
+@pytest.mark.parametrize("present", ["behind", "missing", "damaged"])
+def test_config_is_rebuilt_from_the_log(database: FarmDatabase, make: Make, tmp_path: Path, present: str) -> None:
+    if present != "missing":
+        database.create_config(CONFIG)
+    publish_three(database, make)
+    if present == "damaged":
+        (tmp_path / "farm/sales/wlc.config").write_bytes(b"tick=9")
+    rebuilt = open_database(database.url).rebuild_config()
+    beat_s = 60.0 if present == "behind" else 300.0
+    assert rebuilt == replace(CONFIG, batches=4, tick=30, write=TIME, beat_s=beat_s)
+    assert database.config() == rebuilt
+
+
+def test_a_config_that_is_not_behind_is_left_alone(database: FarmDatabase, make: Make) -> None:
+    publish_three(database, make)
+    config = replace(CONFIG, batches=4, tick=30, write=TIME, state=2, history="h2", parent=Origin("h1", 30))
+    database.create_config(config)
+    assert database.rebuild_config() == config
+
+
+def test_a_snapshot_that_began_a_history_counts_more_than_the_batch_before(database: FarmDatabase, make: Make) -> None:
+    chains = publish_three(database, make)
+    database.publish_snapshot(manifest(Position("h2", 31, 3, chains[3])), {})
+    rebuilt = database.rebuild_config()
+    assert (rebuilt.history, rebuilt.tick, rebuilt.batches) == ("h2", 31, 4)
+    assert rebuilt.snapshot == "snapshots/000000000031"
+
+
+# Snapshots
+
+
+def manifest(position: Position, files: tuple[DataFile, ...] = ()) -> Manifest:
+    return Manifest("sales", position, TIME, "sales", (), (), (SnapshotTable(TABLE, LAYOUT, files),))
+
+
+def test_a_snapshot_is_read_by_others(database: FarmDatabase, tmp_path: Path) -> None:
+    local = tmp_path / "local"
+    local.write_bytes(b"rows")
+    file = describe_file(local, "0.parquet", 1)
+    taken = manifest(Position("h1", 30, 3, "c" * 64), (file,))
+    assert database.publish_snapshot(taken, {"0.parquet": local}) == taken
+    assert database.publish_snapshot(taken, {"0.parquet": local}) == taken
+    other = open_database(database.url)
+    assert other.snapshot_ticks() == [30]
+    assert other.read_manifest(30) == taken
+    assert other.fetch_snapshot(taken, file).read_bytes() == b"rows"
+    other.delete_snapshot(30)
+    assert other.store.list() == []
+    with pytest.raises(MissingError):
+        other.read_manifest(30)
+
+
+def test_a_snapshot_without_manifest_is_none(database: FarmDatabase, tmp_path: Path) -> None:
+    database.store.create("snapshots/000000000030/0.parquet", b"of a dead attempt")
+    assert database.snapshot_ticks() == []
+    local = tmp_path / "local"
+    local.write_bytes(b"rows")
+    file = describe_file(local, "0.parquet", 1)
+    taken = database.publish_snapshot(manifest(Position("h1", 30), (file,)), {"0.parquet": local})
+    (published,) = taken.tables[0].files
+    assert published.path == f"0-{file.sha256[:16]}.parquet"
+    assert database.fetch_snapshot(taken, published).read_bytes() == b"rows"
+    assert database.read_manifest(30) == taken
+
+
+def test_a_snapshot_of_another_history_at_the_same_tick_is_refused(database: FarmDatabase) -> None:
+    database.publish_snapshot(manifest(Position("h1", 30)), {})
+    with pytest.raises(FencedError, match="another snapshot of sales at tick 30 of history h1"):
+        database.publish_snapshot(manifest(Position("h2", 30)), {})
+
+
+def test_a_manifest_under_a_wrong_name_is_corrupt(database: FarmDatabase) -> None:
+    database.publish_snapshot(manifest(Position("h1", 30)), {})
+    path = "snapshots/000000000040/manifest.json"
+    database.store.create(path, database.store.read("snapshots/000000000030/manifest.json"))
+    with pytest.raises(CorruptError, match="is of sales at tick 30"):
+        database.read_manifest(40)
+
+
+# Names
+
+
+def test_databases_are_opened_by_url_and_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WLC_FARM", raising=False)
+    url = str(tmp_path / "farm/sales")
+    for database in (open_database("sales", "farm"), open_database("farm/sales"), open_database(f"file://{url}/")):
+        assert (database.name, database.url) == ("sales", url)
+    monkeypatch.setenv("WLC_FARM", str(tmp_path / "farm"))
+    assert open_database("sales").url == url
+    assert open_database("memory://farm/sales").url == "memory://farm/sales"
+
+
+def test_a_bare_name_needs_a_farm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("WLC_FARM", raising=False)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidError, match="no farm is given for database 'sales'") as caught:
+        open_database("sales")
+    assert "WLC_FARM" in str(caught.value.hint)
+    with pytest.raises(InvalidError, match="cannot name a database"):
+        open_database("sa les", "farm")

@@ -1,0 +1,308 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wlc.errors import CorruptError, InvalidError
+from wlc.log import decode_batch, digest, encode_batch
+from wlc.model import (
+    Batch,
+    Change,
+    Clear,
+    Column,
+    DataFile,
+    Ddl,
+    Layout,
+    Name,
+    Origin,
+    Record,
+    SequencePosition,
+    TableFile,
+    Transaction,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TIME = datetime(2026, 11, 20, 10, 0, 0, 1, UTC)
+TABLE = Name("main", "t")
+LAYOUT = Layout((Column("id", "INTEGER", nullable=False), Column("twice", "INTEGER", generated="id * 2")), ("id",))
+PATH = "sales_000000000042.d/0.parquet"
+CREATE = Ddl("CREATE TABLE", TABLE, "CREATE TABLE t (id INTEGER PRIMARY KEY, …)", layout=LAYOUT)
+
+BATCH = Batch(
+    database="sales",
+    number=42,
+    history="a1b2",
+    first=7,
+    last=9,
+    previous="0" * 64,
+    catalog="sales",
+    transactions=(
+        Transaction(7, "ann", TIME, TIME, (CREATE, Change(TABLE, PATH, 2, 0), SequencePosition(Name("main", "s"), -3))),
+        Transaction(8, 'o"ö\n\\', TIME, None),
+        Transaction(9, "bob", TIME, TIME, (Clear(TABLE, 5), Change(TABLE, PATH, 1, 1)), Origin("ffff", 3)),
+    ),
+    files=(TableFile(DataFile(PATH, 4, 1000, "e" * 64), TABLE, LAYOUT),),
+    vector={"a1b2": 9, "ffff": 3},
+    parent=Origin("0000", 6),
+    digests={"main.t": "17"},
+)
+
+
+def sealed(lines: list[Any]) -> bytes:
+    """A log file of these lines with a right checksum, as someone who knows the format could forge it."""
+    body = b"".join(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in lines)
+    return body + b'{"sha256":"' + hashlib.sha256(body).hexdigest().encode() + b'"}\n'
+
+
+def lines_of(batch: Batch) -> list[Any]:
+    return [json.loads(line) for line in encode_batch(batch).splitlines()[:-1]]
+
+
+def test_a_batch_is_read_as_written() -> None:
+    assert decode_batch(encode_batch(BATCH), "x") == BATCH
+    smallest = replace(BATCH, transactions=BATCH.transactions[1:2], first=8, last=8, vector={"a1b2": 8}, files=())
+    smallest = replace(smallest, parent=None, digests=None, previous="")
+    assert decode_batch(encode_batch(smallest), "x") == smallest
+
+
+def test_the_file_is_json_lines_closed_by_the_checksum_of_those_above() -> None:
+    lines = encode_batch(BATCH).split(b"\n")
+    kinds = [next(iter(json.loads(line))) for line in lines[:-1]]
+    assert kinds == (
+        ["batch", "begin", "ddl", "change", "sequence", "commit", "begin", "rollback"]
+        + ["begin", "clear", "change", "commit", "end", "sha256"]
+    )
+    assert lines[-1] == b""
+    assert json.loads(lines[-2]) == {"sha256": digest(b"\n".join(lines[:-2]) + b"\n")}
+    assert json.loads(lines[0]) == {
+        "batch": {
+            "format": 1,
+            "database": "sales",
+            "number": 42,
+            "history": "a1b2",
+            "first": 7,
+            "last": 9,
+            "previous": "0" * 64,
+            "catalog": "sales",
+            "parent": {"history": "0000", "tick": 6},
+        }
+    }
+
+
+def test_the_specification_shows_the_lines_as_they_are() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
+    block = text.partition("```json\n")[2].partition("```")[0].replace("[…]", "[]")
+    shown = {kind: content for line in block.splitlines() for kind, content in json.loads(line).items()}
+    written = {kind: content for line in encode_batch(BATCH).splitlines() for kind, content in json.loads(line).items()}
+    assert shown.keys() == written.keys()
+    for kind in shown.keys() - {"sha256"}:
+        assert shown[kind].keys() == written[kind].keys()
+        # Every key of a line is explained in the table below it.
+        assert all(f"`{key}`" in text for key in written[kind])
+
+
+texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+nonempty = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=20)
+table_names = st.builds(Name, nonempty, nonempty)
+times = st.datetimes(timezones=st.just(UTC))
+counts = st.integers(0, 2**40)
+columns = st.builds(Column, nonempty, texts, st.booleans(), st.none() | texts, st.none() | texts)
+layouts = st.lists(columns, min_size=1, max_size=4, unique_by=lambda column: column.name).map(
+    lambda found: Layout(tuple(found), (found[0].name,))
+)
+other_records = st.one_of(
+    st.builds(Ddl, texts, table_names, texts, texts, texts, st.none() | layouts),
+    st.builds(Clear, table_names, counts),
+    st.builds(SequencePosition, table_names, st.integers(-(2**63), 2**63 - 1)),
+)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> Batch:
+    number = draw(st.integers(1, 10**12 - 1))
+    ticks = sorted(draw(st.sets(st.integers(1, 10**12 - 1), min_size=1, max_size=5)))
+    names = draw(st.lists(table_names, max_size=3))
+    rows = [0] * len(names)
+    transactions = []
+    for tick in ticks:
+        records: list[Record] = draw(st.lists(other_records, max_size=3))
+        for index, table in enumerate(names):
+            if draw(st.booleans()):
+                added, removed = draw(counts), draw(counts)
+                rows[index] += added + removed
+                records.append(Change(table, f"db_{number:012d}.d/{index}.parquet", added, removed))
+        committed = draw(times) if records else draw(st.none() | times)
+        origin = draw(st.none() | st.builds(Origin, st.just("o"), st.integers(1, 10**12 - 1)))
+        transactions.append(Transaction(tick, draw(texts), draw(times), committed, tuple(records), origin))
+    files = tuple(
+        TableFile(DataFile(f"db_{number:012d}.d/{index}.parquet", rows[index], draw(counts), "a" * 64), table, layout)
+        for index, table in enumerate(names)
+        for layout in [draw(layouts)]
+    )
+    return Batch("db", number, "h", ticks[0], ticks[-1], "", draw(texts), tuple(transactions), files, {"h": ticks[-1]})
+
+
+@given(batches())
+def test_any_batch_is_read_as_written(batch: Batch) -> None:
+    assert decode_batch(encode_batch(batch), "x") == batch
+
+
+def test_every_truncation_is_corrupt_and_named() -> None:
+    content = encode_batch(BATCH)
+    for length in range(len(content)):
+        with pytest.raises(CorruptError, match="logs/sales_42") as caught:
+            decode_batch(content[:length], "logs/sales_42")
+        assert caught.value.path == "logs/sales_42"
+
+
+def test_every_changed_byte_is_corrupt() -> None:
+    content = encode_batch(BATCH)
+    for index in range(len(content)):
+        for bit in (1, 32, 128):
+            damaged = bytearray(content)
+            damaged[index] ^= bit
+            with pytest.raises(CorruptError):
+                decode_batch(bytes(damaged), "x")
+
+
+@given(st.data())
+def test_any_damage_is_corrupt(data: st.DataObject) -> None:
+    content = encode_batch(BATCH)
+    start = data.draw(st.integers(0, len(content)))
+    end = data.draw(st.integers(start, len(content)))
+    damaged = content[:start] + data.draw(st.binary(max_size=30)) + content[end:]
+    if damaged != content:
+        with pytest.raises(CorruptError):
+            decode_batch(damaged, "x")
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_corrupt_even_with_a_right_checksum(body: bytes) -> None:
+    with pytest.raises(CorruptError):
+        decode_batch(body, "x")
+    body += b"\n"
+    with pytest.raises(CorruptError):
+        decode_batch(body + b'{"sha256":"' + digest(body).encode() + b'"}\n', "x")
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.data())
+def test_a_forged_value_is_corrupt_or_a_value_that_can_be_written_again(data: st.DataObject) -> None:
+    lines = lines_of(BATCH)
+    content = next(iter(lines[data.draw(st.integers(0, len(lines) - 1))].values()))
+    key = data.draw(st.sampled_from(sorted(content)))
+    while isinstance(content[key], dict | list) and content[key] and data.draw(st.booleans()):
+        content = content[key]
+        key = data.draw(st.sampled_from(sorted(content) if isinstance(content, dict) else range(len(content))))
+    content[key] = data.draw(json_values)
+    try:
+        batch = decode_batch(sealed(lines), "x")
+    except CorruptError:
+        return
+    assert decode_batch(encode_batch(batch), "x") == batch
+
+
+def at(index: int, kind: str, key: str, value: object) -> Callable[[list[Any]], None]:
+    def change(lines: list[Any]) -> None:
+        lines[index][kind][key] = value
+
+    return change
+
+
+def file_at(key: str, value: object) -> Callable[[list[Any]], None]:
+    def change(lines: list[Any]) -> None:
+        lines[-1]["end"]["files"][0][key] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (at(0, "batch", "format", 2), "line 1: format 2 is unknown, this version reads 1"),
+        (at(0, "batch", "database", "../x"), "line 14?.*cannot name a database"),
+        (at(0, "batch", "first", 6), "ticks do not rise"),
+        (at(0, "batch", "last", 10), "ticks do not rise"),
+        (at(0, "batch", "number", True), "not a tick or number"),
+        (at(0, "batch", "previous", "ABC"), "not a SHA-256"),
+        (at(0, "batch", "history", "a b"), "not the id of a history"),
+        (at(1, "begin", "tick", 8), "transaction 8 was expected"),
+        (at(1, "begin", "started", "2026-11-20"), "line 6: '2026-11-20' is not a time"),
+        (at(1, "begin", "origin", {"history": "x"}), "no 'tick'"),
+        (at(3, "change", "added", -1), "line 4: -1 is not a count"),
+        (at(3, "change", "added", 3), "has 4 rows, its transactions have 5"),
+        (at(3, "change", "path", "other"), "transaction 7 cannot have a change of main.t in 'other'"),
+        (at(3, "change", "table", ["main", "u"]), "cannot have a change of main.u"),
+        (at(3, "change", "table", ["main"]), "not a name"),
+        (at(4, "sequence", "value", 2**63), "position of a sequence"),
+        (at(-1, "end", "transactions", 2), "number of transactions"),
+        (at(-1, "end", "vector", {}), "vector"),
+        (at(-1, "end", "files", {}), "not a list"),
+        (file_at("path", "/etc/passwd"), "not a path inside the farm"),
+        (file_at("path", "sales_000000000042.d/../../x"), "not a path inside the farm"),
+        (file_at("path", "sales_000000000041.d/0.parquet"), "not the next data file of batch 42"),
+        (file_at("sha256", ""), "not a SHA-256"),
+        (file_at("layout", None), "not an object"),
+        (lambda lines: lines.insert(3, {"grant": {}}), "line 4: 'grant' where a record"),
+        (lambda lines: lines.insert(3, lines[3]), "transaction 7 cannot have a change"),
+        (lambda lines: lines.insert(3, {"change": 1}), "not an object"),
+        (lambda lines: lines.insert(3, [1]), "line 4: not a JSON object with one key"),
+        (lambda lines: lines.append({"more": {}}), "number of transactions or lines"),
+        (lambda lines: lines.pop(5), "line 6: 'begin' where a record, commit or rollback"),
+        (lambda lines: lines.pop(0), "not the header"),
+        (lambda lines: lines.pop(), "ends too early"),
+        (lambda lines: lines.insert(7, {"clear": {"table": ["main", "t"], "removed": 1}}), "rolled back has records"),
+    ],
+)
+def test_forgeries_are_named_with_their_line(change: Callable[[list[Any]], None], said: str) -> None:
+    lines = lines_of(BATCH)
+    change(lines)
+    with pytest.raises(CorruptError, match=said):
+        decode_batch(sealed(lines), "x")
+
+
+@pytest.mark.parametrize(
+    "line", [b"[" * 100_000, b'{"begin":{"tick":1' + b"0" * 9999 + b"}}", b'{"begin":{"tick":NaN}}']
+)
+def test_hostile_json_is_corrupt(line: bytes) -> None:
+    body = encode_batch(BATCH).split(b"\n")[0] + b"\n" + line + b"\n"
+    with pytest.raises(CorruptError, match="line 2"):
+        decode_batch(body + b'{"sha256":"' + digest(body).encode() + b'"}\n', "x")
+
+
+def test_half_a_surrogate_pair_is_corrupt() -> None:
+    body = b"\n".join(encode_batch(BATCH).split(b"\n")[:-2]).replace(b'"bob"', b'"\\udc00"') + b"\n"
+    with pytest.raises(CorruptError, match="line 9"):
+        decode_batch(body + b'{"sha256":"' + digest(body).encode() + b'"}\n', "x")
+
+
+def test_what_no_reader_would_take_is_not_written() -> None:
+    wrong = [
+        replace(BATCH, transactions=()),
+        replace(BATCH, first=1),
+        replace(BATCH, vector={}),
+        replace(BATCH, files=()),
+        replace(BATCH, format=2),
+        replace(BATCH, database="a/b"),
+        replace(BATCH, catalog="\ud800"),
+        replace(BATCH, files=BATCH.files * 2),
+    ]
+    for batch in wrong:
+        with pytest.raises(InvalidError):
+            encode_batch(batch)

@@ -1,0 +1,117 @@
+"""What a report looks like in a pipe and as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+
+import pytest
+
+from cli.output import Fields, Numbers, Table, Value, plain, record, show, text, unique_names
+from wlc.model import Name, Position
+
+NOON = datetime(2026, 11, 20, 12, 0, 0, 5, tzinfo=UTC)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(report, *, as_json=False, stream=None) -> str:
+    out = stream or io.StringIO()
+    show(report, as_json=as_json, stream=out)
+    return out.getvalue()
+
+
+def test_value_is_bare_in_text_and_named_in_json() -> None:
+    assert shown(Value("tick", 7)) == "7\n"
+    assert json.loads(shown(Value("tick", 7), as_json=True)) == {"tick": 7}
+    assert shown(Value("clock", None)) == "\n"
+
+
+def test_fields_align_and_say_what_is_absent() -> None:
+    assert shown(Fields({"tick": 7, "failure": None})) == "tick     7\nfailure  -\n"
+
+
+def test_fields_with_several_lines_stay_in_their_column() -> None:
+    assert shown(Fields({"why": ("one", "two"), "which": {"t": 1}, "none": ()})) == (
+        "why    one\n       two\nwhich  t: 1\nnone   -\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "numbers, expected", [((), "none"), ((1,), "1"), ((1, 2, 3, 5, 7, 8), "1-3, 5, 7-8"), ((4, 6), "4, 6")]
+)
+def test_numbers_are_shown_as_runs_and_listed_in_json(numbers, expected) -> None:
+    assert shown(Fields({"n": Numbers(numbers)})) == f"n  {expected}\n"
+    assert json.loads(shown(Fields({"n": Numbers(numbers)}), as_json=True)) == {"n": list(numbers)}
+
+
+def test_record_has_the_names_of_the_api() -> None:
+    assert json.loads(shown(record(Position("h", 3, 1, "c")), as_json=True)) == {
+        "history": "h",
+        "tick": 3,
+        "batch": 1,
+        "chain": "c",
+    }
+
+
+def test_table_is_aligned_and_every_row_stays_on_one_line() -> None:
+    table = Table(("id", "note"), [(1, "two\nlines"), (22, None)], null="NULL")
+    assert shown(table) == "id  note\n1   two lines\n22  NULL\n"
+
+
+def test_table_without_rows_shows_its_columns_and_is_an_empty_array() -> None:
+    assert shown(Table(("a", "b"), [])) == "a  b\n"
+    assert json.loads(shown(Table(("a", "b"), []), as_json=True)) == []
+
+
+def test_json_rows_are_one_array_even_from_an_iterator() -> None:
+    assert json.loads(shown(Table(("a",), iter([(1,), (None,)])), as_json=True)) == [{"a": 1}, {"a": None}]
+
+
+def test_columns_of_one_name_all_reach_json() -> None:
+    assert json.loads(shown(Table(("a", "a", "a_1"), [(1, 2, 3)]), as_json=True)) == [{"a": 1, "a_1": 2, "a_1_1": 3}]
+    assert unique_names(["x", "x", "x"]) == ["x", "x_1", "x_2"]
+
+
+@pytest.mark.parametrize(
+    "value, expected",
+    [
+        (NOON, "2026-11-20T12:00:00.000005Z"),
+        (NOON.astimezone(timezone(timedelta(hours=2))), "2026-11-20T14:00:00.000005+02:00"),
+        (float("inf"), "inf"),
+        (float("nan"), "nan"),
+        (Decimal("1.10"), "1.10"),
+        (b"\x00\xff", "\\x00ff"),
+        (2**70, 2**70),
+        (True, True),
+        ({1: [NOON]}, {"1": ["2026-11-20T12:00:00.000005Z"]}),
+        (timedelta(seconds=90), 90.0),
+        (Position("h", 1), {"history": "h", "tick": 1, "batch": 0, "chain": ""}),
+    ],
+)
+def test_json_holds_every_value_without_loss(value, expected) -> None:
+    assert plain(value) == expected
+    assert json.loads(json.dumps(plain(value))) == expected
+
+
+def test_text_of_values() -> None:
+    assert text(True, null="") == "true"
+    assert text([1, None, "é"], null="") == '[1, null, "é"]'
+    assert text(Name("main", "t"), null="") == "main.t"
+
+
+@pytest.mark.parametrize("report", [Fields({"tick": 7}), Table(("tick",), [(7,)])])
+def test_terminal_gets_a_drawn_table(report) -> None:
+    drawn = shown(report, stream=Terminal())
+    assert "tick" in drawn
+    assert "7" in drawn
+    assert "│" in drawn
+
+
+def test_terminal_shows_square_brackets_as_they_are() -> None:
+    assert "[red]" in shown(Table(("[a]",), [("[red]",)]), stream=Terminal())

@@ -1,0 +1,316 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from wlc.errors import CorruptError, ExpiredError, InvalidError
+from wlc.model import (
+    Batch,
+    Change,
+    Clear,
+    DataFile,
+    Ddl,
+    Layout,
+    Name,
+    Origin,
+    Position,
+    SequencePosition,
+    TableFile,
+    Transaction,
+)
+from wlr import bounds, plan
+from wlr.bounds import Reach
+from wlr.plan import Fold, Read, Target
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+T, U, S = Name("main", "t"), Name("main", "u"), Name("main", "s")
+DDL = Ddl("CREATE TABLE", U, "CREATE TABLE u (a INTEGER)")
+
+
+def at(second: int) -> datetime:
+    return START + timedelta(seconds=second)
+
+
+def transaction(tick: int, *records: Change | Clear | Ddl | SequencePosition, committed: bool = True) -> Transaction:
+    return Transaction(tick, "ann", at(tick), at(tick) if committed else None, records)
+
+
+def file(number: int, table: Name = T, batch: int = 1) -> TableFile:
+    return TableFile(DataFile(path(number, batch), 1, 1, ""), table, Layout(()))
+
+
+def path(number: int, batch: int = 1) -> str:
+    return f"d_{batch}.d/{number}"
+
+
+def batch(
+    *transactions: Transaction,
+    number: int = 1,
+    files: tuple[TableFile, ...] = (file(0), file(1, U)),
+    history: str = "h",
+    parent: Origin | None = None,
+) -> tuple[Batch, str]:
+    first, last = transactions[0].tick, transactions[-1].tick
+    made = Batch("d", number, history, first, last, "", "c", transactions, files, {history: last}, parent)
+    return made, f"chain{number}"
+
+
+def change(added: int = 1, removed: int = 0, *, table: Name = T, number: int = 0, in_batch: int = 1) -> Change:
+    return Change(table, path(number, in_batch), added, removed)
+
+
+START_OF_H = Position("h", 0)
+
+
+def ticks(steps: object) -> list[list[int]]:
+    return [[t.tick for t in step.transactions] for step in steps]  # type: ignore[attr-defined]
+
+
+# Where to start
+
+
+REACH = Reach(((10, at(10)), (20, at(20))), 5, 30)
+
+
+@pytest.mark.parametrize(
+    "target, expected",
+    [
+        (Target(), 20),
+        (Target(tick=30), 20),
+        (Target(tick=20), 20),
+        (Target(tick=19), 10),
+        (Target(until=at(20)), 20),
+        (Target(until=at(20) - timedelta(microseconds=1)), 10),
+    ],
+)
+def test_newest_snapshot_at_or_before_the_target(target: Target, expected: int) -> None:
+    assert bounds.choose_snapshot(REACH, target) == expected
+
+
+@pytest.mark.parametrize("target", [Target(tick=9), Target(until=at(9))])
+def test_before_the_oldest_snapshot_names_it(target: Target) -> None:
+    with pytest.raises(ExpiredError, match="oldest snapshot, tick 10") as caught:
+        bounds.choose_snapshot(REACH, target)
+    assert "--tick 10" in str(caught.value.hint)
+
+
+def test_whole_log_needs_no_snapshot() -> None:
+    assert bounds.choose_snapshot(Reach(((10, at(10)),), 1, 30), Target(tick=9)) is None
+    assert bounds.choose_snapshot(Reach((), 1, 30), Target()) is None
+    assert bounds.choose_snapshot(Reach((), None, 0), Target()) is None
+
+
+def test_log_without_its_beginning_and_without_snapshot() -> None:
+    with pytest.raises(ExpiredError):
+        bounds.choose_snapshot(Reach((), 2, 30), Target())
+
+
+def test_ahead_of_the_farm_names_the_end() -> None:
+    with pytest.raises(InvalidError, match="tick 31 is not published: the farm's last one is 30"):
+        bounds.choose_snapshot(REACH, Target(tick=31))
+
+
+def test_behind_the_replica() -> None:
+    position = Position("h", 15)
+    bounds.refuse_behind(position, at(15), Target(tick=15))
+    bounds.refuse_behind(position, at(15), Target(until=at(15)))
+    for target in (Target(tick=14), Target(until=at(14))):
+        with pytest.raises(InvalidError, match="behind the replica, which is at tick 15"):
+            bounds.refuse_behind(position, at(15), target)
+
+
+@pytest.mark.parametrize(
+    "tick, batch_last, numbers, expected",
+    [
+        (15, 20, [2, 3, 4], 3),  # in the middle of batch 3: read it again
+        (20, 20, [3, 4], 3),
+        (20, 20, [4], 4),  # done with batch 3, which was pruned
+        (20, 20, [], 4),
+    ],
+)
+def test_first_batch_to_read(tick: int, batch_last: int, numbers: list[int], expected: int) -> None:
+    assert bounds.first_batch_to_read(Position("h", tick, 3), batch_last, numbers, None) == expected
+
+
+@pytest.mark.parametrize("tick, batch_last, numbers", [(20, 20, [5, 6]), (15, 20, [4, 5]), (15, 20, [])])
+def test_what_comes_next_was_pruned(tick: int, batch_last: int, numbers: list[int]) -> None:
+    with pytest.raises(ExpiredError, match=f"after tick {tick} was pruned"):
+        bounds.first_batch_to_read(Position("h", tick, 3), batch_last, numbers, 40)
+
+
+# Steps
+
+
+def test_data_transactions_are_one_step_and_ddl_is_its_own() -> None:
+    log = [batch(transaction(1, change()), transaction(2, change()), transaction(3, DDL), transaction(4, change()))]
+    assert ticks(plan.cut(log, START_OF_H, Target())) == [[1, 2], [3], [4]]
+
+
+def test_step_reaches_over_batches_and_its_halves_know_their_own() -> None:
+    first = batch(transaction(1, change()), transaction(2, change()))
+    second = batch(transaction(3, change(in_batch=2)), transaction(4), number=2, files=(file(0, batch=2),))
+    (step,) = plan.cut([first, second], START_OF_H, Target())
+    assert step.position == Position("h", 4, 2, "chain2")
+    left, right = step.halves()
+    assert (left.position, left.mark.batch_last) == (Position("h", 2, 1, "chain1"), 2)
+    assert right.position == Position("h", 4, 2, "chain2")
+    quarter = left.halves()[0]
+    assert (quarter.position, quarter.mark.batch_last) == (Position("h", 1, 1, "chain1"), 2)
+
+
+@pytest.mark.parametrize("target", [Target(tick=2), Target(until=at(2))])
+def test_stop_is_exact_inside_a_batch_and_goes_on(target: Target) -> None:
+    log = [batch(*(transaction(tick, change()) for tick in range(1, 5)))]
+    (step,) = plan.cut(log, START_OF_H, target)
+    assert (step.last, step.mark.batch_last) == (2, 4)
+    assert ticks(plan.cut(log, step.position, Target())) == [[3, 4]]
+
+
+def test_stop_in_a_gap_of_ticks() -> None:
+    log = [batch(transaction(1, change()), transaction(5, change()))]
+    (step,) = plan.cut(log, START_OF_H, Target(tick=3))
+    assert step.last == 1
+
+
+def test_time_stops_at_the_first_later_transaction_even_if_clocks_went_back() -> None:
+    late = Transaction(2, "ann", at(9), at(9), (change(),))
+    log = [batch(transaction(1, change()), late, transaction(3, change()))]
+    assert ticks(plan.cut(log, START_OF_H, Target(until=at(5)))) == [[1]]
+
+
+def test_nothing_is_read_after_the_target() -> None:
+    def log() -> object:
+        yield batch(transaction(1, change()), transaction(2, change()))
+        raise AssertionError
+
+    assert ticks(plan.cut(log(), START_OF_H, Target(tick=2))) == [[1, 2]]  # type: ignore[arg-type]
+
+
+def test_rolled_back_transactions_move_the_position_and_nothing_else() -> None:
+    log = [batch(transaction(1, change()), transaction(2, committed=False))]
+    (step,) = plan.cut(log, START_OF_H, Target())
+    assert (step.last, step.clock, len(step.applied)) == (2, at(1), 1)
+
+
+def test_accepted_and_failed_transactions_are_alone() -> None:
+    log = [batch(*(transaction(tick, change()) for tick in range(1, 7)))]
+    steps = list(plan.cut(log, START_OF_H, Target(), skipped=frozenset({2}), alone=5))
+    assert ticks(steps) == [[1], [2], [3, 4], [5], [6]]
+    assert (steps[1].applied, steps[1].actions()) == ((), ())
+
+
+def test_full_steps_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "STEP_ROWS", 10)
+    log = [batch(*(transaction(tick, change(added=4)) for tick in range(1, 6)))]
+    assert ticks(plan.cut(log, START_OF_H, Target())) == [[1, 2, 3], [4, 5]]
+
+
+def test_history_that_grew_from_here_is_followed() -> None:
+    grown = batch(
+        transaction(3, change(in_batch=2)), number=2, history="k", parent=Origin("h", 2), files=(file(0, batch=2),)
+    )
+    log = [batch(transaction(1, change()), transaction(2, change())), grown]
+    (step,) = plan.cut(log, START_OF_H, Target())
+    assert step.position == Position("k", 3, 2, "chain2")
+    assert step.halves()[0].position.history == "h"
+
+
+@pytest.mark.parametrize("parent", [None, Origin("h", 1), Origin("g", 2)])
+def test_history_that_grew_elsewhere_is_refused(parent: Origin | None) -> None:
+    log = [batch(transaction(3, change(in_batch=2)), number=2, history="k", parent=parent, files=(file(0, batch=2),))]
+    with pytest.raises(InvalidError, match="begins history k"):
+        list(plan.cut(log, Position("h", 2, 1, "chain1"), Target()))
+
+
+def test_history_with_a_gap_before_it_is_refused() -> None:
+    """The tick left out stands for changes that were not captured."""
+    log = [
+        batch(
+            transaction(4, change(in_batch=2)), number=2, history="k", parent=Origin("h", 2), files=(file(0, batch=2),)
+        )
+    ]
+    with pytest.raises(InvalidError, match="written between the two is in no log"):
+        list(plan.cut(log, Position("h", 2, 1, "chain1"), Target()))
+
+
+def test_parts_are_cut_before_a_parent_goes_after_its_child() -> None:
+    """U refers to T."""
+    (step,) = plan.cut(
+        [
+            batch(
+                transaction(1, change(0, 1, table=U, number=1)),
+                transaction(2, change(5, 1)),  # more rows come than go: taken for an update
+                transaction(3, change(0, 1)),
+                transaction(4, change(0, 1)),
+                transaction(5, Clear(U, 1)),
+                transaction(6, Clear(T, 1)),
+            )
+        ],
+        START_OF_H,
+        Target(),
+    )
+    assert ticks(step.parts({U: {T}})) == [[1, 2], [3, 4, 5], [6]]
+    assert [part.position.tick for part in step.parts({U: {T}})] == [2, 5, 6]
+    assert ticks(step.parts({})) == [[1, 2, 3], [4, 5, 6]]
+
+
+# Actions
+
+
+def actions(*transactions: Transaction) -> tuple[plan.Action, ...]:
+    (step,) = plan.cut([batch(*transactions)], START_OF_H, Target())
+    return step.actions()
+
+
+def test_changes_of_a_table_are_one() -> None:
+    (fold,) = actions(
+        transaction(1, change(2, 1)), transaction(2), transaction(3, change(1, 1), change(4, table=U, number=1))
+    )
+    assert isinstance(fold, Fold)
+    of_t, of_u = fold.changes
+    assert (of_t.added, of_t.removed, of_t.cleared) == (3, 2, None)
+    assert of_t.reads == (Read(file(0), 1, 3),)
+    assert of_u.reads == (Read(file(1, U), 3, 3),)
+
+
+def test_clear_forgets_what_came_before_and_knows_what_must_have_been_there() -> None:
+    (fold,) = actions(
+        transaction(1, change(5, 2)), transaction(2, Clear(T, 10), change(1)), transaction(3, change(2, 1))
+    )
+    assert isinstance(fold, Fold)
+    (of_t,) = fold.changes
+    assert (of_t.cleared, of_t.added, of_t.removed) == (7, 3, 1)
+    assert of_t.reads == (Read(file(0), 2, 3),)
+
+
+def test_second_clear_must_fit_the_first() -> None:
+    fitting = (transaction(1, Clear(T, 4), change(2)), transaction(2, Clear(T, 2)))
+    (fold,) = actions(*fitting)
+    assert isinstance(fold, Fold)
+    assert (fold.changes[0].cleared, fold.changes[0].reads) == (4, ())
+    with pytest.raises(CorruptError, match=r"cleared of 3 rows, the log had 2"):
+        actions(fitting[0], transaction(2, Clear(T, 3)))
+
+
+def test_ddl_parts_what_is_before_from_what_is_after() -> None:
+    before, ddl, after = actions(transaction(1, change(), DDL, change(number=1, table=U)))
+    assert ddl is DDL
+    assert isinstance(before, Fold)
+    assert isinstance(after, Fold)
+    assert [c.table for c in before.changes] == [T]
+    assert [c.table for c in after.changes] == [U]
+
+
+def test_last_position_of_a_sequence_counts() -> None:
+    (fold,) = actions(transaction(1, SequencePosition(S, 5)), transaction(2, SequencePosition(S, 9)))
+    assert isinstance(fold, Fold)
+    assert fold.sequences == (SequencePosition(S, 9),)
+
+
+@pytest.mark.parametrize(
+    "patterns, expected",
+    [((), True), (("t",), True), (("main.*",), True), (("x", "main.t"), True), (("T",), False), (("other.t",), False)],
+)
+def test_patterns(patterns: tuple[str, ...], expected: bool) -> None:
+    assert plan.matches(T, patterns) is expected

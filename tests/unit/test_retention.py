@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wlc.errors import CorruptError, InvalidError
+from wlc.farm import FarmDatabase, open_database
+from wlc.model import Batch, Manifest, Position, Transaction
+from wlc.prune import prune
+from wlc.registry import Replica, decode_replica, encode_replica, register, replicas, unregister
+from wlc.retention import SnapshotPoint, decide
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+def snapshot(batch: int, age_days: float = 0) -> SnapshotPoint:
+    return SnapshotPoint(Position("h", batch * 10, batch), NOW - timedelta(days=age_days))
+
+
+def replica(name: str, batch: int | None, silent_days: float = 0) -> Replica:
+    position = None if batch is None else Position("h", batch * 10, batch, "c" * 64)
+    return Replica(name, f"/data/{name}", position, NOW, NOW - timedelta(days=silent_days), "host", "ann")
+
+
+def test_without_a_snapshot_everything_stays() -> None:
+    decided = decide([], range(1, 9), [], NOW)
+    assert decided.delete_batches == decided.delete_snapshots == ()
+    assert "wlc snapshot" in decided.reasons[0]
+
+
+def test_what_is_older_than_the_newest_snapshot_goes() -> None:
+    decided = decide([snapshot(0), snapshot(3), snapshot(6)], range(1, 9), [], NOW)
+    assert decided.delete_batches == (1, 2, 3, 4, 5)
+    assert decided.keep_batches == (6, 7, 8)
+    assert decided.delete_snapshots == (0, 30)
+    assert decided.keep_snapshots == (60,)
+
+
+def test_a_snapshot_at_the_end_keeps_the_last_batch() -> None:
+    assert decide([snapshot(8)], range(1, 9), [], NOW).keep_batches == (8,)
+
+
+def test_a_live_replica_keeps_what_it_needs() -> None:
+    decided = decide([snapshot(6)], range(1, 9), [replica("slow", 4), replica("fast", 8)], NOW)
+    assert decided.delete_batches == (1, 2, 3)
+    assert [holding.id for holding in decided.holding] == ["slow"]
+    assert "replica slow (/data/slow) is at tick 40" in decided.reasons[1]
+
+
+def test_a_replica_never_heard_of_is_not_taken_for_caught_up() -> None:
+    decided = decide([snapshot(6)], range(1, 9), [replica("new", None)], NOW)
+    assert decided.delete_batches == ()
+    assert "never told how far it is" in decided.reasons[1]
+
+
+def test_a_silent_replica_is_named_and_holds_nothing_back() -> None:
+    silent = [replica("dead", 2, silent_days=7.01), replica("never", None, silent_days=8), replica("late", 5, 6.99)]
+    decided = decide([snapshot(6)], range(1, 9), silent, NOW)
+    assert decided.delete_batches == (1, 2, 3, 4)
+    assert [overdue.id for overdue in decided.overdue] == ["dead", "never"]
+    assert any("dead" in reason and "7 days ago" in reason for reason in decided.reasons)
+    assert decide([snapshot(6)], range(1, 9), silent, NOW, timedelta(days=30)).delete_batches == ()
+
+
+def test_reach_keeps_what_is_needed_to_go_back() -> None:
+    starts = [snapshot(0, age_days=30), snapshot(3, age_days=10), snapshot(6, age_days=1)]
+    decided = decide(starts, range(1, 9), [], NOW, reach=NOW - timedelta(days=5))
+    assert decided.delete_snapshots == (0,)
+    assert decided.delete_batches == (1, 2)
+    assert decide(starts, range(1, 9), [], NOW, reach=NOW - timedelta(days=99)).delete_batches == ()
+
+
+@given(
+    st.sets(st.integers(0, 20), max_size=5),
+    st.integers(1, 20),
+    st.lists(st.tuples(st.none() | st.integers(0, 20), st.floats(0, 14)), max_size=5),
+)
+def test_nobody_who_counts_loses_anything(starts: set[int], last: int, told: list[tuple[int | None, float]]) -> None:
+    snapshots = [snapshot(batch) for batch in {min(start, last) for start in starts}]
+    registered = [
+        replica(str(index), None if batch is None else min(batch, last), days)
+        for index, (batch, days) in enumerate(told)
+    ]
+    decided = decide(snapshots, range(1, last + 1), registered, NOW)
+    kept, gone = set(decided.keep_batches), set(decided.delete_batches)
+    assert kept | gone == set(range(1, last + 1))
+    assert not kept & gone
+    assert last in kept
+    assert kept == set(range(min(kept), last + 1))
+    if starts:
+        newest = max(start.position.tick for start in snapshots)
+        assert newest in decided.keep_snapshots
+        assert newest not in decided.delete_snapshots
+        assert all(number in kept for number in range(newest // 10 + 1, last + 1))
+    for known in registered:
+        if NOW - known.seen <= timedelta(days=7):
+            needed = known.position.batch if known.position else 0
+            assert not any(number > needed for number in gone)
+
+
+# The registry
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> FarmDatabase:
+    return open_database("sales", str(tmp_path / "farm"))
+
+
+def test_replicas_register_again_and_again(database: FarmDatabase) -> None:
+    register(database, replica("b", 1))
+    register(database, replica("a", None))
+    register(database, replica("b", 2))
+    database.store.create("replicas/readme.txt", b"not a replica")
+    assert replicas(database) == [replica("a", None), replica("b", 2)]
+    unregister(database, "b")
+    unregister(database, "b")
+    assert replicas(database) == [replica("a", None)]
+    with pytest.raises(InvalidError):
+        register(database, replica("../b", 1))
+
+
+def test_a_damaged_registration_is_named(database: FarmDatabase) -> None:
+    whole = encode_replica(replica("a", 1))
+    bad = [
+        whole[:-9],
+        b"",
+        b"[]",
+        b"\xff",
+        whole.replace(b'"format": 1', b'"format": 2'),
+        whole.replace(b'"a"', b'"b"'),
+    ]
+    for content in [*bad, whole.replace(b'"seen"', b'"sean"'), b"[" * 99999]:
+        with pytest.raises(CorruptError, match=r"replicas/a\.json") as caught:
+            decode_replica(content, "farm/replicas/a.json")
+        assert "Delete farm/replicas/a.json" in str(caught.value.hint)
+    assert decode_replica(whole, "farm/replicas/a.json") == replica("a", 1)
+
+
+# Pruning
+
+
+def publish(database: FarmDatabase, last: int) -> None:
+    chain = ""
+    for number in range(1, last + 1):
+        tick = number * 10
+        transaction = Transaction(tick, "ann", NOW, NOW)
+        batch = Batch("sales", number, "h", tick, tick, chain, "sales", (transaction,), (), {"h": tick})
+        chain = database.publish(batch, {})
+
+
+def take(database: FarmDatabase, batch: int) -> None:
+    position = Position("h", batch * 10, batch)
+    database.publish_snapshot(Manifest("sales", position, NOW, "sales", (), (), ()), {})
+
+
+def test_prune_deletes_what_it_says(database: FarmDatabase) -> None:
+    publish(database, 8)
+    take(database, 3)
+    take(database, 6)
+    register(database, replica("slow", 5))
+    database.logs.create("sales_000000000002.d/9.parquet", b"leftover")
+    before = database.store.list()
+    told = prune(database, now=NOW, dry_run=True)
+    assert database.store.list() == before
+    assert prune(database, now=NOW) == told
+    assert told.delete_batches == (1, 2, 3, 4)
+    assert database.batch_numbers() == [5, 6, 7, 8]
+    assert database.snapshot_ticks() == [60]
+    assert not database.logs.list("sales_000000000002")
+    assert prune(database, now=NOW).delete_batches == ()
+
+
+def test_prune_refuses_to_decide_on_damaged_knowledge(database: FarmDatabase) -> None:
+    publish(database, 4)
+    take(database, 3)
+    database.store.create("replicas/a.json", b"{}")
+    with pytest.raises(CorruptError, match=r"replicas/a\.json"):
+        prune(database, now=NOW)
+    assert database.batch_numbers() == [1, 2, 3, 4]

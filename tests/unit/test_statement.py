@@ -1,0 +1,176 @@
+"""What a statement may do, told from its text."""
+
+from __future__ import annotations
+
+import duckdb
+import pytest
+
+from wlc.capture.duckdb.statement import (
+    Append,
+    Begin,
+    Commit,
+    Effect,
+    Merge,
+    Read,
+    Rollback,
+    Schema,
+    Session,
+    Touch,
+    Unknown,
+    Upsert,
+    analyse,
+)
+from wlc.capture.duckdb.tokens import numbered, words
+
+
+def effect(text: str) -> Effect:
+    with duckdb.connect() as connection:
+        (statement,) = connection.extract_statements(text)
+    return analyse(statement.query, statement.type.name)
+
+
+@pytest.mark.parametrize(
+    "text, target",
+    [
+        ("INSERT INTO t VALUES (1)", ("t",)),
+        ('insert into a."b ""c"."D" (x) select * from y', ("a", 'b "c', "D")),
+        ("INSERT INTO t VALUES (1) ON CONFLICT DO NOTHING", ("t",)),
+        ("INSERT OR IGNORE INTO t VALUES (1)", ("t",)),
+        ("INSERT INTO t BY NAME SELECT 1 AS x RETURNING x", ("t",)),
+        ("/* UPDATE */ INSERT INTO t VALUES ('ON CONFLICT DO UPDATE')", ("t",)),
+        ("WITH q AS (SELECT 1) INSERT INTO t SELECT * FROM q", ("t",)),
+        ("COPY s.t FROM 'x.csv'", ("s", "t")),
+        ("COPY t (a, b) FROM 'x.csv'", ("t",)),
+    ],
+)
+def test_only_adds_rows(text: str, target: tuple[str, ...]) -> None:
+    found = effect(text)
+    assert isinstance(found, Append)
+    assert found.target == target
+
+
+@pytest.mark.parametrize(
+    "text, condition, source, deletes",
+    [
+        ("UPDATE t SET a = 1", None, None, False),
+        ("UPDATE t SET a = 1 WHERE id = 5 RETURNING id", "id = 5", None, False),
+        ("UPDATE t AS x SET a = b IS DISTINCT FROM c FROM y WHERE x.i = y.i", "x.i = y.i", "y", False),
+        ("UPDATE t SET a = (SELECT 1 FROM u WHERE true) WHERE id = 5", "id = 5", None, False),
+        ("DELETE FROM t", None, None, True),
+        ("TRUNCATE t", None, None, True),
+        ("DELETE FROM t USING u, v WHERE t.a = u.a", "t.a = u.a", "u, v", True),
+        ("DELETE FROM t WHERE b = 'WHERE FROM'", "b = 'WHERE FROM'", None, True),
+    ],
+)
+def test_touches_rows(text: str, condition: str | None, source: str | None, deletes: bool) -> None:
+    found = effect(text)
+    assert isinstance(found, Touch)
+    assert (found.condition, found.source, found.deletes) == (condition, source, deletes)
+
+
+def test_parameters_keep_their_place() -> None:
+    found = effect("UPDATE t SET a = ?, b = ? WHERE c = ? AND d IN (SELECT e FROM u WHERE f = ?)")
+    assert isinstance(found, Touch)
+    assert found.parameters == {"3", "4"}
+    assert found.relations == {"u"}
+
+
+@pytest.mark.parametrize("text", ["SELECT '?', ?, \"?\" -- ?\n, ?", "SELECT '?', $1, \"?\" -- ?\n, $2"])
+def test_numbered(text: str) -> None:
+    assert numbered(text) == "SELECT '?', $1, \"?\" -- ?\n, $2"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "UPDATE t SET a = 1 WHERE id IN (SELECT id FROM u LIMIT 3)",
+        "DELETE FROM t WHERE id IN (SELECT id FROM u USING SAMPLE 3)",
+        "UPDATE t SET a = 1 WHERE id IN (SELECT id FROM 'file.csv')",
+        "DELETE FROM t WHERE id IN (FROM read_csv('x.csv'))",
+    ],
+)
+def test_a_second_run_may_choose_other_rows(text: str) -> None:
+    found = effect(text)
+    assert (
+        isinstance(found, Unknown) or not found.is_stable or found.functions - {"in"} or "file.csv" in found.relations
+    )
+
+
+def test_volatile_functions_are_named() -> None:
+    found = effect("DELETE FROM t WHERE random() < 0.5 AND abs (x) > 1")
+    assert isinstance(found, Touch)
+    assert found.functions == {"random", "abs"}
+
+
+def test_upsert() -> None:
+    found = effect("INSERT OR REPLACE INTO t (a, b) VALUES (?, 'x')")
+    assert isinstance(found, Upsert)
+    assert (found.columns, found.query, found.parameters) == (("a", "b"), "VALUES ($1, 'x')", {"1"})
+
+
+def test_merge() -> None:
+    found = effect("MERGE INTO t AS k USING (SELECT 1 AS i) s ON k.i = s.i WHEN MATCHED THEN DELETE")
+    assert isinstance(found, Merge)
+    assert (found.source, found.condition) == ("(SELECT 1 AS i) s", "k.i = s.i")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "WITH x AS (INSERT INTO t VALUES (1) RETURNING *) SELECT * FROM x",
+        "EXPLAIN ANALYZE DELETE FROM t",
+        "MERGE INTO t USING u ON t.a = u.a WHEN NOT MATCHED BY SOURCE THEN DELETE",
+        "INSERT OR REPLACE INTO t VALUES (DEFAULT, 1)",
+        "EXECUTE p(1)",
+    ],
+)
+def test_whatever_is_not_recognised_is_unknown(text: str) -> None:
+    assert isinstance(effect(text), Unknown)
+
+
+@pytest.mark.parametrize(
+    "text, kind",
+    [
+        ("SELECT 1", Read),
+        ("EXPLAIN DELETE FROM t", Read),
+        ("COPY t TO 'x.csv'", Read),
+        ("PREPARE p AS DELETE FROM t", Read),
+        ("SET threads = 2", Session),
+        ("ATTACH ':memory:' AS x", Session),
+        ("USE x", Session),
+        ("BEGIN", Begin),
+        ("START TRANSACTION", Begin),
+        ("COMMIT", Commit),
+        ("END", Commit),
+        ("ROLLBACK", Rollback),
+        ("ABORT", Rollback),
+        ("DROP TABLE t", Schema),
+    ],
+)
+def test_kinds(text: str, kind: type) -> None:
+    assert isinstance(effect(text), kind)
+
+
+@pytest.mark.parametrize(
+    "text, rewrites",
+    [
+        ("ALTER TABLE t ADD COLUMN c INTEGER", False),
+        ("ALTER TABLE t ADD COLUMN c INTEGER DEFAULT 5", False),
+        ("ALTER TABLE t ADD COLUMN c INTEGER DEFAULT -5", False),
+        ("ALTER TABLE t ADD COLUMN c VARCHAR DEFAULT 'x'", False),
+        ("ALTER TABLE t ADD COLUMN c DOUBLE DEFAULT random()", True),
+        ("ALTER TABLE t ADD COLUMN c DATE DEFAULT current_date", True),
+        ("ALTER TABLE t ALTER c TYPE VARCHAR", True),
+        ("ALTER TABLE t ALTER c SET DATA TYPE DATE USING d + 1", True),
+        ("ALTER TABLE t RENAME TO u", False),
+        ("CREATE TABLE t AS SELECT 1", False),
+    ],
+)
+def test_statements_that_compute_rows(text: str, rewrites: bool) -> None:
+    found = effect(text)
+    assert isinstance(found, Schema)
+    assert found.rewrites is rewrites
+
+
+def test_words_of_quoted_names() -> None:
+    assert {"my table", 'a"b', "update"} <= words('UPDATE "My Table" SET "a""b" = 1')

@@ -1,0 +1,150 @@
+"""The beginning of a history: a database and its place in the farm become one another's."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wlc.capture.duckdb import journal, probe, schema, setup
+from wlc.clock import format_time, utc_now
+from wlc.config import STARTED, STOPPED
+from wlc.errors import InvalidError
+from wlc.model import Origin
+from wlc.publisher import change_config, known, own, take_snapshot
+from wlc.store import AlreadyExistsError, MissingError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from wlc.capture.duckdb.shared import Shared
+    from wlc.farm import FarmDatabase
+    from wlc.model import Config
+
+_SECRET = re.compile(r"secret|token|passw|credential|^key$|_key$", re.IGNORECASE)
+
+
+def begin(
+    shared: Shared,
+    database: FarmDatabase,
+    farm: str,
+    logs: str | None,
+    beat_s: float,
+    storage_options: Mapping[str, Any] | None,
+) -> None:
+    """Start a history: claim the farm's database while it counts as stopped, take the snapshot, then start both.
+
+    Dying in between leaves a database of ours that counts as stopped, from which the next attempt starts over.
+
+    Raises:
+        InvalidError: The farm has a database of this name, and it is not ours or not stopped.
+    """
+    probe.check()
+    present = _claimable(database, shared.state)
+    where = from_anywhere(logs) if logs is not None else (present.logs if present else "wlc_logs")
+    if logs is not None:
+        database.probe_logs(where)
+    state = {
+        "farm": farm,
+        "name": database.name,
+        "history": uuid.uuid4().hex[:16],
+        **_end(database, present),
+        "beat_s": str(beat_s),
+        "logs": where,
+        "options": json.dumps(_without_secrets(storage_options or {})),
+        "state": "0",
+    }
+    setup.begin(shared, state)
+    _claim(database, present, replace(known(state), state=STOPPED))
+    if present is not None or _has_objects(shared):
+        take_snapshot(shared, database)
+    change_config(database, lambda config: replace(own(config, state), state=STARTED))
+    with shared.commit_lock:
+        journal.write_state(shared.root, shared.catalog, {"state": "1"})
+        shared.load()
+
+
+def from_anywhere(url: str) -> str:
+    """A URL or path that means the same from any working directory."""
+    return url if "://" in url else str(Path(url).absolute())
+
+
+def _without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Storage options fit to be kept in the database; secrets come from the environment, every time."""
+    return {name: value for name, value in options.items() if not _SECRET.search(name)}
+
+
+def _claimable(database: FarmDatabase, old: Mapping[str, str]) -> Config | None:
+    """The stopped database in the farm that a new history may follow, None where there is none yet.
+
+    One that is ours also counts as stopped where only we were, or where we died before we were its master.
+    """
+    config = _present(database)
+    if config is None:
+        return None
+    is_ours = config.history == old.get("history")
+    is_parent = bool(old.get("parent")) and config.history == json.loads(old["parent"])["history"]
+    if (is_ours and old.get("state") != "1") or ((is_ours or is_parent) and config.state == STOPPED):
+        return config
+    raise _taken(database)
+
+
+def _claim(database: FarmDatabase, present: Config | None, claim: Config) -> None:
+    """Make the farm's database ours, unless somebody else did since we looked."""
+
+    def take_over(config: Config) -> Config:
+        if config not in (present, claim):
+            raise _taken(database)
+        return claim
+
+    if present is not None:
+        change_config(database, take_over)
+        return
+    try:
+        database.create_config(claim)
+    except AlreadyExistsError as error:
+        raise _taken(database) from error
+
+
+def _taken(database: FarmDatabase) -> InvalidError:
+    return InvalidError(
+        f"farm database {database.name} exists already and is not this one's",
+        hint="choose another name with --name, or stop its master first: wlc stop SOURCE",
+        path=database.url,
+    )
+
+
+def _end(database: FarmDatabase, present: Config | None) -> dict[str, str]:
+    """Where the log ends that a new history follows: asked of the farm, since the database may be an older copy."""
+    if present is None:
+        return {"batch": "0", "tick": "0", "chain": "", "clock": "", "vector": "{}", "parent": ""}
+    numbers = database.batch_numbers()
+    batch, chain = database.read_batch(numbers[-1]) if numbers else (None, "")
+    last = max(present.tick, batch.last if batch else 0)
+    times = [transaction.committed for transaction in batch.transactions if transaction.committed] if batch else []
+    # The tick in between is as late as the new history's snapshot: before that, the old history is what there was.
+    clock_ = max([utc_now(), *times[-1:], *([present.write] if present.write else [])])
+    return {
+        "batch": str(batch.number if batch else 0),
+        # What happened between two histories was not captured. The tick in between stands for it, so that no position
+        # of the new history can be taken for one of the old.
+        "tick": str(last + 1),
+        "chain": chain,
+        "clock": format_time(clock_),
+        "vector": json.dumps(dict(batch.vector) if batch else {}),
+        "parent": json.dumps(asdict(Origin(present.history, last))),
+    }
+
+
+def _present(database: FarmDatabase) -> Config | None:
+    try:
+        return database.config()
+    except MissingError:
+        return None
+
+
+def _has_objects(shared: Shared) -> bool:
+    return bool(schema.objects(shared.root, shared.catalog))

@@ -1,0 +1,1 @@
+"""Capture: one adapter per source turns what its transactions changed into journalled change sets."""

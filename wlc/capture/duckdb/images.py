@@ -1,0 +1,263 @@
+"""Row images of one table in one transaction: saved before a statement, completed and counted before the commit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wlc.capture.duckdb.journal import LOCAL_ROWID
+from wlc.errors import UnsupportedError
+from wlc.model import literal
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from wlc.capture.duckdb.journal import Table
+
+# Up to so many saved rows are looked up by the literal row ids, which DuckDB finds without a scan.
+FEW = 64
+_FLOATS = ("FLOAT", "DOUBLE", "REAL")
+
+
+@dataclass
+class Images:
+    """What is known and saved of one table since the transaction first touched it.
+
+    Attributes:
+        saved: Images of rows that were there before, saved in the journal under `tick`.
+        rowids: Row ids of the saved rows while they are few, else None.
+        copy: Temporary table with all rows as they were, for statements that no narrower superset is known for.
+        cleared: Number of rows the table had when the transaction removed them all, else None.
+        has_local: The transaction may have added rows that are in its local storage.
+        net: Rows added less rows removed, as the statements themselves reported.
+        is_reported: Every statement so far reported what it did exactly, so that `net` and `moved` hold.
+        updated: Rows that exact updates reported; `deleted`: rows that exact deletes reported.
+        rows_before: Rows of the table when the transaction first touched it, once that is known.
+        carries_meta: Some image has the transaction's own data beside it.
+    """
+
+    connection: duckdb.DuckDBPyConnection
+    table: Table
+    tick: int
+    saved: int = 0
+    rowids: list[int] | None = None
+    copy: str | None = None
+    cleared: int | None = None
+    has_local: bool = False
+    net: int = 0
+    statements: int = 0
+    updated: int = 0
+    deleted: int = 0
+    is_reported: bool = True
+    rows_before: int | None = None
+    added: int = 0
+    removed: int = 0
+    carries_meta: bool = False
+
+    # Before a statement ---------------------------------------------------------------------------------------------
+
+    def remember_count(self) -> None:
+        """Learn how many rows the table had, from its present count and what was reported since."""
+        if self.rows_before is None:
+            self.rows_before = self._count(self.table.sql) - self.net
+
+    def save(self, where: str, parameters: dict[str, object], *, is_few: bool) -> int:
+        """Save the committed rows for which `where` holds and that are not saved yet; returns how many.
+
+        Args:
+            where: Condition on the table's own name, which may use `rowid`.
+            parameters: Values of the `$` markers in it.
+            is_few: Expect few rows, so that fetching their row ids costs nothing.
+        """
+        unsaved = ""
+        if self.saved:
+            unsaved = f" AND rowid NOT IN (SELECT _rowid FROM {self._saved()})"
+        # Before its first statement on the table a transaction has no local rows; the filter would hide the index.
+        is_first = self.statements == 0 and not self.has_local
+        committed = "" if is_few and is_first else f" AND rowid < {LOCAL_ROWID}"
+        statement = (
+            f"INSERT INTO {self.table.images} SELECT {self.tick}, -1, rowid, NULL, {', '.join(self.table.values)}"
+            f" FROM {where}{committed}{unsaved}"
+        )
+        first = self.saved == 0
+        if is_few:
+            rows = self.connection.execute(statement + " RETURNING _rowid", parameters).fetchall()
+            found = len(rows)
+            known = [row[0] for row in rows] if first else (self.rowids or []) + [row[0] for row in rows]
+            self.rowids = known if (first or self.rowids is not None) and len(known) <= FEW else None
+        else:
+            found = self._changed(statement, parameters)
+            self.rowids = None if found or not first else []
+            if first and 0 < found <= FEW:
+                rows = self.connection.execute(f"SELECT _rowid FROM {self._saved()}").fetchall()
+                self.rowids = [row[0] for row in rows]
+        self.saved += found
+        return found
+
+    def save_local(self) -> None:
+        """Save the rows the transaction added so far as they are now: the state from which a new layout goes on."""
+        self.has_local = True
+        self.saved += self._changed(
+            f"INSERT INTO {self.table.images} SELECT {self.tick}, -1, rowid, NULL, {', '.join(self.table.values)}"
+            f" FROM {self.table.sql} WHERE rowid >= {LOCAL_ROWID}"
+        )
+        self.rowids = None
+        self.is_reported = False
+
+    def save_whole(self) -> None:
+        """Copy all committed rows that are not saved yet: the superset that is always right."""
+        self.is_reported, self.has_local = False, True
+        if self.copy is not None or self.cleared is not None:
+            return
+        self.copy = f'temp."wlc copy of {self.table.id} at {self.tick}"'
+        values = ", ".join(
+            f"{value} AS {name}" for value, name in zip(self.table.values, self.table.columns, strict=True)
+        )
+        if not self.table.has_rowid:
+            self.connection.execute(f"CREATE TEMP TABLE {self.copy} AS SELECT {values} FROM {self.table.sql}")
+            return
+        unsaved = f" AND rowid NOT IN (SELECT _rowid FROM {self._saved()})" if self.saved else ""
+        self.connection.execute(
+            f"CREATE TEMP TABLE {self.copy} AS SELECT rowid AS _rowid, {values} FROM {self.table.sql}"
+            f" WHERE rowid < {LOCAL_ROWID}{unsaved}"
+        )
+
+    def clear(self) -> None:
+        """The transaction is about to remove every row: one record stands for all images of rows that were there."""
+        self.remember_count()
+        if self.saved:
+            self.connection.execute(f"DELETE FROM {self.table.images} WHERE _tick = {self.tick}")
+        self._drop_copy()
+        self.saved, self.rowids, self.is_reported = 0, None, False
+        self.cleared = self.rows_before
+
+    # Before the commit ----------------------------------------------------------------------------------------------
+
+    def complete(self, meta: str | None) -> None:
+        """Write the images of rows as they are now and check the counts.
+
+        Args:
+            meta: JSON of the transaction's own data where these images are all it consists of.
+
+        Raises:
+            UnsupportedError: The images do not account for the table's rows.
+        """
+        self.removed, self.added = self.saved, 0
+        if self.copy is not None:
+            self._complete_copy(meta)
+        if self.saved and self.cleared is None and not self._only_deleted():
+            self.added += self._add(self._still_there(), meta)
+        if self.table.has_rowid and (self.has_local or (self.updated and self.added < self.saved)):
+            self.added += self._add(f"rowid >= {LOCAL_ROWID}", meta)
+        self.carries_meta = meta is not None and self.added + self.removed > self.saved
+        self._check()
+        self._drop_copy()
+
+    def discard(self) -> None:
+        """Forget the table: the transaction dropped it, so that its rows do not matter any more."""
+        self.connection.execute(f"DELETE FROM {self.table.images} WHERE _tick = {self.tick}")
+        self._drop_copy()
+
+    def _only_deleted(self) -> bool:
+        return self.is_reported and self.deleted == self.saved and not self.updated
+
+    def _still_there(self) -> str:
+        if self.rowids is not None and len(self.rowids) == 1:
+            return f"rowid = {self.rowids[0]}"
+        if self.rowids is not None:
+            return f"rowid IN ({', '.join(map(str, self.rowids))})" if self.rowids else "false"
+        return f"rowid < {LOCAL_ROWID} AND rowid IN (SELECT _rowid FROM {self._saved()})"
+
+    def _add(self, where: str, meta: str | None) -> int:
+        values = ", ".join(self.table.values)
+        return self._changed(
+            f"INSERT INTO {self.table.images} SELECT {self.tick}, 1, rowid, {_meta(meta)}, {values}"
+            f" FROM {self.table.sql} WHERE {where}"
+        )
+
+    def _complete_copy(self, meta: str | None) -> None:
+        """Compare the copy with the table: images of both sides for rows that are gone or changed."""
+        if not self.table.has_rowid:
+            self._complete_copy_as_bag(meta)
+            return
+        names = self.table.columns
+        now = ", ".join(f"{value} AS {name}" for value, name in zip(self.table.values, names, strict=True))
+        joined = (
+            f"FROM {self.copy} o LEFT JOIN (SELECT rowid AS _rowid, {now} FROM {self.table.sql}"
+            f" WHERE rowid < {LOCAL_ROWID}) n ON o._rowid = n._rowid"
+        )
+        changed = " OR ".join(self._differs(f"o.{name}", f"n.{name}", index) for index, name in enumerate(names))
+        before = ", ".join(f"o.{name}" for name in names)
+        after = ", ".join(f"n.{name}" for name in names)
+        self.removed += self._changed(
+            f"INSERT INTO {self.table.images} SELECT {self.tick}, -1, o._rowid, {_meta(meta)}, {before}"
+            f" {joined} WHERE n._rowid IS NULL OR {changed}"
+        )
+        self.added += self._changed(
+            f"INSERT INTO {self.table.images} SELECT {self.tick}, 1, n._rowid, {_meta(meta)}, {after}"
+            f" {joined} WHERE n._rowid IS NOT NULL AND ({changed})"
+        )
+
+    def _complete_copy_as_bag(self, meta: str | None) -> None:
+        values = ", ".join(self.table.values)
+        now, before = f"SELECT {values} FROM {self.table.sql}", f"FROM {self.copy}"
+        for weight, first, second in ((-1, before, now), (1, now, before)):
+            changed = self._changed(
+                f"INSERT INTO {self.table.images} SELECT {self.tick}, {weight}, NULL, {_meta(meta)}, *"
+                f" FROM (({first}) EXCEPT ALL ({second}))"
+            )
+            self.added += changed if weight == 1 else 0
+            self.removed += changed if weight == -1 else 0
+
+    def _differs(self, old: str, new: str, index: int) -> str:
+        """SQL that is true unless two values are the same to the bit; DuckDB's = takes 0.0 for -0.0 and a for A."""
+        declared = self.table.layout.stored[index].type.upper()
+        if declared in _FLOATS:
+            return f"{old} IS DISTINCT FROM {new} OR signbit({old}) IS DISTINCT FROM signbit({new})"
+        if any(kind in declared for kind in _FLOATS):
+            return f"CAST({old} AS VARCHAR) IS DISTINCT FROM CAST({new} AS VARCHAR)"
+        if self.table.is_collated and declared == "VARCHAR":
+            return f"encode({old}) IS DISTINCT FROM encode({new})"
+        return f"{old} IS DISTINCT FROM {new}"
+
+    def _check(self) -> None:
+        """Account for every row: by the statements' own reports, or by counting where they do not tell enough."""
+        if self.is_reported and self.statements == 1:
+            expected = (self.net, self.updated + self.deleted)
+            if (self.added - self.removed, self.removed) == expected:
+                return
+        elif self.cleared is not None:
+            left = self._count(f"{self.table.sql} WHERE rowid < {LOCAL_ROWID}") if self.table.has_rowid else 0
+            if left == 0 and self._count(self.table.sql) == self.added:
+                return
+        else:
+            self.remember_count()
+            if self.rows_before is not None and self._now() == self.rows_before + self.added - self.removed:
+                return
+        message = (
+            f"the change to table {self.table.name} could not be captured exactly: {self.removed} images before and"
+            f" {self.added} after do not account for its rows, so the transaction was rolled back"
+        )
+        raise UnsupportedError(message, hint="run the statement again with SET threads = 1, and report this")
+
+    def _now(self) -> int:
+        return self._count(self.table.sql)
+
+    def _count(self, source: str) -> int:
+        return int(self.connection.execute(f"SELECT count(*) FROM {source}").fetchall()[0][0])
+
+    def _saved(self) -> str:
+        return f"{self.table.images} WHERE rowid >= {LOCAL_ROWID} AND _tick = {self.tick} AND _weight = -1"
+
+    def _changed(self, statement: str, parameters: dict[str, object] | None = None) -> int:
+        result = self.connection.execute(statement, parameters) if parameters else self.connection.execute(statement)
+        return int(result.fetchall()[0][0])
+
+    def _drop_copy(self) -> None:
+        if self.copy is not None:
+            self.connection.execute(f"DROP TABLE IF EXISTS {self.copy}")
+            self.copy = None
+
+
+def _meta(meta: str | None) -> str:
+    return "NULL" if meta is None else literal(meta)

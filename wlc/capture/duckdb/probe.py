@@ -1,0 +1,49 @@
+"""Check that this DuckDB behaves as the capture assumes, before anything is trusted to it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import duckdb
+
+from wlc.capture.duckdb.journal import LOCAL_ROWID
+from wlc.errors import UnsupportedError
+
+
+@lru_cache(maxsize=1)
+def check() -> None:
+    """Probe row ids of transaction-local rows, and what an update and an open transaction do to others.
+
+    Raises:
+        UnsupportedError: The installed DuckDB is not one that the capture can be trusted with.
+    """
+    with duckdb.connect() as connection:
+        failed = _failed(connection)
+    if failed:
+        raise UnsupportedError(
+            f"DuckDB {duckdb.__version__} {failed}, which the capture relies on",
+            hint="pip install 'duckdb>=2.0,<2.1'",
+        )
+
+
+def _failed(connection: duckdb.DuckDBPyConnection) -> str | None:
+    connection.execute(
+        "CREATE TABLE t (k INTEGER PRIMARY KEY, v INTEGER); INSERT INTO t SELECT i, i FROM range(9) r(i)"
+    )
+    connection.execute(
+        "BEGIN; INSERT INTO t VALUES (9, 9); UPDATE t SET v = -1 WHERE k = 3; UPDATE t SET k = 90 WHERE k = 5"
+    )
+    local = connection.execute(f"SELECT k FROM t WHERE rowid >= {LOCAL_ROWID} ORDER BY k").fetchall()
+    placed = connection.execute("SELECT v FROM t WHERE rowid = 3").fetchall()
+    seen = connection.cursor().execute("SELECT v FROM t WHERE rowid IN (3, 5) ORDER BY v").fetchall()
+    connection.execute("ROLLBACK")
+    if [row[0] for row in local] != [9, 90]:
+        return "does not give rows of an open transaction the expected row ids"
+    if placed != [(-1,)]:
+        return "moves a row when a plain column of it is updated"
+    if seen != [(3,), (5,)]:
+        return "does not show committed rows to other connections while a transaction is open"
+    for method in ("_submit", "_register_collection", "_prepare_script", "_bind"):
+        if not hasattr(connection, method):
+            return f"has no {method}() on its connections"
+    return None

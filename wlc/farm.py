@@ -1,0 +1,494 @@
+"""One database's folder in the farm: publish and read batches and snapshots, configuration included."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wlc import paths
+from wlc.config import STARTED, decode_config, encode_config
+from wlc.errors import CorruptError, FencedError, GapError, InvalidError
+from wlc.log import decode_batch, digest, encode_batch
+from wlc.manifest import decode_manifest, encode_manifest
+from wlc.model import Batch, Change, Config, DataFile, Manifest, TableFile, Transaction
+from wlc.store import AlreadyExistsError, MissingError, Store, join_url, open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+BEAT_S = 300.0
+_UPLOADS = 8
+
+
+def open_database(db: str, farm: str | None = None, storage_options: Mapping[str, Any] | None = None) -> FarmDatabase:
+    """Open the folder of one database in a farm; nothing is read or written yet.
+
+    Args:
+        db: URL or path of the database's folder, or its bare name in `farm`.
+        farm: URL or path of the farm; the environment variable WLC_FARM when omitted.
+        storage_options: For S3, what `s3fs.S3FileSystem` takes.
+
+    Raises:
+        InvalidError: The name or URL is none, or a bare name comes without a farm.
+    """
+    farm = farm or os.environ.get("WLC_FARM") or None
+    if "/" in db or db.startswith((".", "~")):
+        url = db
+    elif farm:
+        url = join_url(farm, paths.check_database_name(db))
+    elif (Path(db) / paths.CONFIG).is_file():
+        url = f"./{db}"
+    else:
+        raise InvalidError(f"no farm is given for database {db!r}", hint="Name it with --farm URL or set WLC_FARM.")
+    store = open_store(url, storage_options)
+    name = paths.check_database_name(store.url.rstrip("/").rpartition("/")[2])
+    return FarmDatabase(name, store, storage_options)
+
+
+def hash_file(file: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal, in bounded memory."""
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def describe_file(file: Path, path: str, rows: int) -> DataFile:
+    """Describe a local Parquet file of `rows` rows that is to be published under `path`."""
+    return DataFile(path, rows, file.stat().st_size, hash_file(file))
+
+
+class FarmDatabase:
+    """One database's folder in a farm.
+
+    Attributes:
+        name: The database's name, which is also the folder's.
+        store: The store at that folder.
+    """
+
+    def __init__(self, name: str, store: Store, storage_options: Mapping[str, Any] | None = None) -> None:
+        self.name = name
+        self.store = store
+        self._storage_options = storage_options
+        self._logs: Store | None = None
+        self._logs_place = ""
+
+    @property
+    def url(self) -> str:
+        """URL or path of the database's folder."""
+        return self.store.url
+
+    @property
+    def logs(self) -> Store:
+        """The store at the log directory, which the configuration may put elsewhere."""
+        if self._logs is None:
+            try:
+                return self._open_logs(self.config().logs)
+            except MissingError:
+                return self._open_logs(paths.LOGS)
+        return self._logs
+
+    def probe_logs(self, logs: str) -> None:
+        """Refuse a place for log files that is not to be used, before the configuration names it."""
+        self._open_logs(logs).probe()
+
+    def _open_logs(self, logs: str) -> Store:
+        # The store that is open stays: files that were fetched live as long as it does.
+        if self._logs is None or self._logs_place != logs:
+            self._logs, self._logs_place = open_store(join_url(self.url, logs), self._storage_options), logs
+        return self._logs
+
+    def _place(self, path: str) -> str:
+        return f"{self.url}/{path}"
+
+    # Configuration
+
+    def config(self) -> Config:
+        """Return what `wlc.config` says.
+
+        Raises:
+            MissingError: There is no such database in the farm.
+            CorruptError: The file is damaged; `rebuild_config` makes it anew.
+        """
+        return self.config_versioned()[0]
+
+    def config_versioned(self) -> tuple[Config, str]:
+        """Return what `wlc.config` says and the version that `replace_config` wants; raises as `config` does."""
+        try:
+            data, version = self.store.read_versioned(paths.CONFIG)
+        except MissingError as error:
+            raise MissingError(
+                f"there is no database {self.name!r} in the farm: no {self._place(paths.CONFIG)}",
+                hint="Create it with: wlc master SOURCE --farm URL",
+                path=self._place(paths.CONFIG),
+            ) from error
+        config = decode_config(data, self._place(paths.CONFIG))
+        if config.name != self.name:
+            where = self._place(paths.CONFIG)
+            raise CorruptError(f"{where} is of database {config.name!r}, not {self.name!r}", path=where)
+        self._open_logs(config.logs)
+        return config, version
+
+    def create_config(self, config: Config) -> None:
+        """Write the first configuration, exclusively.
+
+        Raises:
+            AlreadyExistsError: The farm holds a database of this name.
+        """
+        self.store.create(paths.CONFIG, encode_config(config))
+        self._open_logs(config.logs).prepare()
+
+    def replace_config(self, config: Config, version: str | None) -> str:
+        """Replace the configuration if it still has `version` and return the new version.
+
+        Raises:
+            ConflictError: It was replaced meanwhile: read it again, then retry.
+        """
+        version = self.store.replace(paths.CONFIG, encode_config(config), version)
+        self._open_logs(config.logs)
+        return version
+
+    def rebuild_config(self, known: Config | None = None) -> Config:
+        """Bring the configuration up to the newest log file and snapshot, and return it.
+
+        Args:
+            known: What the master knows. Beat, log directory and state are only in `wlc.config`; if that is lost or
+                damaged and nobody knows them, they become 300 seconds, the default directory and started.
+
+        Raises:
+            MissingError: There is neither a configuration nor a log file nor a snapshot.
+            GapError: The newest batch that the master has published is not there.
+            ConflictError: Another process replaced the configuration meanwhile: retry.
+        """
+        present, version = self._present_config()
+        rebuilt = self._rebuilt(present, known)
+        if rebuilt != present:
+            self.replace_config(rebuilt, version)
+        return rebuilt
+
+    def _present_config(self) -> tuple[Config | None, str | None]:
+        try:
+            return self.config_versioned()
+        except MissingError:
+            return None, None
+        except CorruptError:
+            return None, self.store.read_versioned(paths.CONFIG)[1]
+
+    def _rebuilt(self, present: Config | None, known: Config | None) -> Config:
+        if present is None:
+            self._open_logs(known.logs if known else paths.LOGS)
+        numbers, ticks = self.batch_numbers(), self.snapshot_ticks()
+        if present is None and not numbers and not ticks:
+            raise MissingError(f"{self.url} holds no database", hint="Put it back, or create one with: wlc master")
+        if present is None and known and known.batches > 1 and known.batches - 1 not in numbers:
+            raise GapError(f"batch {known.batches - 1} of {self.name} is missing", hint="Put the farm back.")
+        batch = self.read_batch(numbers[-1])[0] if numbers else None
+        manifest = self.read_manifest(ticks[-1]) if ticks else None
+        config = present or known or Config("", paths.LOGS, STARTED, 1, BEAT_S, None, self.name, "unknown", 0)
+        if batch and batch.number >= config.batches:
+            config = _with_batch(config, batch)
+        if manifest and (present is None or manifest.position.history == config.history):
+            config = _with_snapshot(config, manifest)
+        return config
+
+    # Batches
+
+    def batch_numbers(self, after: int = 0) -> list[int]:
+        """Return the numbers of the published batches greater than `after`, rising; can be empty."""
+        start = paths.log_path(self.name, after) if after else ""
+        entries = self.logs.list(f"{self.name}_", recursive=False, after=start)
+        numbers = (paths.parse_log_path(self.name, entry.path) for entry in entries)
+        return sorted(number for number in numbers if number is not None)
+
+    def read_batch(self, number: int, previous: str | None = None) -> tuple[Batch, str]:
+        """Read one batch.
+
+        Args:
+            number: Its number, 1 or more.
+            previous: Chain hash of the batch before it, to be verified; None verifies nothing.
+
+        Returns:
+            The batch and its own chain hash.
+
+        Raises:
+            GapError: It is missing while later ones exist.
+            MissingError: Neither it nor a later one exists.
+            CorruptError: It is damaged, or another one's, or its chain is broken. Apply nothing of it.
+        """
+        path = paths.log_path(self.name, number)
+        where = f"{self.logs.url}/{path}"
+        try:
+            data = self.logs.read(path)
+        except MissingError as error:
+            later = self.batch_numbers(after=number)
+            if later:
+                message = f"batch {number} of {self.name} is missing, batch {later[0]} is there"
+                raise GapError(message, hint="Start from a snapshot after the gap.", path=where) from error
+            raise MissingError(f"batch {number} of {self.name} is not published", path=where) from error
+        batch = decode_batch(data, where)
+        if batch.database != self.name or batch.number != number:
+            raise CorruptError(f"{where} is batch {batch.number} of {batch.database}", path=where)
+        if previous is not None and batch.previous != previous:
+            raise CorruptError(
+                f"{where} does not follow the batch before it: the hash chain is broken",
+                hint="The farm or the replica belongs to another past: make the replica anew.",
+                path=where,
+            )
+        return batch, digest(data)
+
+    def publish(self, batch: Batch, files: Mapping[str, Path]) -> str:
+        """Make `batch` visible to replicas, all or nothing; publishing the same batch again changes nothing.
+
+        The log file, created last and exclusively, is the commit point. No data file is ever overwritten: where a dead
+        attempt, or another master that races with us, left a file of the same name, ours gets a stamp in its name.
+
+        Args:
+            batch: Ticks rise and start after the last published one.
+            files: For each path in `batch.files` the local file.
+
+        Returns:
+            Chain hash of the log file.
+
+        Raises:
+            FencedError: Another master published a batch of this number. Stop; do not retry.
+            GapError: The batch before it is missing.
+            UnavailableError: The outcome is unknown. Retry: publishing is idempotent.
+        """
+        encode_batch(batch)
+        path = paths.log_path(self.name, batch.number)
+        if self.logs.exists(path):
+            return self._published(batch)
+        self._check_place(batch.number)
+        renamed = _create_all(self.logs, [file.file for file in batch.files], files)
+        data = encode_batch(_with_paths(batch, renamed))
+        try:
+            self.logs.create(path, data)
+        except AlreadyExistsError:
+            return self._published(batch)
+        # Had the farm been moved away while we wrote, the batch would be somewhere else.
+        self._check_place(batch.number)
+        return digest(data)
+
+    def _check_place(self, number: int) -> None:
+        """Refuse to publish where the batch before is missing."""
+        if number > 1 and not self.logs.exists(paths.log_path(self.name, number - 1)):
+            raise GapError(
+                f"cannot publish batch {number} of {self.name}: batch {number - 1} is missing",
+                hint="Put it back; or wlc stop SOURCE, then wlc master SOURCE, which starts a new history.",
+                path=self.logs.url,
+            )
+
+    def _published(self, batch: Batch) -> str:
+        """Return the chain hash of the log file that is there if it says what `batch` says."""
+        present, chain = self.read_batch(batch.number)
+        if _without_stamps(present) != _without_stamps(batch):
+            raise FencedError(
+                f"batch {batch.number} of {self.name} was published by another master",
+                hint="Stop this master. Exactly one process may write the database.",
+                path=f"{self.logs.url}/{paths.log_path(self.name, batch.number)}",
+            )
+        return chain
+
+    def fetch(self, file: TableFile | DataFile) -> Path:
+        """Return a local copy of a batch's data file, verified; give it up with `release`.
+
+        Raises:
+            CorruptError: The file is missing or not what its log file says.
+        """
+        return _fetch_verified(self.logs, file.file if isinstance(file, TableFile) else file, "")
+
+    def release(self, file: Path) -> None:
+        """Give up a file from `fetch` or `fetch_snapshot`, so that downloads do not pile up."""
+        self.logs.release(file)
+        self.store.release(file)
+
+    def delete_batch(self, number: int) -> None:
+        """Delete a batch, its log file first: without it, the rest is nothing. Can be repeated."""
+        self.logs.delete(paths.log_path(self.name, number))
+        for entry in self.logs.list(paths.data_folder(self.name, number)):
+            self.logs.delete(entry.path)
+
+    def leftover_numbers(self) -> list[int]:
+        """Return numbers below the newest batch of which only data files are there, rising.
+
+        A deletion that was cut short leaves them. Above the newest batch they may be those of a publication under way.
+        """
+        numbers = self.batch_numbers()
+        entries = self.logs.list(f"{self.name}_") if numbers else []
+        found = {parsed[0] for entry in entries if (parsed := paths.parse_data_path(self.name, entry.path))}
+        return sorted(number for number in found - set(numbers) if number < numbers[-1])
+
+    def log_bytes(self) -> int:
+        """Return the size of all log and data files of the batches."""
+        entries = self.logs.list(f"{self.name}_")
+        return sum(e.bytes for e in entries if _is_batch_file(self.name, e.path))
+
+    # Snapshots
+
+    def snapshot_ticks(self) -> list[int]:
+        """Return the ticks of all snapshots, rising; can be empty."""
+        ticks = (paths.parse_manifest_path(entry.path) for entry in self.store.list(paths.SNAPSHOTS))
+        return sorted(tick for tick in ticks if tick is not None)
+
+    def read_manifest(self, tick: int) -> Manifest:
+        """Read the manifest of the snapshot at `tick`.
+
+        Raises:
+            MissingError: There is no snapshot at that tick.
+            CorruptError: It is damaged or another one's.
+        """
+        path = paths.manifest_path(tick)
+        manifest = decode_manifest(self.store.read(path), self._place(path))
+        if manifest.database != self.name or manifest.position.tick != tick:
+            message = f"{self._place(path)} is of {manifest.database} at {manifest.position}"
+            raise CorruptError(message, path=self._place(path))
+        return manifest
+
+    def publish_snapshot(self, manifest: Manifest, files: Mapping[str, Path]) -> Manifest:
+        """Make a snapshot visible, all or nothing: data files first, the manifest last.
+
+        Args:
+            manifest: Its files are named 0.parquet, 1.parquet … .
+            files: For each path in the manifest the local file.
+
+        Returns:
+            The manifest in the farm. A snapshot at the same position that was there already is as good and stays.
+
+        Raises:
+            FencedError: There is a snapshot at this tick of another history.
+            UnavailableError: The outcome is unknown. Retry.
+        """
+        encode_manifest(manifest)
+        path = paths.manifest_path(manifest.position.tick)
+        if self.store.exists(path):
+            return self._published_snapshot(manifest)
+        folder = paths.snapshot_folder(manifest.position.tick) + "/"
+        renamed = _create_all(self.store, [file for table in manifest.tables for file in table.files], files, folder)
+        tables = tuple(
+            replace(table, files=tuple(replace(file, path=renamed[file.path]) for file in table.files))
+            for table in manifest.tables
+        )
+        manifest = replace(manifest, tables=tables)
+        try:
+            self.store.create(path, encode_manifest(manifest))
+        except AlreadyExistsError:
+            return self._published_snapshot(manifest)
+        return manifest
+
+    def _published_snapshot(self, manifest: Manifest) -> Manifest:
+        present = self.read_manifest(manifest.position.tick)
+        if present.position != manifest.position:
+            raise FencedError(
+                f"there is another snapshot of {self.name} at {present.position}, not at {manifest.position}",
+                hint="Stop this master if another one writes the database.",
+                path=self._place(paths.manifest_path(manifest.position.tick)),
+            )
+        return present
+
+    def fetch_snapshot(self, manifest: Manifest, file: DataFile) -> Path:
+        """Return a local copy of a snapshot's data file, verified; give it up with `release`.
+
+        Raises:
+            CorruptError: The file is missing or not what the manifest says.
+        """
+        return _fetch_verified(self.store, file, paths.snapshot_folder(manifest.position.tick) + "/")
+
+    def delete_snapshot(self, tick: int) -> None:
+        """Delete a snapshot, its manifest first: without it, the rest is nothing. Can be repeated."""
+        self.store.delete(paths.manifest_path(tick))
+        for entry in self.store.list(paths.snapshot_folder(tick) + "/"):
+            self.store.delete(entry.path)
+
+
+def _with_batch(config: Config, batch: Batch) -> Config:
+    times = [transaction.committed for transaction in batch.transactions if transaction.committed]
+    parent = batch.parent or (config.parent if config.history == batch.history else None)
+    write = times[-1] if times else config.write
+    config = replace(config, history=batch.history, tick=batch.last, write=write, parent=parent)
+    return replace(config, batches=batch.number + 1)
+
+
+def _with_snapshot(config: Config, manifest: Manifest) -> Config:
+    position = manifest.position
+    config = replace(config, snapshot=paths.snapshot_folder(position.tick))
+    if position.batch + 1 < config.batches or (position.tick <= config.tick and position.history == config.history):
+        return config
+    # No batch followed the snapshot yet: it is the newest of what is known, and may have begun a new history.
+    write = manifest.clock if position.tick else None
+    parent = config.parent if position.history == config.history else None
+    config = replace(config, history=position.history, tick=position.tick, write=write, parent=parent)
+    return replace(config, batches=position.batch + 1)
+
+
+def _create_all(
+    store: Store, wanted: Sequence[DataFile], files: Mapping[str, Path], folder: str = ""
+) -> dict[str, str]:
+    """Create data files, several at once because each waits for a disk or a network, and return their names."""
+
+    def create(file: DataFile) -> str:
+        return _create_data(store, file, files, folder)
+
+    # What a connection that nobody closed publishes when the program ends cannot start threads any more.
+    if len(wanted) < 2 or not threading.main_thread().is_alive():
+        return {file.path: create(file) for file in wanted}
+    with ThreadPoolExecutor(_UPLOADS) as pool:
+        return {file.path: name for file, name in zip(wanted, pool.map(create, wanted), strict=True)}
+
+
+def _create_data(store: Store, file: DataFile, files: Mapping[str, Path], folder: str = "") -> str:
+    """Create one data file under its plain name, or a stamped one if another file has that, and return the name."""
+    local = files[file.path]
+    if local.stat().st_size != file.bytes:
+        raise InvalidError(f"{local} has {local.stat().st_size} bytes, {file.path} was to have {file.bytes}")
+    for path in (file.path, paths.with_stamp(file.path, file.sha256[:16])):
+        try:
+            store.create(folder + path, local)
+        except AlreadyExistsError:
+            if not _holds(store, folder + path, file):
+                continue
+        return path
+    raise CorruptError(f"{store.url}/{folder}{path} is not what its name says", path=f"{store.url}/{folder}{path}")
+
+
+def _holds(store: Store, path: str, file: DataFile) -> bool:
+    local = store.fetch(path)
+    try:
+        return local.stat().st_size == file.bytes and hash_file(local) == file.sha256
+    finally:
+        store.release(local)
+
+
+def _fetch_verified(store: Store, file: DataFile, folder: str) -> Path:
+    path = folder + paths.check_relative(file.path, store.url)
+    where = f"{store.url}/{path}"
+    try:
+        local = store.fetch(path)
+    except MissingError as error:
+        raise CorruptError(f"data file {where} is missing", path=where) from error
+    if local.stat().st_size != file.bytes or hash_file(local) != file.sha256:
+        store.release(local)
+        raise CorruptError(f"data file {where} is damaged: size or SHA-256 differ from what was published", path=where)
+    return local
+
+
+def _is_batch_file(name: str, path: str) -> bool:
+    return paths.parse_log_path(name, path) is not None or paths.parse_data_path(name, path) is not None
+
+
+def _without_stamps(batch: Batch) -> Batch:
+    return _with_paths(batch, {file.file.path: paths.with_stamp(file.file.path, "") for file in batch.files})
+
+
+def _with_paths(batch: Batch, renamed: Mapping[str, str]) -> Batch:
+    if all(old == new for old, new in renamed.items()):
+        return batch
+    files = tuple(replace(file, file=replace(file.file, path=renamed[file.file.path])) for file in batch.files)
+    return replace(batch, files=files, transactions=tuple(_with_path(t, renamed) for t in batch.transactions))
+
+
+def _with_path(transaction: Transaction, renamed: Mapping[str, str]) -> Transaction:
+    records = tuple(replace(r, path=renamed[r.path]) if type(r) is Change else r for r in transaction.records)
+    return replace(transaction, records=records)

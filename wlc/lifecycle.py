@@ -1,0 +1,358 @@
+"""A DuckDB database as master: beginning, flushing, snapshots, stopping, and what there is to know about it."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wlc.config import STARTED, STOPPED, parse_beat
+from wlc.errors import FarmError, FencedError, GapError, InvalidError
+from wlc.farm import FarmDatabase, open_database
+from wlc.paths import check_database_name
+from wlc.store import MissingError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from datetime import datetime
+
+    from wlc.capture.duckdb.connection import Connection
+    from wlc.capture.duckdb.shared import Shared
+    from wlc.model import Config, Manifest
+    from wlc.publisher import Flushed
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """State of a master, as its farm and, where the source was given, its journal tell it.
+
+    Attributes:
+        state: "started" or "stopped".
+        tick: Last published tick, 0 before the first.
+        clock: Its commit time, None before the first.
+        batches: Number of batches published so far.
+        unpublished: Transactions that wait in the journal; None where only the farm was asked.
+        bypassed: Tables changed without capture, and how that shows; empty where only the farm was asked.
+    """
+
+    name: str
+    state: str
+    tick: int
+    clock: datetime | None
+    beat_s: float
+    batches: int
+    history: str
+    farm: str
+    snapshot: str
+    log_bytes: int
+    unpublished: int | None = None
+    bypassed: Mapping[str, str] | None = None
+
+
+def master(
+    source: str | os.PathLike[str],
+    *,
+    farm: str | None = None,
+    name: str | None = None,
+    logs: str | None = None,
+    beat_s: float = 300,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Status:
+    """Make a DuckDB database a master: its farm folder, `wlc.config`, and a snapshot unless it is empty.
+
+    Args:
+        source: Path of an existing database.
+        farm: URL of the farm; WLC_FARM or `dbfarm` beside the source if omitted.
+        name: Name in the farm; the file's stem if omitted.
+        logs: URL of another place for the log files.
+        beat_s: Longest wait of a committed transaction, seconds; 0 publishes each at once.
+        storage_options: Options of the farm's file system; secrets among them are not remembered.
+
+    Raises:
+        InvalidError: No such database, a bad name or beat, or it is a master already.
+        UnsupportedError: The store ignores preconditions, or a column cannot be replicated.
+    """
+    from wlc.begin import begin, from_anywhere
+
+    path = _existing(source)
+    parse_beat(str(beat_s))
+    with _opened(path) as shared:
+        if shared.is_master:
+            raise InvalidError(
+                f"{path} is a master already, as {shared.state['name']} in {shared.state['farm']}",
+                hint=f"wlc status {path}",
+            )
+        old = shared.state
+        name = check_database_name(old.get("name", path.stem) if name is None else name)
+        url = farm or os.environ.get("WLC_FARM") or old.get("farm") or str(path.parent / "dbfarm")
+        url = from_anywhere(url)
+        database = open_database(name, url, storage_options or _options(old))
+        database.store.probe()
+        begin(shared, database, url, logs, beat_s, storage_options)
+        return _status(database, shared)
+
+
+def connect(
+    source: str | os.PathLike[str], read_only: bool = False, config: dict[str, Any] | None = None
+) -> Connection:
+    """Open a master's database with capture; a drop-in for `duckdb.connect`.
+
+    Raises:
+        InvalidError: No such database, or it has never been a master.
+        UnavailableError: Another process has it open.
+    """
+    from wlc.capture.duckdb.connection import Connection
+    from wlc.capture.duckdb.shared import close_shared
+
+    path = _existing(source)
+    shared = _open_master(path, read_only=read_only, config=config)
+    try:
+        if shared.is_master and not read_only:
+            _attach_publisher(shared)
+            shared.warn_bypassed()
+            shared.start_beating()
+        return Connection(shared, shared.root.cursor())
+    except BaseException:
+        close_shared(shared)
+        raise
+
+
+def flush(source: str | os.PathLike[str]) -> Flushed:
+    """Publish what is journalled, now.
+
+    Raises:
+        FencedError: The farm's database is another master's.
+        UnavailableError: The farm cannot be reached.
+    """
+    from wlc.publisher import publish, settle
+
+    with _master(source) as (shared, database):
+        shared.warn_bypassed()
+        flushed = publish(shared, database)
+        settle(shared, database)
+        return flushed
+
+
+def snapshot(source: str | os.PathLike[str]) -> Manifest:
+    """Take a new snapshot at the current tick; what is journalled is published first.
+
+    Raises:
+        UnsupportedError: Something bypassed the capture, so that no tick describes the database.
+    """
+    from wlc.publisher import take_snapshot
+
+    with _master(source) as (shared, database):
+        shared.refuse_bypassed()
+        return take_snapshot(shared, database)
+
+
+def stop(source: str | os.PathLike[str]) -> Status:
+    """Publish the rest and end the history; later writes are not captured.
+
+    A copy that was fenced off, or whose farm is gone, is stopped without touching the farm: what it has not published
+    stays in it alone.
+    """
+    from wlc.capture.duckdb import journal
+    from wlc.publisher import known
+
+    with _master(source) as (shared, database), shared.publish_lock, shared.commit_lock:
+        try:
+            _end_history(shared, database)
+        except (FencedError, MissingError, GapError) as error:
+            warnings.warn(f"{source} publishes no more, and the farm is left as it is: {error}", stacklevel=2)
+        journal.write_state(shared.root, shared.catalog, {"state": "2"})
+        shared.load()
+        try:
+            return _status(database, shared)
+        except MissingError:
+            return _status(database, shared, replace(known(shared.state), state=STOPPED))
+
+
+def _end_history(shared: Shared, database: FarmDatabase) -> None:
+    from wlc.capture.duckdb.source import count_pending
+    from wlc.publisher import change_config, own, publish, settle
+
+    config = database.config()
+    is_ended = config.history == shared.state["history"] and config.state == STOPPED
+    if is_ended and not count_pending(shared.root, shared.catalog):
+        # We died before the database could note it.
+        return
+    publish(shared, database)
+    settle(shared, database)
+    change_config(database, lambda config: replace(own(config, shared.state), state=STOPPED))
+
+
+def repair(source: str | os.PathLike[str], *, published: str | os.PathLike[str]) -> Flushed:
+    """Publish what bypassed the capture: the difference between the database and its published state.
+
+    Args:
+        source: Path of the master's database.
+        published: A replica of the farm database at its last tick, made by `wlr.replicate`.
+    """
+    from wlc.capture.duckdb import repair as repairing
+    from wlc.publisher import publish
+
+    with _master(source) as (shared, database):
+        publish(shared, database)
+        repairing.journal_difference(shared, Path(published))
+        return publish(shared, database)
+
+
+def status(db: str | os.PathLike[str], farm: str | None = None) -> Status:
+    """State of a master, asked of the source or of the farm."""
+    if _is_source(db):
+        with _opened(_existing(db)) as shared:
+            _require_state(shared, Path(db))
+            return _status(open_database(shared.state["name"], shared.state["farm"], _options(shared.state)), shared)
+    return _status(resolve(db, farm), None)
+
+
+def tick(db: str | os.PathLike[str], farm: str | None = None) -> int:
+    """Last published tick, 0 before the first."""
+    return resolve(db, farm).config().tick
+
+
+def clock(db: str | os.PathLike[str], farm: str | None = None) -> datetime | None:
+    """Commit time of the last published transaction, None before the first."""
+    return resolve(db, farm).config().write
+
+
+def beat(db: str | os.PathLike[str], beat_s: float | None = None, farm: str | None = None) -> float:
+    """Show or set the beat, seconds; masters that are open follow at their next beat."""
+    from wlc.publisher import change_config
+
+    database = resolve(db, farm)
+    if beat_s is None:
+        return database.config().beat_s
+    parse_beat(str(beat_s))
+    if _is_source(db):
+        from wlc.capture.duckdb import journal
+
+        with _opened(Path(db)) as shared:
+            journal.write_state(shared.root, shared.catalog, {"beat_s": str(beat_s)})
+            shared.load()
+    return change_config(database, lambda config: replace(config, beat_s=beat_s)).beat_s
+
+
+def resolve(db: str | os.PathLike[str], farm: str | None = None) -> FarmDatabase:
+    """The farm database that a name, a URL or a source stands for.
+
+    Raises:
+        InvalidError: A source that has never been a master, or a bare name without a farm.
+    """
+    if not _is_source(db):
+        return open_database(os.fspath(db), farm)
+    path = Path(db)
+    try:
+        with _opened(path) as shared:
+            state = dict(_require_state(shared, path))
+    except FarmError as error:
+        beside = path.parent / "dbfarm" / path.stem
+        if error.exit_code != 75 or not (beside / "wlc.config").exists():
+            raise
+        # The source is in use; its farm at the default place can be asked all the same.
+        return open_database(str(beside))
+    return open_database(state["name"], farm or state["farm"], _options(state))
+
+
+def _is_source(db: str | os.PathLike[str]) -> bool:
+    text = os.fspath(db)
+    return "://" not in text and Path(text).is_file()
+
+
+def _existing(source: str | os.PathLike[str]) -> Path:
+    path = Path(source)
+    if not path.exists():
+        raise InvalidError(
+            f"there is no database {path}", hint=f"create it with DuckDB first, then: wlc master {path}", path=str(path)
+        )
+    if path.is_dir():
+        raise InvalidError(f"{path} is a folder, not a DuckDB database", path=str(path))
+    return path
+
+
+@contextmanager
+def _opened(path: Path, *, read_only: bool = False) -> Iterator[Shared]:
+    from wlc.capture.duckdb.shared import close_shared, open_shared
+
+    shared = open_shared(str(path), read_only=read_only)
+    try:
+        yield shared
+    finally:
+        close_shared(shared)
+
+
+def _open_master(path: Path, *, read_only: bool, config: dict[str, Any] | None) -> Shared:
+    from wlc.capture.duckdb import probe
+    from wlc.capture.duckdb.shared import close_shared, open_shared
+
+    shared = open_shared(str(path), read_only=read_only, config=config)
+    try:
+        _require_state(shared, path)
+        probe.check()
+    except BaseException:
+        close_shared(shared)
+        raise
+    return shared
+
+
+@contextmanager
+def _master(source: str | os.PathLike[str]) -> Iterator[tuple[Shared, FarmDatabase]]:
+    path = _existing(source)
+    with _opened(path) as shared:
+        _require_state(shared, path)
+        if not shared.is_master:
+            raise InvalidError(f"{path} was stopped", hint=f"wlc master {path} starts a new history", path=str(path))
+        yield shared, _attach_publisher(shared)
+
+
+def _require_state(shared: Shared, path: Path) -> dict[str, str]:
+    if not shared.state:
+        raise InvalidError(f"{path} is not a master", hint=f"wlc master {path}", path=str(path))
+    return shared.state
+
+
+def _attach_publisher(shared: Shared) -> FarmDatabase:
+    """Tell the connections of this process how to publish."""
+    from wlc.publisher import publish
+
+    state = shared.state
+    database = open_database(state["name"], state["farm"], _options(state))
+    if shared.publish is None:
+        shared.publish = lambda: publish(shared, database)
+    return database
+
+
+def _options(state: Mapping[str, str]) -> dict[str, Any]:
+    options: dict[str, Any] = json.loads(state.get("options") or "{}")
+    return options
+
+
+def _status(database: FarmDatabase, shared: Shared | None, config: Config | None = None) -> Status:
+    config = config or database.config()
+    unpublished, bypassed = None, None
+    if shared is not None:
+        from wlc.capture.duckdb import source as journalled
+
+        with shared.reading() as connection:
+            unpublished = journalled.count_pending(connection, shared.catalog)
+            found = journalled.bypassed(connection, shared.catalog) if shared.is_master else {}
+        bypassed = {str(name): problem for name, problem in found.items()}
+    return Status(
+        config.name,
+        "started" if config.state == STARTED else "stopped",
+        config.tick,
+        config.write,
+        config.beat_s,
+        config.batches - 1,
+        config.history,
+        database.url,
+        config.snapshot,
+        database.log_bytes(),
+        unpublished,
+        bypassed,
+    )

@@ -1,0 +1,267 @@
+"""Values of the domain: what a transaction changed, what a batch holds, where a replica stands.
+
+Everything here is immutable and free of I/O. Times are aware `datetime`s in UTC with microseconds.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+FORMAT_VERSION = 1
+_TAKEN = re.compile(r"_+(tick|weight)", re.IGNORECASE)
+
+
+def quote(identifier: str) -> str:
+    """Quote one SQL identifier, for any name DuckDB or PostgreSQL accepts."""
+    return '"' + identifier.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """Quote one SQL string literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def file_column(name: str) -> str:
+    """Name of a table's column in data files, where `_tick` and `_weight` are taken: `_tick` becomes `__tick`."""
+    return "_" + name if _TAKEN.fullmatch(name) else name
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Name:
+    """A schema-qualified name of a table, sequence, view or other object of one database."""
+
+    schema: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+    @property
+    def sql(self) -> str:
+        """The name as SQL text, both parts quoted."""
+        return f"{quote(self.schema)}.{quote(self.name)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column as the source declares it; `type`, `default` and `generated` are source SQL text."""
+
+    name: str
+    type: str
+    nullable: bool = True
+    default: str | None = None
+    generated: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Columns and primary key of a table at one moment; generated columns are listed and not stored."""
+
+    columns: tuple[Column, ...]
+    primary_key: tuple[str, ...] = ()
+
+    @property
+    def stored(self) -> tuple[Column, ...]:
+        """The columns whose values data files carry, in declared order."""
+        return tuple(column for column in self.columns if column.generated is None)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a transaction was first committed."""
+
+    history: str
+    tick: int
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a copy has come: `tick` of `history`, inside batch number `batch` whose log file hashes to `chain`.
+
+    The start of a history that nothing was published to is tick 0, batch 0, chain "".
+    """
+
+    history: str
+    tick: int
+    batch: int = 0
+    chain: str = ""
+
+    def __str__(self) -> str:
+        return f"tick {self.tick} of history {self.history}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ddl:
+    """One statement that changed the schema.
+
+    `search_path` is the schema that unqualified names resolve to; `layout` is that of the table after the statement,
+    None for anything but a table that exists afterwards.
+    """
+
+    kind: str
+    object: Name
+    statement: str
+    search_path: str = "main"
+    dialect: str = "duckdb"
+    layout: Layout | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Rows of one table that a transaction added and removed; they lie in data file `path` under its tick."""
+
+    table: Name
+    path: str
+    added: int
+    removed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """All rows of a table were removed."""
+
+    table: Name
+    removed: int
+
+
+@dataclass(frozen=True, slots=True)
+class SequencePosition:
+    """The last value a sequence gave out when the transaction committed."""
+
+    sequence: Name
+    value: int
+
+
+Record = Ddl | Change | Clear | SequencePosition
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """One transaction in commit order; `records` are in the order in which they took effect.
+
+    `committed` is None for a transaction that was rolled back: it has no records and is kept for the DBA.
+    """
+
+    tick: int
+    user: str
+    started: datetime
+    committed: datetime | None
+    records: tuple[Record, ...] = ()
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A Parquet file of a batch or a snapshot; `path` is relative to the log file's or the manifest's folder."""
+
+    path: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A data file of a batch with what is needed to read it: its table and the layout its rows have."""
+
+    file: DataFile
+    table: Name
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One immutable log file: consecutive transactions of one history.
+
+    Attributes:
+        previous: SHA-256 of the log file before this one, "" for the first.
+        catalog: Name of the master's database inside its engine; DDL text may qualify names with it.
+        parent: The (history, tick) this history grew from; only where a new history follows an old one.
+        files: Every data file of the batch, in the order of their numbers.
+        vector: Per history the last tick contained after this batch.
+        digests: Per table name a content digest after the batch, or None where the master keeps none.
+    """
+
+    database: str
+    number: int
+    history: str
+    first: int
+    last: int
+    previous: str
+    catalog: str
+    transactions: tuple[Transaction, ...]
+    files: tuple[TableFile, ...] = ()
+    vector: Mapping[str, int] = field(default_factory=dict)
+    parent: Origin | None = None
+    digests: Mapping[str, str] | None = None
+    format: int = FORMAT_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What `wlc.config` says: MonetDB's keys first, then ours.
+
+    Attributes:
+        snapshot: Folder of the newest snapshot relative to the database's folder, or "".
+        logs: URL of the log directory.
+        state: 1 started, 2 stopped.
+        batches: Number that the next batch gets.
+        beat_s: Longest wait of a committed transaction, seconds.
+        write: Commit time of the last recorded transaction, None before the first.
+        name: Name of the database in the farm.
+        history: Id of the current history.
+        tick: Last published tick.
+        parent: The (history, tick) the current history grew from, or None.
+    """
+
+    snapshot: str
+    logs: str
+    state: int
+    batches: int
+    beat_s: float
+    write: datetime | None
+    name: str
+    history: str
+    tick: int
+    parent: Origin | None = None
+    format: int = FORMAT_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTable:
+    """One table of a snapshot; its rows are the union of `files` and may be none."""
+
+    table: Name
+    layout: Layout
+    files: tuple[DataFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A full copy of a database at one position.
+
+    Attributes:
+        position: Where the log goes on: the next transaction has a greater tick.
+        clock: Commit time of the transaction at `position`, or when the copy was taken if there is none.
+        catalog: Name of the master's database inside its engine.
+        schema: Statements in an order in which they run on an empty database, before rows are loaded.
+        schema_after: Statements to run once rows are loaded (indexes and the like).
+        sequences: Positions to set after loading.
+    """
+
+    database: str
+    position: Position
+    clock: datetime
+    catalog: str
+    schema: tuple[Ddl, ...]
+    schema_after: tuple[Ddl, ...]
+    tables: tuple[SnapshotTable, ...]
+    sequences: tuple[SequencePosition, ...] = ()
+    vector: Mapping[str, int] = field(default_factory=dict)
+    format: int = FORMAT_VERSION

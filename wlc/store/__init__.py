@@ -1,0 +1,65 @@
+"""Stores: where a farm lies. Local directories, memory and S3 behind one contract."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from wlc.errors import InvalidError
+from wlc.store.contract import AlreadyExistsError, ConflictError, Entry, MissingError, Store
+from wlc.store.local import LocalStore
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "AlreadyExistsError",
+    "ConflictError",
+    "Entry",
+    "MissingError",
+    "Store",
+    "join_url",
+    "open_store",
+]
+
+
+def open_store(url: str, storage_options: Mapping[str, Any] | None = None) -> Store:
+    """Open the store at `url`; nothing is read or written yet.
+
+    Args:
+        url: A path, or a URL with scheme file, memory or s3.
+        storage_options: For S3, what `s3fs.S3FileSystem` takes; the usual AWS environment variables work without.
+
+    Raises:
+        InvalidError: The URL is not one of these, or holds credentials.
+    """
+    if not url or "\0" in url or "\n" in url:
+        raise InvalidError(f"{url!r} is not a farm URL", hint="Give a directory or s3://bucket/folder.")
+    scheme = url.partition("://")[0].lower() if "://" in url else ""
+    if scheme in ("", "file"):
+        text = unquote(urlsplit(url).path) if scheme else url
+        return LocalStore(Path(text).expanduser().absolute())
+    location = url.partition("://")[2].strip("/")
+    if scheme == "memory":
+        from wlc.store.memory import MemoryStore
+
+        return MemoryStore(f"memory://{location}")
+    if scheme == "s3":
+        if "@" in location.partition("/")[0]:
+            raise InvalidError(
+                "an S3 URL must not hold credentials",
+                hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile.",
+            )
+        # s3fs takes half a second to import; only who uses S3 pays for it.
+        from wlc.store.s3 import S3Store
+
+        return S3Store(location, dict(storage_options or {}))
+    raise InvalidError(f"cannot use a store with scheme {scheme!r}", hint="Use a directory, s3:// or memory://.")
+
+
+def join_url(base: str, relative: str) -> str:
+    """Return `relative` below `base`, or itself if it is a URL or an absolute path."""
+    if "://" in relative or relative.startswith(("/", "~")):
+        return relative
+    return f"{base.rstrip('/')}/{relative}" if relative else base

@@ -1,0 +1,69 @@
+"""Triggers that keep everybody but the replay from writing to replicated tables.
+
+A replica that was written to is not a copy any more, and nobody would notice until a change does not fit. DuckDB has no
+permissions, so every replicated table gets a trigger for each kind of statement, which fails the statement unless
+`wlr.guard` holds a row, put there by the replica's owner.
+
+The replay takes the triggers off the tables that it writes to and puts them on again, all in the transaction of the
+step. That costs a millisecond. Leaving them on would double the time of a large DELETE, although they look at no row;
+and ALTER TABLE refuses some changes while there are triggers.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from wlc.model import Name, literal, quote
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    import duckdb
+
+PREFIX = "wlr_guard_"
+_KINDS = ("insert", "update", "delete")
+
+
+def put_on(connection: duckdb.DuckDBPyConnection, catalog: str, tables: Collection[Name]) -> None:
+    """Guard those of the tables that are not guarded yet."""
+    for name in sorted(set(tables) - _guarded(connection, catalog)):
+        for kind in _KINDS:
+            _create(connection, catalog, name, kind)
+
+
+def _create(connection: duckdb.DuckDBPyConnection, catalog: str, name: Name, kind: str) -> None:
+    # The table is not qualified with the database's name, which depends on how the file is opened; but a database that
+    # is called like the schema makes its name ambiguous.
+    lock = "wlr.wlr.guard" if catalog.lower() == "wlr" else "wlr.guard"
+    message = literal(f"table {name} is replicated and not to be written to; wlr.unlock() allows it")
+    connection.execute(
+        f"CREATE TRIGGER {PREFIX}{kind} AFTER {kind.upper()} ON {quote(catalog)}.{name.sql} FOR EACH STATEMENT"
+        f" INSERT INTO {lock} SELECT error({message}) WHERE NOT EXISTS (FROM {lock})"
+    )
+
+
+@contextmanager
+def off_for_update(connection: duckdb.DuckDBPyConnection, catalog: str, name: Name) -> Iterator[None]:
+    """Let an UPDATE keep rows in place: under a trigger DuckDB deletes and inserts them, which references forbid."""
+    if is_guarded := name in _guarded(connection, catalog):
+        connection.execute(f"DROP TRIGGER {PREFIX}update ON {quote(catalog)}.{name.sql}")
+    yield
+    if is_guarded:
+        _create(connection, catalog, name, "update")
+
+
+def take_off(connection: duckdb.DuckDBPyConnection, catalog: str, tables: Collection[Name]) -> None:
+    """Remove the guards of tables until the caller's transaction puts them on again."""
+    for name in sorted(tables):
+        for kind in _KINDS:
+            connection.execute(f"DROP TRIGGER IF EXISTS {PREFIX}{kind} ON {quote(catalog)}.{name.sql}")
+
+
+def _guarded(connection: duckdb.DuckDBPyConnection, catalog: str) -> set[Name]:
+    rows = connection.execute(
+        "SELECT schema_name, table_name FROM duckdb_triggers() WHERE database_name = ? AND starts_with(trigger_name, ?)"
+        " GROUP BY ALL HAVING count(*) = 3",
+        [catalog, PREFIX],
+    ).fetchall()
+    return {Name(*row) for row in rows}

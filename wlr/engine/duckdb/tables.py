@@ -1,0 +1,64 @@
+"""What must be known of a target's tables to write to them: keys, references, order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from wlc import catalog as catalogs
+from wlc.model import Name, quote
+from wlr.fold import TargetTable
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from wlc.model import Layout
+
+_REFERENCES_ITSELF = """
+    SELECT schema_name, table_name, constraint_column_names, referenced_column_names FROM duckdb_constraints()
+    WHERE database_name = ? AND constraint_type = 'FOREIGN KEY' AND table_name = referenced_table
+"""
+_COLLATED = "SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = ? AND sql ILIKE '%COLLATE%'"
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """A target's tables as its catalog describes them at one moment.
+
+    Attributes:
+        order: All user tables, every one after those it refers to.
+        parents: For each table with foreign keys those that they refer to.
+    """
+
+    catalog: str
+    order: tuple[Name, ...]
+    parents: dict[Name, frozenset[Name]]
+    collated: frozenset[Name]
+    references_itself: dict[Name, tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = field(default_factory=dict)
+
+    def describe(self, name: Name, layout: Layout) -> TargetTable:
+        """Describe a table whose rows have a layout."""
+        return TargetTable(
+            name,
+            f"{quote(self.catalog)}.{name.sql}",
+            layout,
+            is_collated=name in self.collated,
+            is_referenced=any(name in parents for parents in self.parents.values()),
+            references_itself=self.references_itself.get(name, ()),
+            has_rowid=all(column.name.lower() != "rowid" for column in layout.columns),
+        )
+
+
+def read_tables(connection: duckdb.DuckDBPyConnection, catalog: str) -> Tables:
+    """Read what the catalog says now."""
+    itself: dict[Name, tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = {}
+    for schema, table, columns, referred in connection.execute(_REFERENCES_ITSELF, [catalog]).fetchall():
+        name = Name(schema, table)
+        itself[name] = (*itself.get(name, ()), (tuple(columns), tuple(referred)))
+    return Tables(
+        catalog,
+        tuple(catalogs.load_order(connection, catalog)),
+        catalogs.foreign_keys(connection, catalog),
+        frozenset(Name(*row) for row in connection.execute(_COLLATED, [catalog]).fetchall()),
+        itself,
+    )

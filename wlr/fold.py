@@ -1,0 +1,301 @@
+"""The SQL that folds changes into one net change and applies it, for targets that speak DuckDB's SQL.
+
+Row images carry weights, so folding is adding: images that add up to nothing were undone inside the range, what is left
+with a negative weight has to be in the target and go, what is left with a positive one has to come. This needs no order
+and no key. (Picking the first -1 and the last +1 image of each key costs the same, and is wrong where a transaction
+holds a pair of images that cancels.)
+
+Adding up is only right if equal means identical, which SQL's `=` does not say: -0.0 = 0.0, and texts under a collation.
+Images are therefore compared in their storage types, where intervals, zoned times and the like are text, and with the
+sign of floats beside them.
+
+Everything here builds text and touches nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wlc.model import Column, Name, file_column, literal, quote
+from wlc.types import load_sql, storage_type, store_sql
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wlc.model import Layout
+
+WEIGHT = "_weight"
+# Data files call no column of a table `_tick`, and a net change has no ticks, so the name is free for what is said of
+# an image: that the other image of its key is there, too, so that the row stays and takes other values; or its number.
+STAYS = NUMBER = "_tick"
+# Key columns of these types are identical if they are equal, so that an image need not be compared by them again.
+_KEY_SAYS_ALL = frozenset({"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "VARCHAR", "DATE", "TIMESTAMP", "UUID"})
+# Column types with values that are equal and not identical.
+_ELIDED = frozenset({"FLOAT", "DOUBLE", "INTERVAL", "TIME WITH TIME ZONE"})
+_FLOAT = re.compile(r"(?:FLOAT|REAL|DOUBLE)")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Local files of one layout and the ticks that count in them, `first` and `last` included."""
+
+    files: tuple[str, ...]
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTable:
+    """A table of the target and what is special about it.
+
+    Attributes:
+        sql: Its full name as SQL text.
+        is_collated: Some column may have a collation, so that texts are compared as bytes.
+        is_referenced: Foreign keys refer to it, so that a row whose key stays must stay.
+        references_itself: (columns, referred columns) of its foreign keys to itself.
+        has_rowid: False where a column called rowid hides DuckDB's.
+    """
+
+    name: Name
+    sql: str
+    layout: Layout
+    is_collated: bool = False
+    is_referenced: bool = False
+    references_itself: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()
+    has_rowid: bool = True
+
+    @property
+    def key(self) -> tuple[Column, ...]:
+        """The columns of its primary key; empty if it has none."""
+        by_name = {column.name: column for column in self.layout.columns}
+        return tuple(by_name[name] for name in self.layout.primary_key)
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether a row whose key stays is updated in place instead of deleted and inserted."""
+        return self.is_referenced and bool(self.key)
+
+
+# Folding -------------------------------------------------------------------------------------------------------------
+
+
+def raw_sql(layout: Layout, sources: Sequence[Source]) -> str:
+    """Select all row images as they lie in the files: columns in storage types, and the weight."""
+    columns = ", ".join([*(quote(file_column(column.name)) for column in layout.stored), WEIGHT])
+    return " UNION ALL ".join(
+        f"SELECT {columns} FROM read_parquet([{', '.join(map(literal, source.files))}], hive_partitioning = false)"
+        f" WHERE _tick BETWEEN {source.first} AND {source.last}"
+        for source in sources
+    )
+
+
+def net_sql(table: TargetTable, sources: Sequence[Source]) -> str:
+    """Select the net change: images whose weights do not add up to nothing, with the sum as their weight."""
+    columns = [quote(file_column(column.name)) for column in table.layout.stored]
+    told_apart = (_told_apart(c, quote(file_column(c.name))) for c in table.layout.stored)
+    net = (
+        f"SELECT {', '.join(columns)}, CAST(sum({WEIGHT}) AS BIGINT) AS {WEIGHT}"
+        f" FROM ({raw_sql(table.layout, sources)})"
+        f" GROUP BY {', '.join([*columns, *filter(None, told_apart)])} HAVING sum({WEIGHT}) <> 0"
+    )
+    if not table.keeps_rows:
+        return net
+    keys = ", ".join(quote(file_column(column.name)) for column in table.key)
+    stays = f"count(*) FILTER ({WEIGHT} < 0) OVER k > 0 AND count(*) FILTER ({WEIGHT} > 0) OVER k > 0"
+    stays += "".join(f" AND NOT ({_is_elided(column)})" for column in outside_key(table) if column.type in _ELIDED)
+    return f"SELECT *, {stays} AS {STAYS} FROM ({net}) WINDOW k AS (PARTITION BY {keys})"
+
+
+def _is_elided(column: Column) -> str:
+    """Say of both images of a key that an UPDATE would leave the column as it was: DuckDB skips equal values."""
+    stored = quote(file_column(column.name))
+    value, exact = load_sql(column, stored), stored
+    if told_apart := _told_apart(column, stored):
+        exact = f"CAST({told_apart} AS TINYINT)"
+    return (
+        f"min({value}) OVER k IS NOT DISTINCT FROM max({value}) OVER k"
+        f" AND min({exact}) OVER k IS DISTINCT FROM max({exact}) OVER k"
+    )
+
+
+def _told_apart(column: Column, stored: str) -> str:
+    """Return what tells values of a storage type apart that SQL takes for equal, "" where SQL is exact."""
+    storage = storage_type(column.type)
+    if _FLOAT.fullmatch(storage):
+        return f"signbit({stored})"
+    return f"CAST({stored} AS VARCHAR)" if _FLOAT.search(storage) else ""
+
+
+# Applying: `t` is the target's row, `n` an image ----------------------------------------------------------------------
+
+
+def delete_keyed_sql(table: TargetTable, net: str) -> str:
+    """Delete the rows of a keyed table whose image, key and all, has a negative weight."""
+    match = f"{_same_key(table, 'n')} AND {_same_image(table, 'n')}"
+    return f"DELETE FROM {table.sql} AS t USING {_gone(table, net)} AS n WHERE {match}"
+
+
+def delete_bag_sql(table: TargetTable, net: str) -> str:
+    """Delete as many copies of each image as its negative weight says, and no more."""
+    return (
+        f"DELETE FROM {table.sql} WHERE rowid IN (SELECT r FROM (SELECT t.rowid AS r, n.{WEIGHT} AS w,"
+        f" row_number() OVER (PARTITION BY n.{NUMBER}) AS copy FROM {table.sql} AS t"
+        f" JOIN {_numbered(net)} AS n ON {_same_image(table, 'n')}) WHERE copy <= -w)"
+    )
+
+
+def copies_left_sql(table: TargetTable, net: str) -> str:
+    """Select images to remove, each weighted with the copies that the target keeps; negative if it has too few.
+
+    For tables whose rows cannot be told by `rowid`: all copies are deleted, and those left inserted again.
+    """
+    columns = ", ".join(f"n.{quote(file_column(column.name))}" for column in table.layout.stored)
+    return (
+        f"SELECT {columns}, n.{WEIGHT} + count(t.there) AS {WEIGHT} FROM {_numbered(net)} AS n"
+        f" LEFT JOIN (SELECT *, true AS there FROM {table.sql}) AS t ON {_same_image(table, 'n')}"
+        f" GROUP BY {columns}, n.{NUMBER}, n.{WEIGHT}"
+    )
+
+
+def delete_equal_sql(table: TargetTable, net: str) -> str:
+    """Delete every row that is identical to an image to remove, however many copies there are."""
+    return f"DELETE FROM {table.sql} AS t USING {_gone(table, net)} AS n WHERE {_same_image(table, 'n')}"
+
+
+def changed_columns_sql(table: TargetTable, net: str) -> str:
+    """Select one row that says, for every column of `outside_key`, whether some row that stays changes it."""
+    flags = []
+    for column in outside_key(table):
+        old, new = _stored(column, "o"), _stored(column, "n")
+        different = f"{old} IS DISTINCT FROM {new}"
+        if told_apart := _told_apart(column, old):
+            different += f" OR {told_apart} IS DISTINCT FROM {_told_apart(column, new)}"
+        flags.append(f"coalesce(bool_or({different}), false)")
+    return f"SELECT {', '.join(flags)} FROM {_old_and_new(net)} WHERE {_same_stored_key(table)}"
+
+
+def update_sql(table: TargetTable, net: str, changed: Sequence[Column]) -> str:
+    """Give rows that stay their new values; foreign keys that refer to them see nothing."""
+    values = ", ".join(f"{quote(column.name)} = {_loaded(column, 'n')}" for column in changed)
+    match = f"{_same_stored_key(table)} AND {_same_key(table, 'o')} AND {_same_image(table, 'o')}"
+    return f"UPDATE {table.sql} AS t SET {values} FROM {_old_and_new(net)} WHERE {match}"
+
+
+def outside_key(table: TargetTable) -> list[Column]:
+    """Stored columns that are not part of the primary key, in declared order."""
+    return [column for column in table.layout.stored if column.name not in table.layout.primary_key]
+
+
+def insert_sql(table: TargetTable, source: str, *, copies: bool = False, where: str = "true") -> str:
+    """Insert images with a positive weight.
+
+    Args:
+        table: Where.
+        source: A table, or a query in parentheses.
+        copies: Insert an image as many times as its weight says instead of once.
+        where: A condition on images `n`.
+    """
+    values = ", ".join(_loaded(column, "n") for column in table.layout.stored)
+    once = f"{_insert_into(table)} SELECT {values} FROM {source} AS n WHERE n.{WEIGHT} > 0 AND {where}"
+    if not copies:
+        return once
+    return f"{once} UNION ALL SELECT {values} FROM {source} AS n, range(1, n.{WEIGHT}) WHERE n.{WEIGHT} > 1 AND {where}"
+
+
+def insert_new_sql(table: TargetTable, net: str) -> str:
+    """Insert what a net change adds, but not the new images of rows that stay."""
+    where = f"NOT n.{STAYS}" if table.keeps_rows else "true"
+    return insert_sql(table, net, copies=not table.key, where=where)
+
+
+def rows_sql(layout: Layout, files: Sequence[str]) -> str:
+    """Select all rows of a snapshot's files as images that are added."""
+    columns = ", ".join(quote(file_column(column.name)) for column in layout.stored)
+    listed = ", ".join(map(literal, files))
+    return f"SELECT {columns}, 1 AS {WEIGHT} FROM read_parquet([{listed}], hive_partitioning = false)"
+
+
+def ready_condition(table: TargetTable) -> str:
+    """Say of an image `n` that the rows of its own table that it refers to are there; none refers to itself."""
+    columns = {column.name: column for column in table.layout.stored}
+    conditions = []
+    for referring, referred in table.references_itself:
+        pairs = [(columns[a], columns[b]) for a, b in zip(referring, referred, strict=True)]
+        is_none = " OR ".join(f"{_stored(a, 'n')} IS NULL" for a, _ in pairs)
+        is_there = " AND ".join(f"p.{quote(b.name)} = {_loaded(a, 'n')}" for a, b in pairs)
+        conditions.append(f"({is_none} OR EXISTS (SELECT 1 FROM {table.sql} AS p WHERE {is_there}))")
+    return " AND ".join(conditions) or "true"
+
+
+def missing_sql(table: TargetTable, net: str) -> str:
+    """Select as text the key, or whole image, of one image to remove that is not in the target; may give no row."""
+    shown = " || ', ' || ".join(
+        f"{literal(column.name + ' = ')} || coalesce(CAST({_stored(column, 'n')} AS VARCHAR), 'NULL')"
+        for column in table.key or table.layout.stored
+    )
+    match = f"{_same_key(table, 'n')} AND {_same_image(table, 'n')}" if table.key else _same_image(table, "n")
+    return (
+        f"SELECT {shown} FROM (SELECT * FROM {net} WHERE {WEIGHT} < 0) AS n WHERE -n.{WEIGHT} >"
+        f" (SELECT count(*) FROM {table.sql} AS t WHERE {match}) ORDER BY ALL LIMIT 1"
+    )
+
+
+# Parts of statements -------------------------------------------------------------------------------------------------
+
+
+def _insert_into(table: TargetTable) -> str:
+    return f"INSERT INTO {table.sql} ({', '.join(quote(column.name) for column in table.layout.stored)})"
+
+
+def _gone(table: TargetTable, net: str) -> str:
+    """The images of rows that do not stay."""
+    stays = f" AND NOT {STAYS}" if table.keeps_rows else ""
+    return f"(SELECT * FROM {net} WHERE {WEIGHT} < 0{stays})"
+
+
+def _numbered(net: str) -> str:
+    return f"(SELECT *, row_number() OVER () AS {NUMBER} FROM {net} WHERE {WEIGHT} < 0)"
+
+
+def _old_and_new(net: str) -> str:
+    """Both images of rows that stay."""
+    old, new = (f"(SELECT * FROM {net} WHERE {STAYS} AND {WEIGHT} {sign} 0)" for sign in "<>")
+    return f"{old} AS o, {new} AS n"
+
+
+def _same_key(table: TargetTable, alias: str) -> str:
+    """Join by key in the key's own types, which is what indexes and zone maps of the target know."""
+    tests = (f"{_target_value(table, column)} = {_loaded(column, alias)}" for column in table.key)
+    return " AND ".join(tests)
+
+
+def _same_stored_key(table: TargetTable) -> str:
+    return " AND ".join(f"{_stored(column, 'o')} = {_stored(column, 'n')}" for column in table.key)
+
+
+def _same_image(table: TargetTable, alias: str) -> str:
+    """Compare all columns in storage types, where equal is identical but for the sign of zero."""
+    tests = []
+    for column in table.layout.stored:
+        if column.name in table.layout.primary_key and column.type in _KEY_SAYS_ALL:
+            continue
+        here, there = store_sql(column, _target_value(table, column)), _stored(column, alias)
+        tests.append(f"{here} IS NOT DISTINCT FROM {there}")
+        if told_apart := _told_apart(column, here):
+            tests.append(f"{told_apart} IS NOT DISTINCT FROM {_told_apart(column, there)}")
+    return " AND ".join(tests) or "true"
+
+
+def _target_value(table: TargetTable, column: Column) -> str:
+    value = f"t.{quote(column.name)}"
+    return f'({value} COLLATE "binary")' if table.is_collated and column.type == "VARCHAR" else value
+
+
+def _stored(column: Column, alias: str) -> str:
+    return f"{alias}.{quote(file_column(column.name))}"
+
+
+def _loaded(column: Column, alias: str) -> str:
+    return load_sql(column, _stored(column, alias))

@@ -1,0 +1,346 @@
+"""What a replay has to do, decided without doing it: in which steps to go, and what each of them does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from wlc.clock import format_time
+from wlc.errors import CorruptError
+from wlc.model import Change, Clear, Ddl, Name, Position, SequencePosition, TableFile, Transaction
+from wlr import bounds
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from wlc.model import Batch
+
+# A step holds the net change of its rows on disk or in memory and all of them in one target transaction; more rows
+# fold better, fewer are lost when a step has to be cut in halves.
+STEP_ROWS = 5_000_000
+STEP_FILES = 256
+STEP_TRANSACTIONS = 250_000
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where to stop: after `tick`, or before the first transaction committed later than `until`; else at the end."""
+
+    tick: int | None = None
+    until: datetime | None = None
+
+    def includes(self, transaction: Transaction) -> bool:
+        """Say whether the replica is to hold the transaction, given that it holds all before it."""
+        if self.tick is not None:
+            return transaction.tick <= self.tick
+        return self.until is None or transaction.committed is None or transaction.committed <= self.until
+
+    def __str__(self) -> str:
+        if self.tick is not None:
+            return f"tick {self.tick}"
+        return "the end" if self.until is None else format_time(self.until)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Rows of a data file whose tick is from `first` to `last`, both included."""
+
+    file: TableFile
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """What a run of transactions did to one table.
+
+    Attributes:
+        reads: Where the row images lie that count, in commit order.
+        added: Number of +1 images in `reads`; `removed`: number of -1 images.
+        cleared: Rows the table must have at the start because all of them were removed; None where they stay.
+    """
+
+    table: Name
+    reads: tuple[Read, ...]
+    added: int
+    removed: int
+    cleared: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Changes of many transactions that can be applied as one net change, in any order of the rows."""
+
+    changes: tuple[TableChange, ...]
+    sequences: tuple[SequencePosition, ...] = ()
+
+
+Action = Fold | Ddl
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Transactions after the mark before, up to tick `last`, come from this batch, which may go on to `batch_last`."""
+
+    last: int
+    history: str
+    batch: int
+    chain: str
+    batch_last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Transactions that are applied in one target transaction, together with the position behind them.
+
+    Attributes:
+        transactions: In commit order; those rolled back or accepted among them do nothing.
+        files: Of the batches the transactions come from, by path.
+        marks: The batches the transactions come from, in order.
+        catalog: Name that DDL text of the step gives the database.
+        skipped: Ticks of accepted transactions among `transactions`.
+    """
+
+    transactions: tuple[Transaction, ...]
+    files: dict[str, TableFile]
+    marks: tuple[Mark, ...]
+    catalog: str
+    skipped: frozenset[int] = frozenset()
+
+    @property
+    def first(self) -> int:
+        """Tick of the first transaction."""
+        return self.transactions[0].tick
+
+    @property
+    def last(self) -> int:
+        """Tick of the last transaction."""
+        return self.transactions[-1].tick
+
+    @property
+    def mark(self) -> Mark:
+        """The batch that the last transaction comes from."""
+        return next(mark for mark in self.marks if mark.last >= self.last)
+
+    @property
+    def position(self) -> Position:
+        """Where the replica stands afterwards."""
+        return Position(self.mark.history, self.last, self.mark.batch, self.mark.chain)
+
+    @property
+    def clock(self) -> datetime | None:
+        """Commit time of the last transaction that was committed, None if none was."""
+        return next((t.committed for t in reversed(self.transactions) if t.committed is not None), None)
+
+    @property
+    def applied(self) -> tuple[Transaction, ...]:
+        """The transactions that count: committed ones that were not accepted."""
+        return tuple(t for t in self.transactions if t.committed is not None and t.tick not in self.skipped)
+
+    @property
+    def rows(self) -> int:
+        """Row images in all of its changes."""
+        return sum(map(count_rows, self.applied))
+
+    def actions(self) -> tuple[Action, ...]:
+        """What to do, in this order: DDL as recorded, everything between two DDL statements folded."""
+        return _actions(self.applied, self.files)
+
+    def halves(self) -> tuple[Step, Step]:
+        """Cut the step of two or more transactions into two that are half as long."""
+        middle = len(self.transactions) // 2
+        first, second = self.transactions[:middle], self.transactions[middle:]
+        return replace(self, transactions=first), replace(self, transactions=second)
+
+    def parts(self, parents: Mapping[Name, Collection[Name]]) -> tuple[Step, ...]:
+        """Cut a step that breaks a foreign key before every transaction that deletes from a table after its child.
+
+        Engines that still see a child row that was deleted in the same transaction cannot remove both in one step.
+        If that gives no cut, the step is cut in halves.
+
+        Args:
+            parents: For each table those that its foreign keys refer to.
+        """
+        parts: list[list[Transaction]] = [[]]
+        referred: set[Name] = set()
+        for transaction in self.transactions:
+            changes = [record for record in transaction.records if isinstance(record, Change | Clear)]
+            removing = {record.table for record in changes if record.removed > getattr(record, "added", 0)}
+            if removing & referred and parts[-1]:
+                parts.append([])
+                referred = set()
+            parts[-1].append(transaction)
+            for record in changes:
+                if record.removed:
+                    referred.update(parents.get(record.table, ()))
+        if len(parts) == 1:
+            return self.halves()
+        return tuple(replace(self, transactions=tuple(part)) for part in parts)
+
+
+def matches(name: Name, patterns: Collection[str]) -> bool:
+    """Say whether a table is to be replicated: no patterns, or one that fits `schema.table` or `table`."""
+    return not patterns or any(fnmatchcase(text, p) for p in patterns for text in (str(name), name.name))
+
+
+def count_rows(transaction: Transaction) -> int:
+    """Count the row images of a transaction."""
+    return sum(r.added + r.removed for r in transaction.records if type(r) is Change)
+
+
+# Steps ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Run:
+    """Transactions gathered for the next step."""
+
+    catalog: str
+    transactions: list[Transaction] = field(default_factory=list)
+    files: dict[str, TableFile] = field(default_factory=dict)
+    marks: dict[int, Mark] = field(default_factory=dict)
+    rows: int = 0
+
+    def is_full(self) -> bool:
+        return self.rows >= STEP_ROWS or len(self.transactions) >= STEP_TRANSACTIONS or len(self.files) >= STEP_FILES
+
+    def add(self, transaction: Transaction, batch: Batch, chain: str, files: dict[str, TableFile]) -> None:
+        self.transactions.append(transaction)
+        self.marks[batch.number] = Mark(transaction.tick, batch.history, batch.number, chain, batch.last)
+        for record in transaction.records:
+            if type(record) is Change:
+                self.files[record.path] = files[record.path]
+                self.rows += record.added + record.removed
+
+    def close(self, skipped: frozenset[int]) -> Step:
+        ticks = {transaction.tick for transaction in self.transactions}
+        marks = tuple(self.marks.values())
+        return Step(tuple(self.transactions), self.files, marks, self.catalog, skipped & ticks)
+
+
+def cut(
+    batches: Iterable[tuple[Batch, str]],
+    position: Position,
+    target: Target,
+    *,
+    skipped: frozenset[int] = frozenset(),
+    alone: int | None = None,
+) -> Iterator[Step]:
+    """Cut the log after a position into steps.
+
+    A transaction with DDL is a step of its own, because engines can do less in one transaction after a schema change;
+    so is the one that failed before, so that nothing else is undone with it, and one that is skipped.
+
+    Args:
+        batches: Batches and their chain hashes in order, from the one of `position` on.
+        position: Where the replica stands.
+        target: Where to stop.
+        skipped: Ticks of accepted transactions.
+        alone: Tick of the transaction that failed before.
+
+    Raises:
+        InvalidError: A batch belongs to a history that grew from elsewhere.
+    """
+    run = _Run("")
+    for batch, chain, transactions, is_last in _wanted(batches, position, target):
+        files = {file.file.path: file for file in batch.files}
+        for transaction in transactions:
+            is_alone = _is_alone(transaction, skipped, alone)
+            if run.transactions and (is_alone or run.is_full() or run.catalog != batch.catalog):
+                yield run.close(skipped)
+                run = _Run(batch.catalog)
+            run.catalog = batch.catalog
+            run.add(transaction, batch, chain, files)
+            if is_alone:
+                yield run.close(skipped)
+                run = _Run(batch.catalog)
+        if is_last:
+            break
+    if run.transactions:
+        yield run.close(skipped)
+
+
+def _wanted(
+    batches: Iterable[tuple[Batch, str]], position: Position, target: Target
+) -> Iterator[tuple[Batch, str, list[Transaction], bool]]:
+    """Pick from each batch what lies between the position and the target; True at the batch that holds the target."""
+    for batch, chain in batches:
+        # The batch of the position itself, known by its chain hash, may be the last one of the history before: a new
+        # history begins with a snapshot that lies after it.
+        is_own = batch.number == position.batch
+        after = [transaction for transaction in batch.transactions if transaction.tick > position.tick]
+        end = next((n for n, transaction in enumerate(after) if not target.includes(transaction)), len(after))
+        if after and end == 0 and not is_own:
+            # Nothing of it is wanted, whatever history it belongs to.
+            return
+        if not is_own:
+            bounds.check_history(batch, position)
+        is_last = end < len(after) or (target.tick is not None and batch.last >= target.tick)
+        yield batch, chain, after[:end], is_last
+        history = position.history if is_own and position.history else batch.history
+        position = Position(history, max(batch.last, position.tick), batch.number, chain)
+
+
+def _is_alone(transaction: Transaction, skipped: frozenset[int], alone: int | None) -> bool:
+    tick = transaction.tick
+    return tick == alone or tick in skipped or any(type(record) is Ddl for record in transaction.records)
+
+
+@dataclass(slots=True)
+class _TableRun:
+    reads: dict[str, tuple[int, int]] = field(default_factory=dict)
+    added: int = 0
+    removed: int = 0
+    cleared: int | None = None
+
+
+def _actions(transactions: Sequence[Transaction], files: dict[str, TableFile]) -> tuple[Action, ...]:
+    actions: list[Action] = []
+    tables: dict[Name, _TableRun] = {}
+    sequences: dict[Name, SequencePosition] = {}
+    for transaction in transactions:
+        for record in transaction.records:
+            match record:
+                case Change():
+                    _add_change(tables.setdefault(record.table, _TableRun()), transaction.tick, record)
+                case Clear():
+                    _add_clear(tables.setdefault(record.table, _TableRun()), record)
+                case SequencePosition():
+                    sequences[record.sequence] = record
+                case Ddl():
+                    actions += [*_fold(tables, sequences, files), record]
+                    tables, sequences = {}, {}
+    return (*actions, *_fold(tables, sequences, files))
+
+
+def _add_change(run: _TableRun, tick: int, change: Change) -> None:
+    first, _ = run.reads.get(change.path, (tick, tick))
+    run.reads[change.path] = (first, tick)
+    run.added += change.added
+    run.removed += change.removed
+
+
+def _add_clear(run: _TableRun, clear: Clear) -> None:
+    """Everything before a clear is gone; its count, less what came in before it, is what the replica must hold."""
+    before = clear.removed - run.added + run.removed
+    if run.cleared is None:
+        run.cleared = before
+    elif run.added - run.removed != clear.removed:
+        message = f"table {clear.table} was cleared of {clear.removed} rows, the log had {run.added - run.removed}"
+        raise CorruptError(message)
+    run.reads.clear()
+    run.added = run.removed = 0
+
+
+def _fold(
+    tables: dict[Name, _TableRun], sequences: dict[Name, SequencePosition], files: dict[str, TableFile]
+) -> list[Action]:
+    if not tables and not sequences:
+        return []
+    changes = []
+    for name, run in tables.items():
+        reads = tuple(Read(files[path], first, last) for path, (first, last) in run.reads.items())
+        changes.append(TableChange(name, reads, run.added, run.removed, run.cleared))
+    return [Fold(tuple(changes), tuple(sequences.values()))]

@@ -1,0 +1,295 @@
+"""One replication: make the replica if there is none, then apply the log step by step up to the target."""
+
+from __future__ import annotations
+
+import getpass
+import secrets
+import socket
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wlc.clock import utc_now
+from wlc.errors import CorruptError, GapError, ReplayError, UnavailableError
+from wlc.registry import Replica, register
+from wlc.store import MissingError
+from wlr import bounds, engine, plan
+from wlr.engine import Failure, State, StepError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from datetime import datetime
+
+    from wlc.farm import FarmDatabase
+    from wlc.model import Batch, Manifest, Position, TableFile
+    from wlr.bounds import Reach
+    from wlr.engine import Target
+    from wlr.plan import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a replication did, or would do.
+
+    Attributes:
+        tick: Last transaction that the replica holds; `clock`: when it was committed, None before the first.
+        transactions: Number of transactions applied from the log; `rows`: row images in them.
+        batches: Number of log files they came from.
+        snapshot: Tick of the snapshot that the replica was made from in this run, None if it was there before.
+    """
+
+    tick: int
+    clock: datetime | None
+    transactions: int
+    rows: int
+    batches: int
+    snapshot: int | None
+    is_dry_run: bool = False
+
+
+@dataclass(slots=True)
+class Replay:
+    """One replication into `path`.
+
+    Attributes:
+        registers: Tell the farm of the replica.
+        progress: Called with ticks done, ticks in all, and what is being done.
+    """
+
+    path: Path
+    database: FarmDatabase
+    target: plan.Target
+    registers: bool = False
+    progress: Callable[[int, int, str], None] | None = None
+    _made_from: int | None = None
+    _peeked: tuple[Batch, str] | None = None
+    _files: dict[str, Path] = field(default_factory=dict)
+    _batches: set[int] = field(default_factory=set)
+    _transactions: int = 0
+    _rows: int = 0
+    _start: int = 0
+    _end: int = 0
+
+    def rehearse(self, state: State | None) -> Result:
+        """Say what the replication would do; `state` is that of the replica, None if there is none."""
+        if state is None:
+            state = self._new_state(self._choose(), ())
+        tick, clock = state.position.tick, state.clock
+        for step in self._steps(state):
+            self._count(step)
+            tick, clock = step.last, step.clock or clock
+        return self._result(tick, clock, is_dry_run=True)
+
+    def make(self, tables: tuple[str, ...]) -> Result:
+        """Make the replica and roll it forward."""
+        manifest = self._choose()
+        state = self._new_state(manifest, tables)
+        # Asked before anything is touched: can the log be read on from there?
+        self._steps(state)
+        self._register(state)
+        fetch = partial(self.database.fetch_snapshot, manifest) if manifest else self.database.fetch
+        release, folders = self.database.release, self._folders()
+        engine.build(self.path, state, manifest, fetch, release, folders=folders, progress=self.progress)
+        return self.roll_forward()
+
+    def roll_forward(self) -> Result:
+        """Apply the log from where the replica stands up to the target."""
+        with engine.open_target(self.path, self._folders()) as replica:
+            start = replica.state
+            steps = self._steps(start)
+            self._register(start)
+            if start.master != self.database.url:
+                replica.update(master=self.database.url)
+            try:
+                for step in steps:
+                    self._apply(replica, step)
+                    self._count(step)
+                    self._report(step)
+                    self._release(step)
+            finally:
+                self._release(None)
+                if replica.state.position != start.position:
+                    self._register(replica.state)
+            return self._result(replica.state.position.tick, replica.state.clock)
+
+    # Planning
+
+    def _reach(self) -> Reach:
+        numbers = self.database.batch_numbers()
+        # A tick can be told without reading the manifest.
+        clocks = self.target.until is not None
+        snapshots = tuple(
+            (tick, self.database.read_manifest(tick).clock if clocks else None)
+            for tick in self.database.snapshot_ticks()
+        )
+        return bounds.Reach(snapshots, numbers[0] if numbers else None, self._last_tick(numbers))
+
+    def _last_tick(self, numbers: list[int]) -> int:
+        """Last published tick; the configuration may be one batch behind, never ahead."""
+        config = self.database.config()
+        if numbers and numbers[-1] >= config.batches:
+            return self.database.read_batch(numbers[-1])[0].last
+        newest = config.batches - 1
+        # Pruning keeps the newest one. It may have come after the listing.
+        if newest and newest not in numbers and newest not in self.database.batch_numbers(after=newest - 1):
+            message = f"batch {newest} of {self.database.name} was published and is missing"
+            raise GapError(message, hint="Put the log file back.", path=self.database.logs.url)
+        return config.tick
+
+    def _choose(self) -> Manifest | None:
+        self._made_from = bounds.choose_snapshot(self._reach(), self.target)
+        return None if self._made_from is None else self.database.read_manifest(self._made_from)
+
+    def _new_state(self, manifest: Manifest | None, tables: tuple[str, ...]) -> State:
+        identity = secrets.token_hex(8)
+        if manifest is None:
+            return State(identity, self.database.url, self._catalog_of_first_batch(), tables)
+        position = manifest.position
+        clock = manifest.clock if position.tick else None
+        return State(identity, self.database.url, manifest.catalog, tables, position, position.tick, clock)
+
+    def _catalog_of_first_batch(self) -> str:
+        try:
+            self._peeked = self.database.read_batch(1, "")
+        except MissingError:
+            return self.database.name
+        return self._peeked[0].catalog
+
+    def _steps(self, state: State) -> Iterator[Step]:
+        """Check that the target can be reached from there, and cut what lies between into steps."""
+        numbers = self.database.batch_numbers()
+        end = self._last_tick(numbers)
+        bounds.refuse_ahead(end, self.target)
+        bounds.refuse_behind(state.position, state.clock, self.target)
+        if state.position.tick > end:
+            raise CorruptError(
+                f"the farm ends at tick {end}, the replica is at {state.position} already",
+                hint="The master was restored from another past: make the replica anew.",
+                position=state.position,
+            )
+        snapshots = self.database.snapshot_ticks()
+        self._refuse_beyond_break(numbers, state.position)
+        first = bounds.first_batch_to_read(
+            state.position, state.batch_last, numbers, snapshots[-1] if snapshots else None
+        )
+        self._start, self._end = state.position.tick, end if self.target.tick is None else self.target.tick
+        batches = self._batches_from(first, state)
+        peeked = next(batches, None)
+        if peeked is None:
+            return iter(())
+        self._peeked = peeked
+        failed = state.failure.tick if state.failure else None
+        return plan.cut(chain((peeked,), batches), state.position, self.target, skipped=state.accepted, alone=failed)
+
+    def _refuse_beyond_break(self, numbers: list[int], position: Position) -> None:
+        """Refuse to go on into a later history that grew with changes that no log has."""
+        config = self.database.config()
+        if position.history not in ("", config.history):
+            newest_first = (self.database.read_batch(number)[0] for number in reversed(numbers))
+            bounds.refuse_beyond_break(newest_first, position, config.history, self.target)
+
+    def _batches_from(self, number: int, state: State) -> Iterator[tuple[Batch, str]]:
+        """Read the log file of the position, if it is still there, and those after it, verifying the chain."""
+        position = state.position
+        previous = position.chain if number == position.batch + 1 else None
+        while True:
+            try:
+                batch, found = self._read(number, previous)
+            except MissingError:
+                return
+            if number == position.batch and found != position.chain:
+                raise CorruptError(
+                    f"batch {number} of {self.database.url} is not the one that the replica has applied",
+                    hint="The master was restored from another past: make the replica anew.",
+                    path=self.database.url,
+                    position=position,
+                )
+            yield batch, found
+            number, previous = number + 1, found
+
+    def _read(self, number: int, previous: str | None) -> tuple[Batch, str]:
+        if (
+            self._peeked is not None
+            and self._peeked[0].number == number
+            and previous in (None, self._peeked[0].previous)
+        ):
+            return self._peeked
+        return self.database.read_batch(number, previous)
+
+    # Applying
+
+    def _apply(self, replica: Target, step: Step) -> None:
+        """Apply a step; one that fails is cut in halves until the transaction at fault is alone."""
+        try:
+            replica.apply(step, self._fetch)
+        except StepError as error:
+            if len(step.transactions) == 1:
+                raise self._failed(replica, step, error) from error
+            parts = step.parts(replica.parents) if error.is_reference else step.halves()
+        else:
+            return
+        for part in parts:
+            self._apply(replica, part)
+
+    def _failed(self, replica: Target, step: Step, error: StepError) -> Exception:
+        if error.is_shortage:
+            hint = f"Give it more memory: {engine.MEMORY_VARIABLE}."
+            return UnavailableError(f"transaction {step.last} needs too much memory: {error.cause}", hint=hint)
+        failure = Failure(step.last, error.table, error.key, error.cause, utc_now())
+        replica.update(failure=failure)
+        return ReplayError(
+            str(failure),
+            hint=f"Repair the replica and replicate again, or skip the transaction: wlr accept {self.path}",
+            path=str(self.path),
+            position=replica.state.position,
+        )
+
+    def _fetch(self, file: TableFile) -> Path:
+        path = file.file.path
+        if path not in self._files:
+            self._files[path] = self.database.fetch(file)
+        return self._files[path]
+
+    def _release(self, step: Step | None) -> None:
+        """Give up files of batches before the one that the step ended in; all if there is no step."""
+        kept = set() if step is None else {path for path in self._files if path in step.files}
+        for path in set(self._files) - kept:
+            self.database.release(self._files.pop(path))
+
+    def _folders(self) -> list[Path]:
+        """Local folders of the farm, which data files are read from directly."""
+        return [Path(url) for url in (self.database.url, self.database.logs.url) if "://" not in url]
+
+    # Telling
+
+    def _count(self, step: Step) -> None:
+        self._transactions += len(step.applied)
+        self._rows += step.rows
+        self._batches |= {mark.batch for mark in step.marks}
+
+    def _report(self, step: Step) -> None:
+        if self.progress:
+            total = max(self._end - self._start, 1)
+            self.progress(min(step.last - self._start, total), total, f"at tick {step.last}")
+
+    def _result(self, tick: int, clock: datetime | None, *, is_dry_run: bool = False) -> Result:
+        return Result(tick, clock, self._transactions, self._rows, len(self._batches), self._made_from, is_dry_run)
+
+    def _register(self, state: State) -> None:
+        if not self.registers:
+            return
+        position = state.position if state.position.history else None
+        replica = Replica(
+            state.id, str(self.path), position, state.clock, utc_now(), socket.gethostname(), _user_name()
+        )
+        register(self.database, replica)
+
+
+def _user_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container may run under a number that has no name.
+        return "unknown"
