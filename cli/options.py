@@ -13,14 +13,14 @@ Database = Annotated[
     str,
     typer.Argument(metavar="DB", help="Name in the farm, URL of its folder, or a SOURCE that knows its farm."),
 ]
-Target = Annotated[str, typer.Argument(metavar="TARGET", help="The replica: path of a DuckDB file.")]
+Target = Annotated[str, typer.Argument(metavar="TARGET", help="The replica: a DuckDB file, or a folder or URL.")]
 Farm = Annotated[
     str | None,
     typer.Option("--farm", metavar="URL", envvar="WLC_FARM", help="Directory or bucket that holds the databases."),
 ]
 StorageOptions = Annotated[
     list[str] | None,
-    typer.Option("--storage-option", metavar="K=V", help="Passed on to the farm's file system; may be repeated."),
+    typer.Option("--storage-option", metavar="K=V", help="Option of the farm's file system; may be repeated."),
 ]
 
 

@@ -25,6 +25,13 @@ class Value:
 
 
 @dataclass(frozen=True)
+class Lines:
+    """Answers of one kind, one on each line."""
+
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Fields:
     """What is known of one thing, by name."""
 
@@ -55,7 +62,7 @@ class Numbers(tuple[int, ...]):
         return ", ".join(f"{first}-{last}" if last > first else str(first) for first, last in runs) or "none"
 
 
-Report = Value | Fields | Table
+Report = Value | Lines | Fields | Table
 
 
 def record(value: Any) -> Fields:
@@ -70,6 +77,8 @@ def show(report: Report, *, as_json: bool, stream: TextIO | None = None) -> None
         _write_json(report, out)
     elif isinstance(report, Value):
         print(text(report.value, null=""), file=out)
+    elif isinstance(report, Lines):
+        out.writelines(line + "\n" for line in report.lines)
     elif out.isatty():
         _write_rich(report, out)
     else:
@@ -144,6 +153,8 @@ def _write_json(report: Report, out: TextIO) -> None:
         _write_json_rows(names, report.rows, out)
     elif isinstance(report, Value):
         print(json.dumps({report.name: plain(report.value)}, ensure_ascii=False), file=out)
+    elif isinstance(report, Lines):
+        print(json.dumps(list(report.lines), ensure_ascii=False), file=out)
     else:
         print(json.dumps(plain(report.values), ensure_ascii=False), file=out)
 

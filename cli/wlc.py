@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from cli.command import command, new_app, run_app
 from cli.options import Database, Farm, Source, StorageOptions, storage_options, tick_range
 from cli.output import Fields, Numbers, Report, Table, Value, record
 from cli.progress import working
-from wlc.errors import FarmError, InvalidError, UnavailableError
+from wlc.errors import FarmError, InvalidError
 
 if TYPE_CHECKING:
     from wlc.history import Entry
@@ -61,12 +62,15 @@ def sql(
     file: Annotated[
         str | None, typer.Option("--file", "-f", metavar="FILE", help="Read the statements from here; - is stdin.")
     ] = None,
+    storage_option: StorageOptions = None,
 ) -> Iterator[Report]:
     """Run SQL on a master with capture, and show the rows of the last statement."""
     import wlc
 
     text = _sql_text(statements, file)
-    connection = wlc.connect(_existing(source))
+    # What a background thread could not publish is said once, at the end.
+    logging.getLogger("wlc").addHandler(logging.NullHandler())
+    connection = wlc.connect(_existing(source), storage_options=storage_options(storage_option))
     try:
         with working("running SQL"):
             answer = _answer(connection.execute(text))
@@ -79,9 +83,12 @@ def sql(
         yield answer
     try:
         connection.close()
-    except UnavailableError as error:
+    except FarmError as error:
+        # Whoever is told no more than that the farm cannot be used runs the statements once more.
         message = f"the statements are committed and wait to be published, since {error.message}"
-        raise UnavailableError(message, hint=f"wlc flush {source}") from error
+        again = f"wlc flush {source}"
+        hint = f"{error.hint} Then: {again}" if isinstance(error, InvalidError) else again
+        raise type(error)(message, hint=hint) from error
 
 
 def _answer(result: Any) -> Table | None:
@@ -113,21 +120,40 @@ def _sql_text(statements: str | None, file: str | None) -> str:
 
 
 @command(app, example="wlc flush sales.duckdb")
-def flush(source: Source) -> Report:
+def flush(source: Source, storage_option: StorageOptions = None) -> Report:
     """Publish what is journalled, now."""
     import wlc
 
+    options = storage_options(storage_option)
     with working("publishing"):
-        return record(wlc.flush(source))
+        return record(wlc.flush(source, storage_options=options))
 
 
-@command(app, example="wlc snapshot sales.duckdb")
-def snapshot(source: Source) -> Report:
+@command(app, example="wlc snapshot sales --farm s3://bucket/farm --from-log")
+def snapshot(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The master database itself; a DB with --from-log.")],
+    from_log: Annotated[
+        bool, typer.Option("--from-log", help="Make it from the newest one and the log, without the master.")
+    ] = False,
+    engine: Annotated[
+        str, typer.Option(metavar="ENGINE", help="With --from-log, who does large work: local, spark or auto.")
+    ] = "auto",
+    farm: Farm = None,
+    storage_option: StorageOptions = None,
+) -> Report:
     """Take a new snapshot at the current tick, from which new replicas start."""
-    import wlc
+    options = storage_options(storage_option)
+    with working("taking a snapshot") as progress:
+        if from_log:
+            import wlr
 
-    with working("taking a snapshot"):
-        manifest = wlc.snapshot(source)
+            manifest = wlr.snapshot_from_log(
+                source, farm=farm, engine=engine, storage_options=options, progress=progress
+            )
+        else:
+            import wlc
+
+            manifest = wlc.snapshot(source, storage_options=options)
     rows = sum(file.rows for table in manifest.tables for file in table.files)
     return Fields(
         {"tick": manifest.position.tick, "clock": manifest.clock, "tables": len(manifest.tables), "rows": rows}
@@ -135,28 +161,29 @@ def snapshot(source: Source) -> Report:
 
 
 @command(app, example="wlc stop sales.duckdb")
-def stop(source: Source) -> Report:
+def stop(source: Source, storage_option: StorageOptions = None) -> Report:
     """Publish the rest and end the history.
 
     Later writes are not captured; wlc master makes the database a master again, with a new snapshot.
     """
     import wlc
 
+    options = storage_options(storage_option)
     with working("publishing the rest"):
-        return record(wlc.stop(source))
+        return record(wlc.stop(source, storage_options=options))
 
 
 @command(app, example="wlc repair sales.duckdb")
-def repair(source: Source) -> Report:
+def repair(source: Source, storage_option: StorageOptions = None) -> Report:
     """Publish what was written without capture, found by comparing with the published state."""
     import wlc
     import wlr
 
-    source = _existing(source)
+    source, options = _existing(source), storage_options(storage_option)
     with tempfile.TemporaryDirectory(prefix="wlc-repair-") as folder, working("comparing with the published state"):
         published = str(Path(folder) / "published.duckdb")
-        wlr.replicate(source, into=published, register=False)
-        return record(wlc.repair(source, published=published))
+        wlr.replicate(source, into=published, storage_options=options, register=False)
+        return record(wlc.repair(source, published=published, storage_options=options))
 
 
 @command(app, example="wlc beat sales 60")
@@ -164,35 +191,36 @@ def beat(
     db: Database,
     seconds: Annotated[float | None, typer.Argument(metavar="S", help="New beat in seconds; 0 is none.")] = None,
     farm: Farm = None,
+    storage_option: StorageOptions = None,
 ) -> Report:
     """Show the beat, or set it."""
     import wlc
 
-    return Value("beat_s", wlc.beat(db, seconds, farm=farm))
+    return Value("beat_s", wlc.beat(db, seconds, farm=farm, storage_options=storage_options(storage_option)))
 
 
 @command(app, example="wlc status sales --farm /srv/farm --json")
-def status(db: Database, farm: Farm = None) -> Report:
+def status(db: Database, farm: Farm = None, storage_option: StorageOptions = None) -> Report:
     """Show the state of a master: last tick, unpublished transactions, bytes of log."""
     import wlc
 
-    return record(wlc.status(db, farm=farm))
+    return record(wlc.status(db, farm=farm, storage_options=storage_options(storage_option)))
 
 
 @command(app, example="wlc tick sales")
-def tick(db: Database, farm: Farm = None) -> Report:
+def tick(db: Database, farm: Farm = None, storage_option: StorageOptions = None) -> Report:
     """Show the last published tick."""
     import wlc
 
-    return Value("tick", wlc.tick(db, farm=farm))
+    return Value("tick", wlc.tick(db, farm=farm, storage_options=storage_options(storage_option)))
 
 
 @command(app, example="wlc clock sales")
-def clock(db: Database, farm: Farm = None) -> Report:
+def clock(db: Database, farm: Farm = None, storage_option: StorageOptions = None) -> Report:
     """Show the commit time of the last published transaction; nothing if there is none."""
     import wlc
 
-    return Value("clock", wlc.clock(db, farm=farm))
+    return Value("clock", wlc.clock(db, farm=farm, storage_options=storage_options(storage_option)))
 
 
 LOG_COLUMNS = ("tick", "batch", "user", "committed", "what", "object", "added", "removed", "statement")
@@ -208,13 +236,14 @@ def log(
     table: Annotated[str | None, typer.Option(metavar="T", help="Only this table, as t or schema.t.")] = None,
     rows: Annotated[bool, typer.Option("--rows", help="The rows themselves, -1 removed and 1 added.")] = False,
     farm: Farm = None,
+    storage_option: StorageOptions = None,
 ) -> Report:
     """List published transactions: user, times, rows per table, schema changes; rolled-back ones are marked."""
     import wlc
     from wlc import history
 
     first, last = tick_range(tick) if tick is not None else (None, None)
-    database = wlc.resolve(db, farm=farm)
+    database = wlc.resolve(db, farm=farm, storage_options=storage_options(storage_option))
     if rows:
         changed = history.rows(database, batch=batch, first=first, last=last, table=table)
         return Table(
@@ -239,12 +268,14 @@ def prune(
         float, typer.Option(metavar="DAYS", min=0, help="A replica not heard of for so long holds nothing back.")
     ] = 7,
     farm: Farm = None,
+    storage_option: StorageOptions = None,
 ) -> Report:
     """Delete log files and snapshots that no snapshot and no registered replica needs, and say why."""
     import wlc
 
     with working("deleting what nobody needs"):
-        retention = wlc.prune(db, farm=farm, dry_run=dry_run, deadline=timedelta(days=deadline))
+        options, after = storage_options(storage_option), timedelta(days=deadline)
+        retention = wlc.prune(db, farm=farm, dry_run=dry_run, deadline=after, storage_options=options)
     return Fields(
         {
             "delete_batches": Numbers(retention.delete_batches),

@@ -11,7 +11,7 @@ import typer
 
 from cli.command import command, explain, new_app, run_app
 from cli.options import Farm, StorageOptions, Target, storage_options
-from cli.output import Report, Value, record
+from cli.output import Lines, Report, Value, record
 from cli.progress import working
 from wlc.errors import InvalidError, UnavailableError
 
@@ -25,7 +25,9 @@ def main() -> None:
 
 @command(app, example="wlr replicate sales --farm s3://bucket/farm --into copy.duckdb --until '2 hours ago'")
 def replicate(
-    into: Annotated[str, typer.Option(metavar="TARGET", help="The replica: path of a DuckDB file.")],
+    into: Annotated[
+        str, typer.Option(metavar="TARGET", help="The replica: a DuckDB file; a folder or s3://… of Parquet files.")
+    ],
     master: Annotated[
         str | None, typer.Argument(metavar="MASTER", help="Name in the farm, URL, or path of the master; remembered.")
     ] = None,
@@ -37,6 +39,15 @@ def replicate(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")] = False,
     tables: Annotated[
         list[str] | None, typer.Option(metavar="PATTERN", help="Only tables like main.sales_*; may be repeated.")
+    ] = None,
+    keep: Annotated[
+        str | None, typer.Option(metavar="N|AGE", help="Parquet: old ticks that stay readable, as 10 or '3 days'.")
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(metavar="ENGINE", help="Parquet: who does large work: local, spark, or auto by its size.")
+    ] = "auto",
+    spark_master: Annotated[
+        str | None, typer.Option("--master", metavar="URL", help="Spark master, if no session or defaults name one.")
     ] = None,
     no_register: Annotated[
         bool, typer.Option("--no-register", help="Do not write to the farm that this replica exists.")
@@ -63,6 +74,9 @@ def replicate(
                     until=stop_at,
                     tick=tick,
                     tables=tables or None,
+                    keep=keep,
+                    engine=engine,
+                    spark_master=spark_master,
                     storage_options=options,
                     register=not no_register,
                     dry_run=dry_run,
@@ -72,7 +86,7 @@ def replicate(
 
     yield roll_forward()
     if follow:
-        yield from _repeat(roll_forward, lambda: wlr.beat(into))
+        yield from _repeat(roll_forward, lambda: wlr.beat(into, storage_options=options))
 
 
 def _repeat(roll_forward: Callable[[], Report], beat_s: Callable[[], float]) -> Iterator[Report]:
@@ -96,38 +110,39 @@ def status(target: Target, storage_option: StorageOptions = None) -> Report:
 
 
 @command(app, example="wlr tick copy.duckdb")
-def tick(target: Target) -> Report:
+def tick(target: Target, storage_option: StorageOptions = None) -> Report:
     """Show the last transaction that the replica holds."""
     import wlr
 
-    return Value("tick", wlr.tick(target))
+    return Value("tick", wlr.tick(target, storage_options=storage_options(storage_option)))
 
 
 @command(app, example="wlr clock copy.duckdb")
-def clock(target: Target) -> Report:
+def clock(target: Target, storage_option: StorageOptions = None) -> Report:
     """Show the commit time of the last transaction that the replica holds."""
     import wlr
 
-    return Value("clock", wlr.clock(target))
+    return Value("clock", wlr.clock(target, storage_options=storage_options(storage_option)))
 
 
 @command(app, example="wlr beat copy.duckdb 30")
 def beat(
     target: Target,
     seconds: Annotated[float | None, typer.Argument(metavar="S", help="New polling beat in seconds.")] = None,
+    storage_option: StorageOptions = None,
 ) -> Report:
     """Show or set how often --follow looks for new log files."""
     import wlr
 
-    return Value("beat_s", wlr.beat(target, seconds))
+    return Value("beat_s", wlr.beat(target, seconds, storage_options=storage_options(storage_option)))
 
 
 @command(app, example="wlr accept copy.duckdb")
-def accept(target: Target) -> Report:
+def accept(target: Target, storage_option: StorageOptions = None) -> Report:
     """Skip exactly the one transaction whose replay failed."""
     import wlr
 
-    return record(wlr.accept(target))
+    return record(wlr.accept(target, storage_options=storage_options(storage_option)))
 
 
 @command(app, example="wlr unlock copy.duckdb")
@@ -146,3 +161,33 @@ def lock(target: Target) -> Report:
 
     wlr.lock(target)
     return Value("is_unlocked", False)
+
+
+@command(app, example="wlr files lake main.orders --tick 1040")
+def files(
+    target: Target,
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="schema.table, or a table of schema main.")],
+    tick: Annotated[int | None, typer.Option(metavar="N", min=0, help="As of this transaction.")] = None,
+    storage_option: StorageOptions = None,
+) -> Report:
+    """List the files that hold a table of a Parquet replica, for any tool that reads Parquet."""
+    import wlr
+
+    return Lines(wlr.files(target, table, tick=tick, storage_options=storage_options(storage_option)))
+
+
+@command(app, example="wlr prune lake --keep '3 days' --dry-run")
+def prune(
+    target: Target,
+    keep: Annotated[
+        str | None, typer.Option(metavar="N|AGE", help="Old ticks that stay readable; default is what was remembered.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    storage_option: StorageOptions = None,
+) -> Report:
+    """Remove old ticks of a Parquet replica, and every file that no readable tick needs."""
+    import wlr
+
+    options = storage_options(storage_option)
+    with working(f"pruning {target}"):
+        return record(wlr.prune(target, keep=keep, dry_run=dry_run, storage_options=options))

@@ -20,6 +20,7 @@ FORMAT = {"errors", "model", "clock", "paths", "store", "config", "log", "manife
     "types",
     "catalog",
     "opening",
+    "schema",
 }
 
 # An outside library has one home, or is listed here with every place that may know it.
@@ -27,9 +28,10 @@ HOMES = {
     "fsspec": ("wlc/store/",),
     "s3fs": ("wlc/store/",),
     "botocore": ("wlc/store/",),
-    "pyspark": ("wlr/bulk/",),
-    # A data file is read with DuckDB for the DBA; a schema is tried on a database in memory; a snapshot is counted.
-    "duckdb": ("wlc/capture/", "wlr/engine/", "wlc/history.py", "wlc/schema.py", "wlc/snapshot.py"),
+    "pyspark": ("wlr/bulk/", "wlr/spark.py"),
+    # A data file is read with DuckDB for the DBA and for Spark; a schema is tried on a database in memory; a snapshot is
+    # counted.
+    "duckdb": ("wlc/capture/", "wlr/engine/", "wlr/bulk/", "wlc/history.py", "wlc/schema.py", "wlc/snapshot.py"),
     "typer": ("cli/",),
     "rich": ("cli/",),
 }

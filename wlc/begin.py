@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import uuid
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from wlc.errors import InvalidError
 from wlc.model import Origin
 from wlc.publisher import change_config, known, own, take_snapshot
 from wlc.store import AlreadyExistsError, MissingError
+from wlc.store.options import remembered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from wlc.farm import FarmDatabase
     from wlc.model import Config
 
-_SECRET = re.compile(r"secret|token|passw|credential|^key$|_key$", re.IGNORECASE)
-
 
 def begin(
     shared: Shared,
@@ -33,7 +31,7 @@ def begin(
     farm: str,
     logs: str | None,
     beat_s: float,
-    storage_options: Mapping[str, Any] | None,
+    storage_options: Mapping[str, Any],
 ) -> None:
     """Start a history: claim the farm's database while it counts as stopped, take the snapshot, then start both.
 
@@ -54,7 +52,7 @@ def begin(
         **_end(database, present),
         "beat_s": str(beat_s),
         "logs": where,
-        "options": json.dumps(_without_secrets(storage_options or {})),
+        "options": remembered(storage_options),
         "state": "0",
     }
     setup.begin(shared, state)
@@ -70,11 +68,6 @@ def begin(
 def from_anywhere(url: str) -> str:
     """A URL or path that means the same from any working directory."""
     return url if "://" in url else str(Path(url).absolute())
-
-
-def _without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Storage options fit to be kept in the database; secrets come from the environment, every time."""
-    return {name: value for name, value in options.items() if not _SECRET.search(name)}
 
 
 def _claimable(database: FarmDatabase, old: Mapping[str, str]) -> Config | None:

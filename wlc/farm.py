@@ -67,12 +67,13 @@ class FarmDatabase:
     Attributes:
         name: The database's name, which is also the folder's.
         store: The store at that folder.
+        storage_options: Options of its file system; they may hold secrets.
     """
 
     def __init__(self, name: str, store: Store, storage_options: Mapping[str, Any] | None = None) -> None:
         self.name = name
         self.store = store
-        self._storage_options = storage_options
+        self.storage_options = storage_options
         self._logs: Store | None = None
         self._logs_place = ""
 
@@ -98,7 +99,7 @@ class FarmDatabase:
     def _open_logs(self, logs: str) -> Store:
         # The store that is open stays: files that were fetched live as long as it does.
         if self._logs is None or self._logs_place != logs:
-            self._logs, self._logs_place = open_store(join_url(self.url, logs), self._storage_options), logs
+            self._logs, self._logs_place = open_store(join_url(self.url, logs), self.storage_options), logs
         return self._logs
 
     def _place(self, path: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from wlc.errors import FarmError, FencedError, GapError, InvalidError
 from wlc.farm import FarmDatabase, open_database
 from wlc.paths import check_database_name
 from wlc.store import MissingError
+from wlc.store.options import lay_over, merged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -90,16 +90,29 @@ def master(
         name = check_database_name(old.get("name", path.stem) if name is None else name)
         url = farm or os.environ.get("WLC_FARM") or old.get("farm") or str(path.parent / "dbfarm")
         url = from_anywhere(url)
-        database = open_database(name, url, storage_options or _options(old))
+        # What is remembered belongs to the farm that it was given for.
+        options = merged(old.get("options") if url == old.get("farm") else None, storage_options)
+        database = open_database(name, url, options)
         database.store.probe()
-        begin(shared, database, url, logs, beat_s, storage_options)
+        begin(shared, database, url, logs, beat_s, options)
         return _status(database, shared)
 
 
 def connect(
-    source: str | os.PathLike[str], read_only: bool = False, config: dict[str, Any] | None = None
+    source: str | os.PathLike[str],
+    read_only: bool = False,
+    config: dict[str, Any] | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Connection:
     """Open a master's database with capture; a drop-in for `duckdb.connect`.
+
+    Args:
+        source: Path of the database.
+        read_only: Open it for reading; nothing is captured, since nothing can be written.
+        config: Settings of DuckDB.
+        storage_options: Options of the farm's file system, over those that the database remembers; they hold until
+            the last connection of this process is closed.
 
     Raises:
         InvalidError: No such database, or it has never been a master.
@@ -112,7 +125,7 @@ def connect(
     shared = _open_master(path, read_only=read_only, config=config)
     try:
         if shared.is_master and not read_only:
-            _attach_publisher(shared)
+            _attach_publisher(shared, storage_options)
             shared.warn_bypassed()
             shared.start_beating()
         return Connection(shared, shared.root.cursor())
@@ -121,8 +134,12 @@ def connect(
         raise
 
 
-def flush(source: str | os.PathLike[str]) -> Flushed:
+def flush(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> Flushed:
     """Publish what is journalled, now.
+
+    Args:
+        source: Path of the master's database.
+        storage_options: Options of the farm's file system, over those that the database remembers.
 
     Raises:
         FencedError: The farm's database is another master's.
@@ -130,14 +147,14 @@ def flush(source: str | os.PathLike[str]) -> Flushed:
     """
     from wlc.publisher import publish, settle
 
-    with _master(source) as (shared, database):
+    with _master(source, storage_options) as (shared, database):
         shared.warn_bypassed()
         flushed = publish(shared, database)
         settle(shared, database)
         return flushed
 
 
-def snapshot(source: str | os.PathLike[str]) -> Manifest:
+def snapshot(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> Manifest:
     """Take a new snapshot at the current tick; what is journalled is published first.
 
     Raises:
@@ -145,12 +162,12 @@ def snapshot(source: str | os.PathLike[str]) -> Manifest:
     """
     from wlc.publisher import take_snapshot
 
-    with _master(source) as (shared, database):
+    with _master(source, storage_options) as (shared, database):
         shared.refuse_bypassed()
         return take_snapshot(shared, database)
 
 
-def stop(source: str | os.PathLike[str]) -> Status:
+def stop(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> Status:
     """Publish the rest and end the history; later writes are not captured.
 
     A copy that was fenced off, or whose farm is gone, is stopped without touching the farm: what it has not published
@@ -159,7 +176,7 @@ def stop(source: str | os.PathLike[str]) -> Status:
     from wlc.capture.duckdb import journal
     from wlc.publisher import known
 
-    with _master(source) as (shared, database), shared.publish_lock, shared.commit_lock:
+    with _master(source, storage_options) as (shared, database), shared.publish_lock, shared.commit_lock:
         try:
             _end_history(shared, database)
         except (FencedError, MissingError, GapError) as error:
@@ -186,46 +203,64 @@ def _end_history(shared: Shared, database: FarmDatabase) -> None:
     change_config(database, lambda config: replace(own(config, shared.state), state=STOPPED))
 
 
-def repair(source: str | os.PathLike[str], *, published: str | os.PathLike[str]) -> Flushed:
+def repair(
+    source: str | os.PathLike[str],
+    *,
+    published: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+) -> Flushed:
     """Publish what bypassed the capture: the difference between the database and its published state.
 
     Args:
         source: Path of the master's database.
         published: A replica of the farm database at its last tick, made by `wlr.replicate`.
+        storage_options: As for `flush`.
     """
     from wlc.capture.duckdb import repair as repairing
     from wlc.publisher import publish
 
-    with _master(source) as (shared, database):
+    with _master(source, storage_options) as (shared, database):
         publish(shared, database)
         repairing.journal_difference(shared, Path(published))
         return publish(shared, database)
 
 
-def status(db: str | os.PathLike[str], farm: str | None = None) -> Status:
-    """State of a master, asked of the source or of the farm."""
+def status(
+    db: str | os.PathLike[str], farm: str | None = None, *, storage_options: Mapping[str, Any] | None = None
+) -> Status:
+    """State of a master, asked of the source or of the farm; arguments as for `resolve`."""
     if _is_source(db):
         with _opened(_existing(db)) as shared:
             _require_state(shared, Path(db))
-            return _status(open_database(shared.state["name"], shared.state["farm"], _options(shared.state)), shared)
-    return _status(resolve(db, farm), None)
+            return _status(_database_of(shared, storage_options), shared)
+    return _status(resolve(db, farm, storage_options=storage_options), None)
 
 
-def tick(db: str | os.PathLike[str], farm: str | None = None) -> int:
-    """Last published tick, 0 before the first."""
-    return resolve(db, farm).config().tick
+def tick(
+    db: str | os.PathLike[str], farm: str | None = None, *, storage_options: Mapping[str, Any] | None = None
+) -> int:
+    """Last published tick, 0 before the first; arguments as for `resolve`."""
+    return resolve(db, farm, storage_options=storage_options).config().tick
 
 
-def clock(db: str | os.PathLike[str], farm: str | None = None) -> datetime | None:
-    """Commit time of the last published transaction, None before the first."""
-    return resolve(db, farm).config().write
+def clock(
+    db: str | os.PathLike[str], farm: str | None = None, *, storage_options: Mapping[str, Any] | None = None
+) -> datetime | None:
+    """Commit time of the last published transaction, None before the first; arguments as for `resolve`."""
+    return resolve(db, farm, storage_options=storage_options).config().write
 
 
-def beat(db: str | os.PathLike[str], beat_s: float | None = None, farm: str | None = None) -> float:
+def beat(
+    db: str | os.PathLike[str],
+    beat_s: float | None = None,
+    farm: str | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> float:
     """Show or set the beat, seconds; masters that are open follow at their next beat."""
     from wlc.publisher import change_config
 
-    database = resolve(db, farm)
+    database = resolve(db, farm, storage_options=storage_options)
     if beat_s is None:
         return database.config().beat_s
     parse_beat(str(beat_s))
@@ -238,25 +273,32 @@ def beat(db: str | os.PathLike[str], beat_s: float | None = None, farm: str | No
     return change_config(database, lambda config: replace(config, beat_s=beat_s)).beat_s
 
 
-def resolve(db: str | os.PathLike[str], farm: str | None = None) -> FarmDatabase:
+def resolve(
+    db: str | os.PathLike[str], farm: str | None = None, *, storage_options: Mapping[str, Any] | None = None
+) -> FarmDatabase:
     """The farm database that a name, a URL or a source stands for.
+
+    Args:
+        db: Name in the farm, URL of the database's folder, or a source that knows its farm.
+        farm: Where a bare name is looked up; WLC_FARM when omitted.
+        storage_options: Options of the farm's file system, over those that a source remembers.
 
     Raises:
         InvalidError: A source that has never been a master, or a bare name without a farm.
     """
     if not _is_source(db):
-        return open_database(os.fspath(db), farm)
+        return open_database(os.fspath(db), farm, storage_options)
     path = Path(db)
     try:
         with _opened(path) as shared:
-            state = dict(_require_state(shared, path))
+            _require_state(shared, path)
+            return _database_of(shared, storage_options, farm)
     except FarmError as error:
         beside = path.parent / "dbfarm" / path.stem
         if error.exit_code != 75 or not (beside / "wlc.config").exists():
             raise
         # The source is in use; its farm at the default place can be asked all the same.
         return open_database(str(beside))
-    return open_database(state["name"], farm or state["farm"], _options(state))
 
 
 def _is_source(db: str | os.PathLike[str]) -> bool:
@@ -301,13 +343,15 @@ def _open_master(path: Path, *, read_only: bool, config: dict[str, Any] | None) 
 
 
 @contextmanager
-def _master(source: str | os.PathLike[str]) -> Iterator[tuple[Shared, FarmDatabase]]:
+def _master(
+    source: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
+) -> Iterator[tuple[Shared, FarmDatabase]]:
     path = _existing(source)
     with _opened(path) as shared:
         _require_state(shared, path)
         if not shared.is_master:
             raise InvalidError(f"{path} was stopped", hint=f"wlc master {path} starts a new history", path=str(path))
-        yield shared, _attach_publisher(shared)
+        yield shared, _attach_publisher(shared, storage_options)
 
 
 def _require_state(shared: Shared, path: Path) -> dict[str, str]:
@@ -316,20 +360,24 @@ def _require_state(shared: Shared, path: Path) -> dict[str, str]:
     return shared.state
 
 
-def _attach_publisher(shared: Shared) -> FarmDatabase:
-    """Tell the connections of this process how to publish."""
+def _attach_publisher(shared: Shared, storage_options: Mapping[str, Any] | None) -> FarmDatabase:
+    """Tell the connections of this process how to publish; options given now hold for all of them."""
     from wlc.publisher import publish
 
-    state = shared.state
-    database = open_database(state["name"], state["farm"], _options(state))
-    if shared.publish is None:
+    shared.storage_options = lay_over(shared.storage_options, storage_options or {})
+    database = _database_of(shared)
+    if shared.publish is None or storage_options:
         shared.publish = lambda: publish(shared, database)
     return database
 
 
-def _options(state: Mapping[str, str]) -> dict[str, Any]:
-    options: dict[str, Any] = json.loads(state.get("options") or "{}")
-    return options
+def _database_of(
+    shared: Shared, storage_options: Mapping[str, Any] | None = None, farm: str | None = None
+) -> FarmDatabase:
+    """The master's place in the farm, with the options it remembers, those of this process, and those given now."""
+    state = shared.state
+    options = lay_over(merged(state.get("options"), shared.storage_options), storage_options or {})
+    return open_database(state["name"], farm or state["farm"], options)
 
 
 def _status(database: FarmDatabase, shared: Shared | None, config: Config | None = None) -> Status:

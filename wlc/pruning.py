@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wlc.errors import InvalidError
 from wlc.lifecycle import resolve
@@ -11,6 +11,7 @@ from wlc.retention import DEADLINE, Retention
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping
     from datetime import datetime, timedelta
 
 
@@ -21,6 +22,7 @@ def prune(
     dry_run: bool = False,
     deadline: timedelta = DEADLINE,
     reach: datetime | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Retention:
     """Delete the log files and snapshots that neither the newest snapshot nor a live registered replica needs.
 
@@ -30,6 +32,7 @@ def prune(
         dry_run: Decide only.
         deadline: How long a registered replica may be silent before it no longer holds log files back.
         reach: Keep what is needed to replicate up to this time and any later one.
+        storage_options: Options of the farm's file system, over those that a source remembers.
 
     Returns:
         What was, or with `dry_run` would be, deleted and why.
@@ -40,6 +43,6 @@ def prune(
     """
     if deadline.total_seconds() < 0:
         raise InvalidError(f"deadline {deadline} is negative", hint="give a number of days, 7 for a week")
-    database = resolve(db, farm)
+    database = resolve(db, farm, storage_options=storage_options)
     database.config()  # A name that the farm does not hold is refused, not found to have nothing to delete.
     return prune_database(database, deadline=deadline, reach=reach, dry_run=dry_run)

@@ -185,19 +185,18 @@ def _signatures(
 ) -> list[list[str]]:
     """Return each overload's parameters as SQL, defaults included.
 
-    DuckDB shows the defaults nowhere but in the error of a call that fits no overload. A second cursor makes that call,
-    because an error would end the caller's transaction.
+    DuckDB shows the defaults nowhere but in the error of a call that fits no overload. That call is bound only, because
+    an error when it runs would end the caller's transaction.
     """
     if not any(overload.parameters for overload in overloads):
         return [[] for _ in overloads]
     arguments = ", ".join(["1"] * (1 + max(len(overload.parameters) for overload in overloads)))
     call = f"{quote(catalog)}.{name.sql}({arguments})"
     message = ""
-    with closing(connection.cursor()) as cursor:
-        try:
-            cursor.execute(f"FROM {call}" if gives_table else f"SELECT {call}")
-        except Exception as error:  # noqa: BLE001 - The class depends on DuckDB's version; the text is checked below.
-            message = str(error)
+    try:
+        connection._bind(f"FROM {call}" if gives_table else f"SELECT {call}")
+    except Exception as error:  # noqa: BLE001 - The class depends on DuckDB's version; the text is checked below.
+        message = str(error)
     found = re.search(_candidates(overloads), message, re.DOTALL)
     if found is None:
         changed = f"Macro {name} changed while it was read, or DuckDB describes it in an unknown way: {message}"
@@ -234,9 +233,11 @@ def _scratch(connection: duckdb.DuckDBPyConnection, catalog: str) -> duckdb.Duck
         scratch.execute(f"ATTACH ':memory:' AS {quote(catalog)}")
     loaded = "SELECT extension_name FROM duckdb_extensions() WHERE loaded"
     present = {name for (name,) in scratch.execute(loaded).fetchall()}
-    for (name,) in connection.execute(loaded).fetchall():
-        if name not in present:
-            _error(scratch, f"LOAD {literal(name)}")
+    # A connection that may not look at files cannot list extensions, and has loaded none of its own.
+    if connection.execute("SELECT current_setting('enable_external_access')").fetchall()[0][0]:
+        for (name,) in connection.execute(loaded).fetchall():
+            if name not in present:
+                _error(scratch, f"LOAD {literal(name)}")
     # Views over files and other servers must not reach out from here. They are made without looking at what they read.
     scratch.execute("SET enable_external_access = false")
     return scratch

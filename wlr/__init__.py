@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
-__all__ = ["accept", "beat", "clock", "lock", "replicate", "status", "tick", "unlock"]
+_HOMES = {
+    **dict.fromkeys(("accept", "beat", "clock", "lock", "replicate", "status", "tick", "unlock"), "wlr.replica"),
+    **dict.fromkeys(("files", "prune"), "wlr.lake"),
+    "snapshot_from_log": "wlr.rolled",
+}
+__all__ = sorted(_HOMES)  # noqa: PLE0605 - It is a list of names.
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module 'wlr' has no attribute {name!r}")
-    from wlr import replica
-
-    found = getattr(replica, name)
+    found = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = found
     return found
 

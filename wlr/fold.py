@@ -91,15 +91,40 @@ def raw_sql(layout: Layout, sources: Sequence[Source]) -> str:
     )
 
 
-def net_sql(table: TargetTable, sources: Sequence[Source]) -> str:
-    """Select the net change: images whose weights do not add up to nothing, with the sum as their weight."""
-    columns = [quote(file_column(column.name)) for column in table.layout.stored]
-    told_apart = (_told_apart(c, quote(file_column(c.name))) for c in table.layout.stored)
-    net = (
-        f"SELECT {', '.join(columns)}, CAST(sum({WEIGHT}) AS BIGINT) AS {WEIGHT}"
-        f" FROM ({raw_sql(table.layout, sources)})"
+def sum_sql(layout: Layout, raw: str) -> str:
+    """Select images whose weights do not add up to nothing, with the sum as their weight.
+
+    Args:
+        layout: Of the images.
+        raw: A query that selects images and weights, such as `raw_sql`.
+    """
+    columns = [quote(file_column(column.name)) for column in layout.stored]
+    told_apart = (tell_apart(c, quote(file_column(c.name))) for c in layout.stored)
+    return (
+        f"SELECT {', '.join(columns)}, CAST(sum({WEIGHT}) AS BIGINT) AS {WEIGHT} FROM ({raw})"
         f" GROUP BY {', '.join([*columns, *filter(None, told_apart)])} HAVING sum({WEIGHT}) <> 0"
     )
+
+
+def same_stored_sql(layout: Layout, one: str, other: str) -> str:
+    """Say of two images in storage types, by their aliases, whether they are identical."""
+    tests = []
+    for column in layout.stored:
+        here, there = _stored(column, one), _stored(column, other)
+        tests.append(f"{here} IS NOT DISTINCT FROM {there}")
+        if told_apart := tell_apart(column, here):
+            tests.append(f"{told_apart} IS NOT DISTINCT FROM {tell_apart(column, there)}")
+    return " AND ".join(tests) or "true"
+
+
+def net_sql(table: TargetTable, raw: str) -> str:
+    """Select the net change of a target's table, and of rows that have to be kept whether they stay.
+
+    Args:
+        table: The table.
+        raw: A query that selects images and weights, such as `raw_sql`.
+    """
+    net = sum_sql(table.layout, raw)
     if not table.keeps_rows:
         return net
     keys = ", ".join(quote(file_column(column.name)) for column in table.key)
@@ -112,7 +137,7 @@ def _is_elided(column: Column) -> str:
     """Say of both images of a key that an UPDATE would leave the column as it was: DuckDB skips equal values."""
     stored = quote(file_column(column.name))
     value, exact = load_sql(column, stored), stored
-    if told_apart := _told_apart(column, stored):
+    if told_apart := tell_apart(column, stored):
         exact = f"CAST({told_apart} AS TINYINT)"
     return (
         f"min({value}) OVER k IS NOT DISTINCT FROM max({value}) OVER k"
@@ -120,7 +145,7 @@ def _is_elided(column: Column) -> str:
     )
 
 
-def _told_apart(column: Column, stored: str) -> str:
+def tell_apart(column: Column, stored: str) -> str:
     """Return what tells values of a storage type apart that SQL takes for equal, "" where SQL is exact."""
     storage = storage_type(column.type)
     if _FLOAT.fullmatch(storage):
@@ -170,8 +195,8 @@ def changed_columns_sql(table: TargetTable, net: str) -> str:
     for column in outside_key(table):
         old, new = _stored(column, "o"), _stored(column, "n")
         different = f"{old} IS DISTINCT FROM {new}"
-        if told_apart := _told_apart(column, old):
-            different += f" OR {told_apart} IS DISTINCT FROM {_told_apart(column, new)}"
+        if told_apart := tell_apart(column, old):
+            different += f" OR {told_apart} IS DISTINCT FROM {tell_apart(column, new)}"
         flags.append(f"coalesce(bool_or({different}), false)")
     return f"SELECT {', '.join(flags)} FROM {_old_and_new(net)} WHERE {_same_stored_key(table)}"
 
@@ -283,8 +308,8 @@ def _same_image(table: TargetTable, alias: str) -> str:
             continue
         here, there = store_sql(column, _target_value(table, column)), _stored(column, alias)
         tests.append(f"{here} IS NOT DISTINCT FROM {there}")
-        if told_apart := _told_apart(column, here):
-            tests.append(f"{told_apart} IS NOT DISTINCT FROM {_told_apart(column, there)}")
+        if told_apart := tell_apart(column, here):
+            tests.append(f"{told_apart} IS NOT DISTINCT FROM {tell_apart(column, there)}")
     return " AND ".join(tests) or "true"
 
 

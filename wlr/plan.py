@@ -17,11 +17,21 @@ if TYPE_CHECKING:
 
     from wlc.model import Batch
 
-# A step holds the net change of its rows on disk or in memory and all of them in one target transaction; more rows
-# fold better, fewer are lost when a step has to be cut in halves.
-STEP_ROWS = 5_000_000
-STEP_FILES = 256
-STEP_TRANSACTIONS = 250_000
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a step may hold.
+
+    A step's net change lies on disk or in memory and is applied in one target transaction; more rows fold better, fewer
+    are lost when a step has to be cut in halves.
+    """
+
+    rows: int = 5_000_000
+    transactions: int = 250_000
+    files: int = 256
+
+
+LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,13 +208,15 @@ class _Run:
     """Transactions gathered for the next step."""
 
     catalog: str
+    limits: Limits
     transactions: list[Transaction] = field(default_factory=list)
     files: dict[str, TableFile] = field(default_factory=dict)
     marks: dict[int, Mark] = field(default_factory=dict)
     rows: int = 0
 
     def is_full(self) -> bool:
-        return self.rows >= STEP_ROWS or len(self.transactions) >= STEP_TRANSACTIONS or len(self.files) >= STEP_FILES
+        most = self.limits
+        return self.rows >= most.rows or len(self.transactions) >= most.transactions or len(self.files) >= most.files
 
     def add(self, transaction: Transaction, batch: Batch, chain: str, files: dict[str, TableFile]) -> None:
         self.transactions.append(transaction)
@@ -225,6 +237,7 @@ def cut(
     position: Position,
     target: Target,
     *,
+    limits: Limits = LIMITS,
     skipped: frozenset[int] = frozenset(),
     alone: int | None = None,
 ) -> Iterator[Step]:
@@ -237,25 +250,26 @@ def cut(
         batches: Batches and their chain hashes in order, from the one of `position` on.
         position: Where the replica stands.
         target: Where to stop.
+        limits: How much a step may hold.
         skipped: Ticks of accepted transactions.
         alone: Tick of the transaction that failed before.
 
     Raises:
         InvalidError: A batch belongs to a history that grew from elsewhere.
     """
-    run = _Run("")
+    run = _Run("", limits)
     for batch, chain, transactions, is_last in _wanted(batches, position, target):
         files = {file.file.path: file for file in batch.files}
         for transaction in transactions:
             is_alone = _is_alone(transaction, skipped, alone)
             if run.transactions and (is_alone or run.is_full() or run.catalog != batch.catalog):
                 yield run.close(skipped)
-                run = _Run(batch.catalog)
+                run = _Run(batch.catalog, limits)
             run.catalog = batch.catalog
             run.add(transaction, batch, chain, files)
             if is_alone:
                 yield run.close(skipped)
-                run = _Run(batch.catalog)
+                run = _Run(batch.catalog, limits)
         if is_last:
             break
     if run.transactions:

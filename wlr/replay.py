@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from wlc.farm import FarmDatabase
     from wlc.model import Batch, Manifest, Position, TableFile
     from wlr.bounds import Reach
-    from wlr.engine import Target
+    from wlr.engine import Place, Target
     from wlr.plan import Step
 
 
@@ -51,17 +51,21 @@ class Result:
 
 @dataclass(slots=True)
 class Replay:
-    """One replication into `path`.
+    """One replication into `place`.
 
     Attributes:
-        registers: Tell the farm of the replica.
+                registers: Tell the farm of the replica.
+        bulk: How to do large work.
+        keep: What to remember of how long old ticks stay readable; None for what it remembers.
         progress: Called with ticks done, ticks in all, and what is being done.
     """
 
-    path: Path
+    place: Place
     database: FarmDatabase
     target: plan.Target
     registers: bool = False
+    bulk: engine.Bulk | None = None
+    keep: str | None = None
     progress: Callable[[int, int, str], None] | None = None
     _made_from: int | None = None
     _peeked: tuple[Batch, str] | None = None
@@ -91,17 +95,18 @@ class Replay:
         self._register(state)
         fetch = partial(self.database.fetch_snapshot, manifest) if manifest else self.database.fetch
         release, folders = self.database.release, self._folders()
-        engine.build(self.path, state, manifest, fetch, release, folders=folders, progress=self.progress)
+        engine.build(self.place, state, manifest, fetch, release, folders=folders, progress=self.progress)
         return self.roll_forward()
 
     def roll_forward(self) -> Result:
         """Apply the log from where the replica stands up to the target."""
-        with engine.open_target(self.path, self._folders()) as replica:
+        with engine.open_target(self.place, self._folders(), self.bulk) as replica:
             start = replica.state
-            steps = self._steps(start)
+            steps = self._steps(start, replica.limits)
             self._register(start)
-            if start.master != self.database.url:
-                replica.update(master=self.database.url)
+            told = {"master": self.database.url, "keep": start.keep if self.keep is None else self.keep}
+            if any(getattr(start, name) != value for name, value in told.items()):
+                replica.update(**told)
             try:
                 for step in steps:
                     self._apply(replica, step)
@@ -157,7 +162,7 @@ class Replay:
             return self.database.name
         return self._peeked[0].catalog
 
-    def _steps(self, state: State) -> Iterator[Step]:
+    def _steps(self, state: State, limits: plan.Limits = plan.LIMITS) -> Iterator[Step]:
         """Check that the target can be reached from there, and cut what lies between into steps."""
         numbers = self.database.batch_numbers()
         end = self._last_tick(numbers)
@@ -181,7 +186,8 @@ class Replay:
             return iter(())
         self._peeked = peeked
         failed = state.failure.tick if state.failure else None
-        return plan.cut(chain((peeked,), batches), state.position, self.target, skipped=state.accepted, alone=failed)
+        log = chain((peeked,), batches)
+        return plan.cut(log, state.position, self.target, limits=limits, skipped=state.accepted, alone=failed)
 
     def _refuse_beyond_break(self, numbers: list[int], position: Position) -> None:
         """Refuse to go on into a later history that grew with changes that no log has."""
@@ -241,8 +247,8 @@ class Replay:
         replica.update(failure=failure)
         return ReplayError(
             str(failure),
-            hint=f"Repair the replica and replicate again, or skip the transaction: wlr accept {self.path}",
-            path=str(self.path),
+            hint=f"Repair the replica and replicate again, or skip the transaction: wlr accept {self.place}",
+            path=str(self.place),
             position=replica.state.position,
         )
 
@@ -282,7 +288,7 @@ class Replay:
             return
         position = state.position if state.position.history else None
         replica = Replica(
-            state.id, str(self.path), position, state.clock, utc_now(), socket.gethostname(), _user_name()
+            state.id, str(self.place), position, state.clock, utc_now(), socket.gethostname(), _user_name()
         )
         register(self.database, replica)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,10 @@ from wlc import paths
 from wlc.clock import parse_time, utc_now
 from wlc.errors import FarmError, InvalidError, UnavailableError
 from wlc.farm import open_database
-from wlr import engine, plan
+from wlc.store.options import merged
+from wlr import engine as engines
+from wlr import plan
+from wlr.lake import parse_keep
 from wlr.replay import Replay
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class Status:
         failure: The transaction that could not be applied, None if the last run went well.
         tables: Patterns of the tables it replicates; empty for all.
         is_unlocked: Its owner allows direct writes to replicated tables.
+        keep: How many old ticks of a Parquet replica stay readable, or for how long; empty for all.
     """
 
     master: str
@@ -47,6 +50,7 @@ class Status:
     accepted: tuple[int, ...]
     is_unlocked: bool
     history: str
+    keep: str = ""
 
 
 # Public functions ----------------------------------------------------------------------------------------------------
@@ -60,6 +64,9 @@ def replicate(
     until: str | datetime | None = None,
     tick: int | None = None,
     tables: Sequence[str] | None = None,
+    keep: str | None = None,
+    engine: str = "auto",
+    spark_master: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     register: bool = True,
     dry_run: bool = False,
@@ -69,12 +76,17 @@ def replicate(
 
     Args:
         master: Name in the farm, URL of the database's folder there, or path of the master; remembered.
-        into: The replica, a DuckDB file.
+        into: The replica: a DuckDB file; or the folder or URL of a Parquet replica, see `engine.locate`.
         farm: URL of the farm, for a bare name.
         until: Stop before the first transaction committed later; an aware time, or text as people type it.
         tick: Stop after this transaction.
         tables: Patterns such as `main.sales_*`; only tables that fit one are replicated. For a new replica only.
-        storage_options: Options of the farm's file system; not remembered, because they may hold secrets.
+        keep: How many old ticks of a Parquet replica stay readable, or for how long ("3 days"); remembered. `prune`
+            removes the rest.
+        engine: Who does large work: "local" is this process, "spark" is Spark, "auto" decides by its size.
+        spark_master: Master to start a Spark session at, if there is none.
+        storage_options: Options of the farm's file system, and of a Parquet replica's, over those that a master given
+            by its path remembers. A replica remembers none: give them every time, or set the usual AWS variables.
         register: Tell the farm of this replica, so that it keeps what the replica needs.
         dry_run: Only say what would be done.
         progress: Called with units done, units in all, and what is being done.
@@ -86,10 +98,15 @@ def replicate(
         CorruptError: A file of the farm is damaged. What was applied before it is right.
         UnavailableError: The replica or the farm is in use or out of reach: try again.
     """
-    target, path = _target(until, tick), Path(into).expanduser().absolute()
-    state = engine.find_state(path)
+    target, place = _target(until, tick), engines.locate(into, storage_options)
+    state = engines.find_state(place)
     database = _database(master, farm, state, storage_options)
-    run = Replay(path, database, target, registers=register, progress=progress)
+    if engine not in engines.ENGINES:
+        raise InvalidError(f"there is no engine {engine!r}", hint=f"Give one of {', '.join(engines.ENGINES)}.")
+    if keep is not None:
+        _check_keep(place, keep)
+    bulk = engines.Bulk(engine, database, spark_master, engines.spark_rows())
+    run = Replay(place, database, target, registers=register, bulk=bulk, keep=keep, progress=progress)
     if state is not None:
         _check_same(state, tables)
     if dry_run:
@@ -104,7 +121,7 @@ def status(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] |
         InvalidError: It is no replica.
         UnavailableError: It is in use.
     """
-    state = engine.read_state(Path(into))
+    state = engines.read_state(engines.locate(into, storage_options))
     lag_s, lag_transactions = _lag(state, storage_options)
     return Status(
         state.master,
@@ -118,35 +135,38 @@ def status(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] |
         tuple(sorted(state.accepted)),
         state.is_unlocked,
         state.position.history,
+        state.keep,
     )
 
 
-def tick(into: str | os.PathLike[str]) -> int:
+def tick(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> int:
     """Return the last transaction that a replica holds, 0 before the first; raises as `status` does."""
-    return engine.read_state(Path(into)).position.tick
+    return engines.read_state(engines.locate(into, storage_options)).position.tick
 
 
-def clock(into: str | os.PathLike[str]) -> datetime | None:
+def clock(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> datetime | None:
     """Return the commit time of the last transaction that a replica holds; raises as `status` does."""
-    return engine.read_state(Path(into)).clock
+    return engines.read_state(engines.locate(into, storage_options)).clock
 
 
-def beat(into: str | os.PathLike[str], beat_s: float | None = None) -> float:
+def beat(
+    into: str | os.PathLike[str], beat_s: float | None = None, *, storage_options: Mapping[str, Any] | None = None
+) -> float:
     """Return, or set, how often a following replica looks for new log files, in seconds.
 
     Raises:
         InvalidError: The beat is negative or no number.
     """
     if beat_s is None:
-        return engine.read_state(Path(into)).beat_s
+        return engines.read_state(engines.locate(into, storage_options)).beat_s
     if not 0 <= beat_s < float("inf"):
         raise InvalidError(f"a beat of {beat_s} seconds is none", hint="Give 0 or more seconds.")
-    with engine.open_target(Path(into)) as target:
+    with engines.open_target(engines.locate(into, storage_options)) as target:
         target.update(beat_s=float(beat_s))
     return float(beat_s)
 
 
-def accept(into: str | os.PathLike[str]) -> Failure:
+def accept(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> Failure:
     """Skip exactly the transaction that failed: the next replication goes on after it.
 
     Returns:
@@ -155,7 +175,7 @@ def accept(into: str | os.PathLike[str]) -> Failure:
     Raises:
         InvalidError: No transaction has failed.
     """
-    with engine.open_target(Path(into)) as target:
+    with engines.open_target(engines.locate(into, storage_options)) as target:
         failure = target.state.failure
         if failure is None:
             raise InvalidError(f"no transaction has failed in {into}", hint=f"wlr status {into}", path=str(into))
@@ -165,13 +185,13 @@ def accept(into: str | os.PathLike[str]) -> Failure:
 
 def unlock(into: str | os.PathLike[str]) -> None:
     """Allow direct writes to replicated tables, to repair the replica; `lock` ends it."""
-    with engine.open_target(Path(into)) as target:
+    with engines.open_target(engines.locate(into)) as target:
         target.update(is_unlocked=True)
 
 
 def lock(into: str | os.PathLike[str]) -> None:
     """Refuse direct writes to replicated tables, as it is from the start."""
-    with engine.open_target(Path(into)) as target:
+    with engines.open_target(engines.locate(into)) as target:
         target.update(is_unlocked=False)
 
 
@@ -203,6 +223,17 @@ def _database(
         if state is None:
             raise InvalidError("a new replica needs a master", hint="wlr replicate MASTER --into TARGET")
         return open_database(state.master, storage_options=storage_options)
+    return database_of(master, farm, storage_options)
+
+
+def database_of(
+    master: str | os.PathLike[str], farm: str | None, storage_options: Mapping[str, Any] | None
+) -> FarmDatabase:
+    """Open the farm database that a name, a URL or the path of a master stands for.
+
+    Raises:
+        InvalidError: It stands for none.
+    """
     text = os.fspath(master)
     if "://" not in text and Path(text).is_file():
         return _database_of_source(Path(text), farm, storage_options)
@@ -212,7 +243,7 @@ def _database(
 def _database_of_source(source: Path, farm: str | None, storage_options: Mapping[str, Any] | None) -> FarmDatabase:
     """Find the farm of a master by asking the master itself, or, while that is in use, at the default place."""
     try:
-        known = engine.read_master(source)
+        known = engines.read_master(source)
     except UnavailableError:
         beside = source.absolute().parent / "dbfarm" / source.stem
         if farm is None and not (beside / paths.CONFIG).is_file():
@@ -220,8 +251,14 @@ def _database_of_source(source: Path, farm: str | None, storage_options: Mapping
         return open_database(source.stem, farm or str(beside.parent), storage_options)
     if "farm" not in known:
         raise InvalidError(f"{source} is not a master", hint=f"wlc master {source}", path=str(source))
-    options = storage_options or json.loads(known.get("options") or "{}") or None
-    return open_database(known["name"], farm or known["farm"], options)
+    return open_database(known["name"], farm or known["farm"], merged(known.get("options"), storage_options))
+
+
+def _check_keep(place: engines.Place, keep: str) -> None:
+    if not place.is_parquet:
+        message = f"{place} is a DuckDB file, which holds one tick: --keep is for Parquet replicas"
+        raise InvalidError(message, hint="Leave --keep out.")
+    parse_keep(keep)
 
 
 def _check_same(state: State, tables: Sequence[str] | None) -> None:

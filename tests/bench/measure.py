@@ -22,6 +22,7 @@ class Setting:
         scale: Share of the full number of rows.
         rounds: Turns of each side for bulk statements; `singles` for single-row transactions.
         only: Lines whose name does not contain this are left out.
+        plots: Where pictures of the figures are drawn; none are if it is None.
     """
 
     folder: Path
@@ -29,6 +30,7 @@ class Setting:
     rounds: int = 3
     singles: int = 400
     only: str = ""
+    plots: Path | None = None
 
     def rows(self, full: int) -> int:
         """The number of rows to use where the benchmark proper has `full`."""

@@ -25,7 +25,8 @@ from tests.bench.measure import Setting, render
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-NAMES = ("capture", "flush", "snapshot", "replay", "small", "start", "memory")
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+NAMES = ("capture", "flush", "snapshot", "replay", "small", "start", "memory", "lake", "lake_curve")
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -36,7 +37,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=1.0, help="share of the rows, to try a benchmark quickly")
     parser.add_argument("--only", default="", help="of capture, only lines whose name contains this")
     parser.add_argument("--folder", type=Path, help="where the databases are made (default: temporary)")
-    parser.add_argument("--markdown", action="store_true", help="print tables for docs/benchmarks.md")
+    parser.add_argument("--markdown", action="store_true", help="print tables, and draw plots, for docs/benchmarks.md")
     return parser.parse_args(arguments)
 
 
@@ -45,10 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     print("\n".join(machine.describe()), flush=True)
     missed = 0
+    # A picture of a try would say nothing.
+    plots = DOCS if options.markdown and options.scale == 1 else None
     for name in NAMES if "all" in options.name else dict.fromkeys(options.name):
         started = time.monotonic()
         with tempfile.TemporaryDirectory(prefix=f"bench-{name}-", dir=options.folder) as folder:
-            setting = Setting(Path(folder), options.scale, options.rounds, options.singles, options.only)
+            setting = Setting(Path(folder), options.scale, options.rounds, options.singles, options.only, plots)
             lines = list(importlib.import_module(f"tests.bench.{name}").run(setting))
         if options.scale != 1:
             # The goals are about the full size only.

@@ -2,89 +2,25 @@
 
 from __future__ import annotations
 
-import http.client
 import os
 import subprocess
 import sys
-import threading
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import pytest
 
+from tests.proxy import proxy_to
 from wlc.clock import utc_now
 from wlc.errors import InvalidError, UnavailableError, UnsupportedError
 from wlc.farm import describe_file, open_database
 from wlc.model import Batch, Change, Column, Layout, Name, TableFile, Transaction
-from wlc.store import AlreadyExistsError, ConflictError, MissingError, Store, open_store
+from wlc.store import AlreadyExistsError, ConflictError, MissingError, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
-
-@dataclass
-class Proxy:
-    """A server in front of the S3 server that misbehaves on request.
-
-    `loses_answer` gets method and path and says whether the answer is thrown away after the request was carried out.
-    """
-
-    url: str = ""
-    stripped: frozenset[str] = frozenset()
-    loses_answer: Callable[[str, str], bool] = lambda method, path: False
-    seen: list[str] = field(default_factory=list)
-
-    def store(self, url: str) -> Store:
-        options = {"endpoint_url": self.url, "key": "k", "secret": "topsecretvalue"}
-        return open_store(url, options | {"config_kwargs": {"retries": {"max_attempts": 1}}})
-
-
-@contextmanager
-def proxy_to(server: str) -> Iterator[Proxy]:
-    proxy = Proxy()
-    target = urlsplit(server).netloc
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def forward(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            kept = {name: value for name, value in self.headers.items() if name.lower() not in proxy.stripped}
-            kept.pop("Expect", None)
-            connection = http.client.HTTPConnection(target, timeout=20)
-            connection.request(self.command, self.path, body, kept)
-            answer = connection.getresponse()
-            content = answer.read()
-            connection.close()
-            proxy.seen.append(f"{self.command} {answer.status}")
-            if proxy.loses_answer(self.command, self.path):
-                self.close_connection = True
-                return
-            self.send_response(answer.status)
-            for name, value in answer.getheaders():
-                if name.lower() not in ("transfer-encoding", "connection", "date", "server"):
-                    self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(content)
-
-        do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = forward  # noqa: N815 - names that http.server looks for
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    listener = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    listener.daemon_threads = True
-    proxy.url = f"http://127.0.0.1:{listener.server_port}"
-    thread = threading.Thread(target=listener.serve_forever, daemon=True)
-    thread.start()
-    yield proxy
-    listener.shutdown()
-    listener.server_close()
-    thread.join()
+    from tests.proxy import Proxy
 
 
 @pytest.fixture

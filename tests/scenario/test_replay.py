@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -12,11 +13,13 @@ import pytest
 
 import wlr
 from tests.handmade import HandmadeFarm, Rows, rows_of, time_of
+from tests.lake import any_file
 from wlc.errors import ReplayError, UnavailableError
 from wlc.model import Clear, Name, Position, SequencePosition
 from wlc.registry import replicas
 from wlc.snapshot import take
 from wlr import plan
+from wlr.engine.duckdb import target
 
 T = Name("main", "t")
 KEYED = "CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR)"
@@ -65,21 +68,23 @@ def publish_everything(farm: HandmadeFarm) -> list[list[tuple[object, ...]]]:
 
 
 def content(into: Path, tick: int) -> list[tuple[object, ...]]:
-    return rows_of(into, "FROM t ORDER BY id") if tick else []
+    return rows_of(any_file(into), "FROM t ORDER BY id") if tick else []
 
 
-def test_every_tick_is_a_stop_from_which_one_can_go_on(farm: HandmadeFarm, tmp_path: Path) -> None:
+@pytest.mark.parametrize("suffix", [".duckdb", ""])
+def test_every_tick_is_a_stop_from_which_one_can_go_on(farm: HandmadeFarm, tmp_path: Path, suffix: str) -> None:
     states = publish_everything(farm)
-    stepwise = tmp_path / "stepwise.duckdb"
+    stepwise = tmp_path / f"stepwise{suffix}"
     for tick in range(10):
-        direct = tmp_path / f"direct{tick}.duckdb"
+        direct = tmp_path / f"direct{tick}{suffix}"
         for into in (direct, stepwise):
-            result = wlr.replicate(farm.url, into=into, tick=tick)
+            result = wlr.replicate(farm.url, into=into, tick=tick, engine="local")
             assert (result.tick, wlr.tick(into)) == (tick, tick)
             assert content(into, tick) == states[tick]
-        wlr.replicate(into=direct)
+        wlr.replicate(into=direct, engine="local")
         assert content(direct, 9) == states[9]
-    assert rows_of(stepwise, "SELECT x::VARCHAR, s FROM bag ORDER BY ALL") == [("-0.0", None), ("0.0", "x")]
+    in_bag = rows_of(any_file(stepwise), "SELECT x::VARCHAR, s FROM bag ORDER BY ALL")
+    assert in_bag == [("-0.0", None), ("0.0", "x")]
 
 
 def test_time_is_a_stop_too(farm: HandmadeFarm, into: Path) -> None:
@@ -99,10 +104,10 @@ def test_replaying_twice_changes_nothing(farm: HandmadeFarm, into: Path) -> None
     assert content(into, 9) == states[9]
 
 
-@pytest.mark.parametrize("limit", ["STEP_ROWS", "STEP_TRANSACTIONS", "STEP_FILES"])
+@pytest.mark.parametrize("limit", ["rows", "transactions", "files"])
 def test_small_steps_give_the_same(farm: HandmadeFarm, into: Path, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     states = publish_everything(farm)
-    monkeypatch.setattr(plan, limit, 1)
+    monkeypatch.setattr(target, "LIMITS", replace(plan.LIMITS, **{limit: 1}))
     wlr.replicate(farm.url, into=into)
     assert content(into, 9) == states[9]
 

@@ -16,7 +16,6 @@ from tests.oracle import file_contents, published
 from wlc.errors import FarmError, InvalidError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 SECRET = "topsecretvalue"
@@ -142,31 +141,17 @@ def test_wrong_credentials(
     assert file_contents(replica) == file_contents(source), "nothing was lost meanwhile"
 
 
-@pytest.fixture
-def fresh_connections() -> Iterator[None]:
-    """s3fs remembers connections and with them the credentials they were made with."""
-    import s3fs
-
-    s3fs.S3FileSystem.clear_instance_cache()
-    yield
-    s3fs.S3FileSystem.clear_instance_cache()
-
-
 def test_no_credentials(
     source: Path,
     tmp_path: Path,
     s3_url: str,
     monkeypatch: pytest.MonkeyPatch,
-    fresh_connections: None,
 ) -> None:
     wlc.master(source, farm=s3_url)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    import s3fs
-
-    s3fs.S3FileSystem.clear_instance_cache()
     with pytest.raises((InvalidError, UnavailableError)) as caught:
         wlr.replicate(f"{s3_url}/sales", into=tmp_path / "replica.duckdb")
     one_clear_error(caught.value, "AWS_ACCESS_KEY_ID")
@@ -177,7 +162,6 @@ def test_a_server_that_is_not_there(
     source: Path,
     s3_url: str,
     monkeypatch: pytest.MonkeyPatch,
-    fresh_connections: None,
 ) -> None:
     wlc.master(source, farm=s3_url)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")

@@ -11,6 +11,7 @@ import pytest
 
 import wlc
 import wlr
+from tests.lake import any_file
 from tests.oracle import contents
 from wlc.model import literal, quote
 
@@ -328,27 +329,31 @@ def master(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS.keys())
 def test_arrives(master: Path, tmp_path: Path, script: str) -> None:
     parts = script.split("\n\n")
-    plain, at_end = tmp_path / f"{CATALOG}.duckdb", tmp_path / "end.duckdb"
+    plain = tmp_path / f"{CATALOG}.duckdb"
     is_repeatable = "random()" not in script and "current_timestamp" not in script and "uuid()" not in script
     step_by_step, early = tmp_path / "steps.duckdb", tmp_path / "early.duckdb"
+    lake, at_end = tmp_path / "lake", [tmp_path / "end.duckdb", tmp_path / "end"]
     for number, part in enumerate(parts):
         with duckdb.connect(str(plain)) as connection:
             connection.execute(part)
         with wlc.connect(master) as connection:
             connection.execute(part)
         wlc.flush(master)
-        wlr.replicate(master, into=step_by_step)
         expected = facts(master)
         if is_repeatable:
             assert differences(expected, facts(plain)) == {}, "the capture leaves no trace"
+        for into in (step_by_step, lake):
+            wlr.replicate(master, into=into, engine="local")
         assert differences(expected, facts(step_by_step)) == {}, f"through the log, part {number}"
         if number == 0:
             wlc.snapshot(master)
             wlr.replicate(master, into=early)
             assert differences(expected, facts(early)) == {}, "through a snapshot"
+    assert differences(expected, facts(any_file(lake))) == {}, "files, through the log"
     wlr.replicate(master, into=early)
     assert differences(expected, facts(early)) == {}, "through a snapshot and the log"
     wlc.snapshot(master)
-    made = wlr.replicate(master, into=at_end)
-    assert made.transactions == 0
-    assert differences(expected, facts(at_end)) == {}, "through a snapshot of everything"
+    for into in at_end:
+        made = wlr.replicate(master, into=into, engine="local")
+        assert made.transactions == 0
+        assert differences(expected, facts(any_file(into))) == {}, f"{into} through a snapshot of everything"

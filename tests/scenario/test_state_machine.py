@@ -22,6 +22,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 import wlc
 import wlr
+from tests.lake import lake_contents, rebuilt, surplus
 from tests.oracle import contents
 from wlc import catalog
 from wlc.errors import ExpiredError, InvalidError
@@ -163,6 +164,8 @@ class Farm(RuleBasedStateMachine):
         self.model = Model()
         self.count = 0
         self.is_open = False
+        # A Parquet replica follows along, and is made anew where it cannot.
+        self.lake, self.lake_tick = self.folder / "lake", -1
         self.connect()
         self.model.commits.append(Commit(0, None, self.held()))
         if is_seeded:
@@ -322,6 +325,28 @@ class Farm(RuleBasedStateMachine):
                 assert copy.path.read_bytes() == before, "a refusal changes nothing"
             copy.tick, copy.clock = wlr.tick(copy.path), wlr.clock(copy.path)
         self.check(copy)
+
+    @rule(keep=st.sampled_from([None, "0", "3"]))
+    def replicate_files(self, keep: str | None) -> None:
+        before = self.lake_tick
+        try:
+            tick = wlr.replicate(self.db, into=self.lake, engine="local").tick
+        except (InvalidError, ExpiredError):
+            if before < 0:
+                assert not self.can_make(self.model.published, {})
+                return
+            # It stood in a history that has ended, or what comes next was pruned.
+            shutil.rmtree(self.lake)
+            before, tick = -1, wlr.replicate(self.db, into=self.lake, engine="local").tick
+        assert self.model.at(tick) == self.model.at(self.model.published)
+        with rebuilt(self.lake) as (connection, name):
+            assert all_of(connection, name) == self.model.at(tick), f"files differ at tick {tick}"
+        if keep is not None:
+            wlr.prune(self.lake, keep=keep)
+            assert surplus(self.lake) == []
+        elif before >= 0:
+            assert lake_contents(self.lake, before) == self.model.at(before)[0], "old ticks stay as they were"
+        self.lake_tick = tick
 
     @rule(copy=consumes(replicas))
     def lose(self, copy: Copy) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import wlc
 import wlr
+from tests.lake import any_file
 from tests.unit.test_types import EXPRESSIONS, NESTINGS, VALUES, WRAPS
 from wlc.model import literal, quote
 
@@ -118,7 +119,7 @@ def differences(master: Path, replica: Path, tables: list[Typed]) -> dict[str, l
     with duckdb.connect() as connection:
         connection.execute(ZONE)
         connection.execute(f"ATTACH {literal(str(master))} AS master (READ_ONLY)")
-        connection.execute(f"ATTACH {literal(str(replica))} AS replica (READ_ONLY)")
+        connection.execute(f"ATTACH {literal(str(any_file(replica)))} AS replica (READ_ONLY)")
         for number, typed in enumerate(tables):
             for column, (declared, _) in enumerate(typed):
                 value = f"c{column}"
@@ -141,7 +142,7 @@ def master(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_every_type(master: Path, tmp_path: Path) -> None:
-    through_log, through_snapshot = tmp_path / "log.duckdb", tmp_path / "snapshot.duckdb"
+    through_log, through_snapshot, lake = tmp_path / "log.duckdb", tmp_path / "snapshot.duckdb", tmp_path / "lake"
     with wlc.connect(master) as connection:
         connection.execute(ZONE)
         fill(connection)
@@ -149,31 +150,34 @@ def test_every_type(master: Path, tmp_path: Path) -> None:
     wlr.replicate(master, into=through_log)
     assert differences(master, through_log, WIDE) == {}
     wlc.snapshot(master)
-    made = wlr.replicate(master, into=through_snapshot)
-    assert made.transactions == 0, "everything came with the snapshot"
+    for replica in (through_snapshot, lake):
+        made = wlr.replicate(master, into=replica, engine="local")
+        assert made.transactions == 0, "everything came with the snapshot"
     assert differences(master, through_snapshot, WIDE) == {}
     with wlc.connect(master) as connection:
         connection.execute(ZONE)
         change(connection)
     wlc.flush(master)
-    for replica in (through_log, through_snapshot):
-        wlr.replicate(into=replica)
+    for replica in (through_log, through_snapshot, lake):
+        wlr.replicate(into=replica, engine="local")
         assert differences(master, replica, WIDE) == {}
 
 
 def test_every_type_as_primary_key(master: Path, tmp_path: Path) -> None:
     typed = keys()
     assert len(typed) > 20, "DuckDB takes most scalar types as keys"
-    replica = tmp_path / "replica.duckdb"
+    replicas = (tmp_path / "replica.duckdb", tmp_path / "lake")
     with wlc.connect(master) as connection:
         connection.execute(ZONE)
         fill_keyed(connection, typed)
     wlc.flush(master)
-    wlr.replicate(master, into=replica)
-    assert differences(master, replica, [[column] for column in typed]) == {}
+    for replica in replicas:
+        wlr.replicate(master, into=replica, engine="local")
+        assert differences(master, replica, [[column] for column in typed]) == {}
     with wlc.connect(master) as connection:
         connection.execute(ZONE)
         change_keyed(connection, typed)
     wlc.flush(master)
-    wlr.replicate(into=replica)
-    assert differences(master, replica, [[column] for column in typed]) == {}
+    for replica in replicas:
+        wlr.replicate(into=replica, engine="local")
+        assert differences(master, replica, [[column] for column in typed]) == {}

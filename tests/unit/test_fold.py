@@ -83,7 +83,9 @@ def expected(connection: duckdb.DuckDBPyConnection, rows: list[Row]) -> Counter[
 
 def apply(connection: duckdb.DuckDBPyConnection, table: TargetTable, source: Source) -> tuple[int, int]:
     """Fold and apply; returns how many rows should have gone and how many did."""
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE net AS {fold.net_sql(table, [source])}")
+    connection.execute(
+        f"CREATE OR REPLACE TEMP TABLE net AS {fold.net_sql(table, fold.raw_sql(table.layout, [source]))}"
+    )
     wanted = connection.execute("SELECT coalesce(sum(-_weight), 0) FROM net WHERE _weight < 0").fetchall()[0][0]
     delete = fold.delete_keyed_sql if table.key else fold.delete_bag_sql
     gone = connection.execute(delete(table, "net")).fetchall()[0][0]
@@ -132,13 +134,13 @@ def test_keyed_equals_the_model(
 def test_insert_and_delete_in_one_range_vanish(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
     row = ("1", "'a'", "1.0", "[1.0]")
     source = write(connection, folder, [(1, 1, row), (2, -1, row), (3, 1, row), (4, -1, row)])
-    assert connection.execute(fold.net_sql(KEYED, [source])).fetchall() == []
+    assert connection.execute(fold.net_sql(KEYED, fold.raw_sql(KEYED.layout, [source]))).fetchall() == []
 
 
 @pytest.mark.parametrize("old, new", [(("1", "'a'", "0.0", "[1.0]"), ("1", "'a'", "-0.0::DOUBLE", "[1.0]"))])
 def test_the_sign_of_zero_is_a_change(connection: duckdb.DuckDBPyConnection, folder: Path, old: Row, new: Row) -> None:
     source = write(connection, folder, [(1, -1, old), (1, 1, new)])
-    assert len(connection.execute(fold.net_sql(KEYED, [source])).fetchall()) == 2
+    assert len(connection.execute(fold.net_sql(KEYED, fold.raw_sql(KEYED.layout, [source]))).fetchall()) == 2
 
 
 @pytest.mark.parametrize("table", [KEYED, BAG], ids=["keyed", "bag"])
@@ -161,7 +163,7 @@ def test_bag_keeps_the_other_copies_without_rowid(connection: duckdb.DuckDBPyCon
     row = ("1", "'a'", "1.0", "[1.0]")
     fill(connection, BAG, [row, row, row])
     connection.execute(
-        f"CREATE OR REPLACE TEMP TABLE net AS {fold.net_sql(BAG, [write(connection, folder, [(1, -1, row)])])}"
+        f"CREATE OR REPLACE TEMP TABLE net AS {fold.net_sql(BAG, fold.raw_sql(BAG.layout, [write(connection, folder, [(1, -1, row)])]))}"
     )
     connection.execute(f"CREATE OR REPLACE TEMP TABLE copies AS {fold.copies_left_sql(BAG, 'net')}")
     connection.execute(fold.delete_equal_sql(BAG, "net"))
@@ -172,7 +174,9 @@ def test_bag_keeps_the_other_copies_without_rowid(connection: duckdb.DuckDBPyCon
 def test_range_of_ticks_is_inclusive(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
     rows = [(tick, 1, (str(tick), "'a'", "1.0", "[]")) for tick in range(1, 6)]
     source = replace(write(connection, folder, rows), first=2, last=4)
-    assert sorted(row[0] for row in connection.execute(fold.net_sql(BAG, [source])).fetchall()) == [2, 3, 4]
+    assert sorted(
+        row[0] for row in connection.execute(fold.net_sql(BAG, fold.raw_sql(BAG.layout, [source]))).fetchall()
+    ) == [2, 3, 4]
 
 
 def test_only_changed_columns_of_rows_that_stay_are_set(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:

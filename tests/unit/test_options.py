@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import typer
 
+import cli.wlc
+import cli.wlr
 from cli.options import storage_options, tick_range
 from wlc.errors import InvalidError
 
@@ -38,3 +41,15 @@ def test_bad_storage_option_is_refused_without_repeating_what_may_be_a_secret(pa
     with pytest.raises(InvalidError) as refused:
         storage_options(pairs)
     assert "hush" not in str(refused.value) + str(refused.value.hint)
+
+
+def test_every_command_that_uses_the_farm_takes_storage_options() -> None:
+    apps = {"wlc": cli.wlc.app, "wlr": cli.wlr.app}
+    without = {
+        f"{program} {name}"
+        for program, app in apps.items()
+        for name, command in typer.main.get_command(app).commands.items()
+        if not any("--storage-option" in parameter.opts for parameter in command.params)
+    }
+    # The others ask and tell the replica alone, which may be a file.
+    assert {name for name in without if name.startswith("wlc ") or name in ("wlr replicate", "wlr status")} == set()

@@ -200,10 +200,9 @@ def test_accepted_and_failed_transactions_are_alone() -> None:
     assert (steps[1].applied, steps[1].actions()) == ((), ())
 
 
-def test_full_steps_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "STEP_ROWS", 10)
+def test_full_steps_are_closed() -> None:
     log = [batch(*(transaction(tick, change(added=4)) for tick in range(1, 6)))]
-    assert ticks(plan.cut(log, START_OF_H, Target())) == [[1, 2, 3], [4, 5]]
+    assert ticks(plan.cut(log, START_OF_H, Target(), limits=plan.Limits(rows=10))) == [[1, 2, 3], [4, 5]]
 
 
 def test_history_that_grew_from_here_is_followed() -> None:

@@ -174,3 +174,37 @@ def test_statements_that_compute_rows(text: str, rewrites: bool) -> None:
 
 def test_words_of_quoted_names() -> None:
     assert {"my table", 'a"b', "update"} <= words('UPDATE "My Table" SET "a""b" = 1')
+
+
+def test_a_string_in_the_place_of_a_name() -> None:
+    found = effect("INSERT INTO main.'it''s' VALUES (1)")
+    assert isinstance(found, Append)
+    assert found.target == ("main", "it's")
+    assert "it's" in words("WITH x AS (DELETE FROM 'It''s' RETURNING *) SELECT 1")
+
+
+@pytest.mark.parametrize("text", ["CREATE TABLE x AS SELECT 1", "DROP TABLE x", "ALTER TABLE x ADD COLUMN y INTEGER"])
+def test_explain_analyze_changes_the_schema(text: str) -> None:
+    found = effect(f"EXPLAIN ANALYZE {text}")
+    assert isinstance(found, Schema)
+    assert found.inner == text
+    assert isinstance(effect(f"EXPLAIN {text}"), Read)
+
+
+def test_a_column_called_conflict() -> None:
+    found = effect("INSERT INTO k SELECT conflict FROM src ON CONFLICT (id) DO UPDATE SET b = 1")
+    assert isinstance(found, Upsert)
+
+
+def test_a_statement_that_creates_a_table_and_writes() -> None:
+    found = effect("CREATE TABLE x AS WITH d AS (DELETE FROM k RETURNING *) SELECT * FROM d")
+    assert isinstance(found, Schema)
+    assert found.loads
+    assert "k" in found.names
+
+
+@pytest.mark.parametrize("subquery", ["SELECT DISTINCT ON (a) id FROM k", "SELECT ARRAY(SELECT id FROM k)[1]"])
+def test_one_row_of_several(subquery: str) -> None:
+    found = effect(f"DELETE FROM k WHERE id IN ({subquery})")
+    assert isinstance(found, Touch)
+    assert not found.is_stable

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from aiohttp import ClientError as ConnectionFailure
 from botocore.exceptions import BotoCoreError, ClientError
 from fsspec.asyn import sync
+from fsspec.utils import tokenize
 from s3fs import S3FileSystem
 
 from wlc.clock import utc_now
@@ -20,6 +21,7 @@ from wlc.errors import FarmError, InvalidError, UnavailableError
 from wlc.paths import check_relative
 from wlc.store.contract import Entries, Entry, Store
 from wlc.store.downloads import Downloads
+from wlc.store.options import lay_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,8 +32,20 @@ _STAMP = "wlc-attempt"
 _ATTEMPTS = 4
 _REFUSED = {"400", "401", "403", "405", "501"}
 _CREDENTIALS = (
-    "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE), and AWS_ENDPOINT_URL if it is not AWS."
+    "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE), and AWS_ENDPOINT_URL if it is not AWS;"
+    " or add --storage-option key=… --storage-option secret=… to the command."
 )
+_REGION = (
+    "export AWS_REGION={region} (or --storage-option client_kwargs.region_name={region}); AWS_ENDPOINT_URL, if set, has"
+    " to be that region's, too."
+)
+_WRONG_REGION = {"PermanentRedirect", "TemporaryRedirect", "Redirect", "301", "307"} | {
+    "AuthorizationHeaderMalformed",
+    "IllegalLocationConstraintException",
+}
+_EXPIRED = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired"}
+_file_systems: dict[str, S3FileSystem] = {}
+_opening = threading.Lock()
 
 
 class S3Store(Store):
@@ -57,12 +71,12 @@ class S3Store(Store):
     def read_versioned(self, path: str) -> tuple[bytes, str]:
         key = self._key(path)
 
-        async def get() -> tuple[bytes, str]:
-            answer = await self._fs._call_s3("get_object", Bucket=self.bucket, Key=key)
+        async def get(system: S3FileSystem) -> tuple[bytes, str]:
+            answer = await system._call_s3("get_object", Bucket=self.bucket, Key=key)
             async with answer["Body"] as body:
                 return await body.read(), answer["ETag"]
 
-        found: tuple[bytes, str] = self._do(path, lambda: sync(self._fs.loop, get))
+        found: tuple[bytes, str] = self._do(path, lambda: sync((system := self._fs).loop, get, system))
         return found
 
     def fetch(self, path: str) -> Path:
@@ -202,38 +216,95 @@ class S3Store(Store):
 
     def _raise(self, error: Exception, path: str) -> NoReturn:
         """Translate what s3fs and botocore raise; their texts can hold credentials, so only codes and names pass."""
-        where = f"{self.url}/{path}" if path else self.url
-        status, code = _status(error), _code(error)
-        kind = type(error).__name__
         if isinstance(error, FarmError):
             raise error
+        where = f"{self.url}/{path}" if path else self.url
+        status, code = _status(error), _code(error)
         if code == "NoSuchBucket":
-            raise InvalidError(f"there is no bucket {self.bucket!r}", hint="Create it first.", path=where) from error
+            hint = "Create it, or check its name, the credentials and AWS_ENDPOINT_URL."
+            raise InvalidError(f"there is no bucket {self.bucket!r}", hint=hint, path=where) from error
+        if code in _WRONG_REGION:
+            region = _region(error)
+            message = f"bucket {self.bucket!r} is in another region" + (f", {region}" if region else "")
+            raise InvalidError(message, hint=_REGION.format(region=region or "…"), path=where) from error
         if status == "404" or isinstance(error, FileNotFoundError):
             raise self.missing(path) from error
-        if "Credential" in kind or kind == "ProfileNotFound":
-            raise InvalidError(f"no credentials for {where} ({kind})", hint=_CREDENTIALS, path=where) from error
-        if status in ("401", "403"):
-            raise InvalidError(f"no permission for {where} ({code})", hint=_CREDENTIALS, path=where) from error
-        if status in _REFUSED or kind in ("ParamValidationError", "InvalidRegionError", "ValueError"):
-            raise InvalidError(f"{where}: the request was refused ({code or kind})", hint=_CREDENTIALS) from error
-        hint = "Check the network and AWS_ENDPOINT_URL, then try again."
-        raise UnavailableError(f"{where}: no answer from the store ({code or kind})", hint=hint, path=where) from error
+        if status in ("401", "403") or code in _EXPIRED:
+            # Credentials in files are renewed there: they are read anew before the next try.
+            self._forget()
+        raise _translated(error, where) from error
+
+    def _forget(self) -> None:
+        with self._opening, _opening:
+            for key in [key for key, opened in _file_systems.items() if opened is self._opened]:
+                del _file_systems[key]
+            self._opened = None
+
+
+def _translated(error: Exception, where: str) -> FarmError:
+    status, code, kind = _status(error), _code(error), type(error).__name__
+    if "Credential" in kind or kind == "ProfileNotFound":
+        return InvalidError(f"no credentials for {where} ({kind})", hint=_CREDENTIALS, path=where)
+    if code == "RequestTimeTooSkewed":
+        return InvalidError(f"{where}: this machine's clock is wrong ({code})", hint="Set the clock.", path=where)
+    if code in _EXPIRED:
+        return InvalidError(f"the credentials for {where} are valid no more ({code})", hint=_CREDENTIALS, path=where)
+    if status in ("401", "403"):
+        return InvalidError(f"no permission for {where} ({code})", hint=_CREDENTIALS, path=where)
+    is_refused = status in _REFUSED and code != "RequestTimeout"
+    if is_refused or kind in ("ParamValidationError", "InvalidRegionError", "ValueError"):
+        return InvalidError(f"{where}: the request was refused ({code or kind})", hint=_CREDENTIALS, path=where)
+    hint = "Check the network and AWS_ENDPOINT_URL, then try again."
+    return UnavailableError(f"{where}: no answer from the store ({code or kind})", hint=hint, path=where)
 
 
 def _open_file_system(options: dict[str, Any]) -> S3FileSystem:
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    # The instances of s3fs are cached by their arguments: the endpoint has to be one of them.
-    defaults: dict[str, Any] = {"endpoint_url": endpoint} if endpoint else {}
-    timing = {"connect_timeout": 10, "read_timeout": 60, "retries": {"max_attempts": 2, "mode": "standard"}}
-    defaults["config_kwargs"] = timing | dict(options.get("config_kwargs") or {})
+    """Open s3fs with the options given; what they leave open botocore takes from the usual AWS variables and files.
+
+    File systems are kept, because making one takes longer than a request. They belong to their options, to the AWS
+    variables and to the process: s3fs would go on with the credentials that it first met.
+    """
+    options = _with_region(options)
+    _refuse_login(options)
+    variables = sorted((name, value) for name, value in os.environ.items() if name.startswith("AWS_"))
+    with _opening:
+        key = tokenize(os.getpid(), options, variables)
+        if key not in _file_systems:
+            _file_systems[key] = _connect(options)
+        return _file_systems[key]
+
+
+def _connect(options: dict[str, Any]) -> S3FileSystem:
+    retries: dict[str, Any] = {"mode": "standard"}
+    retries |= {} if "AWS_MAX_ATTEMPTS" in os.environ else {"max_attempts": 2}
+    timing: dict[str, Any] = {"connect_timeout": 10, "read_timeout": 60, "retries": retries}
     try:
-        opened = S3FileSystem(**(defaults | options | {"config_kwargs": defaults["config_kwargs"]}))
+        timing = lay_over(timing, options.get("config_kwargs") or {})
+        opened = S3FileSystem(**options | {"config_kwargs": timing, "skip_instance_cache": True})
         opened.retries = _ATTEMPTS - 1  # Its own default waits half a minute for a server that is not there.
         opened.connect()
-    except (TypeError, KeyError) as error:
-        raise InvalidError(f"s3fs refuses the storage options {', '.join(sorted(options))}") from error
+    except (TypeError, KeyError, AttributeError) as error:
+        given = ", ".join(sorted(options))
+        hint = "See docs/object_stores.md for the options; region_name, for one, is client_kwargs.region_name."
+        raise InvalidError(f"s3fs refuses the storage options {given}", hint=hint) from error
     return opened
+
+
+def _with_region(options: dict[str, Any]) -> dict[str, Any]:
+    """Add what AWS_REGION says, the variable that botocore does not look at."""
+    region, client = os.environ.get("AWS_REGION"), options.get("client_kwargs") or {}
+    if not region or not isinstance(client, dict) or "region_name" in client:
+        return options
+    return options | {"client_kwargs": client | {"region_name": region}}
+
+
+def _refuse_login(options: dict[str, Any]) -> None:
+    """Refuse an endpoint with a user or a password in it, which drivers repeat in the texts of their errors."""
+    client = options.get("client_kwargs")
+    endpoints = [options.get("endpoint_url"), client.get("endpoint_url") if isinstance(client, dict) else None]
+    endpoints += [os.environ.get(name) for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")]
+    if any("@" in str(endpoint) for endpoint in endpoints):
+        raise InvalidError("the endpoint URL must not hold credentials", hint=_CREDENTIALS)
 
 
 def _response(error: BaseException) -> dict[str, Any]:
@@ -253,3 +324,10 @@ def _status(error: BaseException) -> str:
 
 def _code(error: BaseException) -> str:
     return str(_response(error).get("Error", {}).get("Code", ""))
+
+
+def _region(error: BaseException) -> str:
+    """Return the region that the server says the bucket is in, empty if it does not."""
+    response = _response(error)
+    headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    return str(headers.get("x-amz-bucket-region") or response.get("Error", {}).get("Region") or "")

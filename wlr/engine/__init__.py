@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from wlc.errors import InvalidError
 from wlc.model import Position
+from wlr.engine.place import Place, locate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,10 +16,38 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from wlc.farm import FarmDatabase
     from wlc.model import DataFile, Manifest, Name, TableFile
-    from wlr.plan import Step
+    from wlr.engine.parquet.folder import Folder
+    from wlr.plan import Limits, Step
+
+__all__ = [
+    "BEAT_S",
+    "ENGINES",
+    "MEMORY_VARIABLE",
+    "SPARK_ROWS",
+    "SPARK_VARIABLE",
+    "START",
+    "Bulk",
+    "Failure",
+    "Place",
+    "State",
+    "StepError",
+    "Target",
+    "build",
+    "find_state",
+    "locate",
+    "open_target",
+    "read_master",
+    "read_state",
+    "spark_rows",
+]
 
 BEAT_S = 300.0
+ENGINES = ("auto", "local", "spark")
+# One process of two cores rewrites so many rows in about half a minute; a Spark session takes ten seconds to start.
+SPARK_ROWS = 100_000_000
+SPARK_VARIABLE = "WLR_SPARK_ROWS"
 # Environment variable with the most memory an engine may use, such as "2GB".
 MEMORY_VARIABLE = "WLR_MEMORY_LIMIT"
 START = Position("", 0)
@@ -50,6 +81,7 @@ class State:
         batch_last: Last tick of the batch of that position.
         accepted: Ticks of transactions that were, or are to be, skipped.
         is_unlocked: Its owner allows direct writes to replicated tables.
+        keep: How many old ticks of a Parquet replica stay readable, or for how long; empty for all.
     """
 
     id: str
@@ -63,6 +95,7 @@ class State:
     failure: Failure | None = None
     accepted: frozenset[int] = field(default_factory=frozenset)
     is_unlocked: bool = False
+    keep: str = ""
 
 
 class StepError(Exception):
@@ -92,10 +125,31 @@ class StepError(Exception):
         self.is_reference = is_reference
 
 
+@dataclass(frozen=True, slots=True)
+class Bulk:
+    """How to do large work.
+
+    Attributes:
+        engine: "local", "spark", or "auto", which takes Spark from `spark_rows` on.
+        database: The farm's database; tasks of Spark read its files themselves.
+        spark_master: Spark master to start a session at; that of the environment if omitted.
+        spark_rows: Row images in a step, and rows in the files they may touch, from which on "auto" takes Spark.
+    """
+
+    engine: str
+    database: FarmDatabase
+    spark_master: str | None = None
+    spark_rows: int = SPARK_ROWS
+
+
 class Target(Protocol):
     """A replica that is open for writing, by nobody else meanwhile."""
 
     state: State
+
+    @property
+    def limits(self) -> Limits:
+        """How much a step may hold."""
 
     @property
     def parents(self) -> Mapping[Name, Collection[Name]]:
@@ -119,38 +173,63 @@ class Target(Protocol):
     ) -> None: ...
 
 
-def open_target(into: Path, folders: Sequence[Path] = ()) -> Target:
+def spark_rows() -> int:
+    """Return from how many rows of work on "auto" takes Spark; the environment may say.
+
+    Raises:
+        InvalidError: It says something that is no number.
+    """
+    text = os.environ.get(SPARK_VARIABLE, str(SPARK_ROWS))
+    if not text.isdecimal():
+        raise InvalidError(f"{SPARK_VARIABLE}={text} is no number of rows", hint=f"export {SPARK_VARIABLE}=100000000")
+    return int(text)
+
+
+def open_target(place: Place, folders: Sequence[Path] = (), bulk: Bulk | None = None) -> Target:
     """Open a replica for writing.
 
     Args:
-        into: Where it is.
+        place: Where it is.
         folders: Folders that data files will be read from.
+        bulk: How to do large work; in this process if omitted.
 
     Raises:
         InvalidError: It is no replica.
         UnavailableError: Another process, or this one, has it open.
     """
+    if place.is_parquet:
+        from wlr.engine.parquet.target import open_target as open_parquet
+
+        return open_parquet(_folder(place), bulk)
     from wlr.engine.duckdb.target import open_target as open_duckdb
 
-    return open_duckdb(into, folders)
+    return open_duckdb(place.path, folders, bulk)
 
 
-def find_state(into: Path) -> State | None:
+def find_state(place: Place) -> State | None:
     """Read what a replica remembers, None if nothing or an empty database is there; raises as `open_target` does."""
+    if place.is_parquet:
+        from wlr.engine.parquet.target import find_state as find_parquet
+
+        return find_parquet(_folder(place))
     from wlr.engine.duckdb.target import find_state as find_duckdb
 
-    return find_duckdb(into)
+    return find_duckdb(place.path)
 
 
-def read_state(into: Path) -> State:
+def read_state(place: Place) -> State:
     """Read what a replica remembers, without writing anything; raises as `open_target` does."""
+    if place.is_parquet:
+        from wlr.engine.parquet.target import read_state as read_parquet
+
+        return read_parquet(_folder(place))
     from wlr.engine.duckdb.target import read_state as read_duckdb
 
-    return read_duckdb(into)
+    return read_duckdb(place.path)
 
 
 def build(
-    into: Path,
+    place: Place,
     state: State,
     manifest: Manifest | None,
     fetch: Callable[[DataFile], Path],
@@ -166,9 +245,21 @@ def build(
         UnavailableError: Another process is building it.
         UnsupportedError: The snapshot cannot be loaded.
     """
+    if place.is_parquet:
+        from wlr.engine.parquet.build import Source
+        from wlr.engine.parquet.build import build as build_parquet
+
+        build_parquet(_folder(place), state, manifest, Source(fetch, release), progress)
+        return
     from wlr.engine.duckdb.build import build as build_duckdb
 
-    build_duckdb(into, state, manifest, fetch, release, folders=folders, progress=progress)
+    build_duckdb(place.path, state, manifest, fetch, release, folders=folders, progress=progress)
+
+
+def _folder(place: Place) -> Folder:
+    from wlr.engine.parquet.folder import Folder
+
+    return Folder(place.url, place.storage_options)
 
 
 def read_master(source: Path) -> dict[str, str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import getpass
 import logging
 import os
+import threading
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Self
@@ -14,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Self
 import duckdb
 from duckdb import _relation
 
-from wlc.capture.duckdb import journal
+from wlc.capture.duckdb import journal, methods
 from wlc.capture.duckdb.appender import Appender
+from wlc.capture.duckdb.exclusive import exclusive
 from wlc.capture.duckdb.shared import Shared, close_shared
 from wlc.capture.duckdb.statement import (
     Append,
@@ -30,7 +32,7 @@ from wlc.capture.duckdb.statement import (
     analyse,
 )
 from wlc.capture.duckdb.tables import Tables
-from wlc.capture.duckdb.tokens import words
+from wlc.capture.duckdb.tokens import tokens, unquoted, words
 from wlc.capture.duckdb.transaction import Transaction
 from wlc.clock import format_time, utc_now
 from wlc.model import quote
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("wlc")
 _SPLIT_MOST = 1000
+# Functions that move a sequence, in statements that only read otherwise.
+_MOVERS = frozenset({"nextval", "setval"})
 _NOTHING = "SELECT NULL::BOOLEAN AS Success WHERE false"
 
 
@@ -71,13 +75,14 @@ class Connection:
         self._tables = Tables(raw, shared.catalog)
         self._transaction: Transaction | None = None
         self._is_explicit = False
+        self._busy = threading.RLock()
         self._outcome: _Outcome | None = None
         self._count: int | None = None
         self._prepared: dict[str, str] = {}
         self._split: dict[str, tuple[tuple[str, str], ...]] = {}
         self._cursors: weakref.WeakSet[Connection] = weakref.WeakSet()
         # A user's variables are looked up in the frames that call us, which lie behind our own.
-        raw.execute("SET python_scan_all_frames = true")
+        raw._submit("SET python_scan_all_frames = true").drain()
         self._finalizer = weakref.finalize(self, _release, raw, shared)
 
     def __getattr__(self, name: str) -> Any:
@@ -114,8 +119,12 @@ class Connection:
         if not statements or parameters is None or len(parameters) == 0:
             self._raw.executemany(query, parameters)
             return self
+        changed = 0
         for values in parameters:
             self._run_text(*statements[-1], values)
+            changed += self._count or 0
+        if self._count is not None and self._count >= 0:
+            self._count = changed
         return self
 
     def sql(self, query: Any, *, alias: str = "", params: Any = None) -> Any:
@@ -155,6 +164,7 @@ class Connection:
             self._split[query] = found
         return found
 
+    @exclusive
     def _run_text(self, text: str, kind: str, parameters: Any) -> None:
         self._outcome, self._count = None, None
         effect = self._effect(text, kind)
@@ -167,8 +177,7 @@ class Connection:
                 self._raw.execute(text, parameters)
                 self._tables.forget_names()
             case Begin():
-                self._raw.execute(text)
-                self._start(explicit=True)
+                self._begin(text, explicit=True)
             case Commit():
                 self._commit_explicit(text)
                 self._outcome = _Outcome(None, _NOTHING)
@@ -181,21 +190,27 @@ class Connection:
 
     def _effect(self, text: str, kind: str) -> Effect:
         effect = analyse(text, kind)
-        if kind == "EXECUTE" and isinstance(effect, Unknown):
+        if kind in ("EXECUTE", "EXPLAIN") and isinstance(effect, Unknown):
             named = [inner for name, inner in self._prepared.items() if name in effect.names]
             return Unknown(effect.names.union(*(words(inner) for inner in named)))
+        if isinstance(effect, Read) and kind in ("SELECT", "EXPLAIN") and _MOVERS & words(text):
+            return Unknown(_MOVERS)
         return effect
 
     def _remember_prepared(self, text: str) -> None:
-        parts = text.split(None, 2)
-        if len(parts) > 1:
-            self._prepared[parts[1].strip('"').split("(")[0].lower()] = text
+        self._prepared[unquoted(tokens(text)[1].text).lower()] = text
 
     def _run(self, effect: Effect, text: str, parameters: Any) -> _Outcome:
         """Run one statement that may write, captured, in the open transaction or one of its own."""
         with self._captured() as transaction:
-            touched = transaction.before(effect, parameters)
-            outcome = self._submit_raw(text, parameters)
+            try:
+                touched = transaction.before(effect, parameters, is_counted="returning" not in text.lower())
+                outcome = self._submit_raw(text, parameters)
+            except duckdb.Error:
+                transaction.failed()
+                raise
+            if isinstance(effect, Unknown) and _MOVERS & effect.names:
+                transaction.moves_sequences = True
             transaction.after(effect, text, touched, outcome.count)
         return outcome
 
@@ -203,12 +218,16 @@ class Connection:
         result = self._raw._submit(text, parameters, "rows")
         returned = result.return_type
         if returned == "changed_rows":
+            name = result.description[0][0]
             count = int(result.fetchall()[0][0])
-            return _Outcome(count, f"SELECT {count}::BIGINT AS Count")
+            return _Outcome(count, f"SELECT {count}::BIGINT AS {quote(name)}")
         if returned == "nothing":
             name, kind, *_ = result.description[0]
-            result.drain()
-            return _Outcome(None, f"SELECT NULL::{kind} AS {quote(name)} WHERE false")
+            values = [row[0] for row in result.fetchall()]
+            rows = (
+                f"unnest({values})::{kind} AS {quote(name)}" if values else f"NULL::{kind} AS {quote(name)} WHERE false"
+            )
+            return _Outcome(None, f"SELECT {rows}")
         held = self._raw._register_collection(result)
         rows = f'SELECT * FROM "{held.name}"'
         count = int(self._raw.execute(f'SELECT count(*) FROM "{held.name}"').fetchall()[0][0])
@@ -222,8 +241,7 @@ class Connection:
         if self._transaction is not None:
             yield self._transaction
             return
-        self._raw.execute("BEGIN TRANSACTION")
-        transaction = self._start(explicit=False)
+        transaction = self._begin("BEGIN TRANSACTION", explicit=False)
         try:
             yield transaction
             self._commit("COMMIT")
@@ -231,9 +249,11 @@ class Connection:
             self._abandon()
             raise
 
-    def _start(self, *, explicit: bool) -> Transaction:
+    def _begin(self, statement: str, *, explicit: bool) -> Transaction:
         shared = self._shared
-        self._transaction = Transaction(self._raw, shared, self._tables, _user(), utc_now(), shared.generation)
+        generation = shared.generation
+        self._raw.execute(statement)
+        self._transaction = Transaction(self._raw, shared, self._tables, _user(), utc_now(), generation)
         self._is_explicit = explicit
         return self._transaction
 
@@ -242,10 +262,21 @@ class Connection:
             self._raw.execute(statement)
             return
         try:
-            self._commit(statement)
+            if self._is_aborted():
+                # DuckDB rolls such a transaction back, and says so or not.
+                self._rollback_explicit(statement)
+            else:
+                self._commit(statement)
         except BaseException:
             self._abandon()
             raise
+
+    def _is_aborted(self) -> bool:
+        try:
+            self._raw.execute("SELECT 1")
+        except duckdb.TransactionException:
+            return True
+        return False
 
     def _commit(self, statement: str) -> None:
         transaction = self._transaction
@@ -253,11 +284,10 @@ class Connection:
         with self._shared.commit_lock:
             committed = self._shared.commit_time()
             has_changes = transaction.complete(committed)
-            self._raw.execute(statement)
+            with self._shared.changing_schema() if transaction.changes_schema else nullcontext():
+                self._raw.execute(statement)
             if has_changes:
                 transaction.committed(committed)
-            elif transaction.changes_schema:
-                self._shared.generation += 1
         self._transaction = None
         if transaction.changes_schema:
             self._tables.generation = -1
@@ -333,6 +363,7 @@ class Connection:
 
     # Calls that write -----------------------------------------------------------------------------------------------
 
+    @exclusive
     def _write(self, effect: Effect, call: Callable[[], int | None]) -> int | None:
         """Capture a call that writes without SQL text; `call` returns how many rows it added, if it knows."""
         with self._captured() as transaction:
@@ -363,6 +394,7 @@ class Connection:
         """An appender that runs a statement over its rows; every flush is captured."""
         return Appender(self, self._raw.query_appender(dml, columns, **options), Unknown(words(dml)))
 
+    @exclusive
     def _submit(self, sql: str, values: Any = None, format: Any = "rows", batch_size: int = 131072) -> Any:  # noqa: A002
         text, kind = self._statements(sql)[0]
         effect = self._effect(text, kind)
@@ -385,6 +417,7 @@ class Connection:
             return self._raw._prepare_script(statements[-1][0], values, **options)
         return self._raw._prepare_script(sql, values, **options)
 
+    @exclusive
     def _create_view(self, name: Any, sql: str, **options: Any) -> None:
         effect = Schema(words(sql), rewrites=False)
         with self._captured() as transaction:
@@ -446,44 +479,4 @@ def _release(raw: duckdb.DuckDBPyConnection, shared: Shared) -> Exception | None
     return failure
 
 
-def _relation_method(name: str) -> Any:
-    method = _relation.CONNECTION_METHODS[name]
-
-    def call(self: Connection, *args: Any, **kwargs: Any) -> Any:
-        return method(self, *args, **kwargs)
-
-    call.__name__, call.__doc__ = name, method.__doc__
-    return call
-
-
-def _result_method(name: str) -> Any:
-    def call(self: Connection, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self._settled(), name)(*args, **kwargs)
-
-    call.__name__ = name
-    return call
-
-
-_RESULTS = (
-    "df",
-    "fetchdf",
-    "fetch_df",
-    "fetch_df_chunk",
-    "fetchnumpy",
-    "torch",
-    "tf",
-    "to_arrow_table",
-    "to_arrow_reader",
-    "arrow",
-    "pl",
-    "fetch_arrow_table",
-    "fetch_record_batch",
-    "complete",
-    "abort",
-)
-for _name in _RESULTS:
-    if hasattr(duckdb.DuckDBPyConnection, _name):
-        setattr(Connection, _name, _result_method(_name))
-for _name in _relation.CONNECTION_METHODS:
-    if not hasattr(Connection, _name):
-        setattr(Connection, _name, _relation_method(_name))
+methods.install(Connection)

@@ -33,6 +33,7 @@ class Images:
         is_reported: Every statement so far reported what it did exactly, so that `net` and `moved` hold.
         updated: Rows that exact updates reported; `deleted`: rows that exact deletes reported.
         rows_before: Rows of the table when the transaction first touched it, once that is known.
+        last_rowid: Greatest row id of a row that was there before the transaction removed them all.
         carries_meta: Some image has the transaction's own data beside it.
     """
 
@@ -50,6 +51,7 @@ class Images:
     deleted: int = 0
     is_reported: bool = True
     rows_before: int | None = None
+    last_rowid: int | None = None
     added: int = 0
     removed: int = 0
     carries_meta: bool = False
@@ -123,11 +125,11 @@ class Images:
         )
 
     def clear(self) -> None:
-        """The transaction is about to remove every row: one record stands for all images of rows that were there."""
-        self.remember_count()
+        """The transaction has removed every row: one record stands for all images of rows that were there."""
         if self.saved:
             self.connection.execute(f"DELETE FROM {self.table.images} WHERE _tick = {self.tick}")
         self._drop_copy()
+        self.has_local = True
         self.saved, self.rowids, self.is_reported = 0, None, False
         self.cleared = self.rows_before
 
@@ -142,16 +144,53 @@ class Images:
         Raises:
             UnsupportedError: The images do not account for the table's rows.
         """
+        if self.cleared is not None and self.table.has_rowid:
+            self._spare_others()
         self.removed, self.added = self.saved, 0
         if self.copy is not None:
             self._complete_copy(meta)
         if self.saved and self.cleared is None and not self._only_deleted():
             self.added += self._add(self._still_there(), meta)
         if self.table.has_rowid and (self.has_local or (self.updated and self.added < self.saved)):
-            self.added += self._add(f"rowid >= {LOCAL_ROWID}", meta)
+            local = f"rowid >= {LOCAL_ROWID}"
+            if self.copy is None or self._count(f"{self.table.sql} WHERE {local}"):
+                self.added += self._add(local, meta)
         self.carries_meta = meta is not None and self.added + self.removed > self.saved
         self._check()
         self._drop_copy()
+
+    def remember_last(self) -> None:
+        """Learn how far the rows reach that the transaction is about to remove all of."""
+        self.remember_count()
+        if self.cleared is None:
+            query = f"SELECT max(rowid) FROM {self.table.sql} WHERE rowid < {LOCAL_ROWID}"
+            self.last_rowid = self.connection.execute(query).fetchall()[0][0]
+
+    def _spare_others(self) -> None:
+        """Replace the record by images if others have added rows since the snapshot, which must not be cleared.
+
+        The transaction cannot see its removed rows any more, but another connection still does.
+        """
+        with self.connection.cursor() as other:
+            if other.execute(f"SELECT count(*) FROM {self.table.sql}").fetchall()[0][0] == self.cleared:
+                return
+            last = -1 if self.last_rowid is None else self.last_rowid
+            query = f"SELECT rowid, {', '.join(self.table.values)} FROM {self.table.sql} WHERE rowid <= {last}"
+            removed = other.sql(query).to_arrow_table()
+        names = ", ".join(f"removed.{name}" for name in self.table.columns)
+        removed = removed.rename_columns(["r", *self.table.columns])
+        self.connection.register("wlc removed", removed)
+        self.saved = self._changed(
+            f'INSERT INTO {self.table.images} SELECT {self.tick}, -1, r, NULL, {names} FROM "wlc removed" AS removed'
+        )
+        self.connection.unregister("wlc removed")
+        self.cleared, self.rowids = None, []
+
+    def failed(self) -> None:
+        """A statement failed and the transaction goes on: rows saved for it are accounted for by counting."""
+        if self.saved or self.copy is not None:
+            self.remember_count()
+            self.is_reported, self.has_local = False, True
 
     def discard(self) -> None:
         """Forget the table: the transaction dropped it, so that its rows do not matter any more."""
@@ -187,6 +226,9 @@ class Images:
             f" WHERE rowid < {LOCAL_ROWID}) n ON o._rowid = n._rowid"
         )
         changed = " OR ".join(self._differs(f"o.{name}", f"n.{name}", index) for index, name in enumerate(names))
+        if not self.connection.execute(f"SELECT 1 {joined} WHERE n._rowid IS NULL OR {changed} LIMIT 1").fetchall():
+            # Nor may the journal be written to: the transaction may have written to another database.
+            return
         before = ", ".join(f"o.{name}" for name in names)
         after = ", ".join(f"n.{name}" for name in names)
         self.removed += self._changed(

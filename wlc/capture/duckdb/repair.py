@@ -49,14 +49,15 @@ def journal_difference(shared: Shared, published: Path) -> int:
                         images = f"{quote(shared.catalog)}.wlc.j{record['change']['id']}"
                         connection.execute(f"UPDATE {images} SET _tick = {tick} WHERE _tick = 0")
                 journal.add_entry(connection, shared.catalog, tick, {**entry, "records": records})
-            connection.execute("COMMIT")
+            with shared.changing_schema():
+                connection.execute("COMMIT")
         except BaseException:
             connection.execute("ROLLBACK")
             raise
         finally:
             connection.execute(f"DETACH {_PUBLISHED}")
         if records:
-            shared.committed(tick, now, changed_schema=True)
+            shared.committed(tick, now)
     return len(records)
 
 

@@ -6,8 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from wlc.errors import UnsupportedError
 from wlc.fields import name_json
 from wlc.model import Ddl, Name, literal
+from wlc.schema import schema_statements
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -113,8 +115,11 @@ def statements(
     """The statements that repeat a schema change elsewhere.
 
     A statement that creates tables is recorded as the catalog tells it, because its own text may also read rows from
-    somewhere; every other one as it was written, with the schema that its names resolve to.
+    somewhere; every other one as it was written, with the schema that its names resolve to. Without a text, what was
+    made is told by the catalog, too: it was loaded all at once.
     """
+    if not text:
+        return _loaded(connection, catalog, change)
     if change.created_tables:
         return [_create_table(connection, catalog, name, change, layouts[name]) for name in change.created_tables]
     kind, name = _subject(text, change)
@@ -122,6 +127,23 @@ def statements(
     if found := _ENUM_OF_QUERY.match(text):
         text = f"{found.group(1)} ({_labels(connection, catalog, name)})"
     return [Ddl(kind, name, text.strip().rstrip(";"), path, layout=layouts.get(name))]
+
+
+def _loaded(connection: duckdb.DuckDBPyConnection, catalog: str, change: Change) -> list[Ddl]:
+    """The statements that make everything that one statement loaded from elsewhere, in an order that works.
+
+    Raises:
+        UnsupportedError: It also altered or dropped something.
+    """
+    if change.altered_tables or change.dropped_tables:
+        raise UnsupportedError(
+            f"what was loaded also alters or drops tables: {(*change.altered_tables, *change.dropped_tables)[0]}",
+            hint="run the statements of its schema.sql one by one",
+        )
+    before, after = schema_statements(connection, catalog)
+    names = {name for _, name in change.objects}
+    made = {*change.objects, *(("COMMENT", name) for name in names)}
+    return [ddl for ddl in before + after if (ddl.kind.removeprefix("CREATE "), ddl.object) in made]
 
 
 def _labels(connection: duckdb.DuckDBPyConnection, catalog: str, name: Name) -> str:

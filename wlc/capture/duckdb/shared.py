@@ -21,7 +21,7 @@ from wlc.model import Name, quote
 from wlc.opening import alone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from datetime import datetime
 
 _log = logging.getLogger("wlc")
@@ -40,9 +40,10 @@ class Shared:
         publish_lock: Held while publishing; whoever needs both locks takes this one first.
         commit_lock: Held from settling a transaction's tick until its COMMIT has returned, so that tick order is
             commit order.
-        generation: Rises whenever a committed transaction changed the schema.
+        generation: Rises before and again after a COMMIT that changes the schema, so that it is odd in between.
         beat_s: Seconds a committed transaction may wait; 0 publishes with every commit.
         publish: Called without arguments to publish what is journalled; set by whoever opens the master.
+        storage_options: What whoever opens the master gave for its farm; secrets are kept nowhere else.
     """
 
     path: str
@@ -55,6 +56,7 @@ class Shared:
     generation: int = 0
     sequences: dict[Name, int | None] = field(default_factory=dict)
     publish: Callable[[], object] | None = None
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     failure: FarmError | None = None
     commit_lock: threading.RLock = field(default_factory=threading.RLock)
     publish_lock: threading.RLock = field(default_factory=threading.RLock)
@@ -103,10 +105,17 @@ class Shared:
         now = utc_now()
         return max(now, self.last_commit) if self.last_commit else now
 
-    def committed(self, tick: int, time: datetime, *, changed_schema: bool) -> None:
+    def committed(self, tick: int, time: datetime) -> None:
         """Note a commit; the commit lock is held."""
         self.last_tick, self.last_commit = tick, time
-        if changed_schema:
+
+    @contextmanager
+    def changing_schema(self) -> Iterator[None]:
+        """Around a COMMIT that changes the schema; the commit lock is held."""
+        self.generation += 1
+        try:
+            yield
+        finally:
             self.generation += 1
 
     def load(self) -> None:

@@ -6,8 +6,7 @@ every captured table that the text names. A statement has to name the table it w
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
 
@@ -19,7 +18,9 @@ from wlc.capture.duckdb.tokens import Token, numbered, tokens, unquoted, words
 # Aggregates whose value does not depend on the order in which threads deliver rows.
 _ORDER_FREE = frozenset({"count", "min", "max", "bool_and", "bool_or", "count_star"})
 # A subquery that holds one of these may give other rows when it runs a second time.
-_UNSTABLE_WORDS = frozenset({"LIMIT", "SAMPLE", "TABLESAMPLE", "OVER", "OFFSET", "FETCH", "POSITIONAL", "ASOF"})
+_UNSTABLE_WORDS = frozenset({"LIMIT", "SAMPLE", "TABLESAMPLE", "OVER", "OFFSET", "FETCH", "POSITIONAL", "ASOF", "KEY"})
+# So may one with these in a row: they take one row of several, or rows in the order in which they come.
+_UNSTABLE_PAIRS = frozenset({("DISTINCT", "ON"), ("ARRAY", "(")})
 # Keywords that stand before a parenthesis without calling anything, and casts, which depend on their operand only.
 _NOT_CALLED = frozenset(
     "ALL AND ANY ARRAY AS BETWEEN BY CASE CAST CHAR DECIMAL DISTINCT ELSE EXCEPT EXISTS EXTRACT FILTER FROM IN "
@@ -41,7 +42,7 @@ class Touch:
     """Removes or alters the rows of `target` for which `condition` holds; None stands for all rows.
 
     Attributes:
-        alias: Name by which the condition knows the target.
+        alias: Alias by which the condition knows the target, or "".
         source: FROM or USING items the condition joins with, or None.
         with_clause: Text of the statement's WITH clause, or "".
         parameters: Names of the parameters that condition, source and WITH clause use.
@@ -116,10 +117,14 @@ class Schema:
     Attributes:
         rewrites: True where the statement computes values for rows that exist, in a way that another session with
             other settings, another time or another random seed may not repeat.
+        loads: True where it may write rows into tables that exist: those of `names`, or any if `names` is empty.
+        inner: The statement itself where it is wrapped in another one.
     """
 
     names: frozenset[str]
     rewrites: bool
+    loads: bool = False
+    inner: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +152,10 @@ Effect = Append | Touch | Upsert | Merge | Unknown | Read | Schema | Session | B
 _READ = Read()
 _SESSION = Session()
 _SESSION_TYPES = frozenset({"SET", "VARIABLE_SET", "ATTACH", "DETACH", "LOAD", "PRAGMA", "CALL", "EXTENSION"})
+_LOAD = Schema(frozenset(), rewrites=False, loads=True)
 _SCHEMA_TYPES = frozenset({"CREATE", "CREATE_FUNC", "ALTER", "DROP"})
 _WRITING_WORDS = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
+_WRAPPED_WORDS = _WRITING_WORDS | {"COPY", "EXECUTE"}
 
 
 @lru_cache(maxsize=2048)
@@ -171,8 +178,8 @@ def analyse(text: str, kind: str) -> Effect:
         return _copy(text)
     if kind in ("EXPLAIN", "EXECUTE", "PREPARE", "MULTI", "COPY_DATABASE", "IMPORT"):
         return _wrapped(text, kind)
-    if kind == "PRAGMA" and re.match(r"\s*(import|copy)\b", text, re.IGNORECASE):
-        return Schema(words(text), rewrites=False)
+    if kind == "PRAGMA" and tokens(text)[0].word in ("IMPORT", "COPY"):
+        return _LOAD
     return _SESSION if kind in _SESSION_TYPES else _READ
 
 
@@ -189,9 +196,7 @@ def _writes(text: str) -> bool:
 
 def _wrapped(text: str, kind: str) -> Effect:
     if kind == "EXPLAIN":
-        parts = [token.word for token in tokens(text)]
-        runs = "ANALYZE" in parts or "ANALYSE" in parts
-        return Unknown(words(text)) if runs and _writes(text) else _READ
+        return _explain(text)
     if kind == "PREPARE":
         return _READ
     if kind == "MULTI":
@@ -200,7 +205,19 @@ def _wrapped(text: str, kind: str) -> Effect:
         if first in ("ALTER", "CREATE", "DROP"):
             return _schema(text, first)
         return Unknown(words(text)) if _writes(text) else _READ
-    return Unknown(words(text)) if kind == "EXECUTE" else Schema(words(text), rewrites=False)
+    return Unknown(words(text)) if kind == "EXECUTE" else _LOAD
+
+
+def _explain(text: str) -> Effect:
+    parts = tokens(text)
+    if not any(token.word in ("ANALYZE", "ANALYSE") for token in parts):
+        return _READ
+    for token in parts:
+        if token.depth == 0 and token.word in ("CREATE", "ALTER", "DROP"):
+            inner = text.encode()[token.start :].decode()
+            found = _schema(inner, token.word)
+            return replace(found, inner=inner)
+    return Unknown(words(text)) if any(token.word in _WRAPPED_WORDS for token in parts) else _READ
 
 
 def _copy(text: str) -> Effect:
@@ -208,7 +225,7 @@ def _copy(text: str) -> Effect:
     if len(parts) > 1 and parts[1].text == "(":
         return Unknown(words(text)) if _writes(text) else _READ
     if len(parts) > 2 and parts[1].word == "FROM" and parts[2].word == "DATABASE":
-        return Schema(words(text), rewrites=False)
+        return _LOAD
     target, after = _name(parts, 1)
     while after < len(parts) and parts[after].word not in ("FROM", "TO"):
         after += 1
@@ -217,9 +234,10 @@ def _copy(text: str) -> Effect:
     return _READ
 
 
-def _schema(text: str, kind: str) -> Effect:
+def _schema(text: str, kind: str) -> Schema:
     if kind != "ALTER":
-        return Schema(words(text), rewrites=False)
+        named = words(text)
+        return Schema(named, rewrites=False, loads="with" in named and _writes(text))
     parts = [token.word for token in tokens(text)]
     alters_type = "TYPE" in parts or "USING" in parts
     computes = "DEFAULT" in parts and ("ADD" in parts) and not _default_is_constant(text)
@@ -285,8 +303,9 @@ class _Write:
 
     def _slice(self, first: int, after: int) -> str:
         end = self.parts[after].start if after < len(self.parts) else None
-        text = self.text.encode()[self.parts[first].start : end].decode()
-        return text.strip().rstrip(";").strip()
+        text = self.text.encode()[self.parts[first].start : end].decode().strip().rstrip(";").strip()
+        # A comment at its end must not swallow what follows.
+        return text + "\n" if "--" in text else text
 
     def _find(self, keyword: str, start: int) -> int:
         """Index of a keyword outside parentheses, or the number of tokens."""
@@ -315,7 +334,10 @@ class _Write:
             return None
         target, at = _name(self.parts, at + 1)
         conflict = self._find("CONFLICT", at)
-        has_conflict = conflict < len(self.parts) and self.parts[conflict - 1].word == "ON"
+        while conflict < len(self.parts) and self.parts[conflict - 1].word != "ON":
+            # A column or a table may have this name.
+            conflict = self._find("CONFLICT", conflict + 1)
+        has_conflict = conflict < len(self.parts)
         if not has_conflict and mode in ("", "IGNORE"):
             return Append(target)
         nothing = has_conflict and "UPDATE" not in {t.word for t in self.parts[conflict:]}
@@ -382,8 +404,7 @@ class _Write:
         condition = self._slice(where + 1, returning) if where < returning else None
         with_clause = self._with_clause(start)
         checked = self._stability(with_clause, source or "", condition or "")
-        name = alias or '"' + target[-1].replace('"', '""') + '"'
-        return Touch(target, name, condition, source, with_clause, *checked, deletes=deletes)
+        return Touch(target, alias or "", condition, source, with_clause, *checked, deletes=deletes)
 
     def _merge(self, start: int) -> Effect | None:
         if self.parts[start + 1].word != "INTO":
@@ -400,8 +421,7 @@ class _Write:
         source, condition = self._slice(at + 1, on), self._slice(on + 1, when)
         with_clause = self._with_clause(start)
         checked = self._stability(with_clause, source, condition)
-        name = alias or '"' + target[-1].replace('"', '""') + '"'
-        return Merge(target, name, source, condition, with_clause, *checked)
+        return Merge(target, alias or "", source, condition, with_clause, *checked)
 
     def _stability(self, *texts: str) -> tuple[frozenset[str], frozenset[str], frozenset[str], bool]:
         """Parameters, called functions, relations read, and whether a second run must give the same."""
@@ -414,6 +434,7 @@ class _Write:
             if follower.text == "(" and token.word not in _NOT_CALLED and (token.word or token.text.startswith('"'))
         )
         is_stable = not any(token.word in _UNSTABLE_WORDS for token in parts)
+        is_stable = is_stable and not any((one.word, other.text.upper()) in _UNSTABLE_PAIRS for one, other in pairs)
         reads = any(token.word in ("SELECT", "FROM", "JOIN", "TABLE") for token in parts) or bool(texts[-2:][0])
         relations = _relations(*texts) if reads else frozenset()
         if relations is None:

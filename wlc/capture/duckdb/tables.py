@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from wlc import catalog as duckdb_catalog
 from wlc.capture.duckdb import journal
 from wlc.capture.duckdb.journal import Table
-from wlc.capture.duckdb.tokens import unquoted
+from wlc.capture.duckdb.tokens import unquoted, words
 from wlc.model import Layout, Name, quote
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ class Tables:
     """Captured tables as the connection's current transaction sees them.
 
     Attributes:
-        generation: Of the database's catalog when this was read; a transaction that began later reads it again.
+        generation: Of the database's catalog when this was read, -1 where that is not certain.
+        triggers: For each trigger the table it is on and the words of what it does, all in lower case.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -38,6 +39,7 @@ class Tables:
     aggregates: frozenset[str] = frozenset()
     relations: frozenset[str] = frozenset()
     has_sequences: bool = False
+    triggers: tuple[tuple[str, frozenset[str]], ...] = ()
     _resolved: dict[tuple[str, ...], Table | None] = field(default_factory=dict)
 
     def refresh(self, generation: int) -> None:
@@ -66,6 +68,7 @@ class Tables:
             ).fetchall()[0][0]
         )
         self._read_functions()
+        self._read_triggers()
         self.forget_names()
 
     def forget_names(self) -> None:
@@ -83,6 +86,17 @@ class Tables:
         """Captured tables whose name is among lower-case words."""
         wanted = set(words)
         return [table for name, table in self.by_name.items() if name.name.lower() in wanted]
+
+    def triggered(self, names: frozenset[str]) -> frozenset[str]:
+        """Words among which all tables are named that triggers write to when tables called `names` are written to."""
+        reached, found = names, frozenset[str]()
+        while self.triggers:
+            more = frozenset[str]().union(*(does for table, does in self.triggers if table in reached))
+            if more <= found:
+                break
+            found |= more
+            reached |= more
+        return found
 
     def real_relations(self) -> frozenset[str]:
         """Lower-case names of all tables that DuckDB keeps itself, so that reading them twice gives the same."""
@@ -144,6 +158,10 @@ class Tables:
         ).fetchall()
         default = self.connection.execute("SELECT current_setting('default_collation')").fetchall()[0][0]
         return set(self.by_name) if default else {Name(schema, table) for schema, table in rows}
+
+    def _read_triggers(self) -> None:
+        rows = self.connection.execute("SELECT lower(table_name), sql FROM duckdb_triggers()").fetchall()
+        self.triggers = tuple((table, words(re.split(r"\bSTATEMENT\b", sql, maxsplit=1)[-1])) for table, sql in rows)
 
     def _read_functions(self) -> None:
         if self.functions:

@@ -38,10 +38,10 @@ def tokens(text: str) -> list[Token]:
 
 
 def words(text: str) -> frozenset[str]:
-    """Lower-cased names and keywords in SQL text, quoted identifiers without their quotes."""
+    """Lower-cased names and keywords in SQL text, without quotes; DuckDB takes a string for a table's name, too."""
     found = set()
     for token in tokens(text):
-        if token.text.startswith('"'):
+        if token.text[:1] in ('"', "'"):
             found.add(unquoted(token.text).lower())
         elif token.word:
             found.add(token.text.lower())
@@ -49,9 +49,10 @@ def words(text: str) -> frozenset[str]:
 
 
 def unquoted(identifier: str) -> str:
-    """The name that an identifier stands for."""
-    if identifier.startswith('"') and identifier.endswith('"') and len(identifier) > 1:
-        return identifier[1:-1].replace('""', '"')
+    """The name that an identifier, or a string in the place of one, stands for."""
+    quotes = identifier[:1]
+    if quotes in ('"', "'") and identifier.endswith(quotes) and len(identifier) > 1:
+        return identifier[1:-1].replace(quotes * 2, quotes)
     return identifier
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import duckdb
 
 from wlc import catalog as duckdb_catalog
 from wlc.capture.duckdb import journal, schema
@@ -26,8 +29,6 @@ from wlc.model import Name, literal, quote
 if TYPE_CHECKING:
     from datetime import datetime
 
-    import duckdb
-
     from wlc.capture.duckdb.journal import Table
     from wlc.capture.duckdb.shared import Shared
     from wlc.capture.duckdb.tables import Tables
@@ -46,6 +47,8 @@ class Transaction:
         images: Per captured table what was saved of it, by the table's name.
         records: JSON of records whose place among the schema changes is settled.
         sealed: Tables that a schema change came after, and whether their image table holds rows from before it.
+        generation: Of the database's catalog just before the transaction began.
+        moves_sequences: A statement named a function that moves sequences.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -59,14 +62,32 @@ class Transaction:
     records: list[dict[str, Any]] = field(default_factory=list)
     sealed: dict[Name, bool] = field(default_factory=dict)
     changes_schema: bool = False
+    moves_sequences: bool = False
     sequences: dict[Name, int] = field(default_factory=dict)
     _before_schema: schema.Objects | None = None
+    _has_looked: bool = False
 
     # Around a statement ---------------------------------------------------------------------------------------------
 
-    def before(self, effect: Effect, parameters: Any) -> list[Images]:
-        """Save what the statement may remove or alter; returns the tables it may write to."""
+    def before(self, effect: Effect, parameters: Any, *, is_counted: bool = True) -> list[Images]:
+        """Save what the statement may remove or alter; returns the tables it may write to.
+
+        Args:
+            effect: What the statement may do.
+            parameters: Its parameters.
+            is_counted: False where it will return rows and not their number; of rows, DuckDB's threads may lose some.
+        """
         self._look()
+        touched = self._before(effect, parameters)
+        for images in touched if not is_counted else ():
+            images.remember_count()
+            images.is_reported, images.has_local = False, True
+        names = effect.names if isinstance(effect, (Unknown, Schema)) else frozenset(map(str.lower, _target(effect)))
+        fired = self.tables.named(self.tables.triggered(names))
+        known = {images.table.name for images in touched}
+        return touched + [self._whole(table) for table in fired if table.name not in known]
+
+    def _before(self, effect: Effect, parameters: Any) -> list[Images]:
         match effect:
             case Append():
                 return self._append(effect)
@@ -79,12 +100,24 @@ class Transaction:
             case Schema():
                 self._seal(effect.names)
                 self._before_schema = schema.objects(self.connection, self.tables.catalog)
+                if effect.loads:
+                    named = self.tables.named(effect.names) if effect.names else list(self.tables.by_name.values())
+                    return [self._whole(table) for table in named]
         return []
+
+    def failed(self) -> None:
+        """A statement failed: settle what was saved for it, in case the transaction goes on."""
+        with suppress(duckdb.Error):
+            for name, images in list(self.images.items()):
+                if images.statements or images.has_local:
+                    images.failed()
+                else:
+                    self.images.pop(name).discard()
 
     def after(self, effect: Effect, text: str, touched: list[Images], count: int | None) -> None:
         """Account for what the statement says it did."""
         if isinstance(effect, Schema):
-            self._after_schema(effect, text)
+            self._after_schema(effect, effect.inner or text)
             return
         for images in touched:
             images.statements += 1
@@ -95,6 +128,8 @@ class Transaction:
             elif isinstance(effect, Touch) and effect.deletes:
                 images.net -= count
                 images.deleted += count
+                if _clears(effect, images.table) and images is touched[0]:
+                    images.clear()
             elif isinstance(effect, Touch):
                 images.updated += count
 
@@ -107,7 +142,7 @@ class Transaction:
             False where nothing changed, so that there is nothing to publish.
         """
         pending = [images for images in self.images.values() if images.statements or images.has_local]
-        sequences = self._sequences()
+        sequences = self._sequences() if pending or self.records or self.moves_sequences else []
         if not pending and not self.records and not sequences:
             return False
         self._settle_tick()
@@ -116,6 +151,9 @@ class Transaction:
         meta = json.dumps(entry, ensure_ascii=False) if alone else None
         for images in pending:
             self._complete_images(images, meta)
+        if not self.records and not self.moves_sequences:
+            # It may have written to another database, and then to no second one: a later transaction tells.
+            return False
         self.records += sequences
         if not self.records:
             return False
@@ -148,20 +186,30 @@ class Transaction:
         if not self.tables.has_sequences:
             return []
         found = duckdb_catalog.sequences(self.connection, self.tables.catalog)
-        changed = {name: value for name, value in found.items() if self.shared.sequences.get(name) != value}
+        # A sequence that was made anew stands elsewhere on a replica, even if it has come to the same value here.
+        known = {} if self.changes_schema else self.shared.sequences
+        changed = {name: value for name, value in found.items() if known.get(name) != value}
         self.sequences = found
         return [{"sequence": {"name": name_json(name), "value": value}} for name, value in changed.items()]
 
     def committed(self, time: datetime) -> None:
         """Tell the other connections; the commit lock is still held."""
-        self.shared.sequences.update(self.sequences)
-        self.shared.committed(self.tick, time, changed_schema=self.changes_schema)
+        if self.sequences or self.changes_schema:
+            self.shared.sequences = dict(self.sequences)
+        self.shared.committed(self.tick, time)
 
     # Statements -----------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        if self.tables.generation < self.generation:
-            self.tables.refresh(self.generation)
+        """Know the tables as this transaction sees them, before its first statement that may write."""
+        if self._has_looked:
+            return
+        self._has_looked = True
+        # DuckDB takes a transaction's snapshot when it first reads. By the next line that has happened.
+        self.connection.execute(f"SELECT key FROM {quote(self.tables.catalog)}.wlc.state LIMIT 0")
+        is_certain = self.shared.generation == self.generation and self.generation % 2 == 0
+        if not is_certain or self.tables.generation != self.generation:
+            self.tables.refresh(self.generation if is_certain else -1)
 
     def of(self, table: Table) -> Images:
         """The images of a table, started when the transaction first touches it."""
@@ -195,12 +243,14 @@ class Transaction:
         if table is None:
             return []
         images = self.of(table)
-        if effect.condition is None and effect.source is None and effect.deletes and table.has_rowid:
-            images.clear()
+        if _clears(effect, table):
+            images.remember_last()
             return [images]
         if not table.has_rowid or not self._is_stable(effect):
             return [self._whole(table)]
         where = self._touched_rows(effect, table)
+        if (effect.source is not None or effect.with_clause) and not self._binds(where):
+            return [self._whole(table)]
         if images.copy is None and images.cleared is None:
             if effect.source is not None:
                 images.remember_count()
@@ -212,12 +262,20 @@ class Transaction:
     def _touched_rows(self, effect: Touch, table: Table) -> str:
         condition = f"({effect.condition}\n)" if effect.condition is not None else "true"
         if effect.source is None and not effect.with_clause:
-            return f"{table.sql} AS {effect.alias} WHERE {condition}"
+            return f"{_aliased(effect, table)} WHERE {condition}"
         source = f", {effect.source}" if effect.source is not None else ""
         return (
-            f"{table.sql} WHERE rowid IN ({effect.with_clause} SELECT {effect.alias}.rowid"
-            f" FROM {table.sql} AS {effect.alias}{source} WHERE {condition})"
+            f"{table.sql} WHERE rowid IN ({effect.with_clause} SELECT {effect.alias or table.sql}.rowid"
+            f" FROM {_aliased(effect, table)}{source} WHERE {condition})"
         )
+
+    def _binds(self, where: str) -> bool:
+        """Whether a part of a statement can stand by itself; asked first, because a failure aborts the transaction."""
+        try:
+            self.connection._bind(f"SELECT 1 FROM {where}")
+        except (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException):
+            return False
+        return True
 
     def _upsert_or_merge(self, effect: Upsert | Merge, parameters: Any) -> list[Images]:
         table = self.tables.resolve(effect.target)
@@ -239,10 +297,10 @@ class Transaction:
         """FROM and WHERE of the rows that the statement may replace; empty for none, None where that is not known."""
         if isinstance(effect, Merge):
             where = (
-                f"{table.sql} WHERE rowid IN ({effect.with_clause} SELECT {effect.alias}.rowid"
-                f" FROM {table.sql} AS {effect.alias}, {effect.source} WHERE ({effect.condition}\n))"
+                f"{table.sql} WHERE rowid IN ({effect.with_clause} SELECT {effect.alias or table.sql}.rowid"
+                f" FROM {_aliased(effect, table)}, {effect.source} WHERE ({effect.condition}\n))"
             )
-            return where, effect.parameters
+            return (where, effect.parameters) if self._binds(where) else None
         return self._conflicting_rows(effect, table, parameters)
 
     def _conflicting_rows(self, effect: Upsert, table: Table, parameters: Any) -> _Rows | None:
@@ -333,7 +391,8 @@ class Transaction:
             self.tables.add(self.shared.new_layout(), name, layouts[name])
         self.tables.refresh(self.generation)
         effects = change.json()
-        for ddl in schema.statements(self.connection, self.tables.catalog, text, change, layouts):
+        repeated = "" if effect.loads and not effect.names else text
+        for ddl in schema.statements(self.connection, self.tables.catalog, repeated, change, layouts):
             self.records.append({"ddl": ddl_json(ddl), **effects})
             effects = {}
         for name in change.created_tables:
@@ -364,8 +423,23 @@ def _subset(parameters: Any, names: frozenset[str]) -> dict[str, object]:
     if not names or parameters is None:
         return {}
     if isinstance(parameters, dict):
-        return {name: parameters[name] for name in names if name in parameters}
+        wanted = {name.lower() for name in names}
+        return {name: value for name, value in parameters.items() if name.lower() in wanted}
     return {str(number): value for number, value in enumerate(parameters, start=1) if str(number) in names}
+
+
+def _aliased(effect: Touch | Merge, table: Table) -> str:
+    """The target as the statement knows it: without an alias, columns may be called by the table's full name."""
+    return f"{table.sql} AS {effect.alias}" if effect.alias else table.sql
+
+
+def _target(effect: Effect) -> tuple[str, ...]:
+    return effect.target if isinstance(effect, (Append, Touch, Upsert, Merge)) else ()
+
+
+def _clears(effect: Touch, table: Table) -> bool:
+    """Whether the statement removes every row."""
+    return effect.deletes and effect.condition is None and effect.source is None and table.has_rowid
 
 
 def _pins_key(effect: Touch, table: Table) -> bool:

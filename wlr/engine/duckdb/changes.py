@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from wlc.errors import CorruptError
-from wlc.model import Layout
+from wlc.model import Layout, literal
 from wlr import fold
 from wlr.engine import StepError
 from wlr.engine.duckdb import guard
@@ -50,34 +50,61 @@ class Net:
         return self.source.startswith("temp.")
 
 
+class Folder(Protocol):
+    """Folds large changes elsewhere."""
+
+    def __call__(self, table: TargetTable, change: TableChange) -> list[str] | None:
+        """Return local files with the net change of a table as `fold.net_sql` selects it, None to have it done here."""
+
+
 def prepare(
-    connection: duckdb.DuckDBPyConnection, tables: Tables, action: Fold, fetch: Callable[[Read], str]
+    connection: duckdb.DuckDBPyConnection,
+    tables: Tables,
+    action: Fold,
+    fetch: Callable[[Read], str],
+    elsewhere: Folder | None = None,
 ) -> list[Net]:
     """Fold the changes of every table into its net change; the target is not read.
 
     Raises:
         CorruptError: Data files do not hold what the log file says.
     """
-    return [
-        _net(connection, tables, change, fetch, f'temp."net {number}"') for number, change in enumerate(action.changes)
-    ]
+    nets = []
+    for number, change in enumerate(action.changes):
+        layouts = [read.file.layout for read in change.reads]
+        table = tables.describe(change.table, layouts[-1] if layouts else _NO_LAYOUT)
+        files = elsewhere(table, change) if elsewhere else None
+        if files is None:
+            nets.append(_net(connection, table, change, fetch, f'temp."net {number}"'))
+        else:
+            query = f"SELECT * FROM read_parquet([{', '.join(map(literal, files))}], hive_partitioning = false)"
+            nets.append(_folded(connection, table, change, query, f'temp."net {number}"'))
+    return nets
 
 
 def _net(
-    connection: duckdb.DuckDBPyConnection, tables: Tables, change: TableChange, fetch: Callable[[Read], str], name: str
+    connection: duckdb.DuckDBPyConnection,
+    table: TargetTable,
+    change: TableChange,
+    fetch: Callable[[Read], str],
+    name: str,
 ) -> Net:
-    layouts = [read.file.layout for read in change.reads]
-    table = tables.describe(change.table, layouts[-1] if layouts else _NO_LAYOUT)
-    sources = _sources(change, fetch)
-    if not sources:
+    found = sources(change, fetch)
+    if not found:
         return Net(table, change, "", 0, 0)
     # What only adds, or only removes, can be read straight from the files: there is nothing to fold.
-    raw = f"({fold.raw_sql(table.layout, sources)})"
+    raw = f"({fold.raw_sql(table.layout, found)})"
     if not change.removed and not table.references_itself:
         return Net(table, change, raw, 0, change.added)
     if not change.added and table.key and not table.keeps_rows:
         return Net(table, change, raw, change.removed, 0)
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE {name.removeprefix('temp.')} AS {fold.net_sql(table, sources)}")
+    return _folded(connection, table, change, fold.net_sql(table, fold.raw_sql(table.layout, found)), name)
+
+
+def _folded(
+    connection: duckdb.DuckDBPyConnection, table: TargetTable, change: TableChange, query: str, name: str
+) -> Net:
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE {name.removeprefix('temp.')} AS {query}")
     removed, added, stays = _counts(connection, table, name)
     if added - removed != change.added - change.removed:
         files = ", ".join(sorted({read.file.file.path for read in change.reads}))
@@ -97,7 +124,7 @@ def _counts(connection: duckdb.DuckDBPyConnection, table: TargetTable, net: str)
     return int(found[0]), int(found[1]), int(found[2])
 
 
-def _sources(change: TableChange, fetch: Callable[[Read], str]) -> list[Source]:
+def sources(change: TableChange, fetch: Callable[[Read], str]) -> list[Source]:
     """Read files together where one range of ticks fits all: every batch has one file, and ticks rise with batches."""
     if len({_stored(read.file.layout) for read in change.reads}) > 1:
         raise StepError("data files of one range have different columns", table=str(change.table))

@@ -67,6 +67,11 @@ class Scratch:
         self._folders = [folder.resolve() for folder in folders]
         self._links = 0
 
+    @property
+    def folder(self) -> Path:
+        """The folder, once it is made."""
+        return self._work.resolve()
+
     def confine(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Keep statements from the farm away from the machine; the connection has attached all it needs."""
         # What a killed run left there is gone with it.

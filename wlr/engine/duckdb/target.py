@@ -18,7 +18,7 @@ from wlr.engine.duckdb import changes, ddl, guard
 from wlr.engine.duckdb import state as states
 from wlr.engine.duckdb.connection import Scratch, applying, attach, has_table, using
 from wlr.engine.duckdb.tables import read_tables
-from wlr.plan import Fold, TableChange, matches
+from wlr.plan import LIMITS, Fold, TableChange, matches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from wlc.model import Name, TableFile
-    from wlr.engine import State
+    from wlr.bulk.folding import SparkFold
+    from wlr.engine import Bulk, State
     from wlr.engine.duckdb.changes import Net
     from wlr.plan import Action, Step
 
@@ -88,7 +89,7 @@ def read_master(source: Path) -> dict[str, str]:
         connection.close()
 
 
-def open_target(into: Path, folders: Sequence[Path] = ()) -> DuckDBTarget:
+def open_target(into: Path, folders: Sequence[Path] = (), bulk: Bulk | None = None) -> DuckDBTarget:
     """Open a replica for writing; nobody else can open it until it is closed."""
     state = read_state(into)
     connection = attach(into, state.catalog)
@@ -97,10 +98,20 @@ def open_target(into: Path, folders: Sequence[Path] = ()) -> DuckDBTarget:
         with using(into):
             scratch.confine(connection)
             # It may have been written to since it was looked at.
-            return DuckDBTarget(into, connection, states.read(connection, state.catalog, str(into)), scratch)
+            state = states.read(connection, state.catalog, str(into))
+            return DuckDBTarget(into, connection, state, scratch, _spark(bulk, scratch))
     except BaseException:
         connection.close()
         raise
+
+
+def _spark(bulk: Bulk | None, scratch: Scratch) -> SparkFold | None:
+    # A database does the same in one process until it is asked for Spark: steps are small enough for it.
+    if bulk is None or bulk.engine != "spark":
+        return None
+    from wlr.bulk.folding import SparkFold
+
+    return SparkFold(bulk, scratch.folder)
 
 
 def work_folder(into: Path) -> Path:
@@ -113,10 +124,20 @@ class DuckDBTarget:
 
     Attributes:
         state: What it remembers, as last committed.
+        limits: How much a step may hold.
     """
 
-    def __init__(self, path: Path, connection: duckdb.DuckDBPyConnection, state: State, scratch: Scratch) -> None:
+    def __init__(
+        self,
+        path: Path,
+        connection: duckdb.DuckDBPyConnection,
+        state: State,
+        scratch: Scratch,
+        spark: SparkFold | None = None,
+    ) -> None:
         self.state = state
+        self.limits = spark.limits if spark else LIMITS
+        self._spark = spark
         self._path = path
         self._connection = connection
         self._catalog = state.catalog
@@ -141,6 +162,8 @@ class DuckDBTarget:
         # Others are kept from opening the file for the moment of closing it, and not while it is written to.
         with suppress(duckdb.Error):
             self._connection.execute(f"CHECKPOINT {quote(self._catalog)}")
+        if self._spark:
+            self._spark.close()
         # The next one to open the file has a work folder of the same name.
         self._scratch.remove()
         with alone(self._path):
@@ -245,6 +268,7 @@ class DuckDBTarget:
             self._tables,
             replace(action, changes=wanted),
             lambda read: self._scratch.reachable(fetch(read.file)),
+            self._spark,
         )
 
     def _is_replicated(self, change: TableChange) -> bool:

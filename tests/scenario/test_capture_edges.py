@@ -1,0 +1,281 @@
+"""Statements at the edges of what the capture can read from text: plain DuckDB, wlc.connect and a replica must agree."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pytest
+
+import wlc
+import wlr
+from tests.oracle import contents
+from wlc.catalog import sequences
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+SEED = """
+    CREATE TABLE k (id INTEGER PRIMARY KEY, a INTEGER, b VARCHAR);
+    INSERT INTO k SELECT i, i % 7, 'v' || i FROM range(100) r(i);
+    CREATE TABLE u (a INTEGER, b VARCHAR, l INTEGER[]);
+    INSERT INTO u SELECT i % 5, 'x' || (i % 3), [i % 2] FROM range(50) r(i);
+    CREATE TABLE src (conflict INTEGER, b VARCHAR); INSERT INTO src VALUES (1, 'c1'), (5000, 'c2');
+    CREATE SEQUENCE s START 10; CREATE TABLE sq (id INTEGER DEFAULT nextval('s'), t VARCHAR);
+    INSERT INTO sq (t) VALUES ('one'), ('two');
+"""
+
+# Each script begins on a fresh database; statements are told apart by lines.
+SCRIPTS = {
+    "a string names a table": """
+        INSERT INTO 'k' VALUES (1000, 1, 'x')
+        UPDATE 'k' SET b = 'q' WHERE id < 5
+        DELETE FROM 'main'.'k' WHERE id = 5
+        INSERT OR REPLACE INTO 'k' VALUES (6, 1, 'x')
+        MERGE INTO 'k' USING src ON k.id = src.conflict WHEN MATCHED THEN DELETE
+        WITH x AS (DELETE FROM 'u' RETURNING *) SELECT count(*) FROM x
+        TRUNCATE 'sq'
+    """,
+    "create table from what a statement removes": """
+        CREATE TABLE x AS WITH d AS (DELETE FROM k WHERE id < 9 RETURNING *) SELECT * FROM d
+        CREATE TEMP TABLE y AS WITH d AS (UPDATE k SET a = -1 WHERE id < 20 RETURNING *) SELECT * FROM d
+        CREATE OR REPLACE TABLE u AS WITH d AS (DELETE FROM k WHERE id < 30 RETURNING *) SELECT * FROM d
+    """,
+    "explain analyze runs": """
+        EXPLAIN ANALYZE CREATE TABLE x AS SELECT 1 AS z
+        EXPLAIN ANALYZE DROP TABLE src
+        EXPLAIN ANALYZE INSERT INTO sq (t) VALUES ('e')
+        EXPLAIN ANALYZE COPY u FROM 'FOLDER/u.csv'
+        EXPLAIN ANALYZE SELECT nextval('s')
+    """,
+    "prepared under any name": """
+        PREPARE /* why */ p AS DELETE FROM k WHERE id = 1
+        EXECUTE p
+        PREPARE "My p" AS DELETE FROM k WHERE id = $1
+        EXECUTE "my P"(2)
+        PREPARE q AS INSERT INTO sq (t) VALUES ($1)
+        EXPLAIN ANALYZE EXECUTE q('x')
+        PREPARE c AS COPY u FROM 'FOLDER/u.csv'
+        EXECUTE c
+    """,
+    "triggers write other tables": """
+        CREATE TRIGGER t1 AFTER INSERT ON k REFERENCING NEW TABLE AS n FOR EACH STATEMENT INSERT INTO src SELECT id, b FROM n
+        CREATE TRIGGER t2 AFTER INSERT ON src FOR EACH STATEMENT DELETE FROM u WHERE a = 1
+        CREATE TRIGGER t3 AFTER DELETE ON k FOR EACH STATEMENT UPDATE sq SET t = 'cleared'
+        INSERT INTO k VALUES (700, 1, 'a')
+        DELETE FROM k
+    """,
+    "columns called by the table's full name": """
+        DELETE FROM k WHERE main.k.id = 1
+        UPDATE k SET b = 'm' WHERE sales.main.k.id = 2
+        UPDATE k SET b = src.b FROM src WHERE main.k.id = main.src.conflict + 2
+        MERGE INTO main.k USING src ON main.k.id = src.conflict + 3 WHEN MATCHED THEN DELETE
+    """,
+    "parts that do not stand by themselves": """
+        MERGE INTO k USING src ON CASE WHEN k.id = src.conflict THEN true ELSE false END WHEN MATCHED THEN DELETE
+        MERGE INTO k USING src JOIN u ON src.conflict = u.a ON k.id = u.a + 1 WHEN MATCHED THEN UPDATE SET b = 'joined'
+        INSERT INTO k SELECT conflict + 3, 1, b FROM src ON CONFLICT (id) DO UPDATE SET b = excluded.b
+        DELETE FROM u WHERE a IN (SELECT DISTINCT ON (a) a FROM u)
+    """,
+    "sequences": """
+        SELECT nextval('s')
+        SELECT setval('s', 500)
+    """,
+    "sequences made anew": """
+        DROP TABLE sq
+        DROP SEQUENCE s
+        CREATE SEQUENCE s START 10
+        INSERT INTO k SELECT nextval('s') + 800, 1, 'x' FROM range(2)
+    """,
+    "sequences made anew at once": """
+        BEGIN
+        DROP TABLE sq
+        DROP SEQUENCE s
+        CREATE SEQUENCE s START 10
+        INSERT INTO k SELECT nextval('s') + 800, 1, 'x' FROM range(2)
+        COMMIT
+    """,
+    "another database in between": """
+        ATTACH ':memory:' AS side
+        CREATE TABLE side.k (id INTEGER)
+        SELECT nextval('s')
+        BEGIN TRANSACTION READ ONLY
+        SELECT count(*) FROM k
+        COMMIT
+        INSERT INTO side.k VALUES (1), (2)
+        PREPARE p AS DELETE FROM side.k WHERE id = 1
+        EXECUTE p
+        WITH d AS (DELETE FROM side.k RETURNING *) SELECT count(*) FROM d
+    """,
+    "another database alone": """
+        ATTACH ':memory:' AS side
+        COPY FROM DATABASE sales TO side
+        WITH d AS (DELETE FROM side.k RETURNING *) SELECT count(*) FROM d
+    """,
+    "a whole database is loaded": """
+        ATTACH ':memory:' AS side
+        CREATE TABLE side.n1 (q INTEGER PRIMARY KEY)
+        INSERT INTO side.n1 VALUES (7)
+        CREATE VIEW side.v AS SELECT 5 AS five
+        CREATE SEQUENCE side.sx START 4
+        CREATE MACRO side.m(x) AS x + 1
+        COPY FROM DATABASE side TO sales
+        SELECT m(1), nextval('sx') FROM v
+    """,
+    "only the rows of a database are loaded": """
+        ATTACH ':memory:' AS side
+        CREATE TABLE side.src AS SELECT 1 AS conflict, 'b' AS b
+        COPY FROM DATABASE side TO sales (DATA)
+    """,
+    "an error ends the transaction, and COMMIT rolls it back": """
+        BEGIN
+        UPDATE k SET a = 1 WHERE id < 10
+        UPDATE k SET nonsense = 1 WHERE id < 20
+        COMMIT
+        BEGIN
+        DELETE FROM k
+        INSERT INTO k VALUES (1, 1, 'back'), (1, 1, 'twice')
+        COMMIT
+        DELETE FROM k WHERE id = 50
+    """,
+}
+
+
+def outcome(connection: Any, call: Callable[[Any], Any]) -> object:
+    try:
+        return call(connection)
+    except duckdb.Error as error:
+        return type(error), str(error).split("\n", maxsplit=1)[0]
+
+
+def rows(connection: Any, text: str) -> object:
+    found = connection.execute(text).fetchall()
+    return len(found) if text.startswith("EXPLAIN") else sorted(map(str, found))
+
+
+def compare(folder: Path, calls: list[Callable[[Any], Any]], seed: str = SEED) -> None:
+    """Make the calls on a plain database and on a master; both, and a replica, must have the same contents then."""
+    for name in ("plain", "master"):
+        (folder / name).mkdir()
+        with duckdb.connect(str(folder / name / "sales.duckdb")) as connection:
+            connection.execute(seed)
+    source = folder / "master" / "sales.duckdb"
+    wlc.master(source, farm=str(folder / "farm"))
+    with duckdb.connect(str(folder / "plain" / "sales.duckdb")) as plain, wlc.connect(source) as captured:
+        for call in calls:
+            assert outcome(captured, call) == outcome(plain, call)
+        expected = contents(plain, "sales"), sequences(plain, "sales")
+        assert (contents(captured._raw, "sales"), sequences(captured._raw, "sales")) == expected
+    wlc.flush(source)
+    assert wlc.status(source).bypassed == {}
+    wlr.replicate("sales", farm=str(folder / "farm"), into=folder / "replica.duckdb")
+    with duckdb.connect(str(folder / "replica.duckdb"), read_only=True) as replica:
+        assert (contents(replica, "replica"), sequences(replica, "replica")) == expected
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_script(tmp_path: Path, name: str) -> None:
+    (tmp_path / "u.csv").write_text("a,b,l\n77,copied,\n")
+    script = [line.strip().replace("FOLDER", str(tmp_path)) for line in SCRIPTS[name].strip().splitlines()]
+    compare(tmp_path, [lambda c, text=text: rows(c, text) for text in script])
+
+
+def test_calls(tmp_path: Path) -> None:
+    compare(
+        tmp_path,
+        [
+            lambda c: c.executemany("UPDATE k SET a = ? WHERE id = ?", [[1, 2], [3, 4]]).rowcount,
+            lambda c: c.execute("UPDATE k SET a = $a WHERE id = $A", {"a": 32}).fetchall(),
+            lambda c: c.begin() and None,
+            lambda c: c.execute("INSERT INTO k VALUES (1, 1, 'twice')"),
+            lambda c: c.commit() and None,
+            lambda c: c.sql("SELECT nextval('s')").fetchall(),
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["ALTER TABLE u ADD COLUMN z INTEGER", "UPDATE u SET z = 5 WHERE a = 1", "DELETE FROM u WHERE z IS NULL"],
+        ["ALTER TABLE u DROP COLUMN l", "UPDATE u SET b = 'd' WHERE a = 1", "DELETE FROM u WHERE a = 1"],
+        ["CREATE TABLE fresh (a INTEGER)", "INSERT INTO fresh VALUES (1)", "INSERT INTO fresh VALUES (2)"],
+        ["DROP TABLE u; CREATE TABLE u (q VARCHAR)", "INSERT INTO u VALUES ('s')", "INSERT INTO u VALUES ('t')"],
+        ["CREATE TRIGGER t AFTER INSERT ON k FOR EACH STATEMENT DELETE FROM src", "INSERT INTO k VALUES (500, 1, 'x')"],
+    ],
+)
+@pytest.mark.parametrize("reads", [True, False])
+def test_another_cursor_changes_the_schema_after_begin(tmp_path: Path, changes: list[str], reads: bool) -> None:
+    """DuckDB takes a transaction's snapshot when it first reads, not at BEGIN."""
+
+    def run(connection: Any) -> list[object]:
+        with connection.cursor() as other:
+            connection.execute("INSERT INTO sq (t) VALUES ('the tables are known now')")
+            connection.begin()
+            if reads:
+                connection.execute("SELECT count(*) FROM u").fetchall()
+            other.execute(changes[0])
+            found = [outcome(connection, lambda c: rows(c, changes[1]))]
+            connection.commit()
+            return found + [outcome(connection, lambda c, text=text: rows(c, text)) for text in changes[2:]]
+
+    compare(tmp_path, [run])
+
+
+@pytest.mark.parametrize("text", ["DELETE FROM u", "TRUNCATE u"])
+def test_rows_that_others_add_survive_a_full_delete(tmp_path: Path, text: str) -> None:
+    def run(connection: Any) -> None:
+        with connection.cursor() as other:
+            connection.begin()
+            connection.execute("UPDATE u SET b = 'gone' WHERE a = 1")
+            other.execute("INSERT INTO u VALUES (9, 'theirs', [1, NULL])")
+            connection.execute(text)
+            connection.execute("INSERT INTO u VALUES (8, 'ours', NULL)")
+            connection.commit()
+            assert connection.execute("SELECT a FROM u ORDER BY a").fetchall() == [(8,), (9,)]
+
+    compare(tmp_path, [run])
+
+
+def test_a_connection_in_use_refuses_another_thread(tmp_path: Path) -> None:
+    """Else a statement might slip in between another one's last image and its COMMIT."""
+    refused: list[str] = []
+
+    def write(connection: Any, number: int) -> None:
+        for _ in range(20):
+            try:
+                connection.execute(f"INSERT INTO u VALUES ({number}, 'thread', NULL)")
+            except duckdb.ResourceInUseException as error:
+                refused.append(str(error))
+
+    def run(connection: Any) -> None:
+        if isinstance(connection, duckdb.DuckDBPyConnection):
+            return
+        threads = [threading.Thread(target=write, args=(connection, number)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert connection.execute("SELECT count(*) FROM u WHERE b = 'thread'").fetchone() == (60 - len(refused),)
+        connection.execute("DELETE FROM u WHERE b = 'thread'")
+
+    compare(tmp_path, [run])
+    assert all("busy with another call" in text for text in refused)
+
+
+@pytest.mark.parametrize("key", ["", "PRIMARY KEY"])
+def test_returning_with_threads(tmp_path: Path, key: str) -> None:
+    """On an indexed table DuckDB's threads lose rows of RETURNING; the capture must not go by their number."""
+    seed = f"""
+        CREATE TABLE big (id INTEGER {key}, v INTEGER); INSERT INTO big SELECT i, i % 100 FROM range(300000) r(i);
+    """
+    calls: list[Callable[[Any], Any]] = [
+        lambda c: c.execute("SET threads = 4") and None,
+        lambda c: c.execute("UPDATE big SET id = -id - 1 WHERE id % 2 = 0 RETURNING id") and None,
+        lambda c: c.execute("DELETE FROM big WHERE v % 5 = 0 RETURNING id") and None,
+        lambda c: c.execute("INSERT INTO big SELECT i, i FROM range(300000, 450000) r(i) RETURNING id") and None,
+        lambda c: c.execute("SELECT count(*), sum(id), sum(v) FROM big").fetchall(),
+    ]
+    compare(tmp_path, calls, seed)

@@ -1,0 +1,41 @@
+"""What the tests of this folder share: a short way to read, and rows in a form that can be compared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import duckdb
+
+from tests.oracle import contents, replayed
+from wlc.model import quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Texts = Counter[tuple[str | None, ...]]
+
+
+def read(spark: SparkSession, url: str, table: str, **options: object) -> DataFrame:
+    reader = spark.read.format("dbfarm").option("database", url).option("table", table)
+    for name, value in options.items():
+        reader = reader.option(name, str(value).lower() if isinstance(value, bool) else str(value))
+    return reader.load()
+
+
+def texts(frame: DataFrame) -> Texts:
+    """Rows as DuckDB writes them: Spark has other texts for floats."""
+    arrow = frame.toArrow()
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("got", arrow)
+        columns = ", ".join(f"CAST({quote(name)} AS VARCHAR)" for name in frame.columns)
+        return Counter(connection.execute(f"SELECT {columns} FROM got").fetchall())
+
+
+def expected(url: str, table: str, tick: int) -> Texts:
+    """What the oracle says of a table, from the first batch on, past all snapshots: nothing was pruned."""
+    made = replayed(url, tick)
+    made.db.snapshot_ticks = list
+    with made as (connection, catalog):
+        return contents(connection, catalog)[table]

@@ -1,0 +1,33 @@
+"""What docs/spark.md says can be copied and pasted."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.handmade import HandmadeFarm, Rows
+from tests.spark.reading import read, texts
+
+if TYPE_CHECKING:
+    import pytest
+    from pyspark.sql import SparkSession
+
+DOCS = Path(__file__).parent.parent.parent / "docs" / "spark.md"
+
+
+def test_snippets_run_in_their_order(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    farm = HandmadeFarm(tmp_path / "farm")
+    farm.publish(["CREATE TABLE orders (id INTEGER PRIMARY KEY, price DOUBLE)"])
+    farm.publish([Rows("orders", added=("1, 1.5", "2, 2.5"))], [Rows("orders", removed=("1, 1.5",), added=("1, 9.5",))])
+    snippets = re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(snippets) > 5
+    names: dict[str, object] = {}
+    for snippet in snippets:
+        exec(snippet.replace('"/data/', f'"{tmp_path}/'), names)
+    spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    shown = capsys.readouterr().out
+    assert "|  1|  9.5|" in shown
+    assert "|  1|  1.5|    3|     -1|2026-01-01 00:00:03|  ann|" in shown
+    out = spark.read.parquet(f"{tmp_path}/out").select("id", "price", "_tick", "_weight")
+    assert texts(out) == texts(read(spark, farm.url, "orders", changes=True).select("id", "price", "_tick", "_weight"))

@@ -1,0 +1,157 @@
+"""The executor that lets Spark do large work on a Parquet replica: Spark plans, shuffles and retries, the kernel works.
+
+Changes are routed where they lie, one task for some data files of the farm: what comes out of a task are Parquet
+files, one for each base file that is touched, which Spark carries to the task of that base file as bytes it does not
+look into. So every type survives, base files never pass through the JVM, and a row is read once before it is merged.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wlr.bulk.reading import Place
+from wlr.engine.parquet import kernel
+from wlr.engine.parquet.executor import Outcome, assemble
+from wlr.engine.parquet.kernel import Merged
+from wlr.engine.parquet.version import part_from_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from wlc.model import TableFile
+    from wlr.bulk import merging
+    from wlr.bulk.session import Session
+    from wlr.engine import Bulk
+    from wlr.engine.parquet.executor import Alteration, Job, LocalExecutor
+    from wlr.engine.parquet.folder import Folder
+    from wlr.engine.parquet.version import Part
+    from wlr.fold import TargetTable
+    from wlr.plan import Read
+
+# Row images that one task routes: little enough for its memory, much enough to be worth a task.
+_ROUTED_ROWS = 500_000
+_DONE = "done STRING"
+
+
+@dataclass(slots=True)
+class SparkExecutor:
+    """Gives large work to Spark, and small work, and what needs a whole table at once, to this process.
+
+    Attributes:
+        local: The executor of this process.
+        folder: The replica.
+        bulk: What is large, and where Spark and the farm are.
+    """
+
+    local: LocalExecutor
+    folder: Folder
+    bulk: Bulk
+    _session: Session | None = None
+
+    def merge(self, job: Job, fetch: Callable[[TableFile], Path]) -> Outcome:
+        # The copies of a bag's row may lie in any of its files: which of them go is decided in one place.
+        if not self._is_large(job.change.added + job.change.removed, job.parts) or _needs_whole_table(job):
+            return self.local.merge(job, fetch)
+        from wlr.bulk import merging
+
+        parts = job.parts if job.table.key else ()
+        slots = len(parts) if job.table.key else -(-job.change.added // kernel.ROWS_PER_FILE)
+        work = merging.Work(
+            table=job.table,
+            parts=tuple(parts),
+            slots=max(slots, 1),
+            tick=job.tick,
+            target=self.folder.url,
+            target_options=self.folder.storage_options,
+            farm=farm_of(self.bulk),
+            tasks=route_tasks(job.change.reads),
+        )
+        results = {}
+        for done in self._run(work, f"merge {job.table.name} up to tick {job.tick}"):
+            new = tuple(part_from_json(part, self.folder.url) for part in done["parts"])
+            merged = Merged((), done["keeps_base"], done["removed"], done["added"])
+            results[done["part"] if job.table.key else len(job.parts) + done["part"]] = merged, new
+        return assemble(job.parts, results)
+
+    def split(self, table: TargetTable, files: Sequence[Path], tick: int) -> tuple[Part, ...]:
+        return self.local.split(table, files, tick)
+
+    def sort(self, table: TargetTable, parts: Sequence[Part], tick: int) -> tuple[Part, ...]:
+        return self.local.sort(table, parts, tick)
+
+    def alter(self, alteration: Alteration, parts: Sequence[Part], tick: int) -> tuple[Part, ...]:
+        if not self._is_large(0, parts):
+            return self.local.alter(alteration, parts, tick)
+        from wlr.bulk import merging
+
+        work = merging.Alter(alteration, tuple(parts), tick, self.folder.url, self.folder.storage_options)
+        spark = self._spark()
+        with merging.quiet():
+            frame = spark.range(0, len(parts), 1, len(parts)).mapInArrow(work, _DONE)
+        found = self._collect(frame, f"alter {alteration.table} at tick {tick}")
+        by_part = {done["part"]: [part_from_json(part, self.folder.url) for part in done["parts"]] for done in found}
+        return tuple(part for number in range(len(parts)) for part in by_part[number])
+
+    def close(self) -> None:
+        self.local.close()
+        if self._session is not None and self._session.started:
+            self._session.spark.stop()
+
+    def _is_large(self, images: int, parts: Sequence[Part]) -> bool:
+        rows = images + sum(part.file.rows for part in parts)
+        return self.bulk.engine == "spark" or rows >= self.bulk.spark_rows
+
+    def _run(self, work: merging.Work, text: str) -> list[dict[str, Any]]:
+        from wlr.bulk import merging
+
+        spark = self._spark()
+        count = len(work.tasks)
+        with merging.quiet():
+            routed = spark.range(0, count, 1, count).mapInArrow(merging.Route(work), merging.ROUTED)
+            merged = routed.repartitionById(work.slots, routed["part"]).mapInArrow(merging.Merge(work), _DONE)
+        return self._collect(merged, text)
+
+    def _collect(self, frame: DataFrame, text: str) -> list[dict[str, Any]]:
+        from wlr.bulk import merging
+        from wlr.bulk.session import described
+
+        with described(self._spark(), f"dbfarm: {text}"), merging.translated():
+            rows = frame.collect()
+        found = [json.loads(row["done"]) for row in rows]
+        for done in found:
+            merging.raise_told(done)
+        return found
+
+    def _spark(self) -> SparkSession:
+        from wlr.bulk.session import spark_session
+
+        if self._session is None:
+            self._session = spark_session(self.bulk.spark_master)
+        return self._session.spark
+
+
+def _needs_whole_table(job: Job) -> bool:
+    return not job.table.key and bool(job.change.removed)
+
+
+def farm_of(bulk: Bulk) -> Place:
+    """Say where tasks find the farm."""
+    return Place(bulk.database.url, None, bulk.database.storage_options or {})
+
+
+def route_tasks(reads: Sequence[Read]) -> tuple[tuple[Read, ...], ...]:
+    """Gather reads into tasks."""
+    tasks: list[list[Read]] = []
+    rows = _ROUTED_ROWS
+    for read in reads:
+        if rows >= _ROUTED_ROWS:
+            tasks.append([])
+            rows = 0
+        tasks[-1].append(read)
+        rows += read.file.file.rows
+    return tuple(map(tuple, tasks))

@@ -1,0 +1,157 @@
+"""The Spark session: the one that is there, or a local one of our own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark import SparkConf
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from wlc.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import TracebackType
+
+_NAME = "dbfarm"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A Spark session; as a context, it stops the session at the end if it was started here.
+
+    Attributes:
+        started: Whether it was started here, and is to be stopped here.
+    """
+
+    spark: SparkSession
+    started: bool
+
+    def __enter__(self) -> SparkSession:
+        return self.spark
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.started:
+            self.spark.stop()
+
+
+def spark_session(master: str | None = None, settings: Mapping[str, str] | None = None) -> Session:
+    """Return the session that the program has, or start one.
+
+    Args:
+        master: URL of a cluster, `sc://…` for Spark Connect; what spark-submit, `SPARK_REMOTE` or
+            spark-defaults.conf say when omitted, else this machine.
+        settings: Of a session that is started here; one that is there keeps its own.
+
+    Raises:
+        UnavailableError: There is no Java, or Spark cannot be reached.
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return Session(active, started=False)
+    remote = master if master and master.startswith("sc://") else None
+    if master is None:
+        remote = os.environ.get("SPARK_REMOTE")
+    if remote:
+        return Session(_connected(remote, settings or {}), started=True)
+    _find_java()
+    return _local(master, settings or {})
+
+
+@contextmanager
+def described(session: SparkSession, text: str) -> Iterator[None]:
+    """Let Spark's user interface say what the jobs of this thread are for."""
+    if not _is_classic(session):
+        # A tag is all that Spark Connect offers, and takes no comma.
+        tag = text.replace(",", ";")
+        session.addTag(tag)
+        try:
+            yield
+        finally:
+            session.removeTag(tag)
+        return
+    context = session.sparkContext
+    before = context.getLocalProperty("spark.job.description")
+    context.setJobDescription(text)
+    try:
+        yield
+    finally:
+        context.setJobDescription(before)
+
+
+def _is_classic(session: SparkSession) -> bool:
+    return ".connect." not in type(session).__module__
+
+
+def _connected(remote: str, settings: Mapping[str, str]) -> SparkSession:
+    builder = SparkSession.builder.remote(remote)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    try:
+        return builder.getOrCreate()
+    except (ImportError, PySparkException) as error:
+        hint = "pip install 'pyspark[connect]', and look whether the server runs."
+        # The URL can hold a token.
+        host = remote.partition("://")[2].partition("/")[0]
+        raise UnavailableError(f"Spark Connect at {host} cannot be used: {_first_line(error)}", hint=hint) from error
+
+
+def _find_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    if home and (Path(home) / "bin" / "java").exists():
+        return
+    if shutil.which("java") is None:
+        raise UnavailableError(
+            "Spark needs Java, and there is none", hint="apt-get install default-jre-headless, or set JAVA_HOME."
+        )
+
+
+def _local(master: str | None, settings: Mapping[str, str]) -> Session:
+    _choose_python(master)
+    try:
+        # What is not set here, spark-submit and spark-defaults.conf say, and in the end Spark itself: local[*].
+        conf = SparkConf()
+        if master:
+            conf.setMaster(master)
+        if "PYSPARK_GATEWAY_PORT" not in os.environ:
+            # A program that spark-submit runs has a name already.
+            conf.setAppName(_NAME)
+        for key, value in settings.items():
+            conf.set(key, value)
+        before = _context()
+        spark = SparkSession.builder.config(conf=conf).getOrCreate()
+        started = before is None
+        if started:
+            spark.sparkContext.setLogLevel("ERROR")
+    except (PySparkException, OSError) as error:
+        raise UnavailableError(f"Spark could not be started: {_first_line(error)}") from error
+    return Session(spark, started)
+
+
+def _choose_python(master: str | None) -> None:
+    """Let workers on this machine be what this process is: Spark takes the first `python3` of the path otherwise."""
+    is_local = master is None or master.startswith("local")
+    is_configured = any(name in os.environ for name in ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_GATEWAY_PORT"))
+    if is_local and not is_configured:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+def _context() -> object | None:
+    """The Spark context of this process, which another thread may have started; asking in public would start one."""
+    from pyspark import SparkContext
+
+    active: object | None = SparkContext._active_spark_context
+    return active
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,86 @@
+"""Rewrite a file after ALTER TABLE changed its table's columns: DuckDB does it to the rows themselves.
+
+The rows are loaded into a table of their own with the old columns and nothing else, the statement is run on it, and
+what comes out is written. So a default, a dropped field of a struct or a new name mean here what they mean to DuckDB.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wlc.model import file_column, literal, quote
+from wlc.types import load_sql, store_sql
+from wlr.engine import StepError
+from wlr.engine.duckdb import ddl
+from wlr.engine.duckdb.connection import applying
+from wlr.engine.parquet.catalog import open_scratch, surroundings
+from wlr.engine.parquet.kernel import FILE_FORMAT, Piece
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import duckdb
+
+    from wlc.model import Ddl, Layout, Name
+
+    TableAfter = tuple[Name, Layout]
+
+
+def alter(
+    base: Piece,
+    table: Name,
+    before: Layout,
+    statement: Ddl,
+    after: TableAfter,
+    schema: Sequence[Ddl],
+    catalog: str,
+    folder: Path,
+) -> Piece:
+    """Write the rows of a file again as they are after a statement.
+
+    Args:
+        base: The file.
+        table: The table's name before the statement.
+        before: Its layout before.
+        statement: The ALTER TABLE.
+        after: Name and layout that the statement leaves.
+        schema: Statements that build the schema the statement runs in; only types and the like are used.
+        catalog: Name that the statement gives the database.
+        folder: Exists and is empty; the new file is put there.
+
+    Raises:
+        StepError: The statement cannot be applied to the rows.
+    """
+    connection = open_scratch(catalog, folder / "rows.duckdb")
+    try:
+        with applying(folder):
+            for needed in surroundings(schema):
+                ddl.run(connection, catalog, needed, ())
+            _load(connection, base.path, table, before)
+            # The statement comes from the farm: it must not reach out to anything but what was loaded.
+            connection.execute(f"SET allowed_directories = [{literal(str(folder.resolve()))}]")
+            connection.execute("SET enable_external_access = false")
+            ddl.check(connection, statement)
+            ddl.run(connection, catalog, statement, ())
+            path = folder.resolve() / "0.parquet"
+            name, layout = after
+            columns = ", ".join(f"{store_sql(c)} AS {quote(file_column(c.name))}" for c in layout.stored)
+            query = f"SELECT {columns} FROM {quote(catalog)}.{name.sql}"
+            rows = connection.execute(f"COPY ({query}) TO {literal(str(path))} ({FILE_FORMAT})").fetchall()[0][0]
+    finally:
+        connection.close()
+    if rows != base.rows:
+        raise StepError(f"{statement.kind} left {rows} of {base.rows} rows of a file", table=str(table))
+    return Piece(path, base.rows, base.low, base.high)
+
+
+def _load(connection: duckdb.DuckDBPyConnection, file: Path, table: Name, layout: Layout) -> None:
+    if table.schema != "main":
+        connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quote(table.schema)}")
+    columns = ", ".join(f"{load_sql(c, quote(file_column(c.name)))} AS {quote(c.name)}" for c in layout.stored)
+    # An empty table first: it is the declared types that the rows are to have, not those of their values.
+    declared = ", ".join(f"{quote(column.name)} {column.type}" for column in layout.stored)
+    connection.execute(f"CREATE TABLE {table.sql} ({declared})")
+    source = f"read_parquet({literal(str(file))}, hive_partitioning = false)"
+    connection.execute(f"INSERT INTO {table.sql} SELECT {columns} FROM {source}")

@@ -1,0 +1,149 @@
+"""The schema of a Parquet replica as a DuckDB catalog in memory, with empty tables: DDL from the log runs there.
+
+What DDL means for the rows is found by comparing the catalog before and after: a table that is new has none, one that
+is gone has lost them, and one whose stored columns changed needs its files rewritten, see `alter`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+
+from wlc import catalog as catalogs
+from wlc.errors import UnsupportedError
+from wlc.model import Name, SequencePosition, literal, quote
+from wlc.schema import schema_statements
+from wlr.engine import StepError
+from wlr.engine.duckdb import ddl
+from wlr.engine.duckdb.connection import applying
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from wlc.model import Ddl, Layout
+
+# A statement makes these without a table, so that a table can be altered where nothing else of the schema is.
+_SURROUNDINGS = ("CREATE SCHEMA", "CREATE TYPE", "CREATE SEQUENCE", "CREATE MACRO")
+_OWN = "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of the catalog: `id` stays the same however it is altered or renamed."""
+
+    id: int
+    name: Name
+    layout: Layout
+
+
+class Catalog:
+    """The schema at one moment. Changes cannot be undone: after a failure it is loaded anew.
+
+    They are not made in a transaction, because other cursors have to see them for the schema to be read completely.
+
+    Args:
+        name: Name that DDL text gives the database.
+        patterns: Which tables are replicated; empty for all.
+        url: The replica, for messages.
+    """
+
+    def __init__(self, name: str, patterns: Collection[str], url: str) -> None:
+        self._name = name
+        self._patterns = patterns
+        self._where = Path(url)
+        self._connection = open_scratch(name)
+        self._connection.execute("SET enable_external_access = false")
+
+    def load(self, statements: Iterable[Ddl], sequences: Iterable[SequencePosition] = ()) -> None:
+        """Build the schema of a snapshot or a manifest.
+
+        Raises:
+            UnsupportedError: A statement cannot be run.
+        """
+        for statement in statements:
+            if not ddl.is_wanted(statement, self._patterns):
+                continue
+            try:
+                with applying(self._where):
+                    ddl.check(self._connection, statement)
+                    ddl.run(self._connection, self._name, statement, ())
+            except StepError as error:
+                if ddl.may_fail(statement, self._patterns, self.tables()):
+                    continue
+                raise UnsupportedError(
+                    f"{statement.kind} {statement.object} cannot be run: {error.cause}",
+                    hint="It was written by another version, or does not fit --tables.",
+                ) from error
+        for sequence in sequences:
+            self.set_sequence(sequence)
+
+    def tables(self) -> dict[Name, Table]:
+        """Return all user tables."""
+        layouts = catalogs.tables(self._connection, self._name)
+        query = f"SELECT schema_name, table_name, table_oid FROM duckdb_tables() WHERE {catalogs.USER}"
+        ids = {Name(schema, name): oid for schema, name, oid in catalogs.rows(self._connection, self._name, query)}
+        return {name: Table(ids[name], name, layout) for name, layout in layouts.items()}
+
+    def run(self, statement: Ddl) -> bool:
+        """Run a statement from the log, unless it is about a table that is not replicated; say whether it ran.
+
+        Raises:
+            StepError: It cannot be run.
+        """
+        if not ddl.is_wanted(statement, self._patterns):
+            return False
+        try:
+            with applying(self._where):
+                ddl.check(self._connection, statement)
+                ddl.run(self._connection, self._name, statement, ())
+        except StepError as error:
+            error.table = str(statement.object)
+            raise
+        return True
+
+    def set_sequence(self, sequence: SequencePosition) -> None:
+        """Set the position of a sequence."""
+        name = literal(f"{quote(self._name)}.{sequence.sequence.sql}")
+        self._connection.execute(f"SELECT setval({name}, {sequence.value})")
+
+    def statements(self) -> tuple[tuple[Ddl, ...], tuple[Ddl, ...]]:
+        """Return the statements that build the schema again: before rows are loaded, and after."""
+        return schema_statements(self._connection, self._name)
+
+    def sequences(self) -> tuple[SequencePosition, ...]:
+        """Return where sequences stand."""
+        return tuple(
+            SequencePosition(name, value) for name, value in catalogs.sequences(self._connection, self._name).items()
+        )
+
+    def close(self) -> None:
+        """Forget it."""
+        self._connection.close()
+
+
+def open_scratch(name: str, file: Path | None = None) -> duckdb.DuckDBPyConnection:
+    """Open an empty database under a name, in memory or in a new file, and stand in it."""
+    connection = duckdb.connect(config={"python_enable_replacements": "false"})
+    if name.lower() == _OWN:
+        # DuckDB's own database in memory has that name, which another one can only take once it is gone.
+        connection.execute(f"ATTACH ':memory:' AS wlr_scratch; USE wlr_scratch; DETACH {_OWN}")
+    connection.execute(f"ATTACH {literal(str(file or ':memory:'))} AS {quote(name)}; USE {quote(name)}.main")
+    return connection
+
+
+def surroundings(statements: Iterable[Ddl]) -> tuple[Ddl, ...]:
+    """Pick the statements that a table's own columns may depend on."""
+    return tuple(statement for statement in statements if statement.kind in _SURROUNDINGS)
+
+
+def stored(layout: Layout) -> tuple[tuple[str, str], ...]:
+    """Names and types of the columns that files carry."""
+    return tuple((column.name, column.type) for column in layout.stored)
+
+
+def by_id(tables: Mapping[Name, Table]) -> dict[int, Table]:
+    """Index tables by their ids."""
+    return {table.id: table for table in tables.values()}

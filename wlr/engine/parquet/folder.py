@@ -1,0 +1,262 @@
+"""The folder or bucket of a Parquet replica: data files and manifests that never change, and a pointer that does.
+
+    wlr.pointer                                     the current manifest and what the replica remembers of itself
+    wlr.lease                                       who writes at the moment
+    manifests/000000000042-4f1c.json                what the replica is at tick 42
+    data/main.orders/000000000042-4f1c-0.parquet    rows as of tick 42 and later, until another file takes its place
+
+A step writes data files, then a manifest, then replaces the pointer by compare-and-swap: that is its commit point.
+Files of a later tick than the pointer's are what a run that died has left. Readers of an older manifest find all of
+its files until `prune` removes them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from wlc import fields, paths
+from wlc.clock import format_time
+from wlc.errors import CorruptError, InvalidError, UnavailableError
+from wlc.log import digest
+from wlc.store import ConflictError, MissingError, open_store
+from wlr.engine import Failure, State
+from wlr.engine.parquet import lease
+from wlr.engine.parquet.version import Version, decode_version, encode_version, seal, unseal
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from wlc.model import Name
+    from wlc.store import Store
+
+POINTER = "wlr.pointer"
+_DATA = "data/"
+_MANIFESTS = "manifests/"
+# File systems take 255 bytes.
+_NAME_MAX = 200
+_FILE = re.compile(r"(?:data/[^/]+/(\d{12,})-[0-9a-f-]+\.parquet|manifests/(\d{12,})-[0-9a-f]+\.json)")
+
+
+class TakenOverError(UnavailableError):
+    """Another run writes to the replica now; this one has committed nothing more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """Where the current manifest is, and what the replica remembers besides it.
+
+    Attributes:
+        manifest: Path of the current manifest; `sha256` of its bytes.
+        run: The run that wrote the pointer last; another one must not write any more.
+        state: Position, clock and last tick of its batch are those of the manifest.
+    """
+
+    manifest: str
+    sha256: str
+    run: str
+    state: State
+
+
+class Folder:
+    """A Parquet replica's place.
+
+    Args:
+        url: Path or URL.
+        storage_options: Options of its file system.
+    """
+
+    def __init__(self, url: str, storage_options: Mapping[str, Any] | None = None) -> None:
+        self.store: Store = open_store(url, storage_options)
+        self.storage_options = dict(storage_options or {})
+
+    @property
+    def url(self) -> str:
+        """Path or URL, without a slash at its end."""
+        return self.store.url
+
+    # Reading
+
+    def find(self) -> tuple[Pointer, str] | None:
+        """Return the pointer and its version, None if there is no replica.
+
+        Raises:
+            InvalidError: Something else is there.
+            CorruptError: The pointer is damaged.
+        """
+        try:
+            data, version = self.store.read_versioned(POINTER)
+        except MissingError:
+            self._refuse_others()
+            return None
+        return decode_pointer(data, f"{self.url}/{POINTER}"), version
+
+    def _refuse_others(self) -> None:
+        # What a run that died while it made a replica has left is in nobody's way.
+        found = [entry.path for entry in self.store.list() if entry.path != lease.PATH and tick_of(entry.path) is None]
+        if paths.CONFIG in found:
+            raise InvalidError(
+                f"{self.url} is a database of a farm, not a replica", hint="Replicate into a new folder."
+            )
+        if found:
+            message = f"{self.url} holds other files, such as {found[0]}, and no replica"
+            raise InvalidError(message, hint="Replicate into a folder that does not exist yet.", path=self.url)
+
+    def read_current(self, pointer: Pointer) -> Version:
+        """Read the manifest that a pointer names.
+
+        Raises:
+            CorruptError: It is missing, damaged, or another one.
+        """
+        where = f"{self.url}/{pointer.manifest}"
+        try:
+            data = self.store.read(pointer.manifest)
+        except MissingError as error:
+            raise CorruptError(f"{where} is missing", hint="Make the replica anew.", path=where) from error
+        if digest(data) != pointer.sha256:
+            raise CorruptError(f"{where} is not the one that was written", hint="Make the replica anew.", path=where)
+        return decode_version(data, where)
+
+    def read_version(self, path: str) -> Version:
+        """Read a manifest by its path."""
+        return decode_version(self.store.read(path), f"{self.url}/{path}")
+
+    def manifests(self, last: int) -> list[tuple[int, str]]:
+        """Return tick and path of every manifest up to a tick, rising."""
+        listed = ((tick_of(entry.path), entry.path) for entry in self.store.list(_MANIFESTS))
+        return sorted((tick, path) for tick, path in listed if tick is not None and tick <= last)
+
+    def data_files(self) -> list[tuple[int, str, int]]:
+        """Return tick, path and bytes of every data file."""
+        listed = ((tick_of(entry.path), entry.path, entry.bytes) for entry in self.store.list(_DATA))
+        return sorted((tick, path, size) for tick, path, size in listed if tick is not None)
+
+    # Writing
+
+    def write_version(self, version: Version, run: str) -> tuple[str, str]:
+        """Write a manifest that nothing points to yet, and return its path and SHA-256."""
+        data = encode_version(version)
+        path = f"{_MANIFESTS}{version.position.tick:012d}-{run}.json"
+        self.store.create(path, data)
+        return path, digest(data)
+
+    def replace_pointer(self, pointer: Pointer, version: str | None) -> str:
+        """Replace the pointer if nobody else did, and return its new version.
+
+        Raises:
+            TakenOverError: Another run took the replica over; the pointer is what that one made of it.
+        """
+        try:
+            return self.store.replace(POINTER, encode_pointer(pointer), version)
+        except ConflictError as error:
+            raise self._taken_over() from error
+
+    def _taken_over(self) -> TakenOverError:
+        return TakenOverError(
+            f"another run took {self.url} over", hint="Nothing was lost: try again later.", path=self.url
+        )
+
+    def sweep(self, last: int, version: str, kept: Collection[str] = ()) -> None:
+        """Remove what runs that died have left: everything of a later tick than the last one committed.
+
+        Args:
+            last: That tick.
+            version: Of the pointer, as for `remove`.
+            kept: Paths of files that stay all the same.
+        """
+        found = [entry.path for prefix in (_DATA, _MANIFESTS) for entry in self.store.list(prefix)]
+        later = [path for path in found if (tick := tick_of(path)) is not None and tick > last]
+        self.remove([path for path in later if path not in kept], version)
+
+    def remove(self, listed: Collection[str], version: str) -> None:
+        """Remove files that were listed before, unless another run has taken the replica over.
+
+        Who takes it over changes the pointer before writing anything: what was there while the pointer was as we left
+        it is not theirs.
+
+        Args:
+            listed: Their paths.
+            version: Of the pointer as we left it.
+
+        Raises:
+            TakenOverError: Another run has taken over; nothing was removed.
+        """
+        if listed and self.store.read_versioned(POINTER)[1] != version:
+            raise self._taken_over()
+        for path in listed:
+            self.store.delete(path)
+
+
+def table_prefix(table: Name, tick: int) -> str:
+    """Start of the paths of a table's data files that are written for a tick; a stamp follows."""
+    folder = quote(str(table), safe=" ")
+    if len(folder) > _NAME_MAX:
+        # Nothing is read from the name of a folder, so a long one may be cut, but two tables should not share it.
+        folder = f"{folder[:_NAME_MAX]}-{digest(folder.encode())[:12]}"
+    return f"{_DATA}{folder}/{tick:012d}-"
+
+
+def tick_of(path: str) -> int | None:
+    """Tick that a data file or manifest was written for, None for other files."""
+    found = _FILE.fullmatch(path)
+    return int(found.group(1) or found.group(2)) if found else None
+
+
+# The pointer ---------------------------------------------------------------------------------------------------------
+
+
+def encode_pointer(pointer: Pointer) -> bytes:
+    """Write a pointer as the bytes of its file."""
+    state = pointer.state
+    failure = state.failure
+    told = failure and {
+        "tick": failure.tick,
+        "table": failure.table,
+        "key": failure.key,
+        "cause": failure.cause,
+        "at": format_time(failure.at),
+    }
+    return seal(
+        "pointer",
+        {
+            "manifest": pointer.manifest,
+            "manifest_sha256": pointer.sha256,
+            "run": pointer.run,
+            "id": state.id,
+            "master": state.master,
+            "catalog": state.catalog,
+            "patterns": list(state.tables),
+            "beat_s": state.beat_s,
+            "keep": state.keep,
+            "accepted": sorted(state.accepted),
+            "failure": told,
+        },
+    )
+
+
+def decode_pointer(data: bytes, where: str) -> Pointer:
+    """Read and check a pointer; the state in it lacks what the manifest says."""
+    content = unseal("pointer", data, where)
+    try:
+        failure = content["failure"]
+        state = State(
+            id=fields.as_text(content["id"]),
+            master=fields.as_text(content["master"]),
+            catalog=fields.as_text(content["catalog"]),
+            tables=tuple(map(fields.as_text, fields.as_list(content["patterns"]))),
+            beat_s=float(content["beat_s"]),
+            keep=fields.as_text(content["keep"]),
+            accepted=frozenset(map(fields.as_tick, fields.as_list(content["accepted"]))),
+            failure=Failure(**{**failure, "at": fields.as_time(failure["at"])}) if failure else None,
+        )
+        manifest, sha256 = fields.as_text(content["manifest"]), fields.as_sha256(content["manifest_sha256"])
+        return Pointer(paths.check_relative(manifest, where), sha256, fields.as_text(content["run"]), state)
+    except (KeyError, ValueError, TypeError) as error:
+        raise CorruptError(f"{where} is damaged: {error}", hint="Make the replica anew.", path=where) from error
+
+
+def with_version(state: State, version: Version) -> State:
+    """Return a state with position and clock of a version."""
+    return replace(state, position=version.position, batch_last=version.batch_last, clock=version.clock)

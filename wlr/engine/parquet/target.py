@@ -1,0 +1,371 @@
+"""A folder or bucket that is a replica: opened, rolled forward step by step, closed."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wlc.clock import utc_now
+from wlc.errors import CorruptError, FarmError, InvalidError, UnsupportedError
+from wlc.model import Ddl
+from wlr.engine import StepError
+from wlr.engine.duckdb import ddl
+from wlr.engine.parquet.catalog import Catalog, Table, by_id, stored
+from wlr.engine.parquet.executor import Alteration, Job, LocalExecutor
+from wlr.engine.parquet.folder import Folder, Pointer, TakenOverError, with_version
+from wlr.engine.parquet.lease import Lease
+from wlr.engine.parquet.version import LakeTable, Version
+from wlr.fold import TargetTable
+from wlr.plan import Fold, Limits, matches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from types import TracebackType
+
+    from wlc.model import Name, TableFile
+    from wlr.engine import Bulk, State
+    from wlr.engine.parquet.executor import Executor
+    from wlr.engine.parquet.version import Part
+    from wlr.plan import Action, Step, TableChange
+
+# A step rewrites every file that it touches, so that few large ones cost less; what is under way lies on disk.
+LIMITS = Limits(rows=500_000_000, transactions=2_000_000, files=4096)
+
+
+def find_state(folder: Folder) -> State | None:
+    """Read what a replica remembers of itself; None if there is none.
+
+    Raises:
+        InvalidError: Something else is there.
+        CorruptError: It is damaged.
+    """
+    found = folder.find()
+    if found is None:
+        return None
+    pointer, _ = found
+    return with_version(pointer.state, folder.read_current(pointer))
+
+
+def read_state(folder: Folder) -> State:
+    """Read what a replica remembers of itself.
+
+    Raises:
+        InvalidError: There is none.
+    """
+    state = find_state(folder)
+    if state is None:
+        raise _no_replica(folder)
+    return state
+
+
+def _no_replica(folder: Folder) -> InvalidError:
+    return InvalidError(
+        f"there is no replica {folder.url}", hint=f"wlr replicate MASTER --into {folder.url}", path=folder.url
+    )
+
+
+def work_folder(folder: Folder) -> Path:
+    """A new folder for what is under way: beside the data if they lie on a disk here, so that files need not move."""
+    if "://" in folder.url:
+        return Path(tempfile.mkdtemp(prefix="wlr-"))
+    Path(folder.url).mkdir(parents=True, exist_ok=True)
+    # The caller has the lease, so that these are of runs that died.
+    for left in Path(folder.url).glob(".wlr-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=".wlr-", dir=folder.url))
+
+
+def open_target(folder: Folder, bulk: Bulk | None = None) -> ParquetTarget:
+    """Open a replica for writing; nobody else can until it is closed."""
+    if folder.find() is None:
+        raise _no_replica(folder)
+    lease = Lease(folder.store)
+    try:
+        found = folder.find()
+        if found is None:
+            raise _no_replica(folder)
+        pointer, version = found
+        current = folder.read_current(pointer)
+        # From now on a run that held the lease before us, should it live, cannot commit.
+        pointer = replace(pointer, run=lease.run)
+        version = folder.replace_pointer(pointer, version)
+        folder.sweep(current.position.tick, version)
+        executor = _executor(folder, work_folder(folder), bulk)
+        try:
+            return ParquetTarget(folder, lease, pointer, version, current, executor)
+        except BaseException:
+            executor.close()
+            raise
+    except BaseException:
+        lease.release()
+        raise
+
+
+def _executor(folder: Folder, work: Path, bulk: Bulk | None) -> Executor:
+    local = LocalExecutor(folder.store, work)
+    if bulk is None or bulk.engine == "local":
+        return local
+    from wlr.bulk.executor import SparkExecutor
+
+    return SparkExecutor(local, folder, bulk)
+
+
+@dataclass(slots=True)
+class _Draft:
+    """The tables as a step that is under way leaves them.
+
+    Attributes:
+        written: Paths of the files that the step has written; later actions may have put others in their place.
+        is_manifest_written: The pointer may name the manifest from now on, even if no answer said so.
+    """
+
+    tables: dict[Name, tuple[Part, ...]]
+    written: set[str] = field(default_factory=set)
+    has_ddl: bool = False
+    is_manifest_written: bool = False
+
+    def noted(self, after: tuple[Part, ...], before: tuple[Part, ...]) -> tuple[Part, ...]:
+        """Note which files of a table were written, and return them all."""
+        self.written |= {part.file.path for part in after} - {part.file.path for part in before}
+        return after
+
+
+class ParquetTarget:
+    """An open replica.
+
+    Attributes:
+        state: What it remembers, as last committed.
+        limits: How much a step may hold.
+    """
+
+    limits = LIMITS
+
+    def __init__(
+        self, folder: Folder, lease: Lease, pointer: Pointer, version: str, current: Version, executor: Executor
+    ) -> None:
+        self.state = with_version(pointer.state, current)
+        self._folder = folder
+        self._lease = lease
+        self._pointer = pointer
+        self._version = version
+        self._current = current
+        self._executor = executor
+        self._catalog = self._open_catalog()
+
+    def __enter__(self) -> ParquetTarget:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._catalog.close()
+        self._executor.close()
+        self._lease.release()
+
+    def _open_catalog(self) -> Catalog:
+        catalog = Catalog(self._current.catalog, self.state.tables, self._folder.url)
+        catalog.load((*self._current.schema, *self._current.schema_after), self._current.sequences)
+        return catalog
+
+    @property
+    def parents(self) -> Mapping[Name, Collection[Name]]:
+        # Files know no foreign keys.
+        return {}
+
+    @property
+    def current(self) -> Version:
+        """What the replica is now."""
+        return self._current
+
+    def update(self, **values: Any) -> None:
+        if "is_unlocked" in values:
+            raise UnsupportedError(
+                f"{self._folder.url} is a Parquet replica, whose files are never written to: it has no lock"
+            )
+        self._point(self._current, replace(self.state, **values))
+
+    def remove(self, listed: Collection[str]) -> None:
+        """Remove files that nobody needs; see `Folder.remove`."""
+        self._folder.remove(listed, self._version)
+
+    def _point(self, current: Version, state: State, manifest: tuple[str, str] | None = None) -> None:
+        path, sha256 = manifest or (self._pointer.manifest, self._pointer.sha256)
+        pointer = Pointer(path, sha256, self._lease.run, state)
+        self._version = self._folder.replace_pointer(pointer, self._version)
+        self._pointer, self._current, self.state = pointer, current, state
+
+    # Steps -----------------------------------------------------------------------------------------------------------
+
+    def apply(self, step: Step, fetch: Callable[[TableFile], Path]) -> None:
+        actions = step.actions()
+        skipped: set[int] = set()
+        while (failed := self._try(step, actions, fetch, skipped)) is not None:
+            # A replica of some tables does without what other tables are needed for.
+            skipped.add(failed)
+
+    def _try(
+        self, step: Step, actions: tuple[Action, ...], fetch: Callable[[TableFile], Path], skipped: set[int]
+    ) -> int | None:
+        """Apply a step; returns the number of an action that failed and may be left out, None once it is done."""
+        draft = _Draft({table.table: table.parts for table in self._current.tables})
+        number = 0
+        try:
+            for number, action in enumerate(actions):
+                if number not in skipped:
+                    self._act(draft, step, action, actions[number + 1 : number + 2], fetch)
+            self._commit(draft, step)
+        except BaseException as error:
+            tables = self._catalog.tables()
+            self._catalog.close()
+            self._catalog = self._open_catalog()
+            # What was written for the step counts for nothing. If it cannot be removed now, the next run does it.
+            if not draft.is_manifest_written:
+                with suppress(FarmError):
+                    self._folder.sweep(self._current.position.tick, self._version)
+            if isinstance(error, StepError) and number not in skipped and self._may_skip(actions, number, tables):
+                return number
+            raise
+        return None
+
+    def _may_skip(self, actions: tuple[Action, ...], number: int, tables: Collection[Name]) -> bool:
+        action = actions[number] if actions else None
+        return isinstance(action, Ddl) and ddl.may_fail(action, self.state.tables, tables)
+
+    def _commit(self, draft: _Draft, step: Step) -> None:
+        """Write the manifest and let the pointer follow: then the step counts."""
+        schema, schema_after = self._current.schema, self._current.schema_after
+        if draft.has_ddl:
+            schema, schema_after = self._catalog.statements()
+        layouts = self._catalog.tables()
+        version = Version(
+            position=step.position,
+            batch_last=step.mark.batch_last,
+            clock=step.clock or self.state.clock,
+            made=utc_now(),
+            catalog=self._current.catalog,
+            schema=schema,
+            schema_after=schema_after,
+            sequences=self._catalog.sequences(),
+            tables=tuple(LakeTable(name, layouts[name].layout, parts) for name, parts in sorted(draft.tables.items())),
+        )
+        named = {part.file.path for parts in draft.tables.values() for part in parts}
+        for path in draft.written - named:
+            self._folder.store.delete(path)
+        manifest = self._folder.write_version(version, self._lease.run)
+        draft.is_manifest_written = True
+        try:
+            self._point(version, replace(with_version(self.state, version), failure=None), manifest)
+        except TakenOverError:
+            # Files that it names may be gone; it must not be taken for a tick of the replica later on.
+            with suppress(FarmError):
+                self._folder.store.delete(manifest[0])
+            raise
+
+    def _act(
+        self,
+        draft: _Draft,
+        step: Step,
+        action: Action,
+        following: Sequence[Action],
+        fetch: Callable[[TableFile], Path],
+    ) -> None:
+        if isinstance(action, Ddl):
+            cleared = {
+                change.table
+                for after in following
+                if isinstance(after, Fold)
+                for change in after.changes
+                if change.cleared is not None
+            }
+            self._run_ddl(draft, step, action, cleared)
+            return
+        for change in action.changes:
+            if self._is_replicated(draft, change):
+                draft.tables[change.table] = self._change(draft, step, change, fetch)
+        for sequence in action.sequences:
+            self._catalog.set_sequence(sequence)
+
+    def _is_replicated(self, draft: _Draft, change: TableChange) -> bool:
+        if change.table in draft.tables:
+            return True
+        if matches(change.table, self.state.tables):
+            raise StepError("the table is not in the replica", table=str(change.table))
+        return False
+
+    def _change(
+        self, draft: _Draft, step: Step, change: TableChange, fetch: Callable[[TableFile], Path]
+    ) -> tuple[Part, ...]:
+        parts, name = draft.tables[change.table], str(change.table)
+        if change.cleared is not None:
+            found = sum(part.file.rows for part in parts)
+            if found != change.cleared:
+                raise StepError(f"all {change.cleared} rows were removed, the replica has {found}", table=name)
+            parts = ()
+        if not change.reads:
+            return parts
+        layout = change.reads[-1].file.layout
+        if stored(layout) != stored(self._catalog.tables()[change.table].layout):
+            raise StepError("data files have other columns than the table", table=name)
+        table = TargetTable(change.table, change.table.sql, layout)
+        try:
+            outcome = self._executor.merge(Job(table, change, parts, step.last), fetch)
+        except StepError as error:
+            error.table = error.table or name
+            raise
+        if outcome.added - outcome.removed != change.added - change.removed:
+            files = ", ".join(sorted({read.file.file.path for read in change.reads}))
+            told, are = change.added - change.removed, outcome.added - outcome.removed
+            raise CorruptError(f"{files}: weights add up to {are}, the log file says {told}", path=files)
+        return draft.noted(outcome.parts, parts)
+
+    # Schema changes --------------------------------------------------------------------------------------------------
+
+    def _run_ddl(self, draft: _Draft, step: Step, statement: Ddl, cleared: Collection[Name]) -> None:
+        before = self._catalog.tables()
+        if not self._catalog.run(statement):
+            return
+        draft.has_ddl = True
+        after, old = self._catalog.tables(), by_id(before)
+        tables: dict[Name, tuple[Part, ...]] = {}
+        for name, table in after.items():
+            was = old.get(table.id)
+            if was is None:
+                tables[name] = ()
+            elif was.name in draft.tables:
+                parts = draft.tables[was.name]
+                # Where all rows are published again, what was there only counts.
+                tables[name] = parts if name in cleared else self._converted(draft, step, statement, was, table, parts)
+        draft.tables = tables
+
+    def _converted(
+        self, draft: _Draft, step: Step, statement: Ddl, was: Table, table: Table, parts: tuple[Part, ...]
+    ) -> tuple[Part, ...]:
+        """Return the files of a table after a statement may have changed its columns or its key."""
+        if stored(was.layout) != stored(table.layout) and parts:
+            alteration = Alteration(
+                was.name,
+                was.layout,
+                statement,
+                (table.name, table.layout),
+                self._catalog.statements()[0],
+                self._current.catalog,
+            )
+            try:
+                parts = draft.noted(self._executor.alter(alteration, parts, step.last), parts)
+            except StepError as error:
+                error.table = error.table or str(was.name)
+                raise
+        if _key(was) != _key(table) and parts:
+            described = TargetTable(table.name, table.name.sql, table.layout)
+            parts = draft.noted(self._executor.sort(described, parts, step.last), parts)
+        return parts
+
+
+def _key(table: Table) -> tuple[int, ...]:
+    """Places of the key columns among the stored ones: a key that was only renamed is the same."""
+    names = [name for name, _ in stored(table.layout)]
+    return tuple(names.index(name) for name in table.layout.primary_key)

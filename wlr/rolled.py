@@ -1,0 +1,100 @@
+"""A farm's own snapshot rolled forward: made from an older one and the log, without touching the master."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+from wlc import paths
+from wlc.errors import UnavailableError
+from wlc.model import Manifest, SnapshotTable
+from wlr import engine as engines
+from wlr import plan
+from wlr.engine.parquet.executor import fetched
+from wlr.engine.parquet.folder import Folder
+from wlr.replay import Replay
+from wlr.replica import database_of
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from wlc.farm import FarmDatabase
+    from wlc.model import DataFile, Position
+    from wlr.engine.parquet.version import LakeTable
+
+
+def snapshot_from_log(
+    db: str | os.PathLike[str],
+    *,
+    farm: str | None = None,
+    engine: str = "auto",
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Manifest:
+    """Write a snapshot at the last published tick, so that older log files can be pruned.
+
+    A Parquet replica is made beside and rolled forward; its files become the snapshot's.
+
+    Args:
+        db: Name in the farm, URL of the database's folder there, or path of the master.
+        farm: URL of the farm, for a bare name.
+        engine: Who does the work, see `wlr.replicate`.
+        storage_options: Options of the farm's file system.
+        progress: Called with units done, units in all, and what is being done.
+
+    Raises:
+        ReplayError: A transaction cannot be applied.
+        UnavailableError: The farm is out of reach: try again.
+    """
+    database = database_of(db, farm, storage_options)
+    with tempfile.TemporaryDirectory(prefix="wlr-snapshot-") as work:
+        place = engines.locate(f"parquet://{work}/lake")
+        bulk = engines.Bulk(engine, database, spark_rows=engines.spark_rows())
+        run = Replay(place, database, plan.Target(), bulk=bulk, progress=progress)
+        run.make(())
+        return _publish(database, Folder(place.url))
+
+
+def _publish(database: FarmDatabase, lake: Folder) -> Manifest:
+    found = lake.find()
+    assert found is not None
+    version = lake.read_current(found[0])
+    files: dict[str, Path] = {}
+    manifest = Manifest(
+        database=database.name,
+        position=version.position,
+        clock=version.clock or version.made,
+        catalog=version.catalog,
+        schema=version.schema,
+        schema_after=version.schema_after,
+        tables=tuple(_table(lake, table, files) for table in version.tables),
+        sequences=version.sequences,
+        vector=_vector(database, version.position),
+    )
+    published = database.publish_snapshot(manifest, files)
+    # The configuration names the newest snapshot; it follows, and can be rebuilt at any time.
+    database.rebuild_config()
+    return published
+
+
+def _table(lake: Folder, table: LakeTable, files: dict[str, Path]) -> SnapshotTable:
+    listed: list[DataFile] = []
+    for part in table.parts:
+        path = paths.snapshot_data_path(len(files))
+        with fetched(lake.store, part) as piece:
+            files[path] = piece.path
+        listed.append(type(part.file)(path, part.file.rows, part.file.bytes, part.file.sha256))
+    return SnapshotTable(table.table, table.layout, tuple(listed))
+
+
+def _vector(database: FarmDatabase, position: Position) -> Mapping[str, int]:
+    """Per history the last tick contained, as the batch of the position, or the snapshot at it, says."""
+    ticks = database.snapshot_ticks()
+    if position.tick in ticks:
+        return database.read_manifest(position.tick).vector
+    batch, _ = database.read_batch(position.batch)
+    if batch.last != position.tick:
+        raise UnavailableError(f"batch {position.batch} of {database.name} changed meanwhile", hint="Try again.")
+    return batch.vector
