@@ -99,7 +99,7 @@ def master(
 
 
 def connect(
-    source: str | os.PathLike[str],
+    database: str | os.PathLike[str],
     read_only: bool = False,
     config: dict[str, Any] | None = None,
     *,
@@ -108,7 +108,7 @@ def connect(
     """Open a master's database with capture; a drop-in for `duckdb.connect`.
 
     Args:
-        source: Path of the database.
+        database: Path of the database.
         read_only: Open it for reading; nothing is captured, since nothing can be written.
         config: Settings of DuckDB.
         storage_options: Options of the farm's file system, over those that the database remembers; they hold until
@@ -117,11 +117,12 @@ def connect(
     Raises:
         InvalidError: No such database, or it has never been a master.
         UnavailableError: Another process has it open.
+        duckdb.ConnectionException: This process has it open with another `read_only` or `config`.
     """
     from wlc.capture.duckdb.connection import Connection
     from wlc.capture.duckdb.shared import close_shared
 
-    path = _existing(source)
+    path = _existing(database)
     shared = _open_master(path, read_only=read_only, config=config)
     try:
         if shared.is_master and not read_only:
@@ -332,7 +333,7 @@ def _open_master(path: Path, *, read_only: bool, config: dict[str, Any] | None) 
     from wlc.capture.duckdb import probe
     from wlc.capture.duckdb.shared import close_shared, open_shared
 
-    shared = open_shared(str(path), read_only=read_only, config=config)
+    shared = open_shared(str(path), read_only=read_only, config=config, must_agree=True)
     try:
         _require_state(shared, path)
         probe.check()

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wlc.clock import utc_now
-from wlc.errors import CorruptError, GapError, ReplayError, UnavailableError
+from wlc.errors import CorruptError, ReplayError, UnavailableError
 from wlc.registry import Replica, register
 from wlc.store import MissingError
-from wlr import bounds, engine, plan
+from wlr import bounds, engine, log, plan
 from wlr.engine import Failure, State, StepError
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from wlc.farm import FarmDatabase
     from wlc.model import Batch, Manifest, Position, TableFile
-    from wlr.bounds import Reach
     from wlr.engine import Place, Target
     from wlr.plan import Step
 
@@ -121,30 +120,8 @@ class Replay:
 
     # Planning
 
-    def _reach(self) -> Reach:
-        numbers = self.database.batch_numbers()
-        # A tick can be told without reading the manifest.
-        clocks = self.target.until is not None
-        snapshots = tuple(
-            (tick, self.database.read_manifest(tick).clock if clocks else None)
-            for tick in self.database.snapshot_ticks()
-        )
-        return bounds.Reach(snapshots, numbers[0] if numbers else None, self._last_tick(numbers))
-
-    def _last_tick(self, numbers: list[int]) -> int:
-        """Last published tick; the configuration may be one batch behind, never ahead."""
-        config = self.database.config()
-        if numbers and numbers[-1] >= config.batches:
-            return self.database.read_batch(numbers[-1])[0].last
-        newest = config.batches - 1
-        # Pruning keeps the newest one. It may have come after the listing.
-        if newest and newest not in numbers and newest not in self.database.batch_numbers(after=newest - 1):
-            message = f"batch {newest} of {self.database.name} was published and is missing"
-            raise GapError(message, hint="Put the log file back.", path=self.database.logs.url)
-        return config.tick
-
     def _choose(self) -> Manifest | None:
-        self._made_from = bounds.choose_snapshot(self._reach(), self.target)
+        self._made_from = log.choose_snapshot(self.database, self.target)
         return None if self._made_from is None else self.database.read_manifest(self._made_from)
 
     def _new_state(self, manifest: Manifest | None, tables: tuple[str, ...]) -> State:
@@ -165,7 +142,7 @@ class Replay:
     def _steps(self, state: State, limits: plan.Limits = plan.LIMITS) -> Iterator[Step]:
         """Check that the target can be reached from there, and cut what lies between into steps."""
         numbers = self.database.batch_numbers()
-        end = self._last_tick(numbers)
+        end = log.last_tick(self.database, numbers)
         bounds.refuse_ahead(end, self.target)
         bounds.refuse_behind(state.position, state.clock, self.target)
         if state.position.tick > end:
@@ -180,14 +157,14 @@ class Replay:
             state.position, state.batch_last, numbers, snapshots[-1] if snapshots else None
         )
         self._start, self._end = state.position.tick, end if self.target.tick is None else self.target.tick
-        batches = self._batches_from(first, state)
+        batches = log.batches_from(self.database, first, state.position, self._read)
         peeked = next(batches, None)
         if peeked is None:
             return iter(())
         self._peeked = peeked
         failed = state.failure.tick if state.failure else None
-        log = chain((peeked,), batches)
-        return plan.cut(log, state.position, self.target, limits=limits, skipped=state.accepted, alone=failed)
+        ahead = chain((peeked,), batches)
+        return plan.cut(ahead, state.position, self.target, limits=limits, skipped=state.accepted, alone=failed)
 
     def _refuse_beyond_break(self, numbers: list[int], position: Position) -> None:
         """Refuse to go on into a later history that grew with changes that no log has."""
@@ -195,25 +172,6 @@ class Replay:
         if position.history not in ("", config.history):
             newest_first = (self.database.read_batch(number)[0] for number in reversed(numbers))
             bounds.refuse_beyond_break(newest_first, position, config.history, self.target)
-
-    def _batches_from(self, number: int, state: State) -> Iterator[tuple[Batch, str]]:
-        """Read the log file of the position, if it is still there, and those after it, verifying the chain."""
-        position = state.position
-        previous = position.chain if number == position.batch + 1 else None
-        while True:
-            try:
-                batch, found = self._read(number, previous)
-            except MissingError:
-                return
-            if number == position.batch and found != position.chain:
-                raise CorruptError(
-                    f"batch {number} of {self.database.url} is not the one that the replica has applied",
-                    hint="The master was restored from another past: make the replica anew.",
-                    path=self.database.url,
-                    position=position,
-                )
-            yield batch, found
-            number, previous = number + 1, found
 
     def _read(self, number: int, previous: str | None) -> tuple[Batch, str]:
         if (

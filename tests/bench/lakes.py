@@ -74,7 +74,7 @@ def change(
 
     Args:
         world: Whose master is changed.
-        changes: Their number, at most a fifth of the rows in the range.
+        changes: Their number, at most that of the rows of the start in the range.
         batches: Transactions, and so log files, that they are shared out among.
         turn: 1 to 3, another one each time: it chooses other rows.
         low: Smallest id that may change; `high`: the greatest one.
@@ -84,19 +84,14 @@ def change(
     """
     first, after = -(-low // STEP), (world.rows * STEP if high is None else high) // STEP
     with wlc.connect(world.master) as connection:
-        # A few more are drawn than are needed, because some are drawn twice.
+        order = f"hash(k + {SEED + turn * 10**9})"
         connection.execute(
-            "CREATE OR REPLACE TEMP TABLE drawn AS SELECT k, row_number() OVER (ORDER BY n) - 1 AS n FROM ("
-            f"SELECT {first} + hash(i + {SEED + turn * 10**9}) % {after - first} AS k, min(i) AS n"
-            f" FROM range({changes + changes // 4 + 10}) r(i) GROUP BY ALL)"
+            f"CREATE OR REPLACE TEMP TABLE drawn AS FROM range({first}, {after}) r(k) ORDER BY {order} LIMIT {changes}"
         )
         connection.execute(
-            "CREATE OR REPLACE TEMP TABLE change AS"
-            f" SELECT k * {STEP} AS id, n % {batches} AS batch, n // {batches} % 10 AS kind"
-            f" FROM drawn WHERE n < {changes}"
+            f"CREATE OR REPLACE TEMP TABLE change AS SELECT k * {STEP} AS id, rowid % {batches} AS batch,"
+            f" rowid // {batches} % 10 AS kind FROM drawn"
         )
-        drawn = connection.execute("SELECT count(*) FROM change").fetchall()[0][0]
-        assert drawn == changes, f"{drawn} keys were drawn instead of {changes}"
         for batch in range(batches):
             chosen = f"SELECT id FROM change WHERE batch = {batch} AND kind"
             connection.execute("BEGIN")

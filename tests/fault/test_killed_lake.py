@@ -85,7 +85,7 @@ def test_killed_run_leaves_a_prefix_and_the_next_one_goes_on(farm: tuple[str, di
     assert lake_contents(tmp_path / "sound") == states[TRANSACTIONS]
     assert surplus(tmp_path / "sound") == []
     seen = set()
-    for number in range(rounds(3)):
+    for number in range(rounds(2)):
         target = tmp_path / f"lake {number}"
         for _ in range(3):
             running = start(url, target)
@@ -397,7 +397,7 @@ def test_failed_step_leaves_no_files(hand: HandmadeFarm, lake: Path) -> None:
 def test_failed_making_leaves_no_files(farm: tuple[str, dict[int, Any]], tmp_path: Path) -> None:
     url, states = farm
     lake = tmp_path / "lake"
-    file = next(path for path in Path(url, "snapshots").rglob("*.parquet") if path.stat().st_size > 1000)
+    (file,) = Path(url, "snapshots").rglob("*.parquet")
     whole = file.read_bytes()
     file.chmod(0o644)
     try:

@@ -230,15 +230,20 @@ def kill_one_worker(running: subprocess.Popen[str], killed: list[int]) -> None:
         time.sleep(0.01)
 
 
-def test_command_alone_starts_a_session(java: None, tmp_path: Path) -> None:
-    """Neither a session nor a setting is there, and Python is not the first one on the path."""
+@pytest.mark.parametrize("how", ["--master", "SPARK_REMOTE"])
+def test_command_alone_starts_a_session(java: None, tmp_path: Path, how: str) -> None:
+    """No session is there, and Python is not the first one on the path; once through Spark Connect."""
     master = make_master(tmp_path)
     lake = tmp_path / "lake"
     wlr.replicate(master, into=lake, engine="local")
     with wlc.connect(master) as connection:
         connection.execute("UPDATE keyed SET n = 1 WHERE a = 7")
     bare = {name: value for name, value in environment().items() if name != "PYSPARK_PYTHON"}
-    command = [*REPLICATE, "--into", str(lake), "--engine", "spark", "--master", "local[1]"]
+    command = [*REPLICATE, "--into", str(lake), "--engine", "spark"]
+    if how == "--master":
+        command += ["--master", "local[1]"]
+    else:
+        bare["SPARK_REMOTE"] = "local[1]"
     done = subprocess.run(command, env={**bare, "PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr

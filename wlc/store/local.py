@@ -71,7 +71,7 @@ class LocalStore(Store):
                     if isinstance(error, FileExistsError):
                         raise self.already_exists(path) from error
                     raise
-            _sync_folder(target.parent)
+            _sync(target.parent)
 
     def replace(self, path: str, data: bytes, version: str | None) -> str:
         target = self._file(path)
@@ -83,7 +83,7 @@ class LocalStore(Store):
                     raise self.conflict(path)
                 with self._temporary(target, data) as temporary:
                     temporary.replace(target)
-                _sync_folder(target.parent)
+                _sync(target.parent)
         return _version(data)
 
     def delete(self, path: str) -> None:
@@ -168,6 +168,8 @@ def _version(data: bytes) -> str:
 
 
 def _write(file: Path, data: bytes | Path) -> None:
+    if isinstance(data, Path) and _link(data, file):
+        return
     with file.open("xb") as target:
         if isinstance(data, bytes):
             target.write(data)
@@ -176,6 +178,16 @@ def _write(file: Path, data: bytes | Path) -> None:
                 shutil.copyfileobj(source, target, 1 << 20)
         target.flush()
         os.fsync(target.fileno())
+
+
+def _link(data: Path, file: Path) -> bool:
+    """Let a file on the same disk be the object's instead of a copy of it."""
+    try:
+        file.hardlink_to(data)
+    except OSError:
+        return False
+    _sync(file)
+    return True
 
 
 def _make_folder(folder: Path) -> None:
@@ -189,11 +201,11 @@ def _make_folder(folder: Path) -> None:
 def _make_one(folder: Path) -> None:
     if not folder.is_dir():
         folder.mkdir(exist_ok=True)
-        _sync_folder(folder.parent)
+        _sync(folder.parent)
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -118,9 +118,10 @@ class SparkExecutor:
 
     def _collect(self, frame: DataFrame, text: str) -> list[dict[str, Any]]:
         from wlr.bulk import merging
-        from wlr.bulk.session import described
+        from wlr.bulk.session import described, few_rows_at_once
 
-        with described(self._spark(), f"dbfarm: {text}"), merging.translated():
+        spark = self._spark()
+        with described(spark, f"dbfarm: {text}"), few_rows_at_once(spark), merging.translated():
             rows = frame.collect()
         found = [json.loads(row["done"]) for row in rows]
         for done in found:

@@ -47,7 +47,7 @@ class SparkFold:
         if not change.removed:
             return None
         from wlr.bulk import merging
-        from wlr.bulk.session import described, spark_session
+        from wlr.bulk.session import described, few_rows_at_once, spark_session
 
         if self._session is None:
             self._session = spark_session(self.bulk.spark_master)
@@ -58,7 +58,8 @@ class SparkFold:
             routed = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(merging.Scatter(work), merging.ROUTED)
             folded = routed.repartitionById(work.buckets, routed["part"]).mapInArrow(merging.Gather(work), _FOLDED)
         files = []
-        with described(spark, f"dbfarm: fold {table.name} up to tick {change.reads[-1].last}"), merging.translated():
+        text = f"dbfarm: fold {table.name} up to tick {change.reads[-1].last}"
+        with described(spark, text), few_rows_at_once(spark), merging.translated():
             for row in folded.toLocalIterator():
                 self._count += 1
                 file = self.work / f"folded {self._count}.parquet"

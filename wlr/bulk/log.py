@@ -5,10 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from wlc.errors import CorruptError, ExpiredError, GapError
+from wlc.errors import ExpiredError
 from wlc.model import Position
-from wlc.store import MissingError
-from wlr import bounds, plan
+from wlr import bounds, log, plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -20,23 +19,6 @@ if TYPE_CHECKING:
 Logged = tuple["Transaction", "Mapping[str, TableFile]"]
 
 
-def last_tick(database: FarmDatabase) -> int:
-    """Return the last published tick; the configuration may be one batch behind, never ahead.
-
-    Raises:
-        GapError: The newest batch was published and is missing.
-        MissingError: There is no such database in the farm.
-    """
-    config, numbers = database.config(), database.batch_numbers()
-    if numbers and numbers[-1] >= config.batches:
-        return database.read_batch(numbers[-1])[0].last
-    newest = config.batches - 1
-    if newest and newest not in numbers:
-        message = f"batch {newest} of {database.name} was published and is missing"
-        raise GapError(message, hint="Put the log file back.", path=database.logs.url)
-    return config.tick
-
-
 def choose(database: FarmDatabase, target: plan.Target) -> Manifest | None:
     """Read the newest snapshot at or before the target, None where the log begins with an empty database.
 
@@ -44,14 +26,7 @@ def choose(database: FarmDatabase, target: plan.Target) -> Manifest | None:
         InvalidError: The target is ahead of the farm.
         ExpiredError: Nothing at or before the target is left.
     """
-    numbers = database.batch_numbers()
-    # A manifest is read for its clock only if the clock decides.
-    clocks = target.until is not None
-    snapshots = tuple(
-        (tick, database.read_manifest(tick).clock if clocks else None) for tick in database.snapshot_ticks()
-    )
-    reach = bounds.Reach(snapshots, numbers[0] if numbers else None, last_tick(database))
-    tick = bounds.choose_snapshot(reach, target)
+    tick = log.choose_snapshot(database, target)
     return None if tick is None else database.read_manifest(tick)
 
 
@@ -67,23 +42,9 @@ def after(database: FarmDatabase, manifest: Manifest | None, target: plan.Target
     numbers = database.batch_numbers()
     ticks = database.snapshot_ticks()
     first = bounds.first_batch_to_read(position, position.tick, numbers, ticks[-1] if ticks else None)
-    for step in plan.cut(_read_from(database, first, position), position, target):
+    for step in plan.cut(log.batches_from(database, first, position), position, target):
         for transaction in step.applied:
             yield transaction, step.files
-
-
-def _read_from(database: FarmDatabase, number: int, position: Position) -> Iterator[tuple[Batch, str]]:
-    previous = position.chain if number == position.batch + 1 else None
-    while True:
-        try:
-            batch, chain = database.read_batch(number, previous)
-        except MissingError:
-            return
-        if number == position.batch and chain != position.chain:
-            message = f"batch {number} of {database.url} is not the one that the snapshot was taken after"
-            raise CorruptError(message, path=database.url, position=position)
-        yield batch, chain
-        number, previous = number + 1, chain
 
 
 def batch_of(database: FarmDatabase, tick: int) -> int:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _NAME = "dbfarm"
+_BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ def spark_session(master: str | None = None, settings: Mapping[str, str] | None 
     if master is None:
         remote = os.environ.get("SPARK_REMOTE")
     if remote:
+        _choose_python(remote)
         return Session(_connected(remote, settings or {}), started=True)
     _find_java()
     return _local(master, settings or {})
@@ -86,6 +88,17 @@ def described(session: SparkSession, text: str) -> Iterator[None]:
         yield
     finally:
         context.setJobDescription(before)
+
+
+@contextmanager
+def few_rows_at_once(session: SparkSession) -> Iterator[None]:
+    """Let tasks get their rows a few at a time: where a row is a whole file, ten thousand would fill the memory."""
+    before = session.conf.get(_BATCH_ROWS)
+    session.conf.set(_BATCH_ROWS, "8")
+    try:
+        yield
+    finally:
+        session.conf.set(_BATCH_ROWS, before)
 
 
 def _is_classic(session: SparkSession) -> bool:

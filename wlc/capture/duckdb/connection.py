@@ -8,7 +8,6 @@ import os
 import threading
 import weakref
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,6 +17,7 @@ from duckdb import _relation
 from wlc.capture.duckdb import journal, methods
 from wlc.capture.duckdb.appender import Appender
 from wlc.capture.duckdb.exclusive import exclusive
+from wlc.capture.duckdb.outcome import NOTHING, Outcome, submit
 from wlc.capture.duckdb.shared import Shared, close_shared
 from wlc.capture.duckdb.statement import (
     Append,
@@ -30,11 +30,13 @@ from wlc.capture.duckdb.statement import (
     Session,
     Unknown,
     analyse,
+    detached,
 )
 from wlc.capture.duckdb.tables import Tables
 from wlc.capture.duckdb.tokens import tokens, unquoted, words
 from wlc.capture.duckdb.transaction import Transaction
 from wlc.clock import format_time, utc_now
+from wlc.errors import UnsupportedError
 from wlc.model import quote
 
 if TYPE_CHECKING:
@@ -44,22 +46,6 @@ _log = logging.getLogger("wlc")
 _SPLIT_MOST = 1000
 # Functions that move a sequence, in statements that only read otherwise.
 _MOVERS = frozenset({"nextval", "setval"})
-_NOTHING = "SELECT NULL::BOOLEAN AS Success WHERE false"
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """What a statement returned, kept apart from the connection, which the capture goes on using.
-
-    Attributes:
-        count: Rows it reported as changed, None where it reported none.
-        rows: SQL that yields the rows the user is to see.
-        held: What the SQL reads, kept alive with the outcome.
-    """
-
-    count: int | None
-    rows: str
-    held: object = None
 
 
 class Connection:
@@ -76,7 +62,7 @@ class Connection:
         self._transaction: Transaction | None = None
         self._is_explicit = False
         self._busy = threading.RLock()
-        self._outcome: _Outcome | None = None
+        self._outcome: Outcome | None = None
         self._count: int | None = None
         self._prepared: dict[str, str] = {}
         self._split: dict[str, tuple[tuple[str, str], ...]] = {}
@@ -102,10 +88,10 @@ class Connection:
     def execute(self, query: Any, parameters: Any = None) -> Self:
         """Run SQL; see DuckDB's `execute`."""
         statements = self._statements(query)
-        for text, kind in statements[:-1]:
-            self._run_text(text, kind, None)
+        kept = self._run_leading(statements)
         if statements:
-            self._run_text(*statements[-1], parameters)
+            self._run_text(*statements[-1], parameters, is_kept=kept is not None)
+            self._keep(kept)
         else:
             self._outcome = None
             self._raw.execute(query, parameters)
@@ -114,18 +100,32 @@ class Connection:
     def executemany(self, query: Any, parameters: Any = None) -> Self:
         """Run one statement for each set of parameters, each its own transaction unless one is open."""
         statements = self._statements(query)
-        for text, kind in statements[:-1]:
-            self._run_text(text, kind, None)
+        kept = self._run_leading(statements)
         if not statements or parameters is None or len(parameters) == 0:
             self._raw.executemany(query, parameters)
             return self
         changed = 0
         for values in parameters:
-            self._run_text(*statements[-1], values)
+            self._run_text(*statements[-1], values, is_kept=kept is not None)
             changed += self._count or 0
         if self._count is not None and self._count >= 0:
             self._count = changed
+        self._keep(kept)
         return self
+
+    def _run_leading(self, statements: tuple[tuple[str, str], ...]) -> Outcome | None:
+        """Run a script but for its last statement; returns the rows of the latest one that had any, if one had."""
+        kept = None
+        for text, kind in statements[:-1]:
+            self._run_text(text, kind, None, is_kept=True)
+            if self._outcome is not None and self._outcome.held is not None:
+                kept = self._outcome
+        return kept
+
+    def _keep(self, kept: Outcome | None) -> None:
+        """Of a script DuckDB returns the latest rows, even if statements without rows followed."""
+        if kept is not None and (self._outcome is None or self._outcome.held is None):
+            self._outcome, self._count = kept, -1
 
     def sql(self, query: Any, *, alias: str = "", params: Any = None) -> Any:
         """Run SQL; what reads becomes a relation. See DuckDB's `sql`."""
@@ -165,28 +165,49 @@ class Connection:
         return found
 
     @exclusive
-    def _run_text(self, text: str, kind: str, parameters: Any) -> None:
+    def _run_text(self, text: str, kind: str, parameters: Any, *, is_kept: bool = False) -> None:
+        """Run one statement; `is_kept` keeps what it returns apart, because others may follow."""
         self._outcome, self._count = None, None
         effect = self._effect(text, kind)
         match effect:
             case Read():
                 if kind == "PREPARE":
                     self._remember_prepared(text)
-                self._raw.execute(text, parameters)
+                self._pass_on(text, parameters, is_kept=is_kept)
             case Session():
-                self._raw.execute(text, parameters)
+                self._keep_attached(text, kind)
+                self._pass_on(text, parameters, is_kept=is_kept)
                 self._tables.forget_names()
             case Begin():
                 self._begin(text, explicit=True)
             case Commit():
                 self._commit_explicit(text)
-                self._outcome = _Outcome(None, _NOTHING)
+                self._outcome = Outcome(None, NOTHING)
             case Rollback():
                 self._rollback_explicit(text)
-                self._outcome = _Outcome(None, _NOTHING)
+                self._outcome = Outcome(None, NOTHING)
             case _:
                 self._outcome = self._run(effect, text, parameters)
                 self._count = -1 if self._outcome.held is not None else self._outcome.count
+
+    def _pass_on(self, text: str, parameters: Any, *, is_kept: bool) -> None:
+        if is_kept:
+            self._outcome = submit(self._raw, text, parameters)
+        else:
+            self._raw.execute(text, parameters)
+
+    def _keep_attached(self, text: str, kind: str) -> None:
+        """Refuse to let go of the master: its journal could not be published, nor later writes to it be captured."""
+        catalog = self._shared.catalog
+        if detached(text, kind) != catalog.lower():
+            return
+        if kind == "DETACH" and self._raw.execute("SELECT current_database()").fetchall() == [(catalog,)]:
+            # DuckDB refuses this itself.
+            return
+        raise UnsupportedError(
+            f"database {catalog} cannot be detached or replaced while its changes are captured",
+            hint="close the connection instead",
+        )
 
     def _effect(self, text: str, kind: str) -> Effect:
         effect = analyse(text, kind)
@@ -200,38 +221,29 @@ class Connection:
     def _remember_prepared(self, text: str) -> None:
         self._prepared[unquoted(tokens(text)[1].text).lower()] = text
 
-    def _run(self, effect: Effect, text: str, parameters: Any) -> _Outcome:
+    def _run(self, effect: Effect, text: str, parameters: Any) -> Outcome:
         """Run one statement that may write, captured, in the open transaction or one of its own."""
         with self._captured() as transaction:
             try:
                 touched = transaction.before(effect, parameters, is_counted="returning" not in text.lower())
-                outcome = self._submit_raw(text, parameters)
-            except duckdb.Error:
+                outcome = submit(self._raw, text, parameters)
+            except duckdb.Error as error:
                 transaction.failed()
-                raise
+                raise self._told_of_the_whole(error, text) from error.__cause__
             if isinstance(effect, Unknown) and _MOVERS & effect.names:
                 transaction.moves_sequences = True
             transaction.after(effect, text, touched, outcome.count)
         return outcome
 
-    def _submit_raw(self, text: str, parameters: Any) -> _Outcome:
-        result = self._raw._submit(text, parameters, "rows")
-        returned = result.return_type
-        if returned == "changed_rows":
-            name = result.description[0][0]
-            count = int(result.fetchall()[0][0])
-            return _Outcome(count, f"SELECT {count}::BIGINT AS {quote(name)}")
-        if returned == "nothing":
-            name, kind, *_ = result.description[0]
-            values = [row[0] for row in result.fetchall()]
-            rows = (
-                f"unnest({values})::{kind} AS {quote(name)}" if values else f"NULL::{kind} AS {quote(name)} WHERE false"
-            )
-            return _Outcome(None, f"SELECT {rows}")
-        held = self._raw._register_collection(result)
-        rows = f'SELECT * FROM "{held.name}"'
-        count = int(self._raw.execute(f'SELECT count(*) FROM "{held.name}"').fetchall()[0][0])
-        return _Outcome(count, rows, held)
+    def _told_of_the_whole(self, error: duckdb.Error, text: str) -> duckdb.Error:
+        """What DuckDB says of a statement of which the capture may have run a part first."""
+        if isinstance(error, (duckdb.BinderException, duckdb.CatalogException)):
+            try:
+                self._raw._bind(text)
+            except duckdb.Error as whole:
+                if str(whole).partition("\n\n")[0] != str(error).partition("\n\n")[0]:
+                    return whole
+        return error
 
     # Transactions ---------------------------------------------------------------------------------------------------
 
@@ -380,7 +392,7 @@ class Connection:
 
         self._outcome = None
         count = self._write(Append(tuple(_relation._split_qualified(table_name))), call)
-        self._outcome, self._count = _Outcome(count, f"SELECT {count}::BIGINT AS Count"), count
+        self._outcome, self._count = Outcome(count, f"SELECT {count}::BIGINT AS Count"), count
         return self
 
     def appender(self, table: str, **options: Any) -> Appender:
@@ -401,21 +413,27 @@ class Connection:
         if isinstance(effect, Read):
             return self._raw._submit(sql, values, format, batch_size)
         if isinstance(effect, Session):
+            self._keep_attached(text, kind)
             self._tables.forget_names()
             return self._raw._submit(sql, values, format, batch_size)
         if isinstance(effect, (Begin, Commit, Rollback)):
             self._run_text(text, kind, values)
-            return self._raw._submit(_NOTHING, None, format, batch_size)
+            return self._raw._submit(NOTHING, None, format, batch_size)
         outcome = self._run(effect, text, values)
         return self._raw._submit(outcome.rows, None, format, batch_size)
 
     def _prepare_script(self, sql: Any, values: Any = None, **options: Any) -> Any:
         statements = self._statements(sql)
-        for text, kind in statements[:-1]:
-            self._run_text(text, kind, None)
-        if len(statements) > 1:
-            return self._raw._prepare_script(statements[-1][0], values, **options)
-        return self._raw._prepare_script(sql, values, **options)
+        if len(statements) < 2:
+            return self._raw._prepare_script(sql, values, **options)
+        kept = self._run_leading(statements)
+        text, kind = statements[-1]
+        if kept is None or kind == "SELECT" or values:
+            return self._raw._prepare_script(text, values, **options)
+        self._run_text(text, kind, None, is_kept=True)
+        self._keep(kept)
+        assert self._outcome is not None
+        return self._raw._submit(self._outcome.rows, None, "rows"), None, None, None
 
     @exclusive
     def _create_view(self, name: Any, sql: str, **options: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from wlc import types
 from wlc.capture.duckdb.journal import LOCAL_ROWID
 from wlc.errors import UnsupportedError
 from wlc.model import literal
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     import duckdb
 
     from wlc.capture.duckdb.journal import Table
+    from wlc.model import Column
 
 # Up to so many saved rows are looked up by the literal row ids, which DuckDB finds without a scan.
 FEW = 64
@@ -241,26 +243,32 @@ class Images:
         )
 
     def _complete_copy_as_bag(self, meta: str | None) -> None:
-        values = ", ".join(self.table.values)
-        now, before = f"SELECT {values} FROM {self.table.sql}", f"FROM {self.copy}"
-        for weight, first, second in ((-1, before, now), (1, now, before)):
+        names = self.table.columns
+        values = ", ".join(f"{value} AS {name}" for value, name in zip(self.table.values, names, strict=True))
+        exact = ", ".join(exact_sql(column.type, name) for column, name in zip(self._stored, names, strict=True))
+        kept = ", ".join(f"any_value({name}) AS {name}" for name in names)
+        net = (
+            f"SELECT sum(w)::BIGINT AS w, {kept} FROM (SELECT -1 AS w, * FROM {self.copy}"
+            f" UNION ALL SELECT 1 AS w, {values} FROM {self.table.sql}) GROUP BY {exact} HAVING sum(w) <> 0"
+        )
+        for weight in (-1, 1):
             changed = self._changed(
-                f"INSERT INTO {self.table.images} SELECT {self.tick}, {weight}, NULL, {_meta(meta)}, *"
-                f" FROM (({first}) EXCEPT ALL ({second}))"
+                f"INSERT INTO {self.table.images} SELECT {self.tick}, {weight}, NULL, {_meta(meta)}, {', '.join(names)}"
+                f" FROM (SELECT *, unnest(range(abs(w))) FROM ({net}) WHERE sign(w) = {weight})"
             )
             self.added += changed if weight == 1 else 0
             self.removed += changed if weight == -1 else 0
 
+    @property
+    def _stored(self) -> tuple[Column, ...]:
+        return self.table.layout.stored
+
     def _differs(self, old: str, new: str, index: int) -> str:
-        """SQL that is true unless two values are the same to the bit; DuckDB's = takes 0.0 for -0.0 and a for A."""
-        declared = self.table.layout.stored[index].type.upper()
-        if declared in _FLOATS:
+        """SQL that is true unless two values are the same to the bit."""
+        declared = self._stored[index].type
+        if declared.upper() in _FLOATS:
             return f"{old} IS DISTINCT FROM {new} OR signbit({old}) IS DISTINCT FROM signbit({new})"
-        if any(kind in declared for kind in _FLOATS):
-            return f"CAST({old} AS VARCHAR) IS DISTINCT FROM CAST({new} AS VARCHAR)"
-        if self.table.is_collated and declared == "VARCHAR":
-            return f"encode({old}) IS DISTINCT FROM encode({new})"
-        return f"{old} IS DISTINCT FROM {new}"
+        return f"{exact_sql(declared, old)} IS DISTINCT FROM {exact_sql(declared, new)}"
 
     def _check(self) -> None:
         """Account for every row: by the statements' own reports, or by counting where they do not tell enough."""
@@ -299,6 +307,17 @@ class Images:
         if self.copy is not None:
             self.connection.execute(f"DROP TABLE IF EXISTS {self.copy}")
             self.copy = None
+
+
+def exact_sql(declared: str, value: str) -> str:
+    """SQL that is equal for values that are the same to the bit: for DuckDB 0.0 is -0.0, and a may be A.
+
+    Which texts are equal depends on the column's collation and on the session's, which may change at any time.
+    """
+    storage = types.storage_type(declared)
+    if storage == "VARCHAR":
+        return f"encode({value})"
+    return f"encode(CAST({value} AS VARCHAR))" if any(kind in storage.upper() for kind in _FLOATS) else value
 
 
 def _meta(meta: str | None) -> str:

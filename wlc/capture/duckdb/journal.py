@@ -37,7 +37,6 @@ class Table:
         catalog: Name of the database it lies in.
         keys: Column lists that are unique: primary key first; None where an index on an expression is unique, too.
         has_rowid: False where a column of its own is called rowid and hides DuckDB's.
-        is_collated: True where a column may have a collation, which makes different texts equal.
     """
 
     id: int
@@ -46,7 +45,6 @@ class Table:
     layout: Layout
     keys: tuple[tuple[str, ...], ...] | None = ()
     has_rowid: bool = True
-    is_collated: bool = False
 
     @property
     def sql(self) -> str:

@@ -95,7 +95,7 @@ def _difference(connection: duckdb.DuckDBPyConnection, table: Table, published: 
     values = ", ".join(f"{value} AS {name}" for value, name in zip(table.values, table.columns, strict=True))
     # Equal means identical: 0.0 is not -0.0, and texts are compared as bytes whatever their collation is.
     exact = ", ".join(
-        _exact(column.type, name) for column, name in zip(table.layout.stored, table.columns, strict=True)
+        exact_sql(column.type, name) for column, name in zip(table.layout.stored, table.columns, strict=True)
     )
     before = f" UNION ALL SELECT -1 AS w, {values} FROM {published}" if published else ""
     columns = ", ".join(f"any_value({name}) AS {name}" for name in table.columns)
@@ -117,10 +117,3 @@ def _difference(connection: duckdb.DuckDBPyConnection, table: Table, published: 
         return []
     change = {"id": table.id, "images": table.images, "table": name_json(table.name)}
     return [{"change": {**change, "added": added, "removed": removed}}]
-
-
-def _exact(kind: str, name: str) -> str:
-    storage = types.storage_type(kind)
-    if storage == "VARCHAR":
-        return f"encode({name})"
-    return f"CAST({name} AS VARCHAR)" if any(part in storage for part in ("FLOAT", "DOUBLE", "REAL")) else name

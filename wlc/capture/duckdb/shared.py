@@ -197,12 +197,21 @@ class Shared:
             _log.warning("%s was not published: %s", self.path, self.failure)
 
 
-def open_shared(source: str, *, read_only: bool = False, config: dict[str, Any] | None = None) -> Shared:
+def open_shared(
+    source: str, *, read_only: bool = False, config: dict[str, Any] | None = None, must_agree: bool = False
+) -> Shared:
     """Open a DuckDB database once per process; every call must be paired with `close_shared`.
+
+    Args:
+        source: Path of the database.
+        read_only: Open it for reading, unless it is open already.
+        config: Settings of DuckDB, unless it is open already.
+        must_agree: Refuse a database that is open already in another mode or with other settings.
 
     Raises:
         InvalidError: The file is not a DuckDB database.
         UnavailableError: Another process has it open.
+        duckdb.ConnectionException: It is open in this process, and not as it must be.
     """
     key = source if source == ":memory:" else str(Path(source).resolve())
     with _open_lock:
@@ -214,6 +223,9 @@ def open_shared(source: str, *, read_only: bool = False, config: dict[str, Any] 
             if journal.read_state(root, catalog):
                 shared.load()
             _open[key] = shared
+        elif must_agree:
+            # DuckDB itself compares them, and says so where they differ.
+            _connect(shared.path, read_only=read_only, config=config).close()
         shared.users += 1
         return shared
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
+from pathlib import PurePath
 
 import sqlglot
 from sqlglot import exp
@@ -117,6 +118,7 @@ class Schema:
     Attributes:
         rewrites: True where the statement computes values for rows that exist, in a way that another session with
             other settings, another time or another random seed may not repeat.
+        target: Name of what an ALTER alters, or ().
         loads: True where it may write rows into tables that exist: those of `names`, or any if `names` is empty.
         inner: The statement itself where it is wrapped in another one.
     """
@@ -125,6 +127,7 @@ class Schema:
     rewrites: bool
     loads: bool = False
     inner: str | None = None
+    target: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +186,19 @@ def analyse(text: str, kind: str) -> Effect:
     return _SESSION if kind in _SESSION_TYPES else _READ
 
 
+def detached(text: str, kind: str) -> str | None:
+    """Name, in lower case, of the database that a statement detaches or attaches another one in the place of."""
+    parts = tokens(text.rstrip("; \n"))
+    named = [token.word for token in parts]
+    if kind == "DETACH":
+        return unquoted(parts[-1].text).lower()
+    if kind == "ATTACH" and "REPLACE" in named:
+        if "AS" in named:
+            return unquoted(parts[named.index("AS") + 1].text).lower()
+        return PurePath(next(unquoted(token.text) for token in parts if token.text[0] == "'")).stem.lower()
+    return None
+
+
 def _transaction(parts: list[Token]) -> Effect:
     first = parts[0].word
     if first in ("BEGIN", "START"):
@@ -238,10 +254,11 @@ def _schema(text: str, kind: str) -> Schema:
     if kind != "ALTER":
         named = words(text)
         return Schema(named, rewrites=False, loads="with" in named and _writes(text))
-    parts = [token.word for token in tokens(text)]
-    alters_type = "TYPE" in parts or "USING" in parts
-    computes = "DEFAULT" in parts and ("ADD" in parts) and not _default_is_constant(text)
-    return Schema(words(text), rewrites=alters_type or computes)
+    parts = tokens(text)
+    found = {token.word for token in parts}
+    computes = {"DEFAULT", "ADD"} <= found and not _default_is_constant(text)
+    target, _ = _name(parts, 4 if parts[2].word == "IF" and parts[3].word == "EXISTS" else 2)
+    return Schema(words(text), rewrites=computes or not found.isdisjoint(("TYPE", "USING")), target=target)
 
 
 def _default_is_constant(text: str) -> bool:

@@ -48,7 +48,6 @@ class Tables:
         known = {name: (id_, layout) for id_, (name, layout) in self._layouts().items()}
         present = duckdb_catalog.tables(self.connection, self.catalog)
         keys = self._unique_keys(present)
-        collated = self._collated()
         self.by_name = {
             name: Table(
                 known[name][0],
@@ -57,7 +56,6 @@ class Tables:
                 layout,
                 keys.get(name, ()),
                 all(column.name.lower() != "rowid" for column in layout.columns),
-                name in collated,
             )
             for name, layout in present.items()
             if name in known
@@ -150,14 +148,6 @@ class Tables:
             columns = _plain_columns(expressions)
             found[name] = None if columns is None or before is None else (*before, columns)
         return found
-
-    def _collated(self) -> set[Name]:
-        rows = self.connection.execute(
-            "SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = ? AND sql ILIKE '%COLLATE%'",
-            [self.catalog],
-        ).fetchall()
-        default = self.connection.execute("SELECT current_setting('default_collation')").fetchall()[0][0]
-        return set(self.by_name) if default else {Name(schema, table) for schema, table in rows}
 
     def _read_triggers(self) -> None:
         rows = self.connection.execute("SELECT lower(table_name), sql FROM duckdb_triggers()").fetchall()

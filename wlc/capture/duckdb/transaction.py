@@ -377,6 +377,8 @@ class Transaction:
         after = schema.objects(self.connection, self.tables.catalog)
         self.tables.forget_names()
         if before is None or before == after:
+            if effect.rewrites:
+                self._rewrite_alike(effect.target)
             return
         self.changes_schema = True
         if not self.tick:
@@ -406,6 +408,19 @@ class Transaction:
         """A table that the statement created may have rows already: all of them are added ones."""
         images = self.of(table)
         images.has_local, images.rows_before, images.is_reported = True, 0, False
+
+    def _rewrite_alike(self, target: tuple[str, ...]) -> None:
+        """A column was given the type it had: the definition of the table stays the same, its values may not."""
+        if not self._binds(".".join(map(quote, target))):
+            # There is no such table, and the statement said IF EXISTS.
+            return
+        table = self.tables.resolve(target)
+        if table is not None:
+            self.changes_schema = True
+            if not self.tick:
+                self.tick = self.shared.new_tick()
+            self._rewrite(self.tables.fork(table, self.shared.new_layout()))
+            self.sealed[table.name] = True
 
     def _rewrite(self, table: Table) -> None:
         """The statement computed values for existing rows: publish all rows, so that no replica has to compute."""

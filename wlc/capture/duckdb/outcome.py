@@ -1,0 +1,51 @@
+"""What a statement returned, kept apart from the connection that ran it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wlc.model import quote
+
+if TYPE_CHECKING:
+    import duckdb
+
+# The result of BEGIN, COMMIT and the like: one column and no rows.
+NOTHING = "SELECT NULL::BOOLEAN AS Success WHERE false"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a statement returned, kept apart from the connection, which the capture goes on using.
+
+    Attributes:
+        count: Rows it reported as changed, None where it reported none.
+        rows: SQL that yields the rows the user is to see.
+        held: What the SQL reads, kept alive with the outcome; None where the statement returned no rows of its own.
+    """
+
+    count: int | None
+    rows: str
+    held: object = None
+
+
+def submit(connection: duckdb.DuckDBPyConnection, text: str, parameters: Any) -> Outcome:
+    """Run a statement to its end and keep what it returned."""
+    result = connection._submit(text, parameters, "rows")
+    returned = result.return_type
+    if returned == "changed_rows":
+        name = result.description[0][0]
+        counts = [int(row[0]) for row in result.fetchall()]
+        if not counts:
+            # CREATE TABLE IF NOT EXISTS … AS, of a table that exists.
+            return Outcome(None, f"SELECT NULL::BIGINT AS {quote(name)} WHERE false")
+        return Outcome(counts[0], f"SELECT {counts[0]}::BIGINT AS {quote(name)}")
+    if returned == "nothing":
+        name, kind, *_ = result.description[0]
+        values = [row[0] for row in result.fetchall()]
+        rows = f"unnest({values})::{kind} AS {quote(name)}" if values else f"NULL::{kind} AS {quote(name)} WHERE false"
+        return Outcome(None, f"SELECT {rows}")
+    held = connection._register_collection(result)
+    rows = f'SELECT * FROM "{held.name}"'
+    count = int(connection.execute(f'SELECT count(*) FROM "{held.name}"').fetchall()[0][0])
+    return Outcome(count, rows, held)
