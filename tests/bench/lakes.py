@@ -84,6 +84,8 @@ def change(
     """
     first, after = -(-low // STEP), (world.rows * STEP if high is None else high) // STEP
     with wlc.connect(world.master) as connection:
+        # DuckDB would write most of the table anew after each batch; once, in the end, is enough here.
+        connection.execute("SET checkpoint_threshold = '16GB'")
         order = f"hash(k + {SEED + turn * 10**9})"
         connection.execute(
             f"CREATE OR REPLACE TEMP TABLE drawn AS FROM range({first}, {after}) r(k) ORDER BY {order} LIMIT {changes}"

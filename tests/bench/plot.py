@@ -48,13 +48,13 @@ def _panel(panel: Panel) -> str:
 
     def place(x: float, y: float) -> tuple[float, float]:
         across = (log10(x) - left) / ((right - left) or 1)
-        return _MARGIN + across * (_WIDTH - 1.5 * _MARGIN), _HEIGHT - _MARGIN - y / top * (_HEIGHT - 2 * _MARGIN)
+        return _MARGIN + across * (_WIDTH - 2 * _MARGIN), _HEIGHT - _MARGIN - y / top * (_HEIGHT - 2 * _MARGIN)
 
     bottom = _HEIGHT - _MARGIN
     shapes = [
         _text(_WIDTH / 2, 20, panel.title, "middle"),
         _text(_WIDTH / 2, _HEIGHT - 12, panel.below, "middle"),
-        f'<path d="M{_MARGIN} {_MARGIN}V{bottom}H{_WIDTH - _MARGIN / 2}" fill="none" stroke="#444"/>',
+        f'<path d="M{_MARGIN} {_MARGIN}V{bottom}H{_WIDTH - _MARGIN}" fill="none" stroke="#444"/>',
         *(_text(place(x, 0)[0], bottom + 16, f"{x:,.0f}", "middle") for x in sorted({x for x, _ in points})),
         *(_text(_MARGIN - 6, place(10**left, y)[1] + 4, f"{y:.3g} {panel.unit}", "end") for y in (top / 2, top)),
     ]

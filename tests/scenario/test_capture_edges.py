@@ -12,6 +12,7 @@ import wlc
 import wlr
 from tests.oracle import contents
 from wlc.catalog import sequences
+from wlc.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,8 +83,6 @@ SCRIPTS = {
     "sequences": """
         SELECT nextval('s')
         SELECT setval('s', 500)
-    """,
-    "sequences made anew": """
         DROP TABLE sq
         DROP SEQUENCE s
         CREATE SEQUENCE s START 10
@@ -108,11 +107,9 @@ SCRIPTS = {
         PREPARE p AS DELETE FROM side.k WHERE id = 1
         EXECUTE p
         WITH d AS (DELETE FROM side.k RETURNING *) SELECT count(*) FROM d
-    """,
-    "another database alone": """
-        ATTACH ':memory:' AS side
-        COPY FROM DATABASE sales TO side
-        WITH d AS (DELETE FROM side.k RETURNING *) SELECT count(*) FROM d
+        ATTACH ':memory:' AS whole
+        COPY FROM DATABASE sales TO whole
+        WITH d AS (DELETE FROM whole.k RETURNING *) SELECT count(*) FROM d
     """,
     "a whole database is loaded": """
         ATTACH ':memory:' AS side
@@ -123,11 +120,65 @@ SCRIPTS = {
         CREATE MACRO side.m(x) AS x + 1
         COPY FROM DATABASE side TO sales
         SELECT m(1), nextval('sx') FROM v
+        ATTACH ':memory:' AS only
+        CREATE TABLE only.src AS SELECT 1 AS conflict, 'b' AS b
+        COPY FROM DATABASE only TO sales (DATA)
     """,
-    "only the rows of a database are loaded": """
-        ATTACH ':memory:' AS side
-        CREATE TABLE side.src AS SELECT 1 AS conflict, 'b' AS b
-        COPY FROM DATABASE side TO sales (DATA)
+    "a column is given the type it has, or a narrower one, and other values": """
+        ALTER TABLE u ALTER COLUMN b TYPE VARCHAR USING b || '!'
+        ALTER TABLE k ALTER a TYPE INTEGER USING a + 1
+        ALTER TABLE IF EXISTS nowhere.k ALTER a TYPE INTEGER USING 5
+        ALTER TABLE src ALTER conflict SET DATA TYPE SMALLINT USING conflict + 1
+        BEGIN
+        INSERT INTO u VALUES (90, 'before', NULL)
+        UPDATE u SET a = 7 WHERE a = 1
+        ALTER TABLE u ALTER b TYPE VARCHAR USING upper(b)
+        UPDATE u SET b = 'after' WHERE a = 7
+        DELETE FROM u WHERE a = 2
+        INSERT INTO u VALUES (91, 'after', NULL)
+        ALTER TABLE u ALTER b TYPE VARCHAR USING b || '?'
+        DELETE FROM u WHERE a = 3
+        COMMIT
+        BEGIN
+        DELETE FROM k WHERE id = 3
+        UPDATE k SET b = 'before' WHERE id = 4
+        ALTER TABLE k ALTER b TYPE VARCHAR USING b || a
+        UPDATE k SET b = 'after' WHERE id = 5
+        INSERT INTO k VALUES (4000, 1, 'new')
+        COMMIT
+        BEGIN
+        ALTER TABLE src ALTER b TYPE VARCHAR USING 'gone'
+        ROLLBACK
+        INSERT INTO src VALUES (7, 'kept')
+    """,
+    "texts that a collation calls equal": """
+        CREATE TABLE h (rowid INTEGER, n VARCHAR COLLATE NOCASE, x DOUBLE, l DOUBLE[])
+        INSERT INTO h VALUES (1, 'a', 0.0, [0.0]), (1, 'a', 0.0, [0.0])
+        UPDATE h SET n = 'A'
+        UPDATE h SET x = '-0.0'
+        UPDATE h SET l = ['-0.0'::DOUBLE]
+        CREATE TABLE c (id INTEGER, n VARCHAR, s STRUCT(t VARCHAR), j JSON)
+        INSERT INTO c VALUES (1, 'a', {'t': 'a'}, '"a"'), (2, NULL, NULL, NULL)
+        SET default_collation = 'nocase'
+        UPDATE c SET n = 'A' WHERE random() < 2
+        UPDATE c SET s = {'t': 'A'} WHERE random() < 2
+        UPDATE c SET j = '"A"' WHERE random() < 2
+    """,
+    "values of several types in one column": """
+        CREATE TABLE d (d DOUBLE PRIMARY KEY, l VARCHAR[], v INTEGER)
+        INSERT INTO d VALUES (0.1, ['x,('], 1), ('nan', NULL, 2), ('0.15', [], 3)
+        INSERT OR REPLACE INTO d VALUES (0.1, ['y', 'z'], 5), ('nan', NULL, 6)
+        INSERT OR REPLACE INTO d (v, d) VALUES (7, 0.1), ('8', '0.15') RETURNING v
+        INSERT OR REPLACE INTO d VALUES (1, 2)
+        CREATE TABLE IF NOT EXISTS d AS SELECT 1
+    """,
+    "of a script, the latest rows": """
+        SELECT 1 AS x; INSERT INTO src VALUES (8, 'm'); DELETE FROM src WHERE conflict = 1
+        SELECT nextval('s'); SELECT 2 AS y WHERE false; UPDATE src SET b = 'z'
+        DELETE FROM src WHERE conflict = 8 RETURNING b; BEGIN; INSERT INTO src VALUES (9, 'n'); COMMIT
+        INSERT INTO src VALUES (10, 'o'), (11, 'o'); CREATE TABLE last (a INTEGER)
+        CREATE TABLE later (a INTEGER); INSERT INTO src VALUES (12, 'o'), (13, 'o')
+        SELECT 3; SELECT nonsense
     """,
     "an error ends the transaction, and COMMIT rolls it back": """
         BEGIN
@@ -192,41 +243,42 @@ def test_calls(tmp_path: Path) -> None:
             lambda c: c.execute("INSERT INTO k VALUES (1, 1, 'twice')"),
             lambda c: c.commit() and None,
             lambda c: c.sql("SELECT nextval('s')").fetchall(),
+            lambda c: c.sql("SELECT 7 AS x; INSERT INTO src VALUES (2, 'sql')").fetchall(),
+            lambda c: c.execute("SELECT 7 AS x; DELETE FROM src WHERE conflict = ?", [2]).fetchall(),
+            lambda c: c.executemany("SELECT 7 AS x; INSERT INTO src VALUES (?, 'many')", [[2], [3]]).fetchall(),
         ],
     )
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        ["ALTER TABLE u ADD COLUMN z INTEGER", "UPDATE u SET z = 5 WHERE a = 1", "DELETE FROM u WHERE z IS NULL"],
-        ["ALTER TABLE u DROP COLUMN l", "UPDATE u SET b = 'd' WHERE a = 1", "DELETE FROM u WHERE a = 1"],
-        ["CREATE TABLE fresh (a INTEGER)", "INSERT INTO fresh VALUES (1)", "INSERT INTO fresh VALUES (2)"],
-        ["DROP TABLE u; CREATE TABLE u (q VARCHAR)", "INSERT INTO u VALUES ('s')", "INSERT INTO u VALUES ('t')"],
-        ["CREATE TRIGGER t AFTER INSERT ON k FOR EACH STATEMENT DELETE FROM src", "INSERT INTO k VALUES (500, 1, 'x')"],
-    ],
-)
+BESIDE = [
+    ["ALTER TABLE u ADD COLUMN z INTEGER", "UPDATE u SET z = 5 WHERE a = 1", "DELETE FROM u WHERE z IS NULL AND a = 2"],
+    ["ALTER TABLE u DROP COLUMN l", "UPDATE u SET b = 'd' WHERE a = 1", "DELETE FROM u WHERE a = 1"],
+    ["CREATE TABLE fresh (a INTEGER)", "INSERT INTO fresh VALUES (1)", "INSERT INTO fresh VALUES (2)"],
+    ["DROP TABLE u; CREATE TABLE u (q VARCHAR)", "INSERT INTO u VALUES ('s')", "INSERT INTO u VALUES ('t')"],
+    ["CREATE TRIGGER t AFTER INSERT ON k FOR EACH STATEMENT DELETE FROM src", "INSERT INTO k VALUES (500, 1, 'x')"],
+]
+
+
 @pytest.mark.parametrize("reads", [True, False])
-def test_another_cursor_changes_the_schema_after_begin(tmp_path: Path, changes: list[str], reads: bool) -> None:
+def test_another_cursor_changes_the_schema_after_begin(tmp_path: Path, reads: bool) -> None:
     """DuckDB takes a transaction's snapshot when it first reads, not at BEGIN."""
 
-    def run(connection: Any) -> list[object]:
+    def run(connection: Any, change: str, meanwhile: str, *later: str) -> list[object]:
         with connection.cursor() as other:
             connection.execute("INSERT INTO sq (t) VALUES ('the tables are known now')")
             connection.begin()
             if reads:
                 connection.execute("SELECT count(*) FROM u").fetchall()
-            other.execute(changes[0])
-            found = [outcome(connection, lambda c: rows(c, changes[1]))]
+            other.execute(change)
+            found = [outcome(connection, lambda c: rows(c, meanwhile))]
             connection.commit()
-            return found + [outcome(connection, lambda c, text=text: rows(c, text)) for text in changes[2:]]
+            return found + [outcome(connection, lambda c, text=text: rows(c, text)) for text in later]
 
-    compare(tmp_path, [run])
+    compare(tmp_path, [lambda c, texts=texts: run(c, *texts) for texts in BESIDE])
 
 
-@pytest.mark.parametrize("text", ["DELETE FROM u", "TRUNCATE u"])
-def test_rows_that_others_add_survive_a_full_delete(tmp_path: Path, text: str) -> None:
-    def run(connection: Any) -> None:
+def test_rows_that_others_add_survive_a_full_delete(tmp_path: Path) -> None:
+    def run(connection: Any, text: str) -> None:
         with connection.cursor() as other:
             connection.begin()
             connection.execute("UPDATE u SET b = 'gone' WHERE a = 1")
@@ -236,7 +288,7 @@ def test_rows_that_others_add_survive_a_full_delete(tmp_path: Path, text: str) -
             connection.commit()
             assert connection.execute("SELECT a FROM u ORDER BY a").fetchall() == [(8,), (9,)]
 
-    compare(tmp_path, [run])
+    compare(tmp_path, [lambda c: run(c, "DELETE FROM u"), lambda c: run(c, "TRUNCATE u")])
 
 
 def test_a_connection_in_use_refuses_another_thread(tmp_path: Path) -> None:
@@ -269,13 +321,53 @@ def test_a_connection_in_use_refuses_another_thread(tmp_path: Path) -> None:
 def test_returning_with_threads(tmp_path: Path, key: str) -> None:
     """On an indexed table DuckDB's threads lose rows of RETURNING; the capture must not go by their number."""
     seed = f"""
-        CREATE TABLE big (id INTEGER {key}, v INTEGER); INSERT INTO big SELECT i, i % 100 FROM range(300000) r(i);
+        CREATE TABLE big (id INTEGER {key}, v INTEGER); INSERT INTO big SELECT i, i % 100 FROM range(160000) r(i);
     """
     calls: list[Callable[[Any], Any]] = [
         lambda c: c.execute("SET threads = 4") and None,
         lambda c: c.execute("UPDATE big SET id = -id - 1 WHERE id % 2 = 0 RETURNING id") and None,
         lambda c: c.execute("DELETE FROM big WHERE v % 5 = 0 RETURNING id") and None,
-        lambda c: c.execute("INSERT INTO big SELECT i, i FROM range(300000, 450000) r(i) RETURNING id") and None,
+        lambda c: c.execute("INSERT INTO big SELECT i, i FROM range(160000, 250000) r(i) RETURNING id") and None,
         lambda c: c.execute("SELECT count(*), sum(id), sum(v) FROM big").fetchall(),
     ]
     compare(tmp_path, calls, seed)
+
+
+def test_the_master_stays_attached(tmp_path: Path) -> None:
+    """Once detached and attached by another name, it would be written to without capture."""
+    source = tmp_path / "sales.duckdb"
+    with duckdb.connect(source) as connection:
+        connection.execute("CREATE TABLE t (a INTEGER)")
+    wlc.master(source)
+    with wlc.connect(source) as captured:
+        with pytest.raises(duckdb.BinderException, match="default database"):
+            captured.execute("DETACH sales")
+        captured.execute("ATTACH ':memory:' AS side; USE side; ATTACH ':memory:' AS other")
+        for text in ("DETACH SALES;", 'DETACH DATABASE IF EXISTS "sales"', "ATTACH OR REPLACE ':memory:' AS sales"):
+            with pytest.raises(UnsupportedError, match="database sales cannot be detached or replaced"):
+                captured.execute(text)
+        with pytest.raises(UnsupportedError, match="database sales cannot be detached or replaced"):
+            captured.sql(f"ATTACH OR REPLACE '{tmp_path}/elsewhere/sales.duckdb'")
+        captured.execute("DETACH other; ATTACH OR REPLACE ':memory:' AS third; INSERT INTO sales.t VALUES (1)")
+    wlr.replicate(source, into=tmp_path / "replica.duckdb")
+    with duckdb.connect(tmp_path / "replica.duckdb") as replica:
+        assert replica.execute("FROM t").fetchall() == [(1,)]
+
+
+def test_connections_of_one_process_agree_on_mode_and_settings(tmp_path: Path) -> None:
+    source = tmp_path / "sales.duckdb"
+    with duckdb.connect(source) as connection:
+        connection.execute("CREATE TABLE t (a INTEGER)")
+    wlc.master(source)
+    ways: list[dict[str, Any]] = [{}, {"read_only": True}, {"config": {"threads": 3}}]
+    for first in ways:
+        with wlc.connect(database=source, **first):
+            for second in ways:
+                if first == second:
+                    with wlc.connect(source, **second) as connection:
+                        assert connection.execute("SELECT count(*) FROM t").fetchall() == [(0,)]
+                else:
+                    with pytest.raises(duckdb.ConnectionException, match="different configuration"):
+                        wlc.connect(source, **second)
+            # Whoever only asks or publishes takes the database as it is open.
+            assert wlc.status(source).bypassed == {}

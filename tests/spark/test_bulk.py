@@ -186,11 +186,11 @@ def environment(**more: str) -> dict[str, str]:
 
 def test_cluster_of_two_workers(cluster: str, tmp_path: Path) -> None:
     """The command itself, against a standalone cluster; meanwhile a worker's Python is killed, and Spark tries again."""
-    master = make_master(tmp_path, rows=400_000)
+    master = make_master(tmp_path, rows=150_000)
     lake = tmp_path / "lake"
     wlr.replicate(master, into=lake, engine="local")
     with wlc.connect(master) as connection:
-        for statement in ("UPDATE keyed SET n = n + 1 WHERE a % 3 = 0", *statements(5, 400_000)):
+        for statement in ("UPDATE keyed SET n = n + 1 WHERE a % 3 = 0", *statements(5, 150_000)):
             connection.execute(statement)
     command = [*REPLICATE, "--into", str(lake), "--engine", "spark", "--master", cluster, "--json"]
     running = subprocess.Popen(

@@ -19,6 +19,7 @@ from wlc.capture.duckdb.statement import (
     Unknown,
     Upsert,
     analyse,
+    detached,
 )
 from wlc.capture.duckdb.tokens import numbered, words
 
@@ -208,3 +209,32 @@ def test_one_row_of_several(subquery: str) -> None:
     found = effect(f"DELETE FROM k WHERE id IN ({subquery})")
     assert isinstance(found, Touch)
     assert not found.is_stable
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "name"),
+    [
+        ('DETACH DATABASE IF EXISTS "My db"; ', "DETACH", "my db"),
+        ("ATTACH 'a.duckdb' AS sales", "ATTACH", None),
+        ("ATTACH OR REPLACE ':memory:' AS Sales (READ_ONLY)", "ATTACH", "sales"),
+        ("attach or replace '/replace/Sales.duckdb'", "ATTACH", "sales"),
+        ("USE detached", "SET", None),
+    ],
+)
+def test_detached(text: str, kind: str, name: str | None) -> None:
+    assert detached(text, kind) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "rewrites"),
+    [
+        ("ALTER TABLE IF EXISTS o.t ALTER c TYPE INTEGER", ("o", "t"), True),
+        ('ALTER TABLE "T" ALTER c SET DATA TYPE INTEGER USING c + 1', ("T",), True),
+        ("ALTER TABLE t ADD COLUMN d DOUBLE DEFAULT random()", ("t",), True),
+        ("ALTER TABLE t ADD COLUMN d DOUBLE DEFAULT -1", ("t",), False),
+    ],
+)
+def test_alter(text: str, target: tuple[str, ...], rewrites: bool) -> None:
+    found = analyse(text, "ALTER")
+    assert isinstance(found, Schema)
+    assert (found.target, found.rewrites) == (target, rewrites)

@@ -37,7 +37,6 @@ from wlc.capture.duckdb.tokens import tokens, unquoted, words
 from wlc.capture.duckdb.transaction import Transaction
 from wlc.clock import format_time, utc_now
 from wlc.errors import UnsupportedError
-from wlc.model import quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -285,7 +284,7 @@ class Connection:
 
     def _is_aborted(self) -> bool:
         try:
-            self._raw.execute("SELECT 1")
+            self._raw._table_kind((self._shared.catalog, "wlc", "state"))
         except duckdb.TransactionException:
             return True
         return False

@@ -246,7 +246,9 @@ class Images:
         names = self.table.columns
         values = ", ".join(f"{value} AS {name}" for value, name in zip(self.table.values, names, strict=True))
         exact = ", ".join(exact_sql(column.type, name) for column, name in zip(self._stored, names, strict=True))
-        kept = ", ".join(f"any_value({name}) AS {name}" for name in names)
+        kept = ", ".join(
+            f"{any_sql(column.type, name)} AS {name}" for column, name in zip(self._stored, names, strict=True)
+        )
         net = (
             f"SELECT sum(w)::BIGINT AS w, {kept} FROM (SELECT -1 AS w, * FROM {self.copy}"
             f" UNION ALL SELECT 1 AS w, {values} FROM {self.table.sql}) GROUP BY {exact} HAVING sum(w) <> 0"
@@ -317,7 +319,18 @@ def exact_sql(declared: str, value: str) -> str:
     storage = types.storage_type(declared)
     if storage == "VARCHAR":
         return f"encode({value})"
-    return f"encode(CAST({value} AS VARCHAR))" if any(kind in storage.upper() for kind in _FLOATS) else value
+    if any(kind in storage.upper() for kind in (*_FLOATS, "VARCHAR", "JSON")):
+        # The text of a nested value tells -0.0 and A, but it might not tell everything that its comparison does.
+        return f"row(encode(CAST({value} AS VARCHAR)), {value})"
+    return value
+
+
+def any_sql(declared: str, value: str) -> str:
+    """SQL that takes one value of a group of values that are the same to the bit."""
+    storage = types.storage_type(declared).upper()
+    # DuckDB's any_value() makes 0.0 of a -0.0 within a nested value.
+    is_nested_float = storage not in _FLOATS and any(kind in storage for kind in _FLOATS)
+    return f"list({value})[1]" if is_nested_float else f"any_value({value})"
 
 
 def _meta(meta: str | None) -> str:

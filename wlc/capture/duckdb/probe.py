@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import lru_cache
 
 import duckdb
@@ -12,7 +13,7 @@ from wlc.errors import UnsupportedError
 
 @lru_cache(maxsize=1)
 def check() -> None:
-    """Probe row ids of transaction-local rows, and what an update and an open transaction do to others.
+    """Probe row ids of transaction-local rows, what an update and an open transaction do to others, and snapshots.
 
     Raises:
         UnsupportedError: The installed DuckDB is not one that the capture can be trusted with.
@@ -43,7 +44,17 @@ def _failed(connection: duckdb.DuckDBPyConnection) -> str | None:
         return "moves a row when a plain column of it is updated"
     if seen != [(3,), (5,)]:
         return "does not show committed rows to other connections while a transaction is open"
-    for method in ("_submit", "_register_collection", "_prepare_script", "_bind"):
+    for method in ("_submit", "_register_collection", "_prepare_script", "_bind", "_table_kind"):
         if not hasattr(connection, method):
             return f"has no {method}() on its connections"
+    connection.execute("BEGIN")
+    connection._table_kind(("memory", "main", "t"))
+    connection.cursor().execute("DELETE FROM t")
+    if connection.execute("SELECT count(*) FROM t").fetchall() == [(0,)]:
+        return "does not take a transaction's snapshot when a table is looked up"
+    with suppress(duckdb.ConversionException):
+        connection.execute("SELECT 'no number'::INTEGER").fetchall()
+    with suppress(duckdb.TransactionException):
+        connection._table_kind(("memory", "main", "t"))
+        return "lets tables be looked up in a transaction that has failed"
     return None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from wlc import catalog as duckdb_catalog
-from wlc import types
 from wlc.capture.duckdb import journal
+from wlc.capture.duckdb.images import any_sql, exact_sql
 from wlc.capture.duckdb.journal import Table
 from wlc.clock import format_time
 from wlc.fields import ddl_json, name_json
@@ -98,7 +98,10 @@ def _difference(connection: duckdb.DuckDBPyConnection, table: Table, published: 
         exact_sql(column.type, name) for column, name in zip(table.layout.stored, table.columns, strict=True)
     )
     before = f" UNION ALL SELECT -1 AS w, {values} FROM {published}" if published else ""
-    columns = ", ".join(f"any_value({name}) AS {name}" for name in table.columns)
+    columns = ", ".join(
+        f"{any_sql(column.type, name)} AS {name}"
+        for column, name in zip(table.layout.stored, table.columns, strict=True)
+    )
     connection.execute(
         f"CREATE OR REPLACE TEMP TABLE wlc_repair AS SELECT sum(w)::BIGINT AS w, {columns}"
         f" FROM (SELECT 1 AS w, {values} FROM {table.sql}{before}) GROUP BY {exact} HAVING sum(w) <> 0"

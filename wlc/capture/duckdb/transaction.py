@@ -22,6 +22,7 @@ from wlc.capture.duckdb.statement import (
     Upsert,
     aggregates_in_order_free,
 )
+from wlc.capture.duckdb.values import typed
 from wlc.clock import format_time
 from wlc.fields import ddl_json, name_json
 from wlc.model import Name, literal, quote
@@ -205,8 +206,8 @@ class Transaction:
         if self._has_looked:
             return
         self._has_looked = True
-        # DuckDB takes a transaction's snapshot when it first reads. By the next line that has happened.
-        self.connection.execute(f"SELECT key FROM {quote(self.tables.catalog)}.wlc.state LIMIT 0")
+        # DuckDB takes a transaction's snapshot when it first looks something up. By the next line that has happened.
+        self.connection._table_kind((self.tables.catalog, "wlc", "state"))
         is_certain = self.shared.generation == self.generation and self.generation % 2 == 0
         if not is_certain or self.tables.generation != self.generation:
             self.tables.refresh(self.generation if is_certain else -1)
@@ -308,17 +309,17 @@ class Transaction:
         given = {name.lower(): number for number, name in enumerate(names)}
         if table.keys is None or effect.by_name:
             return None
-        if any(column.lower() not in given for key in table.keys for column in key):
+        types = {column.name.lower(): column.type for column in table.layout.columns}
+        if any(column.lower() not in given for key in table.keys for column in key) or not given.keys() <= types.keys():
             return None
         if not table.keys:
             return ()
-        types = {column.name.lower(): column.type for column in table.layout.columns}
         added = [
             [(quote(c), f"CAST(n.v{given[c.lower()]} AS {types[c.lower()]})", types[c.lower()]) for c in key]
             for key in table.keys
         ]
         listed = ", ".join(f"v{number}" for number in range(len(names)))
-        source = f"({effect.query}\n) AS n({listed})"
+        source = f"({typed(effect.query, [types[name.lower()] for name in names])}\n) AS n({listed})"
         few = self._few_keys(effect, added, source, parameters)
         if few is not None:
             return f"{table.sql} WHERE ({few})", frozenset()
@@ -384,10 +385,7 @@ class Transaction:
         if not self.tick:
             self.tick = self.shared.new_tick()
         change = schema.compare(before, after)
-        for name in change.dropped_tables:
-            if name in self.images:
-                self.images.pop(name).discard()
-            self.sealed.pop(name, None)
+        self._forget(change.dropped_tables)
         layouts = duckdb_catalog.tables(self.connection, self.tables.catalog)
         for name in change.new_tables:
             self.tables.add(self.shared.new_layout(), name, layouts[name])
@@ -403,6 +401,12 @@ class Transaction:
             if effect.rewrites:
                 self._rewrite(self.tables.by_name[name])
             self.sealed[name] = effect.rewrites
+
+    def _forget(self, dropped: tuple[Name, ...]) -> None:
+        for name in dropped:
+            if name in self.images:
+                self.images.pop(name).discard()
+            self.sealed.pop(name, None)
 
     def _whole_content(self, table: Table) -> None:
         """A table that the statement created may have rows already: all of them are added ones."""

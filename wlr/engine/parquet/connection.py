@@ -20,7 +20,7 @@ def connect(work: Path, *, threads: int | None = None, memory: str | None = None
     Args:
         work: Where to put what does not fit into memory.
         threads: Most threads; all that the machine has if omitted.
-        memory: Most memory, such as "2GB"; by the environment variable, or DuckDB's own default, if omitted.
+        memory: Most memory, such as "2GB", unless the environment says otherwise; DuckDB's own default if omitted.
     """
     connection = duckdb.connect(config={"python_enable_replacements": "false"})
     connection.execute(f"SET temp_directory = {literal(str(work / 'spill'))}")
@@ -28,6 +28,6 @@ def connect(work: Path, *, threads: int | None = None, memory: str | None = None
     connection.execute("SET TimeZone = 'UTC'")
     if threads:
         connection.execute(f"SET threads = {threads}")
-    if limit := memory or os.environ.get(MEMORY_VARIABLE):
+    if limit := os.environ.get(MEMORY_VARIABLE) or memory:
         connection.execute(f"SET memory_limit = {literal(limit)}")
     return connection

@@ -285,24 +285,18 @@ def _merge_keys(connection: duckdb.DuckDBPyConnection, table: TargetTable, base:
     if twice:
         raise StepError("the log changes a key twice at once", table=str(table.name), key=twice[0][0])
     bounds = "".join(f" UNION ALL SELECT {_key_of(table, bound)}" for bound in ((base.low, base.high) if base else ()))
-    key = _key(table, "n")
-    found = connection.execute(
-        f"SELECT min(k), max(k) FROM (SELECT {key} AS k FROM temp.net AS n WHERE {_WEIGHT} > 0{bounds})"
-    ).fetchall()[0]
-    if found[0] is None:
-        return (), ()
-    return _texts(connection, table, "min", bounds), _texts(connection, table, "max", bounds)
+    added = f"SELECT {_key(table, 'n')} AS k FROM temp.net AS n WHERE n.{_WEIGHT} > 0"
+    return _range(connection, table, added + bounds)
 
 
-def _texts(connection: duckdb.DuckDBPyConnection, table: TargetTable, which: str, bounds: str) -> Key:
-    inner = f"SELECT {_key(table, 'n')} AS k FROM temp.net AS n WHERE {_WEIGHT} > 0{bounds}"
-    return _as_texts(connection, table, f"SELECT {which}(k) AS k FROM ({inner})")
-
-
-def _as_texts(connection: duckdb.DuckDBPyConnection, table: TargetTable, query: str) -> Key:
-    """Return the one key that a query selects as `k`, as texts that can be cast back exactly."""
-    texts = ", ".join(f"CAST(struct_extract(k, {number + 1}) AS VARCHAR)" for number in range(len(table.key)))
-    return tuple(connection.execute(f"SELECT {texts} FROM ({query})").fetchall()[0])
+def _range(connection: duckdb.DuckDBPyConnection, table: TargetTable, keys: str) -> tuple[Key, Key]:
+    """Return the smallest and the greatest of the keys that a query selects as `k`, as texts that cast back exactly."""
+    texts = ", ".join(
+        f"CAST(struct_extract({end}, {number + 1}) AS VARCHAR)" for end in "ab" for number in range(len(table.key))
+    )
+    query = f"SELECT {texts} FROM (SELECT min(k) AS a, max(k) AS b FROM ({keys}))"
+    found = tuple(connection.execute(query).fetchall()[0])
+    return ((), ()) if found[0] is None else (found[: len(table.key)], found[len(table.key) :])
 
 
 def _is_above(connection: duckdb.DuckDBPyConnection, table: TargetTable, base: Piece) -> bool:
@@ -387,11 +381,7 @@ def _write(
 def _piece(connection: duckdb.DuckDBPyConnection, table: TargetTable, path: Path, rows: int) -> Piece:
     if not table.key:
         return Piece(path, rows)
-    key = _key(table, "t")
-    low, high = (
-        _as_texts(connection, table, f"SELECT {which}({key}) AS k FROM {_read([path])} AS t")
-        for which in ("min", "max")
-    )
+    low, high = _range(connection, table, f"SELECT {_key(table, 't')} AS k FROM {_read([path])} AS t")
     return Piece(path, rows, low, high)
 
 
