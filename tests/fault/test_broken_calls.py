@@ -28,12 +28,12 @@ def is_write(call: str) -> bool:
 
 
 def break_each(bench: Bench, hows: tuple[str, ...], *, store: bool, only_writes: tuple[str, ...] = ()) -> None:
-    """Break calls spread evenly over the operation: 8 of them, DBFARM_FAULTS=N of them, or DBFARM_FAULTS=all."""
+    """Break calls spread evenly over the operation: 5 of them, DBFARM_FAULTS=N of them, or DBFARM_FAULTS=all."""
     calls = bench.run(None, store=store).calls
     faults = [
         Fault(how, at) for how in hows for at, call in enumerate(calls) if how not in only_writes or is_write(call)
     ]
-    wanted = os.environ.get("DBFARM_FAULTS", "8")
+    wanted = os.environ.get("DBFARM_FAULTS", "5")
     most = len(faults) if wanted == "all" else min(int(wanted), len(faults))
     chosen = [faults[number * len(faults) // most] for number in range(most)]
     for fault in chosen:

@@ -177,7 +177,12 @@ def text_file(path: Path) -> None:
     path.write_text("hello" * 5000)
 
 
-@pytest.mark.parametrize("make", [database, text_file, Path.mkdir])
+def folder_of_others(path: Path) -> None:
+    path.mkdir()
+    (path / "mine.txt").write_text("hello")
+
+
+@pytest.mark.parametrize("make", [database, text_file, folder_of_others])
 def test_what_is_no_replica_is_left_alone(farm: HandmadeFarm, into: Path, make: Callable[[Path], None]) -> None:
     farm.publish([KEYED])
     make(into)

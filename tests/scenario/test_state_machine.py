@@ -400,7 +400,7 @@ def all_of(connection: Any, name: str) -> Any:
 
 TestFarm = pytest.mark.filterwarnings("error")(Farm.TestCase)
 TestFarm.settings = settings(
-    max_examples=EXAMPLES or 10,
+    max_examples=EXAMPLES or 6,
     stateful_step_count=35,
     deadline=None,
     derandomize=not EXAMPLES,

@@ -39,14 +39,6 @@ def has_java() -> bool:
     return bool(home and (Path(home) / "bin" / "java").exists()) or shutil.which("java") is not None
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the tests of this folder in one process, if pytest-xdist is told to look: each would start a Spark."""
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            if item.path.parent == Path(__file__).parent:
-                item.add_marker(pytest.mark.xdist_group("spark"))
-
-
 @pytest.fixture(autouse=True)
 def java() -> None:
     if not has_java():

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+# One process runs all tests with Spark: each process would start one of its own.
+pytestmark = pytest.mark.xdist_group("spark")
+
+
 def test_session_that_is_there_is_taken_and_left(spark: SparkSession) -> None:
     with spark_session("local[1]", {"spark.app.name": "other"}) as taken:
         assert taken is spark
@@ -56,10 +60,12 @@ def test_missing_java_is_said_with_a_hint(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 @pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
-def test_no_server_for_spark_connect_is_said_without_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_url_of_spark_connect_is_said_without_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions.SparkSession, "getActiveSession", lambda: None)
-    with pytest.raises(UnavailableError, match="Spark Connect at 127.0.0.1:9 cannot be used") as raised:
-        spark_session("sc://127.0.0.1:9/;token=hunter2")
+    # Where the main module has no file, as in a process of pytest-xdist, pyspark takes this for a doctest and exits.
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
+    with pytest.raises(UnavailableError, match="Spark Connect at 127.0.0.1:port cannot be used") as raised:
+        spark_session("sc://127.0.0.1:port/;token=hunter2")
     assert "hunter2" not in str(raised.value)
 
 

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from wlr.plan import Read
 
 # Row images that one task routes: little enough for its memory, much enough to be worth a task.
-_ROUTED_ROWS = 500_000
+_ROUTED_ROWS = 1_000_000
+_TASKS_PER_CORE = 4
 _DONE = "done STRING"
 
 
@@ -108,12 +109,15 @@ class SparkExecutor:
 
     def _run(self, work: merging.Work, text: str) -> list[dict[str, Any]]:
         from wlr.bulk import merging
+        from wlr.bulk.session import cores
 
         spark = self._spark()
         count = len(work.tasks)
         with merging.quiet():
             routed = spark.range(0, count, 1, count).mapInArrow(merging.Route(work), merging.ROUTED)
-            merged = routed.repartitionById(work.slots, routed["part"]).mapInArrow(merging.Merge(work), _DONE)
+            # A task may merge several base files: each costs a task's start, which few of them are worth.
+            tasks = min(work.slots, _TASKS_PER_CORE * cores(spark))
+            merged = routed.repartitionById(tasks, routed["part"]).mapInArrow(merging.Merge(work), _DONE)
         return self._collect(merged, text)
 
     def _collect(self, frame: DataFrame, text: str) -> list[dict[str, Any]]:

@@ -90,6 +90,11 @@ def described(session: SparkSession, text: str) -> Iterator[None]:
         context.setJobDescription(before)
 
 
+def cores(session: SparkSession) -> int:
+    """Return how many tasks can run at once, as far as the session says; many where it does not."""
+    return int(session.sparkContext.defaultParallelism) if _is_classic(session) else 64
+
+
 @contextmanager
 def few_rows_at_once(session: SparkSession) -> Iterator[None]:
     """Let tasks get their rows a few at a time: where a row is a whole file, ten thousand would fill the memory."""
@@ -111,11 +116,12 @@ def _connected(remote: str, settings: Mapping[str, str]) -> SparkSession:
         builder = builder.config(key, value)
     try:
         return builder.getOrCreate()
-    except (ImportError, PySparkException) as error:
+    except (ImportError, ValueError, PySparkException) as error:
         hint = "pip install 'pyspark[connect]', and look whether the server runs."
         # The URL can hold a token.
         host = remote.partition("://")[2].partition("/")[0]
-        raise UnavailableError(f"Spark Connect at {host} cannot be used: {_first_line(error)}", hint=hint) from error
+        told = _first_line(error).replace(remote, host)
+        raise UnavailableError(f"Spark Connect at {host} cannot be used: {told}", hint=hint) from error
 
 
 def _find_java() -> None:

@@ -25,7 +25,7 @@ def connect(work: Path, *, threads: int | None = None, memory: str | None = None
     connection = duckdb.connect(config={"python_enable_replacements": "false"})
     connection.execute(f"SET temp_directory = {literal(str(work / 'spill'))}")
     # Keys are kept as text, and text of a zoned time depends on where it is written.
-    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET GLOBAL TimeZone = 'UTC'")
     if threads:
         connection.execute(f"SET threads = {threads}")
     if limit := os.environ.get(MEMORY_VARIABLE) or memory:
