@@ -60,8 +60,7 @@ check ruff check .
 check ruff format --check .
 check mypy
 # pytest comes last, so that its closing line stays in sight.
-# Tests of one group run in one process: those with Spark share a session.
-check pytest -n 2 --dist loadgroup "$@"
+check pytest -n 2 "$@"
 if [ -n "$failed" ]; then
     echo "FAILED:$failed" >&2
     exit 1

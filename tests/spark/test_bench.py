@@ -6,18 +6,15 @@ import re
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-import pytest
-
 from tests.bench import lake_curve, rivals, run
 from tests.bench.measure import Setting
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pytest
     from pyspark.sql import SparkSession
 
-# One process runs all tests with Spark: each process would start one of its own.
-pytestmark = pytest.mark.xdist_group("spark")
 SVG = "{http://www.w3.org/2000/svg}"
 
 

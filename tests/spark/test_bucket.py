@@ -6,8 +6,6 @@ from __future__ import annotations
 import tempfile
 from typing import TYPE_CHECKING
 
-import pytest
-
 from tests.conformance.conftest import s3_environment, s3_server, s3_url  # noqa: F401
 from tests.handmade import HandmadeFarm, Rows
 from tests.spark.test_history import tasks_rows
@@ -16,9 +14,7 @@ from wlc.model import Clear, Name
 if TYPE_CHECKING:
     from pathlib import Path
 
-
-# One process runs all tests with Spark: each process would start one of its own.
-pytestmark = pytest.mark.xdist_group("spark")
+    import pytest
 
 
 def test_options_are_enough(s3_url: str, s3_environment: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

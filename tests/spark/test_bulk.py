@@ -30,8 +30,6 @@ from wlr.engine.parquet import kernel
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# One process runs all tests with Spark: each process would start one of its own.
-pytestmark = pytest.mark.xdist_group("spark")
 TABLES = """
     CREATE TYPE mood AS ENUM ('sad', 'glad');
     CREATE TABLE keyed (a INTEGER, b VARCHAR, n DOUBLE, h HUGEINT, m mood, l STRUCT(x INTERVAL, y INTEGER[]),

@@ -6,16 +6,13 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from tests.handmade import HandmadeFarm, Rows
 from tests.spark.reading import read, texts
 
 if TYPE_CHECKING:
+    import pytest
     from pyspark.sql import SparkSession
 
-# One process runs all tests with Spark: each process would start one of its own.
-pytestmark = pytest.mark.xdist_group("spark")
 DOCS = Path(__file__).parent.parent.parent / "docs" / "spark.md"
 
 

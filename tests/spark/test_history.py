@@ -18,8 +18,6 @@ from wlr.spark import FarmDataSource
 if TYPE_CHECKING:
     from pathlib import Path
 
-# One process runs all tests with Spark: each process would start one of its own.
-pytestmark = pytest.mark.xdist_group("spark")
 ROUNDS = 30
 
 

@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# One process runs all tests with Spark: each process would start one of its own.
-pytestmark = pytest.mark.xdist_group("spark")
-
-
 def test_session_that_is_there_is_taken_and_left(spark: SparkSession) -> None:
     with spark_session("local[1]", {"spark.app.name": "other"}) as taken:
         assert taken is spark

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-# One process runs all tests with Spark: each process would start one of its own.
-pytestmark = pytest.mark.xdist_group("spark")
 WIDTH = 80
 # As docs/spark.md lists them.
 DOCUMENTED = {

@@ -8,10 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-# One process runs all tests with Spark: each process would start one of its own.
-pytestmark = pytest.mark.xdist_group("spark")
 ROOT = Path(__file__).parent.parent.parent
 MOMENT = r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00"
 
