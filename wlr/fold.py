@@ -230,9 +230,14 @@ def insert_sql(table: TargetTable, source: str, *, copies: bool = False, where: 
 
 
 def insert_new_sql(table: TargetTable, net: str) -> str:
-    """Insert what a net change adds, but not the new images of rows that stay."""
+    """Insert what a net change adds, but not the new images of rows that stay.
+
+    Folding leaves images in no order. Rows go in by their key: the index takes them faster, and gives them up faster.
+    """
     where = f"NOT n.{STAYS}" if table.keeps_rows else "true"
-    return insert_sql(table, net, copies=not table.key, where=where)
+    order = ", ".join(_loaded(column, "n") for column in table.key)
+    insert = insert_sql(table, net, copies=not table.key, where=where)
+    return f"{insert} ORDER BY {order}" if order else insert
 
 
 def rows_sql(layout: Layout, files: Sequence[str]) -> str:
