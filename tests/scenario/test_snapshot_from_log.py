@@ -1,0 +1,76 @@
+"""A farm's snapshot rolled forward without its master: new replicas start there, and the log before it can go."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import duckdb
+import pytest
+
+import wlc
+import wlr
+from tests.lake import lake_contents
+from tests.oracle import file_contents
+from wlc.errors import InvalidError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WLC = [sys.executable, "-c", "from cli.wlc import main; main()"]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "sales.duckdb"
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("CREATE SEQUENCE ids START 10; CREATE TYPE mood AS ENUM ('sad', 'glad')")
+        connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, h HUGEINT, m mood); CREATE TABLE bag (x DOUBLE)")
+        connection.execute("INSERT INTO t SELECT i, i * 10::HUGEINT ** 30, 'sad' FROM range(1000) r(i)")
+        connection.execute("INSERT INTO bag VALUES (-0.0), (-0.0), (NULL); CREATE INDEX by_h ON t (m)")
+    wlc.master(path)
+    with wlc.connect(path) as connection:
+        connection.execute("UPDATE t SET m = 'glad' WHERE id % 3 = 0; DELETE FROM bag WHERE x IS NULL")
+        connection.execute("ALTER TABLE t ADD COLUMN n BIGINT DEFAULT 7; CREATE VIEW v AS SELECT n FROM t")
+        connection.execute("INSERT INTO t VALUES (nextval('ids') + 1000, NULL, NULL, 1); DELETE FROM t WHERE id < 100")
+    return path
+
+
+def test_new_replicas_start_there_and_the_log_can_go(source: Path, tmp_path: Path) -> None:
+    farm = tmp_path / "dbfarm"
+    end = wlc.tick(source)
+    held = source.read_bytes()
+    done = subprocess.run(
+        [*WLC, "snapshot", "sales", "--farm", str(farm), "--from-log", "--json"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["tick"] == end
+    assert source.read_bytes() == held, "the master was not asked"
+    assert wlc.status(source).snapshot == f"snapshots/{end:012d}"
+
+    expected = file_contents(source)
+    result = wlr.replicate("sales", farm=str(farm), into=tmp_path / "copy.duckdb")
+    assert (result.snapshot, result.transactions) == (end, 0)
+    assert file_contents(tmp_path / "copy.duckdb") == expected
+    wlr.replicate("sales", farm=str(farm), into=tmp_path / "lake")
+    assert lake_contents(tmp_path / "lake") == expected
+
+    with wlc.connect(source) as connection:
+        connection.execute("INSERT INTO bag VALUES (5); UPDATE t SET n = 8 WHERE id = 500")
+    wlr.replicate(into=tmp_path / "copy.duckdb")
+    assert file_contents(tmp_path / "copy.duckdb") == file_contents(source)
+    manifest = wlc.resolve("sales", str(farm)).read_manifest(end)
+    assert set(manifest.vector.values()) == {end}
+
+
+def test_twice_is_once(source: Path, tmp_path: Path) -> None:
+    farm = str(tmp_path / "dbfarm")
+    first, second = (wlr.snapshot_from_log("sales", farm=farm) for _ in range(2))
+    assert first == second
+
+
+def test_no_such_database(tmp_path: Path) -> None:
+    with pytest.raises(InvalidError, match="no database 'sales'"):
+        wlr.snapshot_from_log("sales", farm=str(tmp_path))
