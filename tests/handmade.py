@@ -187,6 +187,14 @@ def _name(text: str) -> Name:
     return Name(schema or "main", name)
 
 
+def secret_folder(folder: Path) -> Path:
+    """Make a folder with a file that no statement from the farm may read, and where none may leave anything."""
+    outside = folder / "outside"
+    outside.mkdir()
+    (outside / "secret.csv").write_text("a\n1\n")
+    return outside
+
+
 def rows_of(path: Path, query: str) -> list[tuple[object, ...]]:
     """Run a query on a replica, as its reader would."""
     with duckdb.connect(str(path), read_only=True) as connection:

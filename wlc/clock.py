@@ -57,7 +57,7 @@ def parse_time(text: str, now: datetime | None = None) -> datetime:
             return _utc(now or utc_now())
         if relative := _RELATIVE.fullmatch(wanted.lower()):
             amount, unit = relative.group(1) or relative.group(3), relative.group(2) or relative.group(4)
-            return _utc(now or utc_now()) - timedelta(seconds=float(amount) * _unit_s(unit))
+            return _utc(now or utc_now()) - timedelta(seconds=float(amount) * unit_s(unit))
         return _utc(datetime.fromisoformat(wanted))
     except (ValueError, OverflowError, KeyError) as error:
         raise InvalidError(f"{text!r} is not a time", hint=f"Write a time, {_EXAMPLES}.") from error
@@ -67,5 +67,10 @@ def _utc(time: datetime) -> datetime:
     return time.astimezone(UTC)
 
 
-def _unit_s(unit: str) -> int:
+def unit_s(unit: str) -> int:
+    """Return the seconds of a unit as people name it, such as `h`, `min` or `hours`.
+
+    Raises:
+        KeyError: It is none.
+    """
     return _UNIT_S[unit] if unit in _UNIT_S else _UNIT_S[unit.removesuffix("s")]

@@ -71,6 +71,11 @@ class Layout:
         """The columns whose values data files carry, in declared order."""
         return tuple(column for column in self.columns if column.generated is None)
 
+    @property
+    def shape(self) -> tuple[tuple[str, str], ...]:
+        """Names and types of the stored columns: files of layouts with the same one can be read alike."""
+        return tuple((column.name, column.type) for column in self.stored)
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:

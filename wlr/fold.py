@@ -108,12 +108,7 @@ def sum_sql(layout: Layout, raw: str) -> str:
 
 def same_stored_sql(layout: Layout, one: str, other: str) -> str:
     """Say of two images in storage types, by their aliases, whether they are identical."""
-    tests = []
-    for column in layout.stored:
-        here, there = _stored(column, one), _stored(column, other)
-        tests.append(f"{here} IS NOT DISTINCT FROM {there}")
-        if told_apart := tell_apart(column, here):
-            tests.append(f"{told_apart} IS NOT DISTINCT FROM {tell_apart(column, there)}")
+    tests = (_identical(column, _stored(column, one), _stored(column, other)) for column in layout.stored)
     return " AND ".join(tests) or "true"
 
 
@@ -312,10 +307,16 @@ def _same_image(table: TargetTable, alias: str) -> str:
         if column.name in table.layout.primary_key and column.type in _KEY_SAYS_ALL:
             continue
         here, there = store_sql(column, _target_value(table, column)), _stored(column, alias)
-        tests.append(f"{here} IS NOT DISTINCT FROM {there}")
-        if told_apart := tell_apart(column, here):
-            tests.append(f"{told_apart} IS NOT DISTINCT FROM {tell_apart(column, there)}")
+        tests.append(_identical(column, here, there))
     return " AND ".join(tests) or "true"
+
+
+def _identical(column: Column, here: str, there: str) -> str:
+    """Say of two values of a column in its storage type whether they are identical."""
+    test = f"{here} IS NOT DISTINCT FROM {there}"
+    if told_apart := tell_apart(column, here):
+        test += f" AND {told_apart} IS NOT DISTINCT FROM {tell_apart(column, there)}"
+    return test
 
 
 def _target_value(table: TargetTable, column: Column) -> str:

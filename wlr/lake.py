@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from wlc.clock import utc_now
+from wlc.clock import unit_s, utc_now
 from wlc.errors import ExpiredError, InvalidError
 from wlr import engine
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 _AGE = re.compile(r"(\d+)\s*(s|seconds?|m|min|minutes?|h|hours?|d|days?|w|weeks?)")
 # What a run that was killed had begun to write; longer ago than any file takes.
 _HALF_WRITTEN_S = 86_400.0
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ def parse_keep(text: str) -> Keep:
     if found is None:
         raise InvalidError(f"{text!r} is neither a number of ticks nor an age", hint="--keep 10 or --keep '3 days'")
     try:
-        return Keep(age=timedelta(seconds=int(found.group(1)) * _UNITS_S[found.group(2)[0]]))
+        return Keep(age=timedelta(seconds=int(found.group(1)) * unit_s(found.group(2))))
     except OverflowError as error:
         raise InvalidError(f"{text!r} is longer than time can be told", hint="Leave --keep out to keep all.") from error
 
@@ -178,11 +177,7 @@ def _folder(into: str | os.PathLike[str], storage_options: Mapping[str, Any] | N
 
 
 def _version(folder: Folder, tick: int | None) -> Version:
-    found = folder.find()
-    if found is None:
-        hint = f"wlr replicate MASTER --into {folder.url}"
-        raise InvalidError(f"there is no replica {folder.url}", hint=hint, path=folder.url)
-    current = folder.read_current(found[0])
+    current = folder.read_current(folder.require()[0])
     if tick is None or tick == current.position.tick:
         return current
     if tick > current.position.tick:

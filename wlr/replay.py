@@ -53,7 +53,7 @@ class Replay:
     """One replication into `place`.
 
     Attributes:
-                registers: Tell the farm of the replica.
+        registers: Tell the farm of the replica.
         bulk: How to do large work.
         keep: What to remember of how long old ticks stay readable; None for what it remembers.
         progress: Called with ticks done, ticks in all, and what is being done.

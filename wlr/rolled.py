@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wlc import paths
@@ -85,7 +86,7 @@ def _table(lake: Folder, table: LakeTable, files: dict[str, Path]) -> SnapshotTa
         path = paths.snapshot_data_path(len(files))
         with fetched(lake.store, part) as piece:
             files[path] = piece.path
-        listed.append(type(part.file)(path, part.file.rows, part.file.bytes, part.file.sha256))
+        listed.append(replace(part.file, path=path))
     return SnapshotTable(table.table, table.layout, tuple(listed))
 
 

@@ -28,6 +28,14 @@ def seed() -> int:
     return found
 
 
+def started(url: str, target: Path, text: str) -> Program:
+    """Start a replication whose program waits to be told to go, and tell it."""
+    running = Program(url, target, text=text)
+    running.wait_for("ready")
+    running.say("go")
+    return running
+
+
 def rounds(usual: int) -> int:
     """How often to try something random: DBFARM_ROUNDS, or what fits into a run of all tests."""
     return int(os.environ.get("DBFARM_ROUNDS") or usual)

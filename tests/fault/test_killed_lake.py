@@ -17,7 +17,7 @@ import pytest
 
 import wlc
 import wlr
-from tests.fault.processes import Program, program, rounds, run_command, seed, wait_until
+from tests.fault.processes import program, rounds, run_command, seed, started, wait_until
 from tests.handmade import HandmadeFarm, Rows
 from tests.lake import folder_of, lake_contents, surplus, version_of
 from tests.oracle import contents
@@ -65,13 +65,6 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[int, Any]]
     return str(folder / "farm" / "big"), states
 
 
-def start(url: str, target: Path) -> Program:
-    running = Program(url, target, text=REPLICATE)
-    running.wait_for("ready")
-    running.say("go")
-    return running
-
-
 def test_killed_run_leaves_a_prefix_and_the_next_one_goes_on(farm: tuple[str, dict[int, Any]], tmp_path: Path) -> None:
     url, states = farm
     rng = random.Random(seed())
@@ -88,7 +81,7 @@ def test_killed_run_leaves_a_prefix_and_the_next_one_goes_on(farm: tuple[str, di
     for number in range(rounds(2)):
         target = tmp_path / f"lake {number}"
         for _ in range(3):
-            running = start(url, target)
+            running = started(url, target, REPLICATE)
             time.sleep(rng.random() * whole_s)
             running.kill()
             # None yet, or one that stands at a tick and holds exactly that; the ticks before it can be read, too.

@@ -11,7 +11,7 @@ import pytest
 
 import wlc
 import wlr
-from tests.fault.processes import Program, program, rounds, seed
+from tests.fault.processes import program, rounds, seed, started
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,13 +59,6 @@ def held(target: Path) -> list[tuple[Any, ...]]:
         return digest(connection)
 
 
-def start(url: str, target: Path) -> Program:
-    running = Program(url, target, text=REPLICATE)
-    running.wait_for("ready")
-    running.say("go")
-    return running
-
-
 def test_killed_replica_holds_a_prefix_and_goes_on(farm, tmp_path: Path):
     url, states = farm
     rng = random.Random(seed())
@@ -82,7 +75,7 @@ def test_killed_replica_holds_a_prefix_and_goes_on(farm, tmp_path: Path):
     for number in range(rounds(4)):
         target = tmp_path / f"replica {number}.duckdb"
         for _ in range(3):
-            running = start(url, target)
+            running = started(url, target, REPLICATE)
             time.sleep(rng.random() * whole_s)
             running.kill()
             # No half target: either there is none yet, or it is at a tick and holds exactly that.
@@ -102,7 +95,7 @@ def test_replica_killed_while_it_is_first_made_is_not_there(farm, tmp_path: Path
     url, states = farm
     target = tmp_path / "replica.duckdb"
     half = tmp_path / ".replica.duckdb.building"
-    running = start(url, target)
+    running = started(url, target, REPLICATE)
     deadline = time.monotonic() + 60
     while not half.exists():
         assert running.process.poll() is None, "it was made before the test could look"

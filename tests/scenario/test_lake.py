@@ -12,7 +12,7 @@ import pytest
 import wlc
 import wlr
 from tests.conformance.conftest import s3_environment, s3_server, s3_url  # noqa: F401
-from tests.handmade import HandmadeFarm, Rows, time_of
+from tests.handmade import HandmadeFarm, Rows, secret_folder, time_of
 from tests.lake import lake_contents, rebuilt, surplus, version_of
 from tests.oracle import file_contents
 from wlc.errors import CorruptError, ExpiredError, InvalidError, ReplayError, UnsupportedError
@@ -188,9 +188,7 @@ FORBIDDEN = [
 def test_statement_from_the_farm_cannot_leave_the_schema(
     farm: HandmadeFarm, lake: Path, tmp_path: Path, statement: str
 ) -> None:
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / "secret.csv").write_text("a\n1\n")
+    outside = secret_folder(tmp_path)
     farm.publish([KEYED], [Rows("t", rows(1))])
     farm.publish([Ddl("ALTER TABLE", Name("main", "t"), statement.format(folder=outside))])
     with pytest.raises(ReplayError, match=r"transaction 3, table main\.t"):

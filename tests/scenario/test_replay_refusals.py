@@ -9,7 +9,7 @@ import duckdb
 import pytest
 
 import wlr
-from tests.handmade import HandmadeFarm, Rows, rows_of, time_of
+from tests.handmade import HandmadeFarm, Rows, rows_of, secret_folder, time_of
 from wlc import paths
 from wlc.errors import CorruptError, ExpiredError, FarmError, GapError, InvalidError, ReplayError
 from wlc.model import Ddl, Name, Origin
@@ -303,9 +303,7 @@ FORBIDDEN = [
 def test_statement_from_the_farm_cannot_leave_the_schema(
     farm: HandmadeFarm, into: Path, tmp_path: Path, statement: str
 ) -> None:
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / "secret.csv").write_text("a\n1\n")
+    outside = secret_folder(tmp_path)
     farm.publish([KEYED], [Rows("t", rows(1))])
     farm.publish([Ddl("CREATE TABLE", Name("main", "x"), statement.format(folder=outside))])
     with pytest.raises(ReplayError, match=r"transaction 3, table main\.x"):

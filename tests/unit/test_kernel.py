@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from wlc.model import Column, Layout, Name, file_column, literal, quote
 from wlc.types import store_sql
-from wlr.engine import StepError
+from wlr.engine import StepError, fit
 from wlr.engine.parquet import kernel
 from wlr.engine.parquet.connection import connect
 from wlr.engine.parquet.executor import assemble, place_of_added
@@ -171,7 +171,7 @@ class Files:
         shares = kernel.share_out(self.connection, self.table, net, found, work) if found and net.removed else {}
         shared = {number: [file] for number, file in shares.items()}
         if net.removed and not found:
-            raise kernel.missing(self.table, net.removed, net.removed)
+            raise fit.missing(self.table.name, net.removed, net.removed)
         if net.added:
             last = len(self.pieces) - 1 if self.pieces and self.pieces[-1].rows < 4 else len(self.pieces)
             shared.setdefault(last, []).append(net.added_file)

@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wlr.bulk.reading import Place
+from wlr.bulk.jobs import route_tasks
 from wlr.engine.parquet import kernel
 from wlr.engine.parquet.executor import Outcome, assemble
 from wlr.engine.parquet.kernel import Merged
@@ -21,20 +21,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from wlc.model import TableFile
     from wlr.bulk import merging
-    from wlr.bulk.session import Session
-    from wlr.engine import Bulk
-    from wlr.engine.parquet.executor import Alteration, Job, LocalExecutor
+    from wlr.bulk.jobs import Jobs
+    from wlr.engine.parquet.alter import Alteration
+    from wlr.engine.parquet.executor import Job, LocalExecutor
     from wlr.engine.parquet.folder import Folder
     from wlr.engine.parquet.version import Part
     from wlr.fold import TargetTable
-    from wlr.plan import Read
 
-# Row images that one task routes: little enough for its memory, much enough to be worth a task.
-_ROUTED_ROWS = 1_000_000
 _TASKS_PER_CORE = 4
 _DONE = "done STRING"
 
@@ -46,13 +43,12 @@ class SparkExecutor:
     Attributes:
         local: The executor of this process.
         folder: The replica.
-        bulk: What is large, and where Spark and the farm are.
+        jobs: Spark's jobs.
     """
 
     local: LocalExecutor
     folder: Folder
-    bulk: Bulk
-    _session: Session | None = None
+    jobs: Jobs
 
     def merge(self, job: Job, fetch: Callable[[TableFile], Path]) -> Outcome:
         # The copies of a bag's row may lie in any of its files: which of them go is decided in one place.
@@ -69,7 +65,7 @@ class SparkExecutor:
             tick=job.tick,
             target=self.folder.url,
             target_options=self.folder.storage_options,
-            farm=farm_of(self.bulk),
+            farm=self.jobs.farm,
             tasks=route_tasks(job.change.reads),
         )
         results = {}
@@ -91,72 +87,38 @@ class SparkExecutor:
         from wlr.bulk import merging
 
         work = merging.Alter(alteration, tuple(parts), tick, self.folder.url, self.folder.storage_options)
-        spark = self._spark()
-        with merging.quiet():
-            frame = spark.range(0, len(parts), 1, len(parts)).mapInArrow(work, _DONE)
+        frame = self.jobs.numbered(len(parts), work, _DONE)
         found = self._collect(frame, f"alter {alteration.table} at tick {tick}")
         by_part = {done["part"]: [part_from_json(part, self.folder.url) for part in done["parts"]] for done in found}
         return tuple(part for number in range(len(parts)) for part in by_part[number])
 
     def close(self) -> None:
         self.local.close()
-        if self._session is not None and self._session.started:
-            self._session.spark.stop()
+        self.jobs.close()
 
     def _is_large(self, images: int, parts: Sequence[Part]) -> bool:
         rows = images + sum(part.file.rows for part in parts)
-        return self.bulk.engine == "spark" or rows >= self.bulk.spark_rows
+        return self.jobs.bulk.engine == "spark" or rows >= self.jobs.bulk.spark_rows
 
     def _run(self, work: merging.Work, text: str) -> list[dict[str, Any]]:
         from wlr.bulk import merging
         from wlr.bulk.session import cores
 
-        spark = self._spark()
-        count = len(work.tasks)
-        with merging.quiet():
-            routed = spark.range(0, count, 1, count).mapInArrow(merging.Route(work), merging.ROUTED)
-            # A task may merge several base files: each costs a task's start, which few of them are worth.
-            tasks = min(work.slots, _TASKS_PER_CORE * cores(spark))
-            merged = routed.repartitionById(tasks, routed["part"]).mapInArrow(merging.Merge(work), _DONE)
-        return self._collect(merged, text)
+        routed = self.jobs.numbered(len(work.tasks), merging.Route(work), merging.ROUTED)
+        # A task may merge several base files: each costs a task's start, which few of them are worth.
+        tasks = min(work.slots, _TASKS_PER_CORE * cores(self.jobs.spark))
+        return self._collect(self.jobs.gathered(routed, tasks, merging.Merge(work), _DONE), text)
 
     def _collect(self, frame: DataFrame, text: str) -> list[dict[str, Any]]:
         from wlr.bulk import merging
-        from wlr.bulk.session import described, few_rows_at_once
 
-        spark = self._spark()
-        with described(spark, f"dbfarm: {text}"), few_rows_at_once(spark), merging.translated():
+        with self.jobs.running(text):
             rows = frame.collect()
         found = [json.loads(row["done"]) for row in rows]
         for done in found:
             merging.raise_told(done)
         return found
 
-    def _spark(self) -> SparkSession:
-        from wlr.bulk.session import spark_session
-
-        if self._session is None:
-            self._session = spark_session(self.bulk.spark_master)
-        return self._session.spark
-
 
 def _needs_whole_table(job: Job) -> bool:
     return not job.table.key and bool(job.change.removed)
-
-
-def farm_of(bulk: Bulk) -> Place:
-    """Say where tasks find the farm."""
-    return Place(bulk.database.url, None, bulk.database.storage_options or {})
-
-
-def route_tasks(reads: Sequence[Read]) -> tuple[tuple[Read, ...], ...]:
-    """Gather reads into tasks."""
-    tasks: list[list[Read]] = []
-    rows = _ROUTED_ROWS
-    for read in reads:
-        if rows >= _ROUTED_ROWS:
-            tasks.append([])
-            rows = 0
-        tasks[-1].append(read)
-        rows += read.file.file.rows
-    return tuple(map(tuple, tasks))

@@ -26,8 +26,9 @@ from wlr.engine import StepError
 from wlr.engine.duckdb.changes import sources
 from wlr.engine.duckdb.connection import applying
 from wlr.engine.parquet import kernel
+from wlr.engine.parquet.alter import alter
 from wlr.engine.parquet.connection import connect
-from wlr.engine.parquet.executor import alter_piece, fetched, publish
+from wlr.engine.parquet.executor import fetched, publish
 from wlr.engine.parquet.version import part_json
 from wlr.plan import TableChange
 
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 
     import duckdb
 
-    from wlr.bulk.reading import Files, Place
-    from wlr.engine.parquet.executor import Alteration
+    from wlr.bulk.reading import FarmPlace, Files
+    from wlr.engine.parquet.alter import Alteration
     from wlr.engine.parquet.kernel import Merged
     from wlr.engine.parquet.version import Part
     from wlr.fold import Source, TargetTable
@@ -69,7 +70,7 @@ class Work:
     tick: int
     target: str
     target_options: Mapping[str, Any] = field(repr=False)
-    farm: Place
+    farm: FarmPlace
     tasks: tuple[tuple[Read, ...], ...]
 
 
@@ -141,8 +142,8 @@ class Alter:
             with _telling() as told, _working() as (_, folder):
                 store = open_store(self.target, dict(self.target_options))
                 with fetched(store, self.parts[number]) as base:
-                    piece = alter_piece(self.alteration, base, folder)
-                parts = publish(store, self.alteration.after[0], self.tick, [piece])
+                    piece = alter(self.alteration, base, folder)
+                parts = publish(store, self.alteration.name, self.tick, [piece])
                 told.update(part=number, parts=[part_json(part) for part in parts])
             yield _answer(told)
 
@@ -157,7 +158,7 @@ class Folding:
     """
 
     table: TargetTable
-    farm: Place
+    farm: FarmPlace
     tasks: tuple[tuple[Read, ...], ...]
     buckets: int
 

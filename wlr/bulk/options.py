@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from wlc.clock import parse_time
 from wlc.errors import InvalidError
 from wlc.model import Name
-from wlr.bulk.reading import MEMORY, Place
+from wlr.bulk.reading import MEMORY, FarmPlace
 from wlr.plan import Target
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Options:
         pushdown: Take part in Spark's filter pushdown.
     """
 
-    place: Place
+    place: FarmPlace
     table: Name
     target: Target
     changes: bool
@@ -65,7 +65,7 @@ def read_options(given: Mapping[str, str]) -> Options:
     changes = _flag(options, "changes")
     _refuse_others(options, changes)
     memory = options.get("memory", MEMORY)
-    place = Place(options["database"], options.get("farm"), _nested(storage), memory)
+    place = FarmPlace(options["database"], options.get("farm"), _nested(storage), memory)
     until = parse_time(options["time"]) if "time" in options else None
     target = Target(_number(options, "to_tick" if changes else "tick", 0), until)
     return Options(

@@ -15,18 +15,19 @@ from wlc.farm import FarmDatabase, open_database
 from wlc.model import literal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
     from wlc.model import DataFile, TableFile
+    from wlr.plan import Read
 
 MEMORY = "1GB"
 _BATCH_ROWS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FarmPlace:
     """A database of a farm, as it is told to tasks; storage options may hold secrets and are shown nowhere.
 
     Attributes:
@@ -59,6 +60,19 @@ def speaking() -> Iterator[None]:
     raise said from None
 
 
+def grouped(reads: Sequence[Read], enough: int) -> list[list[Read]]:
+    """Group files that follow each other into runs of about so many row images; can be empty."""
+    runs: list[list[Read]] = []
+    gathered = enough
+    for read in reads:
+        if gathered >= enough:
+            runs.append([])
+            gathered = 0
+        runs[-1].append(read)
+        gathered += read.file.file.rows
+    return runs
+
+
 class Files:
     """Local copies of the data files of a task."""
 
@@ -89,7 +103,7 @@ class Files:
 
 
 @contextmanager
-def files_of(place: Place) -> Iterator[Files]:
+def files_of(place: FarmPlace) -> Iterator[Files]:
     """Open the farm for one task; copies of its files are gone afterwards."""
     files = Files(place.open())
     try:

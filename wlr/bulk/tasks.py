@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from wlr.bulk import query
-from wlr.bulk.reading import files_of, run, speaking
+from wlr.bulk.reading import files_of, grouped, run, speaking
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from wlc.model import Layout
     from wlr.bulk.query import Slice
-    from wlr.bulk.reading import Files, Place
+    from wlr.bulk.reading import FarmPlace, Files
     from wlr.bulk.trace import Contents
     from wlr.plan import Read
 
@@ -36,7 +37,7 @@ _BUCKET_ROWS = 4_000_000
 class Job:
     """What all tasks of a read have in common: where to read, what Spark wants, and which rows it can do without."""
 
-    place: Place
+    place: FarmPlace
     schema: StructType
     conditions: tuple[str, ...] = ()
 
@@ -46,19 +47,19 @@ class Job:
         return [field.name for field in self.schema.fields]
 
 
-class Task(InputPartition):  # type: ignore[misc]  # pyspark has no types that mypy follows.
+class Task(InputPartition, ABC):  # type: ignore[misc]  # pyspark has no types that mypy follows.
     """Part of a read."""
 
     def __init__(self) -> None:
         """Tasks have names for what they hold."""
 
+    @abstractmethod
     def fetch(self, files: Files) -> None:
         """Fetch the data files that the query reads."""
-        raise NotImplementedError
 
+    @abstractmethod
     def sql(self, job: Job, files: Files) -> str:
         """Return the query, over fetched files."""
-        raise NotImplementedError
 
     def tables(self) -> dict[str, pa.Table]:
         """Return the Arrow tables that the query names."""
@@ -161,16 +162,7 @@ def _log_tasks(contents: Contents, partitions: int) -> list[Task]:
 def _runs(reads: Sequence[Read], partitions: int) -> list[list[Read]]:
     """Group files that follow each other into runs that are worth a task."""
     rows = sum(read.file.file.rows for read in reads)
-    enough = max(TASK_ROWS, -(-rows // partitions))
-    runs: list[list[Read]] = [[]]
-    gathered = 0
-    for read in reads:
-        if gathered >= enough:
-            runs.append([])
-            gathered = 0
-        runs[-1].append(read)
-        gathered += read.file.file.rows
-    return [run_ for run_ in runs if run_]
+    return grouped(reads, max(TASK_ROWS, -(-rows // partitions)))
 
 
 def _fetch_all(files: Files, contents: Contents) -> None:

@@ -161,12 +161,8 @@ def _empty(layout: Layout) -> Contents:
     return Contents(layout, has_key=bool(layout.primary_key))
 
 
-def _shape(layout: Layout) -> list[tuple[str, str]]:
-    return [(column.name, column.type) for column in layout.stored]
-
-
 def _changed(contents: Contents, change: Change, tick: int, file: TableFile) -> Contents:
-    if _shape(file.layout) != _shape(contents.layout):
+    if file.layout.shape != contents.layout.shape:
         raise CorruptError(f"{file.file.path} has other columns than table {change.table} at tick {tick}")
     if contents.broken is not None:
         contents = replace(contents, was=None)
@@ -212,7 +208,7 @@ def _edited(values: tuple[str, ...], edit: _Edit) -> tuple[str, ...]:
 
 def _edit(old: Layout, new: Layout) -> _Edit | None:
     """Return what turns values of the old layout into those of the new one, None if nothing simple does."""
-    before, after = _shape(old), _shape(new)
+    before, after = old.shape, new.shape
     if len(before) == len(after):
         renamed = [place for place, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
         kept = all(before[place][1] == after[place][1] for place in renamed)

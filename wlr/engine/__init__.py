@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from wlc.clock import format_time, read_time
 from wlc.errors import InvalidError
 from wlc.model import Position
 from wlr.engine.place import Place, locate
@@ -34,7 +35,9 @@ __all__ = [
     "State",
     "StepError",
     "Target",
+    "as_failure",
     "build",
+    "failure_json",
     "find_state",
     "locate",
     "open_target",
@@ -66,6 +69,20 @@ class Failure:
     def __str__(self) -> str:
         where = f", table {self.table}" if self.table else ""
         return f"transaction {self.tick}{where}{f', {self.key}' if self.key else ''}: {self.cause}"
+
+
+def failure_json(failure: Failure | None) -> dict[str, Any] | None:
+    """Write a failure."""
+    return None if failure is None else {**asdict(failure), "at": format_time(failure.at)}
+
+
+def as_failure(value: dict[str, Any] | None) -> Failure | None:
+    """Read what `failure_json` wrote.
+
+    Raises:
+        ValueError, KeyError, TypeError: It is something else.
+    """
+    return Failure(**{**value, "at": read_time(value["at"])}) if value else None
 
 
 @dataclass(frozen=True, slots=True)

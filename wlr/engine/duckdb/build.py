@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wlc.errors import CorruptError, InvalidError, UnavailableError, UnsupportedError
-from wlc.model import literal, quote
 from wlc.opening import alone
 from wlr import fold
 from wlr.engine import MEMORY_VARIABLE, StepError
@@ -119,8 +118,7 @@ def _load(
     _run_schema(connection, state, manifest.schema_after)
     with _loading("the sequences"):
         for sequence in manifest.sequences:
-            name = literal(f"{quote(state.catalog)}.{sequence.sequence.sql}")
-            connection.execute(f"SELECT setval({name}, {sequence.value})")
+            ddl.set_sequence(connection, state.catalog, sequence)
 
 
 def _run_schema(connection: duckdb.DuckDBPyConnection, state: State, statements: Iterable[Ddl]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from wlc.errors import CorruptError
 from wlc.model import Layout, literal
 from wlr import fold
-from wlr.engine import StepError
+from wlr.engine import StepError, fit
 from wlr.engine.duckdb import guard
 from wlr.engine.duckdb.connection import applying
 
@@ -106,10 +106,7 @@ def _folded(
 ) -> Net:
     connection.execute(f"CREATE OR REPLACE TEMP TABLE {name.removeprefix('temp.')} AS {query}")
     removed, added, stays = _counts(connection, table, name)
-    if added - removed != change.added - change.removed:
-        files = ", ".join(sorted({read.file.file.path for read in change.reads}))
-        told = change.added - change.removed
-        raise CorruptError(f"{files}: weights add up to {added - removed}, the log file says {told}", path=files)
+    fit.refuse_other_weight(change, removed, added)
     return Net(table, change, name, removed, added, stays)
 
 
@@ -126,17 +123,13 @@ def _counts(connection: duckdb.DuckDBPyConnection, table: TargetTable, net: str)
 
 def sources(change: TableChange, fetch: Callable[[Read], str]) -> list[Source]:
     """Read files together where one range of ticks fits all: every batch has one file, and ticks rise with batches."""
-    if len({_stored(read.file.layout) for read in change.reads}) > 1:
+    if len({read.file.layout.shape for read in change.reads}) > 1:
         raise StepError("data files of one range have different columns", table=str(change.table))
     folders = {read.file.file.path.rpartition("/")[0] for read in change.reads}
     if len(folders) == len(change.reads) > 1:
         first, last = min(read.first for read in change.reads), max(read.last for read in change.reads)
         return [fold.Source(tuple(map(fetch, change.reads)), first, last)]
     return [fold.Source((fetch(read),), read.first, read.last) for read in change.reads]
-
-
-def _stored(layout: Layout) -> tuple[tuple[str, str], ...]:
-    return tuple((column.name, column.type) for column in layout.stored)
 
 
 # Writing -------------------------------------------------------------------------------------------------------------
@@ -152,7 +145,7 @@ def write(connection: duckdb.DuckDBPyConnection, tables: Tables, nets: list[Net]
     ranked = sorted(nets, key=lambda net: order.get(net.change.table, len(order)))
     for net in ranked:
         if net.change.table not in order:
-            raise StepError("the table is not in the replica", table=str(net.change.table))
+            raise fit.absent(net.change.table)
     for net in reversed(ranked):
         with _naming(net, path):
             _remove(connection, net)
@@ -183,8 +176,7 @@ def _remove(connection: duckdb.DuckDBPyConnection, net: Net) -> None:
     table, name = net.table, str(net.change.table)
     if net.change.cleared is not None:
         found = _run(connection, f"DELETE FROM {table.sql}")
-        if found != net.change.cleared:
-            raise StepError(f"all {net.change.cleared} rows were removed, the replica has {found}", table=name)
+        fit.refuse_other_count(net.change, found)
         if net.removed:
             raise StepError(f"{net.removed} rows were removed that were not there", table=name)
         return
@@ -197,10 +189,7 @@ def _remove(connection: duckdb.DuckDBPyConnection, net: Net) -> None:
     else:
         found = _remove_without_rowid(connection, net)
     if found != net.removed:
-        message = (
-            f"{net.removed - found} of {net.removed} rows to remove are not in the replica as they were in the master"
-        )
-        raise StepError(message, table=name)
+        raise fit.missing(net.change.table, net.removed - found, net.removed)
 
 
 def _remove_without_rowid(connection: duckdb.DuckDBPyConnection, net: Net) -> int:

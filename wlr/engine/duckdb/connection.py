@@ -38,19 +38,25 @@ def attach(path: Path, catalog: str, *, read_only: bool = False) -> duckdb.DuckD
         InvalidError: The file is no database, or cannot be opened.
         UnavailableError: Another process, or this one, has it open.
     """
-    # A connection in memory is called `memory`; a master may be called so, too, and then a connection to the file
-    # itself under another name is needed. DuckDB names a file after its stem and takes no other name, so a second
-    # database in memory is attached, and `memory` freed by detaching it.
-    connection = duckdb.connect(config={"python_enable_replacements": "false"})
+    connection = connect_free_of(catalog)
     with _opening(path, connection):
-        if catalog.lower() == _OWN:
-            connection.execute("ATTACH ':memory:' AS wlr_scratch")
-            connection.execute("USE wlr_scratch")
-            connection.execute(f"DETACH {_OWN}")
         mode = " (READ_ONLY)" if read_only else ""
         with alone(path):
             connection.execute(f"ATTACH {literal(str(path))} AS {quote(catalog)}{mode}")
         connection.execute(f"USE {quote(catalog)}.main")
+    return connection
+
+
+def connect_free_of(catalog: str) -> duckdb.DuckDBPyConnection:
+    """Open a database in memory that leaves a name free, for another one to be attached under it."""
+    # A connection in memory is called `memory`; a master may be called so, too, and then a connection to the file
+    # itself under another name is needed. DuckDB names a file after its stem and takes no other name, so a second
+    # database in memory is attached, and `memory` freed by detaching it.
+    connection = duckdb.connect(config={"python_enable_replacements": "false"})
+    if catalog.lower() == _OWN:
+        connection.execute("ATTACH ':memory:' AS wlr_scratch")
+        connection.execute("USE wlr_scratch")
+        connection.execute(f"DETACH {_OWN}")
     return connection
 
 

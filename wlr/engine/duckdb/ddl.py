@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from wlc.model import Name, quote
+from wlc.model import Ddl, Name, literal, quote
 from wlr.engine import StepError
 from wlr.engine.duckdb import guard
 from wlr.plan import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Sequence
 
-    from wlc.model import Ddl
+    from wlc.model import SequencePosition
+    from wlr.plan import Action
 
 _ALLOWED = {"CREATE", "ALTER", "DROP"}
 _IDENTIFIER = r'(?:"(?:[^"]|"")*"|[\w$]+)'
@@ -83,6 +84,12 @@ def run(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl, tables: C
     connection.execute(f"USE {quote(catalog)}.main")
 
 
+def set_sequence(connection: duckdb.DuckDBPyConnection, catalog: str, sequence: SequencePosition) -> None:
+    """Set the position of a sequence."""
+    name = literal(f"{quote(catalog)}.{sequence.sequence.sql}")
+    connection.execute(f"SELECT setval({name}, {sequence.value})")
+
+
 def is_wanted(ddl: Ddl, patterns: Collection[str]) -> bool:
     """Say whether a replica of some tables runs the statement: not if it creates another table."""
     return not is_trigger(ddl) and (not _CREATED.match(ddl.statement) or matches(ddl.object, patterns))
@@ -96,6 +103,26 @@ def may_fail(ddl: Ddl, patterns: Collection[str], tables: Collection[Name]) -> b
         return True
     words = {unquote(token).lower() for token in tokens(ddl.statement)}
     return not any(table.name.lower() in words for table in tables)
+
+
+def may_be_left_out(
+    actions: Sequence[Action], number: int, patterns: Collection[str], tables: Collection[Name]
+) -> bool:
+    """Say whether the action that failed is a statement whose failure means nothing; see `may_fail`."""
+    action = actions[number] if actions else None
+    return isinstance(action, Ddl) and may_fail(action, patterns, tables)
+
+
+def leaving_out(attempt: Callable[[set[int]], int | None]) -> None:
+    """Try a step until it is done, without what a replica of some tables cannot do and does not need.
+
+    Args:
+        attempt: Tries it without the actions of these numbers; returns the number of one more to leave out, None once
+            the step is done.
+    """
+    skipped: set[int] = set()
+    while (failed := attempt(skipped)) is not None:
+        skipped.add(failed)
 
 
 def tokens(statement: str) -> list[str]:

@@ -9,13 +9,12 @@ Tables of it:
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from wlc.clock import format_time, read_time
 from wlc.errors import CorruptError
 from wlc.model import Name, Position, quote
-from wlr.engine import Failure, State
+from wlr.engine import State, as_failure, failure_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,7 +48,6 @@ def read(connection: duckdb.DuckDBPyConnection, catalog: str, path: str) -> Stat
     try:
         if values["format"] != FORMAT:
             raise CorruptError(f"{path} is a replica of format {values['format']}, this version reads {FORMAT}")
-        failure = json.loads(values["failure"]) if values.get("failure") else None
         return State(
             id=values["id"],
             master=values["master"],
@@ -59,7 +57,7 @@ def read(connection: duckdb.DuckDBPyConnection, catalog: str, path: str) -> Stat
             batch_last=int(values["batch_last"]),
             clock=read_time(values["clock"]) if values["clock"] else None,
             beat_s=float(values["beat_s"]),
-            failure=Failure(**{**failure, "at": read_time(failure["at"])}) if failure else None,
+            failure=as_failure(json.loads(values.get("failure") or "null")),
             accepted=frozenset(json.loads(values["accepted"])),
             is_unlocked=bool(unlocked[0][0]),
         )
@@ -90,7 +88,7 @@ def encode(**fields: Any) -> dict[str, str]:
             case "accepted":
                 values[name] = json.dumps(sorted(value))
             case "failure":
-                values[name] = json.dumps({**asdict(value), "at": format_time(value.at)}) if value else ""
+                values[name] = json.dumps(failure_json(value)) if value else ""
             case _:
                 values[name] = str(value)
     return values

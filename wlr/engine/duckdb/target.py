@@ -10,15 +10,15 @@ import duckdb
 
 from wlc import catalog as catalogs
 from wlc.errors import InvalidError
-from wlc.model import Ddl, literal, quote
+from wlc.model import Ddl, quote
 from wlc.opening import alone
 from wlr import fold
-from wlr.engine import StepError
+from wlr.engine import StepError, fit
 from wlr.engine.duckdb import changes, ddl, guard
 from wlr.engine.duckdb import state as states
 from wlr.engine.duckdb.connection import Scratch, applying, attach, has_table, using
 from wlr.engine.duckdb.tables import read_tables
-from wlr.plan import LIMITS, Fold, TableChange, matches
+from wlr.plan import LIMITS, Fold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -110,8 +110,9 @@ def _spark(bulk: Bulk | None, scratch: Scratch) -> SparkFold | None:
     if bulk is None or bulk.engine != "spark":
         return None
     from wlr.bulk.folding import SparkFold
+    from wlr.bulk.jobs import Jobs
 
-    return SparkFold(bulk, scratch.folder)
+    return SparkFold(Jobs(bulk), scratch.folder)
 
 
 def work_folder(into: Path) -> Path:
@@ -163,7 +164,7 @@ class DuckDBTarget:
         with suppress(duckdb.Error):
             self._connection.execute(f"CHECKPOINT {quote(self._catalog)}")
         if self._spark:
-            self._spark.close()
+            self._spark.jobs.close()
         # The next one to open the file has a work folder of the same name.
         self._scratch.remove()
         with alone(self._path):
@@ -190,10 +191,7 @@ class DuckDBTarget:
 
     def apply(self, step: Step, fetch: Callable[[TableFile], Path]) -> None:
         actions = step.actions()
-        skipped: set[int] = set()
-        while (failed := self._try(step, actions, fetch, skipped)) is not None:
-            # A replica of some tables does without what other tables are needed for.
-            skipped.add(failed)
+        ddl.leaving_out(lambda skipped: self._try(step, actions, fetch, skipped))
 
     def _try(
         self, step: Step, actions: tuple[Action, ...], fetch: Callable[[TableFile], Path], skipped: set[int]
@@ -219,7 +217,11 @@ class DuckDBTarget:
                 self._commit(step)
         except BaseException as error:
             self._rollback()
-            if isinstance(error, StepError) and number not in skipped and self._may_skip(actions, number):
+            if (
+                isinstance(error, StepError)
+                and number not in skipped
+                and ddl.may_be_left_out(actions, number, self.state.tables, self._replicated)
+            ):
                 return number
             if isinstance(error, StepError) and error.key is None and len(step.transactions) == 1:
                 error.key = self._missing_key(error, actions, fetch)
@@ -237,8 +239,7 @@ class DuckDBTarget:
         guard.take_off(self._connection, self._catalog, [net.change.table for net in nets])
         changes.write(self._connection, self._tables, nets, self._path)
         for sequence in action.sequences:
-            name = literal(f"{quote(self._catalog)}.{sequence.sequence.sql}")
-            self._connection.execute(f"SELECT setval({name}, {sequence.value})")
+            ddl.set_sequence(self._connection, self._catalog, sequence)
         if prepared is None:
             changes.drop(self._connection, nets)
 
@@ -262,7 +263,9 @@ class DuckDBTarget:
             return
 
     def _prepare(self, action: Fold, fetch: Callable[[TableFile], Path]) -> list[Net]:
-        wanted = tuple(change for change in action.changes if self._is_replicated(change))
+        wanted = tuple(
+            change for change in action.changes if fit.is_replicated(change.table, self._replicated, self.state.tables)
+        )
         return changes.prepare(
             self._connection,
             self._tables,
@@ -270,13 +273,6 @@ class DuckDBTarget:
             lambda read: self._scratch.reachable(fetch(read.file)),
             self._spark,
         )
-
-    def _is_replicated(self, change: TableChange) -> bool:
-        if change.table in self._replicated:
-            return True
-        if matches(change.table, self.state.tables):
-            raise StepError("the table is not in the replica", table=str(change.table))
-        return False
 
     def _missing_key(
         self, error: StepError, actions: tuple[Action, ...], fetch: Callable[[TableFile], Path]
@@ -312,7 +308,3 @@ class DuckDBTarget:
         self._tables = read_tables(self._connection, self._catalog)
         present = set(self._tables.order)
         self._replicated = (self._replicated & present) | (present - before)
-
-    def _may_skip(self, actions: tuple[Action, ...], number: int) -> bool:
-        action = actions[number] if actions else None
-        return isinstance(action, Ddl) and ddl.may_fail(action, self.state.tables, self._replicated)

@@ -6,6 +6,7 @@ what comes out is written. So a default, a dropped field of a struct or a new na
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wlc.model import file_column, literal, quote
@@ -17,61 +18,64 @@ from wlr.engine.parquet.catalog import open_scratch, surroundings
 from wlr.engine.parquet.kernel import FILE_FORMAT, Piece
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     import duckdb
 
     from wlc.model import Ddl, Layout, Name
 
-    TableAfter = tuple[Name, Layout]
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """An ALTER TABLE that changes what the files of a table hold.
+
+    Attributes:
+        table: The table's name before the statement, `before` its layout then.
+        name: Its name afterwards, `after` its layout then.
+        schema: Statements that build the schema the statement runs in; only types and the like are used.
+        catalog: Name that the statement gives the database.
+    """
+
+    statement: Ddl
+    table: Name
+    before: Layout
+    name: Name
+    after: Layout
+    schema: tuple[Ddl, ...]
+    catalog: str
 
 
-def alter(
-    base: Piece,
-    table: Name,
-    before: Layout,
-    statement: Ddl,
-    after: TableAfter,
-    schema: Sequence[Ddl],
-    catalog: str,
-    folder: Path,
-) -> Piece:
+def alter(alteration: Alteration, base: Piece, folder: Path) -> Piece:
     """Write the rows of a file again as they are after a statement.
 
     Args:
+        alteration: What the statement does.
         base: The file.
-        table: The table's name before the statement.
-        before: Its layout before.
-        statement: The ALTER TABLE.
-        after: Name and layout that the statement leaves.
-        schema: Statements that build the schema the statement runs in; only types and the like are used.
-        catalog: Name that the statement gives the database.
         folder: Exists and is empty; the new file is put there.
 
     Raises:
         StepError: The statement cannot be applied to the rows.
     """
+    statement, catalog = alteration.statement, alteration.catalog
     connection = open_scratch(catalog, folder / "rows.duckdb")
     try:
         with applying(folder):
-            for needed in surroundings(schema):
+            for needed in surroundings(alteration.schema):
                 ddl.run(connection, catalog, needed, ())
-            _load(connection, base.path, table, before)
+            _load(connection, base.path, alteration.table, alteration.before)
             # The statement comes from the farm: it must not reach out to anything but what was loaded.
             connection.execute(f"SET allowed_directories = [{literal(str(folder.resolve()))}]")
             connection.execute("SET enable_external_access = false")
             ddl.check(connection, statement)
             ddl.run(connection, catalog, statement, ())
             path = folder.resolve() / "0.parquet"
-            name, layout = after
-            columns = ", ".join(f"{store_sql(c)} AS {quote(file_column(c.name))}" for c in layout.stored)
-            query = f"SELECT {columns} FROM {quote(catalog)}.{name.sql}"
+            columns = ", ".join(f"{store_sql(c)} AS {quote(file_column(c.name))}" for c in alteration.after.stored)
+            query = f"SELECT {columns} FROM {quote(catalog)}.{alteration.name.sql}"
             rows = connection.execute(f"COPY ({query}) TO {literal(str(path))} ({FILE_FORMAT})").fetchall()[0][0]
     finally:
         connection.close()
     if rows != base.rows:
-        raise StepError(f"{statement.kind} left {rows} of {base.rows} rows of a file", table=str(table))
+        raise StepError(f"{statement.kind} left {rows} of {base.rows} rows of a file", table=str(alteration.table))
     return Piece(path, base.rows, base.low, base.high)
 
 

@@ -10,24 +10,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import duckdb
-
 from wlc import catalog as catalogs
 from wlc.errors import UnsupportedError
 from wlc.model import Name, SequencePosition, literal, quote
 from wlc.schema import schema_statements
 from wlr.engine import StepError
 from wlr.engine.duckdb import ddl
-from wlr.engine.duckdb.connection import applying
+from wlr.engine.duckdb.connection import applying, connect_free_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
+
+    import duckdb
 
     from wlc.model import Ddl, Layout
 
 # A statement makes these without a table, so that a table can be altered where nothing else of the schema is.
 _SURROUNDINGS = ("CREATE SCHEMA", "CREATE TYPE", "CREATE SEQUENCE", "CREATE MACRO")
-_OWN = "memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +63,8 @@ class Catalog:
             UnsupportedError: A statement cannot be run.
         """
         for statement in statements:
-            if not ddl.is_wanted(statement, self._patterns):
-                continue
             try:
-                with applying(self._where):
-                    ddl.check(self._connection, statement)
-                    ddl.run(self._connection, self._name, statement, ())
+                self.run(statement)
             except StepError as error:
                 if ddl.may_fail(statement, self._patterns, self.tables()):
                     continue
@@ -106,8 +101,7 @@ class Catalog:
 
     def set_sequence(self, sequence: SequencePosition) -> None:
         """Set the position of a sequence."""
-        name = literal(f"{quote(self._name)}.{sequence.sequence.sql}")
-        self._connection.execute(f"SELECT setval({name}, {sequence.value})")
+        ddl.set_sequence(self._connection, self._name, sequence)
 
     def statements(self) -> tuple[tuple[Ddl, ...], tuple[Ddl, ...]]:
         """Return the statements that build the schema again: before rows are loaded, and after."""
@@ -126,10 +120,7 @@ class Catalog:
 
 def open_scratch(name: str, file: Path | None = None) -> duckdb.DuckDBPyConnection:
     """Open an empty database under a name, in memory or in a new file, and stand in it."""
-    connection = duckdb.connect(config={"python_enable_replacements": "false"})
-    if name.lower() == _OWN:
-        # DuckDB's own database in memory has that name, which another one can only take once it is gone.
-        connection.execute(f"ATTACH ':memory:' AS wlr_scratch; USE wlr_scratch; DETACH {_OWN}")
+    connection = connect_free_of(name)
     connection.execute(f"ATTACH {literal(str(file or ':memory:'))} AS {quote(name)}; USE {quote(name)}.main")
     return connection
 
@@ -137,11 +128,6 @@ def open_scratch(name: str, file: Path | None = None) -> duckdb.DuckDBPyConnecti
 def surroundings(statements: Iterable[Ddl]) -> tuple[Ddl, ...]:
     """Pick the statements that a table's own columns may depend on."""
     return tuple(statement for statement in statements if statement.kind in _SURROUNDINGS)
-
-
-def stored(layout: Layout) -> tuple[tuple[str, str], ...]:
-    """Names and types of the columns that files carry."""
-    return tuple((column.name, column.type) for column in layout.stored)
 
 
 def by_id(tables: Mapping[Name, Table]) -> dict[int, Table]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from wlc.errors import CorruptError
 from wlc.farm import describe_file, hash_file
 from wlc.store import MissingError
+from wlr.engine import fit
 from wlr.engine.duckdb.changes import sources
 from wlr.engine.duckdb.connection import applying
 from wlr.engine.parquet import kernel
@@ -26,9 +27,9 @@ from wlr.engine.parquet.version import Part
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from wlc.model import Ddl, Layout, Name, TableFile
+    from wlc.model import Name, TableFile
     from wlc.store import Store
-    from wlr.engine.parquet.alter import TableAfter
+    from wlr.engine.parquet.alter import Alteration
     from wlr.fold import TargetTable
     from wlr.plan import TableChange
 
@@ -54,18 +55,6 @@ class Outcome:
     parts: tuple[Part, ...]
     removed: int
     added: int
-
-
-@dataclass(frozen=True, slots=True)
-class Alteration:
-    """An ALTER TABLE that changes what the files of a table hold; see `alter`."""
-
-    table: Name
-    before: Layout
-    statement: Ddl
-    after: TableAfter
-    schema: tuple[Ddl, ...]
-    catalog: str
 
 
 class Executor(Protocol):
@@ -138,7 +127,7 @@ class LocalExecutor:
             shared.setdefault(place_of_added(job.parts), []).append(net.added_file)
         outcome = self._merge_parts(job, shared, folder)
         if outcome.removed != net.removed:
-            raise kernel.missing(table, net.removed - outcome.removed, net.removed)
+            raise fit.missing(table.name, net.removed - outcome.removed, net.removed)
         return outcome
 
     def _merge_parts(self, job: Job, changes: dict[int, list[Path]], folder: Path) -> Outcome:
@@ -170,7 +159,7 @@ class LocalExecutor:
 
     def _alter(self, alteration: Alteration, part: Part, tick: int) -> tuple[Part, ...]:
         with self._folder() as folder, fetched(self._store, part) as base:
-            return self._publish(alteration.after[0], tick, [alter_piece(alteration, base, folder)])
+            return self._publish(alteration.name, tick, [alter(alteration, base, folder)])
 
     def _publish(self, table: Name, tick: int, pieces: Iterable[Piece]) -> tuple[Part, ...]:
         parts = publish(self._store, table, tick, pieces)
@@ -238,9 +227,3 @@ def assemble(parts: Sequence[Part], results: dict[int, tuple[Merged, tuple[Part,
         together += new
     removed, added = (sum(getattr(merged, what) for merged, _ in results.values()) for what in ("removed", "added"))
     return Outcome(tuple(together), removed, added)
-
-
-def alter_piece(alteration: Alteration, base: Piece, folder: Path) -> Piece:
-    """Rewrite one file after its table was altered."""
-    a = alteration
-    return alter(base, a.table, a.before, a.statement, a.after, a.schema, a.catalog, folder)

@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from wlc import fields, paths
-from wlc.clock import format_time
 from wlc.errors import CorruptError, InvalidError, UnavailableError
 from wlc.log import digest
 from wlc.store import ConflictError, MissingError, open_store
-from wlr.engine import Failure, State
+from wlr.engine import State, as_failure, failure_json
 from wlr.engine.parquet import lease
 from wlr.engine.parquet.version import Version, decode_version, encode_version, seal, unseal
 
@@ -92,6 +91,18 @@ class Folder:
             self._refuse_others()
             return None
         return decode_pointer(data, f"{self.url}/{POINTER}"), version
+
+    def require(self) -> tuple[Pointer, str]:
+        """Return the pointer and its version; raises as `find` does.
+
+        Raises:
+            InvalidError: There is no replica.
+        """
+        found = self.find()
+        if found is None:
+            hint = f"wlr replicate MASTER --into {self.url}"
+            raise InvalidError(f"there is no replica {self.url}", hint=hint, path=self.url)
+        return found
 
     def _refuse_others(self) -> None:
         # What a run that died while it made a replica has left is in nobody's way.
@@ -210,14 +221,6 @@ def tick_of(path: str) -> int | None:
 def encode_pointer(pointer: Pointer) -> bytes:
     """Write a pointer as the bytes of its file."""
     state = pointer.state
-    failure = state.failure
-    told = failure and {
-        "tick": failure.tick,
-        "table": failure.table,
-        "key": failure.key,
-        "cause": failure.cause,
-        "at": format_time(failure.at),
-    }
     return seal(
         "pointer",
         {
@@ -231,7 +234,7 @@ def encode_pointer(pointer: Pointer) -> bytes:
             "beat_s": state.beat_s,
             "keep": state.keep,
             "accepted": sorted(state.accepted),
-            "failure": told,
+            "failure": failure_json(state.failure),
         },
     )
 
@@ -240,7 +243,6 @@ def decode_pointer(data: bytes, where: str) -> Pointer:
     """Read and check a pointer; the state in it lacks what the manifest says."""
     content = unseal("pointer", data, where)
     try:
-        failure = content["failure"]
         state = State(
             id=fields.as_text(content["id"]),
             master=fields.as_text(content["master"]),
@@ -249,7 +251,7 @@ def decode_pointer(data: bytes, where: str) -> Pointer:
             beat_s=float(content["beat_s"]),
             keep=fields.as_text(content["keep"]),
             accepted=frozenset(map(fields.as_tick, fields.as_list(content["accepted"]))),
-            failure=Failure(**{**failure, "at": fields.as_time(failure["at"])}) if failure else None,
+            failure=as_failure(content["failure"]),
         )
         manifest, sha256 = fields.as_text(content["manifest"]), fields.as_sha256(content["manifest_sha256"])
         return Pointer(paths.check_relative(manifest, where), sha256, fields.as_text(content["run"]), state)

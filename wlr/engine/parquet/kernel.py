@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from wlc.model import file_column, literal, quote
 from wlc.types import storage_type
 from wlr import fold
-from wlr.engine import StepError
+from wlr.engine import StepError, fit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -161,7 +161,7 @@ def merge(
     if not removed and not added:
         return Merged((), True, 0, 0)
     if removed > rows:
-        raise missing(table, removed - rows, removed)
+        raise fit.missing(table.name, removed - rows, removed)
     if table.key:
         low, high = _merge_keys(connection, table, base)
         if base and not removed and rows >= rows_per_file // 2 and _is_above(connection, table, base):
@@ -175,7 +175,7 @@ def merge(
     else:
         pieces = _write_one(connection, query, expected, folder, low, high)
     if (found := sum(piece.rows for piece in pieces)) != expected:
-        raise missing(table, found - expected, removed)
+        raise fit.missing(table.name, found - expected, removed)
     return Merged(pieces, False, removed, added)
 
 
@@ -252,7 +252,7 @@ def share_out(
     )
     taken = connection.execute(f"SELECT coalesce(sum(-{_WEIGHT}), 0) FROM temp.shares").fetchall()[0][0]
     if taken != net.removed:
-        raise missing(table, net.removed - int(taken), net.removed)
+        raise fit.missing(table.name, net.removed - int(taken), net.removed)
     parts = connection.execute(f"SELECT DISTINCT {_PART} FROM temp.shares WHERE {_WEIGHT} < 0 ORDER BY 1").fetchall()
     shares = {int(part): folder / f"share {part}.parquet" for (part,) in parts}
     for part, file in shares.items():
@@ -390,12 +390,6 @@ def _check_order(connection: duckdb.DuckDBPyConnection, table: TargetTable, piec
     if table.key and len(pieces) > 1:
         tests = (f"{_key_of(table, one.high)} < {_key_of(table, other.low)}" for one, other in pairwise(pieces))
         assert connection.execute(f"SELECT {' AND '.join(tests)}").fetchall()[0][0], f"{table.name}: files overlap"
-
-
-def missing(table: TargetTable, count: int, removed: int) -> StepError:
-    """Build the error for rows to remove that are not there."""
-    message = f"{count} of {removed} rows to remove are not in the replica as they were in the master"
-    return StepError(message, table=str(table.name))
 
 
 # Parts of statements -------------------------------------------------------------------------------------------------

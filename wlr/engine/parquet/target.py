@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wlc.clock import utc_now
-from wlc.errors import CorruptError, FarmError, InvalidError, UnsupportedError
+from wlc.errors import FarmError, UnsupportedError
 from wlc.model import Ddl
-from wlr.engine import StepError
+from wlr.engine import StepError, fit
 from wlr.engine.duckdb import ddl
-from wlr.engine.parquet.catalog import Catalog, Table, by_id, stored
-from wlr.engine.parquet.executor import Alteration, Job, LocalExecutor
+from wlr.engine.parquet.alter import Alteration
+from wlr.engine.parquet.catalog import Catalog, Table, by_id
+from wlr.engine.parquet.executor import Job, LocalExecutor
 from wlr.engine.parquet.folder import Folder, Pointer, TakenOverError, with_version
 from wlr.engine.parquet.lease import Lease
 from wlr.engine.parquet.version import LakeTable, Version
 from wlr.fold import TargetTable
-from wlr.plan import Fold, Limits, matches
+from wlr.plan import Fold, Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -44,10 +45,7 @@ def find_state(folder: Folder) -> State | None:
         CorruptError: It is damaged.
     """
     found = folder.find()
-    if found is None:
-        return None
-    pointer, _ = found
-    return with_version(pointer.state, folder.read_current(pointer))
+    return None if found is None else _state(folder, found[0])
 
 
 def read_state(folder: Folder) -> State:
@@ -56,16 +54,11 @@ def read_state(folder: Folder) -> State:
     Raises:
         InvalidError: There is none.
     """
-    state = find_state(folder)
-    if state is None:
-        raise _no_replica(folder)
-    return state
+    return _state(folder, folder.require()[0])
 
 
-def _no_replica(folder: Folder) -> InvalidError:
-    return InvalidError(
-        f"there is no replica {folder.url}", hint=f"wlr replicate MASTER --into {folder.url}", path=folder.url
-    )
+def _state(folder: Folder, pointer: Pointer) -> State:
+    return with_version(pointer.state, folder.read_current(pointer))
 
 
 def work_folder(folder: Folder) -> Path:
@@ -81,14 +74,10 @@ def work_folder(folder: Folder) -> Path:
 
 def open_target(folder: Folder, bulk: Bulk | None = None) -> ParquetTarget:
     """Open a replica for writing; nobody else can until it is closed."""
-    if folder.find() is None:
-        raise _no_replica(folder)
+    folder.require()
     lease = Lease(folder.store)
     try:
-        found = folder.find()
-        if found is None:
-            raise _no_replica(folder)
-        pointer, version = found
+        pointer, version = folder.require()
         current = folder.read_current(pointer)
         # From now on a run that held the lease before us, should it live, cannot commit.
         pointer = replace(pointer, run=lease.run)
@@ -110,8 +99,9 @@ def _executor(folder: Folder, work: Path, bulk: Bulk | None) -> Executor:
     if bulk is None or bulk.engine == "local":
         return local
     from wlr.bulk.executor import SparkExecutor
+    from wlr.bulk.jobs import Jobs
 
-    return SparkExecutor(local, folder, bulk)
+    return SparkExecutor(local, folder, Jobs(bulk))
 
 
 @dataclass(slots=True)
@@ -202,10 +192,7 @@ class ParquetTarget:
 
     def apply(self, step: Step, fetch: Callable[[TableFile], Path]) -> None:
         actions = step.actions()
-        skipped: set[int] = set()
-        while (failed := self._try(step, actions, fetch, skipped)) is not None:
-            # A replica of some tables does without what other tables are needed for.
-            skipped.add(failed)
+        ddl.leaving_out(lambda skipped: self._try(step, actions, fetch, skipped))
 
     def _try(
         self, step: Step, actions: tuple[Action, ...], fetch: Callable[[TableFile], Path], skipped: set[int]
@@ -226,14 +213,14 @@ class ParquetTarget:
             if not draft.is_manifest_written:
                 with suppress(FarmError):
                     self._folder.sweep(self._current.position.tick, self._version)
-            if isinstance(error, StepError) and number not in skipped and self._may_skip(actions, number, tables):
+            if (
+                isinstance(error, StepError)
+                and number not in skipped
+                and ddl.may_be_left_out(actions, number, self.state.tables, tables)
+            ):
                 return number
             raise
         return None
-
-    def _may_skip(self, actions: tuple[Action, ...], number: int, tables: Collection[Name]) -> bool:
-        action = actions[number] if actions else None
-        return isinstance(action, Ddl) and ddl.may_fail(action, self.state.tables, tables)
 
     def _commit(self, draft: _Draft, step: Step) -> None:
         """Write the manifest and let the pointer follow: then the step counts."""
@@ -284,31 +271,22 @@ class ParquetTarget:
             self._run_ddl(draft, step, action, cleared)
             return
         for change in action.changes:
-            if self._is_replicated(draft, change):
+            if fit.is_replicated(change.table, draft.tables, self.state.tables):
                 draft.tables[change.table] = self._change(draft, step, change, fetch)
         for sequence in action.sequences:
             self._catalog.set_sequence(sequence)
-
-    def _is_replicated(self, draft: _Draft, change: TableChange) -> bool:
-        if change.table in draft.tables:
-            return True
-        if matches(change.table, self.state.tables):
-            raise StepError("the table is not in the replica", table=str(change.table))
-        return False
 
     def _change(
         self, draft: _Draft, step: Step, change: TableChange, fetch: Callable[[TableFile], Path]
     ) -> tuple[Part, ...]:
         parts, name = draft.tables[change.table], str(change.table)
         if change.cleared is not None:
-            found = sum(part.file.rows for part in parts)
-            if found != change.cleared:
-                raise StepError(f"all {change.cleared} rows were removed, the replica has {found}", table=name)
+            fit.refuse_other_count(change, sum(part.file.rows for part in parts))
             parts = ()
         if not change.reads:
             return parts
         layout = change.reads[-1].file.layout
-        if stored(layout) != stored(self._catalog.tables()[change.table].layout):
+        if layout.shape != self._catalog.tables()[change.table].layout.shape:
             raise StepError("data files have other columns than the table", table=name)
         table = TargetTable(change.table, change.table.sql, layout)
         try:
@@ -316,10 +294,7 @@ class ParquetTarget:
         except StepError as error:
             error.table = error.table or name
             raise
-        if outcome.added - outcome.removed != change.added - change.removed:
-            files = ", ".join(sorted({read.file.file.path for read in change.reads}))
-            told, are = change.added - change.removed, outcome.added - outcome.removed
-            raise CorruptError(f"{files}: weights add up to {are}, the log file says {told}", path=files)
+        fit.refuse_other_weight(change, outcome.removed, outcome.added)
         return draft.noted(outcome.parts, parts)
 
     # Schema changes --------------------------------------------------------------------------------------------------
@@ -345,14 +320,10 @@ class ParquetTarget:
         self, draft: _Draft, step: Step, statement: Ddl, was: Table, table: Table, parts: tuple[Part, ...]
     ) -> tuple[Part, ...]:
         """Return the files of a table after a statement may have changed its columns or its key."""
-        if stored(was.layout) != stored(table.layout) and parts:
+        if was.layout.shape != table.layout.shape and parts:
+            schema = self._catalog.statements()[0]
             alteration = Alteration(
-                was.name,
-                was.layout,
-                statement,
-                (table.name, table.layout),
-                self._catalog.statements()[0],
-                self._current.catalog,
+                statement, was.name, was.layout, table.name, table.layout, schema, self._current.catalog
             )
             try:
                 parts = draft.noted(self._executor.alter(alteration, parts, step.last), parts)
@@ -367,5 +338,5 @@ class ParquetTarget:
 
 def _key(table: Table) -> tuple[int, ...]:
     """Places of the key columns among the stored ones: a key that was only renamed is the same."""
-    names = [name for name, _ in stored(table.layout)]
+    names = [name for name, _ in table.layout.shape]
     return tuple(names.index(name) for name in table.layout.primary_key)
