@@ -8,7 +8,9 @@ import typer
 
 from wlc.errors import InvalidError
 
-Source = Annotated[str, typer.Argument(metavar="SOURCE", help="The master database itself: path of a DuckDB file.")]
+Source = Annotated[
+    str, typer.Argument(metavar="SOURCE", help="The master database itself: path of a DuckDB file, or postgresql://…")
+]
 Database = Annotated[
     str,
     typer.Argument(metavar="DB", help="Name in the farm, URL of its folder, or a SOURCE that knows its farm."),

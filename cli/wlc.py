@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +23,7 @@ from wlc.errors import FarmError, InvalidError
 
 if TYPE_CHECKING:
     from wlc.history import Entry
+    from wlc.ownership import Flushed
 
 app = new_app("Capture what a master database commits and publish it to a farm.")
 
@@ -42,17 +45,62 @@ def master(
     beat: Annotated[
         float, typer.Option(metavar="S", help="Longest wait of a committed transaction in seconds; 0 is none.")
     ] = 300,
+    tables: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Only these tables of a PostgreSQL database; may be repeated."),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Set REPLICA IDENTITY FULL of PostgreSQL tables without asking.")
+    ] = False,
     storage_option: StorageOptions = None,
 ) -> Report:
     """Make a database a master, once.
 
-    Creates its folder in the farm with wlc.config, and a snapshot unless the database is empty.
+    Creates its folder in the farm with wlc.config, and a snapshot unless the database is empty. In a PostgreSQL
+    database it makes a schema wlc, a publication, a replication slot and event triggers; wlc stop removes them.
     """
     import wlc
 
     options = storage_options(storage_option)
+    if wlc.is_postgres(source) and not yes:
+        _agree_to_identity(source, tables or ())
     with working("making the first snapshot"):
-        return record(wlc.master(source, farm=farm, name=name, logs=logs, beat_s=beat, storage_options=options))
+        return record(
+            wlc.master(
+                source, farm=farm, name=name, logs=logs, beat_s=beat, tables=tables or (), storage_options=options
+            )
+        )
+
+
+def _agree_to_identity(source: str, patterns: Sequence[str]) -> None:
+    """Ask before tables are changed, if there are any to change."""
+    import wlc
+
+    needing = wlc.tables_to_change(source, patterns)
+    if not needing:
+        return
+    listed = ", ".join(map(str, needing))
+    typer.echo(f"These tables get REPLICA IDENTITY FULL, until wlc stop: {listed}", err=True)
+    if not sys.stdin.isatty():
+        raise InvalidError("nobody is there to agree to it", hint=f"wlc master {source} --yes")
+    typer.confirm("Go on?", abort=True, err=True)
+
+
+@command(app, example="wlc run postgresql://localhost/shop")
+def run(source: Source, storage_option: StorageOptions = None) -> Report:
+    """Publish what a PostgreSQL master commits, on the beat, until stopped with SIGTERM or Ctrl-C."""
+    import wlc
+
+    is_stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: is_stopped.set())
+    logging.getLogger("wlc").addHandler(logging.StreamHandler())
+
+    def tell(flushed: Flushed) -> None:
+        typer.echo(f"tick {flushed.tick}: {flushed.transactions} transactions, {flushed.rows} rows", err=True)
+
+    options = storage_options(storage_option)
+    return record(wlc.run(source, is_stopped=is_stopped, tell=tell, storage_options=options))
 
 
 @command(app, example="wlc sql sales.duckdb \"insert into orders values (1, 'pen')\"")
@@ -101,6 +149,8 @@ def _answer(result: Any) -> Table | None:
 
 
 def _existing(source: str) -> str:
+    if "://" in source:
+        raise InvalidError("a PostgreSQL master is written to with PostgreSQL's own programs", hint=f"psql {source}")
     if not Path(source).exists():
         raise InvalidError(f"there is no database {source}", hint="wlc master SOURCE makes an existing one a master")
     return source

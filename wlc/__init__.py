@@ -8,33 +8,41 @@ import wlc.clock
 import wlc.prune
 import wlc.snapshot  # noqa: F401
 from wlc.lifecycle import (
+    PostgresStatus,
     Status,
     beat,
     clock,
     connect,
     flush,
+    is_postgres,
     master,
     repair,
     resolve,
+    run,
     snapshot,
     status,
     stop,
+    tables_to_change,
     tick,
 )
 from wlc.pruning import prune
 
 __all__ = [
+    "PostgresStatus",
     "Status",
     "beat",
     "clock",
     "connect",
     "flush",
+    "is_postgres",
     "master",
     "prune",
     "repair",
     "resolve",
+    "run",
     "snapshot",
     "status",
     "stop",
+    "tables_to_change",
     "tick",
 ]

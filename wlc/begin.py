@@ -6,27 +6,48 @@ import json
 import uuid
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from wlc.capture.duckdb import journal, probe, schema, setup
 from wlc.clock import format_time, utc_now
 from wlc.config import STARTED, STOPPED
 from wlc.errors import InvalidError
 from wlc.model import Origin
-from wlc.publisher import change_config, known, own, take_snapshot
+from wlc.ownership import change_config, known, own
 from wlc.store import AlreadyExistsError, MissingError
 from wlc.store.options import remembered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from wlc.capture.duckdb.shared import Shared
     from wlc.farm import FarmDatabase
     from wlc.model import Config
 
 
+class Source(Protocol):
+    """A database that becomes a master."""
+
+    @property
+    def state(self) -> Mapping[str, str]:
+        """What it remembers of itself; empty if it has never been a master."""
+
+    def check(self) -> None:
+        """Refuse what cannot be captured, before anything is changed."""
+
+    def install(self, state: Mapping[str, str]) -> None:
+        """Make in it what the capture needs, in place of what is left of an earlier history, and remember `state`."""
+
+    def has_objects(self) -> bool:
+        """Say whether a replica could not start from nothing."""
+
+    def take_snapshot(self, database: FarmDatabase) -> object:
+        """Publish a snapshot at the tick that it remembers."""
+
+    def remember(self, values: Mapping[str, str]) -> None:
+        """Replace keys of what it remembers."""
+
+
 def begin(
-    shared: Shared,
+    source: Source,
     database: FarmDatabase,
     farm: str,
     logs: str | None,
@@ -40,8 +61,8 @@ def begin(
     Raises:
         InvalidError: The farm has a database of this name, and it is not ours or not stopped.
     """
-    probe.check()
-    present = _claimable(database, shared.state)
+    source.check()
+    present = _claimable(database, source.state)
     where = from_anywhere(logs) if logs is not None else (present.logs if present else "wlc_logs")
     if logs is not None:
         database.probe_logs(where)
@@ -55,14 +76,12 @@ def begin(
         "options": remembered(storage_options),
         "state": "0",
     }
-    setup.begin(shared, state)
+    source.install(state)
     _claim(database, present, replace(known(state), state=STOPPED))
-    if present is not None or _has_objects(shared):
-        take_snapshot(shared, database)
+    if present is not None or source.has_objects():
+        source.take_snapshot(database)
     change_config(database, lambda config: replace(own(config, state), state=STARTED))
-    with shared.commit_lock:
-        journal.write_state(shared.root, shared.catalog, {"state": "1"})
-        shared.load()
+    source.remember({"state": "1"})
 
 
 def from_anywhere(url: str) -> str:
@@ -137,7 +156,3 @@ def _present(database: FarmDatabase) -> Config | None:
         return database.config()
     except MissingError:
         return None
-
-
-def _has_objects(shared: Shared) -> bool:
-    return bool(schema.objects(shared.root, shared.catalog))

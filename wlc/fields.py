@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from wlc.clock import read_time
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _INT64 = range(-(2**63), 2**63)
 _HEX = frozenset("0123456789abcdef")
+_LSN = re.compile(r"[0-9A-F]{1,8}/[0-9A-F]{1,8}")
 
 
 class FieldError(ValueError):
@@ -77,6 +79,13 @@ def as_sha256(value: object) -> str:
     if len(text) != 64 or not _HEX.issuperset(text):
         raise FieldError(f"{_short(value)} is not a SHA-256")
     return text
+
+
+def as_lsn(value: object) -> str:
+    """Return a place in PostgreSQL's log."""
+    if not _LSN.fullmatch(as_text(value)):
+        raise FieldError(f"{_short(value)} is not a place in a log")
+    return as_text(value)
 
 
 def as_time(value: object) -> datetime:
@@ -143,6 +152,7 @@ def as_ddl(value: object) -> Ddl:
         search_path=as_text(fields["search_path"]),
         dialect=as_text(fields["dialect"]),
         layout=None if fields["layout"] is None else as_layout(fields["layout"]),
+        original=None if fields.get("original") is None else as_text(fields["original"]),
     )
 
 
@@ -188,7 +198,7 @@ def layout_json(layout: Layout) -> dict[str, Any]:
 
 def ddl_json(ddl: Ddl) -> dict[str, Any]:
     """Write a schema statement."""
-    return {
+    content = {
         "kind": ddl.kind,
         "object": name_json(ddl.object),
         "statement": ddl.statement,
@@ -196,6 +206,7 @@ def ddl_json(ddl: Ddl) -> dict[str, Any]:
         "dialect": ddl.dialect,
         "layout": layout_json(ddl.layout) if ddl.layout else None,
     }
+    return content if ddl.original is None else {**content, "original": ddl.original}
 
 
 def sequence_json(sequence: SequencePosition) -> dict[str, Any]:

@@ -133,20 +133,22 @@ def _end_json(batch: Batch) -> dict[str, Any]:
         | {"table": fields.name_json(file.table), "layout": fields.layout_json(file.layout)}
         for file in batch.files
     ]
-    return {
+    content = {
         "transactions": len(batch.transactions),
         "files": files,
         "vector": fields.vector_json(batch.vector),
         "digests": None if batch.digests is None else dict(sorted(batch.digests.items())),
     }
+    return content if batch.lsn is None else {**content, "lsn": batch.lsn}
 
 
 def _transaction_lines(transaction: Transaction) -> Iterator[str]:
     # Written by hand because a batch can hold a hundred thousand of them.
     origin = json.dumps(fields.origin_json(transaction.origin), separators=(",", ":"))
+    xid = "" if transaction.xid is None else f',"xid":{transaction.xid}'
     yield (
         f'{{"begin":{{"tick":{transaction.tick},"user":{encode_basestring(transaction.user)},'
-        f'"started":"{format_time(transaction.started)}","origin":{origin}}}}}'
+        f'"started":"{format_time(transaction.started)}","origin":{origin}{xid}}}}}'
     )
     for record in transaction.records:
         yield _record_line(record)
@@ -228,6 +230,7 @@ class _Reader:
             vector=fields.as_vector(content["vector"]),
             parent=fields.as_origin(header["parent"], 0),
             digests=None if digests is None else _digests(digests),
+            lsn=None if content.get("lsn") is None else fields.as_lsn(content["lsn"]),
         )
 
     def file(self, value: object) -> TableFile:
@@ -251,6 +254,7 @@ class _Reader:
             fields.as_time(content["committed"]) if kind == "commit" else None,
             tuple(records),
             fields.as_origin(begin["origin"]),
+            None if begin.get("xid") is None else fields.as_count(begin["xid"]),
         )
 
 

@@ -106,7 +106,8 @@ class Ddl:
     """One statement that changed the schema.
 
     `search_path` is the schema that unqualified names resolve to; `layout` is that of the table after the statement,
-    None for anything but a table that exists afterwards.
+    None for anything but a table that exists afterwards. Where the master is no DuckDB, `original` is the statement in
+    its own dialect; a change that DuckDB has nothing like has that dialect itself and no `original`.
     """
 
     kind: str
@@ -115,6 +116,7 @@ class Ddl:
     search_path: str = "main"
     dialect: str = "duckdb"
     layout: Layout | None = None
+    original: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,8 @@ Record = Ddl | Change | Clear | SequencePosition
 class Transaction:
     """One transaction in commit order; `records` are in the order in which they took effect.
 
-    `committed` is None for a transaction that was rolled back: it has no records and is kept for the DBA.
+    `committed` is None for a transaction that was rolled back: it has no records and is kept for the DBA. `xid` is the
+    number that the source gave it, where sources number transactions.
     """
 
     tick: int
@@ -159,6 +162,7 @@ class Transaction:
     committed: datetime | None
     records: tuple[Record, ...] = ()
     origin: Origin | None = None
+    xid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +195,7 @@ class Batch:
         files: Every data file of the batch, in the order of their numbers.
         vector: Per history the last tick contained after this batch.
         digests: Per table name a content digest after the batch, or None where the master keeps none.
+        lsn: Where in its own log a PostgreSQL master stands after the batch, such as `0/16B3748`.
     """
 
     database: str
@@ -206,6 +211,7 @@ class Batch:
     parent: Origin | None = None
     digests: Mapping[str, str] | None = None
     format: int = FORMAT_VERSION
+    lsn: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,12 @@ from wlc.capture.duckdb.journal import Table
 from wlc.model import quote
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from wlc.capture.duckdb.shared import Shared
 
 
-def begin(shared: Shared, state: dict[str, str]) -> None:
+def begin(shared: Shared, state: Mapping[str, str]) -> None:
     """Install the journal afresh, in one transaction.
 
     Raises:
@@ -26,7 +28,7 @@ def begin(shared: Shared, state: dict[str, str]) -> None:
         journal.install(connection, catalog)
         for number, (name, layout) in enumerate(duckdb_catalog.tables(connection, catalog).items(), start=1):
             journal.add_layout(connection, Table(number, catalog, name, layout))
-        journal.write_state(connection, catalog, state)
+        journal.write_state(connection, catalog, dict(state))
         source.reset_counts(connection, catalog)
     except BaseException:
         connection.execute("ROLLBACK")

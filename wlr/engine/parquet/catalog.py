@@ -88,7 +88,7 @@ class Catalog:
         Raises:
             StepError: It cannot be run.
         """
-        if not ddl.is_wanted(statement, self._patterns):
+        if not ddl.is_run(statement, self._patterns):
             return False
         try:
             with applying(self._where):

@@ -1,0 +1,1 @@
+"""Capture from PostgreSQL: a logical slot read on the beat, event triggers for the schema."""

@@ -1,0 +1,135 @@
+"""Connections to a PostgreSQL master, and what the server's errors mean here."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from wlc.errors import FarmError, InvalidError, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+# Text forms that do not depend on anybody's settings.
+_SETTINGS = "-c timezone=UTC -c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=1 -c bytea_output=hex"
+_PASSWORD = re.compile(r"(://[^:@/]*):[^@/]*@")
+_PARAMETER = re.compile(r"([?&]password=)[^&]*")
+_RETRY = {"08", "53", "57", "58", "XX", "55", "40"}
+
+
+def shown(url: str) -> str:
+    """The URL of a database without its password, for eyes and logs."""
+    return _PARAMETER.sub(r"\1…", _PASSWORD.sub(r"\1@", url))
+
+
+def connect(url: str, *, replication: bool = False) -> psycopg.Connection[Any]:
+    """Connect; every statement is its own transaction unless one is begun.
+
+    Args:
+        url: `postgresql://user@host/database`; libpq's variables and password file fill in what it leaves out.
+        replication: Speak the replication protocol, which knows few statements and no others.
+
+    Raises:
+        UnavailableError: The server cannot be reached.
+        InvalidError: It refuses the user, the password or the database.
+    """
+    more: dict[str, Any] = {"replication": "database"} if replication else {"options": _SETTINGS}
+    try:
+        return psycopg.connect(url, autocommit=True, application_name="dbfarm", **more)
+    except psycopg.Error as error:
+        raise _connecting_error(url, error) from error
+
+
+class Reader:
+    """Reads large answers as Arrow: rows go from the server into columns without passing through Python.
+
+    Raises:
+        UnavailableError: The server cannot be reached.
+    """
+
+    def __init__(self, url: str) -> None:
+        import adbc_driver_postgresql.dbapi as adbc
+
+        self._url = url
+        try:
+            self._connection = adbc.connect(url)
+            self._cursor = self._connection.cursor()
+            for setting in re.findall(r"-c (\w+)=(\S+)", _SETTINGS):
+                self._cursor.execute(f"SET {setting[0]} = '{setting[1]}'")
+            self._connection.commit()
+        except adbc.Error as error:
+            raise UnavailableError(f"{shown(url)}: {_first_line(error)}", path=shown(url)) from error
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._cursor.close()
+        self._connection.close()
+
+    def run(self, statement: str) -> None:
+        """Run a statement without an answer, in the open transaction."""
+        with self._talking():
+            self._cursor.execute(statement)
+
+    def blocks(self, query: str) -> Iterator[pa.RecordBatch]:
+        """Yield the answer of a query a block at a time, and end the transaction."""
+        with self._talking():
+            self._cursor.execute(query)
+            reader = self._cursor.fetch_record_batch()
+            yield from reader
+
+    def end(self) -> None:
+        """End the open transaction; nothing was written in it."""
+        with self._talking():
+            self._connection.rollback()
+
+    @contextmanager
+    def _talking(self) -> Iterator[None]:
+        import adbc_driver_postgresql.dbapi as adbc
+
+        try:
+            yield
+        except adbc.Error as error:
+            state = getattr(error, "sqlstate", None) or ""
+            raise translated(self._url, str(error), state) from error
+
+
+@contextmanager
+def talking(url: str) -> Iterator[None]:
+    """Turn errors of statements into the farm's."""
+    try:
+        yield
+    except psycopg.Error as error:
+        if error.sqlstate is None and not isinstance(error, psycopg.OperationalError):
+            # No answer of the server, but a mistake of ours.
+            raise
+        raise translated(url, _first_line(error), error.sqlstate or "") from error
+
+
+def translated(url: str, message: str, state: str) -> FarmError:
+    """Return the error that a server's error means: it failed, or what was asked of it is wrong."""
+    text = f"{shown(url)}: {message.strip()}"
+    if not state or state[:2] in _RETRY:
+        return UnavailableError(text, hint="try again; nothing was lost", path=shown(url))
+    return InvalidError(text, path=shown(url))
+
+
+def _connecting_error(url: str, error: psycopg.Error) -> FarmError:
+    # Without a server there is no code, only text.
+    text = " ".join(str(error).split())
+    where = shown(url)
+    if "does not exist" in text or "authentication failed" in text or "no password supplied" in text:
+        return InvalidError(f"{where}: {text}", hint=f"psql '{where}' shows whether you can connect", path=where)
+    if isinstance(error, psycopg.ProgrammingError):
+        return InvalidError(f"{where} is no URL of a database: {text}", hint="postgresql://user@host/db", path=where)
+    return UnavailableError(f"{where}: {text}", hint="is the server running?", path=where)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,308 @@
+-- What watches the schema from inside a PostgreSQL master. Schema changes do not show in a publication, so event triggers
+-- describe every table that changed, before and after, in a message that stands in the write-ahead log between the rows
+-- that were written before and after the change.
+--
+-- Some changes give rows other values without writing rows that anybody could decode: a column gets another type, or a
+-- default that is computed for each row; a table is made from a query. The table's rows are then written once more
+-- ("resend"), so that the log holds them as they are now.
+
+-- Type of a column as text, domains resolved to what they are made of.
+CREATE FUNCTION wlc.base_type(type oid, modifier integer) RETURNS text LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE found pg_type;
+BEGIN
+    LOOP
+        SELECT * INTO found FROM pg_type WHERE pg_type.oid = type;
+        EXIT WHEN found.typtype <> 'd';
+        type := found.typbasetype;
+        modifier := CASE WHEN modifier >= 0 THEN modifier ELSE found.typtypmod END;
+    END LOOP;
+    RETURN format_type(type, modifier);
+END $$;
+
+CREATE FUNCTION wlc.sequence_options(sequence oid) RETURNS text LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp AS $$
+    SELECT format('INCREMENT BY %s MINVALUE %s MAXVALUE %s START WITH %s CACHE %s %s', seqincrement, seqmin, seqmax,
+        seqstart, seqcache, CASE WHEN seqcycle THEN 'CYCLE' ELSE 'NO CYCLE' END)
+    FROM pg_sequence WHERE seqrelid = sequence
+$$;
+
+CREATE FUNCTION wlc.is_identity(sequence oid) RETURNS boolean LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp AS $$
+    SELECT EXISTS (SELECT FROM pg_depend WHERE classid = 'pg_class'::regclass AND objid = sequence AND deptype = 'i')
+$$;
+
+-- Everything about a table that a replica needs.
+CREATE FUNCTION wlc.describe(relation oid) RETURNS jsonb LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT jsonb_build_object(
+        'oid', c.oid::bigint, 'schema', n.nspname, 'name', c.relname, 'kind', c.relkind,
+        'columns', coalesce((
+            SELECT jsonb_agg(jsonb_build_object(
+                'number', a.attnum, 'name', a.attname, 'type', format_type(a.atttypid, a.atttypmod),
+                'base', wlc.base_type(a.atttypid, a.atttypmod), 'nullable', NOT a.attnotnull,
+                'default', CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END,
+                'generated', CASE WHEN a.attgenerated <> '' THEN pg_get_expr(d.adbin, d.adrelid) END,
+                'identity', nullif(a.attidentity, ''),
+                'identity_options', CASE WHEN a.attidentity <> '' THEN (
+                    SELECT format('SEQUENCE NAME %I.%I ', sn.nspname, sc.relname) || wlc.sequence_options(sc.oid)
+                    FROM pg_depend sd JOIN pg_class sc ON sc.oid = sd.objid JOIN pg_namespace sn ON sn.oid = sc.relnamespace
+                    WHERE sd.classid = 'pg_class'::regclass AND sd.refclassid = 'pg_class'::regclass
+                        AND sd.refobjid = c.oid AND sd.refobjsubid = a.attnum AND sd.deptype = 'i' AND sc.relkind = 'S') END,
+                'collation', CASE WHEN a.attcollation <> t.typcollation
+                    THEN quote_ident(l.nspname) || '.' || quote_ident(o.collname) END,
+                'missing', CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] END
+            ) ORDER BY a.attnum)
+            FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+            LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+            LEFT JOIN pg_collation o ON o.oid = a.attcollation LEFT JOIN pg_namespace l ON l.oid = o.collnamespace
+            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), '[]'),
+        'key', coalesce((
+            SELECT jsonb_agg(a.attname ORDER BY k.place)
+            FROM pg_constraint p, unnest(p.conkey) WITH ORDINALITY AS k(number, place), pg_attribute a
+            WHERE p.conrelid = c.oid AND p.contype = 'p' AND a.attrelid = c.oid AND a.attnum = k.number), '[]'),
+        'constraints', coalesce((
+            SELECT jsonb_object_agg(p.conname, jsonb_build_object(
+                'type', p.contype, 'definition', pg_get_constraintdef(p.oid), 'is_inherited', p.conparentid <> 0))
+            FROM pg_constraint p WHERE p.conrelid = c.oid AND p.contype IN ('p', 'u', 'c', 'f', 'x')), '{}'),
+        'partition_key', pg_get_partkeydef(c.oid),
+        'bound', pg_get_expr(c.relpartbound, c.oid),
+        'parents', coalesce((
+            SELECT jsonb_agg(jsonb_build_array(i.inhparent::bigint, pn.nspname, pc.relname) ORDER BY i.inhseqno)
+            FROM pg_inherits i JOIN pg_class pc ON pc.oid = i.inhparent JOIN pg_namespace pn ON pn.oid = pc.relnamespace
+            WHERE i.inhrelid = c.oid AND NOT i.inhdetachpending), '[]'))
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = relation
+$$;
+
+-- Whether a relation is a table that is replicated.
+CREATE FUNCTION wlc.is_captured(relation oid) RETURNS boolean LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp AS $$
+    SELECT EXISTS (
+        SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace, wlc.state s
+        WHERE c.oid = relation AND c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND n.nspname !~ '^pg_'
+            AND n.nspname NOT IN ('information_schema', 'wlc', 'wlr') AND s.key = 'tables'
+            AND (n.nspname || '.' || c.relname ~ s.value OR c.relname ~ s.value))
+$$;
+
+CREATE FUNCTION wlc.say(content jsonb) RETURNS void LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+    SELECT pg_logical_emit_message(true, 'wlc', content::text)
+$$;
+
+-- Let changes of a table be published from here on.
+CREATE FUNCTION wlc.adopt(relation oid) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE found pg_class;
+BEGIN
+    SELECT * INTO found FROM pg_class WHERE oid = relation;
+    INSERT INTO wlc.tables VALUES (relation, wlc.describe(relation),
+        CASE WHEN found.relreplident = 'f' THEN 'FULL' ELSE 'DEFAULT' END);
+    IF found.relkind = 'r' THEN
+        IF found.relreplident <> 'f' THEN
+            EXECUTE format('ALTER TABLE ONLY %s REPLICA IDENTITY FULL', relation::regclass);
+        END IF;
+        EXECUTE format('ALTER PUBLICATION %I ADD TABLE ONLY %s',
+            (SELECT value FROM wlc.state WHERE key = 'publication'), relation::regclass);
+    END IF;
+END $$;
+
+-- Write all rows of a table once more, as they are.
+CREATE FUNCTION wlc.resend(relation oid) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE writable name;
+BEGIN
+    SELECT attname INTO writable FROM pg_attribute WHERE attrelid = relation AND attnum > 0 AND NOT attisdropped
+        AND attgenerated = '' AND attidentity <> 'a' ORDER BY attnum LIMIT 1;
+    IF writable IS NULL THEN
+        RAISE EXCEPTION 'table % cannot be replicated after this change: it has no column that can be written',
+            relation::regclass;
+    END IF;
+    PERFORM wlc.say(jsonb_build_object('resend', relation::bigint));
+    EXECUTE format('UPDATE ONLY %s SET %2$I = %2$I', relation::regclass, writable);
+    PERFORM wlc.say(jsonb_build_object('resent', relation::bigint));
+END $$;
+
+-- Columns that stay, and have another type that is not just another length of text.
+CREATE FUNCTION wlc.has_retyped(old jsonb, new jsonb) RETURNS boolean LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp AS $$
+    SELECT EXISTS (
+        SELECT FROM jsonb_array_elements(old->'columns') o, jsonb_array_elements(new->'columns') n
+        WHERE o->'number' = n->'number' AND o->'base' <> n->'base'
+            AND NOT (o->>'base' ~ '^(character varying|text)' AND n->>'base' ~ '^(character varying|text)'))
+$$;
+
+-- A description without what changes by itself.
+CREATE FUNCTION wlc.plain(description jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp AS $$
+    SELECT description || jsonb_build_object('columns',
+        (SELECT coalesce(jsonb_agg(c - 'missing' ORDER BY (c->>'number')::int), '[]')
+         FROM jsonb_array_elements(description->'columns') c))
+$$;
+
+-- Tell what became of one table.
+CREATE FUNCTION wlc.look_at(relation oid) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    old jsonb := (SELECT description FROM wlc.tables WHERE oid = relation);
+    new jsonb := wlc.describe(relation);
+    is_wanted boolean := wlc.is_captured(relation);
+    is_table boolean := new->>'kind' = 'r';
+    has_rows boolean := false;
+    rewritten text := coalesce(current_setting('wlc.rewritten', true), '');
+BEGIN
+    IF is_wanted AND old IS NULL THEN
+        PERFORM wlc.adopt(relation);
+        PERFORM wlc.say(jsonb_build_object('table', relation::bigint, 'old', NULL, 'new', new));
+        IF is_table THEN
+            EXECUTE format('SELECT EXISTS (SELECT FROM ONLY %s)', relation::regclass) INTO has_rows;
+            IF has_rows THEN
+                PERFORM wlc.resend(relation);
+            END IF;
+        END IF;
+    ELSIF is_wanted THEN
+        IF is_table AND (SELECT relreplident <> 'f' FROM pg_class WHERE oid = relation) THEN
+            RAISE EXCEPTION 'table % is replicated by dbfarm, which needs its REPLICA IDENTITY FULL', relation::regclass
+                USING HINT = 'stop replicating the database first: wlc stop';
+        END IF;
+        IF wlc.plain(old) <> wlc.plain(new) THEN
+            UPDATE wlc.tables SET description = new WHERE oid = relation;
+            PERFORM wlc.say(jsonb_build_object('table', relation::bigint, 'old', old, 'new', new));
+        END IF;
+        IF is_table AND (old->'key' <> new->'key' OR old->'schema' <> new->'schema' OR wlc.has_retyped(old, new)
+                OR relation::text = ANY (string_to_array(rewritten, ','))) THEN
+            PERFORM wlc.resend(relation);
+        END IF;
+    ELSIF old IS NOT NULL THEN
+        DELETE FROM wlc.tables WHERE oid = relation;
+        IF is_table THEN
+            EXECUTE format('ALTER PUBLICATION %I DROP TABLE %s',
+                (SELECT value FROM wlc.state WHERE key = 'publication'), relation::regclass);
+        END IF;
+        PERFORM wlc.say(jsonb_build_object('table', relation::bigint, 'old', old, 'new', NULL));
+    END IF;
+END $$;
+
+-- A statement that makes an object which is no table, or brings it to its present form; NULL if there is none.
+CREATE FUNCTION wlc.definition(class oid, object oid, tag text) RETURNS text LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    relation pg_class;
+    name text;
+    found text;
+BEGIN
+    IF class = 'pg_class'::regclass THEN
+        SELECT * INTO relation FROM pg_class WHERE oid = object;
+        name := (SELECT format('%I.%I', nspname, relation.relname) FROM pg_namespace WHERE oid = relation.relnamespace);
+        CASE relation.relkind
+            WHEN 'i', 'I' THEN
+                IF tag = 'CREATE INDEX' THEN found := pg_get_indexdef(object); END IF;
+            WHEN 'v' THEN found := 'CREATE OR REPLACE VIEW ' || name || ' AS ' || pg_get_viewdef(object);
+            WHEN 'm' THEN found := 'CREATE MATERIALIZED VIEW ' || name || ' AS ' || pg_get_viewdef(object);
+            WHEN 'S' THEN
+                SELECT format('%s SEQUENCE %s AS %s %s', CASE WHEN tag = 'CREATE SEQUENCE' THEN 'CREATE' ELSE 'ALTER' END,
+                    name, format_type(seqtypid, NULL), wlc.sequence_options(object))
+                INTO found FROM pg_sequence WHERE seqrelid = object;
+            ELSE NULL;
+        END CASE;
+    ELSIF class = 'pg_proc'::regclass THEN
+        SELECT pg_get_functiondef(object) INTO found FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang
+            WHERE p.oid = object AND p.prokind IN ('f', 'p') AND l.lanname IN ('sql', 'plpgsql') AND NOT p.prosecdef;
+    ELSIF class = 'pg_namespace'::regclass THEN
+        SELECT format('CREATE SCHEMA IF NOT EXISTS %I', nspname) INTO found FROM pg_namespace
+            WHERE oid = object AND tag = 'CREATE SCHEMA';
+    ELSIF class = 'pg_type'::regclass AND tag IN ('CREATE TYPE', 'CREATE DOMAIN') THEN
+        SELECT CASE t.typtype
+            WHEN 'e' THEN format('CREATE TYPE %s AS ENUM (%s)', format_type(object, NULL),
+                (SELECT string_agg(quote_literal(enumlabel), ', ' ORDER BY enumsortorder) FROM pg_enum
+                 WHERE enumtypid = object))
+            WHEN 'c' THEN format('CREATE TYPE %s AS (%s)', format_type(object, NULL),
+                (SELECT string_agg(format('%I %s', attname, format_type(atttypid, atttypmod)), ', ' ORDER BY attnum)
+                 FROM pg_attribute WHERE attrelid = t.typrelid AND attnum > 0 AND NOT attisdropped))
+            WHEN 'd' THEN format('CREATE DOMAIN %s AS %s%s%s%s', format_type(object, NULL),
+                format_type(t.typbasetype, t.typtypmod), coalesce(' DEFAULT ' || t.typdefault, ''),
+                CASE WHEN t.typnotnull THEN ' NOT NULL' ELSE '' END,
+                coalesce((SELECT string_agg(format(' CONSTRAINT %I %s', conname, pg_get_constraintdef(oid)), '')
+                          FROM pg_constraint WHERE contypid = object AND contype = 'c'), ''))
+            WHEN 'r' THEN (SELECT format('CREATE TYPE %s AS RANGE (SUBTYPE = %s)', format_type(object, NULL),
+                format_type(rngsubtype, NULL)) FROM pg_range WHERE rngtypid = object)
+            END INTO found FROM pg_type t WHERE t.oid = object;
+    END IF;
+    RETURN found;
+END $$;
+
+CREATE FUNCTION wlc.is_system(schema text) RETURNS boolean LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp AS $$
+    SELECT schema ~ '^pg_' OR schema IN ('information_schema', 'wlc', 'wlr')
+$$;
+
+CREATE FUNCTION wlc.on_ddl() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET session_replication_role = replica AS $$
+DECLARE
+    command record;
+    relation oid;
+BEGIN
+    IF current_setting('wlc.is_busy', true) = 'yes' THEN
+        RETURN;
+    END IF;
+    PERFORM set_config('wlc.is_busy', 'yes', true);
+    FOR command IN SELECT * FROM pg_event_trigger_ddl_commands() LOOP
+        CONTINUE WHEN command.in_extension OR wlc.is_system(command.schema_name)
+            OR command.object_identity ~ '^(pg_temp|wlc\.|wlr\.)';
+        IF command.classid = 'pg_class'::regclass AND EXISTS (
+                SELECT FROM pg_class WHERE oid = command.objid AND relkind IN ('r', 'p', 'f')) THEN
+            FOR relation IN
+                WITH RECURSIVE below AS (
+                    SELECT command.objid AS oid UNION SELECT i.inhrelid FROM pg_inherits i JOIN below b ON b.oid = i.inhparent)
+                SELECT b.oid FROM below b UNION
+                SELECT t.oid FROM wlc.tables t JOIN below b ON t.description @> jsonb_build_object(
+                    'parents', jsonb_build_array(jsonb_build_array(b.oid::bigint)))
+                ORDER BY 1
+            LOOP
+                PERFORM wlc.look_at(relation);
+            END LOOP;
+        END IF;
+        IF command.object_type = 'table constraint' THEN
+            SELECT conrelid INTO relation FROM pg_constraint WHERE oid = command.objid;
+            PERFORM wlc.look_at(relation);
+        END IF;
+        IF command.object_type NOT LIKE 'table%' THEN
+            PERFORM wlc.say(jsonb_build_object('object', command.object_type, 'tag', command.command_tag,
+                'schema', command.schema_name, 'identity', command.object_identity, 'oid', command.objid::bigint,
+                'definition', wlc.definition(command.classid, command.objid, command.command_tag),
+                'is_identity', command.object_type = 'sequence' AND wlc.is_identity(command.objid),
+                'query', current_query(), 'user', session_user));
+        END IF;
+    END LOOP;
+    PERFORM set_config('wlc.rewritten', '', true), set_config('wlc.is_busy', '', true);
+END $$;
+
+CREATE FUNCTION wlc.on_drop() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET session_replication_role = replica AS $$
+DECLARE
+    dropped record;
+    old jsonb;
+BEGIN
+    IF current_setting('wlc.is_busy', true) = 'yes' THEN
+        RETURN;
+    END IF;
+    FOR dropped IN SELECT * FROM pg_event_trigger_dropped_objects() LOOP
+        CONTINUE WHEN dropped.is_temporary OR wlc.is_system(dropped.schema_name);
+        IF dropped.classid = 'pg_class'::regclass AND dropped.objsubid = 0 THEN
+            DELETE FROM wlc.tables WHERE oid = dropped.objid RETURNING description INTO old;
+            IF FOUND THEN
+                PERFORM wlc.say(jsonb_build_object('table', dropped.objid::bigint, 'old', old, 'new', NULL));
+                CONTINUE;
+            END IF;
+        END IF;
+        IF dropped.object_type = 'sequence' OR (dropped.original OR dropped.normal) AND dropped.object_type IN (
+                'view', 'materialized view', 'index', 'type', 'domain', 'function', 'procedure', 'schema') THEN
+            PERFORM wlc.say(jsonb_build_object('dropped', dropped.object_type, 'schema', dropped.schema_name,
+                'name', dropped.object_name, 'identity', dropped.object_identity));
+        END IF;
+    END LOOP;
+END $$;
+
+CREATE FUNCTION wlc.on_rewrite() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    -- 1 is another persistence, 8 another access method: the rows stay what they were.
+    IF pg_event_trigger_table_rewrite_reason() & 6 <> 0 THEN
+        PERFORM set_config('wlc.rewritten', concat_ws(',', nullif(current_setting('wlc.rewritten', true), ''),
+            pg_event_trigger_table_rewrite_oid()::text), true);
+    END IF;
+END $$;

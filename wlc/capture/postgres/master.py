@@ -1,0 +1,487 @@
+"""A PostgreSQL database as master: beginning, publishing what its slot holds, snapshots, stopping, status."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import tempfile
+import warnings
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wlc.capture.postgres import setup, snapshot
+from wlc.capture.postgres.connection import Reader, connect, shown, talking
+from wlc.capture.postgres.source import Gathering, Table
+from wlc.clock import format_time, read_time, utc_now
+from wlc.config import STOPPED
+from wlc.errors import FencedError, GapError, InvalidError, UnavailableError
+from wlc.farm import FarmDatabase, open_database
+from wlc.model import Batch, Name, Position, SequencePosition, literal
+from wlc.ownership import (
+    Flushed,
+    advance_config,
+    change_config,
+    fence,
+    header,
+    outdated,
+    own,
+    present_config,
+    settle,
+)
+from wlc.paths import snapshot_folder
+from wlc.store import MissingError
+from wlc.store.options import lay_over, merged
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from wlc.capture.postgres.setup import Connection
+    from wlc.model import Manifest
+
+_LOCK = 0x6462_6661  # "dbfa"
+_LOCK_TIMEOUT = "60s"
+# Messages that one look into the slot takes at most, up to the end of a transaction.
+_MOST_MESSAGES = 2_000_000
+# Where nothing else says how often to look.
+_LEAST_WAIT_S = 0.2
+_MOST_WAIT_S = 60.0
+_RETAINED_WARNING_BYTES = 1 << 30
+
+_log = logging.getLogger("wlc")
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The replication slot as the server shows it.
+
+    Attributes:
+        retained_bytes: Size of the server's log that is kept for it.
+        status: "reserved" while all is well; "lost" once the server has removed what it had.
+        confirmed: What was published up to there, as a number.
+    """
+
+    retained_bytes: int
+    status: str
+    confirmed: int
+
+
+class PostgresSource:
+    """A PostgreSQL database, connected.
+
+    Attributes:
+        url: With its password, if it has one; not to be shown.
+        state: What the database remembers of itself.
+    """
+
+    def __init__(self, url: str, connection: Connection, patterns: Sequence[str] = ()) -> None:
+        self.url = url
+        self.connection = connection
+        self.state = setup.read_state(connection)
+        self._patterns = patterns
+
+    def __str__(self) -> str:
+        return shown(self.url)
+
+    @property
+    def is_master(self) -> bool:
+        """Whether it is one now."""
+        return self.state.get("state") == "1"
+
+    @property
+    def database_name(self) -> str:
+        """Name of the database on the server."""
+        return self.connection.info.dbname
+
+    # What `wlc.begin` asks of a source
+
+    def check(self) -> None:
+        setup.check(self.connection, self.url)
+
+    def install(self, state: Mapping[str, str]) -> None:
+        name = "dbfarm_" + re.sub(r"[^a-z0-9_]", "_", state["name"].lower())[:40]
+        values = {**state, "slot": name, "publication": name, "tables": setup.pattern(self._patterns), "lsn": ""}
+        with talking(self.url):
+            for slot in {name, self.state.get("slot", name)}:
+                setup.drop_slot(self.connection, slot)
+            setup.install(self.connection, values)
+        self.state = values
+
+    def has_objects(self) -> bool:
+        return True
+
+    def take_snapshot(self, database: FarmDatabase) -> Manifest:
+        """Make the slot, and copy the database as of the moment from which on the slot has what changes."""
+        with snapshot.exported(self.url, self.state["slot"], is_temporary=False) as moment:
+            return self._take(database, moment)
+
+    def remember(self, values: Mapping[str, str]) -> None:
+        with talking(self.url):
+            setup.write_state(self.connection, values)
+        self.state.update(values)
+
+    # Snapshots and publishing
+
+    def take_later_snapshot(self, database: FarmDatabase) -> Manifest:
+        """Copy the database as of a moment of its own, up to which all is published."""
+        with (
+            self.publishing(),
+            snapshot.exported(self.url, f"{self.state['slot']}_s", is_temporary=True) as moment,
+        ):
+            self.publish(database, upto=moment.lsn)
+            return self._take(database, moment, is_first=False)
+
+    def _take(self, database: FarmDatabase, moment: snapshot.Moment, *, is_first: bool = True) -> Manifest:
+        state = self.state
+        position = Position(state["history"], int(state["tick"]), int(state["batch"]), state["chain"])
+        clock = read_time(state["clock"]) if state.get("clock") else utc_now()
+        vector = json.loads(state.get("vector") or "{}")
+        vector = {**vector, state["history"]: position.tick} if position.tick else vector
+        manifest, tables, sequences = snapshot.take(self.url, moment, database, position, clock, vector)
+        if is_first:
+            with talking(self.url), self.connection.transaction():
+                setup.write_published(self.connection, dict(tables))
+                setup.write_sequences(self.connection, sequences)
+                setup.write_state(self.connection, {"lsn": moment.lsn})
+            self.state["lsn"] = moment.lsn
+        folder = snapshot_folder(position.tick)
+        change_config(database, lambda config: replace(own(config, state), snapshot=folder))
+        return manifest
+
+    @contextmanager
+    def publishing(self) -> Iterator[None]:
+        """Keep other publishers of the database away; they wait for a minute, then give up.
+
+        Raises:
+            UnavailableError: Another one has been at it for a minute.
+        """
+        try:
+            with talking(self.url):
+                self.connection.execute(f"SET lock_timeout = '{_LOCK_TIMEOUT}'")
+                self.connection.execute("SELECT pg_advisory_lock(%s, 0)", [_LOCK])
+                self.connection.execute("SET lock_timeout = 0")
+        except UnavailableError as error:
+            raise UnavailableError(
+                f"{self} is being published by another process: {error}", hint="try again"
+            ) from error
+        try:
+            # Another one may have published since.
+            self.state = setup.read_state(self.connection)
+            yield
+        finally:
+            if not self.connection.closed:
+                self.connection.execute("SELECT pg_advisory_unlock(%s, 0)", [_LOCK])
+
+    def publish(self, database: FarmDatabase, upto: str | None = None) -> Flushed:
+        """Publish what the slot holds, up to a place in the server's log or up to now.
+
+        Dying anywhere in between is harmless: a batch exists with its log file or not at all and says up to where it
+        goes; what is noted in the database and the slot follow it.
+
+        Raises:
+            GapError: The slot is gone or was moved: changes are lost, and the history ends.
+            FencedError: The farm's database is another master's. Nothing was published.
+        """
+        self._refuse_gap()
+        with talking(self.url):
+            ((now,),) = self.connection.execute("SELECT pg_current_wal_lsn()::text").fetchall()
+        batches = transactions = rows = 0
+        while (batch := self._publish_batch(database, upto or now)) is not None:
+            batches, transactions = batches + 1, transactions + len(batch.transactions)
+            rows += sum(file.file.rows for file in batch.files)
+        return Flushed(batches, transactions, rows, int(self.state["tick"]))
+
+    def _publish_batch(self, database: FarmDatabase, upto: str) -> Batch | None:
+        config = present_config(database, self.state)
+        fence(config, self.state)
+        number = int(self.state["batch"]) + 1
+        present = self._already_published(database, number)
+        most: int | None = 1 if config.beat_s == 0 else _MOST_MESSAGES
+        with tempfile.TemporaryDirectory(prefix="wlc-") as folder:
+            gathering = Gathering(Path(folder), self._published_tables())
+            try:
+                if present is not None:
+                    self._gather(gathering, str(present[0].lsn), None)
+                else:
+                    self._gather(gathering, upto, most)
+                if not gathering.round.numbers():
+                    self._pass_by(upto if not gathering.round.lsn else _lsn_text(gathering.round.lsn))
+                    return None
+                sequences = self._moved_sequences()
+                batch, files = self._batch(gathering, number, sequences)
+                if present is not None:
+                    if [(t.tick, t.xid) for t in batch.transactions] != [
+                        (t.tick, t.xid) for t in present[0].transactions
+                    ]:
+                        raise outdated(database, number)
+                    batch, chain = present
+                else:
+                    chain = database.publish(batch, files)
+                self._note(gathering, batch, chain)
+                if gathering.round.left_out:
+                    listed = ", ".join(gathering.round.left_out)
+                    warnings.warn(f"{self}: replicas that are PostgreSQL will not have: {listed}", stacklevel=2)
+            finally:
+                gathering.close()
+        self._advance(self.state["lsn"])
+        advance_config(database, batch)
+        return batch
+
+    def _gather(self, gathering: Gathering, upto: str, most: int | None) -> None:
+        slot, publication = literal(self.state["slot"]), literal('"' + self.state["publication"] + '"')
+        limits = f"{literal(upto)}::pg_lsn, {'NULL' if most is None else most}"
+        options = f"'proto_version', '1', 'publication_names', {publication}, 'messages', 'true'"
+        self._advance(self.state["lsn"])
+        with Reader(self.url) as reader:
+            gathering.read(
+                reader.blocks(f"SELECT data FROM pg_logical_slot_peek_binary_changes({slot}, {limits}, {options})")
+            )
+
+    def _batch(
+        self, gathering: Gathering, number: int, sequences: dict[int, tuple[Name, int | None]]
+    ) -> tuple[Batch, dict[str, Path]]:
+        described = header(self.state, number)
+        last_tick = int(self.state["tick"])
+        positions = [SequencePosition(name, value) for name, value in sequences.values() if value is not None]
+        transactions, files, local = gathering.write(self.state["name"], number, last_tick, positions)
+        last = transactions[-1].tick
+        batch = Batch(
+            first=transactions[0].tick,
+            last=last,
+            catalog=self.state["name"],
+            transactions=transactions,
+            files=files,
+            lsn=_lsn_text(gathering.round.lsn),
+            **{**described, "vector": {**described["vector"], described["history"]: last}},
+        )
+        return batch, local
+
+    def _already_published(self, database: FarmDatabase, number: int) -> tuple[Batch, str] | None:
+        """Our own batch that we died or lost the answer after; another's batch fences us off."""
+        try:
+            batch, chain = database.read_batch(number)
+        except MissingError:
+            return None
+        except GapError as error:
+            raise outdated(database, number) from error
+        if batch.history != self.state["history"] or batch.previous != self.state["chain"] or batch.lsn is None:
+            raise outdated(database, number)
+        return batch, chain
+
+    def _published_tables(self) -> dict[int, Table]:
+        with talking(self.url):
+            found = self.connection.execute("SELECT oid::bigint, description, rows FROM wlc.published").fetchall()
+        return {oid: Table(description, rows) for oid, description, rows in found}
+
+    def _moved_sequences(self) -> dict[int, tuple[Name, int | None]]:
+        """Sequences that have gone on since they were published last."""
+        with talking(self.url):
+            rows = self.connection.execute("SELECT oid::bigint, value FROM wlc.sequences").fetchall()
+            published = dict(rows)
+            found = setup.sequences(self.connection)
+        return {oid: (name, value) for oid, (name, value) in found.items() if published.get(oid) != value}
+
+    def _note(self, gathering: Gathering, batch: Batch, chain: str) -> None:
+        """Remember what is published, in one transaction."""
+        gathered = gathering.round
+        clock = next((t.committed for t in reversed(batch.transactions) if t.committed), None)
+        values = {"batch": str(batch.number), "tick": str(batch.last), "chain": chain, "parent": ""}
+        values |= {"vector": json.dumps(dict(batch.vector)), "lsn": str(batch.lsn)}
+        if clock:
+            values["clock"] = format_time(clock)
+        changed: dict[int, tuple[dict[str, Any], int] | None] = {
+            oid: (gathered.tables[oid].description, gathered.tables[oid].rows) if oid in gathered.tables else None
+            for oid in gathered.touched
+        }
+        with talking(self.url), self.connection.transaction():
+            setup.write_published(self.connection, changed)
+            setup.write_sequences(self.connection, setup.sequences(self.connection))
+            setup.write_state(self.connection, values)
+        self.state.update(values)
+
+    def _pass_by(self, lsn: str) -> None:
+        """Let the server give up its log up to a place before which nothing was to be published."""
+        if _lsn(lsn) > _lsn(self.state["lsn"]):
+            self.remember({"lsn": lsn})
+            self._advance(lsn)
+
+    def _advance(self, lsn: str) -> None:
+        slot = self.slot()
+        if slot is not None and _lsn(lsn) > slot.confirmed:
+            with talking(self.url):
+                self.connection.execute("SELECT pg_replication_slot_advance(%s, %s)", [self.state["slot"], lsn])
+
+    def slot(self) -> Slot | None:
+        """The slot as the server shows it, None if it is gone."""
+        with talking(self.url):
+            found = self.connection.execute(
+                "SELECT coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn), 0)::bigint,"
+                " coalesce(wal_status, 'lost'), confirmed_flush_lsn::text FROM pg_replication_slots"
+                " WHERE slot_name = %s",
+                [self.state.get("slot", "")],
+            ).fetchone()
+        return None if found is None else Slot(found[0], found[1], _lsn(found[2]))
+
+    def _refuse_gap(self) -> None:
+        slot = self.slot()
+        where = f"changes of {self} after {self.state['lsn'] or 'its beginning'}"
+        problem = None
+        if slot is None:
+            problem = f"slot {self.state['slot']} is gone"
+        elif slot.status == "lost":
+            problem = f"slot {self.state['slot']} was invalidated by the server (max_slot_wal_keep_size)"
+        elif slot.confirmed > _lsn(self.state["lsn"]):
+            problem = f"slot {self.state['slot']} was moved by somebody else"
+        if problem:
+            raise GapError(
+                f"{problem}: {where} cannot be published, and the history ends there",
+                hint=f"wlc stop {self}; wlc master {self} then starts a new history from a fresh snapshot",
+                path=str(self),
+            )
+
+    def bypassed(self) -> dict[str, str]:
+        """Tables that are not captured as they should be, and how that shows."""
+        with talking(self.url):
+            rows = self.connection.execute("""
+                SELECT format('%s.%s', n.nspname, c.relname),
+                    CASE WHEN t.oid IS NULL THEN 'was created' WHEN c.relkind = 'r' AND c.relreplident <> 'f'
+                    THEN 'has another replica identity' WHEN wlc.plain(wlc.describe(c.oid)) <> wlc.plain(t.description)
+                    THEN 'was altered' WHEN c.relkind = 'r' AND p.prrelid IS NULL THEN 'left the publication' END
+                FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN wlc.tables t ON t.oid = c.oid
+                LEFT JOIN pg_publication_rel p ON p.prrelid = c.oid AND p.prpubid = (SELECT b.oid FROM pg_publication b
+                    JOIN wlc.state s ON s.key = 'publication' AND s.value = b.pubname)
+                WHERE wlc.is_captured(c.oid)
+            """).fetchall()
+        return {table: problem for table, problem in rows if problem}
+
+    def retention_warning(self) -> str | None:
+        """Say that the server keeps much of its log for a publisher that does not come, None if it does not."""
+        slot = self.slot()
+        if slot is None:
+            return f"slot {self.state.get('slot')} is gone: the history ends at tick {self.state.get('tick')}"
+        if slot.status in ("unreserved", "lost"):
+            return f"slot {self.state['slot']} is {slot.status}: the server gives up what was not published"
+        if slot.retained_bytes > _RETAINED_WARNING_BYTES:
+            size = slot.retained_bytes / (1 << 30)
+            return f"the server keeps {size:.1f} GiB of its log for {self.state['name']}: is wlc run running?"
+        return None
+
+    def tables_to_change(self, patterns: Sequence[str]) -> list[Name]:
+        """List the tables that get REPLICA IDENTITY FULL when the database becomes a master."""
+        if self.is_master:
+            return []
+        self.check()
+        return setup.needing_identity(self.connection, patterns)
+
+
+# Operations ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def opened(url: str, patterns: Sequence[str] = ()) -> Iterator[PostgresSource]:
+    """Connect to a database."""
+    with connect(url) as connection, talking(url):
+        yield PostgresSource(url, connection, patterns)
+
+
+@contextmanager
+def opened_master(url: str, storage_options: Mapping[str, Any] | None) -> Iterator[tuple[PostgresSource, FarmDatabase]]:
+    """Connect to a master.
+
+    Raises:
+        InvalidError: It is none, or was stopped.
+    """
+    with opened(url) as source:
+        require_state(source)
+        if not source.is_master:
+            raise InvalidError(f"{source} was stopped", hint=f"wlc master {source} starts a new history")
+        yield source, database_of(source, storage_options)
+
+
+def require_state(source: PostgresSource) -> None:
+    """Refuse a database that has never been a master."""
+    if not source.state:
+        raise InvalidError(f"{source} is not a master", hint=f"wlc master {source}", path=str(source))
+
+
+def database_of(
+    source: PostgresSource, storage_options: Mapping[str, Any] | None = None, farm: str | None = None
+) -> FarmDatabase:
+    """The master's place in the farm, with the options it remembers and those given now."""
+    options = lay_over(merged(source.state.get("options"), None), storage_options or {})
+    return open_database(source.state["name"], farm or source.state["farm"], options)
+
+
+def flush(url: str, storage_options: Mapping[str, Any] | None) -> Flushed:
+    """Publish what was committed, now."""
+    with opened_master(url, storage_options) as (source, database), source.publishing():
+        flushed = source.publish(database)
+        settle(source.state, database)
+        return flushed
+
+
+def run(
+    url: str,
+    storage_options: Mapping[str, Any] | None,
+    is_stopped: threading.Event,
+    tell: Callable[[Flushed], None] | None = None,
+) -> Flushed:
+    """Publish on the beat until the event is set; the batch that is being published is finished then.
+
+    Where the server or the farm cannot be reached, it is tried again after a while.
+
+    Returns:
+        What all rounds published.
+    """
+    total = Flushed(0, 0, 0, 0)
+    wait_s = 0.0
+    while not is_stopped.wait(wait_s):
+        try:
+            with opened_master(url, storage_options) as (source, database):
+                while not is_stopped.wait(wait_s):
+                    with source.publishing():
+                        flushed = source.publish(database)
+                        settle(source.state, database)
+                    total = Flushed(
+                        total.batches + flushed.batches,
+                        total.transactions + flushed.transactions,
+                        total.rows + flushed.rows,
+                        flushed.tick,
+                    )
+                    if tell and flushed.batches:
+                        tell(flushed)
+                    wait_s = max(database.config().beat_s, _LEAST_WAIT_S)
+        except UnavailableError as error:
+            wait_s = min(max(wait_s * 2, 1.0), _MOST_WAIT_S)
+            _log.warning("%s; trying again in %.0f s", error, wait_s)
+    return total
+
+
+def stop(url: str, storage_options: Mapping[str, Any] | None) -> str:
+    """Publish the rest, end the history, and take slot, publication and triggers away; returns the farm's URL."""
+    with opened_master(url, storage_options) as (source, database), source.publishing():
+        try:
+            source.publish(database)
+            settle(source.state, database)
+            change_config(database, lambda config: replace(own(config, source.state), state=STOPPED))
+        except (FencedError, MissingError) as error:
+            warnings.warn(f"{source} publishes no more, and the farm is left as it is: {error}", stacklevel=2)
+        except GapError as error:
+            warnings.warn(f"the history ends with tick {source.state['tick']}: {error.message}", stacklevel=2)
+            change_config(database, lambda config: replace(own(config, source.state), state=STOPPED))
+        setup.drop_slot(source.connection, source.state["slot"])
+        setup.remove(source.connection)
+        source.remember({"state": "2"})
+        return database.url
+
+
+def _lsn(text: str) -> int:
+    high, _, low = (text or "0/0").partition("/")
+    return (int(high, 16) << 32) + int(low, 16)
+
+
+def _lsn_text(lsn: int) -> str:
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"

@@ -1,0 +1,309 @@
+"""PostgreSQL's logical replication messages, taken apart a block at a time.
+
+A block is an Arrow array of messages as `pg_logical_slot_peek_binary_changes` returns them with `pgoutput` and protocol
+version 1. What there is one of per row is found for all rows at once, with NumPy, and stays where it lies: values are
+views into the block. What there is little of, relations, truncations and messages of our own, is read one by one.
+
+Source: PostgreSQL's documentation, "Logical Replication Message Formats".
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from wlc.errors import CorruptError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    Positions = NDArray[np.int64]
+
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+_BEGIN, _COMMIT, _INSERT, _UPDATE, _DELETE = b"BCIUD"
+_ROWS = (_INSERT, _UPDATE, _DELETE)
+_RARE = {ord("R"), ord("T"), ord("M")}
+_SKIPPED = {ord("O"), ord("Y")}
+_OLD, _KEY = b"OK"
+_NULL, _UNCHANGED, _TEXT = b"nut"
+# Texts up to so many bytes lie in the view itself.
+_INLINE_BYTES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A table as the rows that follow have it."""
+
+    oid: int
+    schema: str
+    name: str
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Tables that lost all their rows, by oid."""
+
+    oids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a function inside the database said with `pg_logical_emit_message`."""
+
+    prefix: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A transaction begins: the next rows belong to it."""
+
+    number: int
+    xid: int
+    committed: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Row images of one relation, in the order in which they were written.
+
+    Attributes:
+        transactions: Number of the transaction of every image.
+        weights: -1 was there before, 1 is there after.
+        columns: One array of texts for each column of the relation.
+    """
+
+    relation: Relation
+    transactions: Positions
+    weights: NDArray[np.int8]
+    columns: tuple[pa.Array, ...]
+
+
+@dataclass(slots=True)
+class Decoder:
+    """Reads blocks one after the other.
+
+    Attributes:
+        begun: Transactions, in commit order; number n is at n. Rare enough to keep: they become the log's own.
+        lsn: Where the last transaction ends that was read as a whole, 0 before the first.
+        current: Number of the transaction of the truncation or message that was yielded last.
+    """
+
+    begun: list[Begin] = field(default_factory=list)
+    lsn: int = 0
+    current: int = -1
+    _relations: dict[int, Relation] = field(default_factory=dict)
+
+    def read(self, block: pa.BinaryArray) -> Iterator[Rows | Truncate | Message]:
+        """Take a block apart.
+
+        Within one relation everything comes in order; truncations and messages come after all that was written before
+        them and before all that was written after them.
+
+        Raises:
+            CorruptError: It is not what the protocol says.
+            UnsupportedError: An update or a delete came without the whole row that was there before.
+        """
+        data, starts = _bytes_of(block)
+        if not len(starts):
+            return
+        kinds = data[starts]
+        transactions = len(self.begun) - 1 + np.cumsum(kinds == _BEGIN)
+        self._begin(data, starts[kinds == _BEGIN] + 1)
+        if (commits := starts[kinds == _COMMIT]).size:
+            self.lsn = int(_int64(data, commits[-1:] + 10)[0])
+        is_row = np.isin(kinds, _ROWS)
+        others = np.flatnonzero(~(is_row | (kinds == _BEGIN) | (kinds == _COMMIT)))
+        done = 0
+        for index in others.tolist():
+            yield from self._rows(data, starts, kinds, transactions, done, index)
+            done = index + 1
+            self.current = int(transactions[index])
+            found = self._rare(bytes(data[starts[index] : starts[index + 1] if index + 1 < len(starts) else None]))
+            if found is not None:
+                yield found
+        yield from self._rows(data, starts, kinds, transactions, done, len(starts))
+
+    def _begin(self, data: NDArray[np.uint8], at: Positions) -> None:
+        first = len(self.begun)
+        times, xids = _int64(data, at + 8).tolist(), _int32(data, at + 16).tolist()
+        for number, (time, xid) in enumerate(zip(times, xids, strict=True), start=first):
+            self.begun.append(Begin(number, xid & 0xFFFFFFFF, _EPOCH + timedelta(microseconds=time)))
+
+    def _rare(self, message: bytes) -> Truncate | Message | None:
+        kind = message[0]
+        if kind in _SKIPPED:
+            return None
+        if kind not in _RARE:
+            raise CorruptError(f"the server sent a message of kind {chr(kind)!r}, which is not known")
+        if kind == ord("R"):
+            relation = _relation(message)
+            self._relations[relation.oid] = relation
+            return None
+        if kind == ord("T"):
+            (count,) = struct.unpack_from(">i", message, 1)
+            return Truncate(struct.unpack_from(f">{count}I", message, 6))
+        prefix, at = _text(message, 10)
+        (length,) = struct.unpack_from(">i", message, at)
+        return Message(prefix, message[at + 4 : at + 4 + length])
+
+    def _rows(
+        self,
+        data: NDArray[np.uint8],
+        starts: Positions,
+        kinds: NDArray[np.uint8],
+        transactions: Positions,
+        first: int,
+        end: int,
+    ) -> Iterator[Rows]:
+        """Read the rows among messages from `first` up to `end`, a relation at a time."""
+        chosen = first + np.flatnonzero(np.isin(kinds[first:end], _ROWS))
+        if not chosen.size:
+            return
+        oids = _int32(data, starts[chosen] + 1) & 0xFFFFFFFF
+        for oid in np.unique(oids).tolist():
+            mine = chosen[oids == oid]
+            if oid not in self._relations:
+                raise CorruptError(f"the server sent rows of relation {oid} before it said what that is")
+            yield _read_rows(self._relations[oid], data, starts[mine] + 5, kinds[mine], transactions[mine])
+
+
+def _read_rows(
+    relation: Relation,
+    data: NDArray[np.uint8],
+    at: Positions,
+    kinds: NDArray[np.uint8],
+    transactions: Positions,
+) -> Rows:
+    """Read the images of rows of one relation; `at` is where the first tuple of each is announced."""
+    has_old = kinds != _INSERT
+    if (data[at[has_old]] == _KEY).any() or ((kinds == _UPDATE) & (data[at] != _OLD)).any():
+        raise UnsupportedError(
+            f"table {relation.schema}.{relation.name}: rows were changed while it had no REPLICA IDENTITY FULL",
+            hint="ALTER TABLE … REPLICA IDENTITY FULL; then wlc stop and wlc master, which starts a new history",
+        )
+    count = len(relation.columns)
+    old_starts, old_lengths, old_kinds, ends = _tuples(data, at[has_old] + 1, count)
+    new_at = at.copy()
+    new_at[has_old] = ends
+    has_new = kinds != _DELETE
+    new_starts, new_lengths, new_kinds, _ = _tuples(data, new_at[has_new] + 1, count)
+    # What a new image leaves out because it is stored apart and did not change is taken from the old one.
+    kept = new_kinds == _UNCHANGED
+    if kept.any():
+        of_old = np.cumsum(has_old) - 1
+        row, column = np.nonzero(kept)
+        source = of_old[np.flatnonzero(has_new)[row]]
+        new_starts[row, column] = old_starts[source, column]
+        new_lengths[row, column] = old_lengths[source, column]
+        new_kinds[row, column] = old_kinds[source, column]
+    # An update's old image comes right before its new one.
+    order = np.concatenate([np.flatnonzero(has_old) * 2, np.flatnonzero(has_new) * 2 + 1])
+    sorting = np.argsort(order, kind="stable")
+    weights = np.concatenate([np.full(has_old.sum(), -1, np.int8), np.ones(has_new.sum(), np.int8)])[sorting]
+    rows = (order // 2)[sorting]
+    starts = np.concatenate([old_starts, new_starts])[sorting]
+    lengths = np.concatenate([old_lengths, new_lengths])[sorting]
+    shown = np.concatenate([old_kinds, new_kinds])[sorting]
+    buffer = pa.py_buffer(data)
+    columns = tuple(
+        _views(data, buffer, starts[:, index], lengths[:, index], shown[:, index] == _TEXT) for index in range(count)
+    )
+    return Rows(relation, transactions[rows], weights, columns)
+
+
+def _tuples(
+    data: NDArray[np.uint8], at: Positions, count: int
+) -> tuple[Positions, Positions, NDArray[np.uint8], Positions]:
+    """Find every value of tuples: where it starts, its bytes, what kind it is, and where each tuple ends."""
+    if at.size and (_int16(data, at) != count).any():
+        raise CorruptError("the server sent rows with another number of columns than it said")
+    at = at + 2
+    starts = np.zeros((at.size, count), np.int64)
+    lengths, kinds = np.zeros_like(starts), np.zeros(starts.shape, np.uint8)
+    for index in range(count):
+        kind = data[at]
+        is_text = kind == _TEXT
+        if not np.isin(kind, (_NULL, _UNCHANGED, _TEXT)).all():
+            raise CorruptError("the server sent values of a kind that is not known")
+        # A value without text has no length; what stands there is something else's, and not looked at.
+        length = np.where(is_text, _int32(data, np.minimum(at + 1, len(data) - 4)), 0)
+        starts[:, index], lengths[:, index], kinds[:, index] = at + 5, length, kind
+        at = at + np.where(is_text, 5 + length, 1)
+    return starts, lengths, kinds, at
+
+
+def _views(
+    data: NDArray[np.uint8], buffer: pa.Buffer, starts: Positions, lengths: Positions, is_there: NDArray[np.bool_]
+) -> pa.Array:
+    """Make an array of texts that are views into the block."""
+    views = np.zeros((len(starts), 4), np.int32)
+    views[:, 0] = lengths
+    # The first bytes stand in the view: all of a short text, four of a long one.
+    longest = int(lengths.max(initial=0))
+    inline = np.zeros((len(starts), _INLINE_BYTES), np.uint8)
+    for index in range(min(longest, _INLINE_BYTES)):
+        reach = np.flatnonzero(lengths > index)
+        inline[reach, index] = data[starts[reach] + index]
+    views[:, 1:] = inline.view(np.int32)
+    is_long = lengths > _INLINE_BYTES
+    views[is_long, 2] = 0
+    views[is_long, 3] = starts[is_long]
+    valid = pa.py_buffer(np.packbits(is_there, bitorder="little"))
+    return pa.Array.from_buffers(pa.string_view(), len(starts), [valid, pa.py_buffer(views), buffer])
+
+
+# Bytes ---------------------------------------------------------------------------------------------------------------
+
+
+def _bytes_of(block: pa.BinaryArray) -> tuple[NDArray[np.uint8], Positions]:
+    """All bytes of an array of messages, and where each message starts."""
+    _, offsets_buffer, data_buffer = block.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int32, len(block) + 1, block.offset * 4).astype(np.int64)
+    if not data_buffer:
+        return np.zeros(0, np.uint8), offsets[:0]
+    return np.frombuffer(data_buffer, np.uint8, int(offsets[-1])), offsets[:-1]
+
+
+def _gather(data: NDArray[np.uint8], at: Positions, width: int) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(data[at[:, None] + np.arange(width)])
+
+
+def _int16(data: NDArray[np.uint8], at: Positions) -> Any:
+    return _gather(data, at, 2).view(">i2").ravel().astype(np.int64)
+
+
+def _int32(data: NDArray[np.uint8], at: Positions) -> Any:
+    return _gather(data, at, 4).view(">i4").ravel().astype(np.int64)
+
+
+def _int64(data: NDArray[np.uint8], at: Positions) -> Any:
+    return _gather(data, at, 8).view(">i8").ravel().astype(np.int64)
+
+
+def _text(message: bytes, at: int) -> tuple[str, int]:
+    end = message.index(b"\0", at)
+    return message[at:end].decode(), end + 1
+
+
+def _relation(message: bytes) -> Relation:
+    (oid,) = struct.unpack_from(">I", message, 1)
+    schema, at = _text(message, 5)
+    name, at = _text(message, at)
+    (count,) = struct.unpack_from(">h", message, at + 1)
+    at += 3
+    columns = []
+    for _ in range(count):
+        column, at = _text(message, at + 1)
+        columns.append(column)
+        at += 8
+    # The server leaves out the name of its own schema.
+    return Relation(oid, schema or "pg_catalog", name, tuple(columns))

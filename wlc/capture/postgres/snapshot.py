@@ -1,0 +1,249 @@
+"""Snapshots of a PostgreSQL master: every table as of one place in the server's log, while others go on writing."""
+
+from __future__ import annotations
+
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pyarrow as pa
+
+from wlc import paths
+from wlc.capture.postgres import ddl, setup
+from wlc.capture.postgres.connection import Reader, connect, shown, talking
+from wlc.capture.postgres.source import MEMORY_VARIABLE, memory_limit
+from wlc.capture.postgres.types import always_fits, duckdb_type, read_text_sql
+from wlc.errors import UnavailableError
+from wlc.farm import describe_file
+from wlc.model import Ddl, Layout, Manifest, Name, SequencePosition, SnapshotTable, file_column, literal, quote
+from wlc.types import store_sql
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from datetime import datetime
+
+    from wlc.capture.postgres.ddl import Description
+    from wlc.farm import FarmDatabase
+    from wlc.model import DataFile, Position
+
+_FORMAT = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2"
+_READERS = 2
+# Columns of these types come as they are; all others as text.
+_AS_THEY_ARE = {"boolean", "smallint", "integer", "bigint", "real", "double precision", "text"}
+_OBJECTS = """
+    SELECT o.type, o.schema, o.identity, wlc.definition(found.classid, found.oid, 'CREATE ' || upper(o.type)),
+        wlc.is_identity(found.oid)
+    FROM (
+        SELECT 1 AS place, 'pg_type'::regclass AS classid, t.oid, t.typnamespace AS namespace FROM pg_type t
+            LEFT JOIN pg_class c ON c.oid = t.typrelid
+            WHERE t.typtype IN ('e', 'd', 'r') OR t.typtype = 'c' AND c.relkind = 'c'
+        UNION ALL SELECT 2, 'pg_class'::regclass, oid, relnamespace FROM pg_class
+            WHERE relkind = 'S' AND relpersistence = 'p'
+        UNION ALL SELECT 3, 'pg_proc'::regclass, oid, pronamespace FROM pg_proc
+        UNION ALL SELECT 4, 'pg_class'::regclass, c.oid, c.relnamespace FROM pg_class c JOIN pg_index i
+            ON i.indexrelid = c.oid WHERE wlc.is_captured(i.indrelid) AND NOT c.relispartition
+            AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = c.oid AND conrelid = i.indrelid)
+        UNION ALL SELECT 5, 'pg_class'::regclass, oid, relnamespace FROM pg_class WHERE relkind IN ('v', 'm')
+    ) found JOIN pg_namespace n ON n.oid = namespace, pg_identify_object(found.classid, found.oid, 0) o
+    WHERE NOT wlc.is_system(n.nspname) AND (place BETWEEN %s AND %s) AND NOT EXISTS (
+        SELECT FROM pg_depend d WHERE d.classid = found.classid AND d.objid = found.oid AND d.deptype = 'e')
+    ORDER BY place, found.oid
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A place in the server's log, and the name under which other connections see what was committed before it."""
+
+    lsn: str
+    name: str
+
+
+@contextmanager
+def exported(url: str, slot: str, *, is_temporary: bool) -> Iterator[Moment]:
+    """Make a slot and hold the moment from which on it has what is committed.
+
+    Waits for the transactions that are open at the time.
+
+    Args:
+        url: The master.
+        slot: Name of the slot.
+        is_temporary: The slot goes with the moment.
+    """
+    with connect(url, replication=True) as connection, talking(url):
+        kind = "TEMPORARY " if is_temporary else ""
+        command = f"CREATE_REPLICATION_SLOT {quote(slot)} {kind}LOGICAL pgoutput EXPORT_SNAPSHOT"
+        # The replication protocol has simple queries only.
+        result = connection.pgconn.exec_(command.encode())
+        if result.status != 2:  # PGRES_TUPLES_OK
+            message = result.error_message.decode().strip()
+            raise UnavailableError(f"{shown(url)}: {message}", hint="try again", path=shown(url))
+        values = [result.get_value(0, column) or b"" for column in range(4)]
+        yield Moment(values[1].decode(), values[2].decode())
+
+
+def take(
+    url: str, moment: Moment, database: FarmDatabase, position: Position, clock: datetime, vector: Mapping[str, int]
+) -> tuple[Manifest, dict[int, tuple[Description, int]], dict[int, tuple[Name, int | None]]]:
+    """Copy every captured table and the schema as of a moment, and publish them as a snapshot.
+
+    Args:
+        url: The master.
+        moment: What `exported` gave.
+        database: Where to publish.
+        position: The tick that the moment has.
+        clock: Commit time of that tick, or now if there is none.
+        vector: Per history the last tick contained.
+
+    Returns:
+        The published manifest; every captured table and its rows, by oid; every sequence, by oid.
+    """
+    with connect(url) as connection, talking(url), tempfile.TemporaryDirectory(prefix="wlc-snapshot-") as folder:
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        connection.execute(f"SET TRANSACTION SNAPSHOT {literal(moment.name)}")
+        tables = setup.descriptions(connection)
+        first, last = _objects(connection, 1, 3), _objects(connection, 4, 5)
+        schemas = sorted(
+            {table["schema"] for table in tables.values()}
+            | {
+                row[0]
+                for row in connection.execute("SELECT nspname FROM pg_namespace WHERE NOT wlc.is_system(nspname)")
+            }
+        )
+        ordered = sorted(tables.values(), key=lambda table: table["oid"])
+        rows = [table for table in ordered if not ddl.is_root(table)]
+        with ThreadPoolExecutor(_READERS) as pool:
+            copied = list(
+                pool.map(
+                    lambda pair: _copy(url, moment, pair[1], Path(folder), pair[0]),
+                    enumerate(rows),
+                )
+            )
+        sequences = setup.sequences(connection)
+        roots = [table for table in ordered if ddl.is_root(table)]
+        before = (
+            *map(ddl.schema, schemas),
+            *first,
+            *(statement for table in ordered for statement in ddl.create(table, is_snapshot=True)),
+        )
+        after = (
+            *(statement for table in ordered for statement in ddl.connect(table)),
+            *(ddl.partition_view(root, ordered) for root in _lowest_first(roots)),
+            *last,
+        )
+        positions = (SequencePosition(name, value) for name, value in sequences.values() if value is not None)
+        files = {file.path: Path(folder) / file.path.replace("/", "_") for _, found in copied for file in found}
+        manifest = database.publish_snapshot(
+            Manifest(
+                database=database.name,
+                position=position,
+                clock=clock,
+                catalog=database.name,
+                schema=before,
+                schema_after=after,
+                tables=tuple(
+                    SnapshotTable(ddl.name_of(table), layout, found)
+                    for table, (layout, found) in zip(rows, copied, strict=True)
+                ),
+                sequences=tuple(positions),
+                vector=vector,
+            ),
+            files,
+        )
+        counts = {
+            table["oid"]: (table, sum(file.rows for file in found))
+            for table, (_, found) in zip(rows, copied, strict=True)
+        }
+        return manifest, {**counts, **{root["oid"]: (root, 0) for root in roots}}, sequences
+
+
+def _objects(connection: Any, first: int, last: int) -> list[Ddl]:
+    """Make statements for what is no table: types, sequences and functions; indexes and views."""
+    found = []
+    for kind, schema, identity, definition, is_identity in connection.execute(_OBJECTS, [first, last]).fetchall():
+        tag = f"CREATE {kind.upper()}"
+        message = {"object": kind, "tag": tag, "schema": schema, "identity": identity, "query": None}
+        statement = ddl.of_object({**message, "definition": definition, "is_identity": is_identity})
+        if definition is not None and statement is not None:
+            found.append(statement)
+    return found
+
+
+def _lowest_first(roots: list[Description]) -> list[Description]:
+    by_oid = {root["oid"]: root for root in roots}
+
+    def depth(root: Description) -> int:
+        parents = [parent for parent in root["parents"] if parent[0] in by_oid]
+        return 1 + depth(by_oid[parents[0][0]]) if parents else 0
+
+    return sorted(roots, key=depth, reverse=True)
+
+
+def _copy(
+    url: str, moment: Moment, table: Description, folder: Path, number: int
+) -> tuple[Layout, tuple[DataFile, ...]]:
+    """Copy one table into a data file; returns the layout that the file has, and no file for an empty table."""
+    layout = ddl.layout_of(table)
+    path = paths.snapshot_data_path(number)
+    target = folder / path.replace("/", "_")
+    bases = {column["name"]: column["base"] for column in table["columns"]}
+    columns = list(layout.stored)
+    while True:
+        misfit = _write(url, moment, ddl.name_of(table), [(c, bases[c.name]) for c in columns], target)
+        if isinstance(misfit, int):
+            break
+        # A value of this column does not fit its type: the file holds the column as text.
+        columns = [replace(c, type="VARCHAR") if c.name == misfit else c for c in columns]
+    layout = Layout(tuple(columns), layout.primary_key)
+    return layout, (describe_file(target, path, misfit),) if misfit else ()
+
+
+def _write(url: str, moment: Moment, name: Name, columns: list[tuple[Any, str]], target: Path) -> int | str:
+    """Write the rows of a table; returns how many, or the name of a column with a value that does not fit."""
+    with Reader(url) as reader, duckdb.connect(config={"python_enable_replacements": "false"}) as connection:
+        reader.run("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        reader.run(f"SET TRANSACTION SNAPSHOT {literal(moment.name)}")
+        connection.execute(f"SET memory_limit = {literal(memory_limit())}; SET TimeZone = 'UTC'; SET threads = 1")
+        connection.execute(f"SET temp_directory = {literal(str(target.parent))}")
+        connection.execute("SET arrow_large_buffer_size = true")
+        asked, stored = [], []
+        for index, (column, base) in enumerate(columns):
+            raw = base in _AS_THEY_ARE and column.type == duckdb_type(base)
+            asked.append(f"{quote(column.name)}{'' if raw else '::text'} AS c{index}")
+            value = f"c{index}" if raw else _checked(column, f"c{index}", index)
+            stored.append(f"{store_sql(column, value)} AS {quote(file_column(column.name))}")
+        blocks = reader.blocks(f"SELECT {', '.join(asked) or 'NULL AS c0'} FROM ONLY {name.sql}")
+        first = next(blocks, None)
+        if first is None:
+            return 0
+        stream = pa.RecordBatchReader.from_batches(first.schema, _chained(first, blocks))
+        connection.register("rows_of_table", stream)
+        try:
+            sql = f"COPY (SELECT {', '.join(stored)} FROM rows_of_table) TO {literal(str(target))} ({_FORMAT})"
+            ((rows,),) = connection.execute(sql).fetchall()
+        except duckdb.InvalidInputException as error:
+            for index, (column, _) in enumerate(columns):
+                if f"misfit {index}." in str(error):
+                    return str(column.name)
+            raise
+        except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
+            hint = f"free disk space, or give more memory: {MEMORY_VARIABLE}"
+            raise UnavailableError(f"table {name} could not be copied: {error}", hint=hint) from error
+        return int(rows)
+
+
+def _checked(column: Any, text: str, index: int) -> str:
+    """Read a text form, and fail where it does not fit."""
+    value = read_text_sql(column.type, text)
+    if always_fits(column.type):
+        return value
+    return f"CASE WHEN {text} IS NOT NULL AND {value} IS NULL THEN error('misfit {index}.') ELSE {value} END"
+
+
+def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from rest

@@ -1,0 +1,423 @@
+"""A PostgreSQL server as a source of batches: what its slot holds, written to data files with ticks.
+
+Rows lie as text in tables of a DuckDB database in memory, which moves to disk what does not fit, one table for each
+table and each layout that it had. They become typed when they are written to Parquet.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from wlc import paths
+from wlc.capture.postgres import ddl
+from wlc.capture.postgres.pgoutput import Begin, Decoder, Message, Rows, Truncate
+from wlc.capture.postgres.types import always_fits, read_text_sql
+from wlc.errors import UnsupportedError
+from wlc.farm import describe_file
+from wlc.model import (
+    Change,
+    Clear,
+    Ddl,
+    Layout,
+    Name,
+    Record,
+    SequencePosition,
+    TableFile,
+    Transaction,
+    file_column,
+    literal,
+    quote,
+)
+from wlc.types import store_sql
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from wlc.capture.postgres.ddl import Description
+
+# Environment variable with the most memory a publisher may use for rows, such as "2GB".
+MEMORY_VARIABLE = "WLC_MEMORY_LIMIT"
+_MEMORY = "1GB"
+_FORMAT = "FORMAT parquet, COMPRESSION zstd"
+_STRANGER = "stop replicating and begin again, which starts a new history: wlc stop, then wlc master"
+
+
+def memory_limit() -> str:
+    """How much memory rows may take; the environment may say."""
+    return os.environ.get(MEMORY_VARIABLE, _MEMORY)
+
+
+@dataclass(slots=True)
+class Table:
+    """A captured table as the log has come to know it.
+
+    Attributes:
+        description: As the event triggers give it.
+        rows: How many it has.
+    """
+
+    description: Description
+    rows: int = 0
+
+
+@dataclass(slots=True)
+class Segment:
+    """Rows of one table in one layout."""
+
+    number: int
+    name: Name
+    layout: Layout
+    rows: int = 0
+
+    @property
+    def table(self) -> str:
+        """Where they lie meanwhile."""
+        return f"segment_{self.number}"
+
+
+@dataclass(slots=True)
+class _Changed:
+    """That a transaction changed rows of a segment."""
+
+    segment: Segment
+    added: int = 0
+    removed: int = 0
+
+
+@dataclass(slots=True)
+class _Altered:
+    """That a transaction changed, made (no old one) or dropped (no new one) a table."""
+
+    oid: int
+    old: Description | None
+    new: Description | None
+    is_resent: bool = False
+
+
+_Entry = _Changed | _Altered | Clear | Ddl
+
+
+@dataclass(slots=True)
+class Round:
+    """What one look into the slot gave.
+
+    Attributes:
+        tables: Every captured table after it, by oid.
+        touched: Those whose description or number of rows is another than before.
+    """
+
+    tables: dict[int, Table]
+    touched: set[int] = field(default_factory=set)
+    begun: list[Begin] = field(default_factory=list)
+    lsn: int = 0
+    users: dict[int, str] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+    _entries: dict[int, list[_Entry]] = field(default_factory=lambda: defaultdict(list))
+    _segments: list[Segment] = field(default_factory=list)
+    _views: dict[int, dict[int, Ddl]] = field(default_factory=lambda: defaultdict(dict))
+
+    def numbers(self) -> list[int]:
+        """Transactions that did something, in commit order."""
+        return [begin.number for begin in self.begun if any(map(_counts, self._entries.get(begin.number, ())))]
+
+
+class Gathering:
+    """Gathers what a slot holds until it can be written as a batch.
+
+    Args:
+        folder: For what does not fit into memory, and for data files.
+        tables: Every captured table as the last batch left it, by oid; they are changed.
+    """
+
+    def __init__(self, folder: Path, tables: dict[int, Table]) -> None:
+        self.round = Round(tables)
+        self._folder = folder
+        self._decoder = Decoder()
+        self._current: dict[int, Segment] = {}
+        self._resending: dict[int, int] = {}
+        self._connection = duckdb.connect(config={"python_enable_replacements": "false"})
+        self._connection.execute(f"SET temp_directory = {literal(str(folder))}")
+        self._connection.execute(f"SET memory_limit = {literal(memory_limit())}")
+        self._connection.execute("SET TimeZone = 'UTC'")
+
+    def close(self) -> None:
+        """Give up what was gathered."""
+        self._connection.close()
+
+    def read(self, blocks: Iterable[pa.RecordBatch]) -> None:
+        """Take in messages of the slot.
+
+        Raises:
+            UnsupportedError: Rows do not fit what the event triggers said of their table.
+        """
+        for block in blocks:
+            for item in self._decoder.read(block.column(0)):
+                match item:
+                    case Rows():
+                        self._take_rows(item)
+                    case Truncate():
+                        for oid in item.oids:
+                            self._clear(self._number, oid)
+                    case Message(prefix="wlc"):
+                        self._take_message(json.loads(item.content))
+        self.round.begun, self.round.lsn = self._decoder.begun, self._decoder.lsn
+
+    @property
+    def _number(self) -> int:
+        """The transaction of what was read last."""
+        return self._decoder.current
+
+    # Rows ------------------------------------------------------------------------------------------------------------
+
+    def _take_rows(self, rows: Rows) -> None:
+        oid = rows.relation.oid
+        table = self.round.tables.get(oid)
+        if table is None:
+            raise UnsupportedError(
+                f"table {rows.relation.schema}.{rows.relation.name} is published and was not announced", hint=_STRANGER
+            )
+        segment = self._segment(oid, table)
+        expected = tuple(column.name for column in segment.layout.stored)
+        if rows.relation.columns != expected:
+            found = ", ".join(rows.relation.columns)
+            raise UnsupportedError(f"table {segment.name} has columns {found} that were not announced", hint=_STRANGER)
+        if oid in self._resending:
+            # These rows are there already; only that they are written once more is new.
+            rows = _only_new(rows)
+        self._store(segment, rows)
+        for number, added, removed in _counted(rows):
+            change = self._change(number, segment)
+            change.added += added
+            change.removed += removed
+            table.rows += added - removed
+        self.round.touched.add(oid)
+
+    def _segment(self, oid: int, table: Table) -> Segment:
+        if oid not in self._current:
+            number = len(self.round._segments)
+            segment = Segment(number, ddl.name_of(table.description), ddl.layout_of(table.description))
+            columns = "".join(f", c{index} VARCHAR" for index in range(len(segment.layout.stored)))
+            self._connection.execute(f"CREATE TABLE {segment.table} (number BIGINT, weight TINYINT{columns})")
+            self.round._segments.append(segment)
+            self._current[oid] = segment
+        return self._current[oid]
+
+    def _store(self, segment: Segment, rows: Rows) -> None:
+        names = ["number", "weight", *(f"c{index}" for index in range(len(rows.columns)))]
+        block = pa.table([pa.array(rows.transactions), pa.array(rows.weights), *rows.columns], names=names)
+        self._connection.register("block", block)
+        self._connection.execute(f"INSERT INTO {segment.table} SELECT * FROM block")
+        self._connection.unregister("block")
+        segment.rows += len(rows.weights)
+
+    def _change(self, number: int, segment: Segment) -> _Changed:
+        entries = self.round._entries[number]
+        for entry in reversed(entries):
+            if isinstance(entry, _Changed) and entry.segment is segment:
+                return entry
+        entries.append(_Changed(segment))
+        return entries[-1]  # type: ignore[return-value]
+
+    def _clear(self, number: int, oid: int) -> None:
+        """Note that all rows of a table are gone; what the transaction did to them before means nothing."""
+        table = self.round.tables.get(oid)
+        if table is None or ddl.is_root(table.description):
+            return
+        entries, segment = self.round._entries[number], self._current.get(oid)
+        before = table.rows
+        for entry in [e for e in entries if isinstance(e, _Changed) and e.segment is segment]:
+            before -= entry.added - entry.removed
+            self._connection.execute(f"DELETE FROM {entry.segment.table} WHERE number = {number}")
+            entry.segment.rows -= entry.added + entry.removed
+            entries.remove(entry)
+        if before:
+            entries.append(Clear(ddl.name_of(table.description), before))
+        table.rows = 0
+        self.round.touched.add(oid)
+
+    # Schema changes --------------------------------------------------------------------------------------------------
+
+    def _take_message(self, message: dict[str, Any]) -> None:
+        number = self._number
+        if "user" in message:
+            self.round.users[number] = message["user"]
+        if "resend" in message:
+            self._resend(number, message["resend"])
+        elif "resent" in message:
+            del self._resending[message["resent"]]
+        elif "table" in message:
+            self._alter(number, message["table"], message["old"], message["new"])
+        else:
+            self._take_object(number, message)
+
+    def _take_object(self, number: int, message: dict[str, Any]) -> None:
+        found = ddl.of_dropped(message) if "dropped" in message else ddl.of_object(message)
+        if found is not None:
+            self.round._entries[number].append(found)
+        elif message["object"] in ddl.KINDS:
+            self.round.left_out.append(f"{message['tag']} {message['identity']}")
+
+    def _alter(self, number: int, oid: int, old: Description | None, new: Description | None) -> None:
+        if new is None:
+            self.round.tables.pop(oid, None)
+        elif old is None:
+            self.round.tables[oid] = Table(new)
+        else:
+            self.round.tables[oid].description = new
+        self._current.pop(oid, None)
+        self.round.touched.add(oid)
+        altered = _Altered(oid, old, new)
+        self.round._entries[number].append(altered)
+        # As the tables are after this message; a later one of the transaction says it anew.
+        tables = {other: table.description for other, table in self.round.tables.items()}
+        for root in _roots_of(altered):
+            views = self.round._views[number]
+            views.pop(root, None)
+            if root in tables and ddl.is_root(tables[root]):
+                views[root] = ddl.partition_view(tables[root], tables.values())
+
+    def _resend(self, number: int, oid: int) -> None:
+        """Note that all rows of a table follow: to replicas it is empty until then."""
+        table, entries = self.round.tables[oid], self.round._entries[number]
+        altered = [e for e in entries if isinstance(e, _Altered) and e.oid == oid]
+        place = len(entries)
+        if altered:
+            altered[-1].is_resent = True
+            place = entries.index(altered[-1])
+        if table.rows:
+            old = altered[-1].old if altered and altered[-1].old else table.description
+            entries.insert(place, Clear(ddl.name_of(old), table.rows))
+        table.rows = 0
+        self._current.pop(oid, None)
+        self._resending[oid] = number
+
+    # Writing ---------------------------------------------------------------------------------------------------------
+
+    def write(
+        self, database: str, number: int, last_tick: int, sequences: Iterable[SequencePosition]
+    ) -> tuple[tuple[Transaction, ...], tuple[TableFile, ...], dict[str, Path]]:
+        """Write what was gathered as the content of a batch.
+
+        Args:
+            database: Name of the database in the farm.
+            number: Of the batch.
+            last_tick: Tick before the first transaction.
+            sequences: Positions to tell with the last transaction.
+
+        Returns:
+            The transactions, their data files, and for the path of each the local file.
+        """
+        files: list[TableFile] = []
+        local: dict[str, Path] = {}
+        where: dict[int, str] = {}
+        for segment in self.round._segments:
+            if not segment.rows:
+                continue
+            path = paths.data_path(database, number, len(files))
+            target = self._folder / f"{segment.number}.parquet"
+            layout = self._write_file(segment, last_tick, target)
+            files.append(TableFile(describe_file(target, path, segment.rows), segment.name, layout))
+            local[path], where[segment.number] = target, path
+        transactions = [self._transaction(index, last_tick, where) for index in self.round.numbers()]
+        if transactions:
+            last = transactions[-1]
+            transactions[-1] = replace(last, records=(*last.records, *sequences))
+        return tuple(transactions), tuple(files), local
+
+    def _write_file(self, segment: Segment, last_tick: int, target: Path) -> Layout:
+        columns = list(segment.layout.stored)
+        for index, misfits in enumerate(self._misfits(segment)):
+            if misfits:
+                columns[index] = replace(columns[index], type="VARCHAR")
+        stored = "".join(
+            f", {store_sql(column, read_text_sql(column.type, f'c{index}'))} AS {quote(file_column(column.name))}"
+            for index, column in enumerate(columns)
+        )
+        selected = f"SELECT number + {last_tick + 1} AS _tick, weight AS _weight{stored} FROM {segment.table}"
+        self._connection.execute(f"COPY ({selected}) TO {literal(str(target))} ({_FORMAT})")
+        self._connection.execute(f"DROP TABLE {segment.table}")
+        return Layout(tuple(columns), segment.layout.primary_key)
+
+    def _misfits(self, segment: Segment) -> list[bool]:
+        """Say of every column whether some value does not fit its type, so that it has to be text."""
+        checks = [
+            "false"
+            if always_fits(column.type)
+            else f"coalesce(bool_or(c{index} IS NOT NULL AND {read_text_sql(column.type, f'c{index}')} IS NULL), false)"
+            for index, column in enumerate(segment.layout.stored)
+        ]
+        if all(check == "false" for check in checks):
+            return [False] * len(checks)
+        return list(self._connection.execute(f"SELECT {', '.join(checks)} FROM {segment.table}").fetchall()[0])
+
+    def _transaction(self, index: int, last_tick: int, where: Mapping[int, str]) -> Transaction:
+        begin = self.round.begun[index]
+        # Views come last, when all that they are of is there; those of the lowest partitions come first.
+        views = reversed(self.round._views[index].values())
+        records = (*self._records(self.round._entries[index], where), *views)
+        user = self.round.users.get(index, "")
+        return Transaction(last_tick + 1 + index, user, begin.committed, begin.committed, records, xid=begin.xid)
+
+    def _records(self, entries: list[_Entry], where: Mapping[int, str]) -> Iterator[Record]:
+        for entry in entries:
+            match entry:
+                case _Changed(segment, added, removed):
+                    if added or removed:
+                        yield Change(segment.name, where[segment.number], added, removed)
+                case _Altered():
+                    yield from _statements(entry)
+                case Clear() | Ddl():
+                    yield entry
+
+
+def _statements(entry: _Altered) -> Iterator[Ddl]:
+    if entry.old is None and entry.new is not None:
+        yield from ddl.create(entry.new)
+    elif entry.old is not None and entry.new is None:
+        yield ddl.drop(entry.old)
+    elif entry.old is not None and entry.new is not None:
+        yield from ddl.alter(entry.old, entry.new, is_resent=entry.is_resent)
+
+
+def _roots_of(entry: _Altered) -> set[int]:
+    """The partitioned tables that an alteration concerns: itself, and those it is or was part of."""
+    found = {entry.oid}
+    for description in (entry.old, entry.new):
+        if description is not None:
+            found |= {parent[0] for parent in description["parents"]}
+    return found
+
+
+def _counts(entry: _Entry) -> bool:
+    return not isinstance(entry, _Changed) or bool(entry.added or entry.removed)
+
+
+def _counted(rows: Rows) -> Iterator[tuple[int, int, int]]:
+    """Yield for every transaction how many images it added and removed."""
+    numbers, starts = np.unique(rows.transactions, return_index=True)
+    if not len(numbers):
+        return
+    added = np.add.reduceat((rows.weights > 0).astype(np.int64), starts)
+    removed = np.add.reduceat((rows.weights < 0).astype(np.int64), starts)
+    yield from zip(numbers.tolist(), added.tolist(), removed.tolist(), strict=True)
+
+
+def _only_new(rows: Rows) -> Rows:
+    kept = rows.weights > 0
+    mask = pa.array(kept)
+    columns = tuple(column.filter(mask) for column in rows.columns)
+    return replace(
+        rows,
+        transactions=rows.transactions[kept],
+        weights=rows.weights[kept],
+        columns=columns,
+    )
