@@ -187,7 +187,8 @@ class DuckDBSource:
 def tables_to_change(source: str | os.PathLike[str], tables: Sequence[str] = ()) -> list[Name]:
     """List the tables of a PostgreSQL database that `master` would give REPLICA IDENTITY FULL; arguments as there."""
     with _postgres().opened(os.fspath(source)) as found:
-        return found.tables_to_change(tables)
+        names: list[Name] = found.tables_to_change(tables)
+        return names
 
 
 def connect(

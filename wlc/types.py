@@ -51,12 +51,12 @@ _PARAMETERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Type:
-    """A parsed type: `text` is canonical, `fields` are members, elements (LIST, ARRAY), or key and value (MAP)."""
+class Type:
+    """A type taken apart: `text` is canonical, `fields` are members, elements (LIST, ARRAY), or key and value (MAP)."""
 
     kind: str
     text: str
-    fields: tuple[tuple[str, _Type], ...] = ()
+    fields: tuple[tuple[str, Type], ...] = ()
 
 
 def storage_type(type_text: str) -> str:
@@ -68,7 +68,7 @@ def storage_type(type_text: str) -> str:
     Raises:
         UnsupportedError: DuckDB has no such type, or it is one that cannot be written exactly.
     """
-    return _storage(_parse(type_text))
+    return _storage(parse(type_text))
 
 
 def store_sql(column: Column, value: str | None = None) -> str:
@@ -106,9 +106,9 @@ def load_sql(column: Column, value: str | None = None) -> str:
     return f"CAST({built} AS {parsed.text})"
 
 
-def _parse_column(column: Column) -> _Type:
+def _parse_column(column: Column) -> Type:
     try:
-        return _parse(column.type)
+        return parse(column.type)
     except UnsupportedError as error:
         message = f"Column {quote(column.name)} has type {column.type}, which cannot be replicated exactly"
         raise UnsupportedError(message, hint="change the column's type, or store its values as text") from error
@@ -117,7 +117,7 @@ def _parse_column(column: Column) -> _Type:
 # Storage -------------------------------------------------------------------------------------------------------------
 
 
-def _storage(parsed: _Type) -> str:
+def _storage(parsed: Type) -> str:
     members = [(name, _storage(member)) for name, member in parsed.fields]
     match parsed.kind:
         case "LIST" | "ARRAY":
@@ -141,7 +141,7 @@ def _struct(members: list[tuple[str, str]]) -> str:
     return "STRUCT(" + ", ".join(f"{quote(name)} {text}" for name, text in members) + ")"
 
 
-def _tag(union: _Type) -> str:
+def _tag(union: Type) -> str:
     """Name the field that says which member a UNION value has; no member may have the same name."""
     taken, tag = {name.casefold() for name, _ in union.fields}, "tag"
     while tag in taken:
@@ -152,11 +152,11 @@ def _tag(union: _Type) -> str:
 # Expressions that take a value apart and build it again -------------------------------------------------------------
 
 
-def _needs_rebuild(parsed: _Type) -> bool:
+def _needs_rebuild(parsed: Type) -> bool:
     return parsed.kind in _REBUILT or any(_needs_rebuild(member) for _, member in parsed.fields)
 
 
-def _rebuild(parsed: _Type, value: str, leaf: Callable[[_Type, str, int], str], depth: int) -> str:
+def _rebuild(parsed: Type, value: str, leaf: Callable[[Type, str, int], str], depth: int) -> str:
     if not _needs_rebuild(parsed):
         return leaf(parsed, value, depth)
     if parsed.kind in _REBUILT:
@@ -178,7 +178,7 @@ def _rebuild(parsed: _Type, value: str, leaf: Callable[[_Type, str, int], str], 
     return f"CASE WHEN {value} IS NOT NULL THEN {_pack(parts)} END"
 
 
-def _store_leaf(parsed: _Type, value: str, depth: int) -> str:
+def _store_leaf(parsed: Type, value: str, depth: int) -> str:
     match parsed.kind:
         case "UNION":
             members = [
@@ -194,7 +194,7 @@ def _store_leaf(parsed: _Type, value: str, depth: int) -> str:
             return value if _storage(parsed) == parsed.text else f"CAST({value} AS {_storage(parsed)})"
 
 
-def _load_leaf(parsed: _Type, value: str, depth: int) -> str:
+def _load_leaf(parsed: Type, value: str, depth: int) -> str:
     match parsed.kind:
         case "UNION":
             # The cast goes by the number in the first field, and asks that the members have their own types already.
@@ -224,7 +224,12 @@ def _extract(value: str, field: str | int) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _parse(type_text: str) -> _Type:
+def parse(type_text: str) -> Type:
+    """Take the text of a type apart.
+
+    Raises:
+        UnsupportedError: It cannot be understood, or is not known.
+    """
     tokens, position = [], 0
     text = type_text.strip()
     while position < len(text):
@@ -242,7 +247,7 @@ def _parse(type_text: str) -> _Type:
     return parsed
 
 
-def _parse_type(tokens: list[str]) -> tuple[_Type, list[str]]:
+def _parse_type(tokens: list[str]) -> tuple[Type, list[str]]:
     count = 0
     while count < len(tokens) and tokens[count] not in {"(", ")", ",", "[", "]"}:
         count += 1
@@ -255,18 +260,18 @@ def _parse_type(tokens: list[str]) -> tuple[_Type, list[str]]:
         # Type text comes from the farm, too, and goes into SQL: nothing but parameters may pass.
         if arguments and not re.fullmatch(_PARAMETERS.get(kind, "(?!)"), arguments):
             raise ValueError(arguments)
-        parsed, rest = _Type(kind, kind + arguments), rest[close:]
+        parsed, rest = Type(kind, kind + arguments), rest[close:]
     else:
         raise UnsupportedError(f"Type {kind or tokens} is not known")
     return _parse_dimensions(parsed, rest)
 
 
-def _parse_members(kind: str, tokens: list[str]) -> tuple[_Type, list[str]]:
+def _parse_members(kind: str, tokens: list[str]) -> tuple[Type, list[str]]:
     if tokens[:1] != ["("]:
         if kind != "STRUCT":
             raise ValueError(kind)
-        return _Type("EMPTY STRUCT", "STRUCT"), tokens
-    fields: list[tuple[str, _Type]] = []
+        return Type("EMPTY STRUCT", "STRUCT"), tokens
+    fields: list[tuple[str, Type]] = []
     rest = tokens
     while rest[0] != ")":
         rest = _after(rest, "," if fields else "(")
@@ -283,18 +288,18 @@ def _parse_members(kind: str, tokens: list[str]) -> tuple[_Type, list[str]]:
         raise ValueError(kind)
     named = kind in {"STRUCT", "UNION"}
     inside = ", ".join((quote(name) + " " if named else "") + member.text for name, member in fields)
-    return _Type(kind, f"{kind}({inside})", tuple(fields)), rest[1:]
+    return Type(kind, f"{kind}({inside})", tuple(fields)), rest[1:]
 
 
-def _parse_dimensions(parsed: _Type, tokens: list[str]) -> tuple[_Type, list[str]]:
+def _parse_dimensions(parsed: Type, tokens: list[str]) -> tuple[Type, list[str]]:
     rest = tokens
     while rest[:1] == ["["]:
         if rest[1] == "]":
-            parsed, rest = _Type("LIST", parsed.text + "[]", (("element", parsed),)), rest[2:]
+            parsed, rest = Type("LIST", parsed.text + "[]", (("element", parsed),)), rest[2:]
         else:
             if not rest[1].isdecimal():
                 raise ValueError(rest[1])
-            parsed, rest = _Type("ARRAY", f"{parsed.text}[{rest[1]}]", (("element", parsed),)), _after(rest[2:], "]")
+            parsed, rest = Type("ARRAY", f"{parsed.text}[{rest[1]}]", (("element", parsed),)), _after(rest[2:], "]")
     return parsed, rest
 
 

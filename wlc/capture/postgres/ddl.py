@@ -115,6 +115,15 @@ def partition_view(root: Description, tables: Iterable[Description]) -> Ddl:
     return Ddl("CREATE VIEW", name_of(root), f"CREATE OR REPLACE VIEW {name_of(root).sql} AS {body}", original="")
 
 
+def depth(table: Description, tables: Mapping[int, Description]) -> int:
+    """Count the partitioned tables around a table."""
+    count = 0
+    while table["parents"] and table["parents"][0][0] in tables:
+        table = tables[table["parents"][0][0]]
+        count += 1
+    return count
+
+
 def schema(name: str) -> Ddl:
     """Make a schema."""
     statement = f"CREATE SCHEMA IF NOT EXISTS {quote(name)}"

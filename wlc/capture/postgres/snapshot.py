@@ -125,6 +125,7 @@ def take(
             )
         sequences = setup.sequences(connection)
         roots = [table for table in ordered if ddl.is_root(table)]
+        lowest_first = sorted(roots, key=lambda root: -ddl.depth(root, tables))
         before = (
             *map(ddl.schema, schemas),
             *first,
@@ -132,7 +133,7 @@ def take(
         )
         after = (
             *(statement for table in ordered for statement in ddl.connect(table)),
-            *(ddl.partition_view(root, ordered) for root in _lowest_first(roots)),
+            *(ddl.partition_view(root, ordered) for root in lowest_first),
             *last,
         )
         positions = (SequencePosition(name, value) for name, value in sequences.values() if value is not None)
@@ -171,16 +172,6 @@ def _objects(connection: Any, first: int, last: int) -> list[Ddl]:
         if definition is not None and statement is not None:
             found.append(statement)
     return found
-
-
-def _lowest_first(roots: list[Description]) -> list[Description]:
-    by_oid = {root["oid"]: root for root in roots}
-
-    def depth(root: Description) -> int:
-        parents = [parent for parent in root["parents"] if parent[0] in by_oid]
-        return 1 + depth(by_oid[parents[0][0]]) if parents else 0
-
-    return sorted(roots, key=depth, reverse=True)
 
 
 def _copy(

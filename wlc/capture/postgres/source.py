@@ -42,7 +42,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from wlc.capture.postgres.ddl import Description
+    from wlc.capture.postgres.pgoutput import Positions
 
 # Environment variable with the most memory a publisher may use for rows, such as "2GB".
 MEMORY_VARIABLE = "WLC_MEMORY_LIMIT"
@@ -123,7 +126,7 @@ class Round:
     left_out: list[str] = field(default_factory=list)
     _entries: dict[int, list[_Entry]] = field(default_factory=lambda: defaultdict(list))
     _segments: list[Segment] = field(default_factory=list)
-    _views: dict[int, dict[int, Ddl]] = field(default_factory=lambda: defaultdict(dict))
+    _views: dict[int, dict[int, tuple[int, Ddl]]] = field(default_factory=lambda: defaultdict(dict))
 
     def numbers(self) -> list[int]:
         """Transactions that did something, in commit order."""
@@ -190,15 +193,16 @@ class Gathering:
         if rows.relation.columns != expected:
             found = ", ".join(rows.relation.columns)
             raise UnsupportedError(f"table {segment.name} has columns {found} that were not announced", hint=_STRANGER)
-        if oid in self._resending:
-            # These rows are there already; only that they are written once more is new.
-            rows = _only_new(rows)
-        self._store(segment, rows)
-        for number, added, removed in _counted(rows):
+        # Rows that are written once more are there already: only that they are there now is new.
+        smallest = 1 if oid in self._resending else -1
+        self._store(segment, rows, smallest)
+        kept = rows.weights >= smallest
+        for number, added, removed in _counted(rows.transactions[kept], rows.weights[kept]):
             change = self._change(number, segment)
             change.added += added
             change.removed += removed
             table.rows += added - removed
+            segment.rows += added + removed
         self.round.touched.add(oid)
 
     def _segment(self, oid: int, table: Table) -> Segment:
@@ -211,13 +215,12 @@ class Gathering:
             self._current[oid] = segment
         return self._current[oid]
 
-    def _store(self, segment: Segment, rows: Rows) -> None:
+    def _store(self, segment: Segment, rows: Rows, smallest: int) -> None:
         names = ["number", "weight", *(f"c{index}" for index in range(len(rows.columns)))]
         block = pa.table([pa.array(rows.transactions), pa.array(rows.weights), *rows.columns], names=names)
         self._connection.register("block", block)
-        self._connection.execute(f"INSERT INTO {segment.table} SELECT * FROM block")
+        self._connection.execute(f"INSERT INTO {segment.table} SELECT * FROM block WHERE weight >= {smallest}")
         self._connection.unregister("block")
-        segment.rows += len(rows.weights)
 
     def _change(self, number: int, segment: Segment) -> _Changed:
         entries = self.round._entries[number]
@@ -283,7 +286,7 @@ class Gathering:
             views = self.round._views[number]
             views.pop(root, None)
             if root in tables and ddl.is_root(tables[root]):
-                views[root] = ddl.partition_view(tables[root], tables.values())
+                views[root] = (ddl.depth(tables[root], tables), ddl.partition_view(tables[root], tables.values()))
 
     def _resend(self, number: int, oid: int) -> None:
         """Note that all rows of a table follow: to replicas it is empty until then."""
@@ -362,7 +365,7 @@ class Gathering:
     def _transaction(self, index: int, last_tick: int, where: Mapping[int, str]) -> Transaction:
         begin = self.round.begun[index]
         # Views come last, when all that they are of is there; those of the lowest partitions come first.
-        views = reversed(self.round._views[index].values())
+        views = (view for _, view in sorted(self.round._views[index].values(), key=lambda pair: -pair[0]))
         records = (*self._records(self.round._entries[index], where), *views)
         user = self.round.users.get(index, "")
         return Transaction(last_tick + 1 + index, user, begin.committed, begin.committed, records, xid=begin.xid)
@@ -401,23 +404,11 @@ def _counts(entry: _Entry) -> bool:
     return not isinstance(entry, _Changed) or bool(entry.added or entry.removed)
 
 
-def _counted(rows: Rows) -> Iterator[tuple[int, int, int]]:
+def _counted(transactions: Positions, weights: NDArray[np.int8]) -> Iterator[tuple[int, int, int]]:
     """Yield for every transaction how many images it added and removed."""
-    numbers, starts = np.unique(rows.transactions, return_index=True)
+    numbers, starts = np.unique(transactions, return_index=True)
     if not len(numbers):
         return
-    added = np.add.reduceat((rows.weights > 0).astype(np.int64), starts)
-    removed = np.add.reduceat((rows.weights < 0).astype(np.int64), starts)
+    added = np.add.reduceat((weights > 0).astype(np.int64), starts)
+    removed = np.add.reduceat((weights < 0).astype(np.int64), starts)
     yield from zip(numbers.tolist(), added.tolist(), removed.tolist(), strict=True)
-
-
-def _only_new(rows: Rows) -> Rows:
-    kept = rows.weights > 0
-    mask = pa.array(kept)
-    columns = tuple(column.filter(mask) for column in rows.columns)
-    return replace(
-        rows,
-        transactions=rows.transactions[kept],
-        weights=rows.weights[kept],
-        columns=columns,
-    )

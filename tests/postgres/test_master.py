@@ -1,0 +1,168 @@
+"""A PostgreSQL master and its replicas: what is committed arrives, whatever it was."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import wlc
+import wlr
+from tests.postgres.cluster import execute
+from tests.postgres.comparing import expected_in_duckdb, held_in_duckdb
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SHOP = """
+    CREATE TABLE customers (id bigint PRIMARY KEY, name text NOT NULL, mail varchar(80), since date);
+    CREATE TABLE orders (id bigserial PRIMARY KEY, customer bigint REFERENCES customers ON DELETE CASCADE,
+        amount numeric(12,2), at timestamptz, note text);
+    CREATE TABLE notes (day date, text text);
+    INSERT INTO customers SELECT i, 'c' || i, NULL, '2020-01-01' FROM generate_series(1, 50) i;
+    INSERT INTO orders (customer, amount, at, note) SELECT i % 50 + 1, i / 7.0, '2024-01-01', 'n' || i
+        FROM generate_series(1, 500) i;
+    INSERT INTO notes VALUES ('2024-01-01', 'a'), ('2024-01-01', 'a'), (NULL, NULL)
+"""
+
+# Each is a transaction of its own.
+CHANGES = {
+    "insert": "INSERT INTO customers VALUES (51, 'new', 'a@b', now())",
+    "update": "UPDATE orders SET amount = amount + 1, note = NULL WHERE id <= 100",
+    "update of keys": "UPDATE orders SET id = -id WHERE id % 7 = 0",
+    "delete with cascade": "DELETE FROM customers WHERE id BETWEEN 10 AND 12",
+    "one of two equal rows": "DELETE FROM notes WHERE ctid = (SELECT min(ctid) FROM notes WHERE text = 'a')",
+    "equal rows": "INSERT INTO notes VALUES (NULL, NULL), (NULL, NULL), ('2024-01-01', 'a')",
+    "truncate": "TRUNCATE notes",
+    "truncate with cascade": "TRUNCATE customers CASCADE",
+    "truncate between changes": """BEGIN; INSERT INTO notes VALUES (NULL, 'before'); UPDATE notes SET day = '2000-01-01';
+        TRUNCATE notes; INSERT INTO notes VALUES (NULL, 'after'); COMMIT""",
+    "truncate twice": "BEGIN; INSERT INTO notes SELECT FROM generate_series(1, 3); TRUNCATE notes;"
+    " INSERT INTO notes VALUES (NULL, 'x'); TRUNCATE notes; COMMIT",
+    "copy": "COPY (SELECT 1) TO PROGRAM 'cat > /dev/null'; INSERT INTO notes SELECT NULL, repeat('x', i)"
+    " FROM generate_series(1, 2000) i",
+    "savepoints": """BEGIN; INSERT INTO notes VALUES (NULL, 'kept'); SAVEPOINT s; INSERT INTO notes VALUES (NULL, 'gone');
+        ROLLBACK TO s; UPDATE customers SET name = 'kept' WHERE id = 1; COMMIT""",
+    "rollback": "BEGIN; DELETE FROM orders; ROLLBACK",
+    "upsert": """INSERT INTO customers SELECT i, 'up' || i FROM generate_series(40, 60) i
+        ON CONFLICT (id) DO UPDATE SET name = EXCLUDED.name""",
+    "merge": """MERGE INTO customers c USING (SELECT generate_series(1, 5) i) s ON c.id = s.i
+        WHEN MATCHED AND i < 3 THEN DELETE WHEN MATCHED THEN UPDATE SET name = 'merged'""",
+    "large values": "INSERT INTO notes SELECT NULL, string_agg(md5(i::text), '') FROM generate_series(1, 3000) i",
+    "update beside large values": """INSERT INTO notes SELECT NULL, string_agg(md5(i::text), '')
+        FROM generate_series(1, 3000) i; UPDATE notes SET day = '2024-06-06' WHERE length(text) > 10000""",
+}
+
+# Schema changes with rows before, between and after; each is a transaction of its own unless it says otherwise.
+SCHEMA_CHANGES = {
+    "add column": "ALTER TABLE orders ADD COLUMN extra int; UPDATE orders SET extra = id WHERE id < 5",
+    "add column with default": "ALTER TABLE orders ADD COLUMN state text DEFAULT 'open' NOT NULL",
+    "add column with the time": "ALTER TABLE orders ADD COLUMN seen timestamptz DEFAULT now()",
+    "add column that is computed": "ALTER TABLE orders ADD COLUMN code uuid DEFAULT gen_random_uuid()",
+    "add column in a transaction": """BEGIN; DELETE FROM orders WHERE id = 3; ALTER TABLE orders ADD COLUMN b int DEFAULT 5;
+        INSERT INTO orders (customer, b) VALUES (2, 9); ALTER TABLE orders DROP COLUMN note;
+        UPDATE orders SET amount = 0 WHERE id = 4; COMMIT""",
+    "serial column": "ALTER TABLE notes ADD COLUMN n serial",
+    "identity column": "ALTER TABLE notes ADD COLUMN n bigint GENERATED ALWAYS AS IDENTITY (START 100 INCREMENT 5)",
+    "generated column": "ALTER TABLE orders ADD COLUMN twice numeric GENERATED ALWAYS AS (amount * 2) STORED;"
+    " UPDATE orders SET amount = 3 WHERE id = 9",
+    "drop column": "ALTER TABLE orders DROP COLUMN note; DELETE FROM orders WHERE id = 1",
+    "rename column": "ALTER TABLE orders RENAME COLUMN note TO remark; UPDATE orders SET remark = 'r' WHERE id = 8",
+    "swap columns": """BEGIN; ALTER TABLE customers RENAME name TO t; ALTER TABLE customers RENAME mail TO name;
+        ALTER TABLE customers RENAME t TO mail; COMMIT""",
+    "rename key": "ALTER TABLE orders RENAME COLUMN id TO number; UPDATE orders SET amount = 1 WHERE number = 8",
+    "rename table": "ALTER TABLE notes RENAME TO remarks; INSERT INTO remarks VALUES (NULL, 'new')",
+    "other type": "ALTER TABLE orders ALTER amount TYPE double precision USING amount / 3",
+    "other type in a transaction": """BEGIN; UPDATE orders SET amount = 7 WHERE id = 2; ALTER TABLE orders ALTER amount TYPE text
+        USING 'about ' || amount; DELETE FROM orders WHERE id = 2; INSERT INTO orders (id, amount) VALUES (-1, 'x'); COMMIT""",
+    "longer text": "ALTER TABLE customers ALTER mail TYPE varchar(200); UPDATE customers SET mail = repeat('m', 150)",
+    "wider number": "ALTER TABLE orders ALTER amount TYPE numeric(20,4); UPDATE orders SET amount = 1.2345 WHERE id = 5",
+    "type of the key": "ALTER TABLE orders ALTER id TYPE text; UPDATE orders SET id = 'o' || id WHERE id < '2'",
+    "other key": "ALTER TABLE orders DROP CONSTRAINT orders_pkey; INSERT INTO orders (id) VALUES (1); DELETE FROM orders"
+    " WHERE ctid = (SELECT min(ctid) FROM orders WHERE id = 1)",
+    "first key": "DELETE FROM notes; INSERT INTO notes VALUES (NULL, 'k'); ALTER TABLE notes ADD PRIMARY KEY (text);"
+    " UPDATE notes SET day = now()",
+    "constraints": """ALTER TABLE orders ADD CONSTRAINT positive CHECK (amount > -100), ADD UNIQUE (customer, id);
+        ALTER TABLE orders DROP CONSTRAINT positive; ALTER TABLE orders ALTER customer SET NOT NULL""",
+    "new table": "CREATE TABLE fresh (a int PRIMARY KEY, b jsonb); INSERT INTO fresh VALUES (1, '{\"a\": 1}')",
+    "new table with rows at once": "CREATE TABLE copied AS SELECT * FROM orders WHERE id < 10",
+    "new table and rows in a transaction": """BEGIN; CREATE TABLE copied AS SELECT * FROM orders; DELETE FROM copied
+        WHERE id > 20; ALTER TABLE copied ADD PRIMARY KEY (id); INSERT INTO copied (id) VALUES (-5); COMMIT""",
+    "table for a moment": "BEGIN; CREATE TABLE moment (a int); INSERT INTO moment VALUES (1); DROP TABLE moment; COMMIT",
+    "drop and make again": """DROP TABLE notes; CREATE TABLE notes (n serial, other text);
+        INSERT INTO notes (other) VALUES ('again')""",
+    "drop several": "DROP TABLE orders, notes CASCADE",
+    "schemas": """CREATE SCHEMA archive; ALTER TABLE notes SET SCHEMA archive; INSERT INTO archive.notes VALUES (NULL, 'x');
+        CREATE TABLE archive.old (id int PRIMARY KEY)""",
+    "drop schema": "CREATE SCHEMA gone CREATE TABLE t (a int); DROP SCHEMA gone CASCADE",
+    "unlogged becomes logged": "CREATE UNLOGGED TABLE fast (a int); INSERT INTO fast VALUES (1), (2);"
+    " ALTER TABLE fast SET LOGGED; INSERT INTO fast VALUES (3)",
+    "temporary table": "BEGIN; CREATE TEMP TABLE t (a int) ON COMMIT DROP; INSERT INTO t VALUES (1);"
+    " INSERT INTO notes SELECT NULL, 'temp'; COMMIT",
+    "partitions": """CREATE TABLE events (day date, n int) PARTITION BY RANGE (day);
+        CREATE TABLE events_1 PARTITION OF events FOR VALUES FROM ('2024-01-01') TO ('2024-02-01');
+        CREATE TABLE events_2 (n int, day date); INSERT INTO events_2 VALUES (7, '2024-02-03');
+        ALTER TABLE events ATTACH PARTITION events_2 FOR VALUES FROM ('2024-02-01') TO ('2024-03-01');
+        INSERT INTO events VALUES ('2024-01-05', 1), ('2024-02-05', 2); UPDATE events SET day = '2024-02-06' WHERE n = 1;
+        ALTER TABLE events ADD COLUMN more text DEFAULT 'm'; TRUNCATE events_2; INSERT INTO events VALUES ('2024-01-07', 3);
+        ALTER TABLE events DETACH PARTITION events_1; INSERT INTO events_1 VALUES ('2024-01-08', 4)""",
+    "partitions in partitions": """CREATE TABLE p (a int, b int) PARTITION BY LIST (a);
+        CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1) PARTITION BY LIST (b);
+        CREATE TABLE p11 PARTITION OF p1 FOR VALUES IN (1); INSERT INTO p VALUES (1, 1); TRUNCATE p;
+        INSERT INTO p VALUES (1, 1); DROP TABLE p11""",
+    "inheritance": "CREATE TABLE child (c int) INHERITS (notes); INSERT INTO child VALUES (NULL, 'in child', 1);"
+    " ALTER TABLE notes ADD COLUMN both_have int DEFAULT 3",
+    "in a function": """CREATE FUNCTION grow() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+        CREATE TABLE grown (a int PRIMARY KEY); INSERT INTO grown VALUES (1); ALTER TABLE grown ADD COLUMN b int DEFAULT 2;
+        END $$; SELECT grow()""",
+    "names that need quotes": 'CREATE TABLE "Odd ""name" ("A b" int PRIMARY KEY, "select" text, _tick int, _weight int);'
+    ' INSERT INTO "Odd ""name" VALUES (1, \'x\', 2, 3); ALTER TABLE "Odd ""name" RENAME "A b" TO "c.d" ',
+    "things without rows": """CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE DOMAIN positive AS int CHECK (VALUE > 0);
+        CREATE TABLE person (name text, feels mood, age positive); INSERT INTO person VALUES ('a', 'ok', 3);
+        ALTER TYPE mood ADD VALUE 'happy'; INSERT INTO person VALUES ('b', 'happy', 4);
+        CREATE VIEW adults AS SELECT * FROM person WHERE age > 18; CREATE INDEX ON person (age);
+        CREATE MATERIALIZED VIEW many AS SELECT * FROM person; COMMENT ON TABLE person IS 'people'""",
+}
+
+
+@pytest.fixture
+def shop(database_url: str, tmp_path: Path) -> str:
+    execute(database_url, SHOP)
+    wlc.master(database_url, farm=str(tmp_path / "farm"), name="shop")
+    return database_url
+
+
+def replicated(url: str, tmp_path: Path) -> None:
+    """Publish, roll a replica forward that is there already, make one anew, and compare both."""
+    wlc.flush(url)
+    for name in ("old", "new"):
+        copy = tmp_path / f"{name}.duckdb"
+        wlr.replicate("shop", farm=str(tmp_path / "farm"), into=copy)
+        assert held_in_duckdb(copy) == expected_in_duckdb(url)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changes_arrive(shop: str, tmp_path: Path, change: str) -> None:
+    wlr.replicate("shop", farm=str(tmp_path / "farm"), into=tmp_path / "old.duckdb")
+    execute(shop, CHANGES[change])
+    replicated(shop, tmp_path)
+
+
+@pytest.mark.parametrize("change", SCHEMA_CHANGES)
+def test_schema_changes_arrive(shop: str, tmp_path: Path, change: str) -> None:
+    wlr.replicate("shop", farm=str(tmp_path / "farm"), into=tmp_path / "old.duckdb")
+    for statement in _statements(SCHEMA_CHANGES[change]):
+        execute(shop, statement)
+    replicated(shop, tmp_path)
+    # A snapshot of the changed schema can be loaded, too.
+    wlc.snapshot(shop)
+    fresh = tmp_path / "fresh.duckdb"
+    wlr.replicate("shop", farm=str(tmp_path / "farm"), into=fresh)
+    assert held_in_duckdb(fresh) == expected_in_duckdb(shop)
+
+
+def _statements(script: str) -> list[str]:
+    """Run statements one by one, unless they are a transaction or hold a function's body."""
+    if script.lstrip().startswith("BEGIN") or "$$" in script:
+        return [script]
+    return [statement for statement in script.split(";") if statement.strip()]
