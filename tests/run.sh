@@ -49,8 +49,21 @@ set_up_java() {
     fi
 }
 
+set_up_postgres() {
+    command -v initdb >/dev/null && return
+    ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 && return
+    command -v pg_config >/dev/null && [ -x "$(pg_config --bindir)/initdb" ] && return
+    if may_install; then
+        say "installing PostgreSQL for its tests"
+        install_packages postgresql || echo "no PostgreSQL server: its tests will fail"
+    else
+        echo "no PostgreSQL server, and not allowed to install it: its tests will fail"
+    fi
+}
+
 set_up
 set_up_java
+set_up_postgres
 failed=""
 check() {
     say "$*"

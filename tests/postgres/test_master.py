@@ -106,6 +106,16 @@ SCHEMA_CHANGES = {
         INSERT INTO events VALUES ('2024-01-05', 1), ('2024-02-05', 2); UPDATE events SET day = '2024-02-06' WHERE n = 1;
         ALTER TABLE events ADD COLUMN more text DEFAULT 'm'; TRUNCATE events_2; INSERT INTO events VALUES ('2024-01-07', 3);
         ALTER TABLE events DETACH PARTITION events_1; INSERT INTO events_1 VALUES ('2024-01-08', 4)""",
+    "partitions get another type": """CREATE TABLE old_part (a int, b int); INSERT INTO old_part VALUES (2, 20);
+        CREATE TABLE p (a int, b int) PARTITION BY LIST (a); CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1);
+        ALTER TABLE p ATTACH PARTITION old_part FOR VALUES IN (2); INSERT INTO p VALUES (1, 1);
+        ALTER TABLE p ALTER b TYPE text USING 'b' || b; INSERT INTO p VALUES (1, 'x'); ALTER TABLE p ALTER b SET NOT NULL;
+        ALTER TABLE p RENAME b TO c; ALTER TABLE p ADD PRIMARY KEY (a, c); UPDATE p SET c = c || '!'; CREATE INDEX ON p (c);
+        ALTER TABLE p DROP CONSTRAINT p_pkey; ALTER TABLE p ALTER c DROP NOT NULL; ALTER TABLE p DROP COLUMN c""",
+    "children get another type": """CREATE TABLE child (c int) INHERITS (notes); INSERT INTO child VALUES (NULL, 'child', 1);
+        ALTER TABLE notes ALTER day TYPE text; ALTER TABLE notes RENAME text TO body; ALTER TABLE child ADD own int DEFAULT 4;
+        ALTER TABLE notes ADD CHECK (body <> ''); ALTER TABLE notes DROP COLUMN day; INSERT INTO child VALUES ('y', 2, 3);
+        ALTER TABLE child NO INHERIT notes; ALTER TABLE notes ADD COLUMN z int""",
     "partitions in partitions": """CREATE TABLE p (a int, b int) PARTITION BY LIST (a);
         CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1) PARTITION BY LIST (b);
         CREATE TABLE p11 PARTITION OF p1 FOR VALUES IN (1); INSERT INTO p VALUES (1, 1); TRUNCATE p;

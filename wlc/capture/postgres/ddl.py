@@ -89,7 +89,8 @@ def alter(old: Description, new: Description, *, is_resent: bool) -> Iterator[Dd
     table = {**old, "columns": list(old["columns"])}
     for statement, ddl in _steps(table, old, new, is_resent=is_resent):
         if ddl is None or is_resent or is_root(new):
-            yield _only(new, "ALTER TABLE", statement)
+            if statement:
+                yield _only(new, "ALTER TABLE", statement)
         else:
             yield Ddl("ALTER TABLE", name_of(table), ddl, layout=layout_of(table), original=statement)
     if is_resent and not is_root(new):
@@ -184,7 +185,9 @@ def _as_typed(message: Mapping[str, Any]) -> str | None:
     except sqlglot.errors.SqlglotError:
         return None
     is_one = all(token.token_type.name != "SEMICOLON" for token in tokens)
-    return text if is_one and text.upper().startswith(("CREATE", "ALTER", "COMMENT", "REFRESH")) else None
+    # A statement for something else may have made this on its way, as CREATE TABLE makes indexes.
+    words, kind = text.upper().split(), message["tag"].split()
+    return text if is_one and words[:1] == kind[:1] and kind[-1] in words[:6] else None
 
 
 def _plain(name: Name, message: Mapping[str, Any]) -> Ddl | None:
@@ -198,7 +201,10 @@ def _plain(name: Name, message: Mapping[str, Any]) -> Ddl | None:
 def _steps(
     table: Description, old: Description, new: Description, *, is_resent: bool
 ) -> Iterator[tuple[str, str | None]]:
-    """Yield PostgreSQL's statement and DuckDB's, and keep `table` as it is after them."""
+    """Yield PostgreSQL's statement and DuckDB's, and keep `table` as it is after them.
+
+    What a table inherits changes with the statement for its parent in PostgreSQL, so that there is none for itself.
+    """
     yield from _renamed(table, new)
     yield from _dropped_constraints(table, old, new)
     after = {column["number"]: column for column in new["columns"]}
@@ -206,13 +212,17 @@ def _steps(
         if column["number"] not in after:
             table["columns"] = [c for c in table["columns"] if c["number"] != column["number"]]
             drops = f"ALTER TABLE {name_of(table).sql} DROP COLUMN {quote(column['name'])}"
-            yield drops + " CASCADE", drops if column["generated"] is None else None
+            yield (
+                "" if column["is_inherited"] else f"{drops} CASCADE",
+                drops if column["generated"] is None else None,
+            )
     yield from _renamed_columns(table, after)
     for position, column in enumerate(table["columns"]):
         changed = after[column["number"]]
         table["columns"][position] = changed
         for statement in _changed_column(column, changed, is_resent=is_resent):
-            yield f"ALTER TABLE ONLY {name_of(table).sql} ALTER COLUMN {quote(changed['name'])} {statement}", None
+            only = "ONLY " if "DEFAULT" in statement else ""
+            yield f"ALTER TABLE {only}{name_of(table).sql} ALTER COLUMN {quote(changed['name'])} {statement}", None
     before = {column["number"] for column in old["columns"]}
     for column in new["columns"]:
         if column["number"] not in before:
@@ -249,12 +259,12 @@ def _renamed_columns(table: Description, after: Mapping[int, Description]) -> It
         table["key"] = [name if key == column["name"] else key for key in table["key"]]
         waiting = [renamed if c["number"] == column["number"] else c for c in waiting]
         waiting = [c for c in waiting if c["name"] != after[c["number"]]["name"]]
-        yield statement, statement if column["generated"] is None else None
+        yield "" if column["is_inherited"] else statement, statement if column["generated"] is None else None
 
 
 def _changed_column(old: Description, new: Description, *, is_resent: bool) -> Iterator[str]:
     """Yield what is to be done to a column that stays, after `ALTER COLUMN c`."""
-    if (old["type"], old["collation"]) != (new["type"], new["collation"]):
+    if (old["type"], old["collation"]) != (new["type"], new["collation"]) and not new["is_inherited"]:
         if old["default"] is not None:
             yield "DROP DEFAULT"
             old = {**old, "default": None}
@@ -279,8 +289,9 @@ def _added_column(table: Description, column: Description) -> Iterator[tuple[str
     declared, missing = duckdb_type(column["base"]), column["missing"]
     # What rows have that were there before is part of the description, so that a default such as now() is the same.
     default = f" DEFAULT {literal(missing)}::{column['type']}" if missing is not None else ""
-    inherited = "IF NOT EXISTS " if table["parents"] else ""
-    original = f"{start} {inherited}{_column_sql({**column, 'default': None})}{default}"
+    original = f"{start} {_column_sql({**column, 'default': None})}{default}"
+    if column["is_inherited"]:
+        original = ""
     if column["generated"] is not None:
         yield original, None
         return

@@ -42,6 +42,7 @@ CREATE FUNCTION wlc.describe(relation oid) RETURNS jsonb LANGUAGE sql STABLE SET
                 'base', wlc.base_type(a.atttypid, a.atttypmod), 'nullable', NOT a.attnotnull,
                 'default', CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END,
                 'generated', CASE WHEN a.attgenerated <> '' THEN pg_get_expr(d.adbin, d.adrelid) END,
+                'is_inherited', a.attinhcount > 0,
                 'identity', nullif(a.attidentity, ''),
                 'identity_options', CASE WHEN a.attidentity <> '' THEN (
                     SELECT format('SEQUENCE NAME %I.%I ', sn.nspname, sc.relname) || wlc.sequence_options(sc.oid)
@@ -62,7 +63,8 @@ CREATE FUNCTION wlc.describe(relation oid) RETURNS jsonb LANGUAGE sql STABLE SET
             WHERE p.conrelid = c.oid AND p.contype = 'p' AND a.attrelid = c.oid AND a.attnum = k.number), '[]'),
         'constraints', coalesce((
             SELECT jsonb_object_agg(p.conname, jsonb_build_object(
-                'type', p.contype, 'definition', pg_get_constraintdef(p.oid), 'is_inherited', p.conparentid <> 0))
+                'type', p.contype, 'definition', pg_get_constraintdef(p.oid),
+                'is_inherited', p.conparentid <> 0 OR NOT p.conislocal))
             FROM pg_constraint p WHERE p.conrelid = c.oid AND p.contype IN ('p', 'u', 'c', 'f', 'x')), '{}'),
         'partition_key', pg_get_partkeydef(c.oid),
         'bound', pg_get_expr(c.relpartbound, c.oid),
@@ -246,12 +248,15 @@ BEGIN
         IF command.classid = 'pg_class'::regclass AND EXISTS (
                 SELECT FROM pg_class WHERE oid = command.objid AND relkind IN ('r', 'p', 'f')) THEN
             FOR relation IN
+                -- Parents come before their children; those that have just left them come last.
                 WITH RECURSIVE below AS (
-                    SELECT command.objid AS oid UNION SELECT i.inhrelid FROM pg_inherits i JOIN below b ON b.oid = i.inhparent)
-                SELECT b.oid FROM below b UNION
-                SELECT t.oid FROM wlc.tables t JOIN below b ON t.description @> jsonb_build_object(
-                    'parents', jsonb_build_array(jsonb_build_array(b.oid::bigint)))
-                ORDER BY 1
+                    SELECT command.objid AS oid, 0 AS level
+                    UNION SELECT i.inhrelid, b.level + 1 FROM pg_inherits i JOIN below b ON b.oid = i.inhparent),
+                concerned AS (
+                    SELECT b.oid, b.level FROM below b UNION ALL
+                    SELECT t.oid, 1000 FROM wlc.tables t JOIN below b ON t.description @> jsonb_build_object(
+                        'parents', jsonb_build_array(jsonb_build_array(b.oid::bigint))))
+                SELECT c.oid FROM concerned c GROUP BY c.oid ORDER BY min(c.level), c.oid
             LOOP
                 PERFORM wlc.look_at(relation);
             END LOOP;
@@ -260,7 +265,11 @@ BEGIN
             SELECT conrelid INTO relation FROM pg_constraint WHERE oid = command.objid;
             PERFORM wlc.look_at(relation);
         END IF;
-        IF command.object_type NOT LIKE 'table%' THEN
+        -- Indexes behind constraints, and those of partitions that belong to one above, come with these.
+        IF command.object_type NOT LIKE 'table%' AND NOT EXISTS (SELECT FROM pg_constraint
+                WHERE conindid = command.objid) AND NOT EXISTS (SELECT FROM pg_class
+                WHERE oid = command.objid AND command.classid = 'pg_class'::regclass AND relkind IN ('i', 'I')
+                AND relispartition) THEN
             PERFORM wlc.say(jsonb_build_object('object', command.object_type, 'tag', command.command_tag,
                 'schema', command.schema_name, 'identity', command.object_identity, 'oid', command.objid::bigint,
                 'definition', wlc.definition(command.classid, command.objid, command.command_tag),

@@ -104,6 +104,7 @@ class _Altered:
     old: Description | None
     new: Description | None
     is_resent: bool = False
+    is_settled: bool = False
 
 
 _Entry = _Changed | _Altered | Clear | Ddl
@@ -257,6 +258,10 @@ class Gathering:
             self._resend(number, message["resend"])
         elif "resent" in message:
             del self._resending[message["resent"]]
+            # What comes later in the transaction is another change.
+            for entry in self.round._entries[number]:
+                if isinstance(entry, _Altered) and entry.oid == message["resent"]:
+                    entry.is_settled = True
         elif "table" in message:
             self._alter(number, message["table"], message["old"], message["new"])
         else:
@@ -292,16 +297,29 @@ class Gathering:
         """Note that all rows of a table follow: to replicas it is empty until then."""
         table, entries = self.round.tables[oid], self.round._entries[number]
         altered = [e for e in entries if isinstance(e, _Altered) and e.oid == oid]
-        place = len(entries)
-        if altered:
-            altered[-1].is_resent = True
-            place = entries.index(altered[-1])
+        old = altered[-1].old if altered and altered[-1].old else table.description
+        # What happens to the tables that it is a part of happens to it, so it is empty before that.
+        family = {oid, *self._ancestors(table.description)}
+        concerned = [e for e in entries if isinstance(e, _Altered) and e.oid in family and not e.is_settled]
+        for entry in concerned:
+            entry.is_resent = True
         if table.rows:
-            old = altered[-1].old if altered and altered[-1].old else table.description
+            place = min((entries.index(entry) for entry in concerned), default=len(entries))
             entries.insert(place, Clear(ddl.name_of(old), table.rows))
         table.rows = 0
         self._current.pop(oid, None)
         self._resending[oid] = number
+
+    def _ancestors(self, table: Description) -> set[int]:
+        """The tables that a table is a part or a child of."""
+        found: set[int] = set()
+        waiting = [table]
+        while waiting:
+            for oid, *_ in waiting.pop()["parents"]:
+                if oid not in found and oid in self.round.tables:
+                    found.add(oid)
+                    waiting.append(self.round.tables[oid].description)
+        return found
 
     # Writing ---------------------------------------------------------------------------------------------------------
 
