@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from wlc import paths
 from wlc.errors import UnavailableError
-from wlc.model import Manifest, SnapshotTable
+from wlc.model import Ddl, Manifest, SnapshotTable
 from wlr import engine as engines
 from wlr import plan
 from wlr.engine.parquet.executor import fetched
@@ -54,22 +54,25 @@ def snapshot_from_log(
         place = engines.locate(f"parquet://{work}/lake")
         bulk = engines.Bulk(engine, database, spark_rows=engines.spark_rows())
         run = Replay(place, database, plan.Target(), bulk=bulk, progress=progress)
-        run.make(())
-        return _publish(database, Folder(place.url))
+        made_from = run.make(()).snapshot
+        return _publish(database, Folder(place.url), made_from)
 
 
-def _publish(database: FarmDatabase, lake: Folder) -> Manifest:
+def _publish(database: FarmDatabase, lake: Folder, made_from: int | None) -> Manifest:
     found = lake.find()
     assert found is not None
     version = lake.read_current(found[0])
     files: dict[str, Path] = {}
+    schema = (version.schema, version.schema_after)
+    if made_from is not None:
+        schema = _with_originals(database, database.read_manifest(made_from), version.position) or schema
     manifest = Manifest(
         database=database.name,
         position=version.position,
         clock=version.clock or version.made,
         catalog=version.catalog,
-        schema=version.schema,
-        schema_after=version.schema_after,
+        schema=schema[0],
+        schema_after=schema[1],
         tables=tuple(_table(lake, table, files) for table in version.tables),
         sequences=version.sequences,
         vector=_vector(database, version.position),
@@ -78,6 +81,24 @@ def _publish(database: FarmDatabase, lake: Folder) -> Manifest:
     # The configuration names the newest snapshot; it follows, and can be rebuilt at any time.
     database.rebuild_config()
     return published
+
+
+def _with_originals(
+    database: FarmDatabase, base: Manifest, position: Position
+) -> tuple[tuple[Ddl, ...], tuple[Ddl, ...]] | None:
+    """Return the statements of a master that is no DuckDB, in its own dialect, too; None if the master is a DuckDB.
+
+    The lake knows nothing of that dialect. On an empty database, what the log has run since leads to the same schema.
+    """
+    statements = [*base.schema, *base.schema_after]
+    if all(statement.original is None for statement in statements):
+        return None
+    for number in database.batch_numbers():
+        if base.position.batch <= number <= position.batch:
+            for transaction in database.read_batch(number)[0].transactions:
+                if transaction.tick > base.position.tick:
+                    statements += [record for record in transaction.records if isinstance(record, Ddl)]
+    return tuple(statements), ()
 
 
 def _table(lake: Folder, table: LakeTable, files: dict[str, Path]) -> SnapshotTable:
