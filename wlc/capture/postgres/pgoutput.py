@@ -35,6 +35,9 @@ _OLD, _KEY = b"OK"
 _NULL, _UNCHANGED, _TEXT = b"nut"
 # Texts up to so many bytes lie in the view itself.
 _INLINE_BYTES = 12
+_INLINE = np.dtype((np.void, _INLINE_BYTES))
+# Which of its first bytes a text of 0, 1, 2 … bytes has.
+_KEPT = np.tri(_INLINE_BYTES + 1, _INLINE_BYTES, -1, np.uint8) * np.uint8(255)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,10 +235,10 @@ def _tuples(
     for index in range(count):
         kind = data[at]
         is_text = kind == _TEXT
-        if not np.isin(kind, (_NULL, _UNCHANGED, _TEXT)).all():
+        if not (is_text | (kind == _NULL) | (kind == _UNCHANGED)).all():
             raise CorruptError("the server sent values of a kind that is not known")
         # A value without text has no length; what stands there is something else's, and not looked at.
-        length = np.where(is_text, _int32(data, np.minimum(at + 1, len(data) - 4)), 0)
+        length = np.where(is_text, _int32(data, at + 1), 0)
         starts[:, index], lengths[:, index], kinds[:, index] = at + 5, length, kind
         at = at + np.where(is_text, 5 + length, 1)
     return starts, lengths, kinds, at
@@ -248,12 +251,8 @@ def _views(
     views = np.zeros((len(starts), 4), np.int32)
     views[:, 0] = lengths
     # The first bytes stand in the view: all of a short text, four of a long one.
-    longest = int(lengths.max(initial=0))
-    inline = np.zeros((len(starts), _INLINE_BYTES), np.uint8)
-    for index in range(min(longest, _INLINE_BYTES)):
-        reach = np.flatnonzero(lengths > index)
-        inline[reach, index] = data[starts[reach] + index]
-    views[:, 1:] = inline.view(np.int32)
+    first = _at(data, starts, _INLINE, _INLINE_BYTES).view(np.uint8).reshape(len(starts), _INLINE_BYTES)
+    views[:, 1:] = (first & _KEPT[np.minimum(lengths, _INLINE_BYTES)]).view(np.int32)
     is_long = lengths > _INLINE_BYTES
     views[is_long, 2] = 0
     views[is_long, 3] = starts[is_long]
@@ -273,20 +272,32 @@ def _bytes_of(block: pa.BinaryArray) -> tuple[NDArray[np.uint8], Positions]:
     return np.frombuffer(data_buffer, np.uint8, int(offsets[-1])), offsets[:-1]
 
 
-def _gather(data: NDArray[np.uint8], at: Positions, width: int) -> NDArray[np.uint8]:
-    return np.ascontiguousarray(data[at[:, None] + np.arange(width)])
+def _at(data: NDArray[np.uint8], at: Positions, kind: Any, width: int) -> Any:
+    """Read a value of `width` bytes at each position; what would reach beyond the end is zeros."""
+    if len(data) < width:
+        data = np.concatenate([data, np.zeros(width, np.uint8)])
+    last = len(data) - width
+    # Values that overlap, one at every byte.
+    everywhere: Any = np.ndarray((last + 1,), kind, data.data, strides=(1,))
+    if not at.size or int(at.max()) <= last:
+        return everywhere[at]
+    found = everywhere[np.minimum(at, last)]
+    beyond = np.flatnonzero(at > last)
+    tail = np.concatenate([data[last:], np.zeros(width, np.uint8)])
+    found[beyond] = _at(tail, np.minimum(at[beyond] - last, width), kind, width)
+    return found
 
 
 def _int16(data: NDArray[np.uint8], at: Positions) -> Any:
-    return _gather(data, at, 2).view(">i2").ravel().astype(np.int64)
+    return _at(data, at, ">i2", 2).astype(np.int64)
 
 
 def _int32(data: NDArray[np.uint8], at: Positions) -> Any:
-    return _gather(data, at, 4).view(">i4").ravel().astype(np.int64)
+    return _at(data, at, ">i4", 4).astype(np.int64)
 
 
 def _int64(data: NDArray[np.uint8], at: Positions) -> Any:
-    return _gather(data, at, 8).view(">i8").ravel().astype(np.int64)
+    return _at(data, at, ">i8", 8).astype(np.int64)
 
 
 def _text(message: bytes, at: int) -> tuple[str, int]:
