@@ -368,6 +368,15 @@ def test_changes_find_their_files(connection: duckdb.DuckDBPyConnection, folder:
     assert [(piece.rows, piece.low, piece.high) for piece in table.pieces] == [(2, ("7",), ("8",))]
 
 
+def test_added_rows_lie_in_the_order_of_their_keys(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
+    table = Numbers(connection, folder, NUMBERS, numbers_from(0, 10_000, 10))
+    (merged,) = table.step("SELECT (i * 7919) % 1000 * 10 + 1 AS id, 'b' AS v FROM range(900) AS r(i)")
+    (piece,) = merged.pieces
+    found = connection.execute(f"SELECT id FROM '{piece.path}' WHERE v = 'b'").fetchall()
+    assert len(found) == 900
+    assert found == sorted(found)
+
+
 def test_updates_of_keys_cross_files(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
     table = Numbers(connection, folder, NUMBERS, numbers_from(0, 3 * ROWS_PER_FILE))
     end = 3 * ROWS_PER_FILE

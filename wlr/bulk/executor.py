@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from wlr.engine.parquet.version import Part
     from wlr.fold import TargetTable
 
-_TASKS_PER_CORE = 4
+_TASKS_PER_CORE = 2
 _DONE = "done STRING"
 
 

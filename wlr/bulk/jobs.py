@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from wlr.engine import Bulk
     from wlr.plan import Read
 
-# Row images that one task routes: little enough for its memory, much enough to be worth a task.
+# Most row images that one task routes, about: little enough for its memory, much enough to be worth a task.
 _ROUTED_ROWS = 1_000_000
 
 
@@ -77,5 +77,7 @@ class Jobs:
 
 
 def route_tasks(reads: Sequence[Read]) -> tuple[tuple[Read, ...], ...]:
-    """Gather reads into tasks that route their images."""
-    return tuple(map(tuple, grouped(reads, _ROUTED_ROWS)))
+    """Gather reads into tasks that route their images, each about as many: the last one ends when the others do."""
+    rows = sum(read.file.file.rows for read in reads)
+    tasks = max(1, -(-rows // _ROUTED_ROWS))
+    return tuple(map(tuple, grouped(reads, -(-rows // tasks))))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 ROWS_PER_FILE = 10 * 122_880
 FILE_FORMAT = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2"
 # Changes on their way to the kernel are read once and soon.
-_PASSING = "FORMAT parquet, COMPRESSION snappy"
+_PASSING = "FORMAT parquet, COMPRESSION snappy, PARQUET_VERSION v2"
 _PART = fold.NUMBER
 _WEIGHT = fold.WEIGHT
 
@@ -92,18 +92,19 @@ def route(
     Returns:
         The files of changes for each number of a base file that has any.
     """
-    columns = _columns(table, "r")
-    part = "0"
+    number = _number_of(table, lows) if table.key else "0"
     raw = fold.raw_sql(table.layout, sources)
-    origin = f"({raw}) AS r"
-    if table.key and len(lows) > 1:
-        bounds = ", ".join(f"({number}, {_values(table, low)})" for number, low in enumerate(lows) if number)
-        names = ", ".join(f"k{number}" for number in range(len(table.key)))
-        low = ", ".join(f"b.k{number}" for number in range(len(table.key)))
-        origin += f" ASOF LEFT JOIN (VALUES {bounds}) AS b (part, {names}) ON {_key(table, 'r')} >= row({low})"
-        part = "coalesce(b.part, 0)"
-    query = f"SELECT {columns}, r.{_WEIGHT}, {part} AS {_PART} FROM {origin}"
+    query = f"SELECT {_columns(table, 'r')}, r.{_WEIGHT}, {number} AS {_PART} FROM ({raw}) AS r"
     return _partition(connection, query, folder)
+
+
+def _number_of(table: TargetTable, lows: Sequence[Key], first: int = 0) -> str:
+    """Look by halves for the range that the key of `r` lies in; an ASOF join would sort all images for it."""
+    if len(lows) < 2:
+        return str(first)
+    half = len(lows) // 2
+    below, above = _number_of(table, lows[:half], first), _number_of(table, lows[half:], first + half)
+    return f"CASE WHEN {_key(table, 'r')} < {_key_of(table, lows[half])} THEN {below} ELSE {above} END"
 
 
 def _partition(connection: duckdb.DuckDBPyConnection, query: str, folder: Path) -> dict[int, list[Path]]:
@@ -168,12 +169,13 @@ def merge(
             return Merged(_write(connection, table, _added(table), added, folder, rows_per_file), True, 0, added)
     else:
         low = high = ()
-    query = f"{_kept(table, base, removed)} UNION ALL {_added(table)}" if base else _added(table)
+    kept, added_rows = f"{_kept(table, base, removed)} UNION ALL " if base else "", _added(table)
     expected = rows - removed + added
     if base is None or expected > 2 * rows_per_file:
-        pieces = _write(connection, table, query, expected, folder, rows_per_file)
+        pieces = _write(connection, table, kept + added_rows, expected, folder, rows_per_file)
     else:
-        pieces = _write_one(connection, query, expected, folder, low, high)
+        # Folding leaves rows in no order. In that of their keys they are smaller, and are skipped by who looks for one.
+        pieces = _write_one(connection, f"{kept}({added_rows}{_order(table)})", expected, folder, low, high)
     if (found := sum(piece.rows for piece in pieces)) != expected:
         raise fit.missing(table.name, found - expected, removed)
     return Merged(pieces, False, removed, added)
@@ -271,16 +273,13 @@ def _counts(connection: duckdb.DuckDBPyConnection) -> tuple[int, int]:
 
 def _merge_keys(connection: duckdb.DuckDBPyConnection, table: TargetTable, base: Piece | None) -> tuple[Key, Key]:
     """Gather the keys that change, each once, and return the range of the file afterwards."""
-    keys = ", ".join(_names(table))
-    same = " AND ".join(f"o.{name} = n.{name}" for name in _names(table))
+    # A key may lose a row, gain one, or both: weights of -1, of 1, or of 0 from two rows.
     connection.execute(
-        f"CREATE OR REPLACE TEMP TABLE touched AS SELECT {_columns(table)}, true AS {_PART} FROM temp.net"
-        f" WHERE {_WEIGHT} < 0 UNION ALL SELECT {_columns(table, 'n')}, false FROM temp.net AS n"
-        f" ANTI JOIN (SELECT * FROM temp.net WHERE {_WEIGHT} < 0) AS o ON {same} WHERE n.{_WEIGHT} > 0"
+        f"CREATE OR REPLACE TEMP TABLE keys AS SELECT {', '.join(_names(table))}, sum({_WEIGHT}) AS {_WEIGHT},"
+        f" sum(abs({_WEIGHT})) AS {_PART} FROM temp.net GROUP BY ALL"
     )
     twice = connection.execute(
-        f"SELECT {_shown(table, 'n')} FROM temp.net AS n GROUP BY {keys}, sign({_WEIGHT})"
-        f" HAVING sum(abs({_WEIGHT})) > 1 ORDER BY ALL LIMIT 1"
+        f"SELECT {_shown(table, 'k')} FROM temp.keys AS k WHERE abs({_WEIGHT}) + {_PART} <> 2 ORDER BY ALL LIMIT 1"
     ).fetchall()
     if twice:
         raise StepError("the log changes a key twice at once", table=str(table.name), key=twice[0][0])
@@ -291,9 +290,9 @@ def _merge_keys(connection: duckdb.DuckDBPyConnection, table: TargetTable, base:
 
 def _range(connection: duckdb.DuckDBPyConnection, table: TargetTable, keys: str) -> tuple[Key, Key]:
     """Return the smallest and the greatest of the keys that a query selects as `k`, as texts that cast back exactly."""
-    texts = ", ".join(
-        f"CAST(struct_extract({end}, {number + 1}) AS VARCHAR)" for end in "ab" for number in range(len(table.key))
-    )
+    places = range(1, len(table.key) + 1)
+    values = [f"struct_extract({end}, {place})" for end in "ab" for place in places] if len(places) > 1 else ["a", "b"]
+    texts = ", ".join(f"CAST({value} AS VARCHAR)" for value in values)
     query = f"SELECT {texts} FROM (SELECT min(k) AS a, max(k) AS b FROM ({keys}))"
     found = tuple(connection.execute(query).fetchall()[0])
     return ((), ()) if found[0] is None else (found[: len(table.key)], found[len(table.key) :])
@@ -313,11 +312,13 @@ def _kept(table: TargetTable, base: Piece, removed: int) -> str:
     if table.key:
         by_key = " AND ".join(f"t.{name} = n.{name}" for name in _names(table))
         message = literal(f"a row to add to {table.name} is in the replica already: ")
-        stays = (
-            f"CASE WHEN n.{_PART} IS NULL THEN true WHEN n.{_PART} THEN NOT ({_same(table)})"
-            f" ELSE error({message} || {_shown(table, 't')}) END"
+        goes = f"CASE WHEN n.{_PART} THEN {_same(table)} ELSE error({message} || {_shown(table, 't')}) END"
+        changed = (
+            f"SELECT {_columns(table)}, true AS {_PART} FROM temp.net WHERE {_WEIGHT} < 0 UNION ALL BY NAME"
+            f" SELECT {', '.join(_names(table))}, false AS {_PART} FROM temp.keys WHERE {_WEIGHT} > 0"
         )
-        return f"SELECT {columns} FROM {_read([base.path])} AS t LEFT JOIN temp.touched AS n ON {by_key} WHERE {stays}"
+        rows = f"{_read([base.path])} AS t ANTI JOIN ({changed}) AS n ON {by_key} AND {goes}"
+        return f"SELECT {columns} FROM {rows}"
     if not removed:
         return f"SELECT {columns} FROM {_read([base.path])} AS t"
     gone = f"(SELECT *, row_number() OVER () AS {_PART} FROM temp.net WHERE {_WEIGHT} < 0) AS n"
@@ -363,9 +364,8 @@ def _write(
     """Write rows into as many files as they need, sorted by key."""
     if not expected:
         return ()
-    order = f" ORDER BY {', '.join(_names(table))}" if table.key else ""
     # COPY into several files hands row groups to them in any order, so that ranges would overlap. A table keeps it.
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE sorted AS FROM ({query}){order}")
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE sorted AS FROM ({query}){_order(table)}")
     pieces = []
     for number, first in enumerate(range(0, expected, rows_per_file)):
         path = folder / f"{number}.parquet"
@@ -409,19 +409,23 @@ def _names(table: TargetTable) -> list[str]:
     return [quote(file_column(column.name)) for column in table.key]
 
 
+def _order(table: TargetTable) -> str:
+    return f" ORDER BY {', '.join(_names(table))}" if table.key else ""
+
+
 def _key(table: TargetTable, alias: str) -> str:
-    return f"row({', '.join(f'{alias}.{name}' for name in _names(table))})"
-
-
-def _values(table: TargetTable, key: Key) -> str:
-    """The columns of a key given as texts."""
-    return ", ".join(
-        f"CAST({literal(text)} AS {storage_type(column.type)})" for column, text in zip(table.key, key, strict=True)
-    )
+    """The key as one value that compares as keys do; a single column as it is, which costs less."""
+    return _whole([f"{alias}.{name}" for name in _names(table)])
 
 
 def _key_of(table: TargetTable, key: Key) -> str:
-    return f"row({_values(table, key)})"
+    """A key given as texts, as `_key` gives it."""
+    texts = zip(table.key, key, strict=True)
+    return _whole([f"CAST({literal(text)} AS {storage_type(column.type)})" for column, text in texts])
+
+
+def _whole(values: Sequence[str]) -> str:
+    return f"row({', '.join(values)})" if len(values) > 1 else values[0]
 
 
 def _shown(table: TargetTable, alias: str) -> str:
