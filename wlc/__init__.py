@@ -7,24 +7,8 @@ from __future__ import annotations
 import wlc.clock
 import wlc.prune
 import wlc.snapshot  # noqa: F401
-from wlc.lifecycle import (
-    PostgresStatus,
-    Status,
-    beat,
-    clock,
-    connect,
-    flush,
-    is_postgres,
-    master,
-    repair,
-    resolve,
-    run,
-    snapshot,
-    status,
-    stop,
-    tables_to_change,
-    tick,
-)
+from wlc.inquiry import PostgresStatus, Status, beat, clock, is_postgres, resolve, status, tables_to_change, tick
+from wlc.lifecycle import connect, flush, master, repair, run, snapshot, stop
 from wlc.pruning import prune
 
 __all__ = [

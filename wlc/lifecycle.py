@@ -1,4 +1,4 @@
-"""A database as master: beginning, flushing, snapshots, stopping, and what there is to know about it.
+"""A database as master: beginning, writing, flushing, snapshots, stopping.
 
 A source is the path of a DuckDB file or the URL of a PostgreSQL database; what is done to the latter is in
 `wlc.capture.postgres.master`.
@@ -9,14 +9,26 @@ from __future__ import annotations
 import os
 import warnings
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wlc.begin import Source, begin, from_anywhere
-from wlc.config import STARTED, STOPPED, parse_beat
-from wlc.errors import FarmError, FencedError, GapError, InvalidError
+from wlc.config import STOPPED, parse_beat
+from wlc.errors import FencedError, GapError, InvalidError
 from wlc.farm import FarmDatabase, open_database
+from wlc.inquiry import (
+    Status,
+    database_of,
+    existing,
+    is_postgres,
+    opened,
+    postgres_masters,
+    postgres_status,
+    require_state,
+    status,
+    status_of,
+)
 from wlc.ownership import change_config, known, own, settle
 from wlc.paths import check_database_name
 from wlc.store import MissingError
@@ -25,56 +37,11 @@ from wlc.store.options import lay_over, merged
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from datetime import datetime
-    from types import ModuleType
 
     from wlc.capture.duckdb.connection import Connection
     from wlc.capture.duckdb.shared import Shared
-    from wlc.capture.postgres.master import PostgresSource
-    from wlc.model import Config, Manifest, Name
+    from wlc.model import Manifest
     from wlc.ownership import Flushed
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """State of a master, as its farm and, where the source was given, its journal tell it.
-
-    Attributes:
-        state: "started" or "stopped".
-        tick: Last published tick, 0 before the first.
-        clock: Its commit time, None before the first.
-        batches: Number of batches published so far.
-        unpublished: Transactions that wait in the journal; None where only the farm was asked.
-        bypassed: Tables changed without capture, and how that shows; empty where only the farm was asked.
-    """
-
-    name: str
-    state: str
-    tick: int
-    clock: datetime | None
-    beat_s: float
-    batches: int
-    history: str
-    farm: str
-    snapshot: str
-    log_bytes: int
-    unpublished: int | None = None
-    bypassed: Mapping[str, str] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PostgresStatus(Status):
-    """State of a PostgreSQL master that was asked itself.
-
-    Attributes:
-        slot: "reserved" while all is well; "unreserved", "lost" or "gone" otherwise; None once it was stopped.
-        retained_bytes: Size of the server's log that is kept until it is published.
-        lsn: Up to where in the server's log is published.
-    """
-
-    slot: str | None = None
-    retained_bytes: int = 0
-    lsn: str = ""
 
 
 def master(
@@ -104,19 +71,19 @@ def master(
     """
     parse_beat(str(beat_s))
     if is_postgres(source):
-        with _postgres().opened(os.fspath(source), tables) as found:
+        with postgres_masters().opened(os.fspath(source), tables) as found:
             database = _begin(
                 found, str(found), found.database_name, Path.cwd(), farm, name, logs, beat_s, storage_options
             )
-            return _postgres_status(database, found)
+            return postgres_status(database, found)
     if tables:
         raise InvalidError("all tables of a DuckDB master are replicated", hint="choose with wlr replicate --tables")
-    path = _existing(source)
-    with _opened(path) as shared:
+    path = existing(source)
+    with opened(path) as shared:
         database = _begin(
             DuckDBSource(shared), str(path), path.stem, path.parent, farm, name, logs, beat_s, storage_options
         )
-        return _status(database, shared)
+        return status_of(database, shared)
 
 
 def _begin(
@@ -184,13 +151,6 @@ class DuckDBSource:
             self._shared.load()
 
 
-def tables_to_change(source: str | os.PathLike[str], tables: Sequence[str] = ()) -> list[Name]:
-    """List the tables of a PostgreSQL database that `master` would give REPLICA IDENTITY FULL; arguments as there."""
-    with _postgres().opened(os.fspath(source)) as found:
-        names: list[Name] = found.tables_to_change(tables)
-        return names
-
-
 def connect(
     database: str | os.PathLike[str],
     read_only: bool = False,
@@ -215,7 +175,7 @@ def connect(
     from wlc.capture.duckdb.connection import Connection
     from wlc.capture.duckdb.shared import close_shared
 
-    path = _existing(database)
+    path = existing(database)
     shared = _open_master(path, read_only=read_only, config=config)
     try:
         if shared.is_master and not read_only:
@@ -240,7 +200,7 @@ def flush(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] 
         UnavailableError: The farm cannot be reached.
     """
     if is_postgres(source):
-        published: Flushed = _postgres().flush(os.fspath(source), storage_options)
+        published: Flushed = postgres_masters().flush(os.fspath(source), storage_options)
         return published
     from wlc.publisher import publish
 
@@ -274,7 +234,7 @@ def run(
             f"{source} is no PostgreSQL database: a DuckDB master is published by the process that writes it",
             hint=f"wlc flush {source}",
         )
-    published: Flushed = _postgres().run(os.fspath(source), storage_options, is_stopped, tell)
+    published: Flushed = postgres_masters().run(os.fspath(source), storage_options, is_stopped, tell)
     return published
 
 
@@ -285,7 +245,7 @@ def snapshot(source: str | os.PathLike[str], *, storage_options: Mapping[str, An
         UnsupportedError: Something bypassed the capture, so that no tick describes the database.
     """
     if is_postgres(source):
-        with _postgres().opened_master(os.fspath(source), storage_options) as (found, database):
+        with postgres_masters().opened_master(os.fspath(source), storage_options) as (found, database):
             manifest: Manifest = found.take_later_snapshot(database)
             return manifest
     from wlc.publisher import take_snapshot
@@ -302,7 +262,7 @@ def stop(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] |
     stays in it alone.
     """
     if is_postgres(source):
-        _postgres().stop(os.fspath(source), storage_options)
+        postgres_masters().stop(os.fspath(source), storage_options)
         return status(source, storage_options=storage_options)
     from wlc.capture.duckdb import journal
 
@@ -314,9 +274,9 @@ def stop(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] |
         journal.write_state(shared.root, shared.catalog, {"state": "2"})
         shared.load()
         try:
-            return _status(database, shared)
+            return status_of(database, shared)
         except MissingError:
-            return _status(database, shared, replace(known(shared.state), state=STOPPED))
+            return status_of(database, shared, replace(known(shared.state), state=STOPPED))
 
 
 def _end_history(shared: Shared, database: FarmDatabase) -> None:
@@ -355,135 +315,13 @@ def repair(
         return publish(shared, database)
 
 
-def status(
-    db: str | os.PathLike[str], farm: str | None = None, *, storage_options: Mapping[str, Any] | None = None
-) -> Status:
-    """State of a master, asked of the source or of the farm; arguments as for `resolve`."""
-    if is_postgres(db):
-        postgres = _postgres()
-        with postgres.opened(os.fspath(db)) as found:
-            postgres.require_state(found)
-            return _postgres_status(postgres.database_of(found, storage_options, farm), found)
-    if _is_source(db):
-        with _opened(_existing(db)) as shared:
-            _require_state(shared, Path(db))
-            return _status(_database_of(shared, storage_options), shared)
-    return _status(resolve(db, farm, storage_options=storage_options), None)
-
-
-def tick(
-    db: str | os.PathLike[str], farm: str | None = None, *, storage_options: Mapping[str, Any] | None = None
-) -> int:
-    """Last published tick, 0 before the first; arguments as for `resolve`."""
-    return resolve(db, farm, storage_options=storage_options).config().tick
-
-
-def clock(
-    db: str | os.PathLike[str], farm: str | None = None, *, storage_options: Mapping[str, Any] | None = None
-) -> datetime | None:
-    """Commit time of the last published transaction, None before the first; arguments as for `resolve`."""
-    return resolve(db, farm, storage_options=storage_options).config().write
-
-
-def beat(
-    db: str | os.PathLike[str],
-    beat_s: float | None = None,
-    farm: str | None = None,
-    *,
-    storage_options: Mapping[str, Any] | None = None,
-) -> float:
-    """Show or set the beat, seconds; masters that are open follow at their next beat."""
-    database = resolve(db, farm, storage_options=storage_options)
-    if beat_s is None:
-        return database.config().beat_s
-    parse_beat(str(beat_s))
-    if _is_source(db):
-        from wlc.capture.duckdb import journal
-
-        with _opened(Path(db)) as shared:
-            journal.write_state(shared.root, shared.catalog, {"beat_s": str(beat_s)})
-            shared.load()
-    return change_config(database, lambda config: replace(config, beat_s=beat_s)).beat_s
-
-
-def resolve(
-    db: str | os.PathLike[str], farm: str | None = None, *, storage_options: Mapping[str, Any] | None = None
-) -> FarmDatabase:
-    """The farm database that a name, a URL or a source stands for.
-
-    Args:
-        db: Name in the farm, URL of the database's folder, or a source that knows its farm.
-        farm: Where a bare name is looked up; WLC_FARM when omitted.
-        storage_options: Options of the farm's file system, over those that a source remembers.
-
-    Raises:
-        InvalidError: A source that has never been a master, or a bare name without a farm.
-    """
-    if is_postgres(db):
-        postgres = _postgres()
-        with postgres.opened(os.fspath(db)) as found:
-            postgres.require_state(found)
-            database: FarmDatabase = postgres.database_of(found, storage_options, farm)
-            return database
-    if not _is_source(db):
-        return open_database(os.fspath(db), farm, storage_options)
-    path = Path(db)
-    try:
-        with _opened(path) as shared:
-            _require_state(shared, path)
-            return _database_of(shared, storage_options, farm)
-    except FarmError as error:
-        beside = path.parent / "dbfarm" / path.stem
-        if error.exit_code != 75 or not (beside / "wlc.config").exists():
-            raise
-        # The source is in use; its farm at the default place can be asked all the same.
-        return open_database(str(beside))
-
-
-def _is_source(db: str | os.PathLike[str]) -> bool:
-    text = os.fspath(db)
-    return "://" not in text and Path(text).is_file()
-
-
-def is_postgres(source: str | os.PathLike[str]) -> bool:
-    """Say whether a source is the URL of a PostgreSQL database."""
-    return os.fspath(source).startswith(("postgresql://", "postgres://"))
-
-
-def _existing(source: str | os.PathLike[str]) -> Path:
-    if is_postgres(source):
-        raise InvalidError(
-            "a PostgreSQL master is written to with PostgreSQL's own programs",
-            hint="psql URL; what is committed is published by wlc run URL",
-        )
-    path = Path(source)
-    if not path.exists():
-        raise InvalidError(
-            f"there is no database {path}", hint=f"create it with DuckDB first, then: wlc master {path}", path=str(path)
-        )
-    if path.is_dir():
-        raise InvalidError(f"{path} is a folder, not a DuckDB database", path=str(path))
-    return path
-
-
-@contextmanager
-def _opened(path: Path, *, read_only: bool = False) -> Iterator[Shared]:
-    from wlc.capture.duckdb.shared import close_shared, open_shared
-
-    shared = open_shared(str(path), read_only=read_only)
-    try:
-        yield shared
-    finally:
-        close_shared(shared)
-
-
 def _open_master(path: Path, *, read_only: bool, config: dict[str, Any] | None) -> Shared:
     from wlc.capture.duckdb import probe
     from wlc.capture.duckdb.shared import close_shared, open_shared
 
     shared = open_shared(str(path), read_only=read_only, config=config, must_agree=True)
     try:
-        _require_state(shared, path)
+        require_state(shared, path)
         probe.check()
     except BaseException:
         close_shared(shared)
@@ -495,18 +333,12 @@ def _open_master(path: Path, *, read_only: bool, config: dict[str, Any] | None) 
 def _master(
     source: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
 ) -> Iterator[tuple[Shared, FarmDatabase]]:
-    path = _existing(source)
-    with _opened(path) as shared:
-        _require_state(shared, path)
+    path = existing(source)
+    with opened(path) as shared:
+        require_state(shared, path)
         if not shared.is_master:
             raise InvalidError(f"{path} was stopped", hint=f"wlc master {path} starts a new history", path=str(path))
         yield shared, _attach_publisher(shared, storage_options)
-
-
-def _require_state(shared: Shared, path: Path) -> dict[str, str]:
-    if not shared.state:
-        raise InvalidError(f"{path} is not a master", hint=f"wlc master {path}", path=str(path))
-    return shared.state
 
 
 def _attach_publisher(shared: Shared, storage_options: Mapping[str, Any] | None) -> FarmDatabase:
@@ -514,71 +346,7 @@ def _attach_publisher(shared: Shared, storage_options: Mapping[str, Any] | None)
     from wlc.publisher import publish
 
     shared.storage_options = lay_over(shared.storage_options, storage_options or {})
-    database = _database_of(shared)
+    database = database_of(shared)
     if shared.publish is None or storage_options:
         shared.publish = lambda: publish(shared, database)
     return database
-
-
-def _database_of(
-    shared: Shared, storage_options: Mapping[str, Any] | None = None, farm: str | None = None
-) -> FarmDatabase:
-    """The master's place in the farm, with the options it remembers, those of this process, and those given now."""
-    state = shared.state
-    options = lay_over(merged(state.get("options"), shared.storage_options), storage_options or {})
-    return open_database(state["name"], farm or state["farm"], options)
-
-
-def _postgres() -> ModuleType:
-    """The half of the masters that needs PostgreSQL's drivers."""
-    try:
-        from wlc.capture.postgres import master as postgres
-    except ImportError as error:
-        message = f"PostgreSQL needs packages that are not installed: {error}"
-        raise InvalidError(message, hint="pip install 'dbfarm[postgres]'") from error
-    return postgres
-
-
-def _postgres_status(database: FarmDatabase, source: PostgresSource) -> PostgresStatus:
-    base = _status(database, None)
-    if not source.is_master:
-        return PostgresStatus(**_fields(base), lsn=source.state["lsn"])
-    if warning := source.retention_warning():
-        warnings.warn(warning, stacklevel=3)
-    slot, bypassed = source.slot(), source.bypassed()
-    return PostgresStatus(
-        **{**_fields(base), "bypassed": bypassed},
-        slot=slot.status if slot else "gone",
-        retained_bytes=slot.retained_bytes if slot else 0,
-        lsn=source.state["lsn"],
-    )
-
-
-def _fields(status_: Status) -> dict[str, Any]:
-    return {field.name: getattr(status_, field.name) for field in fields(status_)}
-
-
-def _status(database: FarmDatabase, shared: Shared | None, config: Config | None = None) -> Status:
-    config = config or database.config()
-    unpublished, bypassed = None, None
-    if shared is not None:
-        from wlc.capture.duckdb import source as journalled
-
-        with shared.reading() as connection:
-            unpublished = journalled.count_pending(connection, shared.catalog)
-            found = journalled.bypassed(connection, shared.catalog) if shared.is_master else {}
-        bypassed = {str(name): problem for name, problem in found.items()}
-    return Status(
-        config.name,
-        "started" if config.state == STARTED else "stopped",
-        config.tick,
-        config.write,
-        config.beat_s,
-        config.batches - 1,
-        config.history,
-        database.url,
-        config.snapshot,
-        database.log_bytes(),
-        unpublished,
-        bypassed,
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from wlc.errors import InvalidError
-from wlc.lifecycle import resolve
+from wlc.inquiry import resolve
 from wlc.prune import prune as prune_database
 from wlc.retention import DEADLINE, Retention
 
