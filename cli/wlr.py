@@ -14,6 +14,7 @@ from cli.options import Farm, StorageOptions, Target, storage_options
 from cli.output import Lines, Report, Value, record
 from cli.progress import working
 from wlc.errors import InvalidError, UnavailableError
+from wlr.engine.place import locate
 
 app = new_app("Roll a replica forward from a farm: to the end, to a time, or to a transaction.")
 
@@ -26,7 +27,7 @@ def main() -> None:
 @command(app, example="wlr replicate sales --farm s3://bucket/farm --into copy.duckdb --until '2 hours ago'")
 def replicate(
     into: Annotated[
-        str, typer.Option(metavar="TARGET", help="The replica: a DuckDB file; a folder or s3://… of Parquet files.")
+        str, typer.Option(metavar="TARGET", help="A DuckDB file; a folder or s3://… of Parquet files; postgresql://….")
     ],
     master: Annotated[
         str | None, typer.Argument(metavar="MASTER", help="Name in the farm, URL, or path of the master; remembered.")
@@ -65,7 +66,7 @@ def replicate(
     options = storage_options(storage_option)
 
     def roll_forward() -> Report:
-        with working(f"rolling {into} forward") as progress:
+        with working(f"rolling {locate(into)} forward") as progress:
             return record(
                 wlr.replicate(
                     master,
@@ -189,5 +190,5 @@ def prune(
     import wlr
 
     options = storage_options(storage_option)
-    with working(f"pruning {target}"):
+    with working(f"pruning {locate(target)}"):
         return record(wlr.prune(target, keep=keep, dry_run=dry_run, storage_options=options))

@@ -32,6 +32,8 @@ HOMES = {
     # A data file is read with DuckDB for the DBA and for Spark; a schema is tried on a database in memory; a snapshot is
     # counted.
     "duckdb": ("wlc/capture/", "wlr/engine/", "wlr/bulk/", "wlc/history.py", "wlc/schema.py", "wlc/snapshot.py"),
+    "psycopg": ("wlc/capture/postgres/", "wlr/engine/postgres/"),
+    "adbc_driver_postgresql": ("wlc/capture/postgres/", "wlr/engine/postgres/"),
     "typer": ("cli/",),
     "rich": ("cli/",),
 }

@@ -172,7 +172,8 @@ def _folder(into: str | os.PathLike[str], storage_options: Mapping[str, Any] | N
 
     place = engine.locate(into, storage_options)
     if not place.is_parquet:
-        raise InvalidError(f"{place} is a DuckDB file, not a Parquet replica", hint="wlr status TARGET", path=place.url)
+        message = f"{place} is {place.kind}, not a Parquet replica"
+        raise InvalidError(message, hint="wlr status TARGET", path=str(place))
     return Folder(place.url, place.storage_options)
 
 

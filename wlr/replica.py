@@ -76,7 +76,8 @@ def replicate(
 
     Args:
         master: Name in the farm, URL of the database's folder there, or path of the master; remembered.
-        into: The replica: a DuckDB file; or the folder or URL of a Parquet replica, see `engine.locate`.
+        into: The replica: a DuckDB file; the folder or URL of a Parquet replica; or the URL of a PostgreSQL database,
+            see `engine.locate`.
         farm: URL of the farm, for a bare name.
         until: Stop before the first transaction committed later; an aware time, or text as people type it.
         tick: Stop after this transaction.
@@ -175,10 +176,11 @@ def accept(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] |
     Raises:
         InvalidError: No transaction has failed.
     """
-    with engines.open_target(engines.locate(into, storage_options)) as target:
+    place = engines.locate(into, storage_options)
+    with engines.open_target(place) as target:
         failure = target.state.failure
         if failure is None:
-            raise InvalidError(f"no transaction has failed in {into}", hint=f"wlr status {into}", path=str(into))
+            raise InvalidError(f"no transaction has failed in {place}", hint=f"wlr status {place}", path=str(place))
         target.update(accepted=target.state.accepted | {failure.tick}, failure=None)
     return failure
 
@@ -256,7 +258,7 @@ def _database_of_source(source: Path, farm: str | None, storage_options: Mapping
 
 def _check_keep(place: engines.Place, keep: str) -> None:
     if not place.is_parquet:
-        message = f"{place} is a DuckDB file, which holds one tick: --keep is for Parquet replicas"
+        message = f"{place} is {place.kind}, which holds one tick: --keep is for Parquet replicas"
         raise InvalidError(message, hint="Leave --keep out.")
     parse_keep(keep)
 

@@ -218,6 +218,10 @@ def open_target(place: Place, folders: Sequence[Path] = (), bulk: Bulk | None = 
         from wlr.engine.parquet.target import open_target as open_parquet
 
         return open_parquet(_folder(place), bulk)
+    if place.is_postgres:
+        from wlr.engine.postgres.target import open_target as open_postgres
+
+        return open_postgres(place, folders, bulk)
     from wlr.engine.duckdb.target import open_target as open_duckdb
 
     return open_duckdb(place.path, folders, bulk)
@@ -229,6 +233,10 @@ def find_state(place: Place) -> State | None:
         from wlr.engine.parquet.target import find_state as find_parquet
 
         return find_parquet(_folder(place))
+    if place.is_postgres:
+        from wlr.engine.postgres.target import find_state as find_postgres
+
+        return find_postgres(place)
     from wlr.engine.duckdb.target import find_state as find_duckdb
 
     return find_duckdb(place.path)
@@ -240,6 +248,10 @@ def read_state(place: Place) -> State:
         from wlr.engine.parquet.target import read_state as read_parquet
 
         return read_parquet(_folder(place))
+    if place.is_postgres:
+        from wlr.engine.postgres.target import read_state as read_postgres
+
+        return read_postgres(place)
     from wlr.engine.duckdb.target import read_state as read_duckdb
 
     return read_duckdb(place.path)
@@ -267,6 +279,11 @@ def build(
         from wlr.engine.parquet.build import build as build_parquet
 
         build_parquet(_folder(place), state, manifest, Source(fetch, release), progress)
+        return
+    if place.is_postgres:
+        from wlr.engine.postgres.build import build as build_postgres
+
+        build_postgres(place, state, manifest, fetch, release, folders=folders, progress=progress)
         return
     from wlr.engine.duckdb.build import build as build_duckdb
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _PARQUET = "parquet://"
+_POSTGRES = ("postgresql://", "postgres://")
+_SECRET = re.compile(r"(?:ssl)?password=[^&]*&?", re.IGNORECASE)
 _FILE = "file://"
 
 
@@ -22,29 +25,39 @@ class Place:
     """Where a replica is.
 
     Attributes:
-        url: Path of a DuckDB file; path or URL of a Parquet replica's folder.
-        is_parquet: It is a folder of Parquet files, else a DuckDB file.
+        url: Path of a DuckDB file; path or URL of a Parquet replica's folder; URL of a PostgreSQL database, which may
+            hold a password and is therefore never shown as it is.
+        is_parquet: It is a folder of Parquet files.
         storage_options: Options of the folder's file system.
+        is_postgres: It is a PostgreSQL database; if it is neither, it is a DuckDB file.
     """
 
-    url: str
+    url: str = field(repr=False)
     is_parquet: bool
-    storage_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    storage_options: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
+    is_postgres: bool = False
 
     @property
     def path(self) -> Path:
         """The DuckDB file."""
         return Path(self.url)
 
+    @property
+    def kind(self) -> str:
+        """What it is, for messages."""
+        return (
+            "a Parquet replica" if self.is_parquet else "a PostgreSQL database" if self.is_postgres else "a DuckDB file"
+        )
+
     def __str__(self) -> str:
-        return self.url
+        return without_password(self.url) if self.is_postgres else self.url
 
 
 def locate(into: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Place:
     """Tell where a replica is and of which kind.
 
-    `parquet://` and other URLs, folders, and paths without a suffix that do not exist yet are Parquet replicas; other
-    paths are DuckDB files.
+    `postgresql://` and `postgres://` are PostgreSQL databases; `parquet://` and other URLs, folders, and paths without
+    a suffix that do not exist yet are Parquet replicas; other paths are DuckDB files.
 
     Args:
         into: What the user typed.
@@ -57,6 +70,8 @@ def locate(into: str | os.PathLike[str], storage_options: Mapping[str, Any] | No
     options = dict(storage_options or {})
     if not text.strip():
         raise InvalidError("a replica needs a place", hint="wlr replicate MASTER --into copy.duckdb")
+    if text.startswith(_POSTGRES):
+        return Place(text, is_parquet=False, is_postgres=True)
     if text.startswith(_PARQUET):
         # parquet://lake and parquet:///data/lake are paths, parquet://s3://bucket/lake is the URL behind it.
         inner = text.removeprefix(_PARQUET)
@@ -78,3 +93,13 @@ def _path(text: str) -> Path:
     # As in the farm's own URLs, what a path may not hold is escaped in file:///data/my%20lake.
     plain = unquote(text.removeprefix(_FILE)) if text.startswith(_FILE) else text
     return Path(plain).expanduser().absolute()
+
+
+def without_password(url: str) -> str:
+    """Return a PostgreSQL URL as it may be shown."""
+    scheme, _, rest = url.partition("://")
+    rest, mark, query = rest.partition("?")
+    authority, slash, path = rest.partition("/")
+    user, at, hosts = authority.rpartition("@")
+    query = _SECRET.sub("", query).rstrip("&")
+    return f"{scheme}://{user.partition(':')[0]}{at}{hosts}{slash}{path}{mark if query else ''}{query}"

@@ -16,6 +16,7 @@ from wlr.engine.duckdb import state as states
 from wlr.engine.duckdb.connection import Scratch, applying, attach, using
 from wlr.engine.duckdb.tables import read_tables
 from wlr.engine.duckdb.target import find_state, work_folder
+from wlr.engine.state import encode_all
 from wlr.plan import TableChange, matches
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _load(
 
 def _run_schema(connection: duckdb.DuckDBPyConnection, state: State, statements: Iterable[Ddl]) -> None:
     for statement in statements:
-        if not ddl.is_wanted(statement, state.tables):
+        if not ddl.is_run(statement, state.tables):
             continue
         try:
             with _loading(str(statement.object)):
@@ -166,7 +167,7 @@ def _finish(connection: duckdb.DuckDBPyConnection, state: State) -> None:
     """Write what makes the file a replica, all of it into the file itself."""
     tables = read_tables(connection, state.catalog).order
     connection.execute("BEGIN")
-    states.write(connection, state.catalog, states.encode_all(state))
+    states.write(connection, state.catalog, encode_all(state))
     states.write_tables(connection, state.catalog, tables)
     guard.put_on(connection, state.catalog, tables)
     connection.execute("COMMIT")

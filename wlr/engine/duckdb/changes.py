@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     import duckdb
 
+    from wlc.model import Name
     from wlr.engine.duckdb.tables import Tables
     from wlr.fold import Source, TargetTable
     from wlr.plan import Fold, Read, TableChange
@@ -50,6 +51,13 @@ class Net:
         return self.source.startswith("temp.")
 
 
+class Describes(Protocol):
+    """Knows a target's tables."""
+
+    def describe(self, name: Name, layout: Layout) -> TargetTable:
+        """Describe a table whose rows have a layout."""
+
+
 class Folder(Protocol):
     """Folds large changes elsewhere."""
 
@@ -59,12 +67,12 @@ class Folder(Protocol):
 
 def prepare(
     connection: duckdb.DuckDBPyConnection,
-    tables: Tables,
+    tables: Describes,
     action: Fold,
     fetch: Callable[[Read], str],
     elsewhere: Folder | None = None,
 ) -> list[Net]:
-    """Fold the changes of every table into its net change; the target is not read.
+    """Fold the changes of every table into its net change; the target is not read, and may be another database.
 
     Raises:
         CorruptError: Data files do not hold what the log file says.
@@ -105,20 +113,20 @@ def _folded(
     connection: duckdb.DuckDBPyConnection, table: TargetTable, change: TableChange, query: str, name: str
 ) -> Net:
     connection.execute(f"CREATE OR REPLACE TEMP TABLE {name.removeprefix('temp.')} AS {query}")
-    removed, added, stays = _counts(connection, table, name)
-    fit.refuse_other_weight(change, removed, added)
+    removed, added, stays, total = _counts(connection, table, name)
+    fit.refuse_other_weight(change, 0, total)
     return Net(table, change, name, removed, added, stays)
 
 
-def _counts(connection: duckdb.DuckDBPyConnection, table: TargetTable, net: str) -> tuple[int, int, int]:
-    """Copies to remove, copies to add, rows that stay."""
+def _counts(connection: duckdb.DuckDBPyConnection, table: TargetTable, net: str) -> tuple[int, int, int, int]:
+    """Copies to remove, copies to add, rows that stay, and what all weights add up to."""
     weight, stays = fold.WEIGHT, fold.STAYS if table.keeps_rows else "false"
     found = connection.execute(
         f"SELECT coalesce(sum(-{weight}) FILTER ({weight} < 0 AND NOT {stays}), 0),"
         f" coalesce(sum({weight}) FILTER ({weight} > 0 AND NOT {stays}), 0),"
-        f" count(*) FILTER ({weight} > 0 AND {stays}) FROM {net}"
+        f" count(*) FILTER ({weight} > 0 AND {stays}), coalesce(sum({weight}), 0) FROM {net}"
     ).fetchall()[0]
-    return int(found[0]), int(found[1]), int(found[2])
+    return int(found[0]), int(found[1]), int(found[2]), int(found[3])
 
 
 def sources(change: TableChange, fetch: Callable[[Read], str]) -> list[Source]:

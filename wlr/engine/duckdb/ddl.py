@@ -90,6 +90,14 @@ def set_sequence(connection: duckdb.DuckDBPyConnection, catalog: str, sequence: 
     connection.execute(f"SELECT setval({name}, {sequence.value})")
 
 
+def is_run(ddl: Ddl, patterns: Collection[str]) -> bool:
+    """Say whether a DuckDB replica of some tables runs the statement.
+
+    What only PostgreSQL has, such as a function, is told in its dialect alone, and has no place here.
+    """
+    return ddl.dialect != "postgres" and is_wanted(ddl, patterns)
+
+
 def is_wanted(ddl: Ddl, patterns: Collection[str]) -> bool:
     """Say whether a replica of some tables runs the statement: not if it creates another table."""
     return not is_trigger(ddl) and (not _CREATED.match(ddl.statement) or matches(ddl.object, patterns))

@@ -8,21 +8,17 @@ Tables of it:
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from wlc.clock import format_time, read_time
-from wlc.errors import CorruptError
-from wlc.model import Name, Position, quote
-from wlr.engine import State, as_failure, failure_json
+from wlc.model import Name, quote
+from wlr.engine.state import OWNER, decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import duckdb
 
-FORMAT = "1"
-OWNER = "owner"
+    from wlr.engine import State
 
 
 def install(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
@@ -45,24 +41,7 @@ def read(connection: duckdb.DuckDBPyConnection, catalog: str, path: str) -> Stat
     schema = f"{quote(catalog)}.wlr"
     values = dict(connection.execute(f"SELECT key, value FROM {schema}.state").fetchall())
     unlocked = connection.execute(f"SELECT count(*) FROM {schema}.guard WHERE allowed_by = '{OWNER}'").fetchall()
-    try:
-        if values["format"] != FORMAT:
-            raise CorruptError(f"{path} is a replica of format {values['format']}, this version reads {FORMAT}")
-        return State(
-            id=values["id"],
-            master=values["master"],
-            catalog=values["catalog"],
-            tables=tuple(json.loads(values["patterns"])),
-            position=Position(values["history"], int(values["tick"]), int(values["batch"]), values["chain"]),
-            batch_last=int(values["batch_last"]),
-            clock=read_time(values["clock"]) if values["clock"] else None,
-            beat_s=float(values["beat_s"]),
-            failure=as_failure(json.loads(values.get("failure") or "null")),
-            accepted=frozenset(json.loads(values["accepted"])),
-            is_unlocked=bool(unlocked[0][0]),
-        )
-    except (KeyError, ValueError, TypeError) as error:
-        raise CorruptError(f"the state of replica {path} is damaged: {error}", hint="Make the replica anew.") from error
+    return decode(values, path, is_unlocked=bool(unlocked[0][0]))
 
 
 def write(connection: duckdb.DuckDBPyConnection, catalog: str, values: dict[str, str]) -> None:
@@ -72,32 +51,6 @@ def write(connection: duckdb.DuckDBPyConnection, catalog: str, values: dict[str,
     connection.execute(f"DELETE FROM {table} WHERE key IN ({marks})", list(values))
     rows = ", ".join("(?, ?)" for _ in values)
     connection.execute(f"INSERT INTO {table} VALUES {rows}", [text for pair in values.items() for text in pair])
-
-
-def encode(**fields: Any) -> dict[str, str]:
-    """Turn fields of a State into keys and values."""
-    values: dict[str, str] = {}
-    for name, value in fields.items():
-        match name:
-            case "position":
-                values.update(history=value.history, tick=str(value.tick), batch=str(value.batch), chain=value.chain)
-            case "clock":
-                values[name] = format_time(value) if value else ""
-            case "tables":
-                values["patterns"] = json.dumps(list(value))
-            case "accepted":
-                values[name] = json.dumps(sorted(value))
-            case "failure":
-                values[name] = json.dumps(failure_json(value)) if value else ""
-            case _:
-                values[name] = str(value)
-    return values
-
-
-def encode_all(state: State) -> dict[str, str]:
-    """Turn a whole State into keys and values."""
-    names = ("id", "master", "catalog", "tables", "position", "batch_last", "clock", "beat_s", "failure", "accepted")
-    return {"format": FORMAT, **encode(**{name: getattr(state, name) for name in names})}
 
 
 def read_tables(connection: duckdb.DuckDBPyConnection, catalog: str) -> set[Name]:

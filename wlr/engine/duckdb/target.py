@@ -18,6 +18,7 @@ from wlr.engine.duckdb import changes, ddl, guard
 from wlr.engine.duckdb import state as states
 from wlr.engine.duckdb.connection import Scratch, applying, attach, has_table, using
 from wlr.engine.duckdb.tables import read_tables
+from wlr.engine.state import OWNER, encode
 from wlr.plan import LIMITS, Fold
 
 if TYPE_CHECKING:
@@ -99,20 +100,21 @@ def open_target(into: Path, folders: Sequence[Path] = (), bulk: Bulk | None = No
             scratch.confine(connection)
             # It may have been written to since it was looked at.
             state = states.read(connection, state.catalog, str(into))
-            return DuckDBTarget(into, connection, state, scratch, _spark(bulk, scratch))
+            return DuckDBTarget(into, connection, state, scratch, spark_fold(bulk, scratch.folder))
     except BaseException:
         connection.close()
         raise
 
 
-def _spark(bulk: Bulk | None, scratch: Scratch) -> SparkFold | None:
+def spark_fold(bulk: Bulk | None, work: Path) -> SparkFold | None:
+    """Return who folds for a database, None where this process does; net changes are put into the folder `work`."""
     # A database does the same in one process until it is asked for Spark: steps are small enough for it.
     if bulk is None or bulk.engine != "spark":
         return None
     from wlr.bulk.folding import SparkFold
     from wlr.bulk.jobs import Jobs
 
-    return SparkFold(Jobs(bulk), scratch.folder)
+    return SparkFold(Jobs(bulk), work)
 
 
 def work_folder(into: Path) -> Path:
@@ -177,7 +179,7 @@ class DuckDBTarget:
             stored = {name: value for name, value in values.items() if name != "is_unlocked"}
             if stored:
                 self._connection.execute("BEGIN")
-                states.write(self._connection, self._catalog, states.encode(**stored))
+                states.write(self._connection, self._catalog, encode(**stored))
                 self._connection.execute("COMMIT")
         self.state = replace(self.state, **values)
 
@@ -185,7 +187,7 @@ class DuckDBTarget:
         table = f"{quote(self._catalog)}.wlr.guard"
         self._connection.execute(f"DELETE FROM {table}")
         if is_unlocked:
-            self._connection.execute(f"INSERT INTO {table} VALUES ('{states.OWNER}')")
+            self._connection.execute(f"INSERT INTO {table} VALUES ('{OWNER}')")
 
     # Steps -----------------------------------------------------------------------------------------------------------
 
@@ -247,7 +249,7 @@ class DuckDBTarget:
         values: dict[str, Any] = {"position": step.position, "batch_last": step.mark.batch_last, "failure": None}
         if step.clock is not None:
             values["clock"] = step.clock
-        states.write(self._connection, self._catalog, states.encode(**values))
+        states.write(self._connection, self._catalog, encode(**values))
         self._connection.execute("COMMIT")
         self.state = replace(self.state, **values)
 
@@ -295,7 +297,7 @@ class DuckDBTarget:
     # Schema changes --------------------------------------------------------------------------------------------------
 
     def _run_ddl(self, statement: Ddl) -> None:
-        if not ddl.is_wanted(statement, self.state.tables):
+        if not ddl.is_run(statement, self.state.tables):
             return
         before = set(catalogs.tables(self._connection, self._catalog))
         ddl.check(self._connection, statement)

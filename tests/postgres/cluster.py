@@ -1,0 +1,145 @@
+"""A PostgreSQL server of our own for tests: made from nothing, on a free port of the loopback, gone afterwards."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SETTINGS = {
+    "wal_level": "logical",
+    "fsync": "off",
+    "full_page_writes": "off",
+    "max_replication_slots": "40",
+    "max_wal_senders": "40",
+    "max_connections": "200",
+    "shared_buffers": "64MB",
+    "listen_addresses": "'127.0.0.1'",
+}
+
+
+class Cluster:
+    """A running server; databases in it are cheap, and every test has its own.
+
+    Args:
+        folder: Empty; the server's data goes there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self._user = user_that_may_run_it()
+        self._numbers = itertools.count(1)
+
+    def start(self) -> None:
+        """Make the server and start it."""
+        if self._user is not None:
+            os.chown(self.folder, self._user.pw_uid, self._user.pw_gid)
+        data = str(self.folder / "data")
+        self._run("initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale", "C.UTF-8", "-N")
+        settings = {**_SETTINGS, "port": str(self.port), "unix_socket_directories": f"'{self.folder}'"}
+        with (self.folder / "data" / "postgresql.conf").open("a") as file:
+            file.writelines(f"{name} = {value}\n" for name, value in settings.items())
+        self._run("pg_ctl", "-D", data, "-l", str(self.folder / "log"), "-w", "start")
+
+    def stop(self) -> None:
+        """Stop the server and wait for its end."""
+        self._run("pg_ctl", "-D", str(self.folder / "data"), "-m", "immediate", "-w", "stop")
+
+    def url(self, database: str = "postgres", user: str = "postgres", password: str = "") -> str:
+        """URL of a database."""
+        secret = f":{password}" if password else ""
+        return f"postgresql://{user}{secret}@127.0.0.1:{self.port}/{database}"
+
+    def create_database(self) -> str:
+        """Make an empty database and return its URL."""
+        name = f"db{next(self._numbers)}"
+        self.execute(f"CREATE DATABASE {name}")
+        return self.url(name)
+
+    def execute(self, statement: str, database: str = "postgres") -> list[tuple[Any, ...]]:
+        """Run a statement as superuser and return its rows."""
+        return execute(self.url(database), statement)
+
+    def _run(self, name: str, *arguments: str) -> None:
+        user: dict[str, Any] = {}
+        if self._user is not None:
+            user = {"user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": []}
+        # A server that goes on after its starter must not hold the starter's output open.
+        with tempfile.TemporaryFile() as output:
+            done = subprocess.run(
+                [program(name), *arguments], stdout=output, stderr=output, cwd=self.folder, check=False, **user
+            )
+            output.seek(0)
+            log = self.folder / "log"
+            said = output.read().decode(errors="replace") + (log.read_text()[-2000:] if log.is_file() else "")
+            assert done.returncode == 0, f"{name} failed: {said}"
+
+
+def execute(url: str, *statements: str) -> list[tuple[Any, ...]]:
+    """Run statements in a database as its user would, and return the rows of the last one."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in statements:
+            cursor = connection.execute(statement)
+        return cursor.fetchall() if cursor.description else []
+
+
+def running(folder: Path) -> Iterator[Cluster]:
+    """Start a server in a folder, and stop it in the end."""
+    cluster = Cluster(folder)
+    try:
+        cluster.start()
+        try:
+            yield cluster
+        finally:
+            cluster.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def new_folder() -> Path:
+    """A folder that another user can reach, in memory if there is such a place."""
+    memory = Path("/dev/shm")
+    return Path(tempfile.mkdtemp(prefix="dbfarm-postgres-", dir=memory if memory.is_dir() else None))
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def user_that_may_run_it() -> pwd.struct_passwd | None:
+    """PostgreSQL refuses to run as root; another user does then."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    raise AssertionError("PostgreSQL does not run as root, and there is neither postgres nor nobody")
+
+
+def program(name: str) -> str:
+    """Find a program of the installed PostgreSQL, the newest one where there are several."""
+    folders = [Path(found).parent for found in [shutil.which(name)] if found]
+    if config := shutil.which("pg_config"):
+        folders.append(Path(subprocess.run([config, "--bindir"], capture_output=True, text=True).stdout.strip()))
+    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name), reverse=True)
+    for folder in [*versions, *folders]:
+        if (folder / name).is_file():
+            return str(folder / name)
+    raise AssertionError(f"these tests need PostgreSQL's server programs, and {name} is not installed")

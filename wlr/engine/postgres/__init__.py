@@ -1,0 +1,1 @@
+"""Replicas that live in a PostgreSQL database."""

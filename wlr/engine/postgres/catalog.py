@@ -1,0 +1,77 @@
+"""What a PostgreSQL database contains, as far as schema changes need to know it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from wlc.model import Name, literal
+from wlr.engine.postgres.connection import fetch
+
+if TYPE_CHECKING:
+    from wlr.engine.postgres.connection import Connection
+
+_USER = "n.nspname NOT IN ('wlr', 'wlc', 'information_schema') AND n.nspname NOT LIKE 'pg\\_%'"
+_RELATIONS = f"""
+    SELECT n.nspname, c.relname, c.relkind::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind IN ('r', 'p', 'v', 'm', 'S', 'i') AND {_USER}
+"""
+_COLUMNS = f"""
+    SELECT n.nspname, c.relname, array_agg(a.attname::text ORDER BY a.attnum)
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid
+    WHERE c.relkind IN ('r', 'p', 'v', 'm') AND a.attnum > 0 AND NOT a.attisdropped AND {_USER} GROUP BY 1, 2
+"""
+# Views over a table, and views over those, each before the ones that read it.
+_VIEWS_OVER = """
+    WITH RECURSIVE over (view, depth) AS (
+        SELECT DISTINCT r.ev_class, 1 FROM pg_depend d JOIN pg_rewrite r ON r.oid = d.objid
+        WHERE d.classid = 'pg_rewrite'::regclass AND d.refobjid = to_regclass({name}) AND r.ev_class <> d.refobjid
+        UNION
+        SELECT r.ev_class, o.depth + 1 FROM over o JOIN pg_depend d ON d.refobjid = o.view
+        JOIN pg_rewrite r ON r.oid = d.objid AND d.classid = 'pg_rewrite'::regclass AND r.ev_class <> d.refobjid
+        WHERE o.depth < 100
+    )
+    SELECT n.nspname, c.relname, c.relkind::text, pg_get_viewdef(c.oid) FROM (
+        SELECT view, max(depth) AS depth FROM over GROUP BY view
+    ) v JOIN pg_class c ON c.oid = v.view JOIN pg_namespace n ON n.oid = c.relnamespace ORDER BY v.depth
+"""
+
+
+class Catalog:
+    """What the database contains at the moment that it is first asked."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @cached_property
+    def kinds(self) -> dict[Name, str]:
+        """Tables (r, p), views (v, m), sequences (S) and indexes (i), by name."""
+        return {Name(schema, name): kind for schema, name, kind in fetch(self._connection, _RELATIONS)}
+
+    @cached_property
+    def columns(self) -> dict[Name, list[str]]:
+        """The columns of tables and views."""
+        return {Name(schema, name): listed for schema, name, listed in fetch(self._connection, _COLUMNS)}
+
+    @property
+    def tables(self) -> set[Name]:
+        """All tables."""
+        return {name for name, kind in self.kinds.items() if kind in "rp"}
+
+    def find(self, name: Name) -> Name | None:
+        """Return the relation of a name, whatever its case: DuckDB takes any for it."""
+        if name in self.kinds:
+            return name
+        wanted = (name.schema.lower(), name.name.lower())
+        return next((n for n in self.kinds if (n.schema.lower(), n.name.lower()) == wanted), None)
+
+    def column(self, table: Name, column: str) -> str:
+        """Return a column of a table as it is written there."""
+        listed = self.columns.get(table, [])
+        return next((name for name in listed if name.lower() == column.lower()), column)
+
+
+def views_over(connection: Connection, name: Name) -> list[tuple[Name, str, str]]:
+    """Return the views that read a relation, directly or not: name, kind and definition, in an order to make them."""
+    found = fetch(connection, _VIEWS_OVER.format(name=literal(name.sql)))
+    return [(Name(schema, view), kind, definition) for schema, view, kind, definition in found]

@@ -1,0 +1,170 @@
+"""DuckDB's expressions and views in PostgreSQL's dialect."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import sqlglot
+from sqlglot import ErrorLevel, exp
+
+from wlc.errors import UnsupportedError
+from wlc.model import quote
+from wlr.engine.postgres.names import is_own
+from wlr.engine.postgres.types import postgres_type
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from wlc.model import Name
+
+    # Finds the relation that parts of a name mean.
+    Resolve = Callable[[tuple[str, ...]], Name]
+
+_SEQUENCES = ("nextval", "currval")
+_SAME = ("now", "sign")
+# What sqlglot calls DuckDB's widest integers.
+_WIDE = {"INT128": "HUGEINT", "UINT128": "UHUGEINT"}
+_DEFERRED = re.compile(r" WITH \(DEFER_BINDING = true\)", re.IGNORECASE)
+
+
+def expression_sql(text: str, spelling: Mapping[str, str], resolve: Resolve) -> str:
+    """Translate an expression over the columns of one table.
+
+    Args:
+        text: In DuckDB's dialect.
+        spelling: How columns are written, by their names in lower case.
+        resolve: Finds a sequence.
+
+    Raises:
+        UnsupportedError: It has no counterpart.
+    """
+    return _written(_translated(_parsed(text), lambda _, column: spelling.get(column.lower()), {}, resolve))
+
+
+def view_sql(text: str, columns: Mapping[Name, Sequence[str]], resolve: Resolve, made: Name) -> str:
+    """Translate `CREATE VIEW`; returns the statement that makes it under a name where there is none.
+
+    Args:
+        text: In DuckDB's dialect.
+        columns: Of all tables and views.
+        resolve: Finds a table, view or sequence.
+        made: Name of the view.
+
+    Raises:
+        UnsupportedError: It has no counterpart.
+    """
+    tree = _parsed(_DEFERRED.sub("", text))
+    query = tree.expression if isinstance(tree, exp.Create) and tree.args.get("kind") == "VIEW" else None
+    if query is None:
+        raise UnsupportedError("not a view")
+    sources = _qualified(query, resolve)
+
+    def spell(qualifier: str, column: str) -> str | None:
+        tables = [sources[qualifier]] if qualifier in sources else list(sources.values())
+        spelt = (name for _, table in tables for name in columns.get(table, ()) if name.lower() == column.lower())
+        return next(spelt, None)
+
+    aliases = {alias: written for alias, (written, _) in sources.items()}
+    listed = [column.name for column in tree.this.expressions] if isinstance(tree.this, exp.Schema) else []
+    names = f" ({', '.join(map(quote, listed))})" if listed else ""
+    return f"CREATE VIEW {made.sql}{names} AS {_written(_translated(query, spell, aliases, resolve))}"
+
+
+def _qualified(query: exp.Expr, resolve: Resolve) -> dict[str, tuple[str, Name]]:
+    """Give every table of a query its full name; returns what the query calls them, how that is written, and the names.
+
+    Raises:
+        UnsupportedError: The query reads something else.
+    """
+    sources: dict[str, tuple[str, Name]] = {}
+    common = {cte.alias.lower() for cte in query.find_all(exp.CTE)}
+    for table in list(query.find_all(exp.Table)):
+        if not isinstance(table.this, exp.Identifier):
+            raise UnsupportedError(f"{table.sql('duckdb')} has no counterpart")
+        if table.name.lower() in common and not table.db:
+            continue
+        found = resolve(tuple(part.name for part in table.parts))
+        if is_own(found.schema):
+            raise UnsupportedError(f"{found} is not to be read")
+        alias = table.args.get("alias")
+        written = _plain(alias.this) if alias is not None and alias.this is not None else found.name
+        sources[(table.alias or table.name).lower()] = (written, found)
+        table.set("this", exp.to_identifier(found.name, quoted=True))
+        table.set("db", exp.to_identifier(found.schema, quoted=True))
+        table.set("catalog", None)
+    return sources
+
+
+def _parsed(text: str) -> exp.Expr:
+    try:
+        found = sqlglot.parse(text, read="duckdb")
+    except sqlglot.errors.SqlglotError as error:
+        raise UnsupportedError(f"{text} cannot be understood") from error
+    if len(found) != 1 or found[0] is None or isinstance(found[0], exp.Command):
+        raise UnsupportedError(f"{text} cannot be understood")
+    return found[0]
+
+
+def _translated(
+    tree: exp.Expr, spell: Callable[[str, str], str | None], aliases: Mapping[str, str], resolve: Resolve
+) -> exp.Expr:
+    """Write identifiers as the replica does, and types as `types.postgres_type` does."""
+    _spell_columns(tree, spell, aliases)
+    for identifier in list(tree.find_all(exp.Identifier)):
+        if not isinstance(identifier.parent, exp.Column | exp.Table | exp.Anonymous | exp.Dot):
+            identifier.set("this", _plain(identifier))
+            identifier.set("quoted", True)
+    for declared in list(tree.find_all(exp.DataType)):
+        if not isinstance(declared.parent, exp.DataType):
+            declared.replace(exp.DataType.build(_type(declared), udt=True))
+    for call in list(tree.find_all(exp.Anonymous)):
+        _translate_call(call, resolve)
+    return tree
+
+
+def _spell_columns(tree: exp.Expr, spell: Callable[[str, str], str | None], aliases: Mapping[str, str]) -> None:
+    for column in list(tree.find_all(exp.Column)):
+        qualifier = column.table.lower()
+        if isinstance(column.this, exp.Identifier):
+            name = spell(qualifier, column.name) or _plain(column.this)
+            column.set("this", exp.to_identifier(name, quoted=True))
+        if qualifier:
+            written = aliases.get(qualifier) or _plain(column.args["table"])
+            column.set("table", exp.to_identifier(written, quoted=True))
+            column.set("db", None)
+            column.set("catalog", None)
+
+
+def _translate_call(call: exp.Anonymous, resolve: Resolve) -> None:
+    """Translate what calls a function that is not known to be the same in both databases.
+
+    Raises:
+        UnsupportedError: It may be a macro, or a function of PostgreSQL's that reaches out.
+    """
+    if call.name.lower() in _SAME:
+        return
+    if call.name.lower() not in _SEQUENCES or not call.expressions:
+        raise UnsupportedError(f"function {call.name} has no counterpart")
+    call.set("expressions", [exp.Literal.string(resolve(_path(call.expressions[0].name)).sql)])
+
+
+def _plain(identifier: exp.Expr) -> str:
+    """A name that is given in the statement itself: in lower case if it has no quotes, as PostgreSQL does it."""
+    return identifier.name if identifier.args.get("quoted") else identifier.name.lower()
+
+
+def _type(declared: exp.DataType) -> str:
+    text = declared.sql("duckdb")
+    return postgres_type(_WIDE.get(text.upper(), text))
+
+
+def _path(text: str) -> tuple[str, ...]:
+    return tuple(part.replace('""', '"').strip('"') for part in re.findall(r'"(?:[^"]|"")*"|[^.]+', text))
+
+
+def _written(tree: exp.Expr) -> str:
+    try:
+        return tree.sql("postgres", unsupported_level=ErrorLevel.RAISE)
+    except sqlglot.errors.SqlglotError as error:
+        raise UnsupportedError(f"{tree.sql('duckdb')} has no counterpart: {error}") from error

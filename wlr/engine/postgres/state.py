@@ -1,0 +1,125 @@
+"""The schema `wlr` of a replica: its state, its tables, and the guard that keeps others from writing to them.
+
+Tables of it:
+    state   key and value: position, clock, master, failure …; written in the transaction that it describes
+    tables  every table that is replicated; all others belong to the database's owner
+    guard   a row while the replica's owner allows direct writes to replicated tables
+
+Every replicated table has a trigger that fails a statement unless `wlr.guard` holds a row. It does not fire for the
+replay, which runs as a replica. Dropping the schema with CASCADE drops the function and with it the triggers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wlc.errors import InvalidError
+from wlc.model import Name, literal
+from wlr.engine.postgres.connection import fetch, run
+from wlr.engine.state import OWNER, decode
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from wlr.engine import State
+    from wlr.engine.postgres.connection import Address, Connection
+
+GUARD = "wlr_guard"
+# Key of the state with the schema that takes the tables of the master's `main`.
+SCHEMA = "schema"
+_OWNED = "SELECT to_regclass('wlr.state') IS NOT NULL, EXISTS (SELECT FROM pg_namespace WHERE nspname = 'wlr')"
+# It reads wlr.guard with the owner's rights: who writes may have none in schema wlr, and is to be told why.
+_GUARD_CHECK = """
+    CREATE FUNCTION wlr.guard_check() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp AS $$
+    BEGIN
+        IF NOT EXISTS (SELECT FROM wlr.guard) THEN
+            RAISE EXCEPTION 'table %.% is replicated and not to be written to; wlr unlock allows it',
+                TG_TABLE_SCHEMA, TG_TABLE_NAME;
+        END IF;
+        RETURN NULL;
+    END $$
+"""
+_UNGUARDED = f"""
+    SELECT schema_name, table_name FROM wlr.tables AS r
+    JOIN pg_namespace AS n ON n.nspname = r.schema_name
+    JOIN pg_class AS c ON c.relname = r.table_name AND c.relnamespace = n.oid
+    WHERE NOT EXISTS (SELECT FROM pg_trigger AS g WHERE g.tgrelid = c.oid AND g.tgname = {literal(GUARD)})
+"""
+
+
+def install(connection: Connection) -> None:
+    """Create the `wlr` schema."""
+    for statement in (
+        "CREATE SCHEMA wlr",
+        "CREATE TABLE wlr.state (key text PRIMARY KEY, value text NOT NULL)",
+        "CREATE TABLE wlr.tables (schema_name text, table_name text, PRIMARY KEY (schema_name, table_name))",
+        "CREATE TABLE wlr.guard (allowed_by text)",
+        _GUARD_CHECK,
+    ):
+        run(connection, statement)
+
+
+def find(connection: Connection, address: Address) -> tuple[State, str] | None:
+    """Read the state and the schema that stands for `main`; None if the database is no replica.
+
+    Raises:
+        CorruptError: The state is damaged, or written by a newer version.
+        InvalidError: The schema `wlr` is somebody else's.
+    """
+    is_replica, is_taken = fetch(connection, _OWNED)[0]
+    if not is_replica:
+        if is_taken:
+            message = f"{address.shown} has a schema wlr that is not a replica's"
+            raise InvalidError(message, hint="Rename it, or replicate into another database.", path=address.shown)
+        return None
+    values = dict(fetch(connection, "SELECT key, value FROM wlr.state"))
+    is_unlocked = fetch(connection, f"SELECT count(*) FROM wlr.guard WHERE allowed_by = {literal(OWNER)}")[0][0] > 0
+    return decode(values, address.shown, is_unlocked=is_unlocked), values.get(SCHEMA, "public")
+
+
+def write(connection: Connection, values: Mapping[str, str]) -> None:
+    """Replace keys of the state, in the caller's transaction."""
+    rows = ", ".join(f"({literal(key)}, {literal(value)})" for key, value in values.items())
+    run(
+        connection,
+        f"INSERT INTO wlr.state VALUES {rows} ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+    )
+
+
+def read_tables(connection: Connection) -> set[Name]:
+    """Return the names of all replicated tables in this database."""
+    return {Name(*row) for row in fetch(connection, "SELECT schema_name, table_name FROM wlr.tables")}
+
+
+def write_tables(connection: Connection, tables: Iterable[Name]) -> None:
+    """Replace the names of all replicated tables, and guard those that are not yet, in the caller's transaction."""
+    run(connection, "DELETE FROM wlr.tables")
+    rows = ", ".join(f"({literal(name.schema)}, {literal(name.name)})" for name in sorted(tables))
+    if rows:
+        run(connection, f"INSERT INTO wlr.tables VALUES {rows}")
+    for row in fetch(connection, _UNGUARDED):
+        run(
+            connection,
+            f"CREATE TRIGGER {GUARD} BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON {Name(*row).sql}"
+            " FOR EACH STATEMENT EXECUTE FUNCTION wlr.guard_check()",
+        )
+
+
+def set_unlocked(connection: Connection, is_unlocked: bool) -> None:
+    """Allow direct writes to replicated tables, or refuse them again."""
+    with connection.transaction():
+        run(connection, "DELETE FROM wlr.guard")
+        if is_unlocked:
+            run(connection, f"INSERT INTO wlr.guard VALUES ({literal(OWNER)})")
+
+
+def in_the_way(connection: Connection, tables: Collection[Name]) -> list[Name]:
+    """Return those of the names that a table, view or the like of this database has already."""
+    found = fetch(
+        connection,
+        "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE n.nspname = ANY(%s)",
+        [sorted({name.schema for name in tables})],
+    )
+    return sorted({Name(*row) for row in found} & set(tables))

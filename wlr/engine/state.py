@@ -1,0 +1,76 @@
+"""A replica's state as keys and values, the same in every database that is a replica."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from wlc.clock import format_time, read_time
+from wlc.errors import CorruptError
+from wlc.model import Position
+from wlr.engine import State, as_failure, failure_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FORMAT = "1"
+OWNER = "owner"
+
+
+def encode(**fields: Any) -> dict[str, str]:
+    """Turn fields of a State into keys and values."""
+    values: dict[str, str] = {}
+    for name, value in fields.items():
+        match name:
+            case "position":
+                values.update(history=value.history, tick=str(value.tick), batch=str(value.batch), chain=value.chain)
+            case "clock":
+                values[name] = format_time(value) if value else ""
+            case "tables":
+                values["patterns"] = json.dumps(list(value))
+            case "accepted":
+                values[name] = json.dumps(sorted(value))
+            case "failure":
+                values[name] = json.dumps(failure_json(value)) if value else ""
+            case _:
+                values[name] = str(value)
+    return values
+
+
+def encode_all(state: State) -> dict[str, str]:
+    """Turn a whole State into keys and values."""
+    names = ("id", "master", "catalog", "tables", "position", "batch_last", "clock", "beat_s", "failure", "accepted")
+    return {"format": FORMAT, **encode(**{name: getattr(state, name) for name in names})}
+
+
+def decode(values: Mapping[str, str], place: str, *, is_unlocked: bool) -> State:
+    """Read what `encode_all` wrote.
+
+    Args:
+        values: Keys and values.
+        place: Where the replica is, for messages.
+        is_unlocked: Its owner allows direct writes.
+
+    Raises:
+        CorruptError: They are damaged, or written by a newer version.
+    """
+    try:
+        if values["format"] != FORMAT:
+            raise CorruptError(f"{place} is a replica of format {values['format']}, this version reads {FORMAT}")
+        return State(
+            id=values["id"],
+            master=values["master"],
+            catalog=values["catalog"],
+            tables=tuple(json.loads(values["patterns"])),
+            position=Position(values["history"], int(values["tick"]), int(values["batch"]), values["chain"]),
+            batch_last=int(values["batch_last"]),
+            clock=read_time(values["clock"]) if values["clock"] else None,
+            beat_s=float(values["beat_s"]),
+            failure=as_failure(json.loads(values.get("failure") or "null")),
+            accepted=frozenset(json.loads(values["accepted"])),
+            is_unlocked=is_unlocked,
+        )
+    except (KeyError, ValueError, TypeError) as error:
+        raise CorruptError(
+            f"the state of replica {place} is damaged: {error}", hint="Make the replica anew."
+        ) from error
