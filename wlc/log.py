@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from itertools import pairwise
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,17 @@ from wlc.paths import check_database_name, log_path, parse_data_path
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+# Lines as `_transaction_lines` writes them: no escapes, numbers that need no second look.
+_PLAIN = r'[^"\\\x00-\x1f]'
+_NUMBER = "(0|[1-9][0-9]{0,17})"
+_BEGIN = re.compile(
+    rf'\{{"begin":\{{"tick":{_NUMBER},"user":"({_PLAIN}*)","started":"({_PLAIN}*)","origin":null'
+    rf'(?:,"xid":{_NUMBER})?\}}\}}'
+)
+_CHANGE = re.compile(
+    rf'\{{"change":\{{"table":\["({_PLAIN}+)","({_PLAIN}+)"\],"path":"({_PLAIN}*)","added":{_NUMBER},"removed":{_NUMBER}\}}\}}'
+)
+_COMMIT = re.compile(rf'\{{"commit":\{{"tick":{_NUMBER},"committed":"({_PLAIN}*)"\}}\}}')
 _SEAL_START = b'{"sha256":"'
 _SEAL_BYTES = len(_SEAL_START) + 64 + len(b'"}\n')
 
@@ -144,7 +156,9 @@ def _end_json(batch: Batch) -> dict[str, Any]:
 
 def _transaction_lines(transaction: Transaction) -> Iterator[str]:
     # Written by hand because a batch can hold a hundred thousand of them.
-    origin = json.dumps(fields.origin_json(transaction.origin), separators=(",", ":"))
+    origin = "null"
+    if transaction.origin is not None:
+        origin = json.dumps(fields.origin_json(transaction.origin), separators=(",", ":"))
     xid = "" if transaction.xid is None else f',"xid":{transaction.xid}'
     yield (
         f'{{"begin":{{"tick":{transaction.tick},"user":{encode_basestring(transaction.user)},'
@@ -206,11 +220,13 @@ class _Reader:
             raise FieldError("not the header of a log file")
         if header["format"] != FORMAT_VERSION:
             raise FieldError(f"format {header['format']!r} is unknown, this version reads {FORMAT_VERSION}")
-        transactions = []
-        kind, content = self.next()
-        while kind == "begin":
-            transactions.append(self.transaction(content))
+        transactions: list[Transaction] = []
+        while True:
+            transactions += self.plain_transactions()
             kind, content = self.next()
+            if kind != "begin":
+                break
+            transactions.append(self.transaction(content))
         if kind != "end":
             raise FieldError(f"{kind!r} where a transaction or the end was expected")
         if content["transactions"] != len(transactions) or self.at != len(self.lines):
@@ -232,6 +248,31 @@ class _Reader:
             digests=None if digests is None else _digests(digests),
             lsn=None if content.get("lsn") is None else fields.as_lsn(content["lsn"]),
         )
+
+    def plain_transactions(self) -> Iterator[Transaction]:
+        """Yield the next transactions while they are as nearly all are: rows changed, then committed here.
+
+        Their lines are read by what they look like as this program writes them, which takes a third of the time of
+        reading JSON. Whatever looks different is left to `transaction`, which says what is wrong with it, if anything.
+        """
+        names: dict[tuple[str, str], Name] = {}
+        lines, count = self.lines, len(self.lines)
+        while self.at + 1 < count and (begin := _BEGIN.fullmatch(lines[self.at])):
+            at, records = self.at + 1, []
+            while at < count and (change := _CHANGE.fullmatch(lines[at])):
+                schema, table, path, added, removed = change.groups()
+                name = names.get((schema, table)) or names.setdefault((schema, table), Name(schema, table))
+                records.append(Change(name, path, int(added), int(removed)))
+                at += 1
+            commit = _COMMIT.fullmatch(lines[at]) if at < count else None
+            tick, user, started, xid = begin.groups()
+            if commit is None or commit[1] != tick:
+                return
+            begun = fields.as_time(started)
+            committed = begun if commit[2] == started else fields.as_time(commit[2])
+            self.at = at + 1
+            number = None if xid is None else int(xid)
+            yield Transaction(fields.as_tick(int(tick)), user, begun, committed, tuple(records), None, number)
 
     def file(self, value: object) -> TableFile:
         content = fields.as_object(value)
