@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wlc import paths
-from wlc.errors import UnavailableError
+from wlc.errors import UnavailableError, UnsupportedError
 from wlc.model import Ddl, Manifest, SnapshotTable
 from wlr import engine as engines
 from wlr import plan
@@ -47,6 +47,7 @@ def snapshot_from_log(
 
     Raises:
         ReplayError: A transaction cannot be applied.
+        UnsupportedError: The log holds a schema change that cannot be part of a snapshot; take one from the master.
         UnavailableError: The farm is out of reach: try again.
     """
     database = database_of(db, farm, storage_options)
@@ -93,11 +94,19 @@ def _with_originals(
     statements = [*base.schema, *base.schema_after]
     if all(statement.original is None for statement in statements):
         return None
+    told = len(statements)
     for number in database.batch_numbers():
         if base.position.batch <= number <= position.batch:
             for transaction in database.read_batch(number)[0].transactions:
                 if transaction.tick > base.position.tick:
                     statements += [record for record in transaction.records if isinstance(record, Ddl)]
+    for statement in statements[told:]:
+        if statement.kind == "ALTER TYPE" and "ADD VALUE" in statement.statement.upper():
+            raise UnsupportedError(
+                f"{statement.object} got a new value since the snapshot at tick {base.position.tick}, and PostgreSQL"
+                " cannot load rows with it in the transaction that adds it",
+                hint="wlc snapshot SOURCE takes one from the master itself",
+            )
     return tuple(statements), ()
 
 

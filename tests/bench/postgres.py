@@ -23,10 +23,9 @@ from tests.postgres.cluster import Cluster, execute, new_folder, program, runnin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 TABLE = """CREATE TABLE t (id bigint PRIMARY KEY, customer int, amount numeric(12,2), at timestamptz, note text)"""
-PATIENCE_S = 600
+PATIENCE_S = 200
 # Transactions of one row each: (of 5) 3 inserts, an update, a delete.
 SMALL = """
 DO $$ BEGIN FOR i IN {first}..{last} LOOP
@@ -43,6 +42,8 @@ def run(setting: Setting) -> Iterator[Line]:
     for cluster in running(new_folder()):
         cluster.execute("ALTER SYSTEM SET fsync = on")
         cluster.execute("ALTER SYSTEM SET max_wal_size = '8GB'")
+        # A subscriber that was disabled would wait for five seconds before it goes on.
+        cluster.execute("ALTER SYSTEM SET wal_retrieve_retry_interval = '20ms'")
         cluster.execute("SELECT pg_reload_conf()")
         yield from _catching_up(setting, cluster)
         yield from _commit_to_visible(setting, cluster)
@@ -65,13 +66,14 @@ class Pair:
         execute(self.master, "CREATE PUBLICATION native FOR TABLE t")
         execute(self.master, f"SELECT pg_create_logical_replication_slot('{self.slot}', 'pgoutput')")
         execute(self.subscriber, TABLE)
-        with psycopg.connect(self.master) as source, psycopg.connect(self.subscriber) as target:
-            with (
-                source.cursor().copy("COPY t TO STDOUT (FORMAT binary)") as read,
-                target.cursor().copy("COPY t FROM STDIN (FORMAT binary)") as write,
-            ):
-                for block in read:
-                    write.write(block)
+        with (
+            psycopg.connect(self.master) as source,
+            psycopg.connect(self.subscriber) as target,
+            source.cursor().copy("COPY t TO STDOUT (FORMAT binary)") as read,
+            target.cursor().copy("COPY t FROM STDIN (FORMAT binary)") as write,
+        ):
+            for block in read:
+                write.write(block)
         execute(
             self.subscriber,
             f"CREATE SUBSCRIPTION s CONNECTION '{self.master}' PUBLICATION native WITH (create_slot = false,"
@@ -151,7 +153,7 @@ def _commit_to_visible(setting: Setting, cluster: Cluster) -> Iterator[Line]:
         try:
             execute(pair.subscriber, "ALTER SUBSCRIPTION s ENABLE")
             follow = ("replicate", "bench", "--farm", str(pair.farm), "--into", pair.replica, "--follow")
-            follow += ("--beat", str(max(beat_s, 0.2)))
+            wlr.beat(pair.replica, max(beat_s, 0.2))
             with _process("wlc", "run", pair.master), _process("wlr", *follow):
                 time.sleep(2 * beat_s + 4)
                 native, ours = _delays(pair, tries=20 if beat_s == 0 else 4)

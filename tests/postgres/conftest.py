@@ -19,6 +19,11 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def database_url(cluster: Cluster) -> str:
-    """The URL of an empty database."""
-    return cluster.create_database()
+def database_url(cluster: Cluster) -> Iterator[str]:
+    """The URL of an empty database; slots that are made in it are dropped afterwards."""
+    url = cluster.create_database()
+    yield url
+    cluster.execute(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+        f" WHERE database = '{url.rpartition('/')[2]}' AND NOT active"
+    )

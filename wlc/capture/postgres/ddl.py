@@ -9,9 +9,10 @@ what only PostgreSQL has (other constraints, indexes, views, functions, types) i
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
-from wlc.capture.postgres.types import duckdb_type, read_text_sql
+from wlc.capture.postgres.types import constant_sql, duckdb_type
 from wlc.model import Column, Ddl, Layout, Name, literal, quote
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     Description = dict[str, Any]
 
 POSTGRES = "postgres"
+_MOVED = re.compile(r"\b(RENAME\s+TO|SET\s+SCHEMA)\b", re.IGNORECASE)
 _ROOT = "p"
 _FOREIGN_KEY = "f"
 
@@ -60,12 +62,12 @@ def create(table: Description, *, is_snapshot: bool = False) -> Iterator[Ddl]:
             original=_create_sql(table, is_snapshot),
         )
     if not is_snapshot:
-        yield from _attach(table, [])
+        yield from _attach(table, None)
 
 
 def connect(table: Description) -> Iterator[Ddl]:
     """Give a table of a snapshot, once all are there, its parents and its foreign keys."""
-    yield from _attach(table, [])
+    yield from _attach(table, None)
     for constraint, content in sorted(table["constraints"].items()):
         if content["type"] == _FOREIGN_KEY and not content["is_inherited"]:
             yield _alter(table, f"ADD CONSTRAINT {quote(constraint)} {content['definition']}")
@@ -144,14 +146,26 @@ def sequence(name: Name, definition: str, *, is_identity: bool) -> Ddl:
     return Ddl("CREATE SEQUENCE", name, statement, original="" if is_identity else definition)
 
 
+def renamed_sequence(old: Name | None, name: Name, definition: str) -> Iterator[Ddl]:
+    """Make a sequence under its present name; PostgreSQL has renamed it already, and others cannot."""
+    if old is not None:
+        yield Ddl("DROP SEQUENCE", old, f"DROP SEQUENCE IF EXISTS {old.sql}", original="")
+    yield sequence(name, definition, is_identity=True)
+
+
 def of_object(message: Mapping[str, Any]) -> Ddl | None:
     """Turn what the event triggers say of something that is no table into a statement; None if it means nothing."""
     kind, name = str(message["object"]), _object(message)
+    if message["tag"].startswith("REFRESH"):
+        # What a materialized view holds is each server's own affair.
+        return None
     text: str = message["definition"] or _as_typed(message) or ""
     if kind == "schema":
         return schema(message["identity"].strip('"')) if message["tag"] == "CREATE SCHEMA" else _plain(name, message)
     if kind == "sequence" and message["tag"] == "CREATE SEQUENCE":
         return sequence(_parts(message["identity"]), text, is_identity=bool(message.get("is_identity")))
+    if kind == "sequence" and (typed := _as_typed(message)) and _MOVED.search(typed):
+        text = typed
     if kind in KINDS and text:
         return Ddl(message["tag"], name, text, dialect=POSTGRES)
     return None
@@ -212,10 +226,9 @@ def _steps(
         if column["number"] not in after:
             table["columns"] = [c for c in table["columns"] if c["number"] != column["number"]]
             drops = f"ALTER TABLE {name_of(table).sql} DROP COLUMN {quote(column['name'])}"
-            yield (
-                "" if column["is_inherited"] else f"{drops} CASCADE",
-                drops if column["generated"] is None else None,
-            )
+            # A child that was made before its parent keeps a column that the parent drops.
+            original = drops.replace("DROP COLUMN", "DROP COLUMN IF EXISTS") if column["is_inherited"] else drops
+            yield f"{original} CASCADE", drops if column["generated"] is None else None
     yield from _renamed_columns(table, after)
     for position, column in enumerate(table["columns"]):
         changed = after[column["number"]]
@@ -230,7 +243,7 @@ def _steps(
             yield from _added_column(table, column)
     table["key"] = new["key"]
     yield from _added_constraints(table, old, new)
-    for ddl in _attach(new, old["parents"]):
+    for ddl in _attach(new, old):
         yield ddl.statement, None
 
 
@@ -296,7 +309,7 @@ def _added_column(table: Description, column: Description) -> Iterator[tuple[str
         yield original, None
         return
     name = quote(column["name"])
-    value = f" DEFAULT {read_text_sql(declared, literal(missing))}" if missing is not None else ""
+    value = f" DEFAULT {constant_sql(declared, missing)}" if missing is not None else ""
     yield original, f"{start} {name} {declared}{value}"
     if column["default"] is not None or missing is not None:
         default = "DROP DEFAULT" if column["default"] is None else f"SET DEFAULT {column['default']}"
@@ -319,14 +332,17 @@ def _added_constraints(table: Description, old: Description, new: Description) -
             yield f"ALTER TABLE {name_of(table).sql} ADD CONSTRAINT {quote(name)} {constraint['definition']}", None
 
 
-def _attach(table: Description, parents: list[list[Any]]) -> Iterator[Ddl]:
+def _attach(table: Description, old: Description | None) -> Iterator[Ddl]:
     """Connect a table to its present parents, and disconnect it from those it had."""
+    parents = old["parents"] if old else []
     name = name_of(table).sql
     present = {parent[0] for parent in table["parents"]}
     for oid, schema_name, parent in parents:
         if oid not in present:
             sql = Name(schema_name, parent).sql
-            yield _only(table, "ALTER TABLE", f"ALTER TABLE {sql} DETACH PARTITION {name}")
+            was_partition = old is not None and old["bound"] is not None
+            detach = f"ALTER TABLE {sql} DETACH PARTITION {name}"
+            yield _only(table, "ALTER TABLE", detach) if was_partition else _alter(table, f"NO INHERIT {sql}")
     before = {parent[0] for parent in parents}
     for oid, schema_name, parent in table["parents"]:
         if oid in before:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from wlc import paths
 from wlc.capture.postgres import ddl
 from wlc.capture.postgres.pgoutput import Begin, Decoder, Message, Rows, Truncate
 from wlc.capture.postgres.types import always_fits, read_text_sql
-from wlc.errors import UnsupportedError
+from wlc.errors import UnavailableError, UnsupportedError
 from wlc.farm import describe_file
 from wlc.model import (
     Change,
@@ -29,7 +30,6 @@ from wlc.model import (
     Layout,
     Name,
     Record,
-    SequencePosition,
     TableFile,
     Transaction,
     file_column,
@@ -51,7 +51,13 @@ if TYPE_CHECKING:
 MEMORY_VARIABLE = "WLC_MEMORY_LIMIT"
 _MEMORY = "1GB"
 _FORMAT = "FORMAT parquet, COMPRESSION zstd"
+_ROW_GROUP_BYTES = 16 << 20
 _STRANGER = "stop replicating and begin again, which starts a new history: wlc stop, then wlc master"
+
+
+def row_group_rows(row_bytes: float) -> int:
+    """How many rows of a size to write to Parquet at a time: a writer holds all of them in memory."""
+    return int(min(max(_ROW_GROUP_BYTES / max(row_bytes, 1), 2048), 122_880))
 
 
 def memory_limit() -> str:
@@ -271,7 +277,7 @@ class Gathering:
         found = ddl.of_dropped(message) if "dropped" in message else ddl.of_object(message)
         if found is not None:
             self.round._entries[number].append(found)
-        elif message["object"] in ddl.KINDS:
+        elif message["object"] in ddl.KINDS and not message["tag"].startswith("REFRESH"):
             self.round.left_out.append(f"{message['tag']} {message['identity']}")
 
     def _alter(self, number: int, oid: int, old: Description | None, new: Description | None) -> None:
@@ -324,7 +330,7 @@ class Gathering:
     # Writing ---------------------------------------------------------------------------------------------------------
 
     def write(
-        self, database: str, number: int, last_tick: int, sequences: Iterable[SequencePosition]
+        self, database: str, number: int, last_tick: int, sequences: Iterable[Record]
     ) -> tuple[tuple[Transaction, ...], tuple[TableFile, ...], dict[str, Path]]:
         """Write what was gathered as the content of a batch.
 
@@ -332,7 +338,7 @@ class Gathering:
             database: Name of the database in the farm.
             number: Of the batch.
             last_tick: Tick before the first transaction.
-            sequences: Positions to tell with the last transaction.
+            sequences: What to say of sequences, with the last transaction.
 
         Returns:
             The transactions, their data files, and for the path of each the local file.
@@ -364,9 +370,15 @@ class Gathering:
             for index, column in enumerate(columns)
         )
         selected = f"SELECT number + {last_tick + 1} AS _tick, weight AS _weight{stored} FROM {segment.table}"
-        self._connection.execute(f"COPY ({selected}) TO {literal(str(target))} ({_FORMAT})")
+        rows = f"ROW_GROUP_SIZE {row_group_rows(self._row_bytes(segment))}"
+        self._connection.execute(f"COPY ({selected}) TO {literal(str(target))} ({_FORMAT}, {rows})")
         self._connection.execute(f"DROP TABLE {segment.table}")
         return Layout(tuple(columns), segment.layout.primary_key)
+
+    def _row_bytes(self, segment: Segment) -> float:
+        lengths = " + ".join(f"coalesce(strlen(c{index}), 0)" for index in range(len(segment.layout.stored)))
+        ((found,),) = self._connection.execute(f"SELECT avg({lengths}) FROM {segment.table}").fetchall()
+        return float(found)
 
     def _misfits(self, segment: Segment) -> list[bool]:
         """Say of every column whether some value does not fit its type, so that it has to be text."""
@@ -398,6 +410,25 @@ class Gathering:
                     yield from _statements(entry)
                 case Clear() | Ddl():
                     yield entry
+
+
+@contextmanager
+def gathered(folder: Path, tables: dict[int, Table]) -> Iterator[Gathering]:
+    """Give a place to gather in, and give it up at the end; arguments as for `Gathering`.
+
+    Raises:
+        UnavailableError: There is no room for what was to be gathered.
+    """
+    gathering = Gathering(folder, tables)
+    try:
+        yield gathering
+    except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
+        hint = f"free disk space, or give more memory: {MEMORY_VARIABLE}"
+        raise UnavailableError(
+            f"changes could not be gathered: {str(error).partition(chr(10))[0]}", hint=hint
+        ) from error
+    finally:
+        gathering.close()
 
 
 def _statements(entry: _Altered) -> Iterator[Ddl]:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import socket
+import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,8 @@ _HOLDER = """
     WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND l.classid = 0 AND l.objid = %s
         AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
+# How long another run may take to go.
+_PARTING_S = 1.0
 _COPIED = re.compile(r"COPY [^,]+, line \d+, column ([^:]+)")
 _MACHINE = (psycopg.OperationalError, psycopg.InterfaceError)
 
@@ -130,7 +133,13 @@ def take_alone(connection: Connection, address: Address) -> None:
         UnavailableError: Another run is at it.
     """
     with using(address):
-        if fetch(connection, "SELECT pg_try_advisory_lock(%s)", [_LOCK])[0][0]:
+        until = time.monotonic() + _PARTING_S
+        # The server gives up the lock of a connection a moment after that was closed, or its process killed.
+        while not fetch(connection, "SELECT pg_try_advisory_lock(%s)", [_LOCK])[0][0]:
+            if time.monotonic() > until:
+                break
+            time.sleep(_PARTING_S / 20)
+        else:
             return
         holder = fetch(connection, _HOLDER, [_LOCK])
     who = f"process {holder[0][0]} ({holder[0][1]})" if holder else "another process"

@@ -291,7 +291,9 @@ class PostgresTarget:
         table = self._names.place(ddl.object)
         if text_of(ddl) is not None or not any(rewrites) or table not in self._replicated:
             return False
-        cleared[ddl.object] = connections.run(self._connection, f"DELETE FROM {table.sql}") + cleared.get(ddl.object, 0)
+        cleared[ddl.object] = connections.run(self._connection, f"DELETE FROM ONLY {table.sql}") + cleared.get(
+            ddl.object, 0
+        )
         return True
 
 

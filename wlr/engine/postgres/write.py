@@ -3,6 +3,8 @@
 Images of rows to remove and to change come into a staging table whose columns have the target's own types, so that
 PostgreSQL itself reads text as a value. They are compared with the rows that are there by `*=`, which takes nothing for
 equal that is not identical: not -0.0 and 0.0, not 1.0 and 1.00, not two texts that a collation takes for the same.
+
+A table's rows are its own (`ONLY`): tables that inherit from it are replicated themselves.
 """
 
 from __future__ import annotations
@@ -81,7 +83,7 @@ def write(connection: Connection, workshop: Workshop, net: Net, cleared_before: 
 
 def _clear(connection: Connection, net: Net, cleared_before: int) -> None:
     # TRUNCATE would take the rows from readers at once that began before the step's end.
-    found = run(connection, f"DELETE FROM {net.table.sql}")
+    found = run(connection, f"DELETE FROM ONLY {net.table.sql}")
     fit.refuse_other_count(net.change, found + cleared_before)
     if net.removed:
         raise StepError(f"{net.removed} rows were removed that were not there")
@@ -134,7 +136,7 @@ def _remove(connection: Connection, workshop: Workshop, net: Net, removed: int, 
     same = f"{_row('t', _names(table))} *= {_row('s', [Part('o', number).name for number in stored])}"
     if table.key:
         found = run(
-            connection, f"DELETE FROM {table.sql} AS t USING {_STAGING} AS s WHERE {_same_key(table)} AND {same}"
+            connection, f"DELETE FROM ONLY {table.sql} AS t USING {_STAGING} AS s WHERE {_same_key(table)} AND {same}"
         )
     else:
         found = run(connection, _delete_copies_sql(table, same))
@@ -148,8 +150,8 @@ def _delete_copies_sql(table: TargetTable, same: str) -> str:
     parts = [Part("o", number).name for number in range(len(table.layout.stored))]
     as_text = f"CAST({_row('t', _names(table))} AS text) = CAST({_row('s', parts)} AS text)"
     return (
-        f"DELETE FROM {table.sql} WHERE ctid IN (SELECT r FROM (SELECT t.ctid AS r, s.w,"
-        f" row_number() OVER (PARTITION BY s.n) AS copy FROM {table.sql} AS t JOIN {_STAGING} AS s"
+        f"DELETE FROM ONLY {table.sql} WHERE ctid IN (SELECT r FROM (SELECT t.ctid AS r, s.w,"
+        f" row_number() OVER (PARTITION BY s.n) AS copy FROM ONLY {table.sql} AS t JOIN {_STAGING} AS s"
         f" ON {as_text} AND {same}) AS found WHERE copy <= w)"
     )
 
@@ -195,7 +197,7 @@ def missing(connection: Connection, net: Net) -> str | None:
     )
     same = f"{_row('t', names)} *= {_row('s', parts)}"
     match = f"{_same_key(table)} AND {same}" if table.key else same
-    count = f"(SELECT count(*) FROM {table.sql} AS t WHERE {match})"
+    count = f"(SELECT count(*) FROM ONLY {table.sql} AS t WHERE {match})"
     found = fetch(connection, f"SELECT {shown} FROM {_STAGING} AS s WHERE s.w > {count} ORDER BY 1 LIMIT 1")
     return str(found[0][0]) if found else None
 
@@ -213,7 +215,8 @@ def _update(connection: Connection, workshop: Workshop, net: Net, stays: int, ch
     values = ", ".join(f"{quote(stored[part.number].name)} = s.{part.name}" for part in new)
     same = f"{_row('t', _names(table))} *= {_row('s', [part.name for part in old])}"
     found = run(
-        connection, f"UPDATE {table.sql} AS t SET {values} FROM {_STAGING} AS s WHERE {_same_key(table)} AND {same}"
+        connection,
+        f"UPDATE ONLY {table.sql} AS t SET {values} FROM {_STAGING} AS s WHERE {_same_key(table)} AND {same}",
     )
     _drop(connection)
     if found != stays:
