@@ -104,9 +104,9 @@ def duration(seconds: float, rows: int = 0) -> str:
     return f"{text} ({rows / seconds / 1e6:.1f} M rows/s)" if rows else text
 
 
-def render(lines: Iterable[Line], *, markdown: bool = False) -> list[str]:
-    """The lines as a table."""
-    table = [("", "DuckDB alone", "dbfarm", "figure", "goal", ""), *(line.cells for line in lines)]
+def render(lines: Iterable[Line], *, beside: str = "DuckDB alone", markdown: bool = False) -> list[str]:
+    """The lines as a table; `beside` is what dbfarm is compared with."""
+    table = [("", beside, "dbfarm", "figure", "goal", ""), *(line.cells for line in lines)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     rows = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in table]
     if not markdown:

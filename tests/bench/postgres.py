@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TABLE = """CREATE TABLE t (id bigint PRIMARY KEY, customer int, amount numeric(12,2), at timestamptz, note text)"""
+BESIDE = "PostgreSQL alone"
 PATIENCE_S = 200
 # Transactions of one row each: (of 5) 3 inserts, an update, a delete.
 SMALL = """
@@ -38,7 +39,10 @@ END LOOP; END $$
 
 
 def run(setting: Setting) -> Iterator[Line]:
-    """Yield catching up with four kinds of work, the time from commit to visible, and what the master pays."""
+    """Yield catching up with four kinds of work, the time from commit to visible, and what the master pays.
+
+    Figures of catching up say how many times faster we are than PostgreSQL's apply worker.
+    """
     for cluster in running(new_folder()):
         cluster.execute("ALTER SYSTEM SET fsync = on")
         cluster.execute("ALTER SYSTEM SET max_wal_size = '8GB'")
@@ -137,9 +141,10 @@ def _catching_up(setting: Setting, cluster: Cluster) -> Iterator[Line]:
             pair.rest_natively()
             published, replayed = pair.catch_up()
             assert pair.is_equal()
-            ours = f"{published + replayed:.2f} s ({published:.2f} s to publish, {replayed:.2f} s to replay)"
-            figure = native / (published + replayed)
-            yield Line(f"catch up: {name}", duration(native), ours, figure, goal=goal, is_most=False)
+            faster = native / replayed
+            yield Line(f"replay {name}", duration(native), duration(replayed), faster, goal=goal, is_most=False)
+            both = published + replayed
+            yield Line("… and publish them first", duration(native), duration(both), native / both)
     finally:
         pair.close()
 
@@ -148,7 +153,7 @@ def _catching_up(setting: Setting, cluster: Cluster) -> Iterator[Line]:
 
 
 def _commit_to_visible(setting: Setting, cluster: Cluster) -> Iterator[Line]:
-    for beat_s in (0, 5):
+    for beat_s in (0, 5) if setting.scale == 1 else (0,):
         pair = Pair(setting, cluster, beat_s)
         try:
             execute(pair.subscriber, "ALTER SUBSCRIPTION s ENABLE")
@@ -156,7 +161,7 @@ def _commit_to_visible(setting: Setting, cluster: Cluster) -> Iterator[Line]:
             wlr.beat(pair.replica, max(beat_s, 0.2))
             with _process("wlc", "run", pair.master), _process("wlr", *follow):
                 time.sleep(2 * beat_s + 4)
-                native, ours = _delays(pair, tries=20 if beat_s == 0 else 4)
+                native, ours = _delays(pair, tries=max(2, setting.rows(20)) if beat_s == 0 else 4)
             yield Line(f"commit to visible, beat {beat_s}", duration(native), duration(ours), ours, "s")
         finally:
             pair.close()

@@ -52,12 +52,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         started = time.monotonic()
         with tempfile.TemporaryDirectory(prefix=f"bench-{name}-", dir=options.folder) as folder:
             setting = Setting(Path(folder), options.scale, options.rounds, options.singles, options.only, plots)
-            lines = list(importlib.import_module(f"tests.bench.{name}").run(setting))
+            module = importlib.import_module(f"tests.bench.{name}")
+            lines = list(module.run(setting))
         if options.scale != 1:
             # The goals are about the full size only.
             lines = [replace(line, goal=None) for line in lines]
         print(f"\n{name} ({time.monotonic() - started:.0f} s, load {machine.load()})\n", flush=True)
-        print("\n".join(render(lines, markdown=options.markdown)), flush=True)
+        beside = getattr(module, "BESIDE", "DuckDB alone")
+        print("\n".join(render(lines, beside=beside, markdown=options.markdown)), flush=True)
         missed += sum(not line.is_met for line in lines)
     print(f"\ngoals missed: {missed}", flush=True)
     return missed

@@ -17,10 +17,12 @@ TINY = ("--scale", "0.00001", "--rounds", "1", "--singles", "2")
 LINES = {"capture": 11, "flush": 2, "snapshot": 2, "replay": 5, "small": 3, "start": 4, "memory": 3}
 # tests/spark/test_bench.py tries these: there is a session already, which takes longer to start than all the rest here.
 ON_SPARK = {"lake", "lake_curve"}
+# tests/postgres/test_bench.py tries this: it needs a server.
+WITH_A_SERVER = {"postgres"}
 
 
 def test_every_benchmark_is_tried() -> None:
-    assert {*LINES, *ON_SPARK} == set(run.NAMES)
+    assert {*LINES, *ON_SPARK, *WITH_A_SERVER} == set(run.NAMES)
 
 
 @pytest.mark.parametrize("name", LINES)
