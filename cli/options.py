@@ -15,7 +15,7 @@ Database = Annotated[
     str,
     typer.Argument(metavar="DB", help="Name in the farm, URL of its folder, or a SOURCE that knows its farm."),
 ]
-Target = Annotated[str, typer.Argument(metavar="TARGET", help="The replica: a DuckDB file, or a folder or URL.")]
+Target = Annotated[str, typer.Argument(metavar="TARGET", help="The replica: a DuckDB file, a folder, or a URL.")]
 Farm = Annotated[
     str | None,
     typer.Option("--farm", metavar="URL", envvar="WLC_FARM", help="Directory or bucket that holds the databases."),

@@ -79,10 +79,12 @@ def _agree_to_identity(source: str, patterns: Sequence[str]) -> None:
     needing = wlc.tables_to_change(source, patterns)
     if not needing:
         return
+    from wlc.capture.postgres.connection import shown
+
     listed = ", ".join(map(str, needing))
     typer.echo(f"These tables get REPLICA IDENTITY FULL, until wlc stop: {listed}", err=True)
     if not sys.stdin.isatty():
-        raise InvalidError("nobody is there to agree to it", hint=f"wlc master {source} --yes")
+        raise InvalidError("nobody is there to agree to it", hint=f"wlc master {shown(source)} --yes")
     typer.confirm("Go on?", abort=True, err=True)
 
 
@@ -150,7 +152,7 @@ def _answer(result: Any) -> Table | None:
 
 def _existing(source: str) -> str:
     if "://" in source:
-        raise InvalidError("a PostgreSQL master is written to with PostgreSQL's own programs", hint=f"psql {source}")
+        raise InvalidError("a PostgreSQL master is written to with PostgreSQL's own programs", hint="psql URL")
     if not Path(source).exists():
         raise InvalidError(f"there is no database {source}", hint="wlc master SOURCE makes an existing one a master")
     return source

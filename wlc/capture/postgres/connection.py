@@ -16,9 +16,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 # Text forms that do not depend on anybody's settings.
-_SETTINGS = "-c timezone=UTC -c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=1 -c bytea_output=hex"
-_PASSWORD = re.compile(r"(://[^:@/]*):[^@/]*@")
-_PARAMETER = re.compile(r"([?&]password=)[^&]*")
+_FORMS = "-c timezone=UTC -c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=1 -c bytea_output=hex"
+# What takes long here is no mistake.
+_SETTINGS = f"{_FORMS} -c statement_timeout=0 -c idle_in_transaction_session_timeout=0"
+# Up to the last @: a password may have one that should have been written as %40.
+_PASSWORD = re.compile(r"(://[^:@/]*):.*@")
+_PARAMETER = re.compile(r"([?&](?:ssl)?password=)[^&]*")
 _RETRY = {"08", "53", "57", "58", "XX", "55", "40"}
 
 
@@ -98,6 +101,9 @@ class Reader:
         except adbc.Error as error:
             state = getattr(error, "sqlstate", None) or ""
             raise translated(self._url, str(error), state) from error
+        except OSError as error:
+            # What fails in the middle of an answer has no code.
+            raise translated(self._url, _first_line(error), "") from error
 
 
 @contextmanager
@@ -109,24 +115,27 @@ def talking(url: str) -> Iterator[None]:
         if error.sqlstate is None and not isinstance(error, psycopg.OperationalError):
             # No answer of the server, but a mistake of ours.
             raise
-        raise translated(url, _first_line(error), error.sqlstate or "") from error
+        raise translated(url, _first_line(error), error.sqlstate or "", error.diag.message_hint) from error
 
 
-def translated(url: str, message: str, state: str) -> FarmError:
+def translated(url: str, message: str, state: str, hint: str | None = None) -> FarmError:
     """Return the error that a server's error means: it failed, or what was asked of it is wrong."""
     text = f"{shown(url)}: {message.strip()}"
     if not state or state[:2] in _RETRY:
         return UnavailableError(text, hint="try again; nothing was lost", path=shown(url))
-    return InvalidError(text, path=shown(url))
+    return InvalidError(text, hint=hint, path=shown(url))
 
 
 def _connecting_error(url: str, error: psycopg.Error) -> FarmError:
     # Without a server there is no code, only text.
     text = " ".join(str(error).split())
     where = shown(url)
+    # A password that was not written as URLs want it ends up in the name of the host, which the error shows.
+    for part in re.split(r"[@:/]", "".join(re.findall(r"://[^:@/]*:(.*)@", url))):
+        text = text.replace(part, "…") if len(part) > 1 else text
     if "does not exist" in text or "authentication failed" in text or "no password supplied" in text:
         return InvalidError(f"{where}: {text}", hint=f"psql '{where}' shows whether you can connect", path=where)
-    if isinstance(error, psycopg.ProgrammingError):
+    if isinstance(error, psycopg.ProgrammingError) or "connection option" in text:
         return InvalidError(f"{where} is no URL of a database: {text}", hint="postgresql://user@host/db", path=where)
     return UnavailableError(f"{where}: {text}", hint="is the server running?", path=where)
 

@@ -32,14 +32,39 @@ SET search_path = pg_catalog, pg_temp AS $$
     SELECT EXISTS (SELECT FROM pg_depend WHERE classid = 'pg_class'::regclass AND objid = sequence AND deptype = 'i')
 $$;
 
--- Everything about a table that a replica needs.
-CREATE FUNCTION wlc.describe(relation oid) RETURNS jsonb LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+-- What the text of a value depends on besides the value: labels of enums and attributes of composite types, however deep
+-- they lie in a type; NULL where there are none.
+CREATE FUNCTION wlc.shape(type oid) RETURNS jsonb LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE found pg_type;
+BEGIN
+    -- The server's own types do not change.
+    IF type < 16384 THEN
+        RETURN NULL;
+    END IF;
+    SELECT * INTO found FROM pg_type WHERE pg_type.oid = type;
+    RETURN CASE found.typtype
+        WHEN 'e' THEN (SELECT jsonb_object_agg(oid::text, enumlabel) FROM pg_enum WHERE enumtypid = type)
+        WHEN 'c' THEN (
+            SELECT jsonb_build_object('attributes', count(*)) || coalesce(jsonb_object_agg(
+                attnum::text, jsonb_build_array(atttypid::bigint, wlc.shape(atttypid))), '{}')
+            FROM pg_attribute WHERE attrelid = found.typrelid AND attnum > 0 AND NOT attisdropped)
+        WHEN 'd' THEN wlc.shape(found.typbasetype)
+        WHEN 'r' THEN wlc.shape((SELECT rngsubtype FROM pg_range WHERE rngtypid = type))
+        WHEN 'm' THEN wlc.shape((SELECT rngsubtype FROM pg_range WHERE rngmultitypid = type))
+        ELSE CASE WHEN found.typlen = -1 AND found.typelem <> 0 THEN wlc.shape(found.typelem) END END;
+END $$;
+
+-- Everything about a table that a replica needs, in text forms that do not depend on the settings of whoever asks.
+CREATE FUNCTION wlc.describe(relation oid) RETURNS jsonb LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+SET timezone = 'UTC' SET datestyle = 'ISO' SET intervalstyle = 'postgres' SET extra_float_digits = 1
+SET bytea_output = 'hex' AS $$
     SELECT jsonb_build_object(
         'oid', c.oid::bigint, 'schema', n.nspname, 'name', c.relname, 'kind', c.relkind,
         'columns', coalesce((
             SELECT jsonb_agg(jsonb_build_object(
                 'number', a.attnum, 'name', a.attname, 'type', format_type(a.atttypid, a.atttypmod),
-                'base', wlc.base_type(a.atttypid, a.atttypmod), 'nullable', NOT a.attnotnull,
+                'base', wlc.base_type(a.atttypid, a.atttypmod), 'shape', wlc.shape(a.atttypid),
+                'nullable', NOT a.attnotnull,
                 'default', CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END,
                 'generated', CASE WHEN a.attgenerated <> '' THEN pg_get_expr(d.adbin, d.adrelid) END,
                 'is_inherited', a.attinhcount > 0,
@@ -51,7 +76,8 @@ CREATE FUNCTION wlc.describe(relation oid) RETURNS jsonb LANGUAGE sql STABLE SET
                         AND sd.refobjid = c.oid AND sd.refobjsubid = a.attnum AND sd.deptype = 'i' AND sc.relkind = 'S') END,
                 'collation', CASE WHEN a.attcollation <> t.typcollation
                     THEN quote_ident(l.nspname) || '.' || quote_ident(o.collname) END,
-                'missing', CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] END
+                'missing', CASE WHEN a.atthasmissing AND t.typdelim = ',' THEN (a.attmissingval::text::text[])[1]
+                    WHEN a.atthasmissing THEN btrim(a.attmissingval::text, '{}') END
             ) ORDER BY a.attnum)
             FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
             LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
@@ -89,13 +115,54 @@ CREATE FUNCTION wlc.say(content jsonb) RETURNS void LANGUAGE sql SET search_path
     SELECT pg_logical_emit_message(true, 'wlc', content::text)
 $$;
 
+-- Refuse a table that replicas cannot hold: DuckDB does not tell upper case from lower case, and needs a column.
+CREATE FUNCTION wlc.refuse(relation oid, new jsonb) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE other text;
+BEGIN
+    IF new->>'kind' = 'r' AND NOT EXISTS (SELECT FROM jsonb_array_elements(new->'columns') c WHERE c->>'generated' IS NULL) THEN
+        RAISE EXCEPTION 'table % cannot be replicated: it has no columns', relation::regclass
+            USING HINT = 'give it a column, or leave it out with wlc master --tables';
+    END IF;
+    SELECT string_agg(quote_ident(c->>'name'), ' and ') INTO other FROM jsonb_array_elements(new->'columns') c
+        GROUP BY lower(c->>'name') HAVING count(*) > 1;
+    IF other IS NOT NULL THEN
+        RAISE EXCEPTION 'table % cannot be replicated: columns % differ in upper and lower case only',
+            relation::regclass, other USING HINT = 'rename one of them';
+    END IF;
+    SELECT string_agg(quote_ident(nspname), ' and ') INTO other FROM pg_namespace
+        WHERE lower(nspname) = lower(new->>'schema') HAVING count(*) > 1;
+    IF other IS NOT NULL THEN
+        RAISE EXCEPTION 'schemas % cannot be replicated: they differ in upper and lower case only', other
+            USING HINT = 'rename one of them';
+    END IF;
+    SELECT t.oid::regclass::text INTO other FROM wlc.tables t
+        WHERE t.oid <> relation AND lower(t.description->>'name') = lower(new->>'name')
+        AND lower(t.description->>'schema') = lower(new->>'schema');
+    IF other IS NOT NULL THEN
+        RAISE EXCEPTION 'tables % and % cannot both be replicated: their names differ in upper and lower case only',
+            other, relation::regclass USING HINT = 'rename one of them';
+    END IF;
+END $$;
+
+-- Note how a table is, and what its replica identity is before it becomes FULL.
+CREATE FUNCTION wlc.note(relation oid) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE described jsonb := wlc.describe(relation);
+BEGIN
+    PERFORM wlc.refuse(relation, described);
+    INSERT INTO wlc.tables SELECT oid, described,
+        CASE relreplident WHEN 'd' THEN 'DEFAULT' WHEN 'n' THEN 'NOTHING' WHEN 'f' THEN 'FULL' ELSE
+            (SELECT 'USING INDEX ' || quote_ident(i.relname) FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid
+             WHERE x.indrelid = c.oid AND x.indisreplident) END
+    FROM pg_class c WHERE oid = relation ON CONFLICT DO NOTHING;
+END $$;
+
 -- Let changes of a table be published from here on.
 CREATE FUNCTION wlc.adopt(relation oid) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE found pg_class;
 BEGIN
+    PERFORM wlc.note(relation);
     SELECT * INTO found FROM pg_class WHERE oid = relation;
-    INSERT INTO wlc.tables VALUES (relation, wlc.describe(relation),
-        CASE WHEN found.relreplident = 'f' THEN 'FULL' ELSE 'DEFAULT' END);
     IF found.relkind = 'r' THEN
         IF found.relreplident <> 'f' THEN
             EXECUTE format('ALTER TABLE ONLY %s REPLICA IDENTITY FULL', relation::regclass);
@@ -105,28 +172,69 @@ BEGIN
     END IF;
 END $$;
 
--- Write all rows of a table once more, as they are.
-CREATE FUNCTION wlc.resend(relation oid) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE writable name;
+-- Update all rows to what they are, and return how many. What the table calls meanwhile (triggers, checks, expressions of
+-- indexes) is its owner's, and must not run with the rights of a superuser.
+CREATE FUNCTION wlc.rewrite(relation oid, writable name) RETURNS bigint LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    written bigint;
+    as_owner text := format('wlc.rewrite_%s()', relation);
 BEGIN
+    EXECUTE format('CREATE FUNCTION %s RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER'
+        ' SET search_path = pg_catalog, pg_temp AS %L', as_owner, format(
+        'DECLARE written bigint; BEGIN UPDATE ONLY %s SET %2$I = %2$I; GET DIAGNOSTICS written = ROW_COUNT;'
+        ' RETURN written; END', relation::regclass, writable));
+    EXECUTE format('ALTER FUNCTION %s OWNER TO %I', as_owner,
+        (SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = relation));
+    EXECUTE 'SELECT ' || as_owner INTO written;
+    EXECUTE 'DROP FUNCTION ' || as_owner;
+    RETURN written;
+END $$;
+
+-- Write all rows of a table once more, as they are.
+CREATE FUNCTION wlc.resend(relation oid, is_rewritten boolean) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    writable name;
+    present bigint;
+    written bigint;
+BEGIN
+    -- Most changes hold a stronger lock; that of a type holds none on the tables that have it.
+    EXECUTE format('LOCK TABLE ONLY %s IN SHARE ROW EXCLUSIVE MODE', relation::regclass);
+    -- Other transactions may not see rows that were committed since they began, but those of their own making.
+    IF current_setting('transaction_isolation') <> 'read committed' AND NOT is_rewritten AND NOT EXISTS (
+            SELECT FROM pg_attribute WHERE attrelid = relation AND attname = 'tableoid'
+            AND xmin = pg_current_xact_id()::xid) THEN
+        RAISE EXCEPTION 'this change of table % can be replicated from a transaction with READ COMMITTED only',
+            relation::regclass;
+    END IF;
     SELECT attname INTO writable FROM pg_attribute WHERE attrelid = relation AND attnum > 0 AND NOT attisdropped
         AND attgenerated = '' AND attidentity <> 'a' ORDER BY attnum LIMIT 1;
-    IF writable IS NULL THEN
+    EXECUTE format('SELECT count(*) FROM ONLY %s', relation::regclass) INTO present;
+    IF present > 0 AND writable IS NULL THEN
         RAISE EXCEPTION 'table % cannot be replicated after this change: it has no column that can be written',
             relation::regclass;
     END IF;
     PERFORM wlc.say(jsonb_build_object('resend', relation::bigint));
-    EXECUTE format('UPDATE ONLY %s SET %2$I = %2$I', relation::regclass, writable);
+    IF present > 0 THEN
+        written := wlc.rewrite(relation, writable);
+        IF written <> present THEN
+            RAISE EXCEPTION 'table % cannot be replicated after this change: its rows could not be written once more',
+                relation::regclass USING HINT = 'a trigger or rule that is enabled ALWAYS keeps them as they are';
+        END IF;
+    END IF;
     PERFORM wlc.say(jsonb_build_object('resent', relation::bigint));
 END $$;
 
--- Columns that stay, and have another type that is not just another length of text.
+-- Columns that stay, and whose values have another text or are no longer computed: the type is another one and not just
+-- another length of text, or is made of something else.
 CREATE FUNCTION wlc.has_retyped(old jsonb, new jsonb) RETURNS boolean LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp AS $$
     SELECT EXISTS (
         SELECT FROM jsonb_array_elements(old->'columns') o, jsonb_array_elements(new->'columns') n
-        WHERE o->'number' = n->'number' AND o->'base' <> n->'base'
-            AND NOT (o->>'base' ~ '^(character varying|text)' AND n->>'base' ~ '^(character varying|text)'))
+        WHERE o->'number' = n->'number' AND (o->'base' <> n->'base'
+            AND NOT (o->>'base' ~ '^(character varying|text)' AND n->>'base' ~ '^(character varying|text)')
+            OR NOT n->'shape' @> (o->'shape') OR (o->>'generated' IS NULL) <> (n->>'generated' IS NULL)))
 $$;
 
 -- A description without what changes by itself.
@@ -145,7 +253,8 @@ DECLARE
     is_wanted boolean := wlc.is_captured(relation);
     is_table boolean := new->>'kind' = 'r';
     has_rows boolean := false;
-    rewritten text := coalesce(current_setting('wlc.rewritten', true), '');
+    rewritten text[] := string_to_array(coalesce(current_setting('wlc.rewritten', true), ''), ',');
+    identity text;
 BEGIN
     IF is_wanted AND old IS NULL THEN
         PERFORM wlc.adopt(relation);
@@ -153,7 +262,7 @@ BEGIN
         IF is_table THEN
             EXECUTE format('SELECT EXISTS (SELECT FROM ONLY %s)', relation::regclass) INTO has_rows;
             IF has_rows THEN
-                PERFORM wlc.resend(relation);
+                PERFORM wlc.resend(relation, false);
             END IF;
         END IF;
     ELSIF is_wanted THEN
@@ -162,18 +271,23 @@ BEGIN
                 USING HINT = 'stop replicating the database first: wlc stop';
         END IF;
         IF wlc.plain(old) <> wlc.plain(new) THEN
+            PERFORM wlc.refuse(relation, new);
             UPDATE wlc.tables SET description = new WHERE oid = relation;
             PERFORM wlc.say(jsonb_build_object('table', relation::bigint, 'old', old, 'new', new));
         END IF;
         IF is_table AND (old->'key' <> new->'key' OR old->'schema' <> new->'schema' OR wlc.has_retyped(old, new)
-                OR relation::text = ANY (string_to_array(rewritten, ','))) THEN
-            PERFORM wlc.resend(relation);
+                OR relation::text = ANY (rewritten)) THEN
+            PERFORM wlc.resend(relation, relation::text = ANY (rewritten));
+            PERFORM set_config('wlc.rewritten', array_to_string(array_remove(rewritten, relation::text), ','), true);
         END IF;
     ELSIF old IS NOT NULL THEN
-        DELETE FROM wlc.tables WHERE oid = relation;
+        DELETE FROM wlc.tables WHERE oid = relation RETURNING wlc.tables.identity INTO identity;
         IF is_table THEN
             EXECUTE format('ALTER PUBLICATION %I DROP TABLE %s',
                 (SELECT value FROM wlc.state WHERE key = 'publication'), relation::regclass);
+            IF identity <> 'FULL' THEN
+                EXECUTE format('ALTER TABLE ONLY %s REPLICA IDENTITY %s', relation::regclass, identity);
+            END IF;
         END IF;
         PERFORM wlc.say(jsonb_build_object('table', relation::bigint, 'old', old, 'new', NULL));
     END IF;
@@ -232,19 +346,48 @@ SET search_path = pg_catalog, pg_temp AS $$
     SELECT schema ~ '^pg_' OR schema IN ('information_schema', 'wlc', 'wlr')
 $$;
 
+CREATE FUNCTION wlc.is_publication(type text, identity text) RETURNS boolean LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp AS $$
+    SELECT type LIKE 'publication%' AND identity ~ ('(^|in publication )' || value || '$')
+    FROM wlc.state WHERE key = 'publication'
+$$;
+
+-- Refuse what cannot be captured at all.
+CREATE FUNCTION wlc.refuse_object(type text, tag text, object oid, identity text) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF wlc.is_publication(type, identity) THEN
+        RAISE EXCEPTION 'the publication % is that of dbfarm', (SELECT value FROM wlc.state WHERE key = 'publication')
+            USING HINT = 'stop replicating the database first: wlc stop';
+    END IF;
+    IF type = 'schema' AND EXISTS (SELECT FROM pg_namespace a, pg_namespace b
+            WHERE a.oid = object AND a.oid <> b.oid AND lower(a.nspname) = lower(b.nspname)) THEN
+        RAISE EXCEPTION 'schema % differs from another one in upper and lower case only, which cannot be replicated',
+            identity USING HINT = 'choose another name';
+    END IF;
+    IF tag = 'ALTER SCHEMA' AND EXISTS (
+            SELECT FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid LEFT JOIN wlc.tables t ON t.oid = c.oid
+            LEFT JOIN wlc.sequences s ON s.oid = c.oid
+            WHERE n.oid = object AND n.nspname <> coalesce(t.description->>'schema', s.schema)) THEN
+        RAISE EXCEPTION 'schema % has tables or sequences that are replicated by dbfarm, which cannot follow its new name',
+            identity USING HINT = 'make a new schema, and move each with SET SCHEMA';
+    END IF;
+END $$;
+
 CREATE FUNCTION wlc.on_ddl() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET session_replication_role = replica AS $$
 DECLARE
     command record;
     relation oid;
+    is_wide boolean := false;
 BEGIN
     IF current_setting('wlc.is_busy', true) = 'yes' THEN
         RETURN;
     END IF;
     PERFORM set_config('wlc.is_busy', 'yes', true);
     FOR command IN SELECT * FROM pg_event_trigger_ddl_commands() LOOP
-        CONTINUE WHEN command.in_extension OR wlc.is_system(command.schema_name)
-            OR command.object_identity ~ '^(pg_temp|wlc\.|wlr\.)';
+        CONTINUE WHEN wlc.is_system(command.schema_name) OR command.object_identity ~ '^(pg_temp|wlc\.|wlr\.)';
+        PERFORM wlc.refuse_object(command.object_type, command.command_tag, command.objid, command.object_identity);
         IF command.classid = 'pg_class'::regclass AND EXISTS (
                 SELECT FROM pg_class WHERE oid = command.objid AND relkind IN ('r', 'p', 'f')) THEN
             FOR relation IN
@@ -260,13 +403,19 @@ BEGIN
             LOOP
                 PERFORM wlc.look_at(relation);
             END LOOP;
+            -- Columns of other tables may be of the type that its rows are.
+            is_wide := is_wide OR EXISTS (
+                SELECT FROM pg_class c JOIN pg_type t ON t.oid = c.reltype
+                JOIN pg_depend d ON d.refclassid = 'pg_type'::regclass AND d.refobjid IN (t.oid, t.typarray)
+                WHERE c.oid = command.objid AND d.classid <> 'pg_type'::regclass AND d.objid <> c.oid AND d.deptype = 'n');
         END IF;
+        is_wide := is_wide OR command.command_tag IN ('ALTER TYPE', 'ALTER DOMAIN');
         IF command.object_type = 'table constraint' THEN
             SELECT conrelid INTO relation FROM pg_constraint WHERE oid = command.objid;
             PERFORM wlc.look_at(relation);
         END IF;
         -- Indexes behind constraints, and those of partitions that belong to one above, come with these.
-        IF command.object_type NOT LIKE 'table%' AND NOT EXISTS (SELECT FROM pg_constraint
+        IF NOT command.in_extension AND command.object_type NOT LIKE 'table%' AND NOT EXISTS (SELECT FROM pg_constraint
                 WHERE conindid = command.objid) AND NOT EXISTS (SELECT FROM pg_class
                 WHERE oid = command.objid AND command.classid = 'pg_class'::regclass AND relkind IN ('i', 'I')
                 AND relispartition) THEN
@@ -277,7 +426,14 @@ BEGIN
                 'query', current_query(), 'user', session_user));
         END IF;
     END LOOP;
-    PERFORM set_config('wlc.rewritten', '', true), set_config('wlc.is_busy', '', true);
+    FOR relation IN
+        SELECT t.oid FROM wlc.tables t JOIN pg_class c USING (oid)
+        WHERE is_wide OR t.oid::text = ANY (string_to_array(coalesce(current_setting('wlc.touched', true), ''), ','))
+        ORDER BY t.oid
+    LOOP
+        PERFORM wlc.look_at(relation);
+    END LOOP;
+    PERFORM set_config('wlc.rewritten', '', true), set_config('wlc.touched', '', true), set_config('wlc.is_busy', '', true);
 END $$;
 
 CREATE FUNCTION wlc.on_drop() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER
@@ -285,12 +441,23 @@ SET search_path = pg_catalog, pg_temp SET session_replication_role = replica AS 
 DECLARE
     dropped record;
     old jsonb;
+    relation oid;
 BEGIN
     IF current_setting('wlc.is_busy', true) = 'yes' THEN
         RETURN;
     END IF;
     FOR dropped IN SELECT * FROM pg_event_trigger_dropped_objects() LOOP
         CONTINUE WHEN dropped.is_temporary OR wlc.is_system(dropped.schema_name);
+        IF dropped.original OR TG_TAG = 'ALTER PUBLICATION' THEN
+            PERFORM wlc.refuse_object(dropped.object_type, TG_TAG, dropped.objid, dropped.object_identity);
+        END IF;
+        -- Parts of tables go with types, functions and tables that they need; `on_ddl`, which comes next, looks at these.
+        IF dropped.object_type IN ('table column', 'table constraint', 'default value') THEN
+            relation := to_regclass(format('%I.%I', dropped.address_names[1], dropped.address_names[2]));
+            PERFORM set_config('wlc.touched',
+                concat_ws(',', nullif(current_setting('wlc.touched', true), ''), relation::text), true);
+            CONTINUE;
+        END IF;
         IF dropped.classid = 'pg_class'::regclass AND dropped.objsubid = 0 THEN
             DELETE FROM wlc.tables WHERE oid = dropped.objid RETURNING description INTO old;
             IF FOUND THEN

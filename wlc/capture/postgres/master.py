@@ -8,18 +8,20 @@ import re
 import tempfile
 import warnings
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wlc.capture.postgres import setup, snapshot
 from wlc.capture.postgres.connection import Reader, connect, shown, talking
-from wlc.capture.postgres.source import Gathering, Table
+from wlc.capture.postgres.sequences import moved_sequences, records, write_sequences
+from wlc.capture.postgres.slot import Slot, find_slot, lsn_text, read_lsn
+from wlc.capture.postgres.source import Gathering, Table, gathered
 from wlc.clock import format_time, read_time, utc_now
 from wlc.config import STOPPED
-from wlc.errors import FencedError, GapError, InvalidError, UnavailableError
+from wlc.errors import FencedError, GapError, InvalidError, UnavailableError, UnsupportedError
 from wlc.farm import FarmDatabase, open_database
-from wlc.model import Batch, Name, Position, SequencePosition, literal
+from wlc.model import Batch, Name, Position, literal
 from wlc.ownership import (
     Flushed,
     advance_config,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from wlc.capture.postgres.sequences import Sequences
     from wlc.capture.postgres.setup import Connection
     from wlc.model import Manifest
 
@@ -51,22 +54,9 @@ _LEAST_WAIT_S = 0.2
 _MOST_WAIT_S = 60.0
 _RETAINED_WARNING_BYTES = 1 << 30
 
+_AGAIN = "wlc stop {0}, then wlc master {0}, starts a new history from a fresh snapshot"
+
 _log = logging.getLogger("wlc")
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """The replication slot as the server shows it.
-
-    Attributes:
-        retained_bytes: Size of the server's log that is kept for it.
-        status: "reserved" while all is well; "lost" once the server has removed what it had.
-        confirmed: What was published up to there, as a number.
-    """
-
-    retained_bytes: int
-    status: str
-    confirmed: int
 
 
 class PostgresSource:
@@ -103,10 +93,14 @@ class PostgresSource:
 
     def install(self, state: Mapping[str, str]) -> None:
         name = "dbfarm_" + re.sub(r"[^a-z0-9_]", "_", state["name"].lower())[:40]
-        values = {**state, "slot": name, "publication": name, "tables": setup.pattern(self._patterns), "lsn": ""}
         with talking(self.url):
-            for slot in {name, self.state.get("slot", name)}:
-                setup.drop_slot(self.connection, slot)
+            # Slots are the server's, whose databases may have the same name in several farms.
+            place = setup.place(self.connection)
+            slot = f"{name}_{place.rpartition('.')[2]}"
+            values = {**state, "slot": slot, "publication": name, "tables": setup.pattern(self._patterns)}
+            values |= {"lsn": "", "place": place}
+            for old in {slot, self.state.get("slot", slot)}:
+                setup.drop_slot(self.connection, old)
             setup.install(self.connection, values)
         self.state = values
 
@@ -116,6 +110,9 @@ class PostgresSource:
     def take_snapshot(self, database: FarmDatabase) -> Manifest:
         """Make the slot, and copy the database as of the moment from which on the slot has what changes."""
         with snapshot.exported(self.url, self.state["slot"], is_temporary=False) as moment:
+            # What began before the event triggers were there is over now.
+            if found := self.bypassed():
+                raise UnavailableError(f"meanwhile {_told(found)}", hint="try again", path=str(self))
             return self._take(database, moment)
 
     def remember(self, values: Mapping[str, str]) -> None:
@@ -126,7 +123,16 @@ class PostgresSource:
     # Snapshots and publishing
 
     def take_later_snapshot(self, database: FarmDatabase) -> Manifest:
-        """Copy the database as of a moment of its own, up to which all is published."""
+        """Copy the database as of a moment of its own, up to which all is published.
+
+        Raises:
+            UnsupportedError: Something bypassed the capture, so that no tick describes the database.
+        """
+        self._refuse_gap()
+        if found := self.bypassed():
+            raise UnsupportedError(
+                f"no tick describes {self}: {_told(found)}", hint=_AGAIN.format(self), path=str(self)
+            )
         with (
             self.publishing(),
             snapshot.exported(self.url, f"{self.state['slot']}_s", is_temporary=True) as moment,
@@ -144,7 +150,7 @@ class PostgresSource:
         if is_first:
             with talking(self.url), self.connection.transaction():
                 setup.write_published(self.connection, dict(tables))
-                setup.write_sequences(self.connection, sequences)
+                write_sequences(self.connection, sequences)
                 setup.write_state(self.connection, {"lsn": moment.lsn})
             self.state["lsn"] = moment.lsn
         folder = snapshot_folder(position.tick)
@@ -183,52 +189,58 @@ class PostgresSource:
 
         Raises:
             GapError: The slot is gone or was moved: changes are lost, and the history ends.
-            FencedError: The farm's database is another master's. Nothing was published.
+            FencedError: The farm's database is another master's, or this is a copy of it. Nothing was published.
         """
         self._refuse_gap()
         with talking(self.url):
-            ((now,),) = self.connection.execute("SELECT pg_current_wal_lsn()::text").fetchall()
+            # Where nothing is flushed yet the slot shows nothing, and what it does not show must not be passed by.
+            ((now,),) = self.connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchall()
         batches = transactions = rows = 0
-        while (batch := self._publish_batch(database, upto or now)) is not None:
-            batches, transactions = batches + 1, transactions + len(batch.transactions)
-            rows += sum(file.file.rows for file in batch.files)
+        is_done = False
+        while not is_done:
+            batch, is_done = self._publish_batch(database, upto or now)
+            if batch is not None:
+                batches, transactions = batches + 1, transactions + len(batch.transactions)
+                rows += sum(file.file.rows for file in batch.files)
         return Flushed(batches, transactions, rows, int(self.state["tick"]))
 
-    def _publish_batch(self, database: FarmDatabase, upto: str) -> Batch | None:
+    def _publish_batch(self, database: FarmDatabase, upto: str) -> tuple[Batch | None, bool]:
+        """Publish the next batch; returns it, if there is anything to publish, and whether the slot has no more."""
         config = present_config(database, self.state)
         fence(config, self.state)
         number = int(self.state["batch"]) + 1
         present = self._already_published(database, number)
         most: int | None = 1 if config.beat_s == 0 else _MOST_MESSAGES
-        with tempfile.TemporaryDirectory(prefix="wlc-") as folder:
-            gathering = Gathering(Path(folder), self._published_tables())
-            try:
-                if present is not None:
-                    self._gather(gathering, str(present[0].lsn), None)
-                else:
-                    self._gather(gathering, upto, most)
-                if not gathering.round.numbers():
-                    self._pass_by(upto if not gathering.round.lsn else _lsn_text(gathering.round.lsn))
-                    return None
-                sequences = self._moved_sequences()
-                batch, files = self._batch(gathering, number, sequences)
-                if present is not None:
-                    if [(t.tick, t.xid) for t in batch.transactions] != [
-                        (t.tick, t.xid) for t in present[0].transactions
-                    ]:
-                        raise outdated(database, number)
-                    batch, chain = present
-                else:
-                    chain = database.publish(batch, files)
-                self._note(gathering, batch, chain)
-                if gathering.round.left_out:
-                    listed = ", ".join(gathering.round.left_out)
-                    warnings.warn(f"{self}: replicas that are PostgreSQL will not have: {listed}", stacklevel=2)
-            finally:
-                gathering.close()
+        with (
+            tempfile.TemporaryDirectory(prefix="wlc-") as folder,
+            gathered(Path(folder), self._published_tables()) as gathering,
+        ):
+            if present is not None:
+                self._gather(gathering, str(present[0].lsn), None)
+            else:
+                self._gather(gathering, upto, most)
+            if not gathering.round.numbers():
+                is_done = not gathering.round.lsn
+                self._pass_by(upto if is_done else lsn_text(gathering.round.lsn))
+                return None, is_done
+            with talking(self.url):
+                sequences = moved_sequences(self.connection)
+            batch, files = self._batch(gathering, number, sequences)
+            if present is not None:
+                if [(t.tick, t.xid) for t in batch.transactions] != [(t.tick, t.xid) for t in present[0].transactions]:
+                    raise outdated(database, number)
+                batch, chain = present
+                # Where they are now is not where they were when it was published.
+                sequences = {}
+            else:
+                chain = database.publish(batch, files)
+            self._note(gathering, batch, chain, sequences)
+            if gathering.round.left_out:
+                listed = ", ".join(gathering.round.left_out)
+                warnings.warn(f"{self}: replicas that are PostgreSQL will not have: {listed}", stacklevel=2)
         self._advance(self.state["lsn"])
         advance_config(database, batch)
-        return batch
+        return batch, False
 
     def _gather(self, gathering: Gathering, upto: str, most: int | None) -> None:
         slot, publication = literal(self.state["slot"]), literal('"' + self.state["publication"] + '"')
@@ -240,12 +252,11 @@ class PostgresSource:
                 reader.blocks(f"SELECT data FROM pg_logical_slot_peek_binary_changes({slot}, {limits}, {options})")
             )
 
-    def _batch(
-        self, gathering: Gathering, number: int, sequences: dict[int, tuple[Name, int | None]]
-    ) -> tuple[Batch, dict[str, Path]]:
+    def _batch(self, gathering: Gathering, number: int, sequences: Sequences) -> tuple[Batch, dict[str, Path]]:
         described = header(self.state, number)
         last_tick = int(self.state["tick"])
-        positions = [SequencePosition(name, value) for name, value in sequences.values() if value is not None]
+        with talking(self.url):
+            positions = list(records(self.connection, sequences))
         transactions, files, local = gathering.write(self.state["name"], number, last_tick, positions)
         last = transactions[-1].tick
         batch = Batch(
@@ -254,7 +265,7 @@ class PostgresSource:
             catalog=self.state["name"],
             transactions=transactions,
             files=files,
-            lsn=_lsn_text(gathering.round.lsn),
+            lsn=lsn_text(gathering.round.lsn),
             **{**described, "vector": {**described["vector"], described["history"]: last}},
         )
         return batch, local
@@ -276,15 +287,7 @@ class PostgresSource:
             found = self.connection.execute("SELECT oid::bigint, description, rows FROM wlc.published").fetchall()
         return {oid: Table(description, rows) for oid, description, rows in found}
 
-    def _moved_sequences(self) -> dict[int, tuple[Name, int | None]]:
-        """Sequences that have gone on since they were published last."""
-        with talking(self.url):
-            rows = self.connection.execute("SELECT oid::bigint, value FROM wlc.sequences").fetchall()
-            published = dict(rows)
-            found = setup.sequences(self.connection)
-        return {oid: (name, value) for oid, (name, value) in found.items() if published.get(oid) != value}
-
-    def _note(self, gathering: Gathering, batch: Batch, chain: str) -> None:
+    def _note(self, gathering: Gathering, batch: Batch, chain: str, sequences: Sequences) -> None:
         """Remember what is published, in one transaction."""
         gathered = gathering.round
         clock = next((t.committed for t in reversed(batch.transactions) if t.committed), None)
@@ -298,72 +301,76 @@ class PostgresSource:
         }
         with talking(self.url), self.connection.transaction():
             setup.write_published(self.connection, changed)
-            setup.write_sequences(self.connection, setup.sequences(self.connection))
+            write_sequences(self.connection, sequences)
             setup.write_state(self.connection, values)
         self.state.update(values)
 
     def _pass_by(self, lsn: str) -> None:
         """Let the server give up its log up to a place before which nothing was to be published."""
-        if _lsn(lsn) > _lsn(self.state["lsn"]):
+        if read_lsn(lsn) > read_lsn(self.state["lsn"]):
             self.remember({"lsn": lsn})
             self._advance(lsn)
 
     def _advance(self, lsn: str) -> None:
         slot = self.slot()
-        if slot is not None and _lsn(lsn) > slot.confirmed:
+        if slot is not None and read_lsn(lsn) > slot.confirmed:
             with talking(self.url):
                 self.connection.execute("SELECT pg_replication_slot_advance(%s, %s)", [self.state["slot"], lsn])
 
     def slot(self) -> Slot | None:
         """The slot as the server shows it, None if it is gone."""
         with talking(self.url):
-            found = self.connection.execute(
-                "SELECT coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn), 0)::bigint,"
-                " coalesce(wal_status, 'lost'), confirmed_flush_lsn::text FROM pg_replication_slots"
-                " WHERE slot_name = %s",
-                [self.state.get("slot", "")],
-            ).fetchone()
-        return None if found is None else Slot(found[0], found[1], _lsn(found[2]))
+            return find_slot(self.connection, self.state.get("slot", ""))
 
     def _refuse_gap(self) -> None:
-        slot = self.slot()
-        where = f"changes of {self} after {self.state['lsn'] or 'its beginning'}"
-        problem = None
-        if slot is None:
-            problem = f"slot {self.state['slot']} is gone"
-        elif slot.status == "lost":
-            problem = f"slot {self.state['slot']} was invalidated by the server (max_slot_wal_keep_size)"
-        elif slot.confirmed > _lsn(self.state["lsn"]):
-            problem = f"slot {self.state['slot']} was moved by somebody else"
-        if problem:
-            raise GapError(
-                f"{problem}: {where} cannot be published, and the history ends there",
-                hint=f"wlc stop {self}; wlc master {self} then starts a new history from a fresh snapshot",
+        with talking(self.url):
+            is_copy = setup.place(self.connection) != self.state["place"]
+        if is_copy:
+            raise FencedError(
+                f"{self} is a copy of the database that became the master of {self.state['name']}",
+                hint=f"wlc stop {self}, then wlc master {self} --name OTHER; without --name it takes the other's place",
                 path=str(self),
             )
+        if problem := self._gap():
+            where = f"changes of {self} after {self.state['lsn'] or 'its beginning'}"
+            raise GapError(
+                f"{problem}: {where} cannot be published, and the history ends there",
+                hint=_AGAIN.format(self),
+                path=str(self),
+            )
+
+    def _gap(self) -> str | None:
+        """Why changes are lost, None if they are not."""
+        slot, name = self.slot(), f"slot {self.state.get('slot')}"
+        if slot is None:
+            return f"{name} is gone"
+        if slot.status == "lost":
+            return f"{name} was invalidated by the server (max_slot_wal_keep_size)"
+        if slot.confirmed > read_lsn(self.state["lsn"]):
+            return f"{name} was moved by somebody else"
+        return None if self._has_publication() else f"publication {self.state['publication']} is gone"
 
     def bypassed(self) -> dict[str, str]:
         """Tables that are not captured as they should be, and how that shows."""
         with talking(self.url):
-            rows = self.connection.execute("""
-                SELECT format('%s.%s', n.nspname, c.relname),
-                    CASE WHEN t.oid IS NULL THEN 'was created' WHEN c.relkind = 'r' AND c.relreplident <> 'f'
-                    THEN 'has another replica identity' WHEN wlc.plain(wlc.describe(c.oid)) <> wlc.plain(t.description)
-                    THEN 'was altered' WHEN c.relkind = 'r' AND p.prrelid IS NULL THEN 'left the publication' END
-                FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN wlc.tables t ON t.oid = c.oid
-                LEFT JOIN pg_publication_rel p ON p.prrelid = c.oid AND p.prpubid = (SELECT b.oid FROM pg_publication b
-                    JOIN wlc.state s ON s.key = 'publication' AND s.value = b.pubname)
-                WHERE wlc.is_captured(c.oid)
-            """).fetchall()
-        return {table: problem for table, problem in rows if problem}
+            return setup.bypassed(self.connection)
+
+    def warn_bypassed(self) -> None:
+        """Name what is not captured as it should be."""
+        if found := self.bypassed():
+            warnings.warn(f"{self}: {_told(found)}; {_AGAIN.format(self)}", stacklevel=3)
+
+    def _has_publication(self) -> bool:
+        with talking(self.url):
+            query = "SELECT FROM pg_publication WHERE pubname = %s"
+            return self.connection.execute(query, [self.state["publication"]]).fetchone() is not None
 
     def retention_warning(self) -> str | None:
         """Say that the server keeps much of its log for a publisher that does not come, None if it does not."""
-        slot = self.slot()
-        if slot is None:
-            return f"slot {self.state.get('slot')} is gone: the history ends at tick {self.state.get('tick')}"
-        if slot.status in ("unreserved", "lost"):
-            return f"slot {self.state['slot']} is {slot.status}: the server gives up what was not published"
+        if problem := self._gap():
+            return f"{problem}: the history ends at tick {self.state['tick']}; {_AGAIN.format(self)}"
+        if (slot := self.slot()) is None or slot.status == "unreserved":
+            return f"slot {self.state['slot']} is about to be given up by the server: publish with wlc flush {self}"
         if slot.retained_bytes > _RETAINED_WARNING_BYTES:
             size = slot.retained_bytes / (1 << 30)
             return f"the server keeps {size:.1f} GiB of its log for {self.state['name']}: is wlc run running?"
@@ -420,6 +427,7 @@ def flush(url: str, storage_options: Mapping[str, Any] | None) -> Flushed:
     with opened_master(url, storage_options) as (source, database), source.publishing():
         flushed = source.publish(database)
         settle(source.state, database)
+        source.warn_bypassed()
         return flushed
 
 
@@ -441,10 +449,14 @@ def run(
     while not is_stopped.wait(wait_s):
         try:
             with opened_master(url, storage_options) as (source, database):
-                while not is_stopped.wait(wait_s):
+                is_first = True
+                while not is_stopped.wait(0 if is_first else wait_s):
                     with source.publishing():
                         flushed = source.publish(database)
                         settle(source.state, database)
+                    if is_first:
+                        source.warn_bypassed()
+                    is_first = False
                     total = Flushed(
                         total.batches + flushed.batches,
                         total.transactions + flushed.transactions,
@@ -454,7 +466,8 @@ def run(
                     if tell and flushed.batches:
                         tell(flushed)
                     wait_s = max(database.config().beat_s, _LEAST_WAIT_S)
-        except UnavailableError as error:
+        except (UnavailableError, MissingError) as error:
+            # A farm that is not there may be a disk that is not mounted.
             wait_s = min(max(wait_s * 2, 1.0), _MOST_WAIT_S)
             _log.warning("%s; trying again in %.0f s", error, wait_s)
     return total
@@ -464,24 +477,20 @@ def stop(url: str, storage_options: Mapping[str, Any] | None) -> str:
     """Publish the rest, end the history, and take slot, publication and triggers away; returns the farm's URL."""
     with opened_master(url, storage_options) as (source, database), source.publishing():
         try:
-            source.publish(database)
-            settle(source.state, database)
+            try:
+                source.publish(database)
+                settle(source.state, database)
+            except GapError as error:
+                warnings.warn(f"the history ends with tick {source.state['tick']}: {error.message}", stacklevel=2)
             change_config(database, lambda config: replace(own(config, source.state), state=STOPPED))
         except (FencedError, MissingError) as error:
             warnings.warn(f"{source} publishes no more, and the farm is left as it is: {error}", stacklevel=2)
-        except GapError as error:
-            warnings.warn(f"the history ends with tick {source.state['tick']}: {error.message}", stacklevel=2)
-            change_config(database, lambda config: replace(own(config, source.state), state=STOPPED))
         setup.drop_slot(source.connection, source.state["slot"])
         setup.remove(source.connection)
         source.remember({"state": "2"})
         return database.url
 
 
-def _lsn(text: str) -> int:
-    high, _, low = (text or "0/0").partition("/")
-    return (int(high, 16) << 32) + int(low, 16)
-
-
-def _lsn_text(lsn: int) -> str:
-    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+def _told(found: Mapping[str, str]) -> str:
+    """What `bypassed` gave, as a sentence."""
+    return "not captured: " + ", ".join(f"{table} {problem}" for table, problem in found.items())

@@ -14,14 +14,14 @@ import re
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+import psycopg
+
 from wlc.capture.postgres.connection import shown
 from wlc.errors import UnsupportedError
 from wlc.model import Name, literal, quote
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    import psycopg
 
     Connection = psycopg.Connection[Any]
 
@@ -34,11 +34,17 @@ _TABLES = """
 """
 _TRIGGERS = {"on_ddl": "ddl_command_end", "on_drop": "sql_drop", "on_rewrite": "table_rewrite"}
 _CAPTURED = "SELECT c.oid FROM pg_class c WHERE wlc.is_captured(c.oid) ORDER BY c.oid"
-# How to say again what a table's replica identity was.
-_IDENTITY = """
-    SELECT CASE relreplident WHEN 'd' THEN 'DEFAULT' WHEN 'n' THEN 'NOTHING' WHEN 'f' THEN 'FULL' ELSE
-        (SELECT 'USING INDEX ' || quote_ident(i.relname) FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid
-         WHERE x.indrelid = c.oid AND x.indisreplident) END FROM pg_class c WHERE c.oid = %s
+_BYPASSED = """
+    SELECT format('%s.%s', n.nspname, c.relname),
+        CASE WHEN t.oid IS NULL THEN 'was created' WHEN c.relkind = 'r' AND c.relreplident <> 'f'
+        THEN 'has another replica identity' WHEN wlc.plain(wlc.describe(c.oid)) <> wlc.plain(t.description)
+        THEN 'was altered' WHEN c.relkind = 'r' AND p.prrelid IS NULL THEN 'left the publication' END
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN wlc.tables t ON t.oid = c.oid
+    LEFT JOIN pg_publication_rel p ON p.prrelid = c.oid AND p.prpubid = (SELECT b.oid FROM pg_publication b
+        JOIN wlc.state s ON s.key = 'publication' AND s.value = b.pubname)
+    WHERE wlc.is_captured(c.oid)
+    UNION ALL SELECT format('%s.%s', description->>'schema', description->>'name'), 'was dropped' FROM wlc.tables t
+    WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = t.oid)
 """
 
 
@@ -47,6 +53,12 @@ def read_state(connection: Connection) -> dict[str, str]:
     if connection.execute("SELECT to_regclass('wlc.state')").fetchone() == (None,):
         return {}
     return dict(connection.execute("SELECT key, value FROM wlc.state").fetchall())
+
+
+def place(connection: Connection) -> str:
+    """Return what tells this database from its copies: its server and its number there."""
+    query = "SELECT system_identifier || '.' || d.oid FROM pg_control_system(), pg_database d WHERE datname = %s"
+    return str(_one(connection, query, [connection.info.dbname])[0])
 
 
 def write_state(connection: Connection, values: Mapping[str, str]) -> None:
@@ -91,6 +103,13 @@ def check(connection: Connection, url: str) -> None:
             hint=f"run ALTER ROLE {quote(role)} SUPERUSER; as a superuser, or name one in the URL",
             path=where,
         )
+    (senders,) = _one(connection, "SELECT count(*) FROM pg_stat_replication")
+    if senders >= int(settings["max_wal_senders"]):
+        raise UnsupportedError(
+            f"{where} has {senders} of {settings['max_wal_senders']} senders of its log in use; a snapshot needs one",
+            hint=f"run ALTER SYSTEM SET max_wal_senders = {senders + 4}; and restart the server",
+            path=where,
+        )
     (used,) = _one(connection, "SELECT count(*) FROM pg_replication_slots")
     # A snapshot needs one more for a moment.
     if used + 1 >= int(settings["max_replication_slots"]):
@@ -126,65 +145,85 @@ def pattern(patterns: Sequence[str]) -> str:
 
 
 def install(connection: Connection, state: Mapping[str, str]) -> None:
-    """Make everything but the slot, in one transaction.
+    """Make everything but the slot; what is left of an attempt that failed on its way is taken away by the next one.
+
+    Tables get another replica identity one by one, since that waits for those who write to them: whoever holds the lock
+    of one table and waits for another gets into a deadlock with them.
 
     Args:
         connection: Of a superuser.
         state: What to remember; `publication` and `tables`, the regular expression of table names, among it.
     """
     script = files("wlc.capture.postgres").joinpath("functions.sql").read_text(encoding="utf-8")
+    remove(connection)
     with connection.transaction():
         connection.execute("CREATE SCHEMA IF NOT EXISTS wlc")
-        _remove(connection)
         connection.execute(_STATE)
         connection.execute("TRUNCATE wlc.state")
         write_state(connection, state)
         connection.execute(_TABLES)
         connection.execute(script)
+        for (oid,) in connection.execute(_CAPTURED).fetchall():
+            connection.execute("SELECT wlc.note(%s)", [oid])
+    for table, _ in _identities(connection):
+        connection.execute(f"ALTER TABLE ONLY {table} REPLICA IDENTITY FULL")
+    with connection.transaction():
         connection.execute(
             f"CREATE PUBLICATION {quote(state['publication'])} WITH (publish = 'insert, update, delete, truncate')"
         )
+        # Meanwhile tables may have been changed, made and dropped.
+        connection.execute("DELETE FROM wlc.tables t WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = t.oid)")
+        connection.execute("UPDATE wlc.tables SET description = wlc.describe(oid)")
         for (oid,) in connection.execute(_CAPTURED).fetchall():
-            (before,) = _one(connection, _IDENTITY, [oid])
             connection.execute("SELECT wlc.adopt(%s)", [oid])
-            connection.execute("UPDATE wlc.tables SET identity = %s WHERE oid = %s", [before, oid])
         for function, event in _TRIGGERS.items():
             trigger = f"wlc_{function}"
             connection.execute(f"CREATE EVENT TRIGGER {trigger} ON {event} EXECUTE FUNCTION wlc.{function}()")
             connection.execute(f"ALTER EVENT TRIGGER {trigger} ENABLE ALWAYS")
 
 
+def _identities(connection: Connection) -> list[tuple[str, str]]:
+    """Tables that had another replica identity than FULL, and how to say it."""
+    return connection.execute(
+        "SELECT t.oid::regclass::text, t.identity FROM wlc.tables t JOIN pg_class c USING (oid)"
+        " WHERE t.identity <> 'FULL' AND c.relkind = 'r'"
+    ).fetchall()
+
+
 def remove(connection: Connection) -> None:
-    """Take away everything but what the database remembers, in one transaction; replica identities go back."""
-    with connection.transaction():
-        _remove(connection)
-
-
-def _remove(connection: Connection) -> None:
+    """Take away everything but what the database remembers; replica identities go back, one by one as they came."""
     for function in _TRIGGERS:
         connection.execute(f"DROP EVENT TRIGGER IF EXISTS wlc_{function}")
     state = read_state(connection)
     if "publication" in state:
         connection.execute(f"DROP PUBLICATION IF EXISTS {quote(state['publication'])}")
     if connection.execute("SELECT to_regclass('wlc.tables')").fetchone() != (None,):
-        rows = connection.execute(
-            "SELECT t.oid::regclass::text, t.identity FROM wlc.tables t JOIN pg_class c USING (oid)"
-            " WHERE t.identity <> 'FULL' AND c.relkind = 'r'"
-        ).fetchall()
-        for table, identity in rows:
-            connection.execute(f"ALTER TABLE ONLY {table} REPLICA IDENTITY {identity}")
+        for table, identity in _identities(connection):
+            try:
+                connection.execute(f"ALTER TABLE ONLY {table} REPLICA IDENTITY {identity}")
+            except psycopg.errors.UndefinedObject:
+                # Its index is not there any more.
+                connection.execute(f"ALTER TABLE ONLY {table} REPLICA IDENTITY DEFAULT")
         connection.execute("DROP TABLE wlc.tables, wlc.published, wlc.sequences")
-    for (function,) in connection.execute(
-        "SELECT oid::regprocedure::text FROM pg_proc WHERE pronamespace = 'wlc'::regnamespace"
-    ).fetchall():
+    functions = "SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace"
+    for (function,) in connection.execute(f"{functions} WHERE nspname = 'wlc'").fetchall():
         connection.execute(f"DROP FUNCTION IF EXISTS {function} CASCADE")
 
 
 def drop_slot(connection: Connection, slot: str) -> None:
-    """Drop the slot, if it is there."""
+    """Drop the slot, if it is there; that of another database, which this may be a copy of, is left alone."""
     connection.execute(
-        f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = {literal(slot)}"
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+        f" WHERE slot_name = {literal(slot)} AND database = current_database()"
     )
+
+
+def bypassed(connection: Connection) -> dict[str, str]:
+    """Tables that are not captured as they should be, and event triggers that do not fire, and how that shows."""
+    found = {table: problem for table, problem in connection.execute(_BYPASSED).fetchall() if problem}
+    enabled = connection.execute("SELECT evtname FROM pg_event_trigger WHERE evtenabled = 'A'").fetchall()
+    triggers = {f"wlc_{function}" for function in _TRIGGERS}
+    return found | dict.fromkeys(sorted(triggers - {name for (name,) in enabled}), "does not fire")
 
 
 def descriptions(connection: Connection) -> dict[int, dict[str, Any]]:
@@ -195,16 +234,6 @@ def descriptions(connection: Connection) -> dict[int, dict[str, Any]]:
     return dict(rows)
 
 
-def sequences(connection: Connection) -> dict[int, tuple[Name, int | None]]:
-    """Return every sequence that is replicated and the last value it gave out; sequences know no transactions."""
-    rows = connection.execute(
-        "SELECT c.oid::bigint, n.nspname, c.relname, s.last_value FROM pg_sequences s JOIN pg_namespace n"
-        " ON n.nspname = s.schemaname JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = s.sequencename"
-        " WHERE NOT wlc.is_system(n.nspname) AND c.relpersistence = 'p'"
-    ).fetchall()
-    return {oid: (Name(schema, name), value) for oid, schema, name, value in rows}
-
-
 def write_published(connection: Connection, tables: Mapping[int, tuple[dict[str, Any], int] | None]) -> None:
     """Note how tables are after what was published; None for one that is gone."""
     with connection.cursor() as cursor:
@@ -213,14 +242,6 @@ def write_published(connection: Connection, tables: Mapping[int, tuple[dict[str,
             "INSERT INTO wlc.published VALUES (%s, %s, %s)",
             [[oid, json.dumps(found[0]), found[1]] for oid, found in tables.items() if found],
         )
-
-
-def write_sequences(connection: Connection, found: Mapping[int, tuple[Name, int | None]]) -> None:
-    """Note all sequences that are published and their values."""
-    connection.execute("DELETE FROM wlc.sequences")
-    with connection.cursor() as cursor:
-        rows = [[oid, name.schema, name.name, value] for oid, (name, value) in found.items()]
-        cursor.executemany("INSERT INTO wlc.sequences VALUES (%s, %s, %s, %s)", rows)
 
 
 def _one(connection: Connection, query: str, parameters: list[Any] | None = None) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,7 +16,8 @@ import pyarrow as pa
 from wlc import paths
 from wlc.capture.postgres import ddl, setup
 from wlc.capture.postgres.connection import Reader, connect, shown, talking
-from wlc.capture.postgres.source import MEMORY_VARIABLE, memory_limit
+from wlc.capture.postgres.sequences import read_sequences
+from wlc.capture.postgres.source import MEMORY_VARIABLE, memory_limit, row_group_rows
 from wlc.capture.postgres.types import always_fits, duckdb_type, read_text_sql
 from wlc.errors import UnavailableError
 from wlc.farm import describe_file
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from wlc.capture.postgres.ddl import Description
+    from wlc.capture.postgres.sequences import Sequences
     from wlc.farm import FarmDatabase
     from wlc.model import DataFile, Position
 
@@ -34,6 +37,8 @@ _FORMAT = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2"
 _READERS = 2
 # Columns of these types come as they are; all others as text.
 _AS_THEY_ARE = {"boolean", "smallint", "integer", "bigint", "real", "double precision", "text"}
+# A cast to text gives these the form that the log has. Others may lose blanks at the end or get a netmask.
+_CAST_IS_SAME = re.compile(r"(numeric|character varying|bytea|date|uuid|jsonb?|interval|time|timestamp|oid)\b.*")
 _OBJECTS = """
     SELECT o.type, o.schema, o.identity, wlc.definition(found.classid, found.oid, 'CREATE ' || upper(o.type)),
         wlc.is_identity(found.oid)
@@ -88,7 +93,7 @@ def exported(url: str, slot: str, *, is_temporary: bool) -> Iterator[Moment]:
 
 def take(
     url: str, moment: Moment, database: FarmDatabase, position: Position, clock: datetime, vector: Mapping[str, int]
-) -> tuple[Manifest, dict[int, tuple[Description, int]], dict[int, tuple[Name, int | None]]]:
+) -> tuple[Manifest, dict[int, tuple[Description, int]], Sequences]:
     """Copy every captured table and the schema as of a moment, and publish them as a snapshot.
 
     Args:
@@ -117,13 +122,9 @@ def take(
         ordered = sorted(tables.values(), key=lambda table: table["oid"])
         rows = [table for table in ordered if not ddl.is_root(table)]
         with ThreadPoolExecutor(_READERS) as pool:
-            copied = list(
-                pool.map(
-                    lambda pair: _copy(url, moment, pair[1], Path(folder), pair[0]),
-                    enumerate(rows),
-                )
-            )
-        sequences = setup.sequences(connection)
+            copying = pool.map(lambda pair: _copy(url, moment, pair[1], Path(folder), pair[0]), enumerate(rows))
+            copied = list(copying)
+        sequences = read_sequences(connection)
         roots = [table for table in ordered if ddl.is_root(table)]
         lowest_first = sorted(roots, key=lambda root: -ddl.depth(root, tables))
         before = (
@@ -204,7 +205,7 @@ def _write(url: str, moment: Moment, name: Name, columns: list[tuple[Any, str]],
         asked, stored = [], []
         for index, (column, base) in enumerate(columns):
             raw = base in _AS_THEY_ARE and column.type == duckdb_type(base)
-            asked.append(f"{quote(column.name)}{'' if raw else '::text'} AS c{index}")
+            asked.append(f"{quote(column.name) if raw else _as_logged(column.name, base)} AS c{index}")
             value = f"c{index}" if raw else _checked(column, f"c{index}", index)
             stored.append(f"{store_sql(column, value)} AS {quote(file_column(column.name))}")
         blocks = reader.blocks(f"SELECT {', '.join(asked) or 'NULL AS c0'} FROM ONLY {name.sql}")
@@ -213,8 +214,9 @@ def _write(url: str, moment: Moment, name: Name, columns: list[tuple[Any, str]],
             return 0
         stream = pa.RecordBatchReader.from_batches(first.schema, _chained(first, blocks))
         connection.register("rows_of_table", stream)
+        group = f"ROW_GROUP_SIZE {row_group_rows(first.nbytes / max(first.num_rows, 1))}"
         try:
-            sql = f"COPY (SELECT {', '.join(stored)} FROM rows_of_table) TO {literal(str(target))} ({_FORMAT})"
+            sql = f"COPY (SELECT {', '.join(stored)} FROM rows_of_table) TO {literal(str(target))} ({_FORMAT}, {group})"
             ((rows,),) = connection.execute(sql).fetchall()
         except duckdb.InvalidInputException as error:
             for index, (column, _) in enumerate(columns):
@@ -225,6 +227,14 @@ def _write(url: str, moment: Moment, name: Name, columns: list[tuple[Any, str]],
             hint = f"free disk space, or give more memory: {MEMORY_VARIABLE}"
             raise UnavailableError(f"table {name} could not be copied: {error}", hint=hint) from error
         return int(rows)
+
+
+def _as_logged(column: str, base: str) -> str:
+    """Ask for the text form that a value has in the log."""
+    name = quote(column)
+    if _CAST_IS_SAME.fullmatch(base):
+        return f"{name}::text"
+    return f"CASE WHEN {name} IS DISTINCT FROM NULL THEN format('%s', {name}) END"
 
 
 def _checked(column: Any, text: str, index: int) -> str:

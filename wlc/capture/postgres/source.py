@@ -376,9 +376,8 @@ class Gathering:
         return Layout(tuple(columns), segment.layout.primary_key)
 
     def _row_bytes(self, segment: Segment) -> float:
-        lengths = " + ".join(f"coalesce(strlen(c{index}), 0)" for index in range(len(segment.layout.stored)))
-        ((found,),) = self._connection.execute(f"SELECT avg({lengths}) FROM {segment.table}").fetchall()
-        return float(found)
+        lengths = ", ".join(f"avg(coalesce(strlen(c{index}), 0))" for index in range(len(segment.layout.stored)))
+        return float(sum(self._connection.execute(f"SELECT {lengths} FROM {segment.table}").fetchall()[0]))
 
     def _misfits(self, segment: Segment) -> list[bool]:
         """Say of every column whether some value does not fit its type, so that it has to be text."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+import duckdb
+
 from wlc.model import literal
 
 _PLAIN = {
@@ -90,10 +92,23 @@ def read_text_sql(declared: str, text: str) -> str:
         case "INTERVAL":
             return f"TRY_CAST(replace({text}, '+', '') AS INTERVAL)"
         case "JSON":
-            # Text that is JSON to PostgreSQL is not looked at again.
-            return f"CAST({text} AS JSON)"
+            # Text that is JSON to PostgreSQL need not be to DuckDB: halves of surrogate pairs.
+            return f"TRY_CAST({text} AS JSON)"
         case _:
             return f"TRY_CAST({text} AS {declared})"
+
+
+def constant_sql(declared: str, value: str) -> str:
+    """Return SQL for one value, given its text form; it fails where the value does not fit."""
+    read = read_text_sql(declared, literal(value))
+    if declared.endswith("[]"):
+        # A default may have no lambda in it.
+        element = declared.removesuffix("[]")
+        with duckdb.connect() as connection:
+            ((found,),) = connection.execute(f"SELECT {_read_array('VARCHAR', literal(value))}").fetchall()
+        items = ("NULL" if item is None else read_text_sql(element, literal(item)) for item in found or ())
+        read = f"CAST({literal(value) if found is None else f'[{chr(44).join(items)}]'} AS {declared})"
+    return read.replace("TRY_CAST(", "CAST(")
 
 
 def _read_array(element: str, text: str) -> str:

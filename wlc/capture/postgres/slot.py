@@ -1,0 +1,43 @@
+"""The replication slot of a PostgreSQL master, and places in the server's log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The replication slot as the server shows it.
+
+    Attributes:
+        retained_bytes: Size of the server's log that is kept for it.
+        status: "reserved" while all is well; "lost" once the server has removed what it had.
+        confirmed: What was published up to there, as a number.
+    """
+
+    retained_bytes: int
+    status: str
+    confirmed: int
+
+
+def find_slot(connection: Any, name: str) -> Slot | None:
+    """The slot as the server shows it, None if this database has none of this name."""
+    found = connection.execute(
+        "SELECT coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn), 0)::bigint,"
+        " coalesce(wal_status, 'lost'), confirmed_flush_lsn::text FROM pg_replication_slots"
+        " WHERE slot_name = %s AND database = current_database()",
+        [name],
+    ).fetchone()
+    return None if found is None else Slot(found[0], found[1], read_lsn(found[2]))
+
+
+def read_lsn(text: str) -> int:
+    """Read a place in the server's log; an empty text stands before all of them."""
+    high, _, low = (text or "0/0").partition("/")
+    return (int(high, 16) << 32) + int(low, 16)
+
+
+def lsn_text(lsn: int) -> str:
+    """Write a place in the server's log as the server does."""
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
