@@ -16,6 +16,9 @@ from cli.progress import working
 from wlc.errors import InvalidError, UnavailableError
 from wlr.engine.place import locate
 
+# How often --follow looks at most, whatever the beat.
+_LEAST_WAIT_S = 0.2
+
 app = new_app("Roll a replica forward from a farm: to the end, to a time, or to a transaction.")
 
 
@@ -93,7 +96,7 @@ def replicate(
 def _repeat(roll_forward: Callable[[], Report], beat_s: Callable[[], float]) -> Iterator[Report]:
     while True:
         try:
-            time.sleep(max(beat_s(), 1.0))
+            time.sleep(max(beat_s(), _LEAST_WAIT_S))
             yield roll_forward()
         except UnavailableError as error:
             # The farm comes back, and the replica goes on where it stands.

@@ -258,13 +258,16 @@ class FarmDatabase:
             GapError: The batch before it is missing.
             UnavailableError: The outcome is unknown. Retry: publishing is idempotent.
         """
-        encode_batch(batch)
+        # A batch that contradicts itself is refused before anything is written.
+        data = encode_batch(batch)
         path = paths.log_path(self.name, batch.number)
         if self.logs.exists(path):
             return self._published(batch)
         self._check_place(batch.number)
         renamed = _create_all(self.logs, [file.file for file in batch.files], files)
-        data = encode_batch(_with_paths(batch, renamed))
+        stamped = _with_paths(batch, renamed)
+        if stamped is not batch:
+            data = encode_batch(stamped)
         try:
             self.logs.create(path, data)
         except AlreadyExistsError:

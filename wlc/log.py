@@ -13,6 +13,7 @@ from wlc import fields
 from wlc.clock import format_time
 from wlc.errors import CorruptError, FarmError, InvalidError
 from wlc.fields import FieldError
+from wlc.garbage import uncollected
 from wlc.model import (
     FORMAT_VERSION,
     Batch,
@@ -81,8 +82,9 @@ def decode_batch(data: bytes, path: str) -> Batch:
     """
     reader = _Reader(path, _sealed_lines(data, path))
     try:
-        batch = reader.batch()
-        problem = _problem(batch)
+        with uncollected():
+            batch = reader.batch()
+            problem = _problem(batch)
     except KeyError as error:
         raise reader.corrupt(f"no {error.args[0]!r}") from error
     except (ValueError, RecursionError) as error:
@@ -157,19 +159,22 @@ def _end_json(batch: Batch) -> dict[str, Any]:
 def _transaction_lines(transaction: Transaction) -> Iterator[str]:
     # Written by hand because a batch can hold a hundred thousand of them.
     origin = "null"
+    started = committed = format_time(transaction.started)
+    if transaction.committed is not None and transaction.committed is not transaction.started:
+        committed = format_time(transaction.committed)
     if transaction.origin is not None:
         origin = json.dumps(fields.origin_json(transaction.origin), separators=(",", ":"))
     xid = "" if transaction.xid is None else f',"xid":{transaction.xid}'
     yield (
         f'{{"begin":{{"tick":{transaction.tick},"user":{encode_basestring(transaction.user)},'
-        f'"started":"{format_time(transaction.started)}","origin":{origin}{xid}}}}}'
+        f'"started":"{started}","origin":{origin}{xid}}}}}'
     )
     for record in transaction.records:
         yield _record_line(record)
     if transaction.committed is None:
         yield f'{{"rollback":{{"tick":{transaction.tick}}}}}'
     else:
-        yield f'{{"commit":{{"tick":{transaction.tick},"committed":"{format_time(transaction.committed)}"}}}}'
+        yield f'{{"commit":{{"tick":{transaction.tick},"committed":"{committed}"}}}}'
 
 
 def _record_line(record: Record) -> str:

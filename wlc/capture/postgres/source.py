@@ -23,6 +23,7 @@ from wlc.capture.postgres.pgoutput import Begin, Decoder, Message, Rows, Truncat
 from wlc.capture.postgres.types import always_fits, read_text_sql
 from wlc.errors import UnavailableError, UnsupportedError
 from wlc.farm import describe_file
+from wlc.garbage import uncollected
 from wlc.model import (
     Change,
     Clear,
@@ -204,12 +205,13 @@ class Gathering:
         smallest = 1 if oid in self._resending else -1
         self._store(segment, rows, smallest)
         kept = rows.weights >= smallest
-        for number, added, removed in _counted(rows.transactions[kept], rows.weights[kept]):
-            change = self._change(number, segment)
-            change.added += added
-            change.removed += removed
-            table.rows += added - removed
-            segment.rows += added + removed
+        with uncollected():
+            for number, added, removed in _counted(rows.transactions[kept], rows.weights[kept]):
+                change = self._change(number, segment)
+                change.added += added
+                change.removed += removed
+                table.rows += added - removed
+                segment.rows += added + removed
         self.round.touched.add(oid)
 
     def _segment(self, oid: int, table: Table) -> Segment:
@@ -354,7 +356,8 @@ class Gathering:
             layout = self._write_file(segment, last_tick, target)
             files.append(TableFile(describe_file(target, path, segment.rows), segment.name, layout))
             local[path], where[segment.number] = target, path
-        transactions = [self._transaction(index, last_tick, where) for index in self.round.numbers()]
+        with uncollected():
+            transactions = [self._transaction(index, last_tick, where) for index in self.round.numbers()]
         if transactions:
             last = transactions[-1]
             transactions[-1] = replace(last, records=(*last.records, *sequences))
