@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -64,13 +65,16 @@ def locate(into: str | os.PathLike[str], storage_options: Mapping[str, Any] | No
         storage_options: Options of the folder's file system.
 
     Raises:
-        InvalidError: It is empty.
+        InvalidError: It is empty, or PostgreSQL's drivers are not installed.
     """
     text = str(into)
     options = dict(storage_options or {})
     if not text.strip():
         raise InvalidError("a replica needs a place", hint="wlr replicate MASTER --into copy.duckdb")
     if text.startswith(_POSTGRES):
+        if find_spec("psycopg") is None:
+            message = "PostgreSQL needs packages that are not installed"
+            raise InvalidError(message, hint="pip install 'dbfarm[postgres]'")
         return Place(text, is_parquet=False, is_postgres=True)
     if text.startswith(_PARQUET):
         # parquet://lake and parquet:///data/lake are paths, parquet://s3://bucket/lake is the URL behind it.
