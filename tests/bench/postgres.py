@@ -45,6 +45,7 @@ def run(setting: Setting) -> Iterator[Line]:
     """
     for cluster in running(new_folder()):
         cluster.execute("ALTER SYSTEM SET fsync = on")
+        cluster.execute("ALTER SYSTEM SET autovacuum = on")
         cluster.execute("ALTER SYSTEM SET max_wal_size = '8GB'")
         # A subscriber that was disabled would wait for five seconds before it goes on.
         cluster.execute("ALTER SYSTEM SET wal_retrieve_retry_interval = '20ms'")

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _SETTINGS = {
+    # It would go round hundreds of databases, a worker process for each.
+    "autovacuum": "off",
     "wal_level": "logical",
     "fsync": "off",
     "full_page_writes": "off",
