@@ -136,9 +136,8 @@ def _end(database: FarmDatabase, present: Config | None) -> dict[str, str]:
     numbers = database.batch_numbers()
     batch, chain = database.read_batch(numbers[-1]) if numbers else (None, "")
     last = max(present.tick, batch.last if batch else 0)
-    times = [transaction.committed for transaction in batch.transactions if transaction.committed] if batch else []
     # The tick in between is as late as the new history's snapshot: before that, the old history is what there was.
-    clock_ = max([utc_now(), *times[-1:], *([present.write] if present.write else [])])
+    clock_ = max(filter(None, (utc_now(), batch.clock if batch else None, present.write)))
     return {
         "batch": str(batch.number if batch else 0),
         # What happened between two histories was not captured. The tick in between stands for it, so that no position

@@ -408,9 +408,8 @@ class FarmDatabase:
 
 
 def _with_batch(config: Config, batch: Batch) -> Config:
-    times = [transaction.committed for transaction in batch.transactions if transaction.committed]
     parent = batch.parent or (config.parent if config.history == batch.history else None)
-    write = times[-1] if times else config.write
+    write = batch.clock or config.write
     config = replace(config, history=batch.history, tick=batch.last, write=write, parent=parent)
     return replace(config, batches=batch.number + 1)
 

@@ -213,6 +213,11 @@ class Batch:
     format: int = FORMAT_VERSION
     lsn: str | None = None
 
+    @property
+    def clock(self) -> datetime | None:
+        """Commit time of the last transaction that was committed, None if none was."""
+        return next((t.committed for t in reversed(self.transactions) if t.committed), None)
+
 
 @dataclass(frozen=True, slots=True)
 class Config:

@@ -10,14 +10,16 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from wlc.clock import read_time
+from wlc.clock import format_time, read_time, utc_now
 from wlc.config import STARTED, STOPPED
 from wlc.errors import CorruptError, FencedError, UnavailableError
-from wlc.model import Config, Origin
+from wlc.model import Config, Origin, Position
+from wlc.paths import snapshot_folder
 from wlc.store import ConflictError, MissingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from datetime import datetime
 
     from wlc.farm import FarmDatabase
     from wlc.model import Batch
@@ -50,6 +52,31 @@ def known(state: Mapping[str, str]) -> Config:
         int(state["tick"]),
         Origin(**parent) if parent else None,
     )
+
+
+def reached(state: Mapping[str, str]) -> tuple[Position, datetime, dict[str, int]]:
+    """Return what a snapshot says of the moment at which all is published: position, clock, vector."""
+    position = Position(state["history"], int(state["tick"]), int(state["batch"]), state["chain"])
+    clock = read_time(state["clock"]) if state.get("clock") else utc_now()
+    vector = json.loads(state.get("vector") or "{}")
+    return position, clock, {**vector, state["history"]: position.tick} if position.tick else vector
+
+
+def after(batch: Batch, chain: str) -> dict[str, str]:
+    """Return what a master remembers of a batch once it is published."""
+    values = {"batch": str(batch.number), "tick": str(batch.last), "chain": chain, "parent": ""}
+    values["vector"] = json.dumps(dict(batch.vector))
+    return {**values, "clock": format_time(batch.clock)} if batch.clock else values
+
+
+def announce_snapshot(database: FarmDatabase, state: Mapping[str, str], tick: int) -> None:
+    """Let `wlc.config` name a new snapshot.
+
+    Raises:
+        FencedError: The farm's database is another master's.
+    """
+    folder = snapshot_folder(tick)
+    change_config(database, lambda config: replace(own(config, state), snapshot=folder))
 
 
 def change_config(database: FarmDatabase, change: Callable[[Config], Config]) -> Config:
@@ -112,7 +139,7 @@ def present_config(database: FarmDatabase, state: Mapping[str, str]) -> Config:
 
 def advance_config(database: FarmDatabase, batch: Batch) -> None:
     """Let `wlc.config` follow; it can always be rebuilt, so only a fence matters here."""
-    written = next((t.committed for t in reversed(batch.transactions) if t.committed), None)
+    written = batch.clock
 
     def follow(config: Config) -> Config:
         if config.batches > batch.number:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wlc.capture.duckdb import source
-from wlc.clock import read_time, utc_now
 from wlc.errors import FencedError, GapError
-from wlc.model import Position
-from wlc.ownership import Flushed, advance_config, change_config, fence, header, outdated, own, present_config
-from wlc.paths import snapshot_folder
+from wlc.ownership import (
+    Flushed,
+    advance_config,
+    announce_snapshot,
+    fence,
+    header,
+    outdated,
+    present_config,
+    reached,
+)
 from wlc.snapshot import take
 from wlc.store import MissingError
 
@@ -107,13 +111,9 @@ def take_snapshot(shared: Shared, database: FarmDatabase) -> Manifest:
             connection.execute("SELECT count(*) FROM duckdb_tables()").fetchall()
             state = dict(shared.state)
         try:
-            position = Position(state["history"], int(state["tick"]), int(state["batch"]), state["chain"])
-            clock_ = read_time(state["clock"]) if state.get("clock") else utc_now()
-            vector = json.loads(state.get("vector") or "{}")
-            vector = {**vector, state["history"]: position.tick} if position.tick else vector
-            manifest = take(connection, shared.catalog, database, position, clock_, vector)
+            position, clock, vector = reached(state)
+            manifest = take(connection, shared.catalog, database, position, clock, vector)
         finally:
             connection.execute("ROLLBACK")
-    folder = snapshot_folder(position.tick)
-    change_config(database, lambda config: replace(own(config, state), snapshot=folder))
+    announce_snapshot(database, state, position.tick)
     return manifest

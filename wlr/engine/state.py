@@ -13,6 +13,8 @@ from wlr.engine import State, as_failure, failure_json
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from wlr.plan import Step
+
 FORMAT = "1"
 OWNER = "owner"
 
@@ -41,6 +43,12 @@ def encode_all(state: State) -> dict[str, str]:
     """Turn a whole State into keys and values."""
     names = ("id", "master", "catalog", "tables", "position", "batch_last", "clock", "beat_s", "failure", "accepted")
     return {"format": FORMAT, **encode(**{name: getattr(state, name) for name in names})}
+
+
+def after(step: Step) -> dict[str, Any]:
+    """Return the fields of a State that are others once a step was applied."""
+    values: dict[str, Any] = {"position": step.position, "batch_last": step.mark.batch_last, "failure": None}
+    return values if step.clock is None else {**values, "clock": step.clock}
 
 
 def decode(values: Mapping[str, str], place: str, *, is_unlocked: bool) -> State:

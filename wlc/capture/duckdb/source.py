@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wlc import catalog as duckdb_catalog
-from wlc import paths
+from wlc import ownership, paths
 from wlc.capture.duckdb import journal
-from wlc.clock import format_time, read_time
+from wlc.clock import read_time
 from wlc.farm import describe_file
 from wlc.fields import as_ddl, as_name, as_origin, as_sequence
 from wlc.model import (
@@ -154,11 +154,7 @@ def acknowledge(
         connection.execute(f"DELETE FROM {schema}.entries WHERE tick <= {batch.last}")
         after = count_rows(counts, (entry for entry in waiting.transactions if entry["tick"] <= batch.last))
         _write_counts(connection, shared.catalog, after)
-        clock = next((t.committed for t in reversed(batch.transactions) if t.committed), None)
-        state = {"batch": str(batch.number), "tick": str(batch.last), "chain": chain, "parent": ""}
-        state["vector"] = json.dumps(dict(batch.vector))
-        if clock:
-            state["clock"] = format_time(clock)
+        state = ownership.after(batch, chain)
         journal.write_state(connection, shared.catalog, state)
         _drop_dead(connection, shared.catalog, layouts)
         connection.execute("COMMIT")

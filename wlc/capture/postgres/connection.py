@@ -87,11 +87,6 @@ class Reader:
             reader = self._cursor.fetch_record_batch()
             yield from reader
 
-    def end(self) -> None:
-        """End the open transaction; nothing was written in it."""
-        with self._talking():
-            self._connection.rollback()
-
     @contextmanager
     def _talking(self) -> Iterator[None]:
         import adbc_driver_postgresql.dbapi as adbc

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import tempfile
@@ -17,23 +16,24 @@ from wlc.capture.postgres.connection import Reader, connect, shown, talking
 from wlc.capture.postgres.sequences import moved_sequences, records, write_sequences
 from wlc.capture.postgres.slot import Slot, find_slot, lsn_text, read_lsn
 from wlc.capture.postgres.source import Gathering, Table, gathered
-from wlc.clock import format_time, read_time, utc_now
 from wlc.config import STOPPED
 from wlc.errors import FencedError, GapError, InvalidError, UnavailableError, UnsupportedError
 from wlc.farm import FarmDatabase, open_database
-from wlc.model import Batch, Name, Position, literal
+from wlc.model import Batch, Name, literal
 from wlc.ownership import (
     Flushed,
     advance_config,
+    after,
+    announce_snapshot,
     change_config,
     fence,
     header,
     outdated,
     own,
     present_config,
+    reached,
     settle,
 )
-from wlc.paths import snapshot_folder
 from wlc.store import MissingError
 from wlc.store.options import lay_over, merged
 
@@ -142,10 +142,7 @@ class PostgresSource:
 
     def _take(self, database: FarmDatabase, moment: snapshot.Moment, *, is_first: bool = True) -> Manifest:
         state = self.state
-        position = Position(state["history"], int(state["tick"]), int(state["batch"]), state["chain"])
-        clock = read_time(state["clock"]) if state.get("clock") else utc_now()
-        vector = json.loads(state.get("vector") or "{}")
-        vector = {**vector, state["history"]: position.tick} if position.tick else vector
+        position, clock, vector = reached(state)
         manifest, tables, sequences = snapshot.take(self.url, moment, database, position, clock, vector)
         if is_first:
             with talking(self.url), self.connection.transaction():
@@ -153,8 +150,7 @@ class PostgresSource:
                 write_sequences(self.connection, sequences)
                 setup.write_state(self.connection, {"lsn": moment.lsn})
             self.state["lsn"] = moment.lsn
-        folder = snapshot_folder(position.tick)
-        change_config(database, lambda config: replace(own(config, state), snapshot=folder))
+        announce_snapshot(database, state, position.tick)
         return manifest
 
     @contextmanager
@@ -290,11 +286,7 @@ class PostgresSource:
     def _note(self, gathering: Gathering, batch: Batch, chain: str, sequences: Sequences) -> None:
         """Remember what is published, in one transaction."""
         gathered = gathering.round
-        clock = next((t.committed for t in reversed(batch.transactions) if t.committed), None)
-        values = {"batch": str(batch.number), "tick": str(batch.last), "chain": chain, "parent": ""}
-        values |= {"vector": json.dumps(dict(batch.vector)), "lsn": str(batch.lsn)}
-        if clock:
-            values["clock"] = format_time(clock)
+        values = {**after(batch, chain), "lsn": str(batch.lsn)}
         changed: dict[int, tuple[dict[str, Any], int] | None] = {
             oid: (gathered.tables[oid].description, gathered.tables[oid].rows) if oid in gathered.tables else None
             for oid in gathered.touched

@@ -112,13 +112,8 @@ def take(
         connection.execute(f"SET TRANSACTION SNAPSHOT {literal(moment.name)}")
         tables = setup.descriptions(connection)
         first, last = _objects(connection, 1, 3), _objects(connection, 4, 5)
-        schemas = sorted(
-            {table["schema"] for table in tables.values()}
-            | {
-                row[0]
-                for row in connection.execute("SELECT nspname FROM pg_namespace WHERE NOT wlc.is_system(nspname)")
-            }
-        )
+        # Captured tables lie in no others.
+        schemas = connection.execute("SELECT nspname FROM pg_namespace WHERE NOT wlc.is_system(nspname)").fetchall()
         ordered = sorted(tables.values(), key=lambda table: table["oid"])
         rows = [table for table in ordered if not ddl.is_root(table)]
         with ThreadPoolExecutor(_READERS) as pool:
@@ -128,7 +123,7 @@ def take(
         roots = [table for table in ordered if ddl.is_root(table)]
         lowest_first = sorted(roots, key=lambda root: -ddl.depth(root, tables))
         before = (
-            *map(ddl.schema, schemas),
+            *(ddl.schema(schema) for (schema,) in sorted(schemas)),
             *first,
             *(statement for table in ordered for statement in ddl.create(table, is_snapshot=True)),
         )
@@ -138,7 +133,7 @@ def take(
             *last,
         )
         positions = (SequencePosition(name, value) for name, value in sequences.values() if value is not None)
-        files = {file.path: Path(folder) / file.path.replace("/", "_") for _, found in copied for file in found}
+        files = {file.path: Path(folder) / file.path for _, found in copied for file in found}
         manifest = database.publish_snapshot(
             Manifest(
                 database=database.name,
@@ -181,7 +176,7 @@ def _copy(
     """Copy one table into a data file; returns the layout that the file has, and no file for an empty table."""
     layout = ddl.layout_of(table)
     path = paths.snapshot_data_path(number)
-    target = folder / path.replace("/", "_")
+    target = folder / path
     bases = {column["name"]: column["base"] for column in table["columns"]}
     columns = list(layout.stored)
     while True:

@@ -154,7 +154,7 @@ class Gathering:
         self._folder = folder
         self._decoder = Decoder()
         self._current: dict[int, Segment] = {}
-        self._resending: dict[int, int] = {}
+        self._resending: set[int] = set()
         self._connection = duckdb.connect(config={"python_enable_replacements": "false"})
         self._connection.execute(f"SET temp_directory = {literal(str(folder))}")
         self._connection.execute(f"SET memory_limit = {literal(memory_limit())}")
@@ -265,7 +265,7 @@ class Gathering:
         if "resend" in message:
             self._resend(number, message["resend"])
         elif "resent" in message:
-            del self._resending[message["resent"]]
+            self._resending.remove(message["resent"])
             # What comes later in the transaction is another change.
             for entry in self.round._entries[number]:
                 if isinstance(entry, _Altered) and entry.oid == message["resent"]:
@@ -316,7 +316,7 @@ class Gathering:
             entries.insert(place, Clear(ddl.name_of(old), table.rows))
         table.rows = 0
         self._current.pop(oid, None)
-        self._resending[oid] = number
+        self._resending.add(oid)
 
     def _ancestors(self, table: Description) -> set[int]:
         """The tables that a table is a part or a child of."""

@@ -18,7 +18,7 @@ from wlr.engine.duckdb import changes, ddl, guard
 from wlr.engine.duckdb import state as states
 from wlr.engine.duckdb.connection import Scratch, applying, attach, has_table, using
 from wlr.engine.duckdb.tables import read_tables
-from wlr.engine.state import OWNER, encode
+from wlr.engine.state import OWNER, after, encode
 from wlr.plan import LIMITS, Fold
 
 if TYPE_CHECKING:
@@ -246,9 +246,7 @@ class DuckDBTarget:
             changes.drop(self._connection, nets)
 
     def _commit(self, step: Step) -> None:
-        values: dict[str, Any] = {"position": step.position, "batch_last": step.mark.batch_last, "failure": None}
-        if step.clock is not None:
-            values["clock"] = step.clock
+        values = after(step)
         states.write(self._connection, self._catalog, encode(**values))
         self._connection.execute("COMMIT")
         self.state = replace(self.state, **values)

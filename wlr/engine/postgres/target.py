@@ -22,7 +22,7 @@ from wlr.engine.postgres.connection import Address, applying, using
 from wlr.engine.postgres.ddl import SchemaChange, text_of
 from wlr.engine.postgres.names import MAIN, Names
 from wlr.engine.postgres.workshop import Workshop
-from wlr.engine.state import encode
+from wlr.engine.state import after, encode
 from wlr.plan import LIMITS, Fold
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class PostgresTarget:
 
     def apply(self, step: Step, fetch: Callable[[TableFile], Path]) -> None:
         actions = step.actions()
-        values = _values(step)
+        values = after(step)
         prepared: list[Net] | None = None
         # A fold does not read the target, so it need not be done while a transaction is open.
         if actions and isinstance(actions[0], Fold):
@@ -305,10 +305,3 @@ def refuse_schema(ddl: Ddl, address: Address) -> None:
     """
     message = f"{address.shown}: the master is PostgreSQL, whose tables keep their schemas ({ddl.object})"
     raise InvalidError(message, hint="Leave ?schema= out.", path=address.shown)
-
-
-def _values(step: Step) -> dict[str, Any]:
-    values: dict[str, Any] = {"position": step.position, "batch_last": step.mark.batch_last, "failure": None}
-    if step.clock is not None:
-        values["clock"] = step.clock
-    return values
