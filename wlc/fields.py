@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from wlc.clock import read_time
 from wlc.config import TICK_MAX
-from wlc.model import Column, DataFile, Ddl, Layout, Name, Origin, Position, SequencePosition
+from wlc.model import Column, DataFile, Ddl, Digest, Layout, Name, Origin, Position, SequencePosition
 from wlc.paths import check_relative, is_token
 
 if TYPE_CHECKING:
@@ -153,7 +153,27 @@ def as_ddl(value: object) -> Ddl:
         dialect=as_text(fields["dialect"]),
         layout=None if fields["layout"] is None else as_layout(fields["layout"]),
         original=None if fields.get("original") is None else as_text(fields["original"]),
+        digest=None if fields.get("digest") is None else as_digest(fields["digest"]),
     )
+
+
+def as_digest(value: object) -> Digest:
+    """Return what a table holds."""
+    fields = as_object(value)
+    text = as_text(fields["sum"])
+    if len(text) != 16 or not _HEX.issuperset(text):
+        raise FieldError(f"{_short(text)} is not the sum of a digest")
+    return Digest(as_count(fields["rows"]), int(text, 16))
+
+
+def as_digests(value: object) -> dict[Name, Digest]:
+    """Return what tables hold, from a list or, where nothing is known, null."""
+    if value is None:
+        return {}
+    digests = {as_name(as_object(digest)["table"]): as_digest(digest) for digest in as_list(value)}
+    if len(digests) != len(as_list(value)):
+        raise FieldError("a table has two digests")
+    return digests
 
 
 def as_sequence(value: object) -> SequencePosition:
@@ -198,7 +218,7 @@ def layout_json(layout: Layout) -> dict[str, Any]:
 
 def ddl_json(ddl: Ddl) -> dict[str, Any]:
     """Write a schema statement."""
-    content = {
+    content: dict[str, Any] = {
         "kind": ddl.kind,
         "object": name_json(ddl.object),
         "statement": ddl.statement,
@@ -206,7 +226,21 @@ def ddl_json(ddl: Ddl) -> dict[str, Any]:
         "dialect": ddl.dialect,
         "layout": layout_json(ddl.layout) if ddl.layout else None,
     }
-    return content if ddl.original is None else {**content, "original": ddl.original}
+    if ddl.original is not None:
+        content["original"] = ddl.original
+    if ddl.digest is not None:
+        content["digest"] = digest_json(ddl.digest)
+    return content
+
+
+def digest_json(digest: Digest) -> dict[str, Any]:
+    """Write what a table holds."""
+    return {"rows": digest.rows, "sum": f"{digest.sum:016x}"}
+
+
+def digests_json(digests: Mapping[Name, Digest]) -> list[dict[str, Any]]:
+    """Write what tables hold, sorted so that the same digests are the same bytes."""
+    return [{"table": name_json(name), **digest_json(digest)} for name, digest in sorted(digests.items())]
 
 
 def sequence_json(sequence: SequencePosition) -> dict[str, Any]:

@@ -151,7 +151,7 @@ def _end_json(batch: Batch) -> dict[str, Any]:
         "transactions": len(batch.transactions),
         "files": files,
         "vector": fields.vector_json(batch.vector),
-        "digests": None if batch.digests is None else dict(sorted(batch.digests.items())),
+        "digests": fields.digests_json(batch.digests),
     }
     return content if batch.lsn is None else {**content, "lsn": batch.lsn}
 
@@ -237,7 +237,6 @@ class _Reader:
         if content["transactions"] != len(transactions) or self.at != len(self.lines):
             raise FieldError("the number of transactions or lines is wrong")
         previous = header["previous"]
-        digests = content["digests"]
         return Batch(
             database=check_database_name(fields.as_text(header["database"])),
             number=fields.as_tick(header["number"]),
@@ -250,7 +249,7 @@ class _Reader:
             files=tuple(self.file(file) for file in fields.as_list(content["files"])),
             vector=fields.as_vector(content["vector"]),
             parent=fields.as_origin(header["parent"], 0),
-            digests=None if digests is None else _digests(digests),
+            digests=fields.as_digests(content["digests"]),
             lsn=None if content.get("lsn") is None else fields.as_lsn(content["lsn"]),
         )
 
@@ -315,10 +314,6 @@ def _change(content: dict[str, Any]) -> Change:
 
 def _clear(content: dict[str, Any]) -> Clear:
     return Clear(fields.as_name(content["table"]), fields.as_count(content["removed"]))
-
-
-def _digests(value: object) -> dict[str, str]:
-    return {table: fields.as_text(text) for table, text in fields.as_object(value).items()}
 
 
 _RECORDS: dict[str, Callable[[dict[str, Any]], Record]] = {

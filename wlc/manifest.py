@@ -84,6 +84,7 @@ def _json(manifest: Manifest) -> dict[str, Any]:
         "tables": [_table_json(table) for table in manifest.tables],
         "sequences": [fields.sequence_json(sequence) for sequence in manifest.sequences],
         "vector": fields.vector_json(manifest.vector),
+        "digests": fields.digests_json(manifest.digests),
     }
 
 
@@ -108,6 +109,7 @@ def _manifest(content: dict[str, Any], path: str) -> Manifest:
         tables=tuple(_table(table, path) for table in fields.as_list(content["tables"])),
         sequences=tuple(fields.as_sequence(sequence) for sequence in fields.as_list(content["sequences"])),
         vector=fields.as_vector(content["vector"]),
+        digests=fields.as_digests(content.get("digests")),
     )
 
 

@@ -102,12 +102,21 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
+class Digest:
+    """What a table holds: how many rows, and the sum of their numbers modulo 2^64 (see `wlc.digest`)."""
+
+    rows: int
+    sum: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ddl:
     """One statement that changed the schema.
 
     `search_path` is the schema that unqualified names resolve to; `layout` is that of the table after the statement,
     None for anything but a table that exists afterwards. Where the master is no DuckDB, `original` is the statement in
-    its own dialect; a change that DuckDB has nothing like has that dialect itself and no `original`.
+    its own dialect; a change that DuckDB has nothing like has that dialect itself and no `original`. `digest` is what
+    an altered table holds afterwards, None where it is not known.
     """
 
     kind: str
@@ -117,6 +126,7 @@ class Ddl:
     dialect: str = "duckdb"
     layout: Layout | None = None
     original: str | None = None
+    digest: Digest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +204,7 @@ class Batch:
         parent: The (history, tick) this history grew from; only where a new history follows an old one.
         files: Every data file of the batch, in the order of their numbers.
         vector: Per history the last tick contained after this batch.
-        digests: Per table name a content digest after the batch, or None where the master keeps none.
+        digests: What the tables that the batch changed hold after it, those that are known.
         lsn: Where in its own log a PostgreSQL master stands after the batch, such as `0/16B3748`.
     """
 
@@ -209,7 +219,7 @@ class Batch:
     files: tuple[TableFile, ...] = ()
     vector: Mapping[str, int] = field(default_factory=dict)
     parent: Origin | None = None
-    digests: Mapping[str, str] | None = None
+    digests: Mapping[Name, Digest] = field(default_factory=dict)
     format: int = FORMAT_VERSION
     lsn: str | None = None
 
@@ -269,6 +279,7 @@ class Manifest:
         schema: Statements in an order in which they run on an empty database, before rows are loaded.
         schema_after: Statements to run once rows are loaded (indexes and the like).
         sequences: Positions to set after loading.
+        digests: What the tables hold, those that are known.
     """
 
     database: str
@@ -280,4 +291,5 @@ class Manifest:
     tables: tuple[SnapshotTable, ...]
     sequences: tuple[SequencePosition, ...] = ()
     vector: Mapping[str, int] = field(default_factory=dict)
+    digests: Mapping[Name, Digest] = field(default_factory=dict)
     format: int = FORMAT_VERSION

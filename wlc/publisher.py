@@ -22,11 +22,13 @@ from wlc.snapshot import take
 from wlc.store import MissingError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import duckdb
 
     from wlc.capture.duckdb.shared import Shared
     from wlc.farm import FarmDatabase
-    from wlc.model import Batch, Manifest
+    from wlc.model import Batch, Digest, Manifest, Name
 
 
 def publish(shared: Shared, database: FarmDatabase) -> Flushed:
@@ -112,8 +114,21 @@ def take_snapshot(shared: Shared, database: FarmDatabase) -> Manifest:
             state = dict(shared.state)
         try:
             position, clock, vector = reached(state)
-            manifest = take(connection, shared.catalog, database, position, clock, vector)
+            known = source.read_digests(connection, shared.catalog)
+            manifest = take(connection, shared.catalog, database, position, clock, vector, known)
         finally:
             connection.execute("ROLLBACK")
     announce_snapshot(database, state, position.tick)
+    _note_digests(shared, manifest, known)
     return manifest
+
+
+def _note_digests(shared: Shared, manifest: Manifest, known: Mapping[Name, Digest]) -> None:
+    """Go on from the digests of the first snapshot; those known since say the same."""
+    if manifest.digests.keys() <= known.keys():
+        return
+    with shared.root.cursor() as connection, shared.publish_lock, shared.commit_lock:
+        if int(shared.state["tick"]) == manifest.position.tick:
+            connection.execute("BEGIN")
+            source.write_digests(connection, shared.catalog, manifest.digests)
+            connection.execute("COMMIT")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from wlc import catalog as catalogs
 from wlc import paths
+from wlc.digest import sum_rows
 from wlc.errors import InvalidError, UnavailableError, UnsupportedError
 from wlc.farm import describe_file
 from wlc.model import Manifest, SequencePosition, SnapshotTable, file_column, literal, quote
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     import duckdb
 
     from wlc.farm import FarmDatabase
-    from wlc.model import DataFile, Layout, Name, Position
+    from wlc.model import DataFile, Digest, Layout, Name, Position
 
 # Version 2 encodings make the files a third smaller and are no slower to write or read.
 _FORMAT = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2"
@@ -34,6 +35,7 @@ def take(
     position: Position,
     clock: datetime,
     vector: Mapping[str, int],
+    known: Mapping[Name, Digest] | None = None,
     folder: Path | None = None,
 ) -> Manifest:
     """Copy every user table and the schema as the open transaction sees them, and publish them as a snapshot.
@@ -46,13 +48,14 @@ def take(
         position: What the transaction contains: the last tick that it sees.
         clock: Commit time of that tick, or now if there is none.
         vector: Per history the last tick contained.
+        known: What the capture says that tables hold; tables that are not in it are taken as they are.
         folder: Where the files are gathered before they are published; the system's temporary directory if omitted.
 
     Returns:
         The published manifest. Its tables come in an order in which they can be loaded: see `catalog.load_order`.
 
     Raises:
-        UnsupportedError: Something cannot be copied exactly; the message names it.
+        UnsupportedError: Something cannot be copied exactly, or was changed without the capture; the message names it.
         UnavailableError: The disk or the farm failed: try again.
     """
     _check_transaction(connection)
@@ -61,6 +64,7 @@ def take(
     # All types are checked before the first large table is copied.
     for name, layout in layouts.items():
         _select(catalog, name, layout)
+    digests = _digests(connection, catalog, layouts, known or {})
     with tempfile.TemporaryDirectory(prefix="wlc-snapshot-", dir=folder) as temporary:
         files: dict[str, Path] = {}
         copied = [
@@ -79,6 +83,7 @@ def take(
             tables=tuple(copied),
             sequences=tuple(SequencePosition(name, value) for name, value in sequences.items()),
             vector=vector,
+            digests=digests,
         )
         return db.publish_snapshot(manifest, files)
 
@@ -96,6 +101,22 @@ def _select(catalog: str, name: Name, layout: Layout) -> str:
     except UnsupportedError as error:
         raise UnsupportedError(f"Table {name}: {error.message}", hint=error.hint) from error
     return f"SELECT {', '.join(columns)} FROM {quote(catalog)}.{name.sql}"
+
+
+def _digests(
+    connection: duckdb.DuckDBPyConnection, catalog: str, layouts: Mapping[Name, Layout], known: Mapping[Name, Digest]
+) -> dict[Name, Digest]:
+    """Digest all tables; a copy of rows that the log does not lead to would be another past."""
+    digests = {
+        name: sum_rows(connection, layout, f"{quote(catalog)}.{name.sql}", store_sql)
+        for name, layout in layouts.items()
+    }
+    changed = [str(name) for name, digest in digests.items() if known.get(name, digest) != digest]
+    if changed:
+        raise UnsupportedError(
+            f"rows of {', '.join(changed)} were changed without wlc.connect", hint="wlc repair publishes the difference"
+        )
+    return digests
 
 
 def _copy(

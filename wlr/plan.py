@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from wlc.clock import format_time
+from wlc.digest import touched
 from wlc.errors import CorruptError
 from wlc.model import Change, Clear, Ddl, Name, Position, SequencePosition, TableFile, Transaction
 from wlr import bounds
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from wlc.model import Batch
+    from wlc.model import Batch, Digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,8 @@ class Step:
         marks: The batches the transactions come from, in order.
         catalog: Name that DDL text of the step gives the database.
         skipped: Ticks of accepted transactions among `transactions`.
+        digests: What tables hold in the master after the last transaction, of those that batches which end in the step
+            changed; None where the master does not say.
     """
 
     transactions: tuple[Transaction, ...]
@@ -118,6 +121,7 @@ class Step:
     marks: tuple[Mark, ...]
     catalog: str
     skipped: frozenset[int] = frozenset()
+    digests: Mapping[Name, Digest | None] = field(default_factory=dict)
 
     @property
     def first(self) -> int:
@@ -150,6 +154,11 @@ class Step:
         return tuple(t for t in self.transactions if t.committed is not None and t.tick not in self.skipped)
 
     @property
+    def left_out(self) -> set[Name]:
+        """Tables that accepted transactions changed."""
+        return touched(t for t in self.transactions if t.tick in self.skipped)
+
+    @property
     def rows(self) -> int:
         """Row images in all of its changes."""
         return sum(map(count_rows, self.applied))
@@ -162,7 +171,7 @@ class Step:
         """Cut the step of two or more transactions into two that are half as long."""
         middle = len(self.transactions) // 2
         first, second = self.transactions[:middle], self.transactions[middle:]
-        return replace(self, transactions=first), replace(self, transactions=second)
+        return replace(self, transactions=first, digests={}), replace(self, transactions=second)
 
     def parts(self, parents: Mapping[Name, Collection[Name]]) -> tuple[Step, ...]:
         """Cut a step that breaks a foreign key before every transaction that deletes from a table after its child.
@@ -187,7 +196,8 @@ class Step:
                     referred.update(parents.get(record.table, ()))
         if len(parts) == 1:
             return self.halves()
-        return tuple(replace(self, transactions=tuple(part)) for part in parts)
+        *earlier, last = (replace(self, transactions=tuple(part)) for part in parts)
+        return (*(replace(part, digests={}) for part in earlier), last)
 
 
 def matches(name: Name, patterns: Collection[str]) -> bool:
@@ -213,6 +223,8 @@ class _Run:
     files: dict[str, TableFile] = field(default_factory=dict)
     marks: dict[int, Mark] = field(default_factory=dict)
     rows: int = 0
+    digests: dict[Name, Digest | None] = field(default_factory=dict)
+    last_told: int = 0
 
     def is_full(self) -> bool:
         most = self.limits
@@ -226,10 +238,19 @@ class _Run:
                 self.files[record.path] = files[record.path]
                 self.rows += record.added + record.removed
 
+    def end(self, batch: Batch) -> None:
+        """Note what a batch of which nothing is to come says of its tables."""
+        self.digests.update(dict.fromkeys(touched(batch.transactions)))
+        self.digests.update(batch.digests)
+        self.last_told = batch.last
+
     def close(self, skipped: frozenset[int]) -> Step:
         ticks = {transaction.tick for transaction in self.transactions}
         marks = tuple(self.marks.values())
-        return Step(tuple(self.transactions), self.files, marks, self.catalog, skipped & ticks)
+        # What came after the end of the last batch is known at the end of the next one.
+        later = touched(transaction for transaction in self.transactions if transaction.tick > self.last_told)
+        digests = {name: digest for name, digest in self.digests.items() if name not in later}
+        return Step(tuple(self.transactions), self.files, marks, self.catalog, skipped & ticks, digests)
 
 
 def cut(
@@ -267,6 +288,8 @@ def cut(
                 run = _Run(batch.catalog, limits)
             run.catalog = batch.catalog
             run.add(transaction, batch, chain, files)
+            if transaction.tick == batch.last:
+                run.end(batch)
             if is_alone:
                 yield run.close(skipped)
                 run = _Run(batch.catalog, limits)

@@ -130,7 +130,10 @@ class Replay:
             return State(identity, self.database.url, self._catalog_of_first_batch(), tables)
         position = manifest.position
         clock = manifest.clock if position.tick else None
-        return State(identity, self.database.url, manifest.catalog, tables, position, position.tick, clock)
+        digests = {name: digest for name, digest in manifest.digests.items() if plan.matches(name, tables)}
+        return State(
+            identity, self.database.url, manifest.catalog, tables, position, position.tick, clock, digests=digests
+        )
 
     def _catalog_of_first_batch(self) -> str:
         try:

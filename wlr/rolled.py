@@ -77,6 +77,7 @@ def _publish(database: FarmDatabase, lake: Folder, made_from: int | None) -> Man
         tables=tuple(_table(lake, table, files) for table in version.tables),
         sequences=version.sequences,
         vector=_vector(database, version.position),
+        digests={name: digest for name, digest in version.digests.items() if digest},
     )
     published = database.publish_snapshot(manifest, files)
     # The configuration names the newest snapshot; it follows, and can be rebuilt at any time.

@@ -20,6 +20,7 @@ from wlc.model import (
     Column,
     DataFile,
     Ddl,
+    Digest,
     Layout,
     Name,
     Origin,
@@ -54,7 +55,7 @@ BATCH = Batch(
     files=(TableFile(DataFile(PATH, 4, 1000, "e" * 64), TABLE, LAYOUT),),
     vector={"a1b2": 9, "ffff": 3},
     parent=Origin("0000", 6),
-    digests={"main.t": "17"},
+    digests={Name("main", "t"): Digest(2, 17)},
 )
 
 
@@ -71,7 +72,7 @@ def lines_of(batch: Batch) -> list[Any]:
 def test_a_batch_is_read_as_written() -> None:
     assert decode_batch(encode_batch(BATCH), "x") == BATCH
     smallest = replace(BATCH, transactions=BATCH.transactions[1:2], first=8, last=8, vector={"a1b2": 8}, files=())
-    smallest = replace(smallest, parent=None, digests=None, previous="")
+    smallest = replace(smallest, parent=None, digests={}, previous="")
     assert decode_batch(encode_batch(smallest), "x") == smallest
 
 

@@ -71,7 +71,7 @@ class SparkExecutor:
         results = {}
         for done in self._run(work, f"merge {job.table.name} up to tick {job.tick}"):
             new = tuple(part_from_json(part, self.folder.url) for part in done["parts"])
-            merged = Merged((), done["keeps_base"], done["removed"], done["added"])
+            merged = Merged((), done["keeps_base"], done["removed"], done["added"], done["total"])
             results[done["part"] if job.table.key else len(job.parts) + done["part"]] = merged, new
         return assemble(job.parts, results)
 

@@ -111,6 +111,7 @@ class Merge:
                 with _telling() as told:
                     merged, parts = self._merge(connection, number, files, folder / str(number))
                     told.update(part=number, keeps_base=merged.keeps_base, removed=merged.removed, added=merged.added)
+                    told["total"] = merged.total
                     told["parts"] = [part_json(part) for part in parts]
                 yield _answer(told)
 

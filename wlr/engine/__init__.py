@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from wlc.farm import FarmDatabase
-    from wlc.model import DataFile, Manifest, Name, TableFile
+    from wlc.model import DataFile, Digest, Manifest, Name, TableFile
     from wlr.engine.parquet.folder import Folder
     from wlr.plan import Limits, Step
 
@@ -99,6 +99,7 @@ class State:
         accepted: Ticks of transactions that were, or are to be, skipped.
         is_unlocked: Its owner allows direct writes to replicated tables.
         keep: How many old ticks of a Parquet replica stay readable, or for how long; empty for all.
+        digests: What its tables hold; see `wlr.engine.tally`.
     """
 
     id: str
@@ -113,6 +114,7 @@ class State:
     accepted: frozenset[int] = field(default_factory=frozenset)
     is_unlocked: bool = False
     keep: str = ""
+    digests: Mapping[Name, Digest | None] = field(default_factory=dict)
 
 
 class StepError(Exception):

@@ -9,10 +9,12 @@ from wlc.clock import format_time, read_time
 from wlc.errors import CorruptError
 from wlc.model import Position
 from wlr.engine import State, as_failure, failure_json
+from wlr.engine.tally import as_tally, tally_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from wlc.model import Digest, Name
     from wlr.plan import Step
 
 FORMAT = "1"
@@ -34,6 +36,8 @@ def encode(**fields: Any) -> dict[str, str]:
                 values[name] = json.dumps(sorted(value))
             case "failure":
                 values[name] = json.dumps(failure_json(value)) if value else ""
+            case "digests":
+                values[name] = json.dumps(tally_json(value))
             case _:
                 values[name] = str(value)
     return values
@@ -41,13 +45,14 @@ def encode(**fields: Any) -> dict[str, str]:
 
 def encode_all(state: State) -> dict[str, str]:
     """Turn a whole State into keys and values."""
-    names = ("id", "master", "catalog", "tables", "position", "batch_last", "clock", "beat_s", "failure", "accepted")
-    return {"format": FORMAT, **encode(**{name: getattr(state, name) for name in names})}
+    fields = "id master catalog tables position batch_last clock beat_s failure accepted digests"
+    return {"format": FORMAT, **encode(**{name: getattr(state, name) for name in fields.split()})}
 
 
-def after(step: Step) -> dict[str, Any]:
-    """Return the fields of a State that are others once a step was applied."""
+def after(step: Step, digests: Mapping[Name, Digest | None]) -> dict[str, Any]:
+    """Return the fields of a State that are others once a step was applied; `digests` is what its tables hold then."""
     values: dict[str, Any] = {"position": step.position, "batch_last": step.mark.batch_last, "failure": None}
+    values["digests"] = digests
     return values if step.clock is None else {**values, "clock": step.clock}
 
 
@@ -77,6 +82,7 @@ def decode(values: Mapping[str, str], place: str, *, is_unlocked: bool) -> State
             failure=as_failure(json.loads(values.get("failure") or "null")),
             accepted=frozenset(json.loads(values["accepted"])),
             is_unlocked=is_unlocked,
+            digests=as_tally(json.loads(values.get("digests") or "[]")),
         )
     except (KeyError, ValueError, TypeError) as error:
         raise CorruptError(

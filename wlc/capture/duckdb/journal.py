@@ -3,7 +3,7 @@
 Tables of it:
     state    key and value: which farm, history and batch the database has reached; written by flush and master only
     layouts  a row for every table and every layout it ever had while journalled; its id names the image table
-    counts   rows of every table at the last published tick
+    counts   rows and digest of every table at the last published tick
     entries  a row for a transaction that is more than images of one table: its records, or that it was rolled back
     j<id>    row images of one table in one layout
 
@@ -75,7 +75,7 @@ def install(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
         CREATE TABLE IF NOT EXISTS {schema}.state (key VARCHAR, value VARCHAR);
         CREATE TABLE IF NOT EXISTS {schema}.layouts
             (id INTEGER, schema_name VARCHAR, table_name VARCHAR, layout VARCHAR);
-        CREATE TABLE IF NOT EXISTS {schema}.counts (schema_name VARCHAR, table_name VARCHAR, rows BIGINT);
+        CREATE TABLE IF NOT EXISTS {schema}.counts (schema_name VARCHAR, table_name VARCHAR, rows BIGINT, sum UBIGINT);
         CREATE TABLE IF NOT EXISTS {schema}.entries (tick BIGINT, entry VARCHAR);
     """)
 

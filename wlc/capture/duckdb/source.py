@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wlc import catalog as duckdb_catalog
-from wlc import ownership, paths
+from wlc import digest, ownership, paths
 from wlc.capture.duckdb import journal
 from wlc.clock import read_time
+from wlc.digest import Ledger
 from wlc.farm import describe_file
 from wlc.fields import as_ddl, as_name, as_origin, as_sequence
 from wlc.model import (
     Batch,
     Change,
     Clear,
+    Ddl,
+    Digest,
     Layout,
     Name,
     Record,
@@ -28,7 +31,7 @@ from wlc.model import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     import duckdb
@@ -122,7 +125,8 @@ def write_batch(
         rows = _write_file(connection, shared.catalog, number, layout, (first, last), target)
         files.append(TableFile(describe_file(target, path, rows), name, layout))
         local[path], where[number] = target, path
-    transactions = tuple(_transaction(found, where) for found in waiting.transactions)
+    ledger = _ledger(connection, shared.catalog, waiting)
+    transactions = tuple(_transaction(found, where, ledger) for found in waiting.transactions)
     vector = {**header["vector"], header["history"]: last}
     batch = Batch(
         header["database"],
@@ -136,8 +140,21 @@ def write_batch(
         tuple(files),
         vector,
         header["parent"],
+        ledger.changed(),
     )
     return batch, local
+
+
+def _ledger(connection: duckdb.DuckDBPyConnection, catalog: str, waiting: Pending) -> Ledger:
+    """Follow digests from the last published tick on; images are those of the journal, by the number of their table."""
+
+    def total(number: str, first: int, last: int) -> int:
+        layout = waiting.layouts[int(number)][1]
+        names = {column.name: f"c{index}" for index, column in enumerate(layout.stored)}
+        images = f"{quote(catalog)}.wlc.j{number} WHERE _tick BETWEEN {first} AND {last}"
+        return digest.sum_images(connection, layout, images, lambda column: names[column.name])
+
+    return Ledger(read_digests(connection, catalog), total)
 
 
 def acknowledge(
@@ -153,7 +170,8 @@ def acknowledge(
             connection.execute(f"DELETE FROM {schema}.j{number} WHERE _tick <= {batch.last}")
         connection.execute(f"DELETE FROM {schema}.entries WHERE tick <= {batch.last}")
         after = count_rows(counts, (entry for entry in waiting.transactions if entry["tick"] <= batch.last))
-        _write_counts(connection, shared.catalog, after)
+        digests = digest.after(read_digests(connection, shared.catalog), batch)
+        _write_counts(connection, shared.catalog, after, digests)
         state = ownership.after(batch, chain)
         journal.write_state(connection, shared.catalog, state)
         _drop_dead(connection, shared.catalog, layouts)
@@ -217,21 +235,35 @@ def _counts(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, i
     return {Name(schema, table): count for schema, table, count in rows}
 
 
-def _write_counts(connection: duckdb.DuckDBPyConnection, catalog: str, counts: dict[Name, int]) -> None:
+def read_digests(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, Digest]:
+    """What the tables held at the last published tick; tables of which that is not known are left out."""
+    rows = connection.execute(f"SELECT * FROM {quote(catalog)}.wlc.counts WHERE sum IS NOT NULL").fetchall()
+    return {Name(schema, table): Digest(count, total) for schema, table, count, total in rows}
+
+
+def _write_counts(
+    connection: duckdb.DuckDBPyConnection, catalog: str, counts: dict[Name, int], digests: Mapping[Name, Digest]
+) -> None:
     connection.execute(f"DELETE FROM {quote(catalog)}.wlc.counts")
     if counts:
+        sums = {name: found.sum for name, found in digests.items()}
         connection.executemany(
-            f"INSERT INTO {quote(catalog)}.wlc.counts VALUES (?, ?, ?)",
-            [[name.schema, name.name, count] for name, count in counts.items()],
+            f"INSERT INTO {quote(catalog)}.wlc.counts VALUES (?, ?, ?, ?)",
+            [[name.schema, name.name, count, sums.get(name)] for name, count in counts.items()],
         )
 
 
+def write_digests(connection: duckdb.DuckDBPyConnection, catalog: str, digests: Mapping[Name, Digest]) -> None:
+    """Note what the tables hold at the last published tick, in the caller's transaction."""
+    _write_counts(connection, catalog, _counts(connection, catalog), digests)
+
+
 def reset_counts(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
-    """Take the tables as they are for what is published: a master begins, or a snapshot has just been taken."""
+    """Take the tables as they are for what is published: a master begins. What they hold the first snapshot tells."""
     found = {}
     for name in duckdb_catalog.tables(connection, catalog):
         found[name] = connection.execute(f"SELECT count(*) FROM {quote(catalog)}.{name.sql}").fetchall()[0][0]
-    _write_counts(connection, catalog, found)
+    _write_counts(connection, catalog, found, {})
 
 
 def _drop_dead(connection: duckdb.DuckDBPyConnection, catalog: str, layouts: dict[int, tuple[Name, Layout]]) -> None:
@@ -270,22 +302,42 @@ def _changes(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
     return (record for record in entry.get("records", ()) if "change" in record)
 
 
-def _transaction(entry: dict[str, Any], where: dict[int, str]) -> Transaction:
+def _transaction(entry: dict[str, Any], where: dict[int, str], ledger: Ledger) -> Transaction:
     committed = read_time(entry["committed"]) if entry.get("committed") else None
-    records = tuple(_record(record, where) for record in entry.get("records", ()))
+    records = tuple(_record(record, entry["tick"], where, ledger) for record in entry.get("records", ()))
     origin = as_origin(entry.get("origin"))
     return Transaction(entry["tick"], entry["user"], read_time(entry["started"]), committed, records, origin)
 
 
-def _record(record: dict[str, Any], where: dict[int, str]) -> Record:
+def _record(record: dict[str, Any], tick: int, where: dict[int, str], ledger: Ledger) -> Record:
     if "ddl" in record:
-        return as_ddl(record["ddl"])
+        return _ddl(record, ledger)
     if "clear" in record:
-        return Clear(as_name(record["clear"]["table"]), record["clear"]["removed"])
+        table = as_name(record["clear"]["table"])
+        ledger.set(table, digest.EMPTY)
+        return Clear(table, record["clear"]["removed"])
     if "sequence" in record:
         return as_sequence(record["sequence"])
     change = record["change"]
-    return Change(as_name(change["table"]), where[change["id"]], change["added"], change["removed"])
+    table = as_name(change["table"])
+    ledger.change(table, str(change["id"]), tick, change["added"] - change["removed"])
+    return Change(table, where[change["id"]], change["added"], change["removed"])
+
+
+def _ddl(record: dict[str, Any], ledger: Ledger) -> Ddl:
+    """A schema change, with what an altered table holds after it."""
+    ddl = as_ddl(record["ddl"])
+    for old, new in record.get("renamed", ()):
+        ledger.set(as_name(new), ledger.digest(as_name(old)))
+    for name in record.get("dropped", ()):
+        ledger.drop(as_name(name))
+    for name in record.get("created", ()):
+        ledger.set(as_name(name), digest.EMPTY)
+    if ddl.digest is not None:
+        ledger.set(ddl.object, ddl.digest)
+        return ddl
+    is_altered = ddl.layout is not None and not record.get("created")
+    return replace(ddl, digest=ledger.digest(ddl.object)) if is_altered else ddl
 
 
 def _same(entry: dict[str, Any], published: Transaction) -> bool:

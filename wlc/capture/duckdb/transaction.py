@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -24,8 +24,10 @@ from wlc.capture.duckdb.statement import (
 )
 from wlc.capture.duckdb.values import typed
 from wlc.clock import format_time
+from wlc.digest import keeps_rows, sum_rows
 from wlc.fields import ddl_json, name_json
 from wlc.model import Name, literal, quote
+from wlc.types import store_sql
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.journal import Table
     from wlc.capture.duckdb.shared import Shared
     from wlc.capture.duckdb.tables import Tables
+    from wlc.model import Ddl, Layout
 
 
 # FROM and WHERE text with the names of the parameters in it, or nothing.
@@ -386,6 +389,8 @@ class Transaction:
             self.tick = self.shared.new_tick()
         change = schema.compare(before, after)
         self._forget(change.dropped_tables)
+        old_names = {new: old for old, new in change.renamed_tables}
+        old_layouts = {name: self.tables.by_name[old_names.get(name, name)].layout for name in change.altered_tables}
         layouts = duckdb_catalog.tables(self.connection, self.tables.catalog)
         for name in change.new_tables:
             self.tables.add(self.shared.new_layout(), name, layouts[name])
@@ -393,7 +398,10 @@ class Transaction:
         effects = change.json()
         repeated = "" if effect.loads and not effect.names else text
         for ddl in schema.statements(self.connection, self.tables.catalog, repeated, change, layouts):
-            self.records.append({"ddl": ddl_json(ddl), **effects})
+            told = ddl
+            if not effect.rewrites and ddl.object in old_layouts:
+                told = self._with_digest(ddl, old_layouts[ddl.object], layouts[ddl.object])
+            self.records.append({"ddl": ddl_json(told), **effects})
             effects = {}
         for name in change.created_tables:
             self._whole_content(self.tables.by_name[name])
@@ -401,6 +409,12 @@ class Transaction:
             if effect.rewrites:
                 self._rewrite(self.tables.by_name[name])
             self.sealed[name] = effect.rewrites
+
+    def _with_digest(self, ddl: Ddl, old: Layout, new: Layout) -> Ddl:
+        """Say what an altered table holds, where that is not what it held before."""
+        if keeps_rows(old, new):
+            return ddl
+        return replace(ddl, digest=sum_rows(self.connection, new, self.tables.by_name[ddl.object].sql, store_sql))
 
     def _forget(self, dropped: tuple[Name, ...]) -> None:
         for name in dropped:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from wlc.digest import sum_images
 from wlc.errors import CorruptError
 from wlc.model import Layout, literal
 from wlr import fold
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from wlc.model import Name
     from wlr.engine.duckdb.tables import Tables
+    from wlr.engine.tally import Tally
     from wlr.fold import Source, TargetTable
     from wlr.plan import Fold, Read, TableChange
 
@@ -160,6 +163,16 @@ def write(connection: duckdb.DuckDBPyConnection, tables: Tables, nets: list[Net]
     for net in ranked:
         with _naming(net, path):
             _add(connection, tables.catalog, net)
+
+
+def tally(connection: duckdb.DuckDBPyConnection, nets: list[Net], into: Tally) -> None:
+    """Take net changes into account."""
+    for net in nets:
+        into.fold(net.change, partial(_total, connection, net))
+
+
+def _total(connection: duckdb.DuckDBPyConnection, net: Net) -> int:
+    return sum_images(connection, net.table.layout, net.source) if net.source else 0
 
 
 def drop(connection: duckdb.DuckDBPyConnection, nets: list[Net]) -> None:

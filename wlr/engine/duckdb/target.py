@@ -19,6 +19,7 @@ from wlr.engine.duckdb import state as states
 from wlr.engine.duckdb.connection import Scratch, applying, attach, has_table, using
 from wlr.engine.duckdb.tables import read_tables
 from wlr.engine.state import OWNER, after, encode
+from wlr.engine.tally import Tally
 from wlr.plan import LIMITS, Fold
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from wlc.model import Name, TableFile
+    from wlc.model import Digest, Name, TableFile
     from wlr.bulk.folding import SparkFold
     from wlr.engine import Bulk, State
     from wlr.engine.duckdb.changes import Net
@@ -201,6 +202,7 @@ class DuckDBTarget:
         """Apply a step; returns the number of an action that failed and may be left out, None once it is done."""
         has_ddl = any(isinstance(action, Ddl) for action in actions)
         number = 0
+        tally = Tally(self.state.digests)
         prepared: list[Net] | None = None
         with applying(self._path):
             # A fold does not read the target, so it need not be done while a transaction is open.
@@ -211,12 +213,12 @@ class DuckDBTarget:
                 self._connection.execute("BEGIN")
                 for number, action in enumerate(actions):
                     if number not in skipped:
-                        self._act(action, fetch, prepared if number == 0 else None)
+                        self._act(action, fetch, prepared if number == 0 else None, tally)
                 if has_ddl:
                     states.write_tables(self._connection, self._catalog, self._replicated)
                 if actions:
                     guard.put_on(self._connection, self._catalog, self._replicated)
-                self._commit(step)
+                self._commit(step, tally.settle(step, self._replicated))
         except BaseException as error:
             self._rollback()
             if (
@@ -233,20 +235,24 @@ class DuckDBTarget:
                 changes.drop(self._connection, prepared)
         return None
 
-    def _act(self, action: Action, fetch: Callable[[TableFile], Path], prepared: list[Net] | None) -> None:
+    def _act(
+        self, action: Action, fetch: Callable[[TableFile], Path], prepared: list[Net] | None, tally: Tally
+    ) -> None:
         if isinstance(action, Ddl):
             self._run_ddl(action)
+            tally.alter(action)
             return
         nets = prepared if prepared is not None else self._prepare(action, fetch)
         guard.take_off(self._connection, self._catalog, [net.change.table for net in nets])
         changes.write(self._connection, self._tables, nets, self._path)
+        changes.tally(self._connection, nets, tally)
         for sequence in action.sequences:
             ddl.set_sequence(self._connection, self._catalog, sequence)
         if prepared is None:
             changes.drop(self._connection, nets)
 
-    def _commit(self, step: Step) -> None:
-        values = after(step)
+    def _commit(self, step: Step, digests: Mapping[Name, Digest | None]) -> None:
+        values = after(step, digests)
         states.write(self._connection, self._catalog, encode(**values))
         self._connection.execute("COMMIT")
         self.state = replace(self.state, **values)

@@ -113,6 +113,7 @@ def _load(
             schema_after=schema_after,
             sequences=catalog.sequences(),
             tables=tuple(loaded),
+            digests=state.digests,
         )
     finally:
         catalog.close()

@@ -50,11 +50,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A table's files after a job, and how many rows its net change removed and added."""
+    """A table's files after a job, and what of `Merged` adds up for the whole table."""
 
     parts: tuple[Part, ...]
     removed: int
     added: int
+    total: int
 
 
 class Executor(Protocol):
@@ -225,5 +226,7 @@ def assemble(parts: Sequence[Part], results: dict[int, tuple[Merged, tuple[Part,
         if number < len(parts) and (merged is None or merged.keeps_base):
             together.append(parts[number])
         together += new
-    removed, added = (sum(getattr(merged, what) for merged, _ in results.values()) for what in ("removed", "added"))
-    return Outcome(tuple(together), removed, added)
+    removed, added, total = (
+        sum(getattr(merged, what) for merged, _ in results.values()) for what in ("removed", "added", "total")
+    )
+    return Outcome(tuple(together), removed, added, total)

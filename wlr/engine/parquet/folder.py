@@ -260,5 +260,11 @@ def decode_pointer(data: bytes, where: str) -> Pointer:
 
 
 def with_version(state: State, version: Version) -> State:
-    """Return a state with position and clock of a version."""
-    return replace(state, position=version.position, batch_last=version.batch_last, clock=version.clock)
+    """Return a state with what a version says of itself."""
+    return replace(
+        state,
+        position=version.position,
+        batch_last=version.batch_last,
+        clock=version.clock,
+        digests=version.digests,
+    )

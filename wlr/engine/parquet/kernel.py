@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from wlc.digest import sum_images
 from wlc.model import file_column, literal, quote
 from wlc.types import storage_type
 from wlr import fold
@@ -62,12 +63,14 @@ class Merged:
         pieces: The files that come in its place, in key order; behind it if it stays.
         keeps_base: The file stays as it is.
         removed: Rows that the net change removed; `added`: rows that it added.
+        total: The numbers of its images times their weights, modulo 2^64; see `wlc.digest`.
     """
 
     pieces: tuple[Piece, ...]
     keeps_base: bool
     removed: int
     added: int
+    total: int = 0
 
 
 # Routing -------------------------------------------------------------------------------------------------------------
@@ -163,10 +166,12 @@ def merge(
         return Merged((), True, 0, 0)
     if removed > rows:
         raise fit.missing(table.name, removed - rows, removed)
+    total = sum_images(connection, table.layout, "temp.net")
     if table.key:
         low, high = _merge_keys(connection, table, base)
         if base and not removed and rows >= rows_per_file // 2 and _is_above(connection, table, base):
-            return Merged(_write(connection, table, _added(table), added, folder, rows_per_file), True, 0, added)
+            pieces = _write(connection, table, _added(table), added, folder, rows_per_file)
+            return Merged(pieces, True, 0, added, total)
     else:
         low = high = ()
     kept, added_rows = f"{_kept(table, base, removed)} UNION ALL " if base else "", _added(table)
@@ -178,7 +183,7 @@ def merge(
         pieces = _write_one(connection, f"{kept}({added_rows}{_order(table)})", expected, folder, low, high)
     if (found := sum(piece.rows for piece in pieces)) != expected:
         raise fit.missing(table.name, found - expected, removed)
-    return Merged(pieces, False, removed, added)
+    return Merged(pieces, False, removed, added, total)
 
 
 def split(

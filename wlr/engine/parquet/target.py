@@ -20,6 +20,7 @@ from wlr.engine.parquet.executor import Job, LocalExecutor
 from wlr.engine.parquet.folder import Folder, Pointer, TakenOverError, with_version
 from wlr.engine.parquet.lease import Lease
 from wlr.engine.parquet.version import LakeTable, Version
+from wlr.engine.tally import Tally
 from wlr.fold import TargetTable
 from wlr.plan import Fold, Limits
 
@@ -109,11 +110,13 @@ class _Draft:
     """The tables as a step that is under way leaves them.
 
     Attributes:
+        tally: What they hold.
         written: Paths of the files that the step has written; later actions may have put others in their place.
         is_manifest_written: The pointer may name the manifest from now on, even if no answer said so.
     """
 
     tables: dict[Name, tuple[Part, ...]]
+    tally: Tally
     written: set[str] = field(default_factory=set)
     has_ddl: bool = False
     is_manifest_written: bool = False
@@ -198,7 +201,7 @@ class ParquetTarget:
         self, step: Step, actions: tuple[Action, ...], fetch: Callable[[TableFile], Path], skipped: set[int]
     ) -> int | None:
         """Apply a step; returns the number of an action that failed and may be left out, None once it is done."""
-        draft = _Draft({table.table: table.parts for table in self._current.tables})
+        draft = _Draft({table.table: table.parts for table in self._current.tables}, Tally(self._current.digests))
         number = 0
         try:
             for number, action in enumerate(actions):
@@ -238,6 +241,7 @@ class ParquetTarget:
             schema_after=schema_after,
             sequences=self._catalog.sequences(),
             tables=tuple(LakeTable(name, layouts[name].layout, parts) for name, parts in sorted(draft.tables.items())),
+            digests=draft.tally.settle(step, draft.tables),
         )
         named = {part.file.path for parts in draft.tables.values() for part in parts}
         for path in draft.written - named:
@@ -269,6 +273,7 @@ class ParquetTarget:
                 if change.cleared is not None
             }
             self._run_ddl(draft, step, action, cleared)
+            draft.tally.alter(action)
             return
         for change in action.changes:
             if fit.is_replicated(change.table, draft.tables, self.state.tables):
@@ -284,6 +289,7 @@ class ParquetTarget:
             fit.refuse_other_count(change, sum(part.file.rows for part in parts))
             parts = ()
         if not change.reads:
+            draft.tally.fold(change, lambda: 0)
             return parts
         layout = change.reads[-1].file.layout
         if layout.shape != self._catalog.tables()[change.table].layout.shape:
@@ -295,6 +301,7 @@ class ParquetTarget:
             error.table = error.table or name
             raise
         fit.refuse_other_weight(change, outcome.removed, outcome.added)
+        draft.tally.fold(change, lambda: outcome.total)
         return draft.noted(outcome.parts, parts)
 
     # Schema changes --------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from wlc import fields
@@ -12,11 +12,13 @@ from wlc.errors import CorruptError
 from wlc.fields import FieldError
 from wlc.log import digest, seal_problem
 from wlr.engine import START
+from wlr.engine.tally import as_tally, tally_json
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
-    from wlc.model import DataFile, Ddl, Layout, Name, Position, SequencePosition
+    from wlc.model import DataFile, Ddl, Digest, Layout, Name, Position, SequencePosition
     from wlr.engine.parquet.kernel import Key
 
 FORMAT = 1
@@ -53,6 +55,7 @@ class Version:
     Attributes:
         made: When it became the current one.
         schema: Statements that build the schema on an empty database; `schema_after`: those to run once rows are there.
+        digests: What the tables hold; see `wlr.engine.tally`.
     """
 
     position: Position
@@ -64,6 +67,7 @@ class Version:
     schema_after: tuple[Ddl, ...]
     sequences: tuple[SequencePosition, ...]
     tables: tuple[LakeTable, ...]
+    digests: Mapping[Name, Digest | None] = field(default_factory=dict)
 
 
 def encode_version(version: Version) -> bytes:
@@ -80,6 +84,7 @@ def encode_version(version: Version) -> bytes:
             "schema_after": [fields.ddl_json(ddl) for ddl in version.schema_after],
             "sequences": [fields.sequence_json(sequence) for sequence in version.sequences],
             "tables": [_table_json(table) for table in version.tables],
+            "digests": tally_json(version.digests),
         },
     )
 
@@ -102,6 +107,7 @@ def decode_version(data: bytes, where: str) -> Version:
             schema_after=tuple(fields.as_ddl(ddl) for ddl in fields.as_list(content["schema_after"])),
             sequences=tuple(fields.as_sequence(sequence) for sequence in fields.as_list(content["sequences"])),
             tables=tuple(_table(table, where) for table in fields.as_list(content["tables"])),
+            digests=as_tally(content.get("digests") or []),
         )
     except (KeyError, ValueError) as error:
         raise CorruptError(f"{where} is damaged: {error}", path=where) from error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from wlc.errors import InvalidError, UnavailableError
-from wlc.model import Ddl
+from wlc.model import Ddl, Name
 from wlr.engine import StepError, fit
 from wlr.engine.duckdb import changes
 from wlr.engine.duckdb import connection as duckdb_connection
@@ -23,6 +23,7 @@ from wlr.engine.postgres.ddl import SchemaChange, text_of
 from wlr.engine.postgres.names import MAIN, Names
 from wlr.engine.postgres.workshop import Workshop
 from wlr.engine.state import after, encode
+from wlr.engine.tally import Tally
 from wlr.plan import LIMITS, Fold
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from wlc.model import Name, TableFile
+    from wlc.model import TableFile
     from wlr.bulk.folding import SparkFold
     from wlr.engine import Bulk, State
     from wlr.engine.duckdb.changes import Net
@@ -165,7 +166,7 @@ class PostgresTarget:
 
     def apply(self, step: Step, fetch: Callable[[TableFile], Path]) -> None:
         actions = step.actions()
-        values = after(step)
+        tally = Tally(self.state.digests)
         prepared: list[Net] | None = None
         # A fold does not read the target, so it need not be done while a transaction is open.
         if actions and isinstance(actions[0], Fold):
@@ -173,7 +174,8 @@ class PostgresTarget:
         try:
             with applying(self._address), self._connection.transaction():
                 connections.as_replica(self._connection)
-                self._act_all(actions, fetch, prepared)
+                self._act_all(actions, fetch, prepared, tally)
+                values = after(step, tally.settle(step, _Present(self._names, self._replicated)))
                 states.write(self._connection, encode(**values))
         except BaseException as error:
             self._relearn()
@@ -185,14 +187,19 @@ class PostgresTarget:
         self.state = replace(self.state, **values)
 
     def _act_all(
-        self, actions: tuple[Action, ...], fetch: Callable[[TableFile], Path], prepared: list[Net] | None
+        self,
+        actions: tuple[Action, ...],
+        fetch: Callable[[TableFile], Path],
+        prepared: list[Net] | None,
+        tally: Tally,
     ) -> None:
         cleared: dict[Name, int] = {}
         for number, action in enumerate(actions):
             if isinstance(action, Ddl):
                 self._run_ddl(action, actions[number + 1 : number + 2], cleared)
+                tally.alter(action)
             else:
-                self._write(action, fetch, prepared if number == 0 else None, cleared)
+                self._write(action, fetch, prepared if number == 0 else None, cleared, tally)
         if any(isinstance(action, Ddl) for action in actions):
             states.write_tables(self._connection, self._replicated)
 
@@ -202,12 +209,14 @@ class PostgresTarget:
         fetch: Callable[[TableFile], Path],
         prepared: list[Net] | None,
         cleared: dict[Name, int],
+        tally: Tally,
     ) -> None:
         nets = prepared if prepared is not None else self._prepare(action, fetch)
         with self._folding():
             for net in nets:
                 with self._naming(net.change.table):
                     write.write(self._connection, self._workshop, net, cleared.pop(net.change.table, None))
+            changes.tally(self._workshop.duckdb, nets, tally)
         for sequence in action.sequences:
             self._schema().set_sequence(sequence)
         if prepared is None:
@@ -295,6 +304,17 @@ class PostgresTarget:
             ddl.object, 0
         )
         return True
+
+
+class _Present:
+    """The master's names of the replicated tables, as a collection that is only looked into."""
+
+    def __init__(self, names: Names, replicated: Collection[Name]) -> None:
+        self._names = names
+        self._replicated = replicated
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, Name) and self._names.place(name) in self._replicated
 
 
 def refuse_schema(ddl: Ddl, address: Address) -> None:
