@@ -17,7 +17,9 @@ FUNCTION_LINES_MAX = 70
 
 # The half of wlc that describes the farm; the other half is the master, which a replica never touches.
 FORMAT = {"errors", "model", "clock", "paths", "store", "config", "log", "manifest", "farm", "fields", "registry"} | {
+    "digest",
     "garbage",
+    "postgres_text",
     "types",
     "catalog",
     "opening",

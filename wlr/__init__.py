@@ -8,7 +8,10 @@ from typing import Any
 _HOMES = {
     **dict.fromkeys(("accept", "beat", "clock", "lock", "replicate", "status", "tick", "unlock"), "wlr.replica"),
     **dict.fromkeys(("files", "prune"), "wlr.lake"),
+    **dict.fromkeys(("repair", "verify"), "wlr.compare"),
     "snapshot_from_log": "wlr.rolled",
+    "verify_farm": "wlr.audit",
+    "drill": "wlr.drill",
 }
 __all__ = sorted(_HOMES)  # noqa: PLE0605 - It is a list of names.
 

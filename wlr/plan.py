@@ -114,6 +114,7 @@ class Step:
         skipped: Ticks of accepted transactions among `transactions`.
         digests: What tables hold in the master after the last transaction, of those that batches which end in the step
             changed; None where the master does not say.
+        repaired: Tables that hold what `digests` says whatever was known of them.
     """
 
     transactions: tuple[Transaction, ...]
@@ -122,6 +123,7 @@ class Step:
     catalog: str
     skipped: frozenset[int] = frozenset()
     digests: Mapping[Name, Digest | None] = field(default_factory=dict)
+    repaired: frozenset[Name] = frozenset()
 
     @property
     def first(self) -> int:

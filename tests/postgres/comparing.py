@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import duckdb
 import psycopg
 
-from wlc.capture.postgres.types import duckdb_type, read_text_sql
+from wlc.capture.postgres.types import duckdb_type
 from wlc.model import Name, quote
+from wlc.postgres_text import read_text_sql
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -222,6 +222,37 @@ def test_values_arrive_through_snapshot_and_log(tmp_path: Path, cluster) -> None
         assert found(at_end, table) == expected(1), f"{table}, through a later snapshot"
 
 
+def test_rows_of_all_types_can_be_verified_but_those_that_text_does_not_tell(tmp_path: Path, database_url: str) -> None:
+    source, lost = tmp_path / "typed.duckdb", {"UNION(a INTEGER, b VARCHAR)", "VARIANT"}
+    columns = ", ".join(f"c{number} {declared}" for number, (declared, _, _) in enumerate(TYPES))
+    with duckdb.connect(str(source)) as connection:
+        connection.execute(f"CREATE TABLE t (r INTEGER, {columns})")
+        for row in rows(0):
+            connection.execute(f"INSERT INTO t SELECT {row}")
+        connection.execute("CREATE TABLE lost AS SELECT r, " + _columns(lost) + " FROM t")
+        for number, (declared, _, _) in enumerate(TYPES):
+            if declared in lost:
+                connection.execute(f"ALTER TABLE t DROP COLUMN c{number}")
+    wlc.master(source)
+    wlr.replicate(source, into=database_url)
+    found = {table.table: table.outcome for table in wlr.verify(database_url).tables}
+    assert found == {"main.t": "same", "main.lost": "unreadable"}
+    wlr.unlock(database_url)
+    execute(database_url, "UPDATE t SET c0 = NULL WHERE r = 1")
+    assert [table.table for table in wlr.verify(database_url).differing] == ["main.t"]
+    assert [(done.added, done.removed) for done in wlr.repair(database_url, ["t"])] == [(1, 1)]
+    assert_same_but(database_url, lost="main.lost")
+
+
+def _columns(declared: set[str]) -> str:
+    return ", ".join(f"c{number}" for number, (found, _, _) in enumerate(TYPES) if found in declared)
+
+
+def assert_same_but(url: str, lost: str) -> None:
+    """All tables are as in the master but one that cannot be read."""
+    assert {t.outcome for t in wlr.verify(url).tables if t.table != lost} == {"same"}
+
+
 REFUSED = [
     ("VARCHAR", "'a' || chr(0)", "0x00"),
     ("DATE", "'5881580-07-10'", "out of range"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,7 +13,7 @@ from wlc.model import Position
 from wlr.engine.place import Place, locate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from datetime import datetime
     from pathlib import Path
     from types import TracebackType
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from wlc.farm import FarmDatabase
     from wlc.model import DataFile, Digest, Manifest, Name, TableFile
     from wlr.engine.parquet.folder import Folder
+    from wlr.engine.scan import Scan
     from wlr.plan import Limits, Step
 
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "open_target",
     "read_master",
     "read_state",
+    "scanned",
     "spark_rows",
 ]
 
@@ -296,6 +299,36 @@ def _folder(place: Place) -> Folder:
     from wlr.engine.parquet.folder import Folder
 
     return Folder(place.url, place.storage_options)
+
+
+@contextmanager
+def scanned(place: Place, work: Path, storage_options: Mapping[str, Any] | None = None) -> Iterator[Scan]:
+    """Open a replica to read its rows.
+
+    Args:
+        place: Where it is.
+        work: A folder for what does not fit into memory.
+        storage_options: Options of the farm's file system, which knows more of a PostgreSQL replica's types.
+
+    Raises:
+        InvalidError: It is no replica.
+        UnavailableError: It is in use.
+        CorruptError: One of its files is damaged.
+    """
+    if place.is_parquet:
+        from wlr.engine.parquet.scan import scanned as scan_parquet
+
+        scan = scan_parquet(_folder(place), work)
+    elif place.is_postgres:
+        from wlr.engine.postgres.scan import scanned as scan_postgres
+
+        scan = scan_postgres(place, work, storage_options)
+    else:
+        from wlr.engine.duckdb.scan import scanned as scan_duckdb
+
+        scan = scan_duckdb(place.path, work)
+    with scan as opened:
+        yield opened
 
 
 def read_master(source: Path) -> dict[str, str]:

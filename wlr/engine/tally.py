@@ -59,6 +59,8 @@ class Tally:
         """
         for name in step.left_out:
             self._found[name] = None
+        for name in step.repaired:
+            self._found.pop(name, None)
         for name, told in step.digests.items():
             if name not in present or self._is_accepted(name):
                 continue

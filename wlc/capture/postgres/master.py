@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wlc.capture.postgres import setup, snapshot
+from wlc.capture.postgres import ddl, digests, setup, snapshot
 from wlc.capture.postgres.connection import Reader, connect, shown, talking
 from wlc.capture.postgres.sequences import moved_sequences, records, write_sequences
 from wlc.capture.postgres.slot import Slot, find_slot, lsn_text, read_lsn
@@ -143,13 +143,16 @@ class PostgresSource:
     def _take(self, database: FarmDatabase, moment: snapshot.Moment, *, is_first: bool = True) -> Manifest:
         state = self.state
         position, clock, vector = reached(state)
-        manifest, tables, sequences = snapshot.take(self.url, moment, database, position, clock, vector)
-        if is_first:
-            with talking(self.url), self.connection.transaction():
+        known = {} if is_first else digests.read(state)
+        manifest, tables, sequences = snapshot.take(self.url, moment, database, position, clock, vector, known)
+        values = digests.write(manifest.digests)
+        with talking(self.url), self.connection.transaction():
+            if is_first:
                 setup.write_published(self.connection, dict(tables))
                 write_sequences(self.connection, sequences)
-                setup.write_state(self.connection, {"lsn": moment.lsn})
-            self.state["lsn"] = moment.lsn
+                values["lsn"] = moment.lsn
+            setup.write_state(self.connection, values)
+        self.state.update(values)
         announce_snapshot(database, state, position.tick)
         return manifest
 
@@ -254,6 +257,9 @@ class PostgresSource:
         with talking(self.url):
             positions = list(records(self.connection, sequences))
         transactions, files, local = gathering.write(self.state["name"], number, last_tick, positions)
+        transactions, told = digests.follow(
+            transactions, files, local, digests.read(self.state), gathering.layouts, gathering.round.misfits
+        )
         last = transactions[-1].tick
         batch = Batch(
             first=transactions[0].tick,
@@ -262,6 +268,7 @@ class PostgresSource:
             transactions=transactions,
             files=files,
             lsn=lsn_text(gathering.round.lsn),
+            digests=told,
             **{**described, "vector": {**described["vector"], described["history"]: last}},
         )
         return batch, local
@@ -286,7 +293,8 @@ class PostgresSource:
     def _note(self, gathering: Gathering, batch: Batch, chain: str, sequences: Sequences) -> None:
         """Remember what is published, in one transaction."""
         gathered = gathering.round
-        values = {**after(batch, chain), "lsn": str(batch.lsn)}
+        tables = {ddl.name_of(table.description) for table in gathered.tables.values()}
+        values = {**after(batch, chain), "lsn": str(batch.lsn), **digests.noted(self.state, batch, tables)}
         changed: dict[int, tuple[dict[str, Any], int] | None] = {
             oid: (gathered.tables[oid].description, gathered.tables[oid].rows) if oid in gathered.tables else None
             for oid in gathered.touched

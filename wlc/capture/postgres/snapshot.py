@@ -14,14 +14,15 @@ import duckdb
 import pyarrow as pa
 
 from wlc import paths
-from wlc.capture.postgres import ddl, setup
+from wlc.capture.postgres import ddl, digests, setup
 from wlc.capture.postgres.connection import Reader, connect, shown, talking
 from wlc.capture.postgres.sequences import read_sequences
 from wlc.capture.postgres.source import MEMORY_VARIABLE, memory_limit, row_group_rows
-from wlc.capture.postgres.types import always_fits, duckdb_type, read_text_sql
+from wlc.capture.postgres.types import always_fits, duckdb_type
 from wlc.errors import UnavailableError
 from wlc.farm import describe_file
 from wlc.model import Ddl, Layout, Manifest, Name, SequencePosition, SnapshotTable, file_column, literal, quote
+from wlc.postgres_text import read_text_sql
 from wlc.types import store_sql
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from wlc.capture.postgres.ddl import Description
     from wlc.capture.postgres.sequences import Sequences
     from wlc.farm import FarmDatabase
-    from wlc.model import DataFile, Position
+    from wlc.model import DataFile, Digest, Position
 
 _FORMAT = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2"
 _READERS = 2
@@ -92,7 +93,13 @@ def exported(url: str, slot: str, *, is_temporary: bool) -> Iterator[Moment]:
 
 
 def take(
-    url: str, moment: Moment, database: FarmDatabase, position: Position, clock: datetime, vector: Mapping[str, int]
+    url: str,
+    moment: Moment,
+    database: FarmDatabase,
+    position: Position,
+    clock: datetime,
+    vector: Mapping[str, int],
+    known: Mapping[Name, Digest],
 ) -> tuple[Manifest, dict[int, tuple[Description, int]], Sequences]:
     """Copy every captured table and the schema as of a moment, and publish them as a snapshot.
 
@@ -103,6 +110,7 @@ def take(
         position: The tick that the moment has.
         clock: Commit time of that tick, or now if there is none.
         vector: Per history the last tick contained.
+        known: What the capture says that tables hold.
 
     Returns:
         The published manifest; every captured table and its rows, by oid; every sequence, by oid.
@@ -134,6 +142,11 @@ def take(
         )
         positions = (SequencePosition(name, value) for name, value in sequences.values() if value is not None)
         files = {file.path: Path(folder) / file.path for _, found in copied for file in found}
+        sound = {
+            ddl.name_of(table): (layout, [files[file.path] for file in found])
+            for table, (layout, found) in zip(rows, copied, strict=True)
+            if layout.shape == ddl.layout_of(table).shape
+        }
         manifest = database.publish_snapshot(
             Manifest(
                 database=database.name,
@@ -148,6 +161,7 @@ def take(
                 ),
                 sequences=tuple(positions),
                 vector=vector,
+                digests=digests.of_snapshot(sound, known),
             ),
             files,
         )

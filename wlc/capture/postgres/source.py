@@ -20,7 +20,7 @@ import pyarrow as pa
 from wlc import paths
 from wlc.capture.postgres import ddl
 from wlc.capture.postgres.pgoutput import Begin, Decoder, Message, Rows, Truncate
-from wlc.capture.postgres.types import always_fits, read_text_sql
+from wlc.capture.postgres.types import always_fits
 from wlc.errors import UnavailableError, UnsupportedError
 from wlc.farm import describe_file
 from wlc.garbage import uncollected
@@ -37,6 +37,7 @@ from wlc.model import (
     literal,
     quote,
 )
+from wlc.postgres_text import read_text_sql
 from wlc.types import store_sql
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ class Round:
     Attributes:
         tables: Every captured table after it, by oid.
         touched: Those whose description or number of rows is another than before.
+        misfits: Those of which a data file has a column as text that the table has not.
     """
 
     tables: dict[int, Table]
@@ -132,6 +134,7 @@ class Round:
     lsn: int = 0
     users: dict[int, str] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
+    misfits: set[Name] = field(default_factory=set)
     _entries: dict[int, list[_Entry]] = field(default_factory=lambda: defaultdict(list))
     _segments: list[Segment] = field(default_factory=list)
     _views: dict[int, dict[int, tuple[int, Ddl]]] = field(default_factory=lambda: defaultdict(dict))
@@ -147,10 +150,14 @@ class Gathering:
     Args:
         folder: For what does not fit into memory, and for data files.
         tables: Every captured table as the last batch left it, by oid; they are changed.
+
+    Attributes:
+        layouts: Of the tables as the last batch left them.
     """
 
     def __init__(self, folder: Path, tables: dict[int, Table]) -> None:
         self.round = Round(tables)
+        self.layouts = {ddl.name_of(t.description): ddl.layout_of(t.description) for t in tables.values()}
         self._folder = folder
         self._decoder = Decoder()
         self._current: dict[int, Segment] = {}
@@ -354,6 +361,8 @@ class Gathering:
             path = paths.data_path(database, number, len(files))
             target = self._folder / f"{segment.number}.parquet"
             layout = self._write_file(segment, last_tick, target)
+            if layout.shape != segment.layout.shape:
+                self.round.misfits.add(segment.name)
             files.append(TableFile(describe_file(target, path, segment.rows), segment.name, layout))
             local[path], where[segment.number] = target, path
         with uncollected():

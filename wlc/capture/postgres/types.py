@@ -14,6 +14,7 @@ from functools import lru_cache
 import duckdb
 
 from wlc.model import literal
+from wlc.postgres_text import read_text_sql
 
 _PLAIN = {
     "boolean": "BOOLEAN",
@@ -40,8 +41,6 @@ _NUMERIC = re.compile(r"numeric\((\d+),(-?\d+)\)")
 _PRECISION = re.compile(r"\(\d+\)")
 _INTERVAL = re.compile(r"interval( .*)?")
 _DECIMAL_DIGITS = 38
-# An array's text in parts: quoted elements, and elements that need no quotes.
-_ELEMENT = r'"(?:[^"\\]|\\.)*"|[^,]+'
 # These take every text that PostgreSQL writes.
 _ALWAYS_FIT = frozenset({"BOOLEAN", "SMALLINT", "INTEGER", "BIGINT", "UINTEGER", "FLOAT", "DOUBLE", "VARCHAR", "UUID"})
 
@@ -71,33 +70,6 @@ def always_fits(declared: str) -> bool:
     return declared in _ALWAYS_FIT
 
 
-def read_text_sql(declared: str, text: str) -> str:
-    """Return the expression that reads PostgreSQL's text form; NULL where the value does not fit.
-
-    Args:
-        declared: What `duckdb_type` gave.
-        text: SQL that yields the text.
-    """
-    if declared.endswith("[]"):
-        return _read_array(declared.removesuffix("[]"), text)
-    match declared:
-        case "VARCHAR":
-            return text
-        case "BLOB":
-            return f"unhex(substr({text}, 3))"
-        case "DATE" | "TIMESTAMP" | "TIMESTAMP WITH TIME ZONE":
-            # Years before Christ: PostgreSQL writes BC at the end, DuckDB reads it behind the date.
-            moved = f"regexp_replace({text}, '^(\\S+)(.*) BC$', '\\1 (BC)\\2')"
-            return f"TRY_CAST(CASE WHEN ends_with({text}, 'BC') THEN {moved} ELSE {text} END AS {declared})"
-        case "INTERVAL":
-            return f"TRY_CAST(replace({text}, '+', '') AS INTERVAL)"
-        case "JSON":
-            # Text that is JSON to PostgreSQL need not be to DuckDB: halves of surrogate pairs.
-            return f"TRY_CAST({text} AS JSON)"
-        case _:
-            return f"TRY_CAST({text} AS {declared})"
-
-
 def constant_sql(declared: str, value: str) -> str:
     """Return SQL for one value, given its text form; it fails where the value does not fit."""
     read = read_text_sql(declared, literal(value))
@@ -105,19 +77,7 @@ def constant_sql(declared: str, value: str) -> str:
         # A default may have no lambda in it.
         element = declared.removesuffix("[]")
         with duckdb.connect() as connection:
-            ((found,),) = connection.execute(f"SELECT {_read_array('VARCHAR', literal(value))}").fetchall()
+            ((found,),) = connection.execute(f"SELECT {read_text_sql('VARCHAR[]', literal(value))}").fetchall()
         items = ("NULL" if item is None else read_text_sql(element, literal(item)) for item in found or ())
         read = f"CAST({literal(value) if found is None else f'[{chr(44).join(items)}]'} AS {declared})"
     return read.replace("TRY_CAST(", "CAST(")
-
-
-def _read_array(element: str, text: str) -> str:
-    """Read an array of one dimension that starts at 1, as nearly all do."""
-    parts = f"regexp_extract_all(substr({text}, 2, length({text}) - 2), {literal(_ELEMENT)})"
-    unescaped = "regexp_replace(substr(e, 2, length(e) - 2), '\\\\(.)', '\\1', 'gs')"
-    value = f"CASE WHEN e = 'NULL' THEN NULL WHEN starts_with(e, '\"') THEN {unescaped} ELSE e END"
-    texts = f"list_transform({parts}, lambda e: {value})"
-    read = f"list_transform({texts}, lambda x: {read_text_sql(element, 'x')})"
-    fits = f"len(list_filter({texts}, lambda x: x IS NOT NULL)) = len(list_filter({read}, lambda x: x IS NOT NULL))"
-    is_flat = f"starts_with({text}, '{{') AND NOT starts_with({text}, '{{{{')"
-    return f"CASE WHEN {is_flat} AND {fits} THEN {read} END"

@@ -248,6 +248,7 @@ class ParquetTarget:
             self._folder.store.delete(path)
         manifest = self._folder.write_version(version, self._lease.run)
         draft.is_manifest_written = True
+        replaced = self._pointer.manifest if version.position == self._current.position else None
         try:
             self._point(version, replace(with_version(self.state, version), failure=None), manifest)
         except TakenOverError:
@@ -255,6 +256,10 @@ class ParquetTarget:
             with suppress(FarmError):
                 self._folder.store.delete(manifest[0])
             raise
+        if replaced:
+            # A tick that was repaired has one manifest, which readers of old ticks then find.
+            with suppress(FarmError):
+                self._folder.store.delete(replaced)
 
     def _act(
         self,

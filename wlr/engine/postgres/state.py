@@ -78,6 +78,18 @@ def find(connection: Connection, address: Address) -> tuple[State, str] | None:
     return decode(values, address.shown, is_unlocked=is_unlocked), values.get(SCHEMA, "public")
 
 
+def required(state: State | None, address: Address) -> State:
+    """Return the state of a replica.
+
+    Raises:
+        InvalidError: There is none.
+    """
+    if state is None:
+        hint = f"wlr replicate MASTER --into '{address.shown}'"
+        raise InvalidError(f"there is no replica in {address.shown}", hint=hint, path=address.shown)
+    return state
+
+
 def write(connection: Connection, values: Mapping[str, str]) -> None:
     """Replace keys of the state, in the caller's transaction."""
     rows = ", ".join(f"({literal(key)}, {literal(value)})" for key, value in values.items())

@@ -64,14 +64,7 @@ def read_state(place: Place) -> State:
         InvalidError: It is no replica.
         UnavailableError: It cannot be reached.
     """
-    return _required(find_state(place), Address.of(place))
-
-
-def _required(state: State | None, address: Address) -> State:
-    if state is None:
-        hint = f"wlr replicate MASTER --into '{address.shown}'"
-        raise InvalidError(f"there is no replica in {address.shown}", hint=hint, path=address.shown)
-    return state
+    return states.required(find_state(place), Address.of(place))
 
 
 def open_target(place: Place, folders: Sequence[Path] = (), bulk: Bulk | None = None) -> PostgresTarget:
@@ -82,7 +75,7 @@ def open_target(place: Place, folders: Sequence[Path] = (), bulk: Bulk | None = 
         connections.take_alone(connection, address)
         with using(address):
             found = states.find(connection, address)
-            state, schema = found or (_required(None, address), "")
+            state, schema = found or (states.required(None, address), "")
             if address.schema not in (None, schema):
                 message = f"the replica in {address.shown} has its tables in schema {schema}"
                 raise InvalidError(message, hint="Leave ?schema= out.", path=address.shown)

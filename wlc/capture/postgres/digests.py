@@ -1,0 +1,131 @@
+"""Digests of a PostgreSQL master's tables, kept from the rows that its slot gives."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import duckdb
+
+from wlc.digest import EMPTY, Ledger, after, keeps_rows, sum_images, sum_rows
+from wlc.errors import UnsupportedError
+from wlc.fields import as_digests, digests_json
+from wlc.model import Change, Clear, Ddl, Name, literal
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from pathlib import Path
+
+    from wlc.model import Batch, Digest, Layout, Record, TableFile, Transaction
+
+_IDENTIFIER = '"((?:[^"]|"")+)"'
+_RENAME = re.compile(rf"ALTER TABLE {_IDENTIFIER}\.{_IDENTIFIER} RENAME TO {_IDENTIFIER}")
+
+
+def read(state: Mapping[str, str]) -> dict[Name, Digest]:
+    """Return what the tables held at the last published tick, those of which it is known."""
+    return as_digests(json.loads(state.get("digests") or "[]"))
+
+
+def write(digests: Mapping[Name, Digest]) -> dict[str, str]:
+    """Return digests as a key and its value of what the master remembers."""
+    return {"digests": json.dumps(digests_json(digests))}
+
+
+def noted(state: Mapping[str, str], batch: Batch, tables: Collection[Name]) -> dict[str, str]:
+    """Return what to remember once a batch is published, after which these tables are there."""
+    return write({name: digest for name, digest in after(read(state), batch).items() if name in tables})
+
+
+def follow(
+    transactions: tuple[Transaction, ...],
+    files: tuple[TableFile, ...],
+    local: Mapping[str, Path],
+    known: Mapping[Name, Digest],
+    layouts: Mapping[Name, Layout],
+    misfits: Collection[Name],
+) -> tuple[tuple[Transaction, ...], dict[Name, Digest]]:
+    """Say what the tables hold that transactions change.
+
+    Args:
+        transactions: In commit order.
+        files: Their data files.
+        local: Where each of them lies here.
+        known: Digests before them.
+        layouts: Of the tables before them.
+        misfits: Tables of which a file has a column as text that the table has not: their rows have other numbers.
+
+    Returns:
+        The transactions, whose schema changes say what their tables hold afterwards, and the digests.
+    """
+    by_path = {file.file.path: file for file in files}
+    with duckdb.connect(config={"threads": "2"}) as connection:
+
+        def total(path: str, first: int, last: int) -> int:
+            source = f"read_parquet({literal(str(local[path]))}) WHERE _tick BETWEEN {first} AND {last}"
+            return sum_images(connection, by_path[path].layout, source)
+
+        follower = _Follower(Ledger(known, total), layouts)
+        told = tuple(follower.follow(transaction) for transaction in transactions)
+        for name in misfits:
+            follower.ledger.set(name, None)
+        return told, follower.ledger.changed()
+
+
+class _Follower:
+    def __init__(self, ledger: Ledger, layouts: Mapping[Name, Layout]) -> None:
+        self.ledger = ledger
+        self._layouts = dict(layouts)
+
+    def follow(self, transaction: Transaction) -> Transaction:
+        if not any(type(record) is Ddl for record in transaction.records):
+            self.ledger.follow([transaction])
+            return transaction
+        return replace(transaction, records=tuple(self._record(r, transaction.tick) for r in transaction.records))
+
+    def _record(self, record: Record, tick: int) -> Record:
+        match record:
+            case Ddl():
+                return self._ddl(record)
+            case Clear():
+                self.ledger.set(record.table, EMPTY)
+            case Change():
+                self.ledger.change(record.table, record.path, tick, record.added - record.removed)
+        return record
+
+    def _ddl(self, ddl: Ddl) -> Ddl:
+        """Say what a table holds after a statement that leaves its rows as they are."""
+        if ddl.kind == "ALTER TABLE":
+            source, old = ddl.object, self._layouts.get(ddl.object)
+            if found := _RENAME.fullmatch(ddl.statement):
+                schema, name = (part.replace('""', '"') for part in found.groups()[:2])
+                source = Name(schema, name)
+                old = self._layouts.get(source)
+            if ddl.layout is None or (old is not None and keeps_rows(old, ddl.layout)):
+                ddl = replace(ddl, digest=self.ledger.digest(source))
+        self.ledger.alter(ddl)
+        if ddl.layout is not None:
+            self._layouts[ddl.object] = ddl.layout
+        return ddl
+
+
+def of_snapshot(tables: Mapping[Name, tuple[Layout, list[Path]]], known: Mapping[Name, Digest]) -> dict[Name, Digest]:
+    """Digest the files of a snapshot.
+
+    Args:
+        tables: Layout and files of each table whose files have the columns of the table.
+        known: What the capture says that the tables hold.
+
+    Raises:
+        UnsupportedError: A table holds something else: rows were changed without the capture.
+    """
+    digests = {}
+    with duckdb.connect(config={"threads": "2"}) as connection:
+        for name, (layout, files) in tables.items():
+            listed = ", ".join(literal(str(file)) for file in files)
+            digests[name] = sum_rows(connection, layout, f"read_parquet([{listed}])") if files else EMPTY
+    if changed := [str(name) for name, digest in digests.items() if known.get(name, digest) != digest]:
+        raise UnsupportedError(f"rows of {', '.join(changed)} were changed without being captured")
+    return digests

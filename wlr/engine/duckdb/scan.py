@@ -1,0 +1,46 @@
+"""The rows of a DuckDB replica, as images in storage types."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from wlc import catalog as catalogs
+from wlc.model import file_column, quote
+from wlc.opening import alone
+from wlc.types import store_sql
+from wlr.engine.duckdb import state as states
+from wlr.engine.duckdb.connection import attach, using
+from wlr.engine.duckdb.target import read_state
+from wlr.engine.scan import Scan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from wlc.model import Name
+
+
+@contextmanager
+def scanned(path: Path, work: Path) -> Iterator[Scan]:
+    """Open a replica for reading; raises as `wlr.engine.scanned` does."""
+    state = read_state(path)
+    connection = attach(path, state.catalog, read_only=True)
+    try:
+        with using(path):
+            connection.execute(f"SET temp_directory = '{work}'")
+            state = states.read(connection, state.catalog, str(path))
+            replicated = states.read_tables(connection, state.catalog)
+            found = catalogs.tables(connection, state.catalog)
+            layouts = {name: layout for name, layout in found.items() if name in replicated}
+
+        @contextmanager
+        def images(name: Name) -> Iterator[str]:
+            columns = ", ".join(f"{store_sql(c)} AS {quote(file_column(c.name))}" for c in layouts[name].stored)
+            with using(path):
+                yield f"SELECT {columns} FROM {quote(state.catalog)}.{name.sql}"
+
+        yield Scan(connection, state, layouts, images)
+    finally:
+        with alone(path):
+            connection.close()
