@@ -19,7 +19,7 @@ from cli.command import command, new_app, run_app
 from cli.options import Database, Farm, Source, StorageOptions, storage_options, tick_range
 from cli.output import Fields, Numbers, Report, Table, Value, record
 from cli.progress import working
-from wlc.errors import FarmError, InvalidError
+from wlc.errors import CorruptError, FarmError, InvalidError
 
 if TYPE_CHECKING:
     from wlc.history import Entry
@@ -236,6 +236,52 @@ def repair(source: Source, storage_option: StorageOptions = None) -> Report:
         published = str(Path(folder) / "published.duckdb")
         wlr.replicate(source, into=published, storage_options=options, register=False)
         return record(wlc.repair(source, published=published, storage_options=options))
+
+
+TABLE_COLUMNS = ("table", "outcome", "rows", "expected")
+
+
+@command(app, example="wlc verify sales --farm s3://bucket/farm --full")
+def verify(
+    db: Database,
+    full: Annotated[
+        bool, typer.Option("--full", help="Read again what an earlier run on this machine has verified.")
+    ] = False,
+    source: Annotated[
+        bool, typer.Option("--source", help="Compare the master itself, SOURCE, with what was captured of it.")
+    ] = False,
+    farm: Farm = None,
+    storage_option: StorageOptions = None,
+) -> Iterator[Report]:
+    """Read the farm and check that every file is there, is as it was written, and fits the others."""
+    options = storage_options(storage_option)
+    if source:
+        yield from _verify_source(db, options)
+        return
+    import wlr
+
+    with working(f"verifying {db}") as progress:
+        audit = wlr.verify_farm(db, farm=farm, full=full, storage_options=options, progress=progress)
+    yield record(audit)
+    if audit.problems:
+        count = len(audit.problems)
+        raise CorruptError(
+            f"{audit.url} has {count} {'problem' if count == 1 else 'problems'}; {audit.problems[0].path}:"
+            f" {audit.problems[0].problem}",
+            hint="restore the files, or end the history and begin a new one: wlc stop SOURCE, wlc master SOURCE",
+        )
+
+
+def _verify_source(source: str, options: dict[str, object] | None) -> Iterator[Report]:
+    import wlc
+
+    with working(f"reading {source}"):
+        checks = wlc.verify_source(source if "://" in source else _existing(source), storage_options=options)
+    yield Table(TABLE_COLUMNS, [(c.table, c.outcome, c.rows, c.expected) for c in checks], null="-")
+    if differing := [check.table for check in checks if check.outcome == "differs"]:
+        # A history of PostgreSQL is begun anew; the difference of a DuckDB file can be published.
+        hint = f"wlc stop {source}, then wlc master {source}" if "://" in source else f"wlc repair {source}"
+        raise CorruptError(f"{', '.join(differing)} of {source} changed without being captured", hint=hint)
 
 
 @command(app, example="wlc beat sales 60")

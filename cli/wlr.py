@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Annotated
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.command import command, explain, new_app, run_app
 from cli.options import Farm, StorageOptions, Target, storage_options
-from cli.output import Lines, Report, Value, record
+from cli.output import Lines, Report, Table, Value, record
 from cli.progress import working
-from wlc.errors import InvalidError, UnavailableError
-from wlr.engine.place import locate
+from wlc.errors import CorruptError, InvalidError, UnavailableError
+from wlr.engine.place import locate as place_of
+
+if TYPE_CHECKING:
+    from wlr.compare import Range
 
 # How often --follow looks at most, whatever the beat.
 _LEAST_WAIT_S = 0.2
@@ -69,7 +72,7 @@ def replicate(
     options = storage_options(storage_option)
 
     def roll_forward() -> Report:
-        with working(f"rolling {locate(into)} forward") as progress:
+        with working(f"rolling {place_of(into)} forward") as progress:
             return record(
                 wlr.replicate(
                     master,
@@ -167,6 +170,99 @@ def lock(target: Target) -> Report:
     return Value("is_unlocked", False)
 
 
+Tables = Annotated[
+    list[str] | None, typer.Option("--table", metavar="TABLE", help="schema.table, or table; may be repeated.")
+]
+VERIFY_COLUMNS = ("table", "outcome", "rows", "expected", "missing", "surplus", "where")
+
+
+@command(app, example="wlr verify copy.duckdb --locate")
+def verify(
+    target: Target,
+    table: Tables = None,
+    locate: Annotated[
+        bool, typer.Option("--locate", help="Say which rows differ, by comparing with the farm.")
+    ] = False,
+    storage_option: StorageOptions = None,
+) -> Iterator[Report]:
+    """Read every row of a replica and compare what its tables hold with the master's log."""
+    import wlr
+
+    with working(f"reading {place_of(target)}") as progress:
+        found = wlr.verify(
+            target,
+            tables=table or (),
+            locate=locate,
+            storage_options=storage_options(storage_option),
+            progress=progress,
+        )
+    rows = [(t.table, t.outcome, t.rows, t.expected, t.missing, t.surplus, _where(t.ranges)) for t in found.tables]
+    yield Table(VERIFY_COLUMNS, rows, null="-")
+    if found.differing:
+        listed = [check.table for check in found.differing]
+        options = "".join(f" --table {name}" for name in listed)
+        raise CorruptError(
+            f"{', '.join(listed)} of {place_of(target)} {'is' if len(listed) == 1 else 'are'} not as in the master at"
+            f" tick {found.tick}",
+            hint=f"wlr repair {place_of(target)}{options}",
+        )
+
+
+def _where(ranges: Sequence[Range]) -> str | None:
+    shown = [r.low if r.low == r.high else f"{r.low} to {r.high}" for r in ranges]
+    return "; ".join(shown) or None
+
+
+@command(app, example="wlr repair copy.duckdb --table main.orders")
+def repair(
+    target: Target,
+    table: Annotated[
+        list[str], typer.Option("--table", metavar="TABLE", help="schema.table, or table; may be repeated.")
+    ],
+    storage_option: StorageOptions = None,
+) -> Report:
+    """Make tables what they are in the master at the replica's tick; only rows that differ are written."""
+    import wlr
+
+    with working(f"repairing {place_of(target)}"):
+        done = wlr.repair(target, table, storage_options=storage_options(storage_option))
+    return Table(("table", "added", "removed"), [(fix.table, fix.added, fix.removed) for fix in done])
+
+
+@command(app, example="wlr drill sales --farm s3://bucket/farm --json")
+def drill(
+    db: Annotated[str, typer.Argument(metavar="DB", help="Name in the farm, URL, or path of the master.")],
+    tick: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Restore to this transaction, not a random one.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Makes the random choice repeatable.")] = None,
+    folder: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Where to put the scratch database; default is the system's.")
+    ] = None,
+    farm: Farm = None,
+    storage_option: StorageOptions = None,
+) -> Iterator[Report]:
+    """Restore to a random past transaction in a scratch place, verify every row, time it, and clean up."""
+    import wlr
+
+    with working(f"restoring {db}") as progress:
+        done = wlr.drill(
+            db,
+            farm=farm,
+            tick=tick,
+            seed=seed,
+            folder=folder,
+            storage_options=storage_options(storage_option),
+            progress=progress,
+        )
+    yield record(done)
+    if not done.is_sound:
+        raise CorruptError(
+            f"restored to tick {done.tick}, {', '.join(done.differing)} of {done.database} are not what the log says",
+            hint=f"wlc verify {db} --full",
+        )
+
+
 @command(app, example="wlr files lake main.orders --tick 1040")
 def files(
     target: Target,
@@ -193,5 +289,5 @@ def prune(
     import wlr
 
     options = storage_options(storage_option)
-    with working(f"pruning {locate(target)}"):
+    with working(f"pruning {place_of(target)}"):
         return record(wlr.prune(target, keep=keep, dry_run=dry_run, storage_options=options))

@@ -8,7 +8,7 @@ import wlc.clock
 import wlc.prune
 import wlc.snapshot  # noqa: F401
 from wlc.inquiry import PostgresStatus, Status, beat, clock, is_postgres, resolve, status, tables_to_change, tick
-from wlc.lifecycle import connect, flush, master, repair, run, snapshot, stop
+from wlc.lifecycle import connect, flush, master, repair, run, snapshot, stop, verify_source
 from wlc.pruning import prune
 
 __all__ = [
@@ -29,4 +29,5 @@ __all__ = [
     "stop",
     "tables_to_change",
     "tick",
+    "verify_source",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from wlc.capture.duckdb.connection import Connection
     from wlc.capture.duckdb.shared import Shared
-    from wlc.model import Manifest
+    from wlc.model import Digest, Manifest, Name
     from wlc.ownership import Flushed
 
 
@@ -313,6 +313,55 @@ def repair(
         publish(shared, database)
         repairing.journal_difference(shared, Path(published))
         return publish(shared, database)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceCheck:
+    """What comparing a table of a master with what was captured gave.
+
+    Attributes:
+        outcome: "same"; "differs": rows were written without the capture; "unknown": it is not known what it must hold.
+        rows: How many it has, None if it is not there.
+        expected: How many it must have, None where that is not known.
+    """
+
+    table: str
+    outcome: str
+    rows: int | None
+    expected: int | None
+
+
+def verify_source(
+    source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
+) -> list[SourceCheck]:
+    """Read every row of a master, and compare what its tables hold with what was captured.
+
+    It finds what was written without the capture even where as many rows were removed as were added. A PostgreSQL
+    master is published first, up to the moment that is looked at.
+
+    Args:
+        source: Path or URL of the master.
+        storage_options: As for `flush`.
+
+    Returns:
+        Every table, by name.
+    """
+    if is_postgres(source):
+        with postgres_masters().opened_master(os.fspath(source), storage_options) as (master_, database):
+            held, expected = master_.verify(database)
+    else:
+        from wlc.capture.duckdb.source import expected_digests
+        from wlc.snapshot import digests
+
+        with _master(source, storage_options) as (shared, _), shared.root.cursor() as connection:
+            connection.execute("BEGIN TRANSACTION READ ONLY")
+            held, expected = digests(connection, shared.catalog), expected_digests(connection, shared.catalog)
+    return [_source_check(name, held.get(name), expected.get(name)) for name in sorted(held.keys() | expected.keys())]
+
+
+def _source_check(name: Name, held: Digest | None, expected: Digest | None) -> SourceCheck:
+    outcome = "unknown" if expected is None else "same" if held == expected else "differs"
+    return SourceCheck(str(name), outcome, held.rows if held else None, expected.rows if expected else None)
 
 
 def _open_master(path: Path, *, read_only: bool, config: dict[str, Any] | None) -> Shared:

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wlc.capture.duckdb import source
+from wlc.capture.duckdb import digests, source
 from wlc.errors import FencedError, GapError
 from wlc.ownership import (
     Flushed,
@@ -114,7 +114,7 @@ def take_snapshot(shared: Shared, database: FarmDatabase) -> Manifest:
             state = dict(shared.state)
         try:
             position, clock, vector = reached(state)
-            known = source.read_digests(connection, shared.catalog)
+            known = digests.read(connection, shared.catalog)
             manifest = take(connection, shared.catalog, database, position, clock, vector, known)
         finally:
             connection.execute("ROLLBACK")

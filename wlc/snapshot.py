@@ -64,7 +64,11 @@ def take(
     # All types are checked before the first large table is copied.
     for name, layout in layouts.items():
         _select(catalog, name, layout)
-    digests = _digests(connection, catalog, layouts, known or {})
+    held = digests(connection, catalog)
+    if changed := [str(name) for name, digest in held.items() if (known or {}).get(name, digest) != digest]:
+        # A copy of rows that the log does not lead to would be another past.
+        message = f"rows of {', '.join(changed)} were changed without wlc.connect"
+        raise UnsupportedError(message, hint="wlc repair publishes the difference")
     with tempfile.TemporaryDirectory(prefix="wlc-snapshot-", dir=folder) as temporary:
         files: dict[str, Path] = {}
         copied = [
@@ -83,7 +87,7 @@ def take(
             tables=tuple(copied),
             sequences=tuple(SequencePosition(name, value) for name, value in sequences.items()),
             vector=vector,
-            digests=digests,
+            digests=held,
         )
         return db.publish_snapshot(manifest, files)
 
@@ -103,20 +107,12 @@ def _select(catalog: str, name: Name, layout: Layout) -> str:
     return f"SELECT {', '.join(columns)} FROM {quote(catalog)}.{name.sql}"
 
 
-def _digests(
-    connection: duckdb.DuckDBPyConnection, catalog: str, layouts: Mapping[Name, Layout], known: Mapping[Name, Digest]
-) -> dict[Name, Digest]:
-    """Digest all tables; a copy of rows that the log does not lead to would be another past."""
-    digests = {
+def digests(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, Digest]:
+    """Read every user table as the open transaction sees it, and say what it holds."""
+    return {
         name: sum_rows(connection, layout, f"{quote(catalog)}.{name.sql}", store_sql)
-        for name, layout in layouts.items()
+        for name, layout in catalogs.tables(connection, catalog).items()
     }
-    changed = [str(name) for name, digest in digests.items() if known.get(name, digest) != digest]
-    if changed:
-        raise UnsupportedError(
-            f"rows of {', '.join(changed)} were changed without wlc.connect", hint="wlc repair publishes the difference"
-        )
-    return digests
 
 
 def _copy(

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from wlc import catalog as duckdb_catalog
 from wlc import digest, ownership, paths
-from wlc.capture.duckdb import journal
+from wlc.capture.duckdb import digests, journal
 from wlc.clock import read_time
-from wlc.digest import Ledger
 from wlc.farm import describe_file
 from wlc.fields import as_ddl, as_name, as_origin, as_sequence
 from wlc.model import (
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     import duckdb
 
     from wlc.capture.duckdb.shared import Shared
+    from wlc.digest import Ledger
 
 MOST_TRANSACTIONS = 100_000
 
@@ -125,7 +125,7 @@ def write_batch(
         rows = _write_file(connection, shared.catalog, number, layout, (first, last), target)
         files.append(TableFile(describe_file(target, path, rows), name, layout))
         local[path], where[number] = target, path
-    ledger = _ledger(connection, shared.catalog, waiting)
+    ledger = digests.ledger(connection, shared.catalog, waiting.layouts)
     transactions = tuple(_transaction(found, where, ledger) for found in waiting.transactions)
     vector = {**header["vector"], header["history"]: last}
     batch = Batch(
@@ -145,18 +145,6 @@ def write_batch(
     return batch, local
 
 
-def _ledger(connection: duckdb.DuckDBPyConnection, catalog: str, waiting: Pending) -> Ledger:
-    """Follow digests from the last published tick on; images are those of the journal, by the number of their table."""
-
-    def total(number: str, first: int, last: int) -> int:
-        layout = waiting.layouts[int(number)][1]
-        names = {column.name: f"c{index}" for index, column in enumerate(layout.stored)}
-        images = f"{quote(catalog)}.wlc.j{number} WHERE _tick BETWEEN {first} AND {last}"
-        return digest.sum_images(connection, layout, images, lambda column: names[column.name])
-
-    return Ledger(read_digests(connection, catalog), total)
-
-
 def acknowledge(
     connection: duckdb.DuckDBPyConnection, shared: Shared, waiting: Pending, batch: Batch, chain: str
 ) -> None:
@@ -170,8 +158,8 @@ def acknowledge(
             connection.execute(f"DELETE FROM {schema}.j{number} WHERE _tick <= {batch.last}")
         connection.execute(f"DELETE FROM {schema}.entries WHERE tick <= {batch.last}")
         after = count_rows(counts, (entry for entry in waiting.transactions if entry["tick"] <= batch.last))
-        digests = digest.after(read_digests(connection, shared.catalog), batch)
-        _write_counts(connection, shared.catalog, after, digests)
+        held = digest.after(digests.read(connection, shared.catalog), batch)
+        _write_counts(connection, shared.catalog, after, held)
         state = ownership.after(batch, chain)
         journal.write_state(connection, shared.catalog, state)
         _drop_dead(connection, shared.catalog, layouts)
@@ -235,27 +223,30 @@ def _counts(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, i
     return {Name(schema, table): count for schema, table, count in rows}
 
 
-def read_digests(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, Digest]:
-    """What the tables held at the last published tick; tables of which that is not known are left out."""
-    rows = connection.execute(f"SELECT * FROM {quote(catalog)}.wlc.counts WHERE sum IS NOT NULL").fetchall()
-    return {Name(schema, table): Digest(count, total) for schema, table, count, total in rows}
-
-
 def _write_counts(
-    connection: duckdb.DuckDBPyConnection, catalog: str, counts: dict[Name, int], digests: Mapping[Name, Digest]
+    connection: duckdb.DuckDBPyConnection, catalog: str, counts: dict[Name, int], held: Mapping[Name, Digest]
 ) -> None:
     connection.execute(f"DELETE FROM {quote(catalog)}.wlc.counts")
     if counts:
-        sums = {name: found.sum for name, found in digests.items()}
+        sums = {name: found.sum for name, found in held.items()}
         connection.executemany(
             f"INSERT INTO {quote(catalog)}.wlc.counts VALUES (?, ?, ?, ?)",
             [[name.schema, name.name, count, sums.get(name)] for name, count in counts.items()],
         )
 
 
-def write_digests(connection: duckdb.DuckDBPyConnection, catalog: str, digests: Mapping[Name, Digest]) -> None:
+def write_digests(connection: duckdb.DuckDBPyConnection, catalog: str, held: Mapping[Name, Digest]) -> None:
     """Note what the tables hold at the last published tick, in the caller's transaction."""
-    _write_counts(connection, catalog, _counts(connection, catalog), digests)
+    _write_counts(connection, catalog, _counts(connection, catalog), held)
+
+
+def expected_digests(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, Digest]:
+    """What the tables must hold now by what was captured: published, or journalled since."""
+    waiting = pending(connection, catalog, sys.maxsize)
+    ledger = digests.ledger(connection, catalog, waiting.layouts)
+    for entry in waiting.transactions:
+        _transaction(entry, dict.fromkeys(waiting.layouts, ""), ledger)
+    return ledger.all()
 
 
 def reset_counts(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:

@@ -111,21 +111,22 @@ class _Follower:
         return ddl
 
 
-def of_snapshot(tables: Mapping[Name, tuple[Layout, list[Path]]], known: Mapping[Name, Digest]) -> dict[Name, Digest]:
-    """Digest the files of a snapshot.
+def of_files(tables: Mapping[Name, tuple[Layout, list[Path]]]) -> dict[Name, Digest]:
+    """Digest the rows of tables: layout and files of each table whose files have the columns of the table."""
+    with duckdb.connect(config={"threads": "2"}) as connection:
+        return {
+            name: sum_rows(connection, layout, f"read_parquet([{', '.join(literal(str(file)) for file in files)}])")
+            if files
+            else EMPTY
+            for name, (layout, files) in tables.items()
+        }
 
-    Args:
-        tables: Layout and files of each table whose files have the columns of the table.
-        known: What the capture says that the tables hold.
+
+def refuse_changed(found: Mapping[Name, Digest], known: Mapping[Name, Digest], hint: str) -> None:
+    """Refuse tables that do not hold what the capture says.
 
     Raises:
-        UnsupportedError: A table holds something else: rows were changed without the capture.
+        UnsupportedError: There are some.
     """
-    digests = {}
-    with duckdb.connect(config={"threads": "2"}) as connection:
-        for name, (layout, files) in tables.items():
-            listed = ", ".join(literal(str(file)) for file in files)
-            digests[name] = sum_rows(connection, layout, f"read_parquet([{listed}])") if files else EMPTY
-    if changed := [str(name) for name, digest in digests.items() if known.get(name, digest) != digest]:
-        raise UnsupportedError(f"rows of {', '.join(changed)} were changed without being captured")
-    return digests
+    if changed := [str(name) for name, digest in found.items() if known.get(name, digest) != digest]:
+        raise UnsupportedError(f"rows of {', '.join(changed)} were changed without being captured", hint=hint)

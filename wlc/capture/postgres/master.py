@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from wlc.capture.postgres.sequences import Sequences
     from wlc.capture.postgres.setup import Connection
-    from wlc.model import Manifest
+    from wlc.model import Digest, Manifest
 
 _LOCK = 0x6462_6661  # "dbfa"
 _LOCK_TIMEOUT = "60s"
@@ -139,6 +139,16 @@ class PostgresSource:
         ):
             self.publish(database, upto=moment.lsn)
             return self._take(database, moment, is_first=False)
+
+    def verify(self, database: FarmDatabase) -> tuple[dict[Name, Digest], dict[Name, Digest]]:
+        """Publish up to a moment, and return what tables hold then, and what they must hold by what was captured."""
+        self._refuse_gap()
+        with (
+            self.publishing(),
+            snapshot.exported(self.url, f"{self.state['slot']}_s", is_temporary=True) as moment,
+        ):
+            self.publish(database, upto=moment.lsn)
+            return snapshot.digest_tables(self.url, moment), digests.read(self.state)
 
     def _take(self, database: FarmDatabase, moment: snapshot.Moment, *, is_first: bool = True) -> Manifest:
         state = self.state

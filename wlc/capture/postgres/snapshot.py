@@ -124,9 +124,7 @@ def take(
         schemas = connection.execute("SELECT nspname FROM pg_namespace WHERE NOT wlc.is_system(nspname)").fetchall()
         ordered = sorted(tables.values(), key=lambda table: table["oid"])
         rows = [table for table in ordered if not ddl.is_root(table)]
-        with ThreadPoolExecutor(_READERS) as pool:
-            copying = pool.map(lambda pair: _copy(url, moment, pair[1], Path(folder), pair[0]), enumerate(rows))
-            copied = list(copying)
+        copied = _copy_all(url, moment, rows, Path(folder))
         sequences = read_sequences(connection)
         roots = [table for table in ordered if ddl.is_root(table)]
         lowest_first = sorted(roots, key=lambda root: -ddl.depth(root, tables))
@@ -142,11 +140,8 @@ def take(
         )
         positions = (SequencePosition(name, value) for name, value in sequences.values() if value is not None)
         files = {file.path: Path(folder) / file.path for _, found in copied for file in found}
-        sound = {
-            ddl.name_of(table): (layout, [files[file.path] for file in found])
-            for table, (layout, found) in zip(rows, copied, strict=True)
-            if layout.shape == ddl.layout_of(table).shape
-        }
+        held = digests.of_files(_as_declared(rows, copied, Path(folder)))
+        digests.refuse_changed(held, known, f"wlc stop {shown(url)}, then wlc master {shown(url)}, starts anew")
         manifest = database.publish_snapshot(
             Manifest(
                 database=database.name,
@@ -161,7 +156,7 @@ def take(
                 ),
                 sequences=tuple(positions),
                 vector=vector,
-                digests=digests.of_snapshot(sound, known),
+                digests=held,
             ),
             files,
         )
@@ -170,6 +165,33 @@ def take(
             for table, (_, found) in zip(rows, copied, strict=True)
         }
         return manifest, {**counts, **{root["oid"]: (root, 0) for root in roots}}, sequences
+
+
+def digest_tables(url: str, moment: Moment) -> dict[Name, Digest]:
+    """Read every captured table as of a moment, and say what each holds whose values all fit their types."""
+    with connect(url) as connection, talking(url), tempfile.TemporaryDirectory(prefix="wlc-verify-") as folder:
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        connection.execute(f"SET TRANSACTION SNAPSHOT {literal(moment.name)}")
+        rows = [table for table in setup.descriptions(connection).values() if not ddl.is_root(table)]
+        copied = _copy_all(url, moment, rows, Path(folder))
+        return digests.of_files(_as_declared(rows, copied, Path(folder)))
+
+
+_Copied = list[tuple[Layout, tuple["DataFile", ...]]]
+
+
+def _copy_all(url: str, moment: Moment, tables: list[Description], folder: Path) -> _Copied:
+    with ThreadPoolExecutor(_READERS) as pool:
+        return list(pool.map(lambda pair: _copy(url, moment, pair[1], folder, pair[0]), enumerate(tables)))
+
+
+def _as_declared(tables: list[Description], copied: _Copied, folder: Path) -> dict[Name, tuple[Layout, list[Path]]]:
+    """Layout and files of the tables whose files have no column as text that the table has not."""
+    return {
+        ddl.name_of(table): (layout, [folder / file.path for file in found])
+        for table, (layout, found) in zip(tables, copied, strict=True)
+        if layout.shape == ddl.layout_of(table).shape
+    }
 
 
 def _objects(connection: Any, first: int, last: int) -> list[Ddl]:
