@@ -99,6 +99,7 @@ class State:
         accepted: Ticks of transactions that were, or are to be, skipped.
         is_unlocked: Its owner allows direct writes to replicated tables.
         keep: How many old ticks of a Parquet replica stay readable, or for how long; empty for all.
+        verify: Keys of which one has to have signed what is read from the farm, as text; empty if none has.
     """
 
     id: str
@@ -113,6 +114,7 @@ class State:
     accepted: frozenset[int] = field(default_factory=frozenset)
     is_unlocked: bool = False
     keep: str = ""
+    verify: str = ""
 
 
 class StepError(Exception):

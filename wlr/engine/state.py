@@ -41,7 +41,7 @@ def encode(**fields: Any) -> dict[str, str]:
 
 def encode_all(state: State) -> dict[str, str]:
     """Turn a whole State into keys and values."""
-    names = ("id", "master", "catalog", "tables", "position", "batch_last", "clock", "beat_s", "failure", "accepted")
+    names = "id master catalog tables position batch_last clock beat_s failure accepted verify".split()
     return {"format": FORMAT, **encode(**{name: getattr(state, name) for name in names})}
 
 
@@ -77,6 +77,7 @@ def decode(values: Mapping[str, str], place: str, *, is_unlocked: bool) -> State
             failure=as_failure(json.loads(values.get("failure") or "null")),
             accepted=frozenset(json.loads(values["accepted"])),
             is_unlocked=is_unlocked,
+            verify=values.get("verify", ""),
         )
     except (KeyError, ValueError, TypeError) as error:
         raise CorruptError(
