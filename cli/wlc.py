@@ -358,6 +358,23 @@ def _log_row(entry: Entry) -> tuple[object, ...]:
     return (*shown, entry.object and str(entry.object), entry.added, entry.removed, entry.statement)
 
 
+@command(app, example="wlc key encryption farm.key")
+def key(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="encryption or signing.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new key goes in front of those it holds.")],
+) -> Report:
+    """Make a key for a farm, and show its id.
+
+    The first key of the file writes, and all of them read. A signing key's public half, which replicas verify with, is
+    put into FILE.pub.
+    """
+    from wlc import keys
+
+    made = keys.add_key(file, kind)
+    fields = {"id": made.id, "file": str(file)}
+    return Fields({**fields, "public": f"{file}.pub"} if kind == keys.SIGNING else fields)
+
+
 @command(app, example="wlc prune sales --dry-run")
 def prune(
     db: Database,

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wlc import paths
 from wlc.config import STARTED, decode_config, encode_config
+from wlc.datafiles import create_all, fetch_verified, hash_file
 from wlc.errors import CorruptError, FencedError, GapError, InvalidError
+from wlc.keys import Keys
 from wlc.log import decode_batch, digest, encode_batch
 from wlc.manifest import decode_manifest, encode_manifest
 from wlc.model import Batch, Change, Config, DataFile, Manifest, TableFile, Transaction
+from wlc.signing import signed_log, signed_manifest, verify_log, verify_manifest
 from wlc.store import AlreadyExistsError, MissingError, Store, join_url, open_store
+from wlc.store.encrypted import EncryptedStore
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 BEAT_S = 300.0
-_UPLOADS = 8
 
 
 def open_database(db: str, farm: str | None = None, storage_options: Mapping[str, Any] | None = None) -> FarmDatabase:
@@ -31,7 +31,7 @@ def open_database(db: str, farm: str | None = None, storage_options: Mapping[str
     Args:
         db: URL or path of the database's folder, or its bare name in `farm`.
         farm: URL or path of the farm; the environment variable WLC_FARM when omitted.
-        storage_options: For S3, what `s3fs.S3FileSystem` takes.
+        storage_options: For S3, what `s3fs.S3FileSystem` takes; and keys, see `wlc.keys`.
 
     Raises:
         InvalidError: The name or URL is none, or a bare name comes without a farm.
@@ -50,12 +50,6 @@ def open_database(db: str, farm: str | None = None, storage_options: Mapping[str
     return FarmDatabase(name, store, storage_options)
 
 
-def hash_file(file: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal, in bounded memory."""
-    with file.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
-
-
 def describe_file(file: Path, path: str, rows: int) -> DataFile:
     """Describe a local Parquet file of `rows` rows that is to be published under `path`."""
     return DataFile(path, rows, file.stat().st_size, hash_file(file))
@@ -68,11 +62,13 @@ class FarmDatabase:
         name: The database's name, which is also the folder's.
         store: The store at that folder.
         storage_options: Options of its file system; they may hold secrets.
+        keys: The keys among them, or those of the environment.
     """
 
     def __init__(self, name: str, store: Store, storage_options: Mapping[str, Any] | None = None) -> None:
         self.name = name
-        self.store = store
+        self.keys = Keys(storage_options)
+        self.store = self._encrypted(store, "")
         self.storage_options = storage_options
         self._logs: Store | None = None
         self._logs_place = ""
@@ -99,8 +95,13 @@ class FarmDatabase:
     def _open_logs(self, logs: str) -> Store:
         # The store that is open stays: files that were fetched live as long as it does.
         if self._logs is None or self._logs_place != logs:
-            self._logs, self._logs_place = open_store(join_url(self.url, logs), self.storage_options), logs
+            opened = open_store(join_url(self.url, logs), self.storage_options)
+            self._logs, self._logs_place = self._encrypted(opened, paths.LOGS), logs
         return self._logs
+
+    def _encrypted(self, store: Store, folder: str) -> Store:
+        """Have a store encrypt if there are keys; its objects are bound to the database, wherever the store lies."""
+        return EncryptedStore(store, f"{self.name}/{folder}", self.keys) if self.keys.encrypts else store
 
     def _place(self, path: str) -> str:
         return f"{self.url}/{path}"
@@ -229,6 +230,7 @@ class FarmDatabase:
                 message = f"batch {number} of {self.name} is missing, batch {later[0]} is there"
                 raise GapError(message, hint="Start from a snapshot after the gap.", path=where) from error
             raise MissingError(f"batch {number} of {self.name} is not published", path=where) from error
+        verify_log(data, where, self.keys)
         batch = decode_batch(data, where)
         if batch.database != self.name or batch.number != number:
             raise CorruptError(f"{where} is batch {batch.number} of {batch.database}", path=where)
@@ -259,15 +261,15 @@ class FarmDatabase:
             UnavailableError: The outcome is unknown. Retry: publishing is idempotent.
         """
         # A batch that contradicts itself is refused before anything is written.
-        data = encode_batch(batch)
+        data = signed_log(encode_batch(batch), self.keys)
         path = paths.log_path(self.name, batch.number)
         if self.logs.exists(path):
             return self._published(batch)
         self._check_place(batch.number)
-        renamed = _create_all(self.logs, [file.file for file in batch.files], files)
+        renamed = create_all(self.logs, [file.file for file in batch.files], files)
         stamped = _with_paths(batch, renamed)
         if stamped is not batch:
-            data = encode_batch(stamped)
+            data = signed_log(encode_batch(stamped), self.keys)
         try:
             self.logs.create(path, data)
         except AlreadyExistsError:
@@ -302,7 +304,7 @@ class FarmDatabase:
         Raises:
             CorruptError: The file is missing or not what its log file says.
         """
-        return _fetch_verified(self.logs, file.file if isinstance(file, TableFile) else file, "")
+        return fetch_verified(self.logs, file.file if isinstance(file, TableFile) else file, "")
 
     def release(self, file: Path) -> None:
         """Give up a file from `fetch` or `fetch_snapshot`, so that downloads do not pile up."""
@@ -345,7 +347,9 @@ class FarmDatabase:
             CorruptError: It is damaged or another one's.
         """
         path = paths.manifest_path(tick)
-        manifest = decode_manifest(self.store.read(path), self._place(path))
+        data = self.store.read(path)
+        verify_manifest(data, self._place(path), self.keys)
+        manifest = decode_manifest(data, self._place(path))
         if manifest.database != self.name or manifest.position.tick != tick:
             message = f"{self._place(path)} is of {manifest.database} at {manifest.position}"
             raise CorruptError(message, path=self._place(path))
@@ -370,14 +374,14 @@ class FarmDatabase:
         if self.store.exists(path):
             return self._published_snapshot(manifest)
         folder = paths.snapshot_folder(manifest.position.tick) + "/"
-        renamed = _create_all(self.store, [file for table in manifest.tables for file in table.files], files, folder)
+        renamed = create_all(self.store, [file for table in manifest.tables for file in table.files], files, folder)
         tables = tuple(
             replace(table, files=tuple(replace(file, path=renamed[file.path]) for file in table.files))
             for table in manifest.tables
         )
         manifest = replace(manifest, tables=tables)
         try:
-            self.store.create(path, encode_manifest(manifest))
+            self.store.create(path, signed_manifest(encode_manifest(manifest), self.keys))
         except AlreadyExistsError:
             return self._published_snapshot(manifest)
         return manifest
@@ -398,7 +402,7 @@ class FarmDatabase:
         Raises:
             CorruptError: The file is missing or not what the manifest says.
         """
-        return _fetch_verified(self.store, file, paths.snapshot_folder(manifest.position.tick) + "/")
+        return fetch_verified(self.store, file, paths.snapshot_folder(manifest.position.tick) + "/")
 
     def delete_snapshot(self, tick: int) -> None:
         """Delete a snapshot, its manifest first: without it, the rest is nothing. Can be repeated."""
@@ -424,57 +428,6 @@ def _with_snapshot(config: Config, manifest: Manifest) -> Config:
     parent = config.parent if position.history == config.history else None
     config = replace(config, history=position.history, tick=position.tick, write=write, parent=parent)
     return replace(config, batches=position.batch + 1)
-
-
-def _create_all(
-    store: Store, wanted: Sequence[DataFile], files: Mapping[str, Path], folder: str = ""
-) -> dict[str, str]:
-    """Create data files, several at once because each waits for a disk or a network, and return their names."""
-
-    def create(file: DataFile) -> str:
-        return _create_data(store, file, files, folder)
-
-    # What a connection that nobody closed publishes when the program ends cannot start threads any more.
-    if len(wanted) < 2 or not threading.main_thread().is_alive():
-        return {file.path: create(file) for file in wanted}
-    with ThreadPoolExecutor(_UPLOADS) as pool:
-        return {file.path: name for file, name in zip(wanted, pool.map(create, wanted), strict=True)}
-
-
-def _create_data(store: Store, file: DataFile, files: Mapping[str, Path], folder: str = "") -> str:
-    """Create one data file under its plain name, or a stamped one if another file has that, and return the name."""
-    local = files[file.path]
-    if local.stat().st_size != file.bytes:
-        raise InvalidError(f"{local} has {local.stat().st_size} bytes, {file.path} was to have {file.bytes}")
-    for path in (file.path, paths.with_stamp(file.path, file.sha256[:16])):
-        try:
-            store.create(folder + path, local)
-        except AlreadyExistsError:
-            if not _holds(store, folder + path, file):
-                continue
-        return path
-    raise CorruptError(f"{store.url}/{folder}{path} is not what its name says", path=f"{store.url}/{folder}{path}")
-
-
-def _holds(store: Store, path: str, file: DataFile) -> bool:
-    local = store.fetch(path)
-    try:
-        return local.stat().st_size == file.bytes and hash_file(local) == file.sha256
-    finally:
-        store.release(local)
-
-
-def _fetch_verified(store: Store, file: DataFile, folder: str) -> Path:
-    path = folder + paths.check_relative(file.path, store.url)
-    where = f"{store.url}/{path}"
-    try:
-        local = store.fetch(path)
-    except MissingError as error:
-        raise CorruptError(f"data file {where} is missing", path=where) from error
-    if local.stat().st_size != file.bytes or hash_file(local) != file.sha256:
-        store.release(local)
-        raise CorruptError(f"data file {where} is damaged: size or SHA-256 differ from what was published", path=where)
-    return local
 
 
 def _is_batch_file(name: str, path: str) -> bool:

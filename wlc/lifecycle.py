@@ -29,6 +29,7 @@ from wlc.inquiry import (
     status,
     status_of,
 )
+from wlc.keys import ALLOW_UNENCRYPTED, Keys
 from wlc.ownership import change_config, known, own, settle
 from wlc.paths import check_database_name
 from wlc.store import MissingError
@@ -107,9 +108,13 @@ def _begin(
     url = from_anywhere(url)
     # What is remembered belongs to the farm that it was given for.
     options = merged(old.get("options") if url == old.get("farm") else None, storage_options)
+    # Whoever publishes later must not forget that there are keys.
+    options |= Keys(options).noted()
     database = open_database(name, url, options)
+    database.keys.check()
     database.store.probe()
-    begin(source, database, url, logs, beat_s, options)
+    # That older objects may be plain is said each time.
+    begin(source, database, url, logs, beat_s, {k: v for k, v in options.items() if k != ALLOW_UNENCRYPTED})
     return database
 
 

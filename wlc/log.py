@@ -42,6 +42,8 @@ _CHANGE = re.compile(
     rf'\{{"change":\{{"table":\["({_PLAIN}+)","({_PLAIN}+)"\],"path":"({_PLAIN}*)","added":{_NUMBER},"removed":{_NUMBER}\}}\}}'
 )
 _COMMIT = re.compile(rf'\{{"commit":\{{"tick":{_NUMBER},"committed":"({_PLAIN}*)"\}}\}}')
+# The line that may stand before the seal.
+SIGNATURE_START = '{"signature":'
 _SEAL_START = b'{"sha256":"'
 _SEAL_BYTES = len(_SEAL_START) + 64 + len(b'"}\n')
 
@@ -118,7 +120,9 @@ def _sealed_lines(data: bytes, path: str) -> list[str]:
     if problem := seal_problem(data, _SEAL_START):
         raise CorruptError(f"{path}: {problem}", path=path)
     try:
-        return data[: -_SEAL_BYTES - 1].decode().split("\n")
+        lines = data[: -_SEAL_BYTES - 1].decode().split("\n")
+        # Who has a key has looked at it; see `wlc.signing`.
+        return lines[:-1] if lines[-1].startswith(SIGNATURE_START) else lines
     except UnicodeDecodeError as error:
         raise CorruptError(f"{path}: it is not UTF-8", path=path) from error
 

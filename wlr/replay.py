@@ -104,6 +104,7 @@ class Replay:
             steps = self._steps(start, replica.limits)
             self._register(start)
             told = {"master": self.database.url, "keep": start.keep if self.keep is None else self.keep}
+            told["verify"] = self.database.keys.verify_words()
             if any(getattr(start, name) != value for name, value in told.items()):
                 replica.update(**told)
             try:
@@ -125,14 +126,22 @@ class Replay:
         return None if self._made_from is None else self.database.read_manifest(self._made_from)
 
     def _new_state(self, manifest: Manifest | None, tables: tuple[str, ...]) -> State:
-        identity = secrets.token_hex(8)
+        identity, verify = secrets.token_hex(8), self.database.keys.verify_words()
         if manifest is None:
-            return State(identity, self.database.url, self._catalog_of_first_batch(), tables)
+            return State(identity, self.database.url, self._catalog_of_first_batch(), tables, verify=verify)
         position = manifest.position
         clock = manifest.clock if position.tick else None
         digests = {name: digest for name, digest in manifest.digests.items() if plan.matches(name, tables)}
         return State(
-            identity, self.database.url, manifest.catalog, tables, position, position.tick, clock, digests=digests
+            identity,
+            self.database.url,
+            manifest.catalog,
+            tables,
+            position,
+            position.tick,
+            clock,
+            digests=digests,
+            verify=verify,
         )
 
     def _catalog_of_first_batch(self) -> str:

@@ -102,6 +102,10 @@ def replicate(
     target, place = _target(until, tick), engines.locate(into, storage_options)
     state = engines.find_state(place)
     database = _database(master, farm, state, storage_options)
+    if state is not None and state.verify and not database.keys.verifying:
+        # The replica asks for signatures since it was made, whether its keys are given again or not.
+        options = {**(database.storage_options or {}), "verify_key": state.verify}
+        database = open_database(database.url, storage_options=options)
     if engine not in engines.ENGINES:
         raise InvalidError(f"there is no engine {engine!r}", hint=f"Give one of {', '.join(engines.ENGINES)}.")
     if keep is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from wlc.errors import InvalidError
+from wlc.keys import without_keys
 from wlc.store.contract import AlreadyExistsError, ConflictError, Entry, MissingError, Store
 from wlc.store.local import LocalStore
 
@@ -54,7 +55,7 @@ def open_store(url: str, storage_options: Mapping[str, Any] | None = None) -> St
         # s3fs takes half a second to import; only who uses S3 pays for it.
         from wlc.store.s3 import S3Store
 
-        return S3Store(location, dict(storage_options or {}))
+        return S3Store(location, without_keys(storage_options))
     raise InvalidError(f"cannot use a store with scheme {scheme!r}", hint="Use a directory, s3:// or memory://.")
 
 

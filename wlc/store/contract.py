@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+# Start of the names of objects that are only there to try something.
+PROBE = "wlc_probe_"
+
+
 class MissingError(InvalidError):
     """There is no such object in the store."""
 
@@ -131,7 +135,7 @@ class Store(ABC):
         Raises:
             UnsupportedError: It does not; a farm on it could lose transactions.
         """
-        path = f"wlc_probe_{secrets.token_hex(8)}"
+        path = f"{PROBE}{secrets.token_hex(8)}"
         try:
             self._probe(path)
         finally:

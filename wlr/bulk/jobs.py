@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from wlc.keys import for_tasks
 from wlr.bulk.reading import FarmPlace, grouped
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ class Jobs:
     @property
     def farm(self) -> FarmPlace:
         """Where tasks find the farm."""
-        return FarmPlace(self.bulk.database.url, None, self.bulk.database.storage_options or {})
+        database = self.bulk.database
+        return FarmPlace(database.url, None, for_tasks(database.storage_options))
 
     def numbered(self, count: int, work: Any, schema: str) -> DataFrame:
         """Have `count` tasks that each get their number, from 0 on, and give rows of a schema."""

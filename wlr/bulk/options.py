@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.clock import parse_time
 from wlc.errors import InvalidError
+from wlc.keys import for_tasks
 from wlc.model import Name
 from wlr.bulk.reading import MEMORY, FarmPlace
 from wlr.plan import Target
@@ -65,7 +66,7 @@ def read_options(given: Mapping[str, str]) -> Options:
     changes = _flag(options, "changes")
     _refuse_others(options, changes)
     memory = options.get("memory", MEMORY)
-    place = FarmPlace(options["database"], options.get("farm"), _nested(storage), memory)
+    place = FarmPlace(options["database"], options.get("farm"), for_tasks(_nested(storage)), memory)
     until = parse_time(options["time"]) if "time" in options else None
     target = Target(_number(options, "to_tick" if changes else "tick", 0), until)
     return Options(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from wlc.errors import CorruptError, UnsupportedError
 from wlc.model import Change, Clear, Ddl, Name, file_column, quote
 from wlc.types import store_sql
-from wlr.engine.duckdb.ddl import tokens, unquote
+from wlr.engine.duckdb.statements import tokens, unquote
 from wlr.plan import Read
 
 if TYPE_CHECKING:

@@ -103,6 +103,7 @@ class State:
         is_unlocked: Its owner allows direct writes to replicated tables.
         keep: How many old ticks of a Parquet replica stay readable, or for how long; empty for all.
         digests: What its tables hold; see `wlr.engine.tally`.
+        verify: Keys of which one has to have signed what is read from the farm, as text; empty if none has.
     """
 
     id: str
@@ -118,6 +119,7 @@ class State:
     is_unlocked: bool = False
     keep: str = ""
     digests: Mapping[Name, Digest | None] = field(default_factory=dict)
+    verify: str = ""
 
 
 class StepError(Exception):

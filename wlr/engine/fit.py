@@ -9,7 +9,7 @@ from wlr.engine import StepError
 from wlr.plan import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from wlc.model import Name
     from wlr.plan import TableChange
@@ -60,3 +60,19 @@ def refuse_other_weight(change: TableChange, removed: int, added: int) -> None:
         files = ", ".join(sorted({read.file.file.path for read in change.reads}))
         told = change.added - change.removed
         raise CorruptError(f"{files}: weights add up to {added - removed}, the log file says {told}", path=files)
+
+
+def refuse_change_of_own(before: Mapping[Name, object], after: Mapping[Name, object], statement: str) -> None:
+    """Refuse a statement from the farm that changed a table which belongs to the replica's owner.
+
+    Args:
+        before: What tells such a table from a changed one, by name.
+        after: The same behind the statement.
+        statement: The statement.
+
+    Raises:
+        StepError: It did.
+    """
+    if touched := sorted(name for name, told in before.items() if after.get(name) != told):
+        message = f"table {touched[0]} belongs to the replica's owner, and is not the farm's to change: {statement}"
+        raise StepError(message, table=str(touched[0]))

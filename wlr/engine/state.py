@@ -45,8 +45,8 @@ def encode(**fields: Any) -> dict[str, str]:
 
 def encode_all(state: State) -> dict[str, str]:
     """Turn a whole State into keys and values."""
-    fields = "id master catalog tables position batch_last clock beat_s failure accepted digests"
-    return {"format": FORMAT, **encode(**{name: getattr(state, name) for name in fields.split()})}
+    names = "id master catalog tables position batch_last clock beat_s failure accepted digests verify".split()
+    return {"format": FORMAT, **encode(**{name: getattr(state, name) for name in names})}
 
 
 def after(step: Step, digests: Mapping[Name, Digest | None]) -> dict[str, Any]:
@@ -83,6 +83,7 @@ def decode(values: Mapping[str, str], place: str, *, is_unlocked: bool) -> State
             accepted=frozenset(json.loads(values["accepted"])),
             is_unlocked=is_unlocked,
             digests=as_tally(json.loads(values.get("digests") or "[]")),
+            verify=values.get("verify", ""),
         )
     except (KeyError, ValueError, TypeError) as error:
         raise CorruptError(

@@ -128,8 +128,8 @@ def _run_schema(connection: duckdb.DuckDBPyConnection, state: State, statements:
             continue
         try:
             with _loading(str(statement.object)):
-                ddl.check(connection, statement)
-                ddl.run(connection, state.catalog, statement, ())
+                checked = ddl.without_outside(connection, state.catalog, statement)
+                ddl.run(connection, state.catalog, checked, ())
         except UnsupportedError:
             present = read_tables(connection, state.catalog).order
             if not ddl.may_fail(statement, state.tables, present):

@@ -1,13 +1,16 @@
 """Schema changes from the farm: checked, then run as they were recorded.
 
 A statement from the farm is data. It is run only if it is one statement of a kind that changes a schema, and does not
-name the schemas that belong to dbfarm; the connection cannot reach files then (see `connection.confine`).
+name what belongs to dbfarm or lies outside the database (see `statements`); the connection cannot reach files then (see
+`connection.confine`).
 """
 
 from __future__ import annotations
 
 import re
-from itertools import pairwise
+import warnings
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -15,6 +18,16 @@ import duckdb
 from wlc.model import Ddl, Name, literal, quote
 from wlr.engine import StepError
 from wlr.engine.duckdb import guard
+from wlr.engine.duckdb.connection import applying
+from wlr.engine.duckdb.statements import (
+    OWN,
+    OutsideError,
+    refuse_hostile,
+    refuse_hostile_macro,
+    short,
+    tokens,
+    unquote,
+)
 from wlr.plan import matches
 
 if TYPE_CHECKING:
@@ -26,11 +39,6 @@ if TYPE_CHECKING:
 _ALLOWED = {"CREATE", "ALTER", "DROP"}
 _IDENTIFIER = r'(?:"(?:[^"]|"")*"|[\w$]+)'
 _PATH = rf"{_IDENTIFIER}(?:\s*\.\s*{_IDENTIFIER}){{0,2}}"
-_TOKEN = re.compile(rf"'(?:[^']|'')*'|\$(\w*)\$.*?\$\1\$|--[^\n]*|/\*.*?\*/|{_IDENTIFIER}|\S", re.DOTALL)
-_OWN = frozenset({"wlc", "wlr"})
-_NOT_SCHEMA = re.compile(
-    r"\s*(?:CREATE|DROP)\s+(?:OR\s+REPLACE\s+)?(?:PERSISTENT\s+)?(?:TEMP|TEMPORARY|LOCAL|SECRET)\b", re.IGNORECASE
-)
 _ALTERED = re.compile(rf"\s*ALTER\s+TABLE\s+(?:IF\s+EXISTS\s+)?({_PATH})", re.IGNORECASE)
 _CREATED = re.compile(r"\s*CREATE\s+(?:OR\s+REPLACE\s+)?TABLE\b", re.IGNORECASE)
 # What holds no rows, and may need tables that a replica of some does not have.
@@ -40,34 +48,61 @@ _DERIVED = re.compile(
 )
 
 
-def check(connection: duckdb.DuckDBPyConnection, ddl: Ddl) -> None:
+def check(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> None:
     """Refuse what no schema change needs.
 
+    Args:
+        connection: That will run it.
+        catalog: Name of the database there.
+        ddl: The schema change.
+
     Raises:
-        StepError: The statement is more than one, of another kind, or about what belongs to dbfarm.
+        OutsideError: It makes a view that reads what lies outside the database.
+        StepError: The statement is more than one, of another kind, or about what belongs to dbfarm or others.
     """
     try:
-        statements = connection.extract_statements(ddl.statement)
+        kinds = [statement.type.name for statement in connection.extract_statements(ddl.statement)]
     except duckdb.Error as error:
         raise StepError(f"statement cannot be parsed: {error}", table=str(ddl.object)) from error
-    kinds = [statement.type.name for statement in statements]
-    words = [unquote(token) for token in tokens(ddl.statement)]
     # DuckDB adds a column with a computed default in several steps, which it calls one statement of type MULTI.
     is_allowed = kinds == ["MULTI"] and _ALTERED.match(ddl.statement) is not None
     is_allowed = is_allowed or (len(kinds) == 1 and kinds[0] in _ALLOWED)
     if not is_allowed or ddl.dialect != "duckdb":
-        raise StepError(f"not one schema change in DuckDB's dialect: {_short(ddl.statement)}", table=str(ddl.object))
-    if _NOT_SCHEMA.match(ddl.statement):
-        raise StepError(f"not a change of the database's schema: {_short(ddl.statement)}", table=str(ddl.object))
-    names_own = any((a in _OWN and b == ".") or (a == "schema" and b in _OWN) for a, b in _pairs(words))
-    if names_own or ddl.object.schema.lower() in _OWN or ddl.search_path.lower() in _OWN:
-        message = f"schemas wlc and wlr are not the farm's to change: {_short(ddl.statement)}"
+        message = f"not one schema change in DuckDB's dialect: {short(ddl.statement)}"
         raise StepError(message, table=str(ddl.object))
+    if ddl.object.schema.lower() in OWN or ddl.search_path.lower() in OWN:
+        message = f"schemas wlc and wlr are not the farm's to change: {short(ddl.statement)}"
+        raise StepError(message, table=str(ddl.object))
+    try:
+        with applying(Path(str(ddl.object))):
+            refuse_hostile(connection, catalog, ddl.statement)
+    except StepError as error:
+        error.table = str(ddl.object)
+        raise
+
+
+def without_outside(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> Ddl:
+    """Check a statement of a snapshot; a view that reads files or the like is replaced by one that says so.
+
+    Masters may have such views, and later statements may be about them. Raises as `check` does.
+    """
+    try:
+        check(connection, catalog, ddl)
+    except OutsideError as error:
+        warnings.warn(f"view {ddl.object} is left out: {error.cause}", stacklevel=2)
+        said = literal(f"view {ddl.object} was left out of this replica: it reads what lies outside the database")
+        path = ddl.object.sql if ddl.object.schema else quote(ddl.object.name)
+        return replace(ddl, statement=f"CREATE VIEW {path} AS SELECT error({said}) AS left_out")
+    return ddl
 
 
 def is_trigger(ddl: Ddl) -> bool:
     """Say whether the statement is about a trigger; what triggers did on the master comes as changes."""
-    words = [word.upper() for word in tokens(ddl.statement)[:5]]
+    try:
+        words = [word.upper() for word in tokens(ddl.statement)[:5]]
+    except StepError:
+        # It will be refused as what it is.
+        return False
     return words[:1] in (["CREATE"], ["DROP"]) and "TRIGGER" in words
 
 
@@ -81,6 +116,7 @@ def run(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl, tables: C
         guard.take_off(connection, catalog, [table for table in tables if table.name.lower() == name.lower()])
     connection.execute(f"USE {quote(catalog)}.{quote(ddl.search_path)}")
     connection.execute(ddl.statement)
+    refuse_hostile_macro(connection, catalog, ddl.statement)
     connection.execute(f"USE {quote(catalog)}.main")
 
 
@@ -131,28 +167,3 @@ def leaving_out(attempt: Callable[[set[int]], int | None]) -> None:
     skipped: set[int] = set()
     while (failed := attempt(skipped)) is not None:
         skipped.add(failed)
-
-
-def tokens(statement: str) -> list[str]:
-    """Words and signs of a statement, without comments and string literals."""
-    found = (match.group(0) for match in _TOKEN.finditer(statement))
-    return [
-        token
-        for token in found
-        if not token.startswith(("'", "--", "/*")) and not (token[0] == "$" and token[-1] == "$")
-    ]
-
-
-def unquote(token: str) -> str:
-    """A quoted identifier as it is, any other word in lower case."""
-    return token[1:-1].replace('""', '"') if token.startswith('"') else token.lower()
-
-
-def _pairs(words: list[str]) -> list[tuple[str, str]]:
-    lowered = [word.lower() for word in words if word.lower() not in ("if", "exists", "not")]
-    return list(pairwise(lowered))
-
-
-def _short(statement: str) -> str:
-    text = " ".join(statement.split())
-    return text if len(text) <= 100 else text[:97] + "..."

@@ -10,7 +10,7 @@ import duckdb
 
 from wlc import catalog as catalogs
 from wlc.errors import InvalidError
-from wlc.model import Ddl, quote
+from wlc.model import Ddl, Name, quote
 from wlc.opening import alone
 from wlr import fold
 from wlr.engine import StepError, fit
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from wlc.model import Digest, Name, TableFile
+    from wlc.model import Digest, TableFile
     from wlr.bulk.folding import SparkFold
     from wlr.engine import Bulk, State
     from wlr.engine.duckdb.changes import Net
@@ -303,14 +303,21 @@ class DuckDBTarget:
     def _run_ddl(self, statement: Ddl) -> None:
         if not ddl.is_run(statement, self.state.tables):
             return
-        before = set(catalogs.tables(self._connection, self._catalog))
-        ddl.check(self._connection, statement)
+        before, own = set(catalogs.tables(self._connection, self._catalog)), self._own_tables(self._replicated)
+        ddl.check(self._connection, self._catalog, statement)
         try:
             with applying(self._path):
                 ddl.run(self._connection, self._catalog, statement, self._replicated)
+            fit.refuse_change_of_own(own, self._own_tables(()), statement.statement)
         except StepError as error:
             error.table = str(statement.object)
             raise
         self._tables = read_tables(self._connection, self._catalog)
         present = set(self._tables.order)
         self._replicated = (self._replicated & present) | (present - before)
+
+    def _own_tables(self, replicated: Collection[Name]) -> dict[Name, tuple[Any, ...]]:
+        """What tells a table from a changed one, for those that are not replicated: they are the owner's."""
+        query = f"SELECT schema_name, table_name, table_oid, sql FROM duckdb_tables() WHERE {catalogs.USER}"
+        found = catalogs.rows(self._connection, self._catalog, query)
+        return {Name(*row[:2]): row[2:] for row in found if Name(*row[:2]) not in replicated}

@@ -66,7 +66,7 @@ def alter(alteration: Alteration, base: Piece, folder: Path) -> Piece:
             # The statement comes from the farm: it must not reach out to anything but what was loaded.
             connection.execute(f"SET allowed_directories = [{literal(str(folder.resolve()))}]")
             connection.execute("SET enable_external_access = false")
-            ddl.check(connection, statement)
+            ddl.check(connection, catalog, statement)
             ddl.run(connection, catalog, statement, ())
             path = folder.resolve() / "0.parquet"
             columns = ", ".join(f"{store_sql(c)} AS {quote(file_column(c.name))}" for c in alteration.after.stored)

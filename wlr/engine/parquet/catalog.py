@@ -64,7 +64,7 @@ class Catalog:
         """
         for statement in statements:
             try:
-                self.run(statement)
+                self.run(statement, is_snapshot=True)
             except StepError as error:
                 if ddl.may_fail(statement, self._patterns, self.tables()):
                     continue
@@ -82,8 +82,11 @@ class Catalog:
         ids = {Name(schema, name): oid for schema, name, oid in catalogs.rows(self._connection, self._name, query)}
         return {name: Table(ids[name], name, layout) for name, layout in layouts.items()}
 
-    def run(self, statement: Ddl) -> bool:
-        """Run a statement from the log, unless it is about a table that is not replicated; say whether it ran.
+    def run(self, statement: Ddl, *, is_snapshot: bool = False) -> bool:
+        """Run a statement from the log or a snapshot, unless it is about a table that is not replicated.
+
+        Returns:
+            Whether it ran.
 
         Raises:
             StepError: It cannot be run.
@@ -92,7 +95,10 @@ class Catalog:
             return False
         try:
             with applying(self._where):
-                ddl.check(self._connection, statement)
+                if is_snapshot:
+                    statement = ddl.without_outside(self._connection, self._name, statement)
+                else:
+                    ddl.check(self._connection, self._name, statement)
                 ddl.run(self._connection, self._name, statement, ())
         except StepError as error:
             error.table = str(statement.object)

@@ -11,8 +11,9 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Protocol
 
+from wlc.datafiles import hash_file
 from wlc.errors import CorruptError
-from wlc.farm import describe_file, hash_file
+from wlc.farm import describe_file
 from wlc.store import MissingError
 from wlr.engine import fit
 from wlr.engine.duckdb.changes import sources

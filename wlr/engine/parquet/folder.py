@@ -233,6 +233,7 @@ def encode_pointer(pointer: Pointer) -> bytes:
             "patterns": list(state.tables),
             "beat_s": state.beat_s,
             "keep": state.keep,
+            "verify": state.verify,
             "accepted": sorted(state.accepted),
             "failure": failure_json(state.failure),
         },
@@ -250,6 +251,7 @@ def decode_pointer(data: bytes, where: str) -> Pointer:
             tables=tuple(map(fields.as_text, fields.as_list(content["patterns"]))),
             beat_s=float(content["beat_s"]),
             keep=fields.as_text(content["keep"]),
+            verify=fields.as_text(content.get("verify", "")),
             accepted=frozenset(map(fields.as_tick, fields.as_list(content["accepted"]))),
             failure=as_failure(content["failure"]),
         )

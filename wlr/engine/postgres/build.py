@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from wlc.errors import CorruptError, InvalidError, UnavailableError, UnsupportedError
 from wlc.model import quote
 from wlr import fold
-from wlr.engine import MEMORY_VARIABLE, StepError
+from wlr.engine import MEMORY_VARIABLE, StepError, fit
 from wlr.engine.duckdb.connection import applying as folding
 from wlr.engine.postgres import connection as connections
 from wlr.engine.postgres import state as states
 from wlr.engine.postgres import write
-from wlr.engine.postgres.catalog import Catalog
+from wlr.engine.postgres.catalog import Catalog, told_apart
 from wlr.engine.postgres.connection import Address, applying, using
 from wlr.engine.postgres.ddl import SchemaChange, text_of
 from wlr.engine.postgres.names import MAIN, Names, refuse_own
@@ -110,12 +110,14 @@ class _Builder:
         """Make all of it in one transaction."""
         with using(self.address), self.connection.transaction():
             connections.as_replica(self.connection)
-            before = Catalog(self.connection).tables
+            before, own = Catalog(self.connection).tables, told_apart(self.connection, ())
             states.install(self.connection)
             if self.names.main != MAIN:
                 connections.run(self.connection, f"CREATE SCHEMA IF NOT EXISTS {quote(self.names.main)}")
             if manifest is not None:
                 self._load(manifest, fetch, release, progress)
+                with self._loading("the schema"):
+                    fit.refuse_change_of_own(own, told_apart(self.connection, ()), "a statement of the snapshot")
             states.write(self.connection, {**encode_all(self.state), states.SCHEMA: self.names.main})
             states.write_tables(self.connection, Catalog(self.connection).tables - before)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wlc.model import Name, literal
 from wlr.engine.postgres.connection import fetch
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from wlr.engine.postgres.connection import Connection
 
 _USER = "n.nspname NOT IN ('wlr', 'wlc', 'information_schema') AND n.nspname NOT LIKE 'pg\\_%'"
@@ -20,6 +22,12 @@ _COLUMNS = f"""
     SELECT n.nspname, c.relname, array_agg(a.attname::text ORDER BY a.attnum)
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid
     WHERE c.relkind IN ('r', 'p', 'v', 'm') AND a.attnum > 0 AND NOT a.attisdropped AND {_USER} GROUP BY 1, 2
+"""
+_TOLD_APART = f"""
+    SELECT n.nspname, c.relname, c.oid::bigint, c.relowner::bigint, c.relhassubclass, c.relrowsecurity,
+        (SELECT string_agg(concat_ws(' ', a.attname, a.atttypid, a.atttypmod, a.attnotnull), ',' ORDER BY a.attnum)
+            FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0)
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p') AND {_USER}
 """
 # Views over a table, and views over those, each before the ones that read it.
 _VIEWS_OVER = """
@@ -69,6 +77,12 @@ class Catalog:
         """Return a column of a table as it is written there."""
         listed = self.columns.get(table, [])
         return next((name for name in listed if name.lower() == column.lower()), column)
+
+
+def told_apart(connection: Connection, replicated: Collection[Name]) -> dict[Name, tuple[Any, ...]]:
+    """Return what tells a table from a changed one, for those that are not replicated: they are the owner's."""
+    rows = fetch(connection, _TOLD_APART)
+    return {Name(*row[:2]): row[2:] for row in rows if Name(*row[:2]) not in replicated}
 
 
 def views_over(connection: Connection, name: Name) -> list[tuple[Name, str, str]]:

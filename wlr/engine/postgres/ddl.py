@@ -98,7 +98,7 @@ class SchemaChange:
         if not text:
             # It is there already, or of no use here.
             return
-        original.check(text, str(ddl.object))
+        original.check(self._connection, text, str(ddl.object))
         # Names in it are qualified, or those of extensions.
         run(self._connection, "SET LOCAL search_path = public")
         what = f"{ddl.kind} {ddl.object}"

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from wlr.engine import StepError
 from wlr.engine.postgres.names import is_own
+from wlr.engine.postgres.reach import does, pieces, plain, refuse_reaching, short
+
+if TYPE_CHECKING:
+    from wlr.engine.postgres.connection import Connection
 
 _VERBS = r"(?:CREATE (?:OR REPLACE )?|ALTER |DROP |COMMENT ON |REFRESH )"
 _HOLD_ROWS = r"(?:(?:UNLOGGED )?TABLE|SCHEMA|SEQUENCE|TYPE|DOMAIN)"
@@ -14,48 +19,90 @@ _ALLOWED = re.compile(rf"{_VERBS}(?:{_HOLD_ROWS}|{_HOLD_NONE})\b(?: (?:IF|NOT|EX
 _MAY_BE_LEFT_OUT = re.compile(rf"(?:COMMENT ON \w+|{_VERBS}{_HOLD_NONE})\b")
 _ROUTINE = re.compile(rf"{_VERBS}(?:FUNCTION|PROCEDURE|ROUTINE)\b")
 _OURS = frozenset({"wlc", "wlr"})
-_PIECE = re.compile(
-    r"""(?P<string>\b[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|\$(?P<tag>(?:[^\W\d]\w*)?)\$.*?\$(?P=tag)\$)"""
-    r"""|(?P<comment>--[^\n]*|/\*.*?\*/)|(?P<name>"(?:[^"]|"")*")|(?P<word>[^\W\d][\w$]*)|(?P<number>\d[\w.]*)"""
-    r"""|(?P<sign>\S)""",
-    re.DOTALL,
+# Behind the name of a table that is altered; masters do nothing else to tables.
+_ALTERED = (
+    "RENAME",
+    "SET SCHEMA",
+    "ADD",
+    "DROP",
+    "ALTER",
+    "ATTACH PARTITION",
+    "DETACH PARTITION",
+    "INHERIT",
+    "NO INHERIT",
 )
 
 
-def check(statement: str, table: str) -> None:
+def check(connection: Connection, statement: str, table: str) -> None:
     """Refuse what no schema change needs.
 
     Args:
+        connection: To the replica.
         statement: In PostgreSQL's dialect. That it is one statement the protocol makes sure of.
         table: The object it is about, for errors.
 
     Raises:
         StepError: The statement is of another kind, or about what belongs to dbfarm or PostgreSQL.
     """
-    pieces = _pieces(statement)
-    found = _ALLOWED.match(_words(statement))
-    if not found:
-        raise StepError(f"not a change of the database's schema: {_short(statement)}", table=table)
-    plain = [_plain(piece) for piece in pieces]
-    following = [*plain[1:], ""]
+    listed, words = pieces(statement), _words(statement)
+    found = _ALLOWED.match(words)
+    if not found or _does_more(found.group(0), listed, words.split()):
+        raise StepError(f"not a change of the database's schema: {short(statement)}", table=table)
+    names = [plain(piece) for piece in listed]
+    following = [*names[1:], ""]
     first = len(found.group(0).split())
-    schemas = {name for name, after in zip(plain, following, strict=True) if after == "." and name.lower() in _OURS}
-    if first < len(plain) and (following[first] == "." or " SCHEMA" in found.group(0)):
-        schemas.add(plain[first])
-    schemas |= {after for name, after in zip(plain, following, strict=True) if name.upper() == "SCHEMA"}
+    schemas = {name for name, after in zip(names, following, strict=True) if after == "." and name.lower() in _OURS}
+    if first < len(names) and (following[first] == "." or " SCHEMA" in found.group(0)):
+        schemas.add(names[first])
+    schemas |= {after for name, after in zip(names, following, strict=True) if name.upper() == "SCHEMA"}
     if own := sorted(filter(is_own, schemas)):
-        raise StepError(f"schema {own[0]} is not the farm's to change: {_short(statement)}", table=table)
+        raise StepError(f"schema {own[0]} is not the farm's to change: {short(statement)}", table=table)
+    refuse_reaching(connection, statement, table)
+
+
+def _does_more(kind: str, listed: list[re.Match[str]], words: list[str]) -> bool:
+    """Say whether a statement of an allowed kind does what masters never have it do."""
+    at = len(kind.split()) + 1
+    while at + 1 < len(listed) and listed[at].group(0) == ".":
+        at += 2
+    rest = words[at:]
+    if kind.startswith("CREATE SCHEMA"):
+        return bool(rest)
+    depths = _depths(listed[at:])
+    if re.match(r"CREATE.* TABLE\b", kind):
+        # Columns in brackets, and how it is partitioned: no query, and no other table's columns.
+        outside = [word for word, depth in zip(rest, depths, strict=True) if depth == 0][1:]
+        return not listed[at:] or listed[at].group(0) != "(" or outside[:2] not in ([], ["PARTITION", "BY"])
+    if kind.startswith("ALTER TABLE"):
+        starts = [0, *(n + 1 for n, p in enumerate(listed[at:]) if p.group(0) == "," and depths[n] == 0)]
+        actions = (" ".join(rest[start : start + 2]) for start in starts)
+        return not all(action.startswith(_ALTERED) for action in actions)
+    return False
+
+
+def _depths(listed: list[re.Match[str]]) -> list[int]:
+    """How many brackets are open at each piece; what closes one lies outside of it."""
+    depth, found = 0, []
+    for piece in listed:
+        depth += (piece.group(0) == "(") - (piece.group(0) == ")")
+        found.append(depth)
+    return found
 
 
 def left_out(statement: str) -> str | None:
     """Say why a checked statement is not run: it makes a routine that could do more than its caller may."""
     words = _words(statement)
+    if words.startswith("ALTER") and " OWNER TO " in words:
+        return "who owns it is each server's own affair"
     if not _ROUTINE.match(words):
         return None
     languages = set(re.findall(r"\bLANGUAGE (\w+|\?)", words))
     if not words.startswith(("DROP", "COMMENT", "ALTER")) and not (languages and languages <= {"SQL", "PLPGSQL"}):
         return "only routines in SQL and PL/pgSQL are made in a replica"
-    return "it would run with the rights of its owner" if "SECURITY DEFINER" in words else None
+    if "SECURITY DEFINER" in words:
+        return "it would run with the rights of its owner"
+    cause = does(statement) if words.startswith("CREATE") else None
+    return f"its body {cause}, and it could be called for every row" if cause else None
 
 
 def may_be_left_out(statement: str) -> bool:
@@ -65,17 +112,4 @@ def may_be_left_out(statement: str) -> bool:
 
 def _words(statement: str) -> str:
     """The statement's words in capitals, with a sign for all else."""
-    return " ".join(m.group(0).upper() if m.lastgroup == "word" else "?" for m in _pieces(statement))
-
-
-def _pieces(statement: str) -> list[re.Match[str]]:
-    return [match for match in _PIECE.finditer(statement) if match.lastgroup != "comment"]
-
-
-def _plain(piece: re.Match[str]) -> str:
-    return piece.group(0)[1:-1].replace('""', '"') if piece.lastgroup == "name" else piece.group(0)
-
-
-def _short(statement: str) -> str:
-    text = " ".join(statement.split())
-    return text if len(text) <= 100 else text[:97] + "..."
+    return " ".join(m.group(0).upper() if m.lastgroup == "word" else "?" for m in pieces(statement))

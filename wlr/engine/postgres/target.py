@@ -17,7 +17,7 @@ from wlr.engine.duckdb.target import spark_fold
 from wlr.engine.postgres import connection as connections
 from wlr.engine.postgres import state as states
 from wlr.engine.postgres import write
-from wlr.engine.postgres.catalog import Catalog
+from wlr.engine.postgres.catalog import Catalog, told_apart
 from wlr.engine.postgres.connection import Address, applying, using
 from wlr.engine.postgres.ddl import SchemaChange, text_of
 from wlr.engine.postgres.names import MAIN, Names
@@ -277,9 +277,10 @@ class PostgresTarget:
     def _run_ddl(self, ddl: Ddl, following: tuple[Action, ...], cleared: dict[Name, int]) -> None:
         if text_of(ddl) is not None and self._names.main not in ("public", MAIN):
             refuse_schema(ddl, self._address)
-        before = Catalog(self._connection).tables
+        before, own = Catalog(self._connection).tables, told_apart(self._connection, self._replicated)
         is_rewritten = self._clear_ahead(ddl, following, cleared)
         self._schema().run(ddl, is_rewritten=is_rewritten)
+        fit.refuse_change_of_own(own, told_apart(self._connection, ()), text_of(ddl) or ddl.statement)
         present = Catalog(self._connection).tables
         self._replicated = (self._replicated & present) | (present - before)
 

@@ -15,6 +15,7 @@ from wlc.model import Name, literal, quote
 from wlr.engine.postgres import types
 from wlr.engine.postgres.constraints import constraints
 from wlr.engine.postgres.expressions import expression_sql, view_sql
+from wlr.engine.postgres.names import is_own
 from wlr.engine.postgres.text import Reader
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class Translator:
         if len(path) > 2 or (len(path) == 2 and path[0].lower() == self.master.lower() and not self._is_schema(path)):
             path = path[1:]
         own = self.names.place(self.ddl.object)
-        schema = path[0] if len(path) == 2 else self.ddl.search_path
+        schema = self._allowed(path[0] if len(path) == 2 else self.ddl.search_path)
         if (self.names.schema(schema).lower(), path[-1].lower()) == (own.schema.lower(), own.name.lower()):
             return self.catalog.find(own) or own
         if len(path) == 2:
@@ -118,7 +119,13 @@ class Translator:
     def _made(self, path: tuple[str, ...]) -> Name:
         """The name that the statement gives a new relation."""
         schema = path[-2] if len(path) > 1 and path[-2].lower() != self.master.lower() else self.ddl.search_path
-        return Name(self.names.schema(schema), path[-1])
+        return Name(self.names.schema(self._allowed(schema)), path[-1])
+
+    def _allowed(self, schema: str) -> str:
+        """Return a schema that is the farm's to change."""
+        if is_own(self.names.schema(schema)):
+            raise UnsupportedError(f"schema {schema} is not the farm's to change")
+        return schema
 
     def _is_schema(self, path: tuple[str, ...]) -> bool:
         return self.catalog.find(Name(self.names.schema(path[0]), path[1])) is not None
@@ -153,7 +160,7 @@ class Translator:
         exists = reader.take("IF", "NOT", "EXISTS")
         match kind:
             case "SCHEMA":
-                schema = self.names.schema(reader.path()[-1])
+                schema = self.names.schema(self._allowed(reader.path()[-1]))
                 return Plan((Statement(f"CREATE SCHEMA IF NOT EXISTS {quote(schema)}"),))
             case "TABLE":
                 return self._create_table(replaces, exists)
@@ -272,7 +279,7 @@ class Translator:
         cascade = " CASCADE" if reader.take("CASCADE") else ""
         match kind:
             case "SCHEMA":
-                schema = self.names.schema(path[-1])
+                schema = self.names.schema(self._allowed(path[-1]))
                 return Plan((Statement(f"DROP SCHEMA IF EXISTS {quote(schema)}{cascade}"),))
             case "TABLE":
                 table = self.resolve(path)
@@ -349,7 +356,7 @@ class Translator:
         reader.take("IF", "EXISTS")
         path = reader.path()
         column = self.catalog.column(table, path[0])
-        if len(path) > 1:
+        if len(path) > 1 and verb in ("ADD", "DROP", "RENAME", "ALTER"):
             return None
         match verb:
             case "ADD":

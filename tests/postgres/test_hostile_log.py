@@ -1,0 +1,242 @@
+"""What somebody who can write to a farm might have a PostgreSQL replica do, whose role may be a superuser."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+import pytest
+
+import wlr
+from tests.handmade import HandmadeFarm, Rows, secret_folder
+from tests.hostile import STATEMENTS
+from tests.postgres.cluster import execute
+from wlc.errors import ReplayError
+from wlc.model import Ddl, Name
+from wlr.engine import StepError
+from wlr.engine.place import locate
+from wlr.engine.postgres import connection as connections
+from wlr.engine.postgres.ddl import SchemaChange
+from wlr.engine.postgres.names import Names
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEYED = "CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR)"
+EVIL = "CREATE FUNCTION f(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS"
+
+HOSTILE = [
+    # Other kinds of statements, or several
+    "COPY public.t TO PROGRAM 'touch {folder}/x'",
+    "COPY public.t FROM '{folder}/secret.csv'",
+    "DO $$ BEGIN COPY public.t TO '{folder}/x'; END $$",
+    "SET ROLE postgres",
+    "SET SESSION AUTHORIZATION postgres",
+    "SELECT pg_read_file('{folder}/secret.csv')",
+    "CALL p()",
+    "LOAD '{folder}/x'",
+    "GRANT pg_read_server_files TO PUBLIC",
+    "CREATE EXTENSION dblink",
+    "CREATE SERVER s FOREIGN DATA WRAPPER file_fdw",
+    "CREATE RULE r AS ON INSERT TO public.t DO ALSO NOTIFY x",
+    "CREATE AGGREGATE a (int) (sfunc = int4pl, stype = int)",
+    "CREATE OPERATOR === (leftarg = text, rightarg = text, procedure = texteq)",
+    "CREATE CAST (text AS int) WITH INOUT",
+    "CREATE POLICY p ON public.t",
+    "ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO PUBLIC",
+    "ALTER ROLE postgres PASSWORD 'x'",
+    "CREATE TABLE public.x (a int); DROP TABLE public.t",
+    "CREATE TABLE public.x (a int) /* /* */ ; */; DROP TABLE public.t",
+    "CREATE SCHEMA x CREATE TABLE y (a int)",
+    "CREATE SCHEMA x GRANT ALL ON ALL TABLES IN SCHEMA public TO PUBLIC",
+    "CREATE SCHEMA x AUTHORIZATION postgres",
+    # Tables
+    "CREATE TABLE public.x AS SELECT 1 AS a",
+    "CREATE TABLE public.x (a) AS SELECT pg_read_file('{folder}/secret.csv')",
+    "CREATE TABLE public.x AS EXECUTE p",
+    "CREATE TABLE public.x (a int) INHERITS (public.t)",
+    "CREATE TABLE public.x PARTITION OF public.t DEFAULT",
+    "CREATE TABLE public.x OF pg_class",
+    "CREATE TABLE public.x (a text DEFAULT pg_read_file('{folder}/secret.csv'))",
+    "CREATE TABLE public.x (a text DEFAULT pg_catalog.pg_read_file('{folder}/secret.csv'))",
+    "CREATE TABLE public.x (a text DEFAULT \"pg_read_file\"/**/('{folder}/secret.csv'))",
+    "CREATE TABLE public.x (a text DEFAULT U&\"\\0070g_read_file\"('{folder}/secret.csv'))",
+    "CREATE TABLE public.x (a oid DEFAULT lo_import('{folder}/secret.csv'))",
+    "CREATE TABLE public.x (a int DEFAULT lo_export(1, '{folder}/x'))",
+    "CREATE TABLE public.x (a text, b text GENERATED ALWAYS AS (pg_read_file(a)) STORED)",
+    "CREATE TABLE public.x (a text CHECK (pg_sleep(9) IS NULL))",
+    "CREATE TABLE public.x (a xml DEFAULT query_to_xml('DROP TABLE public.t', true, true, ''))",
+    "CREATE TABLE public.x (a text DEFAULT set_config('session_replication_role', 'origin', false))",
+    "ALTER TABLE public.t ADD COLUMN w text DEFAULT pg_read_file('{folder}/secret.csv')",
+    "ALTER TABLE public.t ADD CONSTRAINT c CHECK (pg_ls_dir('{folder}') IS NULL)",
+    "ALTER TABLE public.t ALTER COLUMN v TYPE text USING pg_read_file('{folder}/secret.csv')",
+    "ALTER TABLE public.t DISABLE TRIGGER ALL",
+    "ALTER TABLE public.t DISABLE TRIGGER wlr_guard",
+    "ALTER TABLE public.t ADD COLUMN w int, DISABLE TRIGGER ALL",
+    "ALTER TABLE public.t OWNER TO pg_read_all_data",
+    "ALTER TABLE public.t SET TABLESPACE pg_default",
+    "ALTER TABLE public.t ENABLE ROW LEVEL SECURITY",
+    "CREATE INDEX i ON public.t (pg_stat_file(v))",
+    "CREATE DOMAIN d AS text CHECK (pg_read_file(VALUE) IS NULL)",
+    # Views
+    "CREATE VIEW public.x AS SELECT pg_read_file('{folder}/secret.csv')",
+    "CREATE VIEW public.x AS SELECT * FROM pg_ls_dir('{folder}')",
+    "CREATE VIEW public.x AS SELECT * FROM pg_authid",
+    'CREATE VIEW public.x AS SELECT passwd FROM pg_catalog."pg_shadow"',
+    "CREATE VIEW public.x AS SELECT * FROM wlr.state",
+    "CREATE VIEW public.x AS SELECT table_to_xml('wlr.state', true, true, '')",
+    "CREATE MATERIALIZED VIEW public.x AS SELECT pg_read_file('{folder}/secret.csv')",
+    "CREATE MATERIALIZED VIEW public.x AS SELECT * FROM pg_authid",
+    "CREATE MATERIALIZED VIEW public.x AS SELECT query_to_xml('DELETE FROM public.t', true, true, '')",
+    # What is dbfarm's, or PostgreSQL's
+    "DROP SCHEMA wlr CASCADE",
+    "DROP FUNCTION wlr.guard_check() CASCADE",
+    'ALTER TABLE "wlr".guard RENAME TO x',
+    "CREATE TABLE pg_catalog.x (a int)",
+    "CREATE VIEW information_schema.x AS SELECT 1",
+    "ALTER TABLE public.t SET SCHEMA wlr",
+]
+
+# These hold no rows: the replica goes on without them, and says so.
+LEFT_OUT = [
+    f"{EVIL} $$ BEGIN COPY public.t TO PROGRAM 'touch {{folder}}/x'; RETURN 1; END $$",
+    f"{EVIL} 'BEGIN EXECUTE chr(67) || ''OPY''; RETURN 1; END'",
+    f"{EVIL} E'BEGIN \\x43OPY public.t TO ''{{folder}}/x''; RETURN 1; END'",
+    f"{EVIL} 'BEGIN CO'\n'PY public.t TO ''{{folder}}/x''; RETURN 1; END'",
+    f"{EVIL} $x$ BEGIN DELETE FROM public.t; RETURN 1; END $x$",
+    f"{EVIL} $x$ BEGIN SET ROLE postgres; RETURN 1; END $x$",
+    "CREATE FUNCTION f() RETURNS int LANGUAGE sql BEGIN ATOMIC DELETE FROM public.t; SELECT 1; END",
+    "CREATE FUNCTION f() RETURNS int LANGUAGE sql SECURITY DEFINER AS 'SELECT 1'",
+    "CREATE FUNCTION f() RETURNS int LANGUAGE internal AS 'pg_read_file'",
+    "CREATE PROCEDURE f() LANGUAGE plpgsql AS 'BEGIN COMMIT; END'",
+    "ALTER VIEW public.v OWNER TO pg_read_all_data",
+]
+
+REACHING = [
+    f"{EVIL} $$ BEGIN PERFORM pg_read_file('{{folder}}/secret.csv'); RETURN 1; END $$",
+    f"{EVIL} $$ BEGIN RETURN \"lo_import\"('{{folder}}/secret.csv'); END $$",
+    "CREATE FUNCTION f() RETURNS text LANGUAGE sql RETURN pg_read_file('{folder}/secret.csv')",
+    f"{EVIL} $$ BEGIN /* /* */ COPY */ RETURN 1; END $$",
+    f"{EVIL} $$ BEGIN RETURN U&\"\\0070g_ls_dir\"('x'); END $$",
+]
+
+HONEST = [
+    "CREATE TABLE public.x (a bigint DEFAULT nextval('public.s'::regclass) NOT NULL, b uuid DEFAULT gen_random_uuid(),"
+    " c numeric(10,2) DEFAULT round(1.5), d timestamp DEFAULT now(), e text GENERATED ALWAYS AS (repeat('x'::text, 3)) STORED,"
+    " CONSTRAINT p PRIMARY KEY (a), CONSTRAINT k CHECK (((length(e) > 1) AND (c = ANY (ARRAY[1.5, 2.5])))))",
+    "CREATE TABLE public.x (a int, b date) PARTITION BY RANGE (b)",
+    "ALTER TABLE public.t ADD COLUMN \"DISABLE TRIGGER\" text DEFAULT 'x, y; -- /* '::text",
+    "ALTER TABLE ONLY public.t ALTER COLUMN v SET DEFAULT concat('a', 'b')",
+    "ALTER TABLE public.t ADD CONSTRAINT u UNIQUE (v)",
+    "CREATE UNIQUE INDEX i ON public.t USING btree (lower((v)::text)) WHERE (id > 0)",
+    "CREATE VIEW public.x AS SELECT count(*) AS n, max(t.v) AS pg_read_file FROM public.t WHERE EXISTS (SELECT 1)",
+    "CREATE MATERIALIZED VIEW public.x AS WITH y AS (SELECT id FROM public.t) SELECT sum(id) FROM y",
+    "CREATE FUNCTION public.f(a int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT a + 1'",
+    "CREATE FUNCTION public.f(a int) RETURNS int LANGUAGE plpgsql AS $$ DECLARE b int; BEGIN\n"
+    "SELECT max(id) INTO b FROM public.t; IF b > a THEN RETURN b; END IF; RETURN a; END $$",
+    "CREATE TYPE public.mood AS ENUM ('pg_read_file(', 'COPY')",
+    "CREATE DOMAIN public.d AS text CHECK (VALUE ~ '^[a-z]+$')",
+    "COMMENT ON COLUMN public.t.v IS 'COPY it with pg_read_file(''x''); DROP TABLE wlr.state'",
+    'CREATE SCHEMA IF NOT EXISTS "Other One"',
+    "DROP VIEW IF EXISTS public.nothing CASCADE",
+]
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    found = secret_folder(tmp_path)
+    tmp_path.chmod(0o777)
+    found.chmod(0o777)
+    return found
+
+
+@pytest.fixture
+def replica(tmp_path: Path, database_url: str) -> str:
+    farm = HandmadeFarm(tmp_path / "farm")
+    farm.publish([KEYED], [Rows("t", ("1, 'a'",))], ["CREATE SEQUENCE s"])
+    wlr.replicate(farm.url, into=database_url)
+    return database_url
+
+
+def outcome(url: str, ddl: Ddl) -> str:
+    """Run a statement as a step would, and undo it; "refused", "left out" or "ran"."""
+    address = connections.Address.of(locate(url))
+    with connections.connect(address) as connection, connection.transaction(force_rollback=True):
+        connections.as_replica(connection)
+        change = SchemaChange(connection, address, Names(), "sales", (), {Name("public", "t")})
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                change.run(ddl)
+            except StepError as error:
+                print(error.cause)
+                return "refused"
+        return "left out" if caught else "ran"
+
+
+def test_own_words_are_refused(replica: str, outside: Path) -> None:
+    for statement in [*HOSTILE, *REACHING]:
+        text = statement.replace("{folder}", str(outside))
+        made = Ddl("CREATE TABLE", Name("public", "x"), "CREATE TABLE x (a INTEGER)", original=text)
+        assert outcome(replica, made) == "refused", statement
+        assert outcome(replica, Ddl("CREATE TABLE", Name("public", "x"), text, dialect="postgres")) == "refused", (
+            statement
+        )
+        assert [path.name for path in outside.iterdir()] == ["secret.csv"], statement
+    for statement in LEFT_OUT:
+        text = statement.replace("{folder}", str(outside))
+        assert outcome(replica, Ddl("CREATE FUNCTION", Name("public", "f"), text, dialect="postgres")) == "left out", (
+            statement
+        )
+    assert execute(replica, "SELECT * FROM t") == [(1, "a")]
+
+
+def test_translated_words_are_refused_or_left_out(replica: str, outside: Path) -> None:
+    for statement in STATEMENTS:
+        made = Ddl("CREATE TABLE", Name("main", "x"), statement.replace("{folder}", str(outside)))
+        found = outcome(replica, made)
+        # What holds no rows is left out; comments, macros and types have no counterpart, and nothing is run for them.
+        is_nothing = any(word in statement for word in ("MACRO", "FUNCTION", "CREATE TYPE", "COMMENT ON"))
+        # The name of another database is a schema here, or no part of the name.
+        is_nothing = is_nothing or "memory." in statement
+        assert found in ("refused", "left out") or is_nothing, statement
+        assert [path.name for path in outside.iterdir()] == ["secret.csv"], statement
+
+
+def test_honest_words_run(replica: str) -> None:
+    for statement in HONEST:
+        assert outcome(replica, Ddl("CREATE", Name("public", "x"), statement, dialect="postgres")) == "ran", statement
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DROP TABLE public.mine",
+        "DROP SCHEMA own CASCADE",
+        "ALTER TABLE public.mine RENAME TO yours",
+        "ALTER TABLE public.mine DROP COLUMN b",
+        "ALTER TABLE public.t INHERIT public.mine",
+    ],
+)
+@pytest.mark.parametrize("dialect", ["postgres", "duckdb"])
+def test_tables_of_the_owner_stay(tmp_path: Path, database_url: str, statement: str, dialect: str) -> None:
+    farm = HandmadeFarm(tmp_path / "farm")
+    farm.publish(["CREATE TABLE t (a INTEGER, b INTEGER)"])
+    wlr.replicate(farm.url, into=database_url)
+    execute(database_url, "CREATE TABLE mine AS SELECT 1 AS a, 2 AS b")
+    execute(database_url, "CREATE SCHEMA own", "CREATE TABLE own.x (a int)")
+    farm.publish(
+        [
+            Ddl(
+                "DROP TABLE",
+                Name("main", "mine"),
+                statement.replace("public.", "main." if dialect == "duckdb" else "public."),
+                dialect=dialect,
+            )
+        ]
+    )
+    with pytest.raises(ReplayError):
+        wlr.replicate(into=database_url)
+    assert execute(database_url, "SELECT a, b FROM ONLY mine") == [(1, 2)]
+    assert execute(database_url, "SELECT count(*) FROM own.x") == [(0,)]
+    assert execute(database_url, "SELECT count(*) FROM pg_inherits") == [(0,)]

@@ -1,0 +1,273 @@
+"""Log files and snapshots that are well sealed and chained, and hold what nobody should run."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pytest
+
+import wlr
+from tests.handmade import HandmadeFarm, Rows, rows_of, secret_folder
+from tests.hostile import STATEMENTS
+from tests.lake import lake_contents
+from wlc.errors import CorruptError, FarmError, ReplayError
+from wlc.model import Column, Ddl, Layout, Manifest, Name, Position, SnapshotTable
+from wlr.engine import StepError
+from wlr.engine.duckdb import ddl
+from wlr.engine.duckdb.connection import Scratch, applying, attach
+from wlr.engine.parquet.catalog import Catalog
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEYED = "CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR)"
+X = Name("main", "x")
+
+
+@pytest.fixture(params=["duckdb", "parquet"])
+def into(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return tmp_path / ("copy.duckdb" if request.param == "duckdb" else "lake/")
+
+
+@pytest.fixture
+def farm(tmp_path: Path) -> HandmadeFarm:
+    made = HandmadeFarm(tmp_path / "farm")
+    made.publish([KEYED], [Rows("t", ("1, 'a'",))])
+    return made
+
+
+def place(into: Path) -> str:
+    return str(into) if into.suffix else f"{into}/"
+
+
+def contents(into: Path) -> dict[str, Any]:
+    if not into.suffix:
+        return {name: dict(rows) for name, rows in lake_contents(into).items()}
+    tables = rows_of(into, "SELECT table_name FROM duckdb_tables() WHERE schema_name <> 'wlr' ORDER BY 1")
+    return {
+        f"main.{name}": dict(Counter(tuple(map(str, row)) for row in rows_of(into, f'FROM "{name}"')))
+        for (name,) in tables
+    }
+
+
+def objects(into: Path) -> list[tuple[object, ...]]:
+    """Everything that a replica made of statements, but for its tables."""
+    if not into.suffix:
+        return []
+    return rows_of(
+        into,
+        "SELECT view_name FROM duckdb_views() WHERE NOT internal UNION ALL SELECT function_name FROM duckdb_functions()"
+        " WHERE NOT internal UNION ALL SELECT type_name FROM duckdb_types() WHERE NOT internal"
+        " UNION ALL SELECT index_name FROM duckdb_indexes() WHERE schema_name <> 'wlr'",
+    )
+
+
+@pytest.mark.parametrize("statement", STATEMENTS[::20])
+def test_nothing_of_it_is_applied(farm: HandmadeFarm, into: Path, tmp_path: Path, statement: str) -> None:
+    outside = secret_folder(tmp_path)
+    farm.publish(["CREATE TABLE before (a INTEGER)"])
+    farm.publish([Rows("before", ("7",)), Ddl("CREATE TABLE", X, statement.replace("{folder}", str(outside)))])
+    with pytest.raises(ReplayError, match=r"transaction 4, table main\.x") as caught:
+        wlr.replicate(farm.url, into=place(into), engine="local")
+    assert "wlr accept" in str(caught.value.hint)
+    assert [path.name for path in outside.iterdir()] == ["secret.csv"]
+    assert wlr.tick(place(into)) == 3
+    assert contents(into) == {"main.t": {("1", "a"): 1}, "main.before": {}}
+    assert objects(into) == []
+
+
+def test_none_of_them_runs(tmp_path: Path) -> None:
+    """As the test above, and a hundred times as fast."""
+    outside = secret_folder(tmp_path)
+    connection = attach(tmp_path / "x.duckdb", "sales")
+    connection.execute(f"{KEYED}; CREATE SCHEMA wlr; CREATE TABLE wlr.state (key VARCHAR)")
+    Scratch(tmp_path / "work", []).confine(connection)
+    catalog = Catalog("sales", (), str(tmp_path))
+    catalog.run(Ddl("CREATE TABLE", Name("main", "t"), KEYED))
+    for statement in STATEMENTS:
+        hostile = Ddl("CREATE TABLE", X, statement.replace("{folder}", str(outside)))
+        connection.execute("BEGIN")
+        refused = ""
+        try:
+            with applying(tmp_path):
+                ddl.check(connection, "sales", hostile)
+                ddl.run(connection, "sales", hostile, ())
+        except StepError as error:
+            refused = error.cause
+        assert refused, statement
+        connection.execute("ROLLBACK; USE sales.main")
+        refused = ""
+        try:
+            catalog.run(hostile)
+        except StepError as error:
+            refused = error.cause
+        assert refused, statement
+        assert list(catalog.tables()) == [Name("main", "t")], statement
+        assert [path.name for path in outside.iterdir()] == ["secret.csv"], statement
+        ((logging,),) = connection.execute("SELECT current_setting('enable_logging')").fetchall()
+        assert not logging, statement
+    connection.close()
+    catalog.close()
+
+
+TYPES = [
+    "INTEGER); COPY (SELECT 1) TO '{folder}/x.csv'; SELECT (1",
+    "INTEGER DEFAULT (SELECT content FROM read_text('{folder}/secret.csv'))",
+    "INTEGER /* */",
+    "INTEGER[(SELECT 1)]",
+    "ENUM (SELECT 'a')",
+    "DECIMAL(1, (SELECT 2))",
+    "STRUCT(\"a\" INTEGER, b INTEGER) FROM glob('{folder}/*') --",
+    "STRUCT(a INTEGER) UNION SELECT 1",
+    "VARCHAR COLLATE (SELECT 1)",
+    "t",
+]
+
+
+@pytest.mark.parametrize("type_text", TYPES)
+def test_types_are_not_sql(farm: HandmadeFarm, tmp_path: Path, type_text: str) -> None:
+    farm.publish([Rows("t", ("3, 'c'",))])
+    old = farm.layouts[Name("main", "t")]
+    new = Layout((Column("id", type_text), Column("v", "VARCHAR")))
+    rewrite(farm, 2, old, new)
+    with pytest.raises(CorruptError, match=r"000000000002, line \d+: column 'id': .* is not a type"):
+        farm.db.read_batch(2)
+    for name in ("copy.duckdb", "lake/"):
+        with pytest.raises(CorruptError, match="is not a type"):
+            wlr.replicate(farm.url, into=f"{tmp_path}/{name}", engine="local")
+
+
+def rewrite(farm: HandmadeFarm, number: int, old: Layout, new: Layout) -> None:
+    """Seal a batch again with another layout of its data files."""
+    from dataclasses import replace
+
+    from wlc import paths
+    from wlc.log import encode_batch
+
+    batch, _ = farm.db.read_batch(number)
+    files = tuple(replace(file, layout=new) if file.layout == old else file for file in batch.files)
+    path = paths.log_path("sales", number)
+    farm.db.logs.delete(path)
+    farm.db.logs.create(path, encode_batch(replace(batch, files=files)))
+
+
+# What belongs to the replica's owner
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DROP TABLE mine",
+        "CREATE OR REPLACE TABLE mine (a INTEGER)",
+        "ALTER TABLE mine RENAME TO yours",
+        "ALTER TABLE mine DROP COLUMN b",
+        "DROP SCHEMA own CASCADE",
+    ],
+)
+def test_tables_of_the_owner_stay(farm: HandmadeFarm, tmp_path: Path, statement: str) -> None:
+    into = tmp_path / "copy.duckdb"
+    wlr.replicate(farm.url, into=into)
+    with duckdb.connect(str(into)) as connection:
+        connection.execute("CREATE TABLE mine AS SELECT 1 AS a, 2 AS b; CREATE SCHEMA own; CREATE TABLE own.x (a INT)")
+    farm.publish([Ddl("DROP TABLE", Name("main", "mine"), statement)])
+    with pytest.raises(ReplayError, match="belongs to the replica's owner"):
+        wlr.replicate(into=into)
+    assert rows_of(into, "FROM mine") == [(1, 2)]
+    assert rows_of(into, "SELECT count(*) FROM own.x") == [(0,)]
+
+
+# Snapshots
+
+
+def snapshot(farm: HandmadeFarm, *statements: Ddl) -> None:
+    """Publish a snapshot at the farm's end whose schema is these statements."""
+    position = Position(farm.history, farm.tick, farm.batch, farm.chain)
+    batch, _ = farm.db.read_batch(farm.batch)
+    table = SnapshotTable(Name("main", "t"), farm.layouts[Name("main", "t")], ())
+    assert batch.clock
+    farm.db.publish_snapshot(
+        Manifest("sales", position, batch.clock, farm.catalog, statements, (), (table,), (), batch.vector), {}
+    )
+
+
+HARMFUL = [statement for statement in STATEMENTS if "VIEW" not in statement]
+
+
+@pytest.mark.parametrize("statement", HARMFUL[::25])
+def test_snapshots_go_the_same_way(farm: HandmadeFarm, into: Path, tmp_path: Path, statement: str) -> None:
+    outside = secret_folder(tmp_path)
+    hostile = Ddl("CREATE TABLE", X, statement.replace("{folder}", str(outside)))
+    snapshot(farm, Ddl("CREATE TABLE", Name("main", "t"), KEYED), hostile)
+    with pytest.raises(FarmError, match="cannot be (made|run)"):
+        wlr.replicate(farm.url, into=place(into), engine="local")
+    assert [path.name for path in outside.iterdir()] == ["secret.csv"]
+    with pytest.raises(FarmError, match="no replica"):
+        wlr.tick(place(into))
+
+
+def test_view_of_a_snapshot_that_reads_a_file_is_left_out(farm: HandmadeFarm, into: Path, tmp_path: Path) -> None:
+    outside = secret_folder(tmp_path)
+    view = f"CREATE VIEW x WITH (DEFER_BINDING = true) AS FROM '{outside}/secret.csv'"
+    snapshot(farm, Ddl("CREATE TABLE", Name("main", "t"), KEYED), Ddl("CREATE VIEW", X, view))
+    # Later statements may be about it.
+    farm.publish([Ddl("ALTER VIEW", X, "ALTER VIEW x RENAME TO y")])
+    with pytest.warns(UserWarning, match=r"view main\.x is left out: .*secret\.csv lies outside the database"):
+        wlr.replicate(farm.url, into=place(into), engine="local")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        farm.publish([Rows("t", ("5, 'b'",))])
+        wlr.replicate(into=place(into), engine="local")
+    assert wlr.tick(place(into)) == 4
+    if into.suffix:
+        with pytest.raises(duckdb.Error, match="reads what lies outside the database"):
+            rows_of(into, "FROM y")
+
+
+# What honest masters say
+
+
+HONEST = [
+    'CREATE VIEW x AS SELECT "t".* FROM main.t AS "t" JOIN range(3) AS r(i) ON r.i = id',
+    "CREATE VIEW x AS /* of t; AS ( */ SELECT count(*) -- all of them\nFROM t",
+    "CREATE OR REPLACE VIEW main.x (a, b) AS SELECT id, 'read_csv(''/etc/passwd'')' FROM sales.main.t",
+    "CREATE VIEW x AS PIVOT t ON v IN ('a', 'b') USING count(*)",
+    "CREATE VIEW x AS SELECT unnest([1, 2]) AS a UNION ALL SELECT id FROM t",
+    "CREATE VIEW x AS VALUES (1, 'é'), (2, 'ü')",
+    "CREATE VIEW temp AS SELECT 'wlr.state' AS secret",
+    "CREATE RECURSIVE VIEW x (a) AS SELECT 1 UNION ALL SELECT a + 1 FROM x WHERE a < 3",
+    "CREATE VIEW x AS SELECT * FROM duckdb_tables()",
+    "CREATE MACRO x(a, b := 5) AS a + b",
+    "CREATE MACRO x(a) AS TABLE (SELECT a, 1 FROM t), (a, b) AS TABLE (SELECT a, b FROM t)",
+    "CREATE MACRO x(a) AS a, (a, b) AS a || ', ' || b",
+    "CREATE MACRO x(m) AS TABLE SELECT * FROM t WHERE id < m",
+    "CREATE FUNCTION x() AS (SELECT max(id) FROM t)",
+    'CREATE TABLE x ("AS" INTEGER DEFAULT (1 + 2), b VARCHAR CHECK (b <> \'(\'), c INTEGER AS ("AS" * 2))',
+    'CREATE TABLE x ("glob" VARCHAR, read_csv INTEGER, summary STRUCT(a INTEGER))',
+    "CREATE TYPE x AS ENUM ('a', 'b (', 'c')",
+    "CREATE TYPE x AS STRUCT(a INTEGER)",
+    "CREATE UNIQUE INDEX x ON t (v, (id + 1))",
+    "CREATE SEQUENCE x START 5",
+    "CREATE SCHEMA IF NOT EXISTS other",
+    "COMMENT ON COLUMN t.v IS 'from read_csv(''x.csv''); or wlr.state'",
+    "ALTER TABLE sales.main.t ADD COLUMN w INTEGER DEFAULT (1 + 1)",
+]
+
+
+@pytest.mark.parametrize("statement", HONEST)
+def test_honest_statements_pass(tmp_path: Path, statement: str) -> None:
+    connection = attach(tmp_path / "x.duckdb", "sales")
+    connection.execute(KEYED)
+    Scratch(tmp_path / "work", []).confine(connection)
+    made = Ddl("CREATE", X, statement)
+    ddl.check(connection, "sales", made)
+    ddl.run(connection, "sales", made, ())
+    connection.close()
+
+
+def test_macro_of_the_database_may_be_called(farm: HandmadeFarm, into: Path) -> None:
+    farm.publish(["CREATE MACRO upto(n) AS TABLE SELECT * FROM t WHERE id < n"], ["CREATE VIEW few AS FROM upto(5)"])
+    wlr.replicate(farm.url, into=place(into), engine="local")
+    assert wlr.tick(place(into)) == 4

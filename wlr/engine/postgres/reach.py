@@ -1,0 +1,169 @@
+"""What a statement of a PostgreSQL master could reach by the functions and tables that it names.
+
+Statements from the farm are run with the rights of the replica's role, which may be a superuser's, and what they make
+calls functions later on: for every row that is written, or when a view is read. So nothing is run that names a function
+which PostgreSQL does not leave to everybody, or which changes or runs anything; and a routine is made only if its body
+only computes and reads.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from wlr.engine import StepError
+from wlr.engine.postgres.connection import fetch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from wlr.engine.postgres.connection import Connection
+
+_PIECE = re.compile(
+    r"""(?P<string>\b[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|\$(?P<tag>(?:[^\W\d]\w*)?)\$.*?\$(?P=tag)\$)"""
+    r"""|(?P<comment>--[^\n]*|/\*.*?\*/)|(?P<name>"(?:[^"]|"")*")|(?P<word>[^\W\d][\w$]*)|(?P<number>\d[\w.]*)"""
+    r"""|(?P<sign>\S)""",
+    re.DOTALL,
+)
+# Behind such a piece PostgreSQL goes on otherwise than `_PIECE`: escapes in names, a quote next to a number.
+_ESCAPED = re.compile(r"""&['"]""")
+# Volatile functions that give a value and change nothing but a sequence.
+_HARMLESS = (
+    "nextval setval currval lastval random random_normal gen_random_uuid uuidv4 uuidv7 clock_timestamp timeofday"
+    " statement_timestamp uuid_generate_v1 uuid_generate_v1mc uuid_generate_v4"
+).split()
+# They read tables, or run queries, that are named by a text.
+_BY_TEXT = re.compile(r"_to_xml|^(?:crosstab|connectby|dblink|ts_stat|ts_rewrite)")
+_FUNCTIONS = """
+    SELECT DISTINCT p.proname FROM pg_proc AS p WHERE p.proname = ANY(%s) AND p.proname <> ALL(%s) AND (
+        (p.pronamespace = 'pg_catalog'::regnamespace
+            AND (p.provolatile = 'v' OR NOT has_function_privilege('public', p.oid, 'EXECUTE')))
+        OR (p.provolatile <> 'i' AND EXISTS (SELECT FROM pg_depend AS d
+            WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')))
+"""
+_TABLES = """
+    SELECT c.relname FROM pg_class AS c WHERE c.relname = ANY(%s) AND c.relnamespace = 'pg_catalog'::regnamespace
+        AND c.relkind IN ('r', 'v') AND NOT has_table_privilege('public', c.oid, 'SELECT')
+"""
+# Words of a body that does more than compute and read.
+_DOES = frozenset(
+    "ALTER CALL COMMIT COPY CREATE DELETE DISCARD DO DROP EXECUTE GRANT IMPORT INSERT LISTEN LOAD MERGE NOTIFY PREPARE"
+    " REFRESH REINDEX RESET REVOKE ROLLBACK SECURITY SET TRUNCATE UPDATE VACUUM".split()
+)
+
+
+def pieces(statement: str) -> list[re.Match[str]]:
+    """Take a statement apart; comments are left out.
+
+    Raises:
+        StepError: It is written so that it could mean something else to PostgreSQL.
+    """
+    found = list(_PIECE.finditer(statement))
+    for match in found:
+        text = match.group(0)
+        # PostgreSQL's comments lie inside one another.
+        is_nested = match.lastgroup == "comment" and text.startswith("/*") and "/*" in text[2:]
+        is_escaped = text in ("u", "U") and _ESCAPED.match(statement, match.end())
+        is_joined = match.lastgroup == "number" and statement[match.end() : match.end() + 1] in ("'", '"')
+        if is_nested or is_escaped or is_joined:
+            raise StepError(f"text that can be read in two ways: {short(statement)}")
+    return [match for match in found if match.lastgroup != "comment"]
+
+
+def plain(piece: re.Match[str]) -> str:
+    """A piece without quotes, if it is a name."""
+    return piece.group(0)[1:-1].replace('""', '"') if piece.lastgroup == "name" else piece.group(0)
+
+
+def short(statement: str) -> str:
+    """A statement in one line that fits into a message."""
+    text = " ".join(statement.split())
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def refuse_reaching(connection: Connection, statement: str, table: str) -> None:
+    """Refuse a statement that names what the farm must not reach, also in the body of a routine.
+
+    Args:
+        connection: To the replica, whose catalog says what functions do.
+        statement: One statement in PostgreSQL's dialect.
+        table: The object that it is about, for errors.
+
+    Raises:
+        StepError: It does; the message names the function or table.
+    """
+    listed = pieces(statement)
+    # Texts are data, but for those that are bodies of routines.
+    texts = [_content(piece) for piece in listed if piece.lastgroup == "string"] if _is_routine(listed) else []
+    groups = [listed, *(_quietly(text) for text in texts if text is not None)]
+    called, named = _called(groups), {_folded(p) for group in groups for p in group if p.lastgroup in ("name", "word")}
+    reached = [row[0] for row in fetch(connection, _FUNCTIONS, [sorted(called), _HARMLESS])]
+    reached += [name for name in sorted(called) if _BY_TEXT.search(name)]
+    if reached:
+        message = f"function {sorted(reached)[0]} is not the farm's to call: {short(statement)}"
+        raise StepError(message, table=table)
+    if hidden := fetch(connection, _TABLES, [sorted(named)]):
+        message = f"table pg_catalog.{hidden[0][0]} is not the farm's to read: {short(statement)}"
+        raise StepError(message, table=table)
+
+
+def does(statement: str) -> str | None:
+    """Say what the body of a routine does but compute and read, None if nothing: a word, or that it cannot be told."""
+    listed = pieces(statement)
+    words = [piece.group(0).upper() if piece.lastgroup == "word" else "" for piece in listed]
+    bodies = [piece for piece in listed if piece.lastgroup == "string"]
+    starts = [at for at, word in enumerate(words) if word == "AS"]
+    following = [listed[at + 1] for at in starts if at + 1 < len(listed)]
+    inside: list[re.Match[str]] = []
+    if "ATOMIC" in words:
+        inside = listed[words.index("ATOMIC") :]
+    elif "RETURN" in words:
+        inside = listed[words.index("RETURN") :]
+    for piece in bodies:
+        if piece not in following:
+            continue
+        # Texts that follow one another are one text to PostgreSQL; E'' has escapes.
+        place = listed.index(piece) + 1
+        is_joined = place < len(listed) and listed[place].lastgroup == "string"
+        text = _content(piece)
+        if text is None or is_joined:
+            return "cannot be read"
+        inside += pieces(text)
+    found = [p.group(0).upper() for p in inside if p.lastgroup == "word" and p.group(0).upper() in _DOES]
+    return f"does {found[0]}" if found else None
+
+
+def _is_routine(listed: list[re.Match[str]]) -> bool:
+    return any(piece.group(0).upper() in ("FUNCTION", "PROCEDURE", "ROUTINE") for piece in listed[:4])
+
+
+def _called(groups: Iterable[list[re.Match[str]]]) -> set[str]:
+    """Names that an opening bracket follows."""
+    return {
+        _folded(one)
+        for group in groups
+        for one, after in pairwise(group)
+        if after.group(0) == "(" and one.lastgroup in ("name", "word")
+    }
+
+
+def _folded(piece: re.Match[str]) -> str:
+    return plain(piece) if piece.lastgroup == "name" else piece.group(0).lower()
+
+
+def _content(piece: re.Match[str]) -> str | None:
+    """The text of a string, None if it has escapes."""
+    text = piece.group(0)
+    if text[0] == "$":
+        length = len(piece.group("tag") or "") + 2
+        return text[length:-length]
+    return text[1:-1].replace("''", "'") if text[0] == "'" else None
+
+
+def _quietly(text: str) -> list[re.Match[str]]:
+    """Pieces of what may be a body, or any text at all."""
+    try:
+        return pieces(text)
+    except StepError:
+        return []
