@@ -7,22 +7,30 @@ exactly there without a process for each of hundreds of calls. `test_killed_*.py
 
 from __future__ import annotations
 
+import random
 import shutil
+import sys
 import threading
 from collections import defaultdict
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import duckdb
+import pytest
 
 import wlc.farm
 from wlc.capture.duckdb import shared as shared_masters
-from wlc.errors import UnavailableError
+from wlc.clock import utc_now
+from wlc.errors import FarmError, UnavailableError
 from wlc.store import Entry, Store
+from wlr.engine.parquet import executor
+from wlr.engine.parquet import folder as lakes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from datetime import datetime
     from pathlib import Path
 
 DIES_BEFORE = "dies before"
@@ -30,6 +38,20 @@ DIES_AFTER = "dies after"
 FAILS = "fails at"
 LOSES_ANSWER = "loses the answer of"
 TEARS = "dies in the middle of"
+# Another process does something while the call is under way.
+DELAYS = "takes long at"
+# A request that was sent twice has its effect twice; the second answer is the one that is heard, or comes much later.
+REPEATS = "is delivered twice at"
+REPEATS_LATE = "is delivered once more, after everything else, at"
+# A listing comes in another order, or is from before the newest object was there.
+SHUFFLES = "lists in another order at"
+OMITS = "lists without the newest at"
+# From this call on this machine's clock is wrong.
+CLOCK_BACK = "sets the clock back by a day at"
+CLOCK_AHEAD = "sets the clock ahead by ten years at"
+CLOCK_STOPS = "stops the clock at"
+LISTINGS = (SHUFFLES, OMITS)
+CLOCKS = {CLOCK_BACK: timedelta(days=-1), CLOCK_AHEAD: timedelta(days=3652), CLOCK_STOPS: None}
 
 _WRITES = ("INSERT", "UPDATE", "DELETE", "CREATE", "DROP", "ALTER", "TRUNCATE")
 _ENDS = ("COMMIT", "CHECKPOINT")
@@ -41,10 +63,11 @@ class Died(BaseException):
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens at call number `at`, counted from 0."""
+    """What happens at call number `at`, counted from 0; `seed` decides what is left to chance."""
 
     how: str
     at: int
+    seed: int = 0
 
 
 class Breaker:
@@ -53,10 +76,15 @@ class Breaker:
     Args:
         folder: Holds the database files; copied to `image` at the moment of death.
         image: Does not exist yet.
+        meanwhile: What another process does while a call takes long.
     """
 
-    def __init__(self, folder: Path, image: Path, fault: Fault | None = None) -> None:
-        self.folder, self.image, self.fault = folder, image, fault
+    def __init__(
+        self, folder: Path, image: Path, fault: Fault | None = None, meanwhile: Callable[[], None] = lambda: None
+    ) -> None:
+        self.folder, self.image, self.fault, self.meanwhile = folder, image, fault, meanwhile
+        self.late: list[Callable[[], Any]] = []
+        self.clock = Clock()
         self.calls: list[str] = []
         self.is_dead = False
         self._lock = threading.RLock()
@@ -76,6 +104,8 @@ class Breaker:
             if self.fault is None or self.fault.at != number or self.is_dead:
                 return effect()
             how = self.fault.how
+            if how in SURVIVABLE:
+                return self._survive(how, effect)
             if how == FAILS:
                 raise error
             if how == TEARS and tear is not None:
@@ -87,6 +117,27 @@ class Breaker:
                 raise error
             self._die()
             return result
+
+    def _survive(self, how: str, effect: Callable[[], Any]) -> Any:
+        if how == DELAYS:
+            self.meanwhile()
+        elif how in CLOCKS:
+            self.clock.set(CLOCKS[how])
+        result = effect()
+        if how == REPEATS:
+            return effect()
+        if how == REPEATS_LATE:
+            self.late.append(effect)
+        if how == SHUFFLES:
+            random.Random(f"{self.fault}").shuffle(result)
+        return result[:-1] if how == OMITS else result
+
+    def deliver_late(self) -> None:
+        """Let what was on its way arrive."""
+        for effect in self.late:
+            # Nobody listens for the answer any more.
+            with suppress(FarmError):
+                effect()
 
     def _die(self) -> None:
         # DuckDB keeps its files as a killed process would leave them: what is committed is in the file or its log.
@@ -150,17 +201,53 @@ class BreakableStore(Store):
             (folder / f".{len(self._breaker.calls):032x}.tmp").write_bytes(content[: len(content) // 2])
 
 
+SURVIVABLE = (DELAYS, REPEATS, REPEATS_LATE, *LISTINGS, *CLOCKS)
+
+
+class Clock:
+    """This machine's clock, which can be set or stopped."""
+
+    def __init__(self) -> None:
+        self._ahead = timedelta()
+        self._stopped: datetime | None = None
+
+    def set(self, ahead: timedelta | None) -> None:
+        """Set it by so much; None stops it."""
+        if ahead is None:
+            self._stopped = self.now()
+        else:
+            self._ahead = ahead
+
+    def now(self) -> datetime:
+        """The time that it shows."""
+        return self._stopped or utc_now() + self._ahead
+
+
+@contextmanager
+def breakable_clock(clock: Clock) -> Iterator[None]:
+    """Whoever asks for the time is told that of this clock."""
+    asking = [module for name, module in sys.modules.items() if name.startswith(("wlc.", "wlr."))]
+    with pytest.MonkeyPatch.context() as patch:
+        for module in asking:
+            if module.__dict__.get("utc_now") is utc_now:
+                patch.setattr(module, "utc_now", clock.now)
+        yield
+
+
 @contextmanager
 def breakable_store(breaker: Breaker, *, breaks: bool) -> Iterator[None]:
     """Every store that is opened goes through the breaker, or only ends with its process."""
-    opened, uploads = wlc.farm.open_store, wlc.farm._UPLOADS
-    wlc.farm.open_store = lambda url, options=None: BreakableStore(opened(url, options), breaker, breaks=breaks)
-    # One upload at a time, so that a call number always means the same call.
-    wlc.farm._UPLOADS = 1
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (wlc.farm, lakes):
+            opened = module.open_store
+            wrapped = lambda url, options=None, opened=opened: BreakableStore(  # noqa: E731
+                opened(url, options), breaker, breaks=breaks
+            )
+            patch.setattr(module, "open_store", wrapped)
+        # One at a time, so that a call number always means the same call.
+        patch.setattr(wlc.farm, "_UPLOADS", 1)
+        patch.setattr(executor, "_AT_ONCE", 1)
         yield
-    finally:
-        wlc.farm.open_store, wlc.farm._UPLOADS = opened, uploads
 
 
 @contextmanager

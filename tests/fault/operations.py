@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import duckdb
+import pytest
 
 import wlc
 import wlr
-from tests.fault.trial import NAME, Operation, farm_contents
+from tests.fault.trial import NAME, Operation, check_replica, farm_contents
 from tests.oracle import file_contents
 from wlc.capture.duckdb.shared import close_shared, open_shared
+from wlc.errors import ReplayError
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from tests.fault.trial import World
 
 SEED = """
@@ -172,6 +176,128 @@ def _replicate(world: World) -> None:
     wlr.replicate(NAME, farm=world.farm, into=world.replica)
 
 
+def _replicate_lake(world: World) -> None:
+    wlr.replicate(NAME, farm=world.farm, into=world.lake, engine="local")
+
+
+def _with_lake(world: World) -> None:
+    _flushed(world)
+    _replicate_lake(world)
+    _write(world, SECOND)
+    wlc.flush(world.source)
+
+
+def _with_replica_behind(world: World) -> None:
+    _flushed(world)
+    wlr.replicate(NAME, farm=world.farm, into=world.replica, tick=2)
+    _write(world, SECOND)
+    wlc.flush(world.source)
+
+
+def _replicate_to_a_tick(world: World) -> None:
+    """Into a replica that may or may not be there."""
+    wlr.replicate(NAME, farm=world.farm, into=world.replica, tick=6)
+
+
+def _replicate_to_a_time(world: World) -> None:
+    wlr.replicate(NAME, farm=world.farm, into=world.replica, until=_time_of(world, 6))
+
+
+def _time_of(world: World, tick: int) -> datetime:
+    database = world.open()
+    batches = (database.read_batch(number)[0] for number in database.batch_numbers())
+    return next(t.committed for batch in batches for t in batch.transactions if t.tick == tick and t.committed)
+
+
+def _to_the_end(world: World) -> None:
+    if world.replica.exists():
+        # What was rolled back right after tick 6 changes nothing.
+        assert wlr.tick(world.replica) <= 7, "further than it was told to go"
+    _replicate(world)
+
+
+def _damaged(world: World) -> None:
+    """The replica lacks a row, so that the transaction in the middle of the next batch that changes it fails."""
+    _with_replica(world)
+    for statement in ("INSERT INTO place VALUES (50, 'x')", "UPDATE place SET name = 'y' WHERE id = 50", *LATER):
+        _write(world, (statement,))
+    wlc.flush(world.source)
+    wlr.replicate(into=world.replica, tick=_tick_of_damage(world))
+    _change_replica(world, "DELETE FROM place WHERE id = 50")
+
+
+LATER = ("INSERT INTO visit VALUES (2, 'later', 1)", "DELETE FROM place WHERE id = 50")
+
+
+def _tick_of_damage(world: World) -> int:
+    """After this transaction, row 50 is there; the next two change and remove it."""
+    return wlc.tick(NAME, farm=world.farm) - 3
+
+
+def _change_replica(world: World, statement: str) -> None:
+    wlr.unlock(world.replica)
+    with duckdb.connect(str(world.replica)) as connection:
+        connection.execute(statement)
+    wlr.lock(world.replica)
+
+
+def _roll_forward(world: World) -> None:
+    wlr.replicate(into=world.replica)
+
+
+def _put_back(world: World) -> None:
+    """Nothing of the transaction that failed was applied, and all before it was; mended, the replica goes on."""
+    failure = wlr.status(world.replica).failure
+    if failure is not None:
+        assert failure.tick == _tick_of_damage(world) + 1
+    assert wlr.tick(world.replica) == _tick_of_damage(world)
+    _change_replica(world, "INSERT INTO place VALUES (50, 'x')")
+    check_replica(world, world.states)
+    _roll_forward(world)
+
+
+def _failed(world: World) -> None:
+    _damaged(world)
+    with pytest.raises(ReplayError):
+        _roll_forward(world)
+
+
+def _accept(world: World) -> None:
+    wlr.accept(world.replica)
+
+
+def _accept_again(world: World) -> None:
+    """What was accepted is skipped, exactly; then the replica is mended for what comes after it."""
+    if wlr.status(world.replica).failure is not None:
+        _accept(world)
+    assert wlr.status(world.replica).accepted == (_tick_of_damage(world) + 1,)
+    wlr.replicate(into=world.replica, tick=_tick_of_damage(world) + 1)
+    _change_replica(world, "INSERT INTO place VALUES (50, 'y')")
+    check_replica(world, world.states)
+    _roll_forward(world)
+
+
+def _bypassed(world: World) -> None:
+    """Written to behind the capture's back; a replica of what is published lies beside it."""
+    _with_replica(world)
+    with duckdb.connect(str(world.source)) as connection:
+        connection.execute("DELETE FROM label; INSERT INTO visit VALUES (1, 'secret', 0), (1, 'secret', 0)")
+        world.note(connection)
+
+
+def _repair(world: World) -> None:
+    wlc.repair(world.source, published=world.replica)
+
+
+def _repair_again(world: World) -> None:
+    """What a repair has journalled is published by whoever comes next; what it has not is found once more."""
+    wlc.flush(world.source)
+    wlr.replicate(into=world.replica)
+    _repair(world)
+    assert not wlc.status(world.source).bypassed
+    _go_on(world)
+
+
 def _prune(world: World) -> None:
     wlc.prune(NAME, farm=world.farm)
 
@@ -200,6 +326,13 @@ STOP = Operation("stop", _waiting, _stop, _stop_again, _restarts)
 RESTART = Operation("master again", _stopped, _master, _master_again, _has_snapshot)
 FIRST_REPLICATION = Operation("first replication", _published, _replicate, _replicate)
 REPLICATION = Operation("replication", _with_replica, _replicate, _replicate)
+LAKE = Operation("first Parquet replication", _published, _replicate_lake, _replicate_lake)
+LAKE_FORWARD = Operation("Parquet replication", _with_lake, _replicate_lake, _replicate_lake)
+TO_A_TICK = Operation("replication to a tick", _published, _replicate_to_a_tick, _to_the_end)
+TO_A_TIME = Operation("replication to a time", _with_replica_behind, _replicate_to_a_time, _to_the_end)
+BISECTION = Operation("bisection", _damaged, _roll_forward, _put_back, is_sound=False)
+ACCEPTANCE = Operation("accept", _failed, _accept, _accept_again, is_sound=False)
+REPAIR = Operation("repair", _bypassed, _repair, _repair_again)
 PRUNE = Operation("prune", _prunable, _prune, _prune_again, _has_snapshot)
 
 OPERATIONS = (
@@ -212,5 +345,12 @@ OPERATIONS = (
     RESTART,
     FIRST_REPLICATION,
     REPLICATION,
+    TO_A_TICK,
+    TO_A_TIME,
+    BISECTION,
+    ACCEPTANCE,
+    LAKE,
+    LAKE_FORWARD,
+    REPAIR,
     PRUNE,
 )

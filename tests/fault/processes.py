@@ -41,6 +41,11 @@ def rounds(usual: int) -> int:
     return int(os.environ.get("DBFARM_ROUNDS") or usual)
 
 
+def wants_all() -> bool:
+    """Whether everything is to be tried, and not a sample: DBFARM_FAULTS=all."""
+    return os.environ.get("DBFARM_FAULTS") == "all"
+
+
 class Program:
     """A running Python program and the lines that it has printed."""
 

@@ -5,13 +5,27 @@
 from __future__ import annotations
 
 import os
+import random
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.fault import operations
-from tests.fault.breaker import DIES_AFTER, DIES_BEFORE, FAILS, LOSES_ANSWER, TEARS, Fault
+from tests.fault.breaker import (
+    CLOCKS,
+    DELAYS,
+    DIES_AFTER,
+    DIES_BEFORE,
+    FAILS,
+    LISTINGS,
+    LOSES_ANSWER,
+    REPEATS,
+    REPEATS_LATE,
+    TEARS,
+    Fault,
+)
 from tests.fault.operations import OPERATIONS
+from tests.fault.processes import seed
 from tests.fault.trial import Bench
 
 if TYPE_CHECKING:
@@ -23,35 +37,40 @@ if TYPE_CHECKING:
 READS = ("read", "read_versioned", "fetch", "list", "exists")
 
 
-def is_write(call: str) -> bool:
-    return call.split()[0] not in READS
+WRITE_FAULTS = (DIES_AFTER, LOSES_ANSWER, TEARS, REPEATS, REPEATS_LATE)
 
 
-def break_each(bench: Bench, hows: tuple[str, ...], *, store: bool, only_writes: tuple[str, ...] = ()) -> None:
-    """Break calls spread evenly over the operation: 5 of them, DBFARM_FAULTS=N of them, or DBFARM_FAULTS=all."""
+def can_happen(how: str, call: str) -> bool:
+    """Whether a fault at a call differs from the same one before it, or from none."""
+    if how in LISTINGS:
+        return call.startswith("list ")
+    return how not in WRITE_FAULTS or call.split()[0] not in READS
+
+
+def break_each(bench: Bench, hows: tuple[str, ...], *, store: bool = True) -> None:
+    """Break calls chosen by DBFARM_SEED: 5 of them, DBFARM_FAULTS=N of them, or DBFARM_FAULTS=all."""
     calls = bench.run(None, store=store).calls
-    faults = [
-        Fault(how, at) for how in hows for at, call in enumerate(calls) if how not in only_writes or is_write(call)
-    ]
+    number = seed()
+    faults = [Fault(how, at, number) for how in hows for at, call in enumerate(calls) if can_happen(how, call)]
+    assert faults
     wanted = os.environ.get("DBFARM_FAULTS", "5")
     most = len(faults) if wanted == "all" else min(int(wanted), len(faults))
-    chosen = [faults[number * len(faults) // most] for number in range(most)]
+    chosen = faults if most == len(faults) else random.Random(number).sample(faults, most)
     for fault in chosen:
         bench.run(fault, store=store)
     print(f"{bench.operation.name}: {len(calls)} calls, {len(chosen)} of {len(faults)} faults")
-    assert chosen
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 def test_process_dies_at_every_call_of_the_store(operation: Operation, tmp_path: Path):
     bench = Bench(operation, tmp_path)
-    break_each(bench, (DIES_BEFORE, DIES_AFTER), store=True, only_writes=(DIES_AFTER,))
+    break_each(bench, (DIES_BEFORE, DIES_AFTER))
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 def test_every_call_of_the_store_fails_or_loses_its_answer(operation: Operation, tmp_path: Path):
     bench = Bench(operation, tmp_path)
-    break_each(bench, (FAILS, LOSES_ANSWER), store=True, only_writes=(LOSES_ANSWER,))
+    break_each(bench, (FAILS, LOSES_ANSWER))
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
@@ -61,7 +80,17 @@ def test_process_dies_around_everything_that_makes_the_database_durable(operatio
     break_each(Bench(operation, tmp_path), (DIES_BEFORE, DIES_AFTER, FAILS), store=False)
 
 
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+def test_calls_take_long_or_arrive_twice_or_list_in_another_order(operation: Operation, tmp_path: Path):
+    break_each(Bench(operation, tmp_path), (DELAYS, REPEATS, REPEATS_LATE, *LISTINGS))
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+def test_clock_jumps_at_every_call_of_the_store(operation: Operation, tmp_path: Path):
+    break_each(Bench(operation, tmp_path), tuple(CLOCKS))
+
+
 @pytest.mark.parametrize("operation", [operations.MASTER, operations.FLUSH, operations.SNAPSHOT], ids=lambda o: o.name)
 def test_uploads_into_a_directory_are_torn(operation: Operation, tmp_path: Path):
     bench = Bench(operation, tmp_path / "bench", str(tmp_path / "farm"))
-    break_each(bench, (TEARS,), store=True, only_writes=(TEARS,))
+    break_each(bench, (TEARS,))

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import shutil
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 
+import wlc
 import wlr
-from tests.fault.breaker import Breaker, Died, abandon_masters, breakable_database, breakable_store
+from tests.fault.breaker import Breaker, Died, abandon_masters, breakable_clock, breakable_database, breakable_store
+from tests.lake import lake_contents, surplus
 from tests.oracle import Contents, contents, file_contents, replayed
-from wlc.errors import FarmError
+from wlc.clock import utc_now
+from wlc.errors import FarmError, ReplayError
 from wlc.farm import FarmDatabase, open_database
+from wlc.paths import CONFIG
 from wlc.store import memory
+from wlr.engine.parquet import lease
+from wlr.engine.parquet.folder import POINTER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
     from pathlib import Path
 
     from tests.fault.breaker import Fault
@@ -49,6 +57,10 @@ class World:
         return self.folder / "replica.duckdb"
 
     @property
+    def lake(self) -> Path:
+        return self.folder / "lake"
+
+    @property
     def url(self) -> str:
         return f"{self.farm}/{NAME}"
 
@@ -68,6 +80,8 @@ class Operation:
         prepare: Makes the world that the operation starts from.
         run: The operation, a command or a program.
         again: What the user does after a failure; must lead to where an undisturbed run leads.
+        meanwhile: What another process does while a call takes long; looks at the farm if omitted.
+        is_sound: False where the replica was changed by hand, so that `again` says what it must hold.
         check: What must be so afterwards, besides what holds always.
     """
 
@@ -76,6 +90,8 @@ class Operation:
     run: Callable[[World], None]
     again: Callable[[World], None]
     check: Callable[[World], None] = lambda world: None
+    meanwhile: Callable[[World], None] | None = None
+    is_sound: bool = True
 
 
 class Bench:
@@ -92,10 +108,12 @@ class Bench:
         sound = self._world()
         self.states = start.states
         before = len(start.states)
-        operation.run(sound)
+        with suppress(ReplayError) if not operation.is_sound else nullcontext():
+            operation.run(sound)
         # A run that commits notes its states in the sound run only.
         self.states = start.states + sound.states[before:]
-        _verify(sound, self.states)
+        if operation.is_sound:
+            _verify(sound, self.states)
 
     def _save(self) -> dict[str, bytes] | None:
         if self.farm.startswith("memory:"):
@@ -124,17 +142,24 @@ class Bench:
     def run(self, fault: Fault | None, *, store: bool = True) -> Breaker:
         """Run the operation once with a fault at a call of the store, or of the database, and check what it leaves."""
         world = self._world()
-        breaker = Breaker(world.folder, self.base / f"image {self._trials}", fault)
+        breaker = Breaker(
+            world.folder,
+            self.base / f"image {self._trials}",
+            fault,
+            lambda: (self.operation.meanwhile or look_on)(world),
+        )
         try:
             try:
                 self._broken(world, breaker, store=store)
                 if breaker.is_dead:
                     abandon_masters()
+                    _forget_lease(breaker.image / "lake")
                     shutil.rmtree(world.folder)
                     world = World(breaker.image, self.farm, world.states)
                 if fault is not None:
-                    _verify_halfway(world, self.states)
+                    _verify_halfway(world, self.states, is_sound=self.operation.is_sound)
                 self.operation.again(world)
+                breaker.deliver_late()
                 _verify(world, self.states)
                 self.operation.check(world)
             finally:
@@ -147,6 +172,7 @@ class Bench:
 
     def _broken(self, world: World, breaker: Breaker, *, store: bool) -> None:
         with ExitStack() as stack:
+            stack.enter_context(breakable_clock(breaker.clock))
             stack.enter_context(breakable_store(breaker, breaks=store))
             if not store:
                 stack.enter_context(breakable_database(breaker))
@@ -156,12 +182,19 @@ class Bench:
                 assert breaker.is_dead
             except FarmError:
                 # Never another error for what the farm did.
-                assert breaker.fault is not None
+                assert breaker.fault is not None or not self.operation.is_sound
             except duckdb.Error:
                 assert not store
         if not breaker.is_dead:
             # The process lives on; whatever it still has open, it gives up as a program that ends does.
             abandon_masters()
+
+
+def _forget_lease(lake: Path) -> None:
+    """The process that holds the lease is dead, though its number is ours."""
+    if (lake / lease.PATH).exists():
+        said = json.loads((lake / lease.PATH).read_text())
+        (lake / lease.PATH).write_text(json.dumps({**said, "process": 2**22 + 1}))
 
 
 def _empty(farm: str) -> None:
@@ -171,13 +204,38 @@ def _empty(farm: str) -> None:
         shutil.rmtree(farm, ignore_errors=True)
 
 
-def _verify_halfway(world: World, states: list[Contents]) -> None:
+def _verify_halfway(world: World, states: list[Contents], *, is_sound: bool) -> None:
     """Whatever a fault left: the farm is a prefix, and so is the replica."""
     check_log(world.open())
     state = farm_contents(world)
     assert state is None or state in states, f"the farm holds what never was: {state}"
-    if world.replica.exists():
+    if world.replica.exists() and is_sound:
         check_replica(world, states)
+    if (world.lake / POINTER).exists():
+        held = lake_contents(world.lake)
+        assert held in states, f"the Parquet replica holds what never was: {held}"
+        assert held == farm_contents(world, wlr.tick(world.lake))
+    check_told(world)
+
+
+def check_told(world: World) -> None:
+    """Everybody says how he is, whatever happened."""
+    if world.open().store.exists(CONFIG):
+        assert wlc.status(NAME, farm=world.farm).state in ("started", "stopped")
+    for replica in (world.replica, world.lake):
+        if replica.exists() and (replica.is_file() or (replica / POINTER).exists()):
+            assert wlr.status(replica).tick == wlr.tick(replica)
+
+
+def look_on(world: World) -> None:
+    """A reader comes by at any moment: what it is given is a prefix of what the master has committed."""
+    database = world.open()
+    if database.store.exists(CONFIG) and (database.snapshot_ticks() or database.batch_numbers()):
+        check_log(database)
+        wlr.replicate(NAME, farm=world.farm, into=(other := world.folder.parent / "other.duckdb"), register=False)
+        held, expected = file_contents(other), farm_contents(world, wlr.tick(other))
+        other.unlink()
+        assert held == expected
 
 
 def check_replica(world: World, states: list[Contents]) -> None:
@@ -200,15 +258,42 @@ def _verify(world: World, states: list[Contents]) -> None:
     if world.replica.exists():
         wlr.replicate(into=world.replica)
         assert file_contents(world.replica) == present
+    if (world.lake / POINTER).exists():
+        wlr.replicate(into=world.lake, engine="local")
+        assert lake_contents(world.lake) == present
+        assert surplus(world.lake) == []
+    assert wlc.status(world.source).tick == config.tick
+    check_times(world)
+
+
+def check_times(world: World) -> None:
+    """Every commit time still leads to the last transaction of that time."""
+    numbers = world.open().batch_numbers()
+    batches = [world.open().read_batch(number)[0] for number in (numbers[:1] + numbers[-1:])]
+    for transaction in (batch.transactions[-1] for batch in batches if batch.transactions[-1].committed):
+        if transaction.committed > utc_now():
+            continue
+        rehearsed = wlr.replicate(
+            NAME,
+            farm=world.farm,
+            into=world.folder / "never made",
+            engine="local",
+            until=transaction.committed,
+            dry_run=True,
+        )
+        assert rehearsed.tick >= transaction.tick
 
 
 def check_log(database: FarmDatabase) -> int:
     """The chain is whole, and no tick was used twice; returns the last tick."""
     last, previous = 0, None
+    times: list[datetime] = []
     for number in database.batch_numbers():
         batch, previous = database.read_batch(number, previous)
         ticks = [transaction.tick for transaction in batch.transactions]
         assert ticks == sorted(set(ticks))
+        times += [transaction.committed for transaction in batch.transactions if transaction.committed]
+        assert times == sorted(times), "commit times fall, so that no time tells where to stop"
         assert ticks[0] > last
         last = ticks[-1]
         for file in batch.files:
