@@ -126,9 +126,10 @@ def _load_one_by_one(connection: duckdb.DuckDBPyConnection, table: LakeTable, in
                 connection.execute(f"{insert} LIMIT 1 OFFSET {row}")
             except duckdb.ConstraintException:
                 left.append(row)
-        if len(left) == table.rows:
+        if len(left) == len(waiting):
+            # They wait for rows of another table.
+            connection.execute(f"DELETE FROM {table.table.sql}")
             return False
-        assert len(left) < len(waiting), f"rows of {table.table} refer to none"
         waiting = left
     return True
 

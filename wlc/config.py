@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,6 +22,7 @@ TICK_MAX = 10**12 - 1
 T = TypeVar("T")
 
 _KEYS = ("snapshot", "logs", "state", "batches", "beat", "write", "name", "history", "tick", "parent", "format")
+_SEAL = "sha256"
 
 
 def encode_config(config: Config) -> bytes:
@@ -43,7 +45,8 @@ def encode_config(config: Config) -> bytes:
         "parent": parent,
         "format": str(config.format),
     }
-    data = "".join(f"{key}={values[key]}\n" for key in _KEYS).encode()
+    lines = "".join(f"{key}={values[key]}\n" for key in _KEYS)
+    data = f"{lines}{_SEAL}={_digest(lines)}\n".encode()
     try:
         decode_config(data, "wlc.config")
     except CorruptError as error:
@@ -61,7 +64,11 @@ def decode_config(data: bytes, path: str) -> Config:
     Raises:
         CorruptError: It is damaged or of an unknown version. `FarmDatabase.rebuild_config` makes a new one.
     """
-    values = _lines(data, path)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise _corrupt(path, "not UTF-8") from error
+    values = _lines(text, path)
 
     def read(key: str, parse: Callable[[str], T]) -> T:
         try:
@@ -71,7 +78,7 @@ def decode_config(data: bytes, path: str) -> Config:
 
     if values["format"] != str(FORMAT_VERSION):
         raise _corrupt(path, f"format {values['format']!r} is unknown, this version reads {FORMAT_VERSION}")
-    return Config(
+    config = Config(
         snapshot=read("snapshot", lambda text: check_relative(text, path) if text else ""),
         logs=read("logs", _logs),
         state=read("state", _state),
@@ -83,6 +90,10 @@ def decode_config(data: bytes, path: str) -> Config:
         tick=read("tick", lambda text: _number(text, 0)),
         parent=read("parent", _parent),
     )
+    # Last, so that a value that is none is named. One that is another than was written could mislead everybody.
+    if not text.endswith(f"\n{_SEAL}={_digest(text[: text.rindex(_SEAL)])}\n"):
+        raise _corrupt(path, "its checksum does not match its content")
+    return config
 
 
 def format_beat(beat_s: float) -> str:
@@ -105,20 +116,20 @@ def parse_beat(text: str) -> float:
     return beat_s
 
 
-def _lines(data: bytes, path: str) -> dict[str, str]:
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise _corrupt(path, "not UTF-8") from error
+def _digest(lines: str) -> str:
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def _lines(text: str, path: str) -> dict[str, str]:
     values: dict[str, str] = {}
     if not text.endswith("\n"):
         raise _corrupt(path, "its last line is cut off")
     for number, line in enumerate(text[:-1].split("\n"), 1):
         key, found, value = line.partition("=")
-        if not found or key not in _KEYS or key in values:
+        if not found or key not in (*_KEYS, _SEAL) or key in values:
             raise _corrupt(path, f"line {number}: {line!r}")
         values[key] = value
-    if missing := [key for key in _KEYS if key not in values]:
+    if missing := [key for key in (*_KEYS, _SEAL) if key not in values]:
         raise _corrupt(path, f"no {', '.join(missing)}")
     return values
 

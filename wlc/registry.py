@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from wlc import fields
 from wlc.clock import format_time
 from wlc.errors import CorruptError, UnavailableError
+from wlc.log import digest, seal_problem
 from wlc.model import FORMAT_VERSION, Position
 from wlc.paths import REPLICAS, parse_replica_path, replica_path
 from wlc.store import ConflictError, MissingError
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from wlc.farm import FarmDatabase
 
 _ATTEMPTS = 5
+_START = b'{"replica":\n'
+_SEAL_START = b',"sha256":"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ def replicas(database: FarmDatabase) -> list[Replica]:
 
 
 def encode_replica(replica: Replica) -> bytes:
-    """Write a registration as JSON."""
+    """Write a registration as JSON closed by a checksum."""
     position = replica.position
     content = {
         "format": FORMAT_VERSION,
@@ -101,7 +104,8 @@ def encode_replica(replica: Replica) -> bytes:
         "host": replica.host,
         "user": replica.user,
     }
-    return (json.dumps(content, indent=1) + "\n").encode()
+    body = _START + json.dumps(content, indent=1).encode() + b"\n"
+    return body + _SEAL_START + digest(body).encode() + b'"}\n'
 
 
 def decode_replica(data: bytes, path: str) -> Replica:
@@ -111,8 +115,13 @@ def decode_replica(data: bytes, path: str) -> Replica:
         CorruptError: It is damaged or of an unknown version.
     """
     hint = f"Delete {path}; the replica registers again when it replicates."
+    # A position that is another than was written could let a prune delete what the replica still needs.
+    if problem := seal_problem(data, _SEAL_START):
+        raise CorruptError(f"{path}: {problem}", hint=hint, path=path)
     try:
-        return _replica(fields.as_object(fields.DECODER.decode(data.decode())), path)
+        document = fields.as_object(fields.DECODER.decode(data.decode()))
+        json.dumps(document, ensure_ascii=False).encode()  # Refuses lone halves of surrogate pairs.
+        return _replica(fields.as_object(document["replica"]), path)
     except KeyError as error:
         raise CorruptError(f"{path}: no {error.args[0]!r}", hint=hint, path=path) from error
     except (ValueError, RecursionError) as error:

@@ -128,6 +128,10 @@ def _find_break(newest_first: Iterable[Batch], position: Position, history: str)
         if batch.history == position.history:
             return end, began
         later = batch
+    if not position.history:
+        # A replica that began with an empty database takes the first history for its own; without a single batch, all
+        # there is lies in snapshots.
+        return (position.tick if later is None else end), began
     if later is None or not follows(later, position.history):
         return position.tick, later
     return end, began

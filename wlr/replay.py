@@ -181,7 +181,7 @@ class Replay:
     def _refuse_beyond_break(self, numbers: list[int], position: Position) -> None:
         """Refuse to go on into a later history that grew with changes that no log has."""
         config = self.database.config()
-        if position.history not in ("", config.history):
+        if position.history != config.history and (position.history or config.tick):
             newest_first = (self.database.read_batch(number)[0] for number in reversed(numbers))
             bounds.refuse_beyond_break(newest_first, position, config.history, self.target)
 

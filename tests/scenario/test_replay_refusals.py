@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import duckdb
 import pytest
 
+import wlc
 import wlr
 from tests.handmade import HandmadeFarm, Rows, rows_of, secret_folder, time_of
 from wlc import paths
@@ -370,3 +372,26 @@ def test_failure_of_a_wanted_table_is_one_with_patterns_too(farm: HandmadeFarm, 
     farm.publish([Ddl("ALTER TABLE", Name("main", "t"), "ALTER TABLE t DROP COLUMN nothing")])
     with pytest.raises(ReplayError, match="transaction 2"):
         wlr.replicate(farm.url, into=into, tables=["t"])
+
+
+@pytest.mark.parametrize("target", ["replica.duckdb", "lake"])
+@pytest.mark.parametrize("published", [0, 1])
+def test_a_replica_of_an_empty_database_is_told_of_changes_that_no_log_has(
+    tmp_path: Path, target: str, published: int
+) -> None:
+    source, into = tmp_path / "sales.duckdb", tmp_path / target
+    duckdb.connect(str(source)).close()
+    wlc.master(source)
+    assert wlr.replicate(source, into=into).tick == 0
+    for _ in range(published):
+        with wlc.connect(source) as connection:
+            connection.execute("CREATE TABLE t AS SELECT 1 AS a")
+    wlc.stop(source)
+    with duckdb.connect(str(source)) as connection:
+        connection.execute("CREATE TABLE behind AS SELECT 2 AS a")
+    wlc.master(source)
+    with pytest.raises(InvalidError, match=f"the history of the replica ended at tick {published}"):
+        wlr.replicate(into=into)
+    assert wlr.replicate(into=into, tick=published).tick == published
+    shutil.rmtree(into) if into.is_dir() else into.unlink()
+    assert wlr.replicate(source, into=into).tick == wlc.tick(source) > published

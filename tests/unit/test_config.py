@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -38,7 +39,13 @@ def test_the_file_looks_as_the_format_says() -> None:
         "tick=1040",
         "parent=0f:1000",
         "format=1",
+        "sha256=" + hashlib.sha256(encode_config(CONFIG).rpartition(b"sha256=")[0]).hexdigest(),
     ]
+
+
+def test_a_value_that_is_another_than_was_written_is_corrupt() -> None:
+    with pytest.raises(CorruptError, match="checksum"):
+        decode_config(encode_config(CONFIG).replace(b"tick=1040", b"tick=1041"), "x")
 
 
 @given(

@@ -262,9 +262,9 @@ class Connection:
 
     def _begin(self, statement: str, *, explicit: bool) -> Transaction:
         shared = self._shared
-        generation = shared.generation
+        known = shared.generation, shared.commits
         self._raw.execute(statement)
-        self._transaction = Transaction(self._raw, shared, self._tables, _user(), utc_now(), generation)
+        self._transaction = Transaction(self._raw, shared, self._tables, _user(), utc_now(), *known)
         self._is_explicit = explicit
         return self._transaction
 

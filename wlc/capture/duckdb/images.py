@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import duckdb
+
 from wlc import types
 from wlc.capture.duckdb.journal import LOCAL_ROWID
 from wlc.errors import UnsupportedError
 from wlc.model import literal
 
 if TYPE_CHECKING:
-    import duckdb
-
     from wlc.capture.duckdb.journal import Table
-    from wlc.model import Column
+    from wlc.model import Column, Name
 
 # Up to so many saved rows are looked up by the literal row ids, which DuckDB finds without a scan.
 FEW = 64
@@ -188,6 +188,38 @@ class Images:
         self.connection.unregister("wlc removed")
         self.cleared, self.rowids = None, []
 
+    def refuse_conflict(self) -> None:
+        """Refuse to commit if others have changed or removed rows that were saved as this transaction saw them.
+
+        DuckDB notices two transactions that delete a row, or that update the same column of it. A delete beside an
+        update, or updates of two columns, it lets pass: the images would then be of a row that never was.
+
+        Raises:
+            duckdb.TransactionException: They have. Run the transaction again, as after DuckDB's own conflicts.
+        """
+        if self.cleared is not None:
+            # A clear removes whatever is there.
+            return
+        if not self.table.has_rowid or self._is_outdated():
+            raise conflict(self.table.name)
+
+    def _is_outdated(self) -> bool:
+        saved = f"SELECT _rowid AS r, * FROM {self._saved()} AND _rowid < {LOCAL_ROWID}"
+        rowids = self.connection.sql(f"SELECT r FROM ({saved})").to_arrow_table()
+        # Another connection sees what is committed, not what this one began with.
+        with self.connection.cursor() as other:
+            other.register("wlc rowids", rowids)
+            query = f"SELECT rowid, {', '.join(self.table.values)} FROM {self.table.sql}"
+            present = other.sql(f'{query} WHERE rowid IN (SELECT r FROM "wlc rowids")').to_arrow_table()
+        self.connection.register("wlc present", present.rename_columns(["r", *self.table.columns]))
+        changed = " OR ".join(self._differs(f"o.{name}", f"n.{name}", n) for n, name in enumerate(self.table.columns))
+        found = self.connection.execute(
+            f'SELECT 1 FROM ({saved}) AS o LEFT JOIN "wlc present" AS n ON o.r = n.r'
+            f" WHERE n.r IS NULL OR {changed} LIMIT 1"
+        ).fetchall()
+        self.connection.unregister("wlc present")
+        return bool(found)
+
     def failed(self) -> None:
         """A statement failed and the transaction goes on: rows saved for it are accounted for by counting."""
         if self.saved or self.copy is not None:
@@ -309,6 +341,14 @@ class Images:
         if self.copy is not None:
             self.connection.execute(f"DROP TABLE IF EXISTS {self.copy}")
             self.copy = None
+
+
+def conflict(table: Name) -> duckdb.TransactionException:
+    """Build the error for rows that another transaction has changed, in the form of DuckDB's own."""
+    return duckdb.TransactionException(
+        f"TransactionContext Error: Conflict: rows of table {table} that this transaction changes were changed by"
+        " another one after it began"
+    )
 
 
 def exact_sql(declared: str, value: str) -> str:

@@ -21,7 +21,7 @@ from wlc.model import Name, quote
 from wlc.opening import alone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import datetime
 
 _log = logging.getLogger("wlc")
@@ -41,6 +41,7 @@ class Shared:
         commit_lock: Held from settling a transaction's tick until its COMMIT has returned, so that tick order is
             commit order.
         generation: Rises before and again after a COMMIT that changes the schema, so that it is odd in between.
+        commits: Captured commits in this process; rises after a COMMIT has returned.
         beat_s: Seconds a committed transaction may wait; 0 publishes with every commit.
         publish: Called without arguments to publish what is journalled; set by whoever opens the master.
         storage_options: What whoever opens the master gave for its farm; secrets are kept nowhere else.
@@ -54,6 +55,7 @@ class Shared:
     last_tick: int = 0
     last_commit: datetime | None = None
     generation: int = 0
+    commits: int = 0
     sequences: dict[Name, int | None] = field(default_factory=dict)
     publish: Callable[[], object] | None = None
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -63,6 +65,8 @@ class Shared:
     users: int = 0
     _roots: dict[int, duckdb.DuckDBPyConnection] = field(default_factory=dict)
     _roots_lock: threading.Lock = field(default_factory=threading.Lock)
+    _removals: dict[Name, int] = field(default_factory=dict)
+    _additions: dict[Name, int] = field(default_factory=dict)
     _tick: int = 0
     _layout: int = 0
     _waker: threading.Event = field(default_factory=threading.Event)
@@ -105,9 +109,22 @@ class Shared:
         now = utc_now()
         return max(now, self.last_commit) if self.last_commit else now
 
-    def committed(self, tick: int, time: datetime) -> None:
-        """Note a commit; the commit lock is held."""
+    def committed(
+        self, tick: int, time: datetime, removed_from: Iterable[Name] = (), added_to: Iterable[Name] = ()
+    ) -> None:
+        """Note a commit and the tables whose rows it removed or changed, or that it added rows to; the lock is held."""
         self.last_tick, self.last_commit = tick, time
+        self.commits += 1
+        self._removals.update(dict.fromkeys(removed_from, self.commits))
+        self._additions.update(dict.fromkeys(added_to, self.commits))
+
+    def has_removed_since(self, table: Name, commits: int) -> bool:
+        """Say whether rows of a table were removed or changed after the database had seen so many commits."""
+        return self._removals.get(table, 0) > commits
+
+    def has_changed_since(self, table: Name, commits: int) -> bool:
+        """Say the same, or that rows were added."""
+        return self.has_removed_since(table, commits) or self._additions.get(table, 0) > commits
 
     @contextmanager
     def changing_schema(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ import duckdb
 
 from wlc import catalog as duckdb_catalog
 from wlc.capture.duckdb import journal, schema
-from wlc.capture.duckdb.images import FEW, Images
+from wlc.capture.duckdb.images import FEW, Images, conflict
 from wlc.capture.duckdb.statement import (
     Append,
     Effect,
@@ -52,6 +52,7 @@ class Transaction:
         records: JSON of records whose place among the schema changes is settled.
         sealed: Tables that a schema change came after, and whether their image table holds rows from before it.
         generation: Of the database's catalog just before the transaction began.
+        began_after: Number of commits there had been just before.
         moves_sequences: A statement named a function that moves sequences.
     """
 
@@ -61,6 +62,7 @@ class Transaction:
     user: str
     started: datetime
     generation: int
+    began_after: int
     tick: int = 0
     images: dict[Name, Images] = field(default_factory=dict)
     records: list[dict[str, Any]] = field(default_factory=list)
@@ -68,6 +70,8 @@ class Transaction:
     changes_schema: bool = False
     moves_sequences: bool = False
     sequences: dict[Name, int] = field(default_factory=dict)
+    _settled: list[Images] = field(default_factory=list)
+    _rewritten: set[Name] = field(default_factory=set)
     _before_schema: schema.Objects | None = None
     _has_looked: bool = False
 
@@ -144,6 +148,9 @@ class Transaction:
 
         Returns:
             False where nothing changed, so that there is nothing to publish.
+
+        Raises:
+            duckdb.TransactionException: Another transaction changed the same rows meanwhile.
         """
         pending = [images for images in self.images.values() if images.statements or images.has_local]
         sequences = self._sequences() if pending or self.records or self.moves_sequences else []
@@ -155,6 +162,7 @@ class Transaction:
         meta = json.dumps(entry, ensure_ascii=False) if alone else None
         for images in pending:
             self._complete_images(images, meta)
+        self._refuse_conflicts()
         if not self.records and not self.moves_sequences:
             # It may have written to another database, and then to no second one: a later transaction tells.
             return False
@@ -164,6 +172,16 @@ class Transaction:
         if not alone or not pending[0].carries_meta:
             journal.add_entry(self.connection, self.tables.catalog, self.tick, {**entry, "records": self.records})
         return True
+
+    def _refuse_conflicts(self) -> None:
+        """Refuse what others have changed in between where DuckDB would let it pass; see `Images.refuse_conflict`."""
+        for images in self._settled:
+            if images.removed and self.shared.has_removed_since(images.table.name, self.began_after):
+                images.refuse_conflict()
+        for name in self._rewritten:
+            # All rows were published as this transaction saw them.
+            if self.shared.has_changed_since(name, self.began_after):
+                raise conflict(name)
 
     def _settle_tick(self) -> None:
         """Take a tick after every committed one; rows saved under a smaller one are given the new one."""
@@ -179,6 +197,7 @@ class Transaction:
 
     def _complete_images(self, images: Images, meta: str | None) -> None:
         images.complete(meta)
+        self._settled.append(images)
         table = name_json(images.table.name)
         if images.cleared:
             self.records.append({"clear": {"table": table, "removed": images.cleared}})
@@ -200,7 +219,9 @@ class Transaction:
         """Tell the other connections; the commit lock is still held."""
         if self.sequences or self.changes_schema:
             self.shared.sequences = dict(self.sequences)
-        self.shared.committed(self.tick, time)
+        removed_from = {images.table.name for images in self._settled if images.cleared or images.removed}
+        added_to = {images.table.name for images in self._settled if images.added}
+        self.shared.committed(self.tick, time, removed_from | self._rewritten, added_to)
 
     # Statements -----------------------------------------------------------------------------------------------------
 
@@ -446,6 +467,7 @@ class Transaction:
             f"INSERT INTO {table.images} SELECT {self.tick}, 1, rowid, NULL, {', '.join(table.values)} FROM {table.sql}"
         ).fetchall()[0][0]
         name = name_json(table.name)
+        self._rewritten.add(table.name)
         if rows:
             change = {"id": table.id, "images": table.images, "table": name, "added": rows, "removed": 0}
             self.records += [{"clear": {"table": name, "removed": rows}}, {"change": change}]

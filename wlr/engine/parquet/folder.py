@@ -131,8 +131,16 @@ class Folder:
         return decode_version(data, where)
 
     def read_version(self, path: str) -> Version:
-        """Read a manifest by its path."""
-        return decode_version(self.store.read(path), f"{self.url}/{path}")
+        """Read a manifest by its path.
+
+        Raises:
+            CorruptError: It is damaged, or that of another tick.
+        """
+        where = f"{self.url}/{path}"
+        version = decode_version(self.store.read(path), where)
+        if version.position.tick != tick_of(path):
+            raise CorruptError(f"{where} is that of tick {version.position.tick}", path=where)
+        return version
 
     def manifests(self, last: int) -> list[tuple[int, str]]:
         """Return tick and path of every manifest up to a tick, rising."""

@@ -1,0 +1,94 @@
+"""Two connections change the same rows at once: what DuckDB lets pass is captured exactly, or refused as a conflict."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import duckdb
+import pytest
+
+import wlc
+import wlr
+from tests.oracle import file_contents, published
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LAYOUTS = [
+    "id INTEGER PRIMARY KEY, a VARCHAR, b DOUBLE",
+    "id INTEGER, a VARCHAR, b DOUBLE",
+    "id INTEGER, a VARCHAR, b DOUBLE, rowid INTEGER",
+]
+STATEMENTS = [
+    "UPDATE {t} SET a = 'one' WHERE id = 2",
+    "UPDATE {t} SET b = b + 1 WHERE id <= 2",
+    "UPDATE {t} SET b = -0.0 WHERE id = 2",
+    "UPDATE {t} SET id = id + 20 WHERE id = 2",
+    "CREATE OR REPLACE TABLE {t} AS SELECT 99 AS id, 'made' AS a, 1.5::DOUBLE AS b",
+    "DELETE FROM {t} WHERE id = 2",
+    "DELETE FROM {t}",
+    "TRUNCATE {t}",
+    "INSERT INTO {t} (id, a, b) VALUES (30, 'new', 1)",
+    "MERGE INTO {t} AS t USING (SELECT 2 AS id) s ON t.id = s.id WHEN MATCHED AND a = 'never' THEN DELETE"
+    " WHEN NOT MATCHED THEN INSERT (id, a, b) VALUES (2, 'merged', 0)",
+    "MERGE INTO {t} AS t USING (SELECT 2 AS id) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET b = 9",
+    "DROP TABLE {t}",
+    "ALTER TABLE {t} ADD COLUMN c INTEGER DEFAULT 5",
+    "ALTER TABLE {t} ALTER b TYPE VARCHAR USING b || '!'",
+    "DELETE FROM {t} WHERE id = 2; ALTER TABLE {t} ADD COLUMN c INTEGER DEFAULT 6",
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["keyed", "bag", "rowid is a column"])
+def test_what_two_connections_do_at_once_is_replicated_or_refused(tmp_path: Path, layout: str) -> None:
+    pairs = [(first, second) for first in STATEMENTS for second in STATEMENTS]
+    # A part of them is enough to tell that the layout makes no difference.
+    pairs = pairs if "KEY" in layout else pairs[::3]
+    source = tmp_path / "sales.duckdb"
+    with duckdb.connect(str(source)) as connection:
+        for number in range(len(pairs)):
+            connection.execute(f"CREATE TABLE t{number} ({layout})")
+            connection.execute(f"INSERT INTO t{number} (id, a, b) SELECT i, 'x', 0 FROM range(5) r(i)")
+    wlc.master(source)
+    both = refused = 0
+    with wlc.connect(source) as one, one.cursor() as other:
+        for number, (first, second) in enumerate(pairs):
+            other.execute("BEGIN")
+            other.execute(f"SELECT * FROM t{number}").fetchall()
+            one.execute(first.format(t=f"t{number}"))
+            try:
+                other.execute(second.format(t=f"t{number}"))
+                other.execute("COMMIT")
+                both += 1
+            except duckdb.Error:
+                with suppress(duckdb.Error):
+                    other.execute("ROLLBACK")
+                refused += 1
+    # Folded as one change, and one after the other.
+    replica = tmp_path / "replica.duckdb"
+    wlr.replicate(source, into=replica)
+    held, expected = file_contents(replica), file_contents(source)
+    names = {*expected, *held}
+    different = [pairs[int(name.removeprefix("main.t"))] for name in names if held.get(name) != expected.get(name)]
+    assert different == []
+    assert published(str(tmp_path / "dbfarm" / "sales")) == expected
+    assert both > 20
+    assert refused > 20
+
+
+def test_a_row_that_is_only_looked_at_is_no_conflict(tmp_path: Path) -> None:
+    """Rows of the same table that another connection changes are nobody's business."""
+    source = tmp_path / "sales.duckdb"
+    with duckdb.connect(str(source)) as connection:
+        connection.execute("CREATE TABLE t AS SELECT i AS id, 'x' AS a FROM range(1000) r(i)")
+    wlc.master(source)
+    with wlc.connect(source) as one, one.cursor() as other:
+        for number in range(20):
+            other.execute("BEGIN")
+            other.execute("UPDATE t SET a = 'other' WHERE id = ?", [number])
+            one.execute("UPDATE t SET a = 'one' WHERE id = ?", [500 + number])
+            one.execute("DELETE FROM t WHERE id = ?", [900 + number])
+            other.execute("COMMIT")
+    wlr.replicate(source, into=tmp_path / "replica.duckdb")
+    assert file_contents(tmp_path / "replica.duckdb") == file_contents(source)
