@@ -11,7 +11,7 @@ _HOMES = {
     **dict.fromkeys(("repair", "verify"), "wlr.compare"),
     "snapshot_from_log": "wlr.rolled",
     "verify_farm": "wlr.audit",
-    "drill": "wlr.drill",
+    "drill": "wlr.drills",
 }
 __all__ = sorted(_HOMES)  # noqa: PLE0605 - It is a list of names.
 

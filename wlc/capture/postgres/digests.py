@@ -103,7 +103,9 @@ class _Follower:
                 schema, name = (part.replace('""', '"') for part in found.groups()[:2])
                 source = Name(schema, name)
                 old = self._layouts.get(source)
-            if ddl.layout is None or (old is not None and keeps_rows(old, ddl.layout)):
+            # Layouts have no defaults here: what rows have in a column that is added stands in the statement.
+            is_known = ddl.layout is None or (old is not None and keeps_rows(old, ddl.layout))
+            if is_known and not ("ADD COLUMN" in ddl.statement and "DEFAULT" in ddl.statement):
                 ddl = replace(ddl, digest=self.ledger.digest(source))
         self.ledger.alter(ddl)
         if ddl.layout is not None:
