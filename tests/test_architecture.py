@@ -17,6 +17,7 @@ FUNCTION_LINES_MAX = 70
 
 # The half of wlc that describes the farm; the other half is the master, which a replica never touches.
 FORMAT = {"errors", "model", "clock", "paths", "store", "config", "log", "manifest", "farm", "fields", "registry"} | {
+    "address",
     "garbage",
     "types",
     "catalog",

@@ -14,8 +14,9 @@ import duckdb
 import pyarrow as pa
 
 from wlc import paths
+from wlc.address import without_password
 from wlc.capture.postgres import ddl, setup
-from wlc.capture.postgres.connection import Reader, connect, shown, talking
+from wlc.capture.postgres.connection import Reader, connect, talking
 from wlc.capture.postgres.sequences import read_sequences
 from wlc.capture.postgres.source import MEMORY_VARIABLE, memory_limit, row_group_rows
 from wlc.capture.postgres.types import always_fits, duckdb_type, read_text_sql
@@ -86,7 +87,8 @@ def exported(url: str, slot: str, *, is_temporary: bool) -> Iterator[Moment]:
         result = connection.pgconn.exec_(command.encode())
         if result.status != 2:  # PGRES_TUPLES_OK
             message = result.error_message.decode().strip()
-            raise UnavailableError(f"{shown(url)}: {message}", hint="try again", path=shown(url))
+            where = without_password(url)
+            raise UnavailableError(f"{where}: {message}", hint="try again", path=where)
         values = [result.get_value(0, column) or b"" for column in range(4)]
         yield Moment(values[1].decode(), values[2].decode())
 
