@@ -79,12 +79,12 @@ def _agree_to_identity(source: str, patterns: Sequence[str]) -> None:
     needing = wlc.tables_to_change(source, patterns)
     if not needing:
         return
-    from wlc.capture.postgres.connection import shown
+    from wlc.address import without_password
 
     listed = ", ".join(map(str, needing))
     typer.echo(f"These tables get REPLICA IDENTITY FULL, until wlc stop: {listed}", err=True)
     if not sys.stdin.isatty():
-        raise InvalidError("nobody is there to agree to it", hint=f"wlc master {shown(source)} --yes")
+        raise InvalidError("nobody is there to agree to it", hint=f"wlc master {without_password(source)} --yes")
     typer.confirm("Go on?", abort=True, err=True)
 
 

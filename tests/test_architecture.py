@@ -22,6 +22,7 @@ FORMAT = {"errors", "model", "clock", "paths", "store", "config", "log", "manife
     "datafiles",
     "keys",
     "signing",
+    "address",
     "garbage",
     "postgres_text",
     "types",

@@ -6,12 +6,15 @@ dbfarm itself (schemas `wlc` and `wlr`) and temporary objects are never part of 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wlc.errors import UnsupportedError
 from wlc.model import Column, Layout, Name, quote
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import duckdb
 
 OWNED = "database_name = $catalog AND schema_name NOT IN ('wlc', 'wlr')"
@@ -77,20 +80,41 @@ def unique_keys(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Nam
     return keys
 
 
-def foreign_keys(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, frozenset[Name]]:
-    """Return the tables that each user table with foreign keys refers to; a table may refer to itself."""
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A foreign key: `columns` of a table refer to `referred` columns of its parent."""
+
+    table: Name
+    parent: Name
+    columns: tuple[str, ...]
+    referred: tuple[str, ...]
+
+
+def references(connection: duckdb.DuckDBPyConnection, catalog: str) -> list[Reference]:
+    """Return the foreign keys of all user tables, every name spelt as its table or column is."""
     found = rows(
         connection,
         catalog,
         f"""
-        SELECT schema_name, table_name, list(DISTINCT referenced_table) FROM duckdb_constraints()
-        WHERE {OWNED} AND constraint_type = 'FOREIGN KEY' GROUP BY ALL ORDER BY ALL
+        SELECT schema_name, table_name, referenced_table, constraint_column_names, referenced_column_names
+        FROM duckdb_constraints() WHERE {OWNED} AND constraint_type = 'FOREIGN KEY' ORDER BY ALL
         """,
     )
-    # DuckDB has no foreign keys across schemas.
-    return {
-        Name(schema, table): frozenset(Name(schema, parent) for parent in parents) for schema, table, parents in found
-    }
+    spelling = _spelling(connection, catalog) if found else {}
+    keys = []
+    for schema, table, referenced, columns, referred in found:
+        # DuckDB has no foreign keys across schemas.
+        name, parent = Name(schema, table), Name(schema, spelling[_folded(schema, referenced)])
+        keys.append(Reference(name, parent, _spelt(spelling, name, columns), _spelt(spelling, parent, referred)))
+    return keys
+
+
+def foreign_keys(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, frozenset[Name]]:
+    """Return the tables that each user table with foreign keys refers to; a table may refer to itself."""
+    parents: dict[Name, frozenset[Name]] = {}
+    for key in references(connection, catalog):
+        parents[key.table] = parents.get(key.table, frozenset()) | {key.parent}
+    return parents
 
 
 def load_order(connection: duckdb.DuckDBPyConnection, catalog: str) -> list[Name]:
@@ -132,4 +156,29 @@ def _constraints(connection: duckdb.DuckDBPyConnection, catalog: str, kind: str)
         WHERE {OWNED} AND constraint_type = '{kind}' ORDER BY schema_name, table_name, constraint_index
         """,
     )
-    return [(Name(schema, table), tuple(columns)) for schema, table, columns in found]
+    spelling = _spelling(connection, catalog) if found else {}
+    return [(name, _spelt(spelling, name, columns)) for *parts, columns in found for name in (Name(*parts),)]
+
+
+def _spelling(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[tuple[bytes, ...], str]:
+    """How tables and columns are spelt: constraints spell them as their statement did, in whatever case."""
+    # Views are listed, too, those that stand on nothing any more with columns that have no names.
+    found = rows(
+        connection,
+        catalog,
+        f"""
+        SELECT c.schema_name, c.table_name, c.column_name FROM duckdb_columns() c
+        SEMI JOIN (FROM duckdb_tables() WHERE {OWNED}) t USING (table_oid) WHERE {OWNED}
+        """,
+    )
+    tables = {_folded(schema, table): table for schema, table, _ in found}
+    return tables | {_folded(schema, table, column): column for schema, table, column in found}
+
+
+def _spelt(spelling: dict[tuple[bytes, ...], str], table: Name, columns: Iterable[str]) -> tuple[str, ...]:
+    return tuple(spelling[_folded(table.schema, table.name, column)] for column in columns)
+
+
+def _folded(*names: str) -> tuple[bytes, ...]:
+    # Of bytes, Python folds the letters of ASCII only, as DuckDB does with names.
+    return tuple(name.encode().lower() for name in names)

@@ -47,6 +47,42 @@ def value(path: Path, query: str) -> object:
         return connection.execute(query).fetchall()[0][0]
 
 
+# Names ----------------------------------------------------------------------------------------------------------------
+
+IN_ANOTHER_CASE = """
+    CREATE TABLE Parent (id INTEGER, note VARCHAR, PRIMARY KEY (ID));
+    CREATE TABLE child (id INTEGER PRIMARY KEY, p INTEGER REFERENCES PARENT(Id), Up INTEGER,
+        FOREIGN KEY (UP) REFERENCES CHILD(ID));
+    CREATE TABLE "Ä" (n INTEGER PRIMARY KEY); CREATE TABLE "ä" (m INTEGER PRIMARY KEY);
+    CREATE TABLE "both" (x INTEGER REFERENCES "ä"(M), y INTEGER REFERENCES "Ä"(N));
+    INSERT INTO Parent VALUES (1, 'one'); INSERT INTO child VALUES (1, 1, NULL); INSERT INTO "ä" VALUES (7)
+"""
+
+
+def test_keys_may_spell_their_tables_and_columns_in_another_case(tmp_path: Path) -> None:
+    source = new_master(tmp_path / "master", IN_ANOTHER_CASE)
+    replica = tmp_path / "replica.duckdb"
+    wlr.replicate(source, into=replica)
+    write(
+        source,
+        "INSERT INTO parent VALUES (2, 'two')",
+        "INSERT INTO child VALUES (2, 2, 1)",
+        "INSERT INTO child VALUES (3, 2, 2)",
+        "UPDATE parent SET note = 'changed'",
+        'INSERT INTO "both" VALUES (7, NULL)',
+        "CREATE TABLE later (ID INTEGER PRIMARY KEY, c INTEGER REFERENCES Child(iD))",
+        "INSERT INTO later VALUES (1, 3)",
+        "DELETE FROM later",
+        "DELETE FROM child WHERE id = 3",
+    )
+    wlc.flush(source)
+    assert wlr.replicate(into=replica).tick == wlc.tick(source)
+    assert file_contents(replica) == file_contents(source)
+    with duckdb.connect(str(replica), read_only=True) as connection:
+        assert connection.execute("FROM parent ORDER BY id").fetchall() == [(1, "changed"), (2, "changed")]
+        assert connection.execute("FROM child ORDER BY id").fetchall() == [(1, 1, None), (2, 2, 1)]
+
+
 # Stops ----------------------------------------------------------------------------------------------------------------
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from wlc.address import without_password
 from wlc.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 _PARQUET = "parquet://"
 _POSTGRES = ("postgresql://", "postgres://")
-_SECRET = re.compile(r"(?:ssl)?password=[^&]*&?", re.IGNORECASE)
 _FILE = "file://"
 
 
@@ -97,13 +96,3 @@ def _path(text: str) -> Path:
     # As in the farm's own URLs, what a path may not hold is escaped in file:///data/my%20lake.
     plain = unquote(text.removeprefix(_FILE)) if text.startswith(_FILE) else text
     return Path(plain).expanduser().absolute()
-
-
-def without_password(url: str) -> str:
-    """Return a PostgreSQL URL as it may be shown."""
-    scheme, _, rest = url.partition("://")
-    rest, mark, query = rest.partition("?")
-    authority, slash, path = rest.partition("/")
-    user, at, hosts = authority.rpartition("@")
-    query = _SECRET.sub("", query).rstrip("&")
-    return f"{scheme}://{user.partition(':')[0]}{at}{hosts}{slash}{path}{mark if query else ''}{query}"

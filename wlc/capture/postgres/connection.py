@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from wlc.address import without_password, without_secrets
 from wlc.errors import FarmError, InvalidError, UnavailableError
 
 if TYPE_CHECKING:
@@ -19,15 +20,7 @@ if TYPE_CHECKING:
 _FORMS = "-c timezone=UTC -c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=1 -c bytea_output=hex"
 # What takes long here is no mistake.
 _SETTINGS = f"{_FORMS} -c statement_timeout=0 -c idle_in_transaction_session_timeout=0"
-# Up to the last @: a password may have one that should have been written as %40.
-_PASSWORD = re.compile(r"(://[^:@/]*):.*@")
-_PARAMETER = re.compile(r"([?&](?:ssl)?password=)[^&]*")
 _RETRY = {"08", "53", "57", "58", "XX", "55", "40"}
-
-
-def shown(url: str) -> str:
-    """The URL of a database without its password, for eyes and logs."""
-    return _PARAMETER.sub(r"\1…", _PASSWORD.sub(r"\1@", url))
 
 
 def connect(url: str, *, replication: bool = False) -> psycopg.Connection[Any]:
@@ -66,7 +59,8 @@ class Reader:
                 self._cursor.execute(f"SET {setting[0]} = '{setting[1]}'")
             self._connection.commit()
         except adbc.Error as error:
-            raise UnavailableError(f"{shown(url)}: {_first_line(error)}", path=shown(url)) from error
+            where = without_password(url)
+            raise UnavailableError(f"{where}: {_first_line(error)}", path=where) from error
 
     def __enter__(self) -> Reader:
         return self
@@ -115,22 +109,20 @@ def talking(url: str) -> Iterator[None]:
 
 def translated(url: str, message: str, state: str, hint: str | None = None) -> FarmError:
     """Return the error that a server's error means: it failed, or what was asked of it is wrong."""
-    text = f"{shown(url)}: {message.strip()}"
+    where = without_password(url)
+    text = f"{where}: {message.strip()}"
     if not state or state[:2] in _RETRY:
-        return UnavailableError(text, hint="try again; nothing was lost", path=shown(url))
-    return InvalidError(text, hint=hint, path=shown(url))
+        return UnavailableError(text, hint="try again; nothing was lost", path=where)
+    return InvalidError(text, hint=hint, path=where)
 
 
 def _connecting_error(url: str, error: psycopg.Error) -> FarmError:
     # Without a server there is no code, only text.
-    text = " ".join(str(error).split())
-    where = shown(url)
-    # A password that was not written as URLs want it ends up in the name of the host, which the error shows.
-    for part in re.split(r"[@:/]", "".join(re.findall(r"://[^:@/]*:(.*)@", url))):
-        text = text.replace(part, "…") if len(part) > 1 else text
-    if "does not exist" in text or "authentication failed" in text or "no password supplied" in text:
+    said = " ".join(str(error).split())
+    text, where = without_secrets(said, url), without_password(url)
+    if "does not exist" in said or "authentication failed" in said or "no password supplied" in said:
         return InvalidError(f"{where}: {text}", hint=f"psql '{where}' shows whether you can connect", path=where)
-    if isinstance(error, psycopg.ProgrammingError) or "connection option" in text:
+    if isinstance(error, psycopg.ProgrammingError) or "connection option" in said:
         return InvalidError(f"{where} is no URL of a database: {text}", hint="postgresql://user@host/db", path=where)
     return UnavailableError(f"{where}: {text}", hint="is the server running?", path=where)
 

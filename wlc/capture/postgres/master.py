@@ -11,8 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wlc.address import without_password
 from wlc.capture.postgres import ddl, digests, setup, snapshot
-from wlc.capture.postgres.connection import Reader, connect, shown, talking
+from wlc.capture.postgres.connection import Reader, connect, talking
 from wlc.capture.postgres.sequences import moved_sequences, records, write_sequences
 from wlc.capture.postgres.slot import Slot, find_slot, lsn_text, read_lsn
 from wlc.capture.postgres.source import Gathering, Table, gathered
@@ -74,7 +75,7 @@ class PostgresSource:
         self._patterns = patterns
 
     def __str__(self) -> str:
-        return shown(self.url)
+        return without_password(self.url)
 
     @property
     def is_master(self) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from wlc.capture.postgres.connection import shown
+from wlc.address import without_password
 from wlc.errors import UnsupportedError
 from wlc.model import Name, literal, quote
 
@@ -82,7 +82,7 @@ def check(connection: Connection, url: str) -> None:
             " 'max_wal_senders', 'server_encoding', 'server_version_num')"
         ).fetchall()
     )
-    where = shown(url)
+    where = without_password(url)
     version = int(settings["server_version_num"]) // 10_000
     if version < OLDEST:
         raise UnsupportedError(f"{where} is PostgreSQL {version}; {OLDEST} and later can be masters", path=where)

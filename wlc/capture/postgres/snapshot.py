@@ -14,8 +14,9 @@ import duckdb
 import pyarrow as pa
 
 from wlc import paths
+from wlc.address import without_password
 from wlc.capture.postgres import ddl, digests, setup
-from wlc.capture.postgres.connection import Reader, connect, shown, talking
+from wlc.capture.postgres.connection import Reader, connect, talking
 from wlc.capture.postgres.sequences import read_sequences
 from wlc.capture.postgres.source import MEMORY_VARIABLE, memory_limit, row_group_rows
 from wlc.capture.postgres.types import always_fits, duckdb_type
@@ -87,7 +88,8 @@ def exported(url: str, slot: str, *, is_temporary: bool) -> Iterator[Moment]:
         result = connection.pgconn.exec_(command.encode())
         if result.status != 2:  # PGRES_TUPLES_OK
             message = result.error_message.decode().strip()
-            raise UnavailableError(f"{shown(url)}: {message}", hint="try again", path=shown(url))
+            where = without_password(url)
+            raise UnavailableError(f"{where}: {message}", hint="try again", path=where)
         values = [result.get_value(0, column) or b"" for column in range(4)]
         yield Moment(values[1].decode(), values[2].decode())
 
@@ -141,7 +143,9 @@ def take(
         positions = (SequencePosition(name, value) for name, value in sequences.values() if value is not None)
         files = {file.path: Path(folder) / file.path for _, found in copied for file in found}
         held = digests.of_files(_as_declared(rows, copied, Path(folder)))
-        digests.refuse_changed(held, known, f"wlc stop {shown(url)}, then wlc master {shown(url)}, starts anew")
+        digests.refuse_changed(
+            held, known, f"wlc stop {without_password(url)}, then wlc master {without_password(url)}, starts anew"
+        )
         manifest = database.publish_snapshot(
             Manifest(
                 database=database.name,

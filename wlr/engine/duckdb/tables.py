@@ -14,10 +14,6 @@ if TYPE_CHECKING:
 
     from wlc.model import Layout
 
-_REFERENCES_ITSELF = """
-    SELECT schema_name, table_name, constraint_column_names, referenced_column_names FROM duckdb_constraints()
-    WHERE database_name = ? AND constraint_type = 'FOREIGN KEY' AND table_name = referenced_table
-"""
 _COLLATED = "SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = ? AND sql ILIKE '%COLLATE%'"
 
 
@@ -52,9 +48,9 @@ class Tables:
 def read_tables(connection: duckdb.DuckDBPyConnection, catalog: str) -> Tables:
     """Read what the catalog says now."""
     itself: dict[Name, tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = {}
-    for schema, table, columns, referred in connection.execute(_REFERENCES_ITSELF, [catalog]).fetchall():
-        name = Name(schema, table)
-        itself[name] = (*itself.get(name, ()), (tuple(columns), tuple(referred)))
+    for key in catalogs.references(connection, catalog):
+        if key.table == key.parent:
+            itself[key.table] = (*itself.get(key.table, ()), (key.columns, key.referred))
     return Tables(
         catalog,
         tuple(catalogs.load_order(connection, catalog)),

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, quote_plus
 import psycopg
 from psycopg import errors
 
+from wlc.address import without_secrets
 from wlc.errors import FarmError, InvalidError, UnavailableError
 from wlc.model import literal
 from wlr.engine import StepError
@@ -197,7 +198,7 @@ def run_foreign(connection: Connection, statement: str) -> None:
 
 
 def _connecting_error(error: psycopg.Error, address: Address) -> FarmError:
-    text = first_line(error)
+    text = without_secrets(first_line(error), address.conninfo)
     message = f"{address.shown} cannot be opened: {text}"
     if isinstance(error, psycopg.OperationalError) and not _REFUSED.search(str(error)):
         return UnavailableError(message, path=address.shown)
