@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from wlc.store import Store, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 # What can happen to a request: the connection breaks before it is forwarded, after it was carried out, or in the middle
 # of the answer; it takes a while; the server is not well, and says so before it does anything.
@@ -28,7 +28,8 @@ class Proxy:
 
     `loses_answer` gets method and path and says whether the answer is thrown away after the request was carried out;
     `fault` gets the same and returns one of FAULTS, or "". `stripped` are request headers that are not passed on, in
-    lower case, and `answers` replaces the server's answer: status, headers and content.
+    lower case, and `answers` replaces the server's answer: status, headers and content. `denied` gets method, path and
+    headers and says whether the request is not allowed.
     """
 
     url: str = ""
@@ -36,6 +37,7 @@ class Proxy:
     loses_answer: Callable[[str, str], bool] = lambda method, path: False
     fault: Callable[[str, str], str] = lambda method, path: ""
     answers: tuple[int, dict[str, str], bytes] | None = None
+    denied: Callable[[str, str, Mapping[str, str]], bool] = lambda method, path, headers: False
     seen: list[str] = field(default_factory=list)
     signatures: list[str] = field(default_factory=list)
 
@@ -62,6 +64,10 @@ class Handler(BaseHTTPRequestHandler):
         if fault.isdigit():
             # S3 answers like this, too, and what it was asked for was not done.
             self.answer(int(fault), {}, b"<Error><Code>InternalError</Code></Error>")
+            return
+        if proxy.denied(self.command, self.path, {name.lower(): value for name, value in self.headers.items()}):
+            proxy.seen.append(f"{self.command} {self.path} denied")
+            self.answer(403, {}, b"<Error><Code>AccessDenied</Code></Error>")
             return
         status, headers, content = proxy.answers or self.ask(body)
         proxy.seen.append(f"{self.command} {status}")

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from wlc.clock import read_time
 from wlc.config import TICK_MAX
-from wlc.errors import UnsupportedError
 from wlc.model import Column, DataFile, Ddl, Digest, Layout, Name, Origin, Position, SequencePosition
 from wlc.paths import check_relative, is_token
-from wlc.types import parse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -141,17 +139,7 @@ def as_layout(value: object) -> Layout:
     names = [column.name for column in columns]
     if not columns or len(set(names)) != len(names) or not set(key) <= set(names):
         raise FieldError(f"{_short(names)} with key {_short(key)} is not the layout of a table")
-    for column in columns:
-        _check_type(column)
     return Layout(columns, key)
-
-
-def _check_type(column: Column) -> None:
-    # It becomes part of SQL wherever the rows are read.
-    try:
-        parse(column.type)
-    except UnsupportedError as error:
-        raise FieldError(f"column {_short(column.name)}: {_short(column.type)} is not a type") from error
 
 
 def as_ddl(value: object) -> Ddl:

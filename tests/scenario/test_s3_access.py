@@ -3,6 +3,7 @@
 # ruff: noqa: F811 -- fixtures are imported, and then are arguments of the same name
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from tests.users import User, Users
 from wlc.errors import FarmError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from tests.proxy import Proxy
 
@@ -137,6 +138,57 @@ def test_a_bucket_in_another_region(
     assert f"error: bucket {s3_url.split('/')[2]!r} is in another region, eu-west-1\n" in done.stderr
     assert "hint: export AWS_REGION=eu-west-1 " in done.stderr
     assert source.read_bytes() == before
+
+
+def is_more_than_adding(method: str, path: str, headers: Mapping[str, str]) -> bool:
+    """Say of a request whether the documented policy for a master denies it."""
+    name, _, query = path.partition("?")
+    if method == "DELETE":
+        return True
+    completes = method == "POST" and "uploadId=" in query
+    creates = (method == "PUT" and "partNumber=" not in query) or completes
+    return creates and "if-none-match" not in headers and not name.endswith("/wlc.config")
+
+
+def test_a_master_that_may_only_add(source: Path, tmp_path: Path, proxy: Proxy, s3_url: str, s3_server: str) -> None:
+    proxy.denied = is_more_than_adding
+    options = {"endpoint_url": proxy.url, "key": "k", "secret": "s"}
+    wlc.master(source, farm=s3_url, storage_options=options)
+    with wlc.connect(source, storage_options=options) as connection:
+        connection.execute("INSERT INTO t VALUES (10)")
+    wlc.beat(source, 5, storage_options=options)
+    # Larger than one part of an upload.
+    with wlc.connect(source, storage_options=options) as connection:
+        connection.execute("CREATE TABLE large AS SELECT hash(i) AS a, hash(-i) AS b FROM range(5_000_000) r(i)")
+    wlc.snapshot(source, storage_options=options)
+    wlc.repair(source, published=replicated(source, s3_url, tmp_path), storage_options=options)
+    wlc.stop(source, storage_options=options)
+    wlc.master(source, storage_options=options)
+    denied = [line.partition("?")[0] for line in proxy.seen if line.endswith("denied")]
+    # What `wlc master` tried is all that was denied, and stays.
+    assert denied
+    assert all("/wlc_probe_" in line for line in denied)
+    left = [key for key in Users(s3_server).objects(s3_url.split("/")[2]) if "wlc_probe_" in key]
+    assert len(left) == 2
+    with pytest.raises(FarmError, match="no permission"):
+        wlc.prune(f"{s3_url}/sales", storage_options=options)
+    assert wlc.status(source, storage_options=options).batches == 2
+
+
+def replicated(source: Path, s3_url: str, folder: Path) -> Path:
+    into = folder / "published.duckdb"
+    wlr.replicate(f"{s3_url}/sales", into=into, register=False)
+    return into
+
+
+def test_the_documented_policy_is_json() -> None:
+    text = (ROOT / "docs" / "object_stores.md").read_text(encoding="utf-8")
+    (policy,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    statements = {statement["Sid"]: statement for statement in json.loads(policy)["Statement"]}
+    assert set(statements) == {"List", "Read", "Add", "AddLarge", "FollowConfig"}
+    assert statements["Add"]["Condition"]["Null"] == {"s3:if-none-match": "false"}
+    actions = {statement["Action"] for statement in statements.values()}
+    assert actions == {"s3:ListBucket", "s3:GetObject", "s3:PutObject"}
 
 
 def documented_rights() -> dict[str, list[str]]:

@@ -6,6 +6,7 @@ import functools
 import os
 import secrets
 import threading
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -145,7 +146,9 @@ class S3Store(Store):
         except _DRIVER_ERRORS as error:
             if _status(error) not in ("409", "412"):
                 self._raise(error, path)
-            self._do(path, lambda: self._fs.call_s3("abort_multipart_upload", **place))
+            # Whoever may only add objects leaves it to the bucket's rule for uploads that nobody completes.
+            with suppress(InvalidError):
+                self._do(path, lambda: self._fs.call_s3("abort_multipart_upload", **place))
             return
         raise self._refusal("overwrites an object that was to be created exclusively, if it is uploaded in parts")
 
