@@ -11,7 +11,6 @@ import itertools
 import os
 import shutil
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,6 +27,7 @@ from wlr.engine import find_state, locate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
+    from pathlib import Path
 
     from tests.oracle import Contents
 
@@ -63,7 +63,7 @@ class Sound:
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sound]:
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
     folder = tmp_path_factory.mktemp("sound", numbered=False)
     hand = write_farm(folder / "farm")
     old = {"duckdb": folder / "old.duckdb", "parquet": folder / "old_lake"}
@@ -80,7 +80,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sound]:
     shutil.rmtree(first / "snapshots")
     made.contents.update({tick: published(str(first), tick) for tick in range(hand.tick + 1)})
     made.seen.update({name: look(made.farm) for name, look in LOOKS.items()})
-    yield made
+    return made
 
 
 def write_farm(folder: Path) -> HandmadeFarm:
