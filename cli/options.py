@@ -52,6 +52,8 @@ def _put(options: dict[str, object], path: list[str], value: object) -> None:
         if not isinstance(inner, dict):
             raise InvalidError(f"--storage-option {key} is given a value and a part of it", hint="give one of the two")
         options = inner
+    if isinstance(options.get(path[-1]), dict):
+        raise InvalidError(f"--storage-option {path[-1]} is given a value and a part of it", hint="give one of the two")
     options[path[-1]] = value
 
 
@@ -67,7 +69,7 @@ def tick_range(text: str) -> tuple[int | None, int | None]:
         high = (int(last) if last else None) if colon else low
     except ValueError:
         raise _bad_range(text) from None
-    if text in ("", ":") or (low or 0) < 0 or (low is not None and high is not None and high < low):
+    if text in ("", ":") or min(low or 0, high or 0) < 0 or (low is not None and high is not None and high < low):
         raise _bad_range(text)
     return low, high
 

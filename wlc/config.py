@@ -46,11 +46,11 @@ def encode_config(config: Config) -> bytes:
         "format": str(config.format),
     }
     lines = "".join(f"{key}={values[key]}\n" for key in _KEYS)
-    data = f"{lines}{_SEAL}={_digest(lines)}\n".encode()
     try:
+        data = f"{lines}{_SEAL}={_digest(lines)}\n".encode()
         decode_config(data, "wlc.config")
-    except CorruptError as error:
-        raise InvalidError(f"cannot write this configuration: {error.message}") from error
+    except (CorruptError, UnicodeEncodeError) as error:
+        raise InvalidError(f"cannot write this configuration: {error}") from error
     return data
 
 

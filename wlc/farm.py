@@ -41,7 +41,7 @@ def open_database(db: str, farm: str | None = None, storage_options: Mapping[str
         url = db
     elif farm:
         url = join_url(farm, paths.check_database_name(db))
-    elif (Path(db) / paths.CONFIG).is_file():
+    elif (Path(paths.check_database_name(db)) / paths.CONFIG).is_file():
         url = f"./{db}"
     else:
         raise InvalidError(f"no farm is given for database {db!r}", hint="Name it with --farm URL or set WLC_FARM.")

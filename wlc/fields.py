@@ -96,6 +96,20 @@ def as_time(value: object) -> datetime:
         raise FieldError(f"{_short(value)} is not a time") from error
 
 
+def as_beat(value: object) -> float:
+    """Return a number of seconds, 0 or more."""
+    if type(value) not in (int, float) or not 0 <= value <= TICK_MAX:  # type: ignore[operator]
+        raise FieldError(f"{_short(value)} is not a beat")
+    return float(value)  # type: ignore[arg-type]
+
+
+def as_format(value: object, known: int) -> int:
+    """Return the version of a format."""
+    if type(value) is not int or value != known:
+        raise FieldError(f"format {_short(value)} is unknown, this version reads {known}")
+    return value
+
+
 def as_name(value: object) -> Name:
     """Return the name of an object in a schema."""
     if type(value) is not list or len(value) != 2:

@@ -227,8 +227,7 @@ class _Reader:
         kind, header = self.next()
         if kind != "batch":
             raise FieldError("not the header of a log file")
-        if header["format"] != FORMAT_VERSION:
-            raise FieldError(f"format {header['format']!r} is unknown, this version reads {FORMAT_VERSION}")
+        fields.as_format(header["format"], FORMAT_VERSION)
         transactions: list[Transaction] = []
         while True:
             transactions += self.plain_transactions()

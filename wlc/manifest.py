@@ -8,7 +8,6 @@ from typing import Any
 from wlc import fields
 from wlc.clock import format_time
 from wlc.errors import CorruptError, InvalidError
-from wlc.fields import FieldError
 from wlc.log import digest, seal_problem
 from wlc.model import FORMAT_VERSION, Manifest, SnapshotTable
 from wlc.paths import check_database_name, parse_snapshot_data_path
@@ -97,8 +96,7 @@ def _table_json(table: SnapshotTable) -> dict[str, Any]:
 
 
 def _manifest(content: dict[str, Any], path: str) -> Manifest:
-    if content["format"] != FORMAT_VERSION:
-        raise FieldError(f"format {content['format']!r} is unknown, this version reads {FORMAT_VERSION}")
+    fields.as_format(content["format"], FORMAT_VERSION)
     return Manifest(
         database=check_database_name(fields.as_text(content["database"])),
         position=fields.as_position(content["position"]),

@@ -129,8 +129,7 @@ def decode_replica(data: bytes, path: str) -> Replica:
 
 
 def _replica(content: dict[str, Any], path: str) -> Replica:
-    if content["format"] != FORMAT_VERSION:
-        raise fields.FieldError(f"format {content['format']!r} is unknown, this version reads {FORMAT_VERSION}")
+    fields.as_format(content["format"], FORMAT_VERSION)
     replica = Replica(
         id=fields.as_text(content["id"]),
         target=fields.as_text(content["target"]),

@@ -41,10 +41,14 @@ _NESTED = {"STRUCT", "UNION", "MAP", "TUPLE"}
 # A cast cannot make these; they need an expression that takes the value apart and builds it again.
 _REBUILT = {"UNION", "VARIANT", "EMPTY STRUCT"}
 _TOKEN = re.compile(r"""\s*('(?:[^']|'')*'|"(?:[^"]|"")*"|[(),\[\]]|[^\s'"(),\[\]]+)""")
+_PUNCTUATION = frozenset("(),[]")
+# Deeper than anybody nests types; a farm that does wants to exhaust its readers.
+_DEPTH_MAX = 100
+_SHOWN_MAX = 100
 _LITERAL = "'(?:[^']|'')*'"
 _PARAMETERS = {
-    **dict.fromkeys(("DECIMAL", "NUMERIC"), r"\(\d+(?:,\d+)?\)"),
-    **dict.fromkeys(("VARCHAR", "TEXT"), r"\(\d+\)"),
+    **dict.fromkeys(("DECIMAL", "NUMERIC"), r"\([0-9]+(?:,[0-9]+)?\)"),
+    **dict.fromkeys(("VARCHAR", "TEXT"), r"\([0-9]+\)"),
     "ENUM": rf"\({_LITERAL}(?:, {_LITERAL})*\)",
     "GEOMETRY": rf"\({_LITERAL}\)",
 }
@@ -110,7 +114,7 @@ def _parse_column(column: Column) -> Type:
     try:
         return parse(column.type)
     except UnsupportedError as error:
-        message = f"Column {quote(column.name)} has type {column.type}, which cannot be replicated exactly"
+        message = f"Column {quote(column.name)} has type {column.type[:_SHOWN_MAX]}, which cannot be replicated exactly"
         raise UnsupportedError(message, hint="change the column's type, or store its values as text") from error
 
 
@@ -232,82 +236,100 @@ def parse(type_text: str) -> Type:
     """
     tokens, position = [], 0
     text = type_text.strip()
+    shown = text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "…"
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
-            raise UnsupportedError(f"Type {type_text} cannot be understood")
+            raise UnsupportedError(f"Type {shown} cannot be understood")
         tokens.append(match.group(1))
         position = match.end()
+    # The next one is the last one, where it costs nothing to take it away.
+    tokens.reverse()
     try:
-        parsed, rest = _parse_type(tokens)
+        parsed = _parse_type(tokens, 0)
     except (IndexError, ValueError) as error:
-        raise UnsupportedError(f"Type {type_text} cannot be understood") from error
-    if rest:
-        raise UnsupportedError(f"Type {type_text} cannot be understood at {rest[0]}")
+        raise UnsupportedError(f"Type {shown} cannot be understood") from error
+    if tokens:
+        raise UnsupportedError(f"Type {shown} cannot be understood at {tokens[-1][:_SHOWN_MAX]}")
     return parsed
 
 
-def _parse_type(tokens: list[str]) -> tuple[Type, list[str]]:
-    count = 0
-    while count < len(tokens) and tokens[count] not in {"(", ")", ",", "[", "]"}:
-        count += 1
-    kind, rest = " ".join(tokens[:count]).upper(), tokens[count:]
+def _parse_type(tokens: list[str], depth: int) -> Type:
+    words = []
+    while tokens and tokens[-1] not in _PUNCTUATION:
+        words.append(tokens.pop())
+    kind = " ".join(words).upper()
     if kind in _NESTED:
-        parsed, rest = _parse_members(kind, rest)
+        parsed = _parse_members(kind, tokens, depth)
     elif kind in _EXACT or kind in _STORED_AS:
-        close = rest.index(")") + 1 if rest[:1] == ["("] else 0
-        arguments = "".join(", " if token == "," and kind == "ENUM" else token for token in rest[:close])
+        arguments = _parse_arguments(kind, tokens)
         # Type text comes from the farm, too, and goes into SQL: nothing but parameters may pass.
         if arguments and not re.fullmatch(_PARAMETERS.get(kind, "(?!)"), arguments):
             raise ValueError(arguments)
-        parsed, rest = Type(kind, kind + arguments), rest[close:]
+        parsed = Type(kind, kind + arguments)
     else:
-        raise UnsupportedError(f"Type {kind or tokens} is not known")
-    return _parse_dimensions(parsed, rest)
+        raise UnsupportedError(f"Type {kind[:_SHOWN_MAX] or 'without a name'} is not known")
+    return _parse_dimensions(parsed, tokens, depth)
 
 
-def _parse_members(kind: str, tokens: list[str]) -> tuple[Type, list[str]]:
-    if tokens[:1] != ["("]:
+def _parse_arguments(kind: str, tokens: list[str]) -> str:
+    if tokens[-1:] != ["("]:
+        return ""
+    found: list[str] = []
+    while not found or found[-1] != ")":
+        found.append(tokens.pop())
+    return "".join(", " if token == "," and kind == "ENUM" else token for token in found)
+
+
+def _parse_members(kind: str, tokens: list[str], depth: int) -> Type:
+    if tokens[-1:] != ["("]:
         if kind != "STRUCT":
             raise ValueError(kind)
-        return Type("EMPTY STRUCT", "STRUCT"), tokens
+        return Type("EMPTY STRUCT", "STRUCT")
+    if depth == _DEPTH_MAX:
+        raise ValueError(kind)
     fields: list[tuple[str, Type]] = []
-    rest = tokens
-    while rest[0] != ")":
-        rest = _after(rest, "," if fields else "(")
+    while tokens[-1] != ")":
+        _take(tokens, "," if fields else "(")
         number = len(fields) + 1
         if kind == "MAP":
             name = ("key", "value")[number - 1]
         elif kind == "TUPLE":
             name = f"element{number}"
         else:
-            name, rest = _unquote(rest[0]), rest[1:]
-        member, rest = _parse_type(rest)
-        fields.append((name, member))
+            name = _unquote(tokens.pop())
+        fields.append((name, _parse_type(tokens, depth + 1)))
+    tokens.pop()
     if not fields or (kind == "MAP" and len(fields) != 2):
         raise ValueError(kind)
     named = kind in {"STRUCT", "UNION"}
     inside = ", ".join((quote(name) + " " if named else "") + member.text for name, member in fields)
-    return Type(kind, f"{kind}({inside})", tuple(fields)), rest[1:]
+    return Type(kind, f"{kind}({inside})", tuple(fields))
 
 
-def _parse_dimensions(parsed: Type, tokens: list[str]) -> tuple[Type, list[str]]:
-    rest = tokens
-    while rest[:1] == ["["]:
-        if rest[1] == "]":
-            parsed, rest = Type("LIST", parsed.text + "[]", (("element", parsed),)), rest[2:]
+def _parse_dimensions(parsed: Type, tokens: list[str], depth: int) -> Type:
+    while tokens[-1:] == ["["]:
+        depth += 1
+        if depth > _DEPTH_MAX:
+            raise ValueError(depth)
+        tokens.pop()
+        size = tokens.pop()
+        if size == "]":
+            parsed = Type("LIST", parsed.text + "[]", (("element", parsed),))
         else:
-            if not rest[1].isdecimal():
-                raise ValueError(rest[1])
-            parsed, rest = Type("ARRAY", f"{parsed.text}[{rest[1]}]", (("element", parsed),)), _after(rest[2:], "]")
-    return parsed, rest
+            if not (size.isascii() and size.isdecimal()):
+                raise ValueError(size)
+            _take(tokens, "]")
+            parsed = Type("ARRAY", f"{parsed.text}[{size}]", (("element", parsed),))
+    return parsed
 
 
-def _after(tokens: list[str], expected: str) -> list[str]:
-    if tokens[0] != expected:
-        raise ValueError(tokens[0])
-    return tokens[1:]
+def _take(tokens: list[str], expected: str) -> None:
+    if tokens.pop() != expected:
+        raise ValueError(expected)
 
 
 def _unquote(token: str) -> str:
+    if token in _PUNCTUATION or token.startswith("'"):
+        raise ValueError(token)
     return token[1:-1].replace('""', '"') if token.startswith('"') else token

@@ -129,12 +129,19 @@ def _find_break(newest_first: Iterable[Batch], position: Position, history: str)
             return end, began
         later = batch
     if not position.history:
-        # A replica that began with an empty database takes the first history for its own; without a single batch, all
-        # there is lies in snapshots.
-        return (position.tick if later is None else end), began
+        # Without a single batch, all that there is lies in snapshots.
+        return (end, began) if later is not None and _begins_with_nothing(later) else (position.tick, later)
     if later is None or not follows(later, position.history):
         return position.tick, later
     return end, began
+
+
+def _begins_with_nothing(batch: Batch) -> bool:
+    """Say whether the first batch there is goes on from an empty database; a replica of one takes it for its own.
+
+    A history that grew from an empty one may have begun with a snapshot of something.
+    """
+    return batch.parent is None or batch.first == batch.parent.tick + 1
 
 
 def first_batch_to_read(
@@ -168,7 +175,7 @@ def check_history(batch: Batch, position: Position) -> None:
     Raises:
         InvalidError: Its history began elsewhere.
     """
-    if batch.history == position.history or (position.batch == 0 and position.tick == 0 and not position.history):
+    if batch.history == position.history or (not position.history and _begins_with_nothing(batch)):
         return
     # A tick left out between the two histories stands for changes that no log has: only a snapshot does.
     if batch.parent == Origin(position.history, position.tick) and batch.first == batch.parent.tick + 1:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from wlr.engine.parquet.folder import Folder
     from wlr.engine.parquet.version import Version
 
-_AGE = re.compile(r"(\d+)\s*(s|seconds?|m|min|minutes?|h|hours?|d|days?|w|weeks?)")
+_AGE = re.compile(r"([0-9]{1,18})\s*(s|seconds?|m|min|minutes?|h|hours?|d|days?|w|weeks?)")
 # What a run that was killed had begun to write; longer ago than any file takes.
 _HALF_WRITTEN_S = 86_400.0
 
@@ -57,12 +57,13 @@ def parse_keep(text: str) -> Keep:
     """
     if not text.strip():
         return Keep()
-    if text.strip().isdecimal():
-        return Keep(ticks=int(text))
     found = _AGE.fullmatch(text.strip().lower())
-    if found is None:
+    is_number = re.fullmatch(r"[0-9]{1,18}", text.strip())
+    if found is None and not is_number:
         raise InvalidError(f"{text!r} is neither a number of ticks nor an age", hint="--keep 10 or --keep '3 days'")
     try:
+        if found is None:
+            return Keep(ticks=int(text))
         return Keep(age=timedelta(seconds=int(found.group(1)) * unit_s(found.group(2))))
     except OverflowError as error:
         raise InvalidError(f"{text!r} is longer than time can be told", hint="Leave --keep out to keep all.") from error

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wlc import paths
 from wlc.clock import parse_time, utc_now
+from wlc.config import TICK_MAX
 from wlc.errors import FarmError, InvalidError, UnavailableError
 from wlc.farm import open_database
 from wlc.store.options import merged
@@ -164,7 +165,7 @@ def beat(
     """
     if beat_s is None:
         return engines.read_state(engines.locate(into, storage_options)).beat_s
-    if not 0 <= beat_s < float("inf"):
+    if not 0 <= beat_s <= TICK_MAX:
         raise InvalidError(f"a beat of {beat_s} seconds is none", hint="Give 0 or more seconds.")
     with engines.open_target(engines.locate(into, storage_options)) as target:
         target.update(beat_s=float(beat_s))

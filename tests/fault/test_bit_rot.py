@@ -63,7 +63,7 @@ class Sound:
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sound]:
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
     folder = tmp_path_factory.mktemp("sound", numbered=False)
     hand = write_farm(folder / "farm")
     old = {"duckdb": folder / "old.duckdb", "parquet": folder / "old_lake"}

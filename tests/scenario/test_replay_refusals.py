@@ -390,8 +390,12 @@ def test_a_replica_of_an_empty_database_is_told_of_changes_that_no_log_has(
     with duckdb.connect(str(source)) as connection:
         connection.execute("CREATE TABLE behind AS SELECT 2 AS a")
     wlc.master(source)
-    with pytest.raises(InvalidError, match=f"the history of the replica ended at tick {published}"):
-        wlr.replicate(into=into)
-    assert wlr.replicate(into=into, tick=published).tick == published
+    for is_published in (False, True):
+        if is_published:
+            with wlc.connect(source) as connection:
+                connection.execute("CREATE TABLE later AS SELECT 3 AS a")
+        with pytest.raises(InvalidError, match=f"the history of the replica ended at tick {published}"):
+            wlr.replicate(into=into)
+        assert wlr.replicate(into=into, tick=published).tick == published
     shutil.rmtree(into) if into.is_dir() else into.unlink()
     assert wlr.replicate(source, into=into).tick == wlc.tick(source) > published

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -22,10 +23,11 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 import wlc
 import wlr
+from tests.fault.breaker import abandon_masters
 from tests.lake import lake_contents, rebuilt, surplus
 from tests.oracle import contents
 from wlc import catalog
-from wlc.errors import ExpiredError, InvalidError
+from wlc.errors import ExpiredError, InvalidError, ReplayError
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -44,7 +46,10 @@ SEED = """
     INSERT INTO bag SELECT i % 3, 'x', [i % 2] FROM range(9) r(i);
     INSERT INTO parent SELECT i, 0 FROM range(6) r(i);
     INSERT INTO child SELECT i, i % 3, 0 FROM range(6) r(i);
+    CREATE TABLE account (id INTEGER PRIMARY KEY, amount INTEGER);
+    INSERT INTO account SELECT i, 100 FROM range(10) r(i);
 """
+TOTAL = 1000
 # n and m are small numbers, so that statements meet the same rows again and again.
 DATA = [
     "INSERT INTO keyed VALUES ({n}, {m}, 'new')",
@@ -101,6 +106,14 @@ SCHEMA = [
     "DROP INDEX by_a",
     "CREATE OR REPLACE VIEW seen AS SELECT {n} AS n FROM keyed",
     "DROP VIEW seen",
+    "ALTER TABLE bag ALTER a TYPE BIGINT",
+    "ALTER TABLE keyed ALTER a SET DEFAULT {n}",
+    "CREATE TYPE mood AS ENUM ('sad', 'ok')",
+    "ALTER TABLE made ADD COLUMN m mood DEFAULT 'ok'",
+    "CREATE OR REPLACE MACRO plus(x) AS x + {n}",
+    "COMMENT ON TABLE keyed IS 'number {n}'",
+    "CREATE SEQUENCE more START {m}",
+    "DROP SEQUENCE more",
     "DROP TABLE child",
     "CREATE TABLE child (id INTEGER, parent INTEGER REFERENCES parent (id), v INTEGER)",
 ]
@@ -123,6 +136,15 @@ class Copy:
     tick: int
     clock: datetime | None
 
+    @property
+    def bytes(self) -> dict[str, bytes]:
+        """All that is on disk of it, but for what is there while it is written to."""
+        files = [self.path] if self.path.is_file() else sorted(self.path.rglob("*"))
+        return {str(file): file.read_bytes() for file in files if file.is_file() and not file.name.startswith(".")}
+
+    def lose(self) -> None:
+        shutil.rmtree(self.path) if self.path.is_dir() else self.path.unlink()
+
 
 @dataclass
 class Model:
@@ -139,6 +161,7 @@ class Model:
         return next((end for end in self.ends if tick <= end), self.published)
 
     def at(self, tick: int) -> Any:
+        """What the master held at a tick."""
         return next(commit.held for commit in reversed(self.commits) if commit.tick <= tick)
 
     def tick_at(self, clock: datetime) -> int:
@@ -200,6 +223,8 @@ class Farm(RuleBasedStateMachine):
             assert held == self.model.commits[-1].held, "a change without a tick"
             return
         assert tick > self.model.commits[-1].tick
+        if "main.account" in held[0]:
+            assert sum(int(amount) for _, amount in held[0]["main.account"]) == TOTAL
         self.model.commits.append(Commit(tick, self.connection._shared.last_commit, held))
 
     # The master -----------------------------------------------------------------------------------------------------
@@ -221,6 +246,26 @@ class Farm(RuleBasedStateMachine):
     @rule(text=st.sampled_from(SCHEMA), n=st.integers(0, 9), m=st.integers(1, 2))
     def define(self, text: str, n: int, m: int) -> None:
         self.run(self.connection, text.format(n=n, m=m))
+
+    @rule(is_elsewhere=st.booleans(), accounts=st.permutations(range(10)), amount=st.integers(1, 30))
+    def transfer(self, is_elsewhere: bool, accounts: list[int], amount: int) -> None:
+        """Money goes from one account to another: in a transaction of its own, or in the one that is open."""
+        connection, is_alone = (self.other, True) if is_elsewhere else (self.connection, not self.is_open)
+        moves = "; ".join(
+            f"UPDATE account SET amount = amount + {change} WHERE id = {account}"
+            for account, change in zip(accounts[:2], (amount, -amount), strict=True)
+        )
+        if not is_alone:
+            self.run(connection, moves)
+            return
+        connection.begin()
+        try:
+            connection.execute(moves)
+            connection.commit()
+        except duckdb.Error:
+            with suppress(duckdb.Error):
+                connection.rollback()
+        self.note()
 
     def run(self, connection: Any, text: str) -> None:
         try:
@@ -245,6 +290,20 @@ class Farm(RuleBasedStateMachine):
     def roll_back(self) -> None:
         self.is_open = False
         self.connection.rollback()
+        self.note()
+
+    @rule()
+    def crash(self) -> None:
+        """The process is gone with its open transaction; the file and the farm are as they were at that moment."""
+        image = {file.name: file.read_bytes() for file in self.folder.glob("sales.duckdb*") if file.is_file()}
+        abandon_masters()
+        self.is_open = False
+        for file in self.folder.glob("sales.duckdb*"):
+            file.unlink()
+        for name, data in image.items():
+            (self.folder / name).write_bytes(data)
+        self.connect()
+        self.model.published = wlc.tick(self.db)
         self.note()
 
     @rule()
@@ -298,15 +357,20 @@ class Farm(RuleBasedStateMachine):
 
     # Replicas -------------------------------------------------------------------------------------------------------
 
-    @rule(target=replicas, goal=st.sampled_from(["end", "tick", "time"]), data=st.data())
-    def replicate_anew(self, goal: str, data: Any) -> Any:
+    @rule(
+        target=replicas,
+        kind=st.sampled_from([".duckdb", ".duckdb", ""]),
+        goal=st.sampled_from(["end", "tick", "time"]),
+        data=st.data(),
+    )
+    def replicate_anew(self, kind: str, goal: str, data: Any) -> Any:
         self.count += 1
-        copy = Copy(self.folder / f"replica{self.count}.duckdb", 0, None)
+        copy = Copy(self.folder / f"replica{self.count}{kind}", 0, None)
         wanted, options = self.goal(goal, data)
         try:
             self.replicate(copy, wanted, options, master=self.db)
         except (InvalidError, ExpiredError):
-            assert not copy.path.exists()
+            assert not copy.path.exists() or not copy.bytes
             assert not self.can_make(wanted, options)
             return multiple()
         self.replicate_files()
@@ -315,7 +379,7 @@ class Farm(RuleBasedStateMachine):
     @rule(copy=replicas, goal=st.sampled_from(["end", "end", "tick", "time"]), data=st.data())
     def replicate_on(self, copy: Copy, goal: str, data: Any) -> None:
         wanted, options = self.goal(goal, data)
-        before = copy.path.read_bytes()
+        before = copy.bytes
         try:
             self.replicate(copy, wanted, options)
         except InvalidError:
@@ -323,7 +387,7 @@ class Farm(RuleBasedStateMachine):
             is_ahead = wanted > self.model.end(copy.tick)
             assert is_behind or is_ahead, (wanted, copy, options)
             if "until" not in options:
-                assert copy.path.read_bytes() == before, "a refusal changes nothing"
+                assert copy.bytes == before, "a refusal changes nothing"
             copy.tick, copy.clock = wlr.tick(copy.path), wlr.clock(copy.path)
         self.check(copy)
 
@@ -349,9 +413,48 @@ class Farm(RuleBasedStateMachine):
             assert lake_contents(self.lake, before) == self.model.at(before)[0], "old ticks stay as they were"
         self.lake_tick = tick
 
+    @rule(copy=consumes(replicas), account=st.integers(0, 9))
+    def accept(self, copy: Copy, account: int) -> None:
+        """A row of a replica is spoilt: the first transaction that changes it fails, and is then skipped by itself."""
+        states = [self.model.at(copy.tick), *(c.held for c in self.model.commits if c.tick > copy.tick)]
+        ticks = [copy.tick, *(c.tick for c in self.model.commits if c.tick > copy.tick)]
+        held = [dict(state[0].get("main.account", {})) for state in states]
+        row = [next((row for row in rows if row[0] == str(account)), None) for rows in held]
+        last = min(self.model.end(copy.tick), self.model.published)
+        if copy.path.is_file() and row[0] is not None:
+            fails = next((n for n in range(1, len(ticks)) if row[n] != row[n - 1]), None)
+            if fails is not None and ticks[fails] <= last:
+                self.spoil_and_accept(copy, account, ticks[fails - 1], ticks[fails])
+        copy.lose()
+
+    def spoil_and_accept(self, copy: Copy, account: int, before: int, fails: int) -> None:
+        wlr.unlock(copy.path)
+        with duckdb.connect(str(copy.path)) as connection:
+            connection.execute("UPDATE account SET amount = -7 WHERE id = ?", [account])
+        wlr.lock(copy.path)
+        with pytest.raises(ReplayError) as caught:
+            wlr.replicate(into=copy.path, tick=fails)
+        assert f"transaction {fails}, table main.account" in str(caught.value)
+        assert self.spoilt(copy, account) == self.model.at(before), "all before it are applied"
+        assert wlr.accept(copy.path).tick == fails
+        assert wlr.replicate(into=copy.path, tick=fails).tick == fails
+        assert self.spoilt(copy, account) == self.model.at(before), "it is skipped, and nothing else"
+        assert wlr.status(copy.path).accepted == (fails,)
+
+    def spoilt(self, copy: Copy, account: int) -> Any:
+        """What a replica holds, its spoilt row as it was."""
+        found = self.contents(copy)
+        rows, sound = (
+            found[0]["main.account"],
+            TOTAL - sum(int(a) for i, a in found[0]["main.account"] if i != str(account)),
+        )
+        assert rows.pop((str(account), "-7")) == 1
+        rows[str(account), str(sound)] = 1
+        return found
+
     @rule(copy=consumes(replicas))
     def lose(self, copy: Copy) -> None:
-        copy.path.unlink()
+        copy.lose()
 
     def goal(self, goal: str, data: Any) -> tuple[int, dict[str, Any]]:
         """A tick that is to be reached, and how it is asked for."""
@@ -378,16 +481,27 @@ class Farm(RuleBasedStateMachine):
         """Whether a new replica can be made at a tick: from a snapshot before it or the log from the beginning."""
         if wanted > self.model.published:
             return False
-        has_start = wlc.resolve(self.db).batch_numbers()[:1] == [1] or not self.model.snapshots
-        if "until" in options and self.model.snapshots:
-            return any(clock and clock <= options["until"] for _, clock in self.model.snapshots) or has_start
-        return has_start or any(tick <= wanted for tick, _ in self.model.snapshots)
+        until = options.get("until")
+        starts = [
+            tick for tick, clock in self.model.snapshots if (clock and clock <= until if until else tick <= wanted)
+        ]
+        begins_with_nothing = not self.model.snapshots or self.model.snapshots[0][0] > 0
+        numbers = wlc.resolve(self.db).batch_numbers()
+        if not starts and begins_with_nothing and (numbers[:1] == [1] or not (numbers or self.model.snapshots)):
+            starts = [0]
+        # What was written between two histories is in no log: from one, the next cannot be reached.
+        return bool(starts) and wanted <= self.model.end(max(starts))
 
     def check(self, copy: Copy) -> None:
+        assert self.contents(copy) == self.model.at(copy.tick), f"{copy} differs"
+
+    def contents(self, copy: Copy) -> Any:
+        if copy.path.is_dir():
+            with rebuilt(copy.path) as (connection, name):
+                return all_of(connection, name)
         with duckdb.connect() as connection:
             connection.execute(f"ATTACH '{copy.path}' AS sales (READ_ONLY)")
-            found, expected = all_of(connection, "sales"), self.model.at(copy.tick)
-        assert found == expected, f"{copy} differs"
+            return all_of(connection, "sales")
 
 
 def all_of(connection: Any, name: str) -> Any:

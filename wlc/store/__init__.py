@@ -21,6 +21,7 @@ __all__ = [
     "MissingError",
     "Store",
     "join_url",
+    "local_path",
     "open_store",
 ]
 
@@ -35,12 +36,11 @@ def open_store(url: str, storage_options: Mapping[str, Any] | None = None) -> St
     Raises:
         InvalidError: The URL is not one of these, or holds credentials.
     """
-    if not url or "\0" in url or "\n" in url:
+    if not url or "\n" in url:
         raise InvalidError(f"{url!r} is not a farm URL", hint="Give a directory or s3://bucket/folder.")
     scheme = url.partition("://")[0].lower() if "://" in url else ""
     if scheme in ("", "file"):
-        text = unquote(urlsplit(url).path) if scheme else url
-        return LocalStore(Path(text).expanduser().absolute())
+        return LocalStore(local_path(_file_path(url) if scheme else url))
     location = url.partition("://")[2].strip("/")
     if scheme == "memory":
         from wlc.store.memory import MemoryStore
@@ -57,6 +57,30 @@ def open_store(url: str, storage_options: Mapping[str, Any] | None = None) -> St
 
         return S3Store(location, without_keys(storage_options))
     raise InvalidError(f"cannot use a store with scheme {scheme!r}", hint="Use a directory, s3:// or memory://.")
+
+
+def local_path(text: str) -> Path:
+    """Return the absolute path that a user means, `~` and `~name` included.
+
+    Raises:
+        InvalidError: The text cannot be a path.
+    """
+    try:
+        if "\0" in text:
+            raise ValueError("a path holds no zero byte")
+        text.encode()
+        return Path(text).expanduser().absolute()
+    except (ValueError, RuntimeError) as error:
+        raise InvalidError(f"{text[:200]!r} cannot be a path: {error}", hint="Choose another path.") from error
+
+
+def _file_path(url: str) -> str:
+    try:
+        return unquote(urlsplit(url).path)
+    except ValueError as error:
+        raise InvalidError(
+            f"{url[:200]!r} is not a URL: {error}", hint="Give a directory or s3://bucket/folder."
+        ) from error
 
 
 def join_url(base: str, relative: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +111,7 @@ def _number(options: Mapping[str, str], name: str, least: int) -> int | None:
     if name not in options:
         return None
     text = options[name].strip()
-    if not text.isdecimal() or int(text) < least:
+    if not re.fullmatch("[0-9]{1,18}", text) or int(text) < least:
         raise InvalidError(f"option {name!r} is a number from {least} on, not {text!r}")
     return int(text)
 
@@ -125,5 +126,7 @@ def _nested(storage: Mapping[str, str]) -> dict[str, Any]:
             place = place.setdefault(part, {})
             if not isinstance(place, dict):
                 raise InvalidError(f"storage option {part!r} has a value and options inside it")
+        if isinstance(place.get(last), dict):
+            raise InvalidError(f"storage option {last!r} has a value and options inside it")
         place[last] = {"true": True, "false": False}.get(text.lower(), text)
     return options

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from wlc.clock import format_time, read_time
+from wlc import fields
+from wlc.clock import format_time
 from wlc.errors import InvalidError
 from wlc.model import Position
 from wlr.engine.place import Place, locate
@@ -79,13 +80,18 @@ def failure_json(failure: Failure | None) -> dict[str, Any] | None:
     return None if failure is None else {**asdict(failure), "at": format_time(failure.at)}
 
 
-def as_failure(value: dict[str, Any] | None) -> Failure | None:
+def as_failure(value: object) -> Failure | None:
     """Read what `failure_json` wrote.
 
     Raises:
-        ValueError, KeyError, TypeError: It is something else.
+        ValueError, KeyError: It is something else.
     """
-    return Failure(**{**value, "at": read_time(value["at"])}) if value else None
+    if value is None:
+        return None
+    content = fields.as_object(value)
+    table, key = (None if content[name] is None else fields.as_text(content[name]) for name in ("table", "key"))
+    cause, at = fields.as_text(content["cause"]), fields.as_time(content["at"])
+    return Failure(fields.as_tick(content["tick"]), table, key, cause, at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 from wlc.address import without_password
 from wlc.errors import InvalidError
+from wlc.store import local_path
 
 if TYPE_CHECKING:
     import os
@@ -64,7 +65,7 @@ def locate(into: str | os.PathLike[str], storage_options: Mapping[str, Any] | No
         storage_options: Options of the folder's file system.
 
     Raises:
-        InvalidError: It is empty, or PostgreSQL's drivers are not installed.
+        InvalidError: It is empty, cannot be a path, or PostgreSQL's drivers are not installed.
     """
     text = str(into)
     options = dict(storage_options or {})
@@ -84,7 +85,10 @@ def locate(into: str | os.PathLike[str], storage_options: Mapping[str, Any] | No
     if _is_remote(text):
         return Place(text, True, options)
     path = _path(text)
-    is_folder = path.is_dir() or text.endswith("/") or (not path.suffix and not path.exists())
+    try:
+        is_folder = path.is_dir() or text.endswith("/") or (not path.suffix and not path.exists())
+    except OSError as error:
+        raise InvalidError(f"{text[:200]!r} cannot be a path: {error.strerror}", hint="Choose another path.") from error
     return Place(str(path), is_folder, options)
 
 
@@ -95,4 +99,4 @@ def _is_remote(text: str) -> bool:
 def _path(text: str) -> Path:
     # As in the farm's own URLs, what a path may not hold is escaped in file:///data/my%20lake.
     plain = unquote(text.removeprefix(_FILE)) if text.startswith(_FILE) else text
-    return Path(plain).expanduser().absolute()
+    return local_path(plain)

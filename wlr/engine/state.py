@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from wlc import fields
 from wlc.clock import format_time, read_time
 from wlc.errors import CorruptError
 from wlc.model import Position
@@ -74,18 +75,28 @@ def decode(values: Mapping[str, str], place: str, *, is_unlocked: bool) -> State
             id=values["id"],
             master=values["master"],
             catalog=values["catalog"],
-            tables=tuple(json.loads(values["patterns"])),
-            position=Position(values["history"], int(values["tick"]), int(values["batch"]), values["chain"]),
-            batch_last=int(values["batch_last"]),
+            tables=tuple(map(fields.as_text, fields.as_list(_json(values["patterns"])))),
+            position=Position(values["history"], _count(values["tick"]), _count(values["batch"]), values["chain"]),
+            batch_last=_count(values["batch_last"]),
             clock=read_time(values["clock"]) if values["clock"] else None,
-            beat_s=float(values["beat_s"]),
-            failure=as_failure(json.loads(values.get("failure") or "null")),
-            accepted=frozenset(json.loads(values["accepted"])),
+            beat_s=fields.as_beat(float(values["beat_s"])),
+            failure=as_failure(_json(values.get("failure") or "null")),
+            accepted=frozenset(map(fields.as_tick, fields.as_list(_json(values["accepted"])))),
             is_unlocked=is_unlocked,
             digests=as_tally(json.loads(values.get("digests") or "[]")),
             verify=values.get("verify", ""),
         )
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise CorruptError(
             f"the state of replica {place} is damaged: {error}", hint="Make the replica anew."
         ) from error
+
+
+def _json(text: str) -> object:
+    return fields.DECODER.decode(text)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise ValueError(f"{text[:80]!r} is not a count")
+    return fields.as_tick(int(text), 0)

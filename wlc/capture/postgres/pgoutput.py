@@ -115,9 +115,17 @@ class Decoder:
             CorruptError: It is not what the protocol says.
             UnsupportedError: An update or a delete came without the whole row that was there before.
         """
-        data, starts = _bytes_of(block)
+        try:
+            yield from self._read(block)
+        except (struct.error, ValueError, IndexError, OverflowError) as error:
+            raise CorruptError(f"the server sent a message that cannot be read: {error}") from error
+
+    def _read(self, block: pa.BinaryArray) -> Iterator[Rows | Truncate | Message]:
+        data, starts, ends = _bytes_of(block)
         if not len(starts):
             return
+        if (starts == ends).any():
+            raise CorruptError("the server sent an empty message")
         kinds = data[starts]
         transactions = len(self.begun) - 1 + np.cumsum(kinds == _BEGIN)
         self._begin(data, starts[kinds == _BEGIN] + 1)
@@ -127,13 +135,13 @@ class Decoder:
         others = np.flatnonzero(~(is_row | (kinds == _BEGIN) | (kinds == _COMMIT)))
         done = 0
         for index in others.tolist():
-            yield from self._rows(data, starts, kinds, transactions, done, index)
+            yield from self._rows(data, starts, ends, kinds, transactions, done, index)
             done = index + 1
             self.current = int(transactions[index])
-            found = self._rare(bytes(data[starts[index] : starts[index + 1] if index + 1 < len(starts) else None]))
+            found = self._rare(bytes(data[starts[index] : ends[index]]))
             if found is not None:
                 yield found
-        yield from self._rows(data, starts, kinds, transactions, done, len(starts))
+        yield from self._rows(data, starts, ends, kinds, transactions, done, len(starts))
 
     def _begin(self, data: NDArray[np.uint8], at: Positions) -> None:
         first = len(self.begun)
@@ -162,6 +170,7 @@ class Decoder:
         self,
         data: NDArray[np.uint8],
         starts: Positions,
+        ends: Positions,
         kinds: NDArray[np.uint8],
         transactions: Positions,
         first: int,
@@ -176,13 +185,14 @@ class Decoder:
             mine = chosen[oids == oid]
             if oid not in self._relations:
                 raise CorruptError(f"the server sent rows of relation {oid} before it said what that is")
-            yield _read_rows(self._relations[oid], data, starts[mine] + 5, kinds[mine], transactions[mine])
+            yield _read_rows(self._relations[oid], data, starts[mine] + 5, ends[mine], kinds[mine], transactions[mine])
 
 
 def _read_rows(
     relation: Relation,
     data: NDArray[np.uint8],
     at: Positions,
+    message_ends: Positions,
     kinds: NDArray[np.uint8],
     transactions: Positions,
 ) -> Rows:
@@ -198,7 +208,10 @@ def _read_rows(
     new_at = at.copy()
     new_at[has_old] = ends
     has_new = kinds != _DELETE
-    new_starts, new_lengths, new_kinds, _ = _tuples(data, new_at[has_new] + 1, count)
+    new_starts, new_lengths, new_kinds, new_ends = _tuples(data, new_at[has_new] + 1, count)
+    new_at[has_new] = new_ends
+    if (new_at != message_ends).any():
+        raise CorruptError("the server sent rows that do not end where their messages end")
     # What a new image leaves out because it is stored apart and did not change is taken from the old one.
     kept = new_kinds == _UNCHANGED
     if kept.any():
@@ -239,6 +252,8 @@ def _tuples(
             raise CorruptError("the server sent values of a kind that is not known")
         # A value without text has no length; what stands there is something else's, and not looked at.
         length = np.where(is_text, _int32(data, at + 1), 0)
+        if (length < 0).any():
+            raise CorruptError("the server sent a value of less than no bytes")
         starts[:, index], lengths[:, index], kinds[:, index] = at + 5, length, kind
         at = at + np.where(is_text, 5 + length, 1)
     return starts, lengths, kinds, at
@@ -263,13 +278,13 @@ def _views(
 # Bytes ---------------------------------------------------------------------------------------------------------------
 
 
-def _bytes_of(block: pa.BinaryArray) -> tuple[NDArray[np.uint8], Positions]:
-    """All bytes of an array of messages, and where each message starts."""
+def _bytes_of(block: pa.BinaryArray) -> tuple[NDArray[np.uint8], Positions, Positions]:
+    """All bytes of an array of messages, and where each message starts and ends."""
     _, offsets_buffer, data_buffer = block.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32, len(block) + 1, block.offset * 4).astype(np.int64)
     if not data_buffer:
-        return np.zeros(0, np.uint8), offsets[:0]
-    return np.frombuffer(data_buffer, np.uint8, int(offsets[-1])), offsets[:-1]
+        return np.zeros(0, np.uint8), offsets[:0], offsets[:0]
+    return np.frombuffer(data_buffer, np.uint8, int(offsets[-1])), offsets[:-1], offsets[1:]
 
 
 def _at(data: NDArray[np.uint8], at: Positions, kind: Any, width: int) -> Any:

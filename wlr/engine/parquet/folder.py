@@ -257,7 +257,7 @@ def decode_pointer(data: bytes, where: str) -> Pointer:
             master=fields.as_text(content["master"]),
             catalog=fields.as_text(content["catalog"]),
             tables=tuple(map(fields.as_text, fields.as_list(content["patterns"]))),
-            beat_s=float(content["beat_s"]),
+            beat_s=fields.as_beat(content["beat_s"]),
             keep=fields.as_text(content["keep"]),
             verify=fields.as_text(content.get("verify", "")),
             accepted=frozenset(map(fields.as_tick, fields.as_list(content["accepted"]))),
@@ -265,7 +265,7 @@ def decode_pointer(data: bytes, where: str) -> Pointer:
         )
         manifest, sha256 = fields.as_text(content["manifest"]), fields.as_sha256(content["manifest_sha256"])
         return Pointer(paths.check_relative(manifest, where), sha256, fields.as_text(content["run"]), state)
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError) as error:
         raise CorruptError(f"{where} is damaged: {error}", hint="Make the replica anew.", path=where) from error
 
 

@@ -16,7 +16,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from wlc.clock import format_time, read_time, utc_now
+from wlc import fields
+from wlc.clock import format_time, utc_now
 from wlc.errors import FarmError, UnavailableError
 from wlc.store import AlreadyExistsError, ConflictError, MissingError
 
@@ -87,12 +88,13 @@ class Lease:
 def _refuse_live(data: bytes, url: str) -> None:
     try:
         said: dict[str, Any] = json.loads(data)
-        host, process, seen = str(said["host"]), int(said["process"]), read_time(said["seen"])
-    except (KeyError, ValueError, TypeError):
+        host, process, seen = str(said["host"]), fields.as_count(said["process"]), fields.as_time(said["seen"])
+    except (KeyError, ValueError, TypeError, RecursionError):
         # A lease that nobody can read holds nobody off.
         return
     # A process of that number may be another one by now: in a container that was started again they often are alike.
-    is_alive = utc_now() - seen < _DEAD_AFTER and (host != socket.gethostname() or _is_running(process))
+    # One of the future would hold everybody off until then.
+    is_alive = abs(utc_now() - seen) < _DEAD_AFTER and (host != socket.gethostname() or _is_running(process))
     if is_alive:
         message = f"{url} is in use by process {process} on {host}: try again when it is done"
         raise UnavailableError(message, path=url)
@@ -101,7 +103,7 @@ def _refuse_live(data: bytes, url: str) -> None:
 def _is_running(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True

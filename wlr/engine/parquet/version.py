@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from wlc import fields
 from wlc.clock import format_time
 from wlc.errors import CorruptError
-from wlc.fields import FieldError
 from wlc.log import digest, seal_problem
 from wlr.engine import START
 from wlr.engine.tally import as_tally, tally_json
@@ -129,9 +128,10 @@ def unseal(kind: str, data: bytes, where: str) -> dict[str, Any]:
     if problem := seal_problem(data, _SEAL_START):
         raise CorruptError(f"{where}: {problem}", hint="Make the replica anew.", path=where)
     try:
-        content = fields.as_object(fields.as_object(fields.DECODER.decode(data.decode()))[kind])
-        if content["format"] != FORMAT:
-            raise FieldError(f"format {content['format']!r} is unknown, this version reads {FORMAT}")
+        document = fields.as_object(fields.DECODER.decode(data.decode()))
+        json.dumps(document, ensure_ascii=False).encode()  # Refuses lone halves of surrogate pairs.
+        content = fields.as_object(document[kind])
+        fields.as_format(content["format"], FORMAT)
     except (KeyError, ValueError, RecursionError) as error:
         raise CorruptError(f"{where} is damaged: {error}", hint="Make the replica anew.", path=where) from error
     return content

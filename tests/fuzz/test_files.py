@@ -1,0 +1,203 @@
+"""Files that others wrote: any bytes are refused as corrupt, and whatever is accepted can be written and read again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fuzz.profile import broken, fuzzed, mutated, sealed, text_of
+from wlc.config import decode_config, encode_config
+from wlc.errors import CorruptError
+from wlc.log import decode_batch, encode_batch
+from wlc.manifest import decode_manifest, encode_manifest
+from wlc.model import (
+    Batch,
+    Change,
+    Clear,
+    Column,
+    Config,
+    DataFile,
+    Ddl,
+    Layout,
+    Manifest,
+    Name,
+    Origin,
+    Position,
+    SequencePosition,
+    SnapshotTable,
+    TableFile,
+    Transaction,
+)
+from wlc.registry import Replica, decode_replica, encode_replica
+from wlr.engine import Failure, State
+from wlr.engine.parquet.folder import Pointer, decode_pointer, encode_pointer
+from wlr.engine.parquet.version import LakeTable, Part, Version, decode_version, encode_version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NOW = datetime(2026, 11, 20, 10, 0, 0, 1, UTC)
+SHA = "0123456789abcdef" * 4
+TABLE = Name("main", "t")
+LAYOUT = Layout((Column("id", "INTEGER", nullable=False), Column("g", "INTEGER", generated="id + 1")), ("id",))
+MADE = Ddl("CREATE TABLE", TABLE, "CREATE TABLE t (id INTEGER PRIMARY KEY)", layout=LAYOUT, original="create table t")
+POSITION = Position("h1", 9, 2, SHA)
+PATH = "sales_000000000002.d/0.parquet"
+BATCH = Batch(
+    "sales",
+    2,
+    "h1",
+    5,
+    9,
+    SHA,
+    "sales",
+    (
+        Transaction(5, "ann", NOW, NOW, (MADE, Change(TABLE, PATH, 2, 0), SequencePosition(Name("main", "s"), -3))),
+        Transaction(6, "bob", NOW, None),
+        Transaction(7, "ann", NOW, NOW, (Change(TABLE, PATH, 1, 2),), xid=77),
+        Transaction(9, 'b"o', NOW, NOW, (Clear(TABLE, 1),), Origin("h0", 3)),
+    ),
+    (TableFile(DataFile(PATH, 5, 731, SHA), TABLE, LAYOUT),),
+    {"h1": 9, "h0": 3},
+    Origin("h0", 4),
+    {"main.t": "17"},
+    lsn="0/16B3748",
+)
+MANIFEST = Manifest(
+    "sales",
+    POSITION,
+    NOW,
+    "sales",
+    (MADE,),
+    (Ddl("CREATE INDEX", Name("main", "i"), "CREATE INDEX i ON t (id)"),),
+    (SnapshotTable(TABLE, LAYOUT, (DataFile("0.parquet", 3, 500, SHA),)),),
+    (SequencePosition(Name("main", "s"), 4),),
+    {"h1": 9},
+)
+CONFIG = Config("snapshots/000000000007", "wlc_logs", 1, 3, 0.5, NOW, "sales", "h1", 9, Origin("h0", 4))
+VERSION = Version(
+    POSITION,
+    9,
+    NOW,
+    NOW,
+    "sales",
+    (MADE,),
+    (),
+    (SequencePosition(Name("main", "s"), 4),),
+    (
+        LakeTable(
+            TABLE, LAYOUT, (Part(DataFile("data/main.t/000000000009-ab-0.parquet", 3, 500, SHA), ("1",), ("3",)),)
+        ),
+    ),
+)
+STATE = State(
+    "ab", "/farm/sales", "sales", ("main.*",), beat_s=2.5, keep="3 days", accepted=frozenset({4}),
+    failure=Failure(8, "main.t", "id = 1", "why", NOW),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of file; `start` is what its last line begins with."""
+
+    valid: bytes
+    decode: Callable[[bytes], Any]
+    encode: Callable[[Any], bytes]
+    start: bytes
+
+
+def json_format(value: Any, encode: Any, decode: Any, where: str) -> Format:
+    return Format(encode(value), lambda data: decode(data, where), encode, b',"sha256":"')
+
+
+FORMATS = {
+    "log file": Format(
+        encode_batch(BATCH), lambda d: decode_batch(d, "f/sales_000000000002"), encode_batch, b'{"sha256":"'
+    ),
+    "manifest": json_format(MANIFEST, encode_manifest, decode_manifest, "f/manifest.json"),
+    "registration": json_format(
+        Replica("ab", "/copy", POSITION, NOW, NOW, "host", "ann"), encode_replica, decode_replica, "f/ab.json"
+    ),
+    "lake's manifest": json_format(VERSION, encode_version, decode_version, "lake/manifests/1.json"),
+    "lake's pointer": json_format(
+        Pointer("manifests/000000000009-ab.json", SHA, "ab", STATE), encode_pointer, decode_pointer, "lake/wlr.pointer"
+    ),
+}
+CONFIG_FORMAT = Format(encode_config(CONFIG), lambda data: decode_config(data, "f/wlc.config"), encode_config, b"")
+
+
+def check(found: Format, data: bytes) -> Any:
+    """Read a file; None if it is refused as it should be, otherwise what it says can be written and read again."""
+    try:
+        value = found.decode(data)
+    except CorruptError as error:
+        assert error.path
+        assert str(error).encode(), "the message can be shown"
+        return None
+    assert found.decode(found.encode(value)) == value
+    return value
+
+
+@pytest.mark.parametrize("kind", [*FORMATS, "configuration"])
+@fuzzed
+@given(data=st.data())
+def test_bytes_that_were_changed_are_corrupt(kind: str, data: Any) -> None:
+    found = FORMATS.get(kind, CONFIG_FORMAT)
+    assert check(found, found.valid) is not None
+    changed = data.draw(st.binary(max_size=200) | broken(found.valid))
+    if changed != found.valid:
+        assert check(found, changed) is None
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "log file"])
+@fuzzed
+@given(data=st.data())
+def test_a_document_that_a_hostile_writer_sealed(kind: str, data: Any) -> None:
+    found = FORMATS[kind]
+    name, _, rest = found.valid.partition(b":\n")
+    document = json.loads(rest[: rest.rindex(found.start)])
+    body = name + b":\n" + text_of(data.draw(mutated(document))) + b"\n"
+    check(found, sealed(body, found.start))
+
+
+@fuzzed
+@given(data=st.data())
+def test_a_log_file_that_a_hostile_writer_sealed(data: Any) -> None:
+    found = FORMATS["log file"]
+    lines = [json.loads(line) for line in found.valid.splitlines()[:-1]]
+    at = data.draw(st.integers(0, len(lines) - 1))
+    lines[at] = data.draw(mutated(lines[at]))
+    order = data.draw(st.just(range(len(lines))) | st.permutations(range(len(lines))))
+    body = b"".join(text_of(lines[number]) + b"\n" for number in order)
+    check(found, sealed(body, found.start))
+
+
+@fuzzed
+@given(data=st.data())
+def test_bytes_that_a_hostile_writer_sealed(data: Any) -> None:
+    found = FORMATS[data.draw(st.sampled_from(list(FORMATS)))]
+    body = found.valid[: found.valid.rindex(found.start)]
+    check(found, sealed(data.draw(broken(body)), found.start))
+
+
+@fuzzed
+@given(
+    key=st.integers(0, 10), value=st.text(max_size=30) | st.sampled_from(["9" * 5000, "1e400", "nan", "٣", "-0", "1_0"])
+)
+def test_a_configuration_that_a_hostile_writer_sealed(key: int, value: str) -> None:
+    lines = CONFIG_FORMAT.valid.decode().splitlines()[:-1]
+    lines[key] = f"{lines[key].partition('=')[0]}={value}"
+    body = ("\n".join(lines) + "\n").encode(errors="surrogatepass")
+    check(CONFIG_FORMAT, body + b"sha256=" + sealed(body, b"")[len(body) : len(body) + 64] + b"\n")
+
+
+def test_nesting_without_end_is_corrupt() -> None:
+    for found in FORMATS.values():
+        for deep in (b"[" * 200_000, b'{"a":' * 200_000):
+            assert check(found, sealed(deep + b"\n", found.start)) is None
