@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TINY = ("--scale", "0.00001", "--rounds", "1", "--singles", "2")
-LINES = {"capture": 11, "flush": 2, "snapshot": 2, "replay": 5, "small": 3, "start": 4, "memory": 3}
+LINES = {"capture": 11, "flush": 2, "snapshot": 2, "replay": 5, "digests": 7, "small": 3, "start": 4, "memory": 3}
 # tests/spark/test_bench.py tries these: there is a session already, which takes longer to start than all the rest here.
 ON_SPARK = {"lake", "lake_curve"}
 # tests/postgres/test_bench.py tries this: it needs a server.
