@@ -26,7 +26,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-NAMES = ("capture", "flush", "snapshot", "replay", "small", "start", "memory", "lake", "lake_curve", "postgres")
+NAMES = (
+    "capture",
+    "flush",
+    "snapshot",
+    "replay",
+    "small",
+    "start",
+    "memory",
+    "lake",
+    "lake_curve",
+    "postgres",
+    "encryption",
+)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
