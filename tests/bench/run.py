@@ -38,6 +38,7 @@ NAMES = (
     "lake",
     "lake_curve",
     "postgres",
+    "encryption",
 )
 
 

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TINY = ("--scale", "0.00001", "--rounds", "1", "--singles", "2")
-LINES = {"capture": 11, "flush": 2, "snapshot": 2, "replay": 5, "digests": 7, "small": 3, "start": 4, "memory": 3}
+LINES = {
+    **{"capture": 11, "flush": 2, "snapshot": 2, "replay": 5, "digests": 7, "small": 3, "start": 4, "memory": 3},
+    "encryption": 2,
+}
 # tests/spark/test_bench.py tries these: there is a session already, which takes longer to start than all the rest here.
 ON_SPARK = {"lake", "lake_curve"}
 # tests/postgres/test_bench.py tries this: it needs a server.
@@ -32,7 +35,7 @@ def test_a_benchmark_prints_a_figure_for_every_line(
     assert run.main([name, *TINY, "--folder", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     machine, _, table = printed.partition(f"\n{name} (")
-    figures = re.findall(r"  [\d,.]+(?:x| rows/s| transactions/s| s| GB)$", table, re.MULTILINE)
+    figures = re.findall(r"  [\d,.]+(?:x| rows/s| transactions/s| MB/s| s| GB)$", table, re.MULTILINE)
     assert len(figures) == LINES[name], printed
     assert re.search(r"^CPU .*cores$", machine, re.MULTILINE)
 
