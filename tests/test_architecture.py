@@ -28,6 +28,7 @@ FORMAT = {"errors", "model", "clock", "paths", "store", "config", "log", "manife
     "types",
     "catalog",
     "opening",
+    "plain",
     "schema",
 }
 

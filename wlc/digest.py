@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from wlc.model import Change, Clear, Ddl, Digest, Name, SequencePosition, Transaction, file_column, quote
+from wlc.plain import PlainRun, parts_of
 from wlc.types import Type, parse, storage_type
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import duckdb
 
@@ -235,12 +236,17 @@ def after(known: Mapping[Name, Digest], batch: Batch) -> dict[Name, Digest]:
 
 def touched(transactions: Iterable[Transaction]) -> set[Name]:
     """Return the tables, and other objects, that transactions changed."""
-    return {
-        record.object if isinstance(record, Ddl) else record.table
-        for transaction in transactions
-        for record in transaction.records
-        if not isinstance(record, SequencePosition)
-    }
+    found: set[Name] = set()
+    for part in parts_of(transactions):
+        found |= part.tables if isinstance(part, PlainRun) else set(_objects_of(part))
+    return found
+
+
+def _objects_of(transactions: Iterable[Transaction]) -> Iterator[Name]:
+    for transaction in transactions:
+        for record in transaction.records:
+            if not isinstance(record, SequencePosition):
+                yield record.object if isinstance(record, Ddl) else record.table
 
 
 def keeps_rows(old: Layout, new: Layout) -> bool:

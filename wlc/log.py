@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from itertools import pairwise
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any
@@ -27,23 +26,15 @@ from wlc.model import (
     Transaction,
 )
 from wlc.paths import check_database_name, log_path, parse_data_path
+from wlc.plain import BEGIN, CHANGE, COMMIT, PlainRun, joined, parts_of, read_run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-# Lines as `_transaction_lines` writes them: no escapes, numbers that need no second look.
-_PLAIN = r'[^"\\\x00-\x1f]'
-_NUMBER = "(0|[1-9][0-9]{0,17})"
-_BEGIN = re.compile(
-    rf'\{{"begin":\{{"tick":{_NUMBER},"user":"({_PLAIN}*)","started":"({_PLAIN}*)","origin":null'
-    rf'(?:,"xid":{_NUMBER})?\}}\}}'
-)
-_CHANGE = re.compile(
-    rf'\{{"change":\{{"table":\["({_PLAIN}+)","({_PLAIN}+)"\],"path":"({_PLAIN}*)","added":{_NUMBER},"removed":{_NUMBER}\}}\}}'
-)
-_COMMIT = re.compile(rf'\{{"commit":\{{"tick":{_NUMBER},"committed":"({_PLAIN}*)"\}}\}}')
+    from wlc.plain import Part, Total
+
 # The line that may stand before the seal.
-SIGNATURE_START = '{"signature":'
+SIGNATURE_START = b'{"signature":'
 _SEAL_START = b'{"sha256":"'
 _SEAL_BYTES = len(_SEAL_START) + 64 + len(b'"}\n')
 
@@ -82,7 +73,7 @@ def decode_batch(data: bytes, path: str) -> Batch:
     Raises:
         CorruptError: It is damaged, truncated or of an unknown version; nothing of it may be applied.
     """
-    reader = _Reader(path, _sealed_lines(data, path))
+    reader = _Reader(path, _unsealed(data, path))
     try:
         with uncollected():
             batch = reader.batch()
@@ -116,15 +107,18 @@ def _seal(body: bytes) -> bytes:
     return _SEAL_START + digest(body).encode() + b'"}\n'
 
 
-def _sealed_lines(data: bytes, path: str) -> list[str]:
+def _unsealed(data: bytes, path: str) -> bytes:
+    """Check the seal, and return the lines above it."""
     if problem := seal_problem(data, _SEAL_START):
         raise CorruptError(f"{path}: {problem}", path=path)
+    body = data[:-_SEAL_BYTES]
     try:
-        lines = data[: -_SEAL_BYTES - 1].decode().split("\n")
-        # Who has a key has looked at it; see `wlc.signing`.
-        return lines[:-1] if lines[-1].startswith(SIGNATURE_START) else lines
+        body.decode()
     except UnicodeDecodeError as error:
         raise CorruptError(f"{path}: it is not UTF-8", path=path) from error
+    last = body.rfind(b"\n", 0, len(body) - 1) + 1
+    # Who has a key has looked at it; see `wlc.signing`.
+    return body[:last] if body.startswith(SIGNATURE_START, last) else body
 
 
 def _line(kind: str, value: object) -> str:
@@ -197,21 +191,25 @@ def _record_line(record: Record) -> str:
 class _Reader:
     """Walks through the lines of one log file and knows where it is."""
 
-    def __init__(self, path: str, lines: list[str]) -> None:
+    def __init__(self, path: str, data: bytes) -> None:
         self.path = path
-        self.lines = lines
+        self.data = data
+        self.line = 0
         self.at = 0
-        self.may_hold_surrogates = any("\\ud" in line or "\\uD" in line for line in lines)
+        self.no_run_before = 0
+        self.may_hold_surrogates = b"\\ud" in data or b"\\uD" in data
 
     def corrupt(self, problem: str) -> CorruptError:
-        return CorruptError(f"{self.path}, line {self.at}: {problem}", path=self.path)
+        return CorruptError(f"{self.path}, line {self.line}: {problem}", path=self.path)
 
     def next(self) -> tuple[str, dict[str, Any]]:
         """Return the next line's kind and fields."""
-        self.at += 1
-        if self.at > len(self.lines):
+        self.line += 1
+        if self.at == len(self.data):
             raise FieldError("the file ends too early")
-        line = self.lines[self.at - 1]
+        end = self.data.index(b"\n", self.at)
+        line = self.data[self.at : end].decode()
+        self.at = end + 1
         value, end = fields.DECODER.raw_decode(line)
         if end != len(line) or type(value) is not dict or len(value) != 1:
             raise FieldError("not a JSON object with one key")
@@ -228,16 +226,17 @@ class _Reader:
         if kind != "batch":
             raise FieldError("not the header of a log file")
         fields.as_format(header["format"], FORMAT_VERSION)
-        transactions: list[Transaction] = []
+        parts: list[Part] = []
         while True:
-            transactions += self.plain_transactions()
+            parts += [*self.plain_run(), tuple(self.plain_transactions())]
             kind, content = self.next()
             if kind != "begin":
                 break
-            transactions.append(self.transaction(content))
+            parts.append((self.transaction(content),))
+        transactions = joined(parts)
         if kind != "end":
             raise FieldError(f"{kind!r} where a transaction or the end was expected")
-        if content["transactions"] != len(transactions) or self.at != len(self.lines):
+        if content["transactions"] != len(transactions) or self.at != len(self.data):
             raise FieldError("the number of transactions or lines is wrong")
         previous = header["previous"]
         return Batch(
@@ -248,7 +247,7 @@ class _Reader:
             last=fields.as_tick(header["last"]),
             previous="" if previous == "" else fields.as_sha256(previous),
             catalog=fields.as_text(header["catalog"]),
-            transactions=tuple(transactions),
+            transactions=transactions,
             files=tuple(self.file(file) for file in fields.as_list(content["files"])),
             vector=fields.as_vector(content["vector"]),
             parent=fields.as_origin(header["parent"], 0),
@@ -256,30 +255,42 @@ class _Reader:
             lsn=None if content.get("lsn") is None else fields.as_lsn(content["lsn"]),
         )
 
+    def plain_run(self) -> Iterator[PlainRun]:
+        """Yield the next transactions as columns, if they are many and all of them are plain."""
+        if self.at < self.no_run_before:
+            return
+        run, self.no_run_before = read_run(self.data, self.at)
+        if run is not None:
+            self.line += self.data.count(b"\n", self.at, self.no_run_before)
+            self.at = self.no_run_before
+            yield run
+
     def plain_transactions(self) -> Iterator[Transaction]:
         """Yield the next transactions while they are as nearly all are: rows changed, then committed here.
 
         Their lines are read by what they look like as this program writes them, which takes a third of the time of
         reading JSON. Whatever looks different is left to `transaction`, which says what is wrong with it, if anything.
         """
-        names: dict[tuple[str, str], Name] = {}
-        lines, count = self.lines, len(self.lines)
-        while self.at + 1 < count and (begin := _BEGIN.fullmatch(lines[self.at])):
-            at, records = self.at + 1, []
-            while at < count and (change := _CHANGE.fullmatch(lines[at])):
+        names: dict[tuple[bytes, bytes], Name] = {}
+        data = self.data
+        while begin := BEGIN.match(data, self.at):
+            at, count, records = begin.end(), 2, []
+            while change := CHANGE.match(data, at):
                 schema, table, path, added, removed = change.groups()
-                name = names.get((schema, table)) or names.setdefault((schema, table), Name(schema, table))
-                records.append(Change(name, path, int(added), int(removed)))
-                at += 1
-            commit = _COMMIT.fullmatch(lines[at]) if at < count else None
+                if (name := names.get((schema, table))) is None:
+                    name = names[schema, table] = Name(schema.decode(), table.decode())
+                records.append(Change(name, path.decode(), int(added), int(removed)))
+                at, count = change.end(), count + 1
+            commit = COMMIT.match(data, at)
             tick, user, started, xid = begin.groups()
-            if commit is None or commit[1] != tick:
+            if commit is None or commit["tick"] != tick:
                 return
-            begun = fields.as_time(started)
-            committed = begun if commit[2] == started else fields.as_time(commit[2])
-            self.at = at + 1
+            # What is wrong with one of them is wrong with its last line.
+            self.at, self.line = commit.end(), self.line + count
+            begun = fields.as_time(started.decode())
+            committed = begun if commit["committed"] == started else fields.as_time(commit["committed"].decode())
             number = None if xid is None else int(xid)
-            yield Transaction(fields.as_tick(int(tick)), user, begun, committed, tuple(records), None, number)
+            yield Transaction(fields.as_tick(int(tick)), user.decode(), begun, committed, tuple(records), None, number)
 
     def file(self, value: object) -> TableFile:
         content = fields.as_object(value)
@@ -329,14 +340,17 @@ _RECORDS: dict[str, Callable[[dict[str, Any]], Record]] = {
 
 def _problem(batch: Batch) -> str | None:
     """Say how a batch contradicts itself, None if it does not."""
-    ticks = [transaction.tick for transaction in batch.transactions]
+    parts = parts_of(batch.transactions)
+    # Within a run they rise.
+    ticks = [t.tick for part in parts for t in ((part[0], part[-1]) if isinstance(part, PlainRun) else part)]
     if not ticks:
         return "it holds no transaction"
     if (batch.first, batch.last) != (ticks[0], ticks[-1]) or any(a >= b for a, b in pairwise(ticks)):
         return "its ticks do not rise from the header's first to its last"
     if batch.format != FORMAT_VERSION or batch.vector.get(batch.history) != batch.last:
         return f"format {batch.format} or the vector {dict(batch.vector)} does not fit tick {batch.last}"
-    if any(transaction.committed is None and transaction.records for transaction in batch.transactions):
+    singles = [transaction for part in parts if isinstance(part, tuple) for transaction in part]
+    if any(transaction.committed is None and transaction.records for transaction in singles):
         return "a transaction that was rolled back has records"
     try:
         log_path(check_database_name(batch.database), batch.number)
@@ -355,16 +369,23 @@ def _files_problem(batch: Batch) -> str | None:
         number_before = parsed[1]
         tables[file.file.path] = file.table
     rows = dict.fromkeys(tables, 0)
-    for transaction in batch.transactions:
+    for tick, changes in (changed for part in parts_of(batch.transactions) for changed in _changed(part)):
         paths = set()
-        for record in transaction.records:
-            if type(record) is not Change:
-                continue
-            if tables.get(record.path) != record.table or record.path in paths:
-                return f"transaction {transaction.tick} cannot have a change of {record.table} in {record.path!r}"
-            paths.add(record.path)
-            rows[record.path] += record.added + record.removed
+        for change in changes:
+            if tables.get(change.path) != change.table or change.path in paths:
+                return f"transaction {tick} cannot have a change of {change.table} in {change.path!r}"
+            paths.add(change.path)
+            rows[change.path] += change.added + change.removed
     for file in batch.files:
         if rows[file.file.path] != file.file.rows:
             return f"{file.file.path} has {file.file.rows} rows, its transactions have {rows[file.file.path]}"
     return None
+
+
+def _changed(part: Part) -> Iterator[tuple[int, Sequence[Change | Total]]]:
+    if isinstance(part, PlainRun):
+        # No transaction of it has two changes in one file.
+        yield from ((total.first, (total,)) for total in part.totals())
+    else:
+        for transaction in part:
+            yield transaction.tick, [record for record in transaction.records if type(record) is Change]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
 FORMAT_VERSION = 1
@@ -202,6 +202,7 @@ class Batch:
         previous: SHA-256 of the log file before this one, "" for the first.
         catalog: Name of the master's database inside its engine; DDL text may qualify names with it.
         parent: The (history, tick) this history grew from; only where a new history follows an old one.
+        transactions: In commit order; see `wlc.plain` for how a long log file gives them.
         files: Every data file of the batch, in the order of their numbers.
         vector: Per history the last tick contained after this batch.
         digests: What the tables that the batch changed hold after it, those that are known.
@@ -215,7 +216,7 @@ class Batch:
     last: int
     previous: str
     catalog: str
-    transactions: tuple[Transaction, ...]
+    transactions: Sequence[Transaction]
     files: tuple[TableFile, ...] = ()
     vector: Mapping[str, int] = field(default_factory=dict)
     parent: Origin | None = None

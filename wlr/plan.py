@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -10,13 +11,15 @@ from wlc.clock import format_time
 from wlc.digest import touched
 from wlc.errors import CorruptError
 from wlc.model import Change, Clear, Ddl, Name, Position, SequencePosition, TableFile, Transaction
+from wlc.plain import PlainRun, Total, joined, parts_of
 from wlr import bounds
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from wlc.model import Batch, Digest
+    from wlc.model import Batch, Digest, Record
+    from wlc.plain import Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,7 @@ class Step:
         repaired: Tables that hold what `digests` says whatever was known of them.
     """
 
-    transactions: tuple[Transaction, ...]
+    transactions: Sequence[Transaction]
     files: dict[str, TableFile]
     marks: tuple[Mark, ...]
     catalog: str
@@ -151,23 +154,31 @@ class Step:
         return next((t.committed for t in reversed(self.transactions) if t.committed is not None), None)
 
     @property
-    def applied(self) -> tuple[Transaction, ...]:
+    def applied(self) -> Sequence[Transaction]:
         """The transactions that count: committed ones that were not accepted."""
-        return tuple(t for t in self.transactions if t.committed is not None and t.tick not in self.skipped)
+        # An accepted one is a step of its own, and none of a run was rolled back.
+        return joined(
+            part
+            if isinstance(part, PlainRun)
+            else tuple(t for t in part if t.committed is not None and t.tick not in self.skipped)
+            for part in parts_of(self.transactions)
+        )
 
     @property
     def left_out(self) -> set[Name]:
         """Tables that accepted transactions changed."""
+        if not self.skipped:
+            return set()
         return touched(t for t in self.transactions if t.tick in self.skipped)
 
     @property
     def rows(self) -> int:
         """Row images in all of its changes."""
-        return sum(map(count_rows, self.applied))
+        return sum(map(_rows, parts_of(self.applied)))
 
     def actions(self) -> tuple[Action, ...]:
         """What to do, in this order: DDL as recorded, everything between two DDL statements folded."""
-        return _actions(self.applied, self.files)
+        return _actions(parts_of(self.applied), self.files)
 
     def halves(self) -> tuple[Step, Step]:
         """Cut the step of two or more transactions into two that are half as long."""
@@ -212,6 +223,17 @@ def count_rows(transaction: Transaction) -> int:
     return sum(r.added + r.removed for r in transaction.records if type(r) is Change)
 
 
+def _rows(part: Part) -> int:
+    return part.rows if isinstance(part, PlainRun) else sum(map(count_rows, part))
+
+
+def _paths(part: Part) -> Iterator[str]:
+    if isinstance(part, PlainRun):
+        yield from (total.path for total in part.totals())
+    else:
+        yield from (record.path for t in part for record in t.records if type(record) is Change)
+
+
 # Steps ---------------------------------------------------------------------------------------------------------------
 
 
@@ -221,24 +243,34 @@ class _Run:
 
     catalog: str
     limits: Limits
-    transactions: list[Transaction] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
     files: dict[str, TableFile] = field(default_factory=dict)
     marks: dict[int, Mark] = field(default_factory=dict)
     rows: int = 0
     digests: dict[Name, Digest | None] = field(default_factory=dict)
     last_told: int = 0
+    count: int = 0
 
-    def is_full(self) -> bool:
+    def is_full(self, more: Part = ()) -> bool:
         most = self.limits
-        return self.rows >= most.rows or len(self.transactions) >= most.transactions or len(self.files) >= most.files
+        return (
+            self.rows + _rows(more) >= most.rows
+            or self.count + len(more) >= most.transactions
+            or len(self.files) + len(set(_paths(more)) - self.files.keys()) >= most.files
+        )
 
-    def add(self, transaction: Transaction, batch: Batch, chain: str, files: dict[str, TableFile]) -> None:
-        self.transactions.append(transaction)
-        self.marks[batch.number] = Mark(transaction.tick, batch.history, batch.number, chain, batch.last)
-        for record in transaction.records:
-            if type(record) is Change:
-                self.files[record.path] = files[record.path]
-                self.rows += record.added + record.removed
+    def fitting(self, run: PlainRun) -> int:
+        """How many transactions of a run there is room for: the last of them may fill it."""
+        if not self.is_full(run):
+            return len(run)
+        return bisect_left(range(1, len(run)), True, key=lambda count: self.is_full(run[:count])) + 1
+
+    def add(self, part: Part, batch: Batch, chain: str, files: dict[str, TableFile]) -> None:
+        self.parts.append(part)
+        self.marks[batch.number] = Mark(part[-1].tick, batch.history, batch.number, chain, batch.last)
+        self.files.update((path, files[path]) for path in _paths(part))
+        self.rows += _rows(part)
+        self.count += len(part)
 
     def end(self, batch: Batch) -> None:
         """Note what a batch of which nothing is to come says of its tables."""
@@ -247,12 +279,14 @@ class _Run:
         self.last_told = batch.last
 
     def close(self, skipped: frozenset[int]) -> Step:
-        ticks = {transaction.tick for transaction in self.transactions}
+        transactions = joined(self.parts)
+        ticks = range(transactions[0].tick, transactions[-1].tick + 1)
         marks = tuple(self.marks.values())
         # What came after the end of the last batch is known at the end of the next one.
-        later = touched(transaction for transaction in self.transactions if transaction.tick > self.last_told)
+        later = touched(transactions[bisect_right(transactions, self.last_told, key=_tick) :])
         digests = {name: digest for name, digest in self.digests.items() if name not in later}
-        return Step(tuple(self.transactions), self.files, marks, self.catalog, skipped & ticks, digests)
+        chosen = frozenset(tick for tick in skipped if tick in ticks)
+        return Step(transactions, self.files, marks, self.catalog, chosen, digests)
 
 
 def cut(
@@ -283,34 +317,37 @@ def cut(
     run = _Run("", limits)
     for batch, chain, transactions, is_last in _wanted(batches, position, target):
         files = {file.file.path: file for file in batch.files}
-        for transaction in transactions:
-            is_alone = _is_alone(transaction, skipped, alone)
-            if run.transactions and (is_alone or run.is_full() or run.catalog != batch.catalog):
-                yield run.close(skipped)
-                run = _Run(batch.catalog, limits)
-            run.catalog = batch.catalog
-            run.add(transaction, batch, chain, files)
-            if transaction.tick == batch.last:
-                run.end(batch)
+        for part, is_alone in _pieces(transactions, skipped if alone is None else skipped | {alone}):
+            rest = part
+            while rest:
+                if run.parts and (is_alone or run.is_full() or run.catalog != batch.catalog):
+                    yield run.close(skipped)
+                    run = _Run(batch.catalog, limits)
+                run.catalog = batch.catalog
+                count = run.fitting(rest) if isinstance(rest, PlainRun) else len(rest)
+                run.add(rest[:count], batch, chain, files)
+                if rest[count - 1].tick == batch.last:
+                    run.end(batch)
+                rest = rest[count:]
             if is_alone:
                 yield run.close(skipped)
                 run = _Run(batch.catalog, limits)
         if is_last:
             break
-    if run.transactions:
+    if run.parts:
         yield run.close(skipped)
 
 
 def _wanted(
     batches: Iterable[tuple[Batch, str]], position: Position, target: Target
-) -> Iterator[tuple[Batch, str, list[Transaction], bool]]:
+) -> Iterator[tuple[Batch, str, Sequence[Transaction], bool]]:
     """Pick from each batch what lies between the position and the target; True at the batch that holds the target."""
     for batch, chain in batches:
         # The batch of the position itself, known by its chain hash, may be the last one of the history before: a new
         # history begins with a snapshot that lies after it.
         is_own = batch.number == position.batch
-        after = [transaction for transaction in batch.transactions if transaction.tick > position.tick]
-        end = next((n for n, transaction in enumerate(after) if not target.includes(transaction)), len(after))
+        after = batch.transactions[bisect_right(batch.transactions, position.tick, key=_tick) :]
+        end = _end(after, target)
         if after and end == 0 and not is_own:
             # Nothing of it is wanted, whatever history it belongs to.
             return
@@ -322,9 +359,35 @@ def _wanted(
         position = Position(history, max(batch.last, position.tick), batch.number, chain)
 
 
-def _is_alone(transaction: Transaction, skipped: frozenset[int], alone: int | None) -> bool:
-    tick = transaction.tick
-    return tick == alone or tick in skipped or any(type(record) is Ddl for record in transaction.records)
+def _tick(transaction: Transaction) -> int:
+    return transaction.tick
+
+
+def _end(transactions: Sequence[Transaction], target: Target) -> int:
+    """How many transactions are before or at the target."""
+    if target.tick is not None:
+        return bisect_right(transactions, target.tick, key=_tick)
+    if target.until is None:
+        return len(transactions)
+    return next((n for n, t in enumerate(transactions) if not target.includes(t)), len(transactions))
+
+
+def _pieces(transactions: Sequence[Transaction], alone: frozenset[int]) -> Iterator[tuple[Part, bool]]:
+    """Yield runs, and between them transactions, each with whether it has to be a step of its own."""
+    for part in parts_of(transactions):
+        if isinstance(part, tuple):
+            for transaction in part:
+                is_ddl = any(type(record) is Ddl for record in transaction.records)
+                yield (transaction,), is_ddl or transaction.tick in alone
+            continue
+        rest = part
+        for tick in sorted(alone):
+            place = bisect_left(rest, tick, key=_tick)
+            if place < len(rest) and rest[place].tick == tick:
+                yield rest[:place], False
+                yield (rest[place],), True
+                rest = rest[place + 1 :]
+        yield rest, False
 
 
 @dataclass(slots=True)
@@ -335,28 +398,34 @@ class _TableRun:
     cleared: int | None = None
 
 
-def _actions(transactions: Sequence[Transaction], files: dict[str, TableFile]) -> tuple[Action, ...]:
+def _actions(parts: Iterable[Part], files: dict[str, TableFile]) -> tuple[Action, ...]:
     actions: list[Action] = []
     tables: dict[Name, _TableRun] = {}
     sequences: dict[Name, SequencePosition] = {}
-    for transaction in transactions:
-        for record in transaction.records:
-            match record:
-                case Change():
-                    _add_change(tables.setdefault(record.table, _TableRun()), transaction.tick, record)
-                case Clear():
-                    _add_clear(tables.setdefault(record.table, _TableRun()), record)
-                case SequencePosition():
-                    sequences[record.sequence] = record
-                case Ddl():
-                    actions += [*_fold(tables, sequences, files), record]
-                    tables, sequences = {}, {}
+    for tick, record in (changed for part in parts for changed in _records(part)):
+        match record:
+            case Change() | Total():
+                _add_change(tables.setdefault(record.table, _TableRun()), tick, record)
+            case Clear():
+                _add_clear(tables.setdefault(record.table, _TableRun()), record)
+            case SequencePosition():
+                sequences[record.sequence] = record
+            case Ddl():
+                actions += [*_fold(tables, sequences, files), record]
+                tables, sequences = {}, {}
     return (*actions, *_fold(tables, sequences, files))
 
 
-def _add_change(run: _TableRun, tick: int, change: Change) -> None:
+def _records(part: Part) -> Iterator[tuple[int, Record | Total]]:
+    if isinstance(part, PlainRun):
+        yield from ((total.first, total) for total in part.totals())
+    else:
+        yield from ((transaction.tick, record) for transaction in part for record in transaction.records)
+
+
+def _add_change(run: _TableRun, tick: int, change: Change | Total) -> None:
     first, _ = run.reads.get(change.path, (tick, tick))
-    run.reads[change.path] = (first, tick)
+    run.reads[change.path] = (first, change.last if isinstance(change, Total) else tick)
     run.added += change.added
     run.removed += change.removed
 

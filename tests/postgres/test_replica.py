@@ -395,6 +395,25 @@ def test_role_needs_one_right_that_the_hint_grants(farm: HandmadeFarm, cluster: 
     assert execute(into, "SELECT * FROM t") == [(1, "a")]
 
 
+@pytest.mark.parametrize("kind", ["TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "VARCHAR"])
+def test_keys_side_by_side_and_far_apart(farm: HandmadeFarm, database_url: str, kind: str) -> None:
+    farm.publish([f"CREATE TABLE t (id {kind} PRIMARY KEY, v VARCHAR)"])
+    side_by_side, far = (
+        range(-4, 5),
+        {"TINYINT": (-128, 127), "SMALLINT": (-(2**15), 2**15 - 1)}.get(kind, (-99, 2**31 - 1)),
+    )
+    if kind == "BIGINT":
+        far = (-(2**63), 2**63 - 1)
+    farm.publish([Rows("t", rows(*side_by_side, *far))])
+    farm.publish([Rows("t", rows(*side_by_side, v="b"), rows(*side_by_side))])
+    farm.publish([Rows("t", rows(*far, 4, v="c"), (*rows(*far), *rows(4, v="b")))])
+    farm.publish([Rows("t", removed=rows(-4, -3, -2, v="b"))], [Rows("t", removed=rows(*far, v="c"))])
+    for tick in range(2, 7):
+        wlr.replicate(farm.url, into=database_url, tick=tick)
+        assert as_text(database_url) == as_published(farm, tick)
+    assert len(content(database_url)) == 6
+
+
 @pytest.mark.parametrize("command", [wlr.status, wlr.accept, wlr.replicate])
 def test_password_is_never_shown(farm: HandmadeFarm, cluster: Cluster, capsys, command) -> None:
     farm.publish([KEYED], [Rows("t", rows(1), rows(77))])

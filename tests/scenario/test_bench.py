@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 
 TINY = ("--scale", "0.00001", "--rounds", "1", "--singles", "2")
 LINES = {
-    **{"capture": 11, "flush": 2, "snapshot": 2, "replay": 5, "digests": 7, "small": 3, "start": 4, "memory": 3},
+    "capture": 11,
+    "flush": 2,
+    "snapshot": 2,
+    "replay": 5,
+    "digests": 7,
+    "small": 3,
+    "start": 4,
+    "memory": 3,
     "encryption": 2,
 }
 # tests/spark/test_bench.py tries these: there is a session already, which takes longer to start than all the rest here.

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wlc import digest
 from wlc.digest import Ledger
 from wlc.model import Digest, Name, quote
+from wlc.types import store_sql
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import duckdb
 
-    from wlc.model import Layout
+    from wlc.capture.duckdb.journal import Table
+    from wlc.model import Ddl, Layout
 
 
 def read(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, Digest]:
@@ -32,3 +35,17 @@ def ledger(connection: duckdb.DuckDBPyConnection, catalog: str, layouts: Mapping
         return digest.sum_images(connection, layout, images, lambda column: names[column.name])
 
     return Ledger(read(connection, catalog), total)
+
+
+def after_altering(connection: duckdb.DuckDBPyConnection, ddl: Ddl, old: Layout | None, table: Table | None) -> Ddl:
+    """Return a schema change that says what the table holds, where its rows are not what they were.
+
+    Args:
+        connection: In the transaction that altered the table.
+        ddl: The change.
+        old: Layout of the table before it; None if all rows are published again, or it is about no table.
+        table: The table.
+    """
+    if old is None or table is None or digest.keeps_rows(old, table.layout):
+        return ddl
+    return replace(ddl, digest=digest.sum_rows(connection, table.layout, table.sql, store_sql))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 
 from wlc import catalog as duckdb_catalog
-from wlc.capture.duckdb import journal, schema
+from wlc.capture.duckdb import digests, journal, schema
 from wlc.capture.duckdb.images import FEW, Images, conflict
 from wlc.capture.duckdb.statement import (
     Append,
@@ -24,10 +24,8 @@ from wlc.capture.duckdb.statement import (
 )
 from wlc.capture.duckdb.values import typed
 from wlc.clock import format_time
-from wlc.digest import keeps_rows, sum_rows
 from wlc.fields import ddl_json, name_json
 from wlc.model import Name, literal, quote
-from wlc.types import store_sql
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.journal import Table
     from wlc.capture.duckdb.shared import Shared
     from wlc.capture.duckdb.tables import Tables
-    from wlc.model import Ddl, Layout
 
 
 # FROM and WHERE text with the names of the parameters in it, or nothing.
@@ -419,9 +416,8 @@ class Transaction:
         effects = change.json()
         repeated = "" if effect.loads and not effect.names else text
         for ddl in schema.statements(self.connection, self.tables.catalog, repeated, change, layouts):
-            told = ddl
-            if not effect.rewrites and ddl.object in old_layouts:
-                told = self._with_digest(ddl, old_layouts[ddl.object], layouts[ddl.object])
+            old = None if effect.rewrites else old_layouts.get(ddl.object)
+            told = digests.after_altering(self.connection, ddl, old, self.tables.by_name.get(ddl.object))
             self.records.append({"ddl": ddl_json(told), **effects})
             effects = {}
         for name in change.created_tables:
@@ -430,12 +426,6 @@ class Transaction:
             if effect.rewrites:
                 self._rewrite(self.tables.by_name[name])
             self.sealed[name] = effect.rewrites
-
-    def _with_digest(self, ddl: Ddl, old: Layout, new: Layout) -> Ddl:
-        """Say what an altered table holds, where that is not what it held before."""
-        if keeps_rows(old, new):
-            return ddl
-        return replace(ddl, digest=sum_rows(self.connection, new, self.tables.by_name[ddl.object].sql, store_sql))
 
     def _forget(self, dropped: tuple[Name, ...]) -> None:
         for name in dropped:

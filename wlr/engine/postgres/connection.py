@@ -46,6 +46,7 @@ _SESSION = {
     "default_transaction_read_only": "off",
     # Half a million rows are joined by a hash that fits, and no expression is worth compiling.
     "work_mem": "64MB",
+    "temp_buffers": "64MB",
     "jit": "off",
 }
 _REFUSED = re.compile(

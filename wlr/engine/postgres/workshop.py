@@ -5,17 +5,19 @@ It never sees the replica. Rows go from data files through DuckDB into a file, a
 
 from __future__ import annotations
 
+import os
 import tempfile
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from wlc.errors import UnavailableError
 from wlc.model import literal, quote
 from wlr.engine.duckdb.connection import Scratch, connect_free_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from wlr.engine.postgres.connection import Connection
 
@@ -61,12 +63,40 @@ class Workshop:
             quoted: Columns of the query that may be empty, which is not NULL.
             into: A table with a list of columns, and options of COPY, as SQL text.
         """
-        file = self.scratch.folder / "rows.csv"
         force = f", FORCE_QUOTE ({', '.join(map(quote, quoted))})" if quoted else ""
-        self.duckdb.execute(f"COPY ({query}) TO {literal(str(file))} (FORMAT csv, HEADER false, NULLSTR ''{force})")
         with connection.cursor() as cursor:
-            with cursor.copy(into.encode()) as copy, file.open("rb") as rows:
+            options = f"(FORMAT csv, HEADER false, NULLSTR ''{force})"
+            with self._written(query, options) as rows, cursor.copy(into.encode()) as copy:
                 while block := rows.read(_BLOCK_BYTES):
                     copy.write(block)
-            file.unlink()
             return cursor.rowcount
+
+    @contextmanager
+    def _written(self, query: str, options: str) -> Iterator[BinaryIO]:
+        """Give what COPY writes of a query while it is written, so that the server reads it at the same time."""
+        pipe = self.scratch.folder / "rows.csv"
+        os.mkfifo(pipe, 0o600)
+        # Who reads a pipe finds its end when nobody has it open for writing any more: we do until all is written.
+        rows = os.fdopen(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0)
+        held = os.open(pipe, os.O_WRONLY)
+        os.set_blocking(rows.fileno(), True)
+
+        def write() -> None:
+            try:
+                self.duckdb.execute(f"COPY ({query}) TO {literal(str(pipe))} {options}")
+            finally:
+                os.close(held)
+
+        with ThreadPoolExecutor(1) as pool, rows:
+            writing = pool.submit(write)
+            try:
+                yield rows
+            except BaseException:
+                self.duckdb.interrupt()
+                raise
+            finally:
+                # Who writes into a pipe waits for somebody who reads.
+                while rows.read(_BLOCK_BYTES):
+                    pass
+                pipe.unlink()
+            writing.result()

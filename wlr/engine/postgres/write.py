@@ -35,6 +35,9 @@ _STAGING = "pg_temp.wlr_staging"
 _WIDE = 400
 # Two values of these types may be equal and not identical, so that an UPDATE would leave a key as it was.
 _INEXACT_KEYS = frozenset({"FLOAT", "REAL", "DOUBLE"})
+# Keys of these types lie side by side where one in so many numbers, or more, is looked for.
+_INTEGERS = frozenset({"TINYINT", "SMALLINT", "INTEGER", "BIGINT"})
+_SPARSE = 4
 # Columns of indexes that refuse equal rows, while a statement runs already; all where an index is on an expression. And
 # columns that an UPDATE must not write.
 _FIXED = """
@@ -135,9 +138,8 @@ def _remove(connection: Connection, workshop: Workshop, net: Net, removed: int, 
     table, stored = net.table, range(len(net.table.layout.stored))
     same = f"{_row('t', _names(table))} *= {_row('s', [Part('o', number).name for number in stored])}"
     if table.key:
-        found = run(
-            connection, f"DELETE FROM ONLY {table.sql} AS t USING {_STAGING} AS s WHERE {_same_key(table)} AND {same}"
-        )
+        match = f"{_same_key(table)}{_in_range(workshop, net)} AND {same}"
+        found = run(connection, f"DELETE FROM ONLY {table.sql} AS t USING {_STAGING} AS s WHERE {match}")
     else:
         found = run(connection, _delete_copies_sql(table, same))
     _drop(connection)
@@ -214,10 +216,8 @@ def _update(connection: Connection, workshop: Workshop, net: Net, stays: int, ch
     _fill(connection, workshop, table, [*old, *new], query)
     values = ", ".join(f"{quote(stored[part.number].name)} = s.{part.name}" for part in new)
     same = f"{_row('t', _names(table))} *= {_row('s', [part.name for part in old])}"
-    found = run(
-        connection,
-        f"UPDATE ONLY {table.sql} AS t SET {values} FROM {_STAGING} AS s WHERE {_same_key(table)} AND {same}",
-    )
+    match = f"{_same_key(table)}{_in_range(workshop, net)} AND {same}"
+    found = run(connection, f"UPDATE ONLY {table.sql} AS t SET {values} FROM {_STAGING} AS s WHERE {match}")
     _drop(connection)
     if found != stays:
         message = f"{stays - found} of {stays} rows to change are not in the replica as they were in the master"
@@ -281,8 +281,10 @@ def _fill(
     names = ", ".join(part.name for part in parts)
     into = f"COPY {_STAGING} ({names}{more}) FROM STDIN (FORMAT csv)"
     _bring(connection, workshop, table, parts, query, into)
-    # Without statistics PostgreSQL takes it for small, and looks up half a million rows one by one.
-    run(connection, f"ANALYZE {_STAGING}")
+    # Without statistics PostgreSQL takes it for small, and looks up half a million rows one by one. Of a table with a
+    # key nothing else matters.
+    keys = ", ".join(f"o{number}" for number in _key_numbers(table))
+    run(connection, f"ANALYZE {_STAGING}{f' ({keys})' if keys else ''}")
 
 
 def _bring(
@@ -329,5 +331,23 @@ def _row(alias: str, names: Iterable[str]) -> str:
 
 
 def _same_key(table: TargetTable) -> str:
+    names = _names(table)
+    return " AND ".join(f"t.{quote(names[number])} = s.o{number}" for number in _key_numbers(table))
+
+
+def _key_numbers(table: TargetTable) -> list[int]:
     stored = list(table.layout.stored)
-    return " AND ".join(f"t.{quote(column.name)} = s.o{stored.index(column)}" for column in table.key)
+    return [stored.index(column) for column in table.key]
+
+
+def _in_range(workshop: Workshop, net: Net) -> str:
+    """Where the rows of a change lie side by side, keep the server from joining them with the whole table."""
+    key = net.table.key
+    if len(key) != 1 or key[0].type not in _INTEGERS:
+        return ""
+    column = _keys(net)
+    query = f"SELECT min({column}), max({column}), count(*) FROM {_images(net, '<')}"
+    low, high, count = workshop.duckdb.execute(query).fetchall()[0]
+    if high - low > count * _SPARSE:
+        return ""
+    return f" AND t.{quote(key[0].name)} BETWEEN {low} AND {high}"
