@@ -24,6 +24,7 @@ from wlc.model import (
     Config,
     DataFile,
     Ddl,
+    Digest,
     Layout,
     Manifest,
     Name,
@@ -46,7 +47,14 @@ NOW = datetime(2026, 11, 20, 10, 0, 0, 1, UTC)
 SHA = "0123456789abcdef" * 4
 TABLE = Name("main", "t")
 LAYOUT = Layout((Column("id", "INTEGER", nullable=False), Column("g", "INTEGER", generated="id + 1")), ("id",))
-MADE = Ddl("CREATE TABLE", TABLE, "CREATE TABLE t (id INTEGER PRIMARY KEY)", layout=LAYOUT, original="create table t")
+MADE = Ddl(
+    "CREATE TABLE",
+    TABLE,
+    "CREATE TABLE t (id INTEGER PRIMARY KEY)",
+    layout=LAYOUT,
+    original="create table t",
+    digest=Digest(3, 2**64 - 1),
+)
 POSITION = Position("h1", 9, 2, SHA)
 PATH = "sales_000000000002.d/0.parquet"
 BATCH = Batch(
@@ -66,7 +74,7 @@ BATCH = Batch(
     (TableFile(DataFile(PATH, 5, 731, SHA), TABLE, LAYOUT),),
     {"h1": 9, "h0": 3},
     Origin("h0", 4),
-    {"main.t": "17"},
+    {TABLE: Digest(2, 17)},
     lsn="0/16B3748",
 )
 MANIFEST = Manifest(

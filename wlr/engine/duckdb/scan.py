@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from wlc import catalog as catalogs
-from wlc.model import file_column, quote
+from wlc.model import file_column, literal, quote
 from wlc.opening import alone
 from wlc.types import store_sql
 from wlr.engine.duckdb import state as states
@@ -28,7 +28,7 @@ def scanned(path: Path, work: Path) -> Iterator[Scan]:
     connection = attach(path, state.catalog, read_only=True)
     try:
         with using(path):
-            connection.execute(f"SET temp_directory = '{work}'")
+            connection.execute(f"SET temp_directory = {literal(str(work))}")
             state = states.read(connection, state.catalog, str(path))
             replicated = states.read_tables(connection, state.catalog)
             found = catalogs.tables(connection, state.catalog)
