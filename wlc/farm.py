@@ -205,12 +205,13 @@ class FarmDatabase:
         numbers = (paths.parse_log_path(self.name, entry.path) for entry in entries)
         return sorted(number for number in numbers if number is not None)
 
-    def read_batch(self, number: int, previous: str | None = None) -> tuple[Batch, str]:
+    def read_batch(self, number: int, previous: str | None = None, *, is_own: bool = False) -> tuple[Batch, str]:
         """Read one batch.
 
         Args:
             number: Its number, 1 or more.
             previous: Chain hash of the batch before it, to be verified; None verifies nothing.
+            is_own: The caller takes it for its own: if it signs, it has signed that, too.
 
         Returns:
             The batch and its own chain hash.
@@ -230,7 +231,7 @@ class FarmDatabase:
                 message = f"batch {number} of {self.name} is missing, batch {later[0]} is there"
                 raise GapError(message, hint="Start from a snapshot after the gap.", path=where) from error
             raise MissingError(f"batch {number} of {self.name} is not published", path=where) from error
-        verify_log(data, where, self.keys)
+        verify_log(data, where, self.keys, is_own=is_own)
         batch = decode_batch(data, where)
         if batch.database != self.name or batch.number != number:
             raise CorruptError(f"{where} is batch {batch.number} of {batch.database}", path=where)
@@ -289,7 +290,7 @@ class FarmDatabase:
 
     def _published(self, batch: Batch) -> str:
         """Return the chain hash of the log file that is there if it says what `batch` says."""
-        present, chain = self.read_batch(batch.number)
+        present, chain = self.read_batch(batch.number, is_own=True)
         if _without_stamps(present) != _without_stamps(batch):
             raise FencedError(
                 f"batch {batch.number} of {self.name} was published by another master",

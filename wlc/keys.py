@@ -167,6 +167,11 @@ class Keys:
         """Keys of which one has to have signed what is read; empty if no signature is asked for."""
         return self._found(VERIFY) if self._is_given(VERIFY) else ()
 
+    @cached_property
+    def own(self) -> tuple[Key, ...]:
+        """Keys that verify what is signed here; empty if nothing is."""
+        return tuple(map(public_half, self._required(SIGNING, "signed"))) if self.signs else ()
+
     def noted(self) -> dict[str, Any]:
         """Return what a master notes among its options: that it needs keys, and where their files are."""
         files = {f"{kind}_key_file": self._file(kind) for kind in KINDS}

@@ -66,6 +66,9 @@ def _problem(manifest: Manifest) -> str | None:
     paths = [file.path for table in manifest.tables for file in table.files]
     if len(set(tables)) != len(tables) or len(set(paths)) != len(paths):
         return "a table or a data file occurs twice"
+    # A replica keeps its own affairs there.
+    if own := [table for table in tables if table.schema.lower() in ("wlc", "wlr")]:
+        return f"table {own[0]} cannot be part of a snapshot"
     if wrong := [path for path in paths if parse_snapshot_data_path(path) is None]:
         return f"{wrong[0]!r} is not a data file of a snapshot"
     return None

@@ -90,7 +90,7 @@ def _already_published(
     """Our own batch that we died or lost the answer after; another's batch fences us off."""
     state = shared.state
     try:
-        batch, chain = database.read_batch(number)
+        batch, chain = database.read_batch(number, is_own=True)
     except MissingError:
         return None
     except GapError as error:

@@ -16,7 +16,7 @@ from wlc.log import digest, seal_problem
 from wlc.store.encrypted import refuse_encrypted
 
 if TYPE_CHECKING:
-    from wlc.keys import Keys
+    from wlc.keys import Key, Keys
 
 _LOG_SEAL = b'{"sha256":"'
 _MANIFEST_SEAL = b',"sha256":"'
@@ -40,23 +40,29 @@ def signed_manifest(data: bytes, keys: Keys) -> bytes:
     return _signed(data, keys, _MANIFEST_SEAL, b",", b"") if keys.signs else data
 
 
-def verify_log(data: bytes, where: str, keys: Keys) -> None:
+def verify_log(data: bytes, where: str, keys: Keys, *, is_own: bool = False) -> None:
     """Check that a log file is signed with one of the keys that are asked for; nothing is checked if none is.
+
+    Args:
+        data: The file's bytes.
+        where: Where it lies, for messages.
+        keys: Keys to verify with.
+        is_own: Whoever signs asks for its own signature.
 
     Raises:
         CorruptError: It is not. Apply nothing of it.
         InvalidError: It is encrypted, and there is no key to decrypt it.
     """
     refuse_encrypted(data, where)
-    if keys.verifying:
-        _verify(data, where, keys, _LOG_SEAL)
+    if known := keys.own if is_own else keys.verifying:
+        _verify(data, where, known, _LOG_SEAL)
 
 
 def verify_manifest(data: bytes, where: str, keys: Keys) -> None:
     """Check the signature of a manifest; see `verify_log`."""
     refuse_encrypted(data, where)
     if keys.verifying:
-        _verify(data, where, keys, _MANIFEST_SEAL)
+        _verify(data, where, keys.verifying, _MANIFEST_SEAL)
 
 
 def _signed(data: bytes, keys: Keys, seal: bytes, start: bytes, end: bytes) -> bytes:
@@ -67,19 +73,19 @@ def _signed(data: bytes, keys: Keys, seal: bytes, start: bytes, end: bytes) -> b
     return body + seal + digest(body).encode() + b'"}\n'
 
 
-def _verify(data: bytes, where: str, keys: Keys, seal: bytes) -> None:
+def _verify(data: bytes, where: str, keys: tuple[Key, ...], seal: bytes) -> None:
     # What is damaged is called so, and not forged.
     if problem := seal_problem(data, seal):
         raise CorruptError(f"{where}: {problem}", path=where)
     body = data[: -len(seal) - _SEAL_END_BYTES]
     start = body.rfind(b"\n", max(0, len(body) - _LINE_BYTES), len(body) - 1) + 1
     found = _LINE.fullmatch(body[start:])
-    known = ", ".join(key.id for key in keys.verifying)
+    known = ", ".join(key.id for key in keys)
     hint = "Somebody else wrote it; or give the key of its writer, too: verify_key_file, WLC_VERIFY_KEY_FILE."
     if found is None:
         raise CorruptError(f"{where} is not signed, and has to be with key {known}", hint=hint, path=where)
     id_ = found[1].decode()
-    key = next((key for key in keys.verifying if key.id == id_), None)
+    key = next((key for key in keys if key.id == id_), None)
     if key is None:
         raise CorruptError(f"{where} is signed with key {id_}, and has to be with {known}", hint=hint, path=where)
     try:

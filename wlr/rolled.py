@@ -10,7 +10,7 @@ from wlc import paths
 from wlc.errors import UnavailableError, UnsupportedError
 from wlc.model import Ddl, Manifest, SnapshotTable
 from wlr import engine as engines
-from wlr import plan
+from wlr import log, plan
 from wlr.engine.parquet.executor import fetched
 from wlr.engine.parquet.folder import Folder
 from wlr.replay import Replay
@@ -96,11 +96,16 @@ def _with_originals(
     if all(statement.original is None for statement in statements):
         return None
     told = len(statements)
-    for number in database.batch_numbers():
-        if base.position.batch <= number <= position.batch:
-            for transaction in database.read_batch(number)[0].transactions:
-                if transaction.tick > base.position.tick:
-                    statements += [record for record in transaction.records if isinstance(record, Ddl)]
+    start = base.position
+    first = start.batch if start.batch in database.batch_numbers() else start.batch + 1
+    for batch, chain in log.batches_from(database, first, start):
+        if batch.number > position.batch:
+            break
+        if batch.number == position.batch and chain != position.chain:
+            raise UnavailableError(f"batch {batch.number} of {database.name} changed meanwhile", hint="Try again.")
+        for transaction in batch.transactions:
+            if start.tick < transaction.tick <= position.tick:
+                statements += [record for record in transaction.records if isinstance(record, Ddl)]
     for statement in statements[told:]:
         if statement.kind == "ALTER TYPE" and "ADD VALUE" in statement.statement.upper():
             raise UnsupportedError(

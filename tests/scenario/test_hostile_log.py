@@ -13,7 +13,8 @@ import wlr
 from tests.handmade import HandmadeFarm, Rows, rows_of, secret_folder
 from tests.hostile import STATEMENTS
 from tests.lake import lake_contents
-from wlc.errors import FarmError, ReplayError
+from wlc.errors import CorruptError, FarmError, InvalidError, ReplayError
+from wlc.manifest import encode_manifest
 from wlc.model import Column, Ddl, Layout, Manifest, Name, Position, SnapshotTable
 from wlr.engine import StepError
 from wlr.engine.duckdb import ddl
@@ -207,6 +208,35 @@ def test_snapshots_go_the_same_way(farm: HandmadeFarm, into: Path, tmp_path: Pat
     assert [path.name for path in outside.iterdir()] == ["secret.csv"]
     with pytest.raises(FarmError, match="no replica"):
         wlr.tick(place(into))
+
+
+@pytest.mark.parametrize("name", ["guard", "state", "tables"])
+def test_snapshots_do_not_fill_what_is_not_the_farms(
+    farm: HandmadeFarm, into: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    position = Position(farm.history, farm.tick, farm.batch, farm.chain)
+    batch, _ = farm.db.read_batch(farm.batch)
+    assert batch.clock
+    table = SnapshotTable(Name("WLR", name), Layout((Column("allowed_by", "VARCHAR"),)), ())
+    hostile = Manifest("sales", position, batch.clock, farm.catalog, (), (), (table,), (), batch.vector)
+    with pytest.raises(InvalidError, match="cannot be part of a snapshot"):
+        encode_manifest(hostile)
+    with monkeypatch.context() as forging:
+        forging.setattr("wlc.manifest._problem", lambda _: None)
+        farm.db.publish_snapshot(hostile, {})
+    with pytest.raises(CorruptError, match=rf"table WLR\.{name} cannot be part of a snapshot"):
+        wlr.replicate(farm.url, into=place(into), engine="local")
+
+
+@pytest.mark.parametrize("name", ["guard", "state", "tables"])
+def test_changes_do_not_touch_what_is_not_the_farms(farm: HandmadeFarm, into: Path, name: str) -> None:
+    table = Name("wlr", name)
+    farm.layouts[table] = Layout((Column("allowed_by", "VARCHAR"),))
+    farm.publish([Rows(f"wlr.{name}", ("'owner'",))])
+    with pytest.raises(ReplayError, match="the table is not in the replica"):
+        wlr.replicate(farm.url, into=place(into), engine="local")
+    assert wlr.tick(place(into)) == 2
+    assert not wlr.status(place(into)).is_unlocked
 
 
 def test_view_of_a_snapshot_that_reads_a_file_is_left_out(farm: HandmadeFarm, into: Path, tmp_path: Path) -> None:

@@ -245,6 +245,20 @@ def sealed(body: bytes) -> bytes:
     return body + b'{"sha256":"' + digest(body).encode() + b'"}\n'
 
 
+def test_master_does_not_take_a_forged_batch_for_its_own(source: Path, signing: dict[str, Any]) -> None:
+    wlc.master(source, storage_options=signing)
+    write(source, "INSERT INTO t VALUES (3, 'a')")
+    log = source.parent / "dbfarm" / "sales" / "wlc_logs" / "sales_000000000001"
+    lines = log.read_bytes().splitlines(keepends=True)
+    database = open_database(farm_of(source), storage_options=signing)
+    batch, chain = database.read_batch(1)
+    assert database.publish(batch, {}) == chain
+    log.unlink()
+    log.write_bytes(sealed(b"".join(lines[:-2])))
+    with pytest.raises(CorruptError, match="is not signed, and has to be"):
+        database.publish(batch, {})
+
+
 def test_snapshots_are_signed(source: Path, tmp_path: Path, signing: dict[str, Any]) -> None:
     wlc.master(source, storage_options=signing)
     manifest = tmp_path / "dbfarm" / "sales" / "snapshots" / "000000000000" / "manifest.json"

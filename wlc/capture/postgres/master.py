@@ -287,7 +287,7 @@ class PostgresSource:
     def _already_published(self, database: FarmDatabase, number: int) -> tuple[Batch, str] | None:
         """Our own batch that we died or lost the answer after; another's batch fences us off."""
         try:
-            batch, chain = database.read_batch(number)
+            batch, chain = database.read_batch(number, is_own=True)
         except MissingError:
             return None
         except GapError as error:
