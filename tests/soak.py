@@ -26,7 +26,7 @@ import duckdb
 import wlc
 import wlr
 from tests.fault import workload
-from tests.fault.processes import program, started
+from tests.fault.processes import Program, program, started
 from tests.fault.test_killed_replica import REPLICATE
 from tests.lake import rebuilt
 from tests.oracle import contents, file_contents
@@ -38,9 +38,11 @@ if TYPE_CHECKING:
 
     from tests.oracle import Contents
 
-TRANSACTIONS = 25
+TRANSACTIONS = 12
 CYCLES_PER_PRUNE = 7
 CYCLES_PER_SNAPSHOT = 5
+# A machine that does much else may take its time; what takes longer hangs.
+PATIENCE_S = 1200.0
 # The replica that stays behind catches up so often.
 CYCLES_PER_VISIT = 4
 TOTAL = workload.ACCOUNTS * workload.AMOUNT
@@ -130,7 +132,7 @@ class Soak:
                 time.sleep(self.rng.random() * 0.5)
                 running.kill()
                 self.faults["master killed"] += 1
-            elif code := running.end():
+            elif code := self.end(running):
                 self.problems.append(f"the writer ended with {code}: {running.errors}")
         self.faults["clock jumped"] += bool(shift_s)
         for line in running.lines:
@@ -138,6 +140,10 @@ class Soak:
             if client.isdecimal():
                 self.said[int(client)] = int(last)
                 self.counts["transactions"] += 1
+
+    def end(self, running: Program) -> int:
+        running.process.wait(PATIENCE_S)
+        return running.end()
 
     def be_away(self, do: Callable[[], object]) -> None:
         away = self.folder / "away"
