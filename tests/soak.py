@@ -9,6 +9,7 @@ prints a line per cycle and sums in the end, and exits with 1 if anything was lo
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import shutil
 import sys
@@ -114,7 +115,7 @@ class Soak:
             for copy in self.copies:
                 if locate(copy.into).is_parquet:
                     wlr.prune(copy.into, keep="1")
-        self.count_digests_that_differ()
+        self.verify()
 
     # Writing
 
@@ -265,8 +266,17 @@ class Soak:
         if (total := sum(int(_amount(row)) for row in rows)) != TOTAL:
             self.problems.append(f"{where} holds {total} of money, not {TOTAL}")
 
-    def count_digests_that_differ(self) -> None:
-        """Here `wlc verify` and `wlr verify` are asked of the master and of every replica, once they are there."""
+    def verify(self) -> None:
+        """Farm, master and replicas are asked to prove themselves."""
+        self.problems += [f"{p.path}: {p.problem}" for p in wlr.verify_farm(self.url).problems]
+        for check in wlc.verify_source(self.source):
+            if check.outcome != "same":
+                self.problems.append(f"verify says that {check.table} of the master is {check.outcome}: {check}")
+        for copy in self.copies:
+            if find_state(locate(copy.into)) is not None:
+                for table in wlr.verify(copy.into).tables:
+                    if table.outcome != "same":
+                        self.problems.append(f"verify says that {table.table} of {copy.name} is {table.outcome}")
 
 
 def _amount(row: Any) -> Any:
@@ -286,6 +296,7 @@ def copies(folder: Path, postgres: str | None) -> Iterator[Copy]:
 
 def run(folder: Path, minutes: float, seed: int, postgres: str | None = None) -> Soak:
     """Run for a time, or until something does not fit."""
+    os.environ["DBFARM_CACHE"] = str(folder / "cache")
     soak = Soak(folder, seed, list(copies(folder, postgres)))
     began = time.monotonic()
     while not soak.problems and (soak.counts["cycles"] < 2 or time.monotonic() - began < minutes * 60):
