@@ -114,13 +114,19 @@ def fence(config: Config, state: Mapping[str, str]) -> None:
     """Refuse to publish into a farm database that is not ours any more.
 
     Raises:
-        FencedError: Another history has begun there, or it was stopped from elsewhere.
+        FencedError: Another history has begun there, it was stopped from elsewhere, or log files are to go elsewhere.
     """
     if config.history != state["history"]:
         raise FencedError(
             f"farm database {config.name} is at history {config.history}, this master at {state['history']}",
             hint="another copy became its master; to publish this one, too: wlc stop SOURCE, then"
             " wlc master SOURCE --name OTHER",
+        )
+    # Whoever can write wlc.config must not have our rows written somewhere else.
+    if config.logs != known(state).logs:
+        raise FencedError(
+            f"wlc.config of farm database {config.name} says logs={config.logs}, this master knows {known(state).logs}",
+            hint="put logs= right there; to publish elsewhere: wlc stop SOURCE, then wlc master SOURCE --logs URL",
         )
     if config.state == STOPPED:
         raise FencedError(

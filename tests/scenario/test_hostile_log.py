@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pytest
 
+import wlc
 import wlr
 from tests.handmade import HandmadeFarm, Rows, rows_of, secret_folder
 from tests.hostile import STATEMENTS
 from tests.lake import lake_contents
-from wlc.errors import CorruptError, FarmError, InvalidError, ReplayError
+from wlc.errors import CorruptError, FarmError, FencedError, InvalidError, ReplayError
 from wlc.manifest import encode_manifest
 from wlc.model import Column, Ddl, Layout, Manifest, Name, Position, SnapshotTable
 from wlr.engine import StepError
@@ -255,6 +257,25 @@ def test_view_of_a_snapshot_that_reads_a_file_is_left_out(farm: HandmadeFarm, in
     if into.suffix:
         with pytest.raises(duckdb.Error, match="reads what lies outside the database"):
             rows_of(into, "FROM y")
+
+
+# wlc.config
+
+
+def test_masters_do_not_follow_another_log_directory(tmp_path: Path) -> None:
+    source, elsewhere = tmp_path / "sales.duckdb", tmp_path / "elsewhere"
+    with duckdb.connect(str(source)) as connection:
+        connection.execute("CREATE TABLE t (a INTEGER)")
+    wlc.master(source)
+    config = tmp_path / "dbfarm" / "sales" / "wlc.config"
+    config.write_text(config.read_text().replace("logs=wlc_logs", f"logs={elsewhere}"))
+    with suppress(FencedError), wlc.connect(source) as connection:
+        connection.execute("INSERT INTO t VALUES (1)")
+    with pytest.raises(FencedError, match="says logs=.*elsewhere, this master knows wlc_logs"):
+        wlc.flush(source)
+    assert not elsewhere.exists()
+    config.write_text(config.read_text().replace(f"logs={elsewhere}", "logs=wlc_logs"))
+    assert wlc.flush(source).tick == 1
 
 
 # What honest masters say

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import stat
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -130,6 +131,15 @@ def test_tasks_get_what_they_need_to_read(tmp_path: Path) -> None:
     assert set(told) == {"endpoint_url", "encryption_key", "allow_unencrypted", "verify_key"}
     assert Keys(told).encryption == Keys(options).encryption
     assert Keys(told).verifying == Keys(options).verifying
+
+
+def test_who_has_no_package_for_keys_is_told(monkeypatch: pytest.MonkeyPatch, key: keys.Key) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    cipher._require.cache_clear()
+    with pytest.raises(InvalidError, match="keys need a package that is not installed") as caught:
+        store(key, {}).create("a", b"x")
+    assert caught.value.hint == "pip install 'dbfarm[crypto]'"
+    cipher._require.cache_clear()
 
 
 # Encrypted objects
