@@ -39,7 +39,7 @@ _SEAL_START = b'{"sha256":"'
 _SEAL_BYTES = len(_SEAL_START) + 64 + len(b'"}\n')
 
 
-def digest(data: bytes) -> str:
+def digest(data: bytes | memoryview) -> str:
     """Return the SHA-256 of `data` in hexadecimal, as the chain and the footers hold it."""
     return hashlib.sha256(data).hexdigest()
 
@@ -94,11 +94,11 @@ def seal_problem(data: bytes, last_line_start: bytes) -> str | None:
 
     The last line holds the SHA-256 of all lines above it, so `head -n -1 FILE | sha256sum` checks a file by hand.
     """
-    body = data[: -len(last_line_start) - 67]
-    seal = data[len(body) :]
-    if not (body.endswith(b"\n") and seal.startswith(last_line_start) and seal.endswith(b'"}\n')):
+    end = max(len(data) - len(last_line_start) - 67, 0)
+    seal = data[end:]
+    if not (data.endswith(b"\n", 0, end) and seal.startswith(last_line_start) and seal.endswith(b'"}\n')):
         return "it does not end with its checksum; it is truncated or damaged"
-    if digest(body).encode() != seal[-67:-3]:
+    if digest(memoryview(data)[:end]).encode() != seal[-67:-3]:
         return "its checksum does not match its content"
     return None
 
@@ -113,7 +113,8 @@ def _unsealed(data: bytes, path: str) -> bytes:
         raise CorruptError(f"{path}: {problem}", path=path)
     body = data[:-_SEAL_BYTES]
     try:
-        body.decode()
+        if not body.isascii():
+            body.decode()
     except UnicodeDecodeError as error:
         raise CorruptError(f"{path}: it is not UTF-8", path=path) from error
     last = body.rfind(b"\n", 0, len(body) - 1) + 1
@@ -197,7 +198,6 @@ class _Reader:
         self.line = 0
         self.at = 0
         self.no_run_before = 0
-        self.may_hold_surrogates = b"\\ud" in data or b"\\uD" in data
 
     def corrupt(self, problem: str) -> CorruptError:
         return CorruptError(f"{self.path}, line {self.line}: {problem}", path=self.path)
@@ -213,7 +213,7 @@ class _Reader:
         value, end = fields.DECODER.raw_decode(line)
         if end != len(line) or type(value) is not dict or len(value) != 1:
             raise FieldError("not a JSON object with one key")
-        if self.may_hold_surrogates:
+        if "\\ud" in line or "\\uD" in line:
             # A lone half of a surrogate pair is no character; nothing could write it again.
             json.dumps(value, ensure_ascii=False).encode()
         ((kind, content),) = value.items()
