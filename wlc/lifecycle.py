@@ -239,8 +239,11 @@ def run(
             f"{source} is no PostgreSQL database: a DuckDB master is published by the process that writes it",
             hint=f"wlc flush {source}",
         )
-    published: Flushed = postgres_masters().run(os.fspath(source), storage_options, is_stopped, tell)
-    return published
+    # Imported here: it needs PostgreSQL's drivers.
+    postgres_masters()
+    from wlc.capture.postgres.running import run as run_postgres
+
+    return run_postgres(os.fspath(source), storage_options, is_stopped, tell)
 
 
 def snapshot(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> Manifest:
