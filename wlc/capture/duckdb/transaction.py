@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import getpass
 import json
+import os
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 
 from wlc import catalog as duckdb_catalog
 from wlc.capture.duckdb import journal, schema
-from wlc.capture.duckdb.images import FEW, Images
+from wlc.capture.duckdb.images import FEW, Images, unspoil
 from wlc.capture.duckdb.statement import (
     Append,
     Effect,
@@ -78,7 +81,7 @@ class Transaction:
             parameters: Its parameters.
             is_counted: False where it will return rows and not their number; of rows, DuckDB's threads may lose some.
         """
-        self._look()
+        self.look()
         touched = self._before(effect, parameters)
         for images in touched if not is_counted else ():
             images.remember_count()
@@ -201,13 +204,13 @@ class Transaction:
 
     # Statements -----------------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        """Know the tables as this transaction sees them, before its first statement that may write."""
+    def look(self) -> None:
+        """Know the tables as this transaction sees them, before its first statement."""
         if self._has_looked:
             return
         self._has_looked = True
         # DuckDB takes a transaction's snapshot when it first looks something up. By the next line that has happened.
-        self.connection._table_kind((self.tables.catalog, "wlc", "state"))
+        self.shared.take_snapshot(self.connection)
         is_certain = self.shared.generation == self.generation and self.generation % 2 == 0
         if not is_certain or self.tables.generation != self.generation:
             self.tables.refresh(self.generation if is_certain else -1)
@@ -435,6 +438,17 @@ class Transaction:
         if rows:
             change = {"id": table.id, "images": table.images, "table": name, "added": rows, "removed": 0}
             self.records += [{"clear": {"table": name, "removed": rows}}, {"change": change}]
+        else:
+            unspoil(self.connection, table)
+
+
+@cache
+def user() -> str:
+    """Who runs this process, for the log."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 def _subset(parameters: Any, names: frozenset[str]) -> dict[str, object]:
