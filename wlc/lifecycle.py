@@ -390,12 +390,15 @@ def _open_master(path: Path, *, read_only: bool, config: dict[str, Any] | None) 
 def _master(
     source: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
 ) -> Iterator[tuple[Shared, FarmDatabase]]:
+    from wlc.capture.duckdb.shared import explained
+
     path = existing(source)
     with opened(path) as shared:
         require_state(shared, path)
         if not shared.is_master:
             raise InvalidError(f"{path} was stopped", hint=f"wlc master {path} starts a new history", path=str(path))
-        yield shared, _attach_publisher(shared, storage_options)
+        with explained(str(path)):
+            yield shared, _attach_publisher(shared, storage_options)
 
 
 def _attach_publisher(shared: Shared, storage_options: Mapping[str, Any] | None) -> FarmDatabase:

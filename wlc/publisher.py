@@ -45,7 +45,7 @@ def publish(shared: Shared, database: FarmDatabase) -> Flushed:
     most = 1 if shared.beat_s == 0 else source.MOST_TRANSACTIONS
     with shared.root.cursor() as connection, shared.publish_lock:
         while True:
-            connection.execute("BEGIN TRANSACTION READ ONLY")
+            shared.begin_reading(connection)
             try:
                 waiting = source.pending(connection, shared.catalog, most)
                 published = _publish_batch(connection, shared, database, waiting) if waiting.transactions else None
@@ -109,8 +109,7 @@ def take_snapshot(shared: Shared, database: FarmDatabase) -> Manifest:
         publish(shared, database)
         with shared.publish_lock, shared.commit_lock:
             publish(shared, database)
-            connection.execute("BEGIN TRANSACTION READ ONLY")
-            connection.execute("SELECT count(*) FROM duckdb_tables()").fetchall()
+            shared.begin_reading(connection)
             state = dict(shared.state)
         try:
             position, clock, vector = reached(state)

@@ -16,6 +16,7 @@ import wlc
 import wlr
 from tests.fault.processes import rounds, run_command, seed, wait_until
 from tests.fault.trial import check_log
+from tests.lake import lake_contents, surplus
 from tests.oracle import file_contents, published
 from wlc.errors import FarmError
 from wlc.farm import open_database
@@ -108,6 +109,44 @@ def test_farm_moved_away_and_back_at_random_moments(source: Path, farm: Path):
         is_done.set()
         writer.join(60)
     connection.close()
+    check_published(source, farm)
+
+
+def test_replicas_while_the_farm_is_moved_away_and_back(source: Path, farm: Path, tmp_path: Path):
+    """Whoever reads is told which place is gone, or goes on; nobody makes anything of half a farm."""
+    rng, away, is_done = random.Random(seed()), farm.with_name("away"), threading.Event()
+    with wlc.connect(source) as connection:
+        for value in range(100, 130):
+            connection.execute(f"CREATE OR REPLACE TABLE made AS SELECT {value} AS v FROM range({value})")
+    wlc.flush(source)
+    expected, told = file_contents(source), []
+
+    def move() -> None:
+        while not is_done.is_set():
+            time.sleep(rng.random() * 0.05)
+            farm.rename(away)
+            time.sleep(rng.random() * 0.05)
+            away.rename(farm)
+
+    mover = threading.Thread(target=move)
+    mover.start()
+    try:
+        for number in range(rounds(12)):
+            for replica in (tmp_path / f"{number // 4}.duckdb", tmp_path / f"lake {number // 4}"):
+                try:
+                    wlr.replicate("bank", farm=str(farm), into=replica, tick=2 + number % 4 * 8, engine="local")
+                except FarmError as error:
+                    told.append(str(error))
+    finally:
+        is_done.set()
+        mover.join(60)
+    assert all(str(farm) in text or "bank" in text for text in told), told
+    for number in range((rounds(12) + 3) // 4):
+        replica, lake = tmp_path / f"{number}.duckdb", tmp_path / f"lake {number}"
+        for into in (replica, lake):
+            wlr.replicate("bank", farm=str(farm), into=into, engine="local")
+        assert file_contents(replica) == lake_contents(lake) == expected
+        assert surplus(lake) == []
     check_published(source, farm)
 
 

@@ -132,7 +132,7 @@ def test_fenced_copy_can_publish_under_another_name(source: Path, farm: str):
 
 
 def test_two_processes_publish_the_same_batch_at_once(source: Path, farm: str):
-    for number in range(rounds(2)):
+    for number in range(rounds(3)):
         copy = copied(source, f"copy {number}")
         before = published_contents(farm)
         with (
@@ -205,7 +205,7 @@ def test_restored_backup_whose_next_batch_was_pruned_is_fenced_off(source: Path,
 
 
 def test_two_databases_become_master_of_one_name_at_once(tmp_path: Path, farm: str):
-    for number in range(rounds(2)):
+    for number in range(rounds(4)):
         sources = [tmp_path / f"{name} {number}.duckdb" for name in ("one", "other")]
         for value, path in enumerate(sources):
             with duckdb.connect(str(path)) as connection:
@@ -228,18 +228,19 @@ def test_two_databases_become_master_of_one_name_at_once(tmp_path: Path, farm: s
 
 
 def test_one_database_becomes_master_twice_at_once(tmp_path: Path, farm: str):
-    path = tmp_path / "one.duckdb"
-    with duckdb.connect(str(path)) as connection:
-        connection.execute("CREATE TABLE t (i INTEGER)")
-    answers = become_masters([(path, farm), (path, farm)])
-    # The second finds the file locked, or, if it came late, a master already.
-    assert sorted(answer.split()[0] for answer in answers) in (
-        ["UnavailableError", "master"],
-        ["InvalidError", "master"],
-    ), answers
-    write(path, 5)
-    wlc.flush(path)
-    assert published_contents(farm, "shared") == file_contents(path)
+    for number in range(rounds(3)):
+        path, place = tmp_path / f"one {number}.duckdb", f"{farm} {number}"
+        with duckdb.connect(str(path)) as connection:
+            connection.execute("CREATE TABLE t (i INTEGER)")
+        answers = become_masters([(path, place), (path, place)])
+        # The second finds the file locked, or, if it came late, a master already.
+        assert sorted(answer.split()[0] for answer in answers) in (
+            ["UnavailableError", "master"],
+            ["InvalidError", "master"],
+        ), answers
+        write(path, 5)
+        wlc.flush(path)
+        assert published_contents(place, "shared") == file_contents(path)
 
 
 def become_masters(places: list[tuple[Path, str]]) -> list[str]:

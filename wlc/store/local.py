@@ -70,6 +70,8 @@ class LocalStore(Store):
                 if not _is_same_file(temporary, target):
                     if isinstance(error, FileExistsError):
                         raise self.already_exists(path) from error
+                    if error.errno in _NO_LINKS:
+                        raise self._refusal("has no hard links") from error
                     raise
             _sync(target.parent)
 
@@ -145,14 +147,10 @@ class LocalStore(Store):
         except FileNotFoundError as error:
             raise self.missing(path) from error
         except PermissionError as error:
-            if error.errno == errno.EPERM:
-                raise self._refusal("has no hard links") from error
             raise InvalidError(f"no permission for {where}", hint="Check owner and mode.", path=where) from error
         except (NotADirectoryError, IsADirectoryError) as error:
             raise InvalidError(f"{where}: {error.strerror}", hint="Choose another path.", path=where) from error
         except OSError as error:
-            if error.errno in _NO_LINKS:
-                raise self._refusal("has no hard links") from error
             raise UnavailableError(f"{where}: {error.strerror}", hint="Try again later.", path=where) from error
 
     def _refusal(self, defect: str) -> UnsupportedError:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import getpass
 import logging
-import os
 import threading
 import weakref
-from contextlib import contextmanager, nullcontext
-from functools import cache
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import duckdb
@@ -34,7 +31,7 @@ from wlc.capture.duckdb.statement import (
 )
 from wlc.capture.duckdb.tables import Tables
 from wlc.capture.duckdb.tokens import tokens, unquoted, words
-from wlc.capture.duckdb.transaction import Transaction
+from wlc.capture.duckdb.transaction import Transaction, user
 from wlc.clock import format_time, utc_now
 from wlc.errors import UnsupportedError
 
@@ -190,10 +187,18 @@ class Connection:
                 self._count = -1 if self._outcome.held is not None else self._outcome.count
 
     def _pass_on(self, text: str, parameters: Any, *, is_kept: bool) -> None:
+        self._look()
         if is_kept:
             self._outcome = submit(self._raw, text, parameters)
         else:
             self._raw.execute(text, parameters)
+
+    def _look(self) -> None:
+        """Let an open transaction that is about to read have its snapshot first, in the way that is safe."""
+        if self._transaction is not None:
+            with suppress(duckdb.TransactionException):
+                # One that is aborted is told so by its statement.
+                self._transaction.look()
 
     def _keep_attached(self, text: str, kind: str) -> None:
         """Refuse to let go of the master: its journal could not be published, nor later writes to it be captured."""
@@ -264,7 +269,7 @@ class Connection:
         shared = self._shared
         known = shared.generation, shared.commits
         self._raw.execute(statement)
-        self._transaction = Transaction(self._raw, shared, self._tables, _user(), utc_now(), *known)
+        self._transaction = Transaction(self._raw, shared, self._tables, user(), utc_now(), *known)
         self._is_explicit = explicit
         return self._transaction
 
@@ -410,6 +415,7 @@ class Connection:
         text, kind = self._statements(sql)[0]
         effect = self._effect(text, kind)
         if isinstance(effect, Read):
+            self._look()
             return self._raw._submit(sql, values, format, batch_size)
         if isinstance(effect, Session):
             self._keep_attached(text, kind)
@@ -468,15 +474,6 @@ class Connection:
         failure = _release(self._raw, self._shared)
         if failure is not None:
             raise failure
-
-
-@cache
-def _user() -> str:
-    """Who runs this process, for the log."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())
 
 
 def _view_name(name: Any) -> str:

@@ -334,8 +334,12 @@ class Images:
         return f"{self.table.images} WHERE rowid >= {LOCAL_ROWID} AND _tick = {self.tick} AND _weight = -1"
 
     def _changed(self, statement: str, parameters: dict[str, object] | None = None) -> int:
+        """Insert images, and return how many."""
         result = self.connection.execute(statement, parameters) if parameters else self.connection.execute(statement)
-        return int(result.fetchall()[0][0])
+        count = int(result.fetchall()[0][0])
+        if count == 0:
+            unspoil(self.connection, self.table)
+        return count
 
     def _drop_copy(self) -> None:
         if self.copy is not None:
@@ -349,6 +353,17 @@ def conflict(table: Name) -> duckdb.TransactionException:
         f"TransactionContext Error: Conflict: rows of table {table} that this transaction changes were changed by"
         " another one after it began"
     )
+
+
+def unspoil(connection: duckdb.DuckDBPyConnection, table: Table) -> None:
+    """Make an image table good again after an INSERT into it that found no rows.
+
+    Where that was the transaction's first one into a table, and a large one by several threads follows, nobody can
+    read any row of DuckDB 2.0's table once it is committed, until the file is opened again; they are counted only. A
+    row in between, though it is gone again, is all that it takes.
+    """
+    connection.execute(f"INSERT INTO {table.images} (_tick) VALUES (0)")
+    connection.execute(f"DELETE FROM {table.images} WHERE rowid >= {LOCAL_ROWID} AND _weight IS NULL")
 
 
 def exact_sql(declared: str, value: str) -> str:

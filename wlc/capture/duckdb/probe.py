@@ -10,6 +10,8 @@ import duckdb
 from wlc.capture.duckdb.journal import LOCAL_ROWID
 from wlc.errors import UnsupportedError
 
+SUPPORTED = "DuckDB 2.0.0 and later, before 2.1"
+
 
 @lru_cache(maxsize=1)
 def check() -> None:
@@ -19,11 +21,20 @@ def check() -> None:
         UnsupportedError: The installed DuckDB is not one that the capture can be trusted with.
     """
     with duckdb.connect() as connection:
+        check_connection(connection)
+
+
+def check_connection(connection: duckdb.DuckDBPyConnection) -> None:
+    """The same with a connection to an empty database."""
+    try:
         failed = _failed(connection)
+    except duckdb.Error as error:
+        text = str(error).partition("\n")[0]
+        failed = f"does not run a statement ({text})"
     if failed:
         raise UnsupportedError(
             f"DuckDB {duckdb.__version__} {failed}, which the capture relies on",
-            hint="pip install 'duckdb>=2.0,<2.1'",
+            hint=f"{SUPPORTED} are supported: pip install 'duckdb>=2.0,<2.1'",
         )
 
 

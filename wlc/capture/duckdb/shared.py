@@ -160,9 +160,23 @@ class Shared:
     def reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """A connection on which all is read as of one moment, whatever others commit meanwhile."""
         with self.root.cursor() as connection:
-            connection.execute("BEGIN TRANSACTION READ ONLY")
+            self.begin_reading(connection)
             yield connection
             connection.execute("ROLLBACK")
+
+    def begin_reading(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Start a transaction that reads all as of now; the caller rolls it back."""
+        connection.execute("BEGIN TRANSACTION READ ONLY")
+        self.take_snapshot(connection)
+
+    def take_snapshot(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Let a transaction that has just begun see what is committed now, of every transaction all or nothing.
+
+        DuckDB 2.0 lets a transaction that looks for the first time while another one's COMMIT runs see a part of what
+        that one wrote, and later more of it. So nobody looks for the first time while we commit.
+        """
+        with self.commit_lock:
+            connection._table_kind((self.catalog, "wlc", "state"))
 
     def refuse_bypassed(self) -> None:
         """Raise UnsupportedError if tables are known to have been changed without the capture."""
@@ -202,16 +216,26 @@ class Shared:
     def try_publish(self) -> None:
         """Publish, and keep the reason if it fails: the user's commits must not, the next beat tries again."""
         try:
-            if self.publish is not None:
-                self.publish()
+            with explained(self.path):
+                if self.publish is not None:
+                    self.publish()
             self.failure = None
         except FarmError as error:
+            # The commit stands, and its program must not be told otherwise.
             self.failure = error
-        except (duckdb.Error, OSError) as error:
-            # A full disk for temporary files, say. The commit stands, and its program must not be told otherwise.
-            self.failure = UnavailableError(f"{self.path} could not be published: {error}", hint="try again")
         if self.failure is not None:
             _log.warning("%s was not published: %s", self.path, self.failure)
+
+
+@contextmanager
+def explained(path: str) -> Iterator[None]:
+    """Around what is no statement of the user's: DuckDB or the machine fails, for want of disk space, say."""
+    try:
+        yield
+    except (duckdb.Error, OSError) as error:
+        text = str(error).partition("\n")[0]
+        hint = "nothing is lost; free disk space if there is none left, then try again"
+        raise UnavailableError(f"{path} could not be published: {text}", hint=hint, path=path) from error
 
 
 def open_shared(

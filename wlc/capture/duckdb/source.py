@@ -11,6 +11,7 @@ from wlc import catalog as duckdb_catalog
 from wlc import digest, ownership, paths
 from wlc.capture.duckdb import digests, journal
 from wlc.clock import read_time
+from wlc.errors import UnavailableError
 from wlc.farm import describe_file
 from wlc.fields import as_ddl, as_name, as_origin, as_sequence
 from wlc.model import (
@@ -67,6 +68,7 @@ def pending(connection: duckdb.DuckDBPyConnection, catalog: str, most: int = MOS
     last = _last_tick(connection, schema, layouts, most)
     found: dict[int, dict[str, Any]] = {}
     for number, (name, _) in layouts.items():
+        _refuse_unreadable(connection, f"{schema}.j{number}", name)
         rows = connection.execute(
             "SELECT _tick, max(_meta), count(*) FILTER (_weight > 0), count(*) FILTER (_weight < 0)"
             f" FROM {schema}.j{number} WHERE _tick <= {last} GROUP BY _tick"
@@ -79,6 +81,18 @@ def pending(connection: duckdb.DuckDBPyConnection, catalog: str, most: int = MOS
     for tick, entry in connection.execute(f"SELECT tick, entry FROM {schema}.entries WHERE tick <= {last}").fetchall():
         found[tick] = {"tick": tick, **json.loads(entry)}
     return Pending(tuple(found[tick] for tick in sorted(found)), layouts)
+
+
+def _refuse_unreadable(connection: duckdb.DuckDBPyConnection, images: str, name: Name) -> None:
+    """Refuse to publish where DuckDB counts more images than it shows, or fewer."""
+    # A count of rows, or of a column without NULL, it gives without looking at them; every weight is 1 or -1.
+    counts = f"SELECT (SELECT count(*) FROM {images}), (SELECT coalesce(sum(abs(_weight)), 0)::BIGINT FROM {images})"
+    counted, read = connection.execute(counts).fetchall()[0]
+    if counted != read:
+        raise UnavailableError(
+            f"of {counted} journalled rows of table {name} DuckDB shows {read}",
+            hint="close all connections to the database and run wlc flush; report this",
+        )
 
 
 def count_pending(connection: duckdb.DuckDBPyConnection, catalog: str) -> int:

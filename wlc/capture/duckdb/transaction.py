@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import getpass
 import json
+import os
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 
 from wlc import catalog as duckdb_catalog
 from wlc.capture.duckdb import digests, journal, schema
-from wlc.capture.duckdb.images import FEW, Images, conflict
+from wlc.capture.duckdb.images import FEW, Images, conflict, unspoil
 from wlc.capture.duckdb.statement import (
     Append,
     Effect,
@@ -22,6 +25,7 @@ from wlc.capture.duckdb.statement import (
     Upsert,
     aggregates_in_order_free,
 )
+from wlc.capture.duckdb.target import aliased, clears, pins_key, subset, target_of
 from wlc.capture.duckdb.values import typed
 from wlc.clock import format_time
 from wlc.fields import ddl_json, name_json
@@ -82,12 +86,12 @@ class Transaction:
             parameters: Its parameters.
             is_counted: False where it will return rows and not their number; of rows, DuckDB's threads may lose some.
         """
-        self._look()
+        self.look()
         touched = self._before(effect, parameters)
         for images in touched if not is_counted else ():
             images.remember_count()
             images.is_reported, images.has_local = False, True
-        names = effect.names if isinstance(effect, (Unknown, Schema)) else frozenset(map(str.lower, _target(effect)))
+        names = effect.names if isinstance(effect, (Unknown, Schema)) else frozenset(map(str.lower, target_of(effect)))
         fired = self.tables.named(self.tables.triggered(names))
         known = {images.table.name for images in touched}
         return touched + [self._whole(table) for table in fired if table.name not in known]
@@ -133,7 +137,7 @@ class Transaction:
             elif isinstance(effect, Touch) and effect.deletes:
                 images.net -= count
                 images.deleted += count
-                if _clears(effect, images.table) and images is touched[0]:
+                if clears(effect, images.table) and images is touched[0]:
                     images.clear()
             elif isinstance(effect, Touch):
                 images.updated += count
@@ -222,13 +226,13 @@ class Transaction:
 
     # Statements -----------------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        """Know the tables as this transaction sees them, before its first statement that may write."""
+    def look(self) -> None:
+        """Know the tables as this transaction sees them, before its first statement."""
         if self._has_looked:
             return
         self._has_looked = True
         # DuckDB takes a transaction's snapshot when it first looks something up. By the next line that has happened.
-        self.connection._table_kind((self.tables.catalog, "wlc", "state"))
+        self.shared.take_snapshot(self.connection)
         is_certain = self.shared.generation == self.generation and self.generation % 2 == 0
         if not is_certain or self.tables.generation != self.generation:
             self.tables.refresh(self.generation if is_certain else -1)
@@ -265,7 +269,7 @@ class Transaction:
         if table is None:
             return []
         images = self.of(table)
-        if _clears(effect, table):
+        if clears(effect, table):
             images.remember_last()
             return [images]
         if not table.has_rowid or not self._is_stable(effect):
@@ -277,18 +281,18 @@ class Transaction:
             if effect.source is not None:
                 images.remember_count()
                 images.is_reported = False
-            values = _subset(parameters, effect.parameters)
-            images.save(where, values, is_few=_pins_key(effect, table))
+            values = subset(parameters, effect.parameters)
+            images.save(where, values, is_few=pins_key(effect, table))
         return [images]
 
     def _touched_rows(self, effect: Touch, table: Table) -> str:
         condition = f"({effect.condition}\n)" if effect.condition is not None else "true"
         if effect.source is None and not effect.with_clause:
-            return f"{_aliased(effect, table)} WHERE {condition}"
+            return f"{aliased(effect, table)} WHERE {condition}"
         source = f", {effect.source}" if effect.source is not None else ""
         return (
             f"{table.sql} WHERE rowid IN ({effect.with_clause} SELECT {effect.alias or table.sql}.rowid"
-            f" FROM {_aliased(effect, table)}{source} WHERE {condition})"
+            f" FROM {aliased(effect, table)}{source} WHERE {condition})"
         )
 
     def _binds(self, where: str) -> bool:
@@ -312,7 +316,7 @@ class Transaction:
         images.has_local, images.is_reported = True, False
         if where and images.copy is None and images.cleared is None:
             condition, uses = where
-            images.save(condition, _subset(parameters, uses), is_few=False)
+            images.save(condition, subset(parameters, uses), is_few=False)
         return [images]
 
     def _matched_rows(self, effect: Upsert | Merge, table: Table, parameters: Any) -> _Rows | None:
@@ -320,7 +324,7 @@ class Transaction:
         if isinstance(effect, Merge):
             where = (
                 f"{table.sql} WHERE rowid IN ({effect.with_clause} SELECT {effect.alias or table.sql}.rowid"
-                f" FROM {_aliased(effect, table)}, {effect.source} WHERE ({effect.condition}\n))"
+                f" FROM {aliased(effect, table)}, {effect.source} WHERE ({effect.condition}\n))"
             )
             return (where, effect.parameters) if self._binds(where) else None
         return self._conflicting_rows(effect, table, parameters)
@@ -358,7 +362,7 @@ class Transaction:
         values = ", ".join(f"CAST({value} AS VARCHAR)" for key in added for _, value, _ in key)
         rows = self.connection.execute(
             f"{effect.with_clause} SELECT {values} FROM {source} LIMIT {FEW + 1}",
-            _subset(parameters, effect.parameters),
+            subset(parameters, effect.parameters),
         ).fetchall()
         if len(rows) > FEW:
             return None
@@ -461,36 +465,14 @@ class Transaction:
         if rows:
             change = {"id": table.id, "images": table.images, "table": name, "added": rows, "removed": 0}
             self.records += [{"clear": {"table": name, "removed": rows}}, {"change": change}]
+        else:
+            unspoil(self.connection, table)
 
 
-def _subset(parameters: Any, names: frozenset[str]) -> dict[str, object]:
-    """The parameters that part of a statement uses, by the names of their markers."""
-    if not names or parameters is None:
-        return {}
-    if isinstance(parameters, dict):
-        wanted = {name.lower() for name in names}
-        return {name: value for name, value in parameters.items() if name.lower() in wanted}
-    return {str(number): value for number, value in enumerate(parameters, start=1) if str(number) in names}
-
-
-def _aliased(effect: Touch | Merge, table: Table) -> str:
-    """The target as the statement knows it: without an alias, columns may be called by the table's full name."""
-    return f"{table.sql} AS {effect.alias}" if effect.alias else table.sql
-
-
-def _target(effect: Effect) -> tuple[str, ...]:
-    return effect.target if isinstance(effect, (Append, Touch, Upsert, Merge)) else ()
-
-
-def _clears(effect: Touch, table: Table) -> bool:
-    """Whether the statement removes every row."""
-    return effect.deletes and effect.condition is None and effect.source is None and table.has_rowid
-
-
-def _pins_key(effect: Touch, table: Table) -> bool:
-    """Whether the condition looks like one on the primary key, so that few rows will be found."""
-    condition = (effect.condition or "").lower()
-    keys = table.keys or ()
-    return effect.source is None and any(
-        all(f"{column.lower()} =" in condition or f"{column.lower()}=" in condition for column in key) for key in keys
-    )
+@cache
+def user() -> str:
+    """Who runs this process, for the log."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())

@@ -94,7 +94,12 @@ def _begin(half: Path, catalog: str) -> duckdb.DuckDBPyConnection:
                 attach(half, "found").close()
             half.unlink()
         _wal(half).unlink(missing_ok=True)
-        return attach(half, catalog)
+        try:
+            return attach(half, catalog)
+        except BaseException:
+            # Nobody else has it: it was not there a moment ago. Where the disk is full, it takes the last of it.
+            half.unlink(missing_ok=True)
+            raise
 
 
 def _load(

@@ -128,6 +128,9 @@ def _opening_error(path: Path, error: duckdb.Error) -> FarmError:
         return UnavailableError(f"{path} is in use by another process: try again later", path=where)
     if "already attached" in text or "Unique file handle" in text:
         return UnavailableError(f"{path} is open in this process: close that connection first", path=where)
+    if "Could not write" in text or "No space left" in text:
+        message = f"{path} cannot be written to: {_first_line(error)}"
+        return UnavailableError(message, hint="Nothing was lost: free disk space, then run it again.", path=where)
     message = f"{path} cannot be opened as a DuckDB database: {_first_line(error)}"
     return InvalidError(message, hint="Replicate into a file that does not exist yet.", path=where)
 
@@ -152,7 +155,8 @@ def using(path: Path) -> Iterator[None]:
     try:
         yield
     except duckdb.Error as error:
-        raise UnavailableError(f"{path}: {_first_line(error)}", path=str(path)) from error
+        hint = "Nothing was lost: run it again."
+        raise UnavailableError(f"{path}: {_first_line(error)}", hint=hint, path=str(path)) from error
 
 
 def _first_line(error: BaseException) -> str:
