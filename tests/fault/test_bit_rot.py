@@ -293,17 +293,17 @@ def check(sound: Sound, into: Path) -> None:
 
 def test_a_file_that_is_gone_is_named_or_not_missed(sound: Sound, farm: Path, tmp_path: Path) -> None:
     unnoticed = set()
+    # The others of their kind go the same way.
+    replicated = {files_of(farm, kind)[0] for kind in KINDS} | {*files_of(farm, "log file")}
     for file in [file for kind in KINDS for file in files_of(farm, kind)]:
         with changed(file, None):
             # Without the first log files, a log is one that was pruned.
             is_first = file.name == "sales_000000000001"
             refused = look(sound, farm, ("new replica", "snapshots", "replicas", *(["batches"] if is_first else [])))
             assert all(names_it(error, file) or (is_first and isinstance(error, ExpiredError)) for error in refused)
-            kind = kind_of(file.relative_to(farm).as_posix())
             if not refused:
-                unnoticed.add(kind)
-            # The others of their kind would go the same way.
-            if kind == "log file" or file == files_of(farm, kind)[0] or EVERY == 1:
+                unnoticed.add(kind_of(file.relative_to(farm).as_posix()))
+            if file in replicated or EVERY == 1:
                 replicate_all(sound, farm, tmp_path, "deletion", file)
     # Without its manifest a snapshot is none, and a replica that is not registered is not waited for.
     assert unnoticed == {"manifest", "registration"}
