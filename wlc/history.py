@@ -123,7 +123,8 @@ def _batches(database: FarmDatabase, number: int | None, first: int | None, last
         start = bisect_left(numbers, first, key=lambda candidate: database.read_batch(candidate)[0].last)
         numbers = numbers[start:]
     chain = None
-    for candidate in numbers:
+    # Asked for every number, a batch that is missing is named.
+    for candidate in range(numbers[0], numbers[-1] + 1) if numbers else ():
         found, chain = database.read_batch(candidate, chain)
         if last is not None and found.first > last:
             return

@@ -182,7 +182,9 @@ class Replay:
         """Refuse to go on into a later history that grew with changes that no log has."""
         config = self.database.config()
         if position.history != config.history and (position.history or config.tick):
-            newest_first = (self.database.read_batch(number)[0] for number in reversed(numbers))
+            # One that is missing is named so: without it a history may seem to have grown from nothing.
+            without_gaps = range(numbers[-1], numbers[0] - 1, -1) if numbers else ()
+            newest_first = (self.database.read_batch(number)[0] for number in without_gaps)
             bounds.refuse_beyond_break(newest_first, position, config.history, self.target)
 
     def _read(self, number: int, previous: str | None) -> tuple[Batch, str]:

@@ -9,7 +9,7 @@ import duckdb
 import pytest
 
 from wlc import history
-from wlc.errors import InvalidError
+from wlc.errors import GapError, InvalidError
 from wlc.farm import describe_file, open_database
 from wlc.model import Batch, Change, Clear, Column, Ddl, Layout, Name, SequencePosition, TableFile, Transaction
 
@@ -94,6 +94,15 @@ def test_entries_are_chosen(database, chosen, ticks) -> None:
 def test_missing_batch_is_refused_and_those_there_are_named(database) -> None:
     with pytest.raises(InvalidError, match="no batch 3; it has 1 to 2"):
         list(history.entries(database, batch=3))
+
+
+def test_a_gap_in_the_log_is_named(database) -> None:
+    batch, chain = database.read_batch(2)
+    third = replace(batch, number=3, first=7, last=7, previous=chain, vector={"h1": 7})
+    database.publish(replace(third, transactions=(Transaction(7, "ann", NOON, NOON),)), {})
+    database.logs.delete("sales_000000000002")
+    with pytest.raises(GapError, match="batch 2 of sales is missing, batch 3 is there"):
+        list(history.entries(database))
 
 
 def test_rows_have_values_of_the_declared_types_as_numbers_or_text(database) -> None:
