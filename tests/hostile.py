@@ -62,6 +62,10 @@ STATEMENTS = [
     "CREATE TYPE e AS ENUM (SELECT a::VARCHAR FROM read_csv('{folder}/secret.csv'))",
     "CREATE TYPE e AS ENUM (SELECT v FROM t)",
     "CREATE TYPE e AS ENUM (FROM enable_logging())",
+    "CREATE TYPE e AS ENUM ((SELECT v FROM t))",
+    "CREATE TYPE e AS STRUCT(a ENUM (SELECT v FROM t))",
+    "CREATE TYPE e AS ENUM (SELECT v FROM t)[]",
+    "CREATE TYPE e AS ENUM ('a', (SELECT v FROM t))",
     # Queries that a reader would run, who is not confined
     "CREATE VIEW x AS FROM read_csv('{folder}/secret.csv')",
     "CREATE VIEW x AS FROM '{folder}/secret.csv'",

@@ -104,7 +104,7 @@ class Replay:
             steps = self._steps(start, replica.limits)
             self._register(start)
             told = {"master": self.database.url, "keep": start.keep if self.keep is None else self.keep}
-            told["verify"] = self.database.keys.verify_words()
+            told["verify"] = self.database.keys.verify_words() or start.verify
             if any(getattr(start, name) != value for name, value in told.items()):
                 replica.update(**told)
             try:

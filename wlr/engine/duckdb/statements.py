@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -188,7 +188,8 @@ def _refuse_query(kind: str, rest: list[Token], statement: str) -> None:
     words = [token.text.upper() for token in rest]
     is_filled = kind.endswith("TABLE") and (words[:1] != ["("] or "AS" in _outside_brackets(words))
     if kind.endswith("TYPE") and words[:3] == ["AS", "ENUM", "("]:
-        is_filled = any(token.kind != "string" and token.text not in (",", ")") for token in rest[3:])
+        labels = takewhile(lambda token: token.text != ")", rest[3:])
+        is_filled = any(token.kind != "string" and token.text != "," for token in labels)
     if is_filled:
         raise StepError(f"a schema change reads no rows: {short(statement)}")
 
