@@ -92,7 +92,8 @@ def _refuse_live(data: bytes, url: str) -> None:
         # A lease that nobody can read holds nobody off.
         return
     # A process of that number may be another one by now: in a container that was started again they often are alike.
-    is_alive = utc_now() - seen < _DEAD_AFTER and (host != socket.gethostname() or _is_running(process))
+    # Nor does one hold others off for years that was written while a clock was ahead.
+    is_alive = abs(utc_now() - seen) < _DEAD_AFTER and (host != socket.gethostname() or _is_running(process))
     if is_alive:
         message = f"{url} is in use by process {process} on {host}: try again when it is done"
         raise UnavailableError(message, path=url)
