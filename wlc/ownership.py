@@ -1,7 +1,7 @@
 """What ties a master to its place in the farm: both know whose it is, and `wlc.config` follows what is published.
 
 A master, whatever its source, remembers keys and values: `farm name history batch tick chain clock vector parent beat_s
-logs options state`.
+logs options state`, and of DuckDB `began`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def known(state: Mapping[str, str]) -> Config:
 def reached(state: Mapping[str, str]) -> tuple[Position, datetime, dict[str, int]]:
     """Return what a snapshot says of the moment at which all is published: position, clock, vector."""
     position = Position(state["history"], int(state["tick"]), int(state["batch"]), state["chain"])
-    clock = read_time(state["clock"]) if state.get("clock") else utc_now()
+    told = state.get("clock") or state.get("began")
+    clock = read_time(told) if told else utc_now()
     vector = json.loads(state.get("vector") or "{}")
     return position, clock, {**vector, state["history"]: position.tick} if position.tick else vector
 

@@ -96,6 +96,11 @@ class Breaker:
             return "nothing was broken"
         return f"{self.fault.how} call {self.fault.at}, {self.calls[self.fault.at]}"
 
+    @property
+    def sends_late(self) -> bool:
+        """Whether a request arrives once more when all is over."""
+        return self.fault is not None and self.fault.how == REPEATS_LATE
+
     def call(self, name: str, effect: Callable[[], Any], *, error: Exception, tear: Callable[[], Any] | None) -> Any:
         """Let a call take effect, or not; `error` is how this kind of call fails, `tear` does half of it."""
         with self._lock:
@@ -182,6 +187,9 @@ class BreakableStore(Store):
         return self._call("exists", path, lambda: self._store.exists(path))
 
     def create(self, path: str, data: bytes | Path) -> None:
+        if self._breaker.sends_late and not isinstance(data, bytes):
+            # What is on its way is no file that might be gone when it arrives.
+            data = data.read_bytes()
         self._call("create", path, lambda: self._store.create(path, data), lambda: self._tear(path, data))
 
     def replace(self, path: str, data: bytes, version: str | None) -> str:

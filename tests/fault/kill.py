@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -167,7 +168,8 @@ def run(
             if report.rounds % SNAPSHOT_EVERY == 0:
                 bank.shorten()
         except Exception as error:
-            report.mismatches.append(f"round {report.rounds}: {type(error).__name__}: {error}")
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            report.mismatches.append(f"round {report.rounds}: {type(error).__name__}: {error} at {where.line}")
         tell(str(report))
     return report
 

@@ -135,6 +135,22 @@ def test_clock_that_steps_back_between_two_programs(source: Path, monkeypatch):
     assert times == [now, now, now]
 
 
+def test_clock_that_was_ahead_while_the_master_began(tmp_path: Path, monkeypatch):
+    """The first snapshot is never later than the first commit, or no time of the log would lead anywhere."""
+    source, farm = tmp_path / "late.duckdb", str(tmp_path / "farm")
+    with duckdb.connect(str(source)) as connection:
+        connection.execute("CREATE TABLE t (i INTEGER)")
+    ahead = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
+    with monkeypatch.context() as patch:
+        patch.setattr("wlc.capture.duckdb.setup.utc_now", lambda: ahead)
+        patch.setattr("wlc.ownership.utc_now", lambda: ahead)
+        wlc.master(source, farm=farm)
+    with wlc.connect(source) as connection:
+        connection.execute("INSERT INTO t VALUES (1)")
+    batch, _ = open_database("late", farm).read_batch(1)
+    assert open_database("late", farm).read_manifest(0).clock == batch.transactions[0].committed == ahead
+
+
 def test_snapshots_flushes_and_commits_at_once(source: Path):
     """Everything that publishes, in one process, at the same time: nobody waits for ever, and nothing is published twice."""
     wlc.beat(source, 0.01)

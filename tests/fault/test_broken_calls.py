@@ -1,6 +1,7 @@
 """Calls of the store and durable statements of the database are broken, in every way they can break.
 
-`DBFARM_FAULTS=all` breaks every single one, which takes ten minutes."""
+Samples are chosen by DBFARM_SEED, which every test prints; `DBFARM_FAULTS=all` breaks every single one.
+"""
 
 from __future__ import annotations
 
@@ -48,12 +49,13 @@ def can_happen(how: str, call: str) -> bool:
 
 
 def break_each(bench: Bench, hows: tuple[str, ...], *, store: bool = True) -> None:
-    """Break calls chosen by DBFARM_SEED: 5 of them, DBFARM_FAULTS=N of them, or DBFARM_FAULTS=all."""
+    """Break calls chosen by DBFARM_SEED: 3 of them, DBFARM_FAULTS=N of them, or DBFARM_FAULTS=all."""
     calls = bench.run(None, store=store).calls
     number = seed()
     faults = [Fault(how, at, number) for how in hows for at, call in enumerate(calls) if can_happen(how, call)]
-    assert faults
-    wanted = os.environ.get("DBFARM_FAULTS", "5")
+    if not faults:
+        pytest.skip("there is no such call")
+    wanted = os.environ.get("DBFARM_FAULTS", "3")
     most = len(faults) if wanted == "all" else min(int(wanted), len(faults))
     chosen = faults if most == len(faults) else random.Random(number).sample(faults, most)
     for fault in chosen:

@@ -185,7 +185,14 @@ def test_second_run_is_turned_away_in_one_line(lake: Path) -> None:
 
 @pytest.mark.parametrize(
     "host, age_s, is_taken_over",
-    [("elsewhere", 60, False), ("elsewhere", 150, True), ("here", 60, False), ("here", 150, True)],
+    [
+        ("elsewhere", 60, False),
+        ("elsewhere", 150, True),
+        ("here", 60, False),
+        ("here", 150, True),
+        ("here", -60, False),
+        ("elsewhere", -86400, True),
+    ],
 )
 def test_lease_of_others(lake: Path, host: str, age_s: int, is_taken_over: bool) -> None:
     """A process of this host that has not renewed its lease is another one that got its number, or hangs."""

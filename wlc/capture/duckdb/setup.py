@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from wlc import catalog as duckdb_catalog
 from wlc.capture.duckdb import journal, source
 from wlc.capture.duckdb.journal import Table
+from wlc.clock import format_time, utc_now
 from wlc.model import quote
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ def begin(shared: Shared, state: Mapping[str, str]) -> None:
         journal.install(connection, catalog)
         for number, (name, layout) in enumerate(duckdb_catalog.tables(connection, catalog).items(), start=1):
             journal.add_layout(connection, Table(number, catalog, name, layout))
-        journal.write_state(connection, catalog, dict(state))
+        # No commit is earlier than the snapshot that comes next, even if the clock is set back in between.
+        journal.write_state(connection, catalog, {**state, "began": format_time(utc_now())})
         source.reset_counts(connection, catalog)
     except BaseException:
         connection.execute("ROLLBACK")

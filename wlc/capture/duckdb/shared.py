@@ -147,7 +147,7 @@ class Shared:
         journalled = self.root.execute(" UNION ALL ".join(sources)).fetchall()
         self.last_tick = max([int(self.state.get("tick", "0")), *(row[0] or 0 for row in journalled)])
         times = [json.loads(entry)["committed"] for _, entry in journalled if entry]
-        times += [self.state["clock"]] if self.state.get("clock") else []
+        times += [self.state[key] for key in ("clock", "began") if self.state.get(key)]
         self.last_commit = max(map(read_time, times), default=None)
         self.beat_s = float(self.state.get("beat_s", "300"))
 
