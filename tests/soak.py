@@ -141,6 +141,9 @@ class Soak:
             if client.isdecimal():
                 self.said[int(client)] = int(last)
                 self.counts["transactions"] += 1
+            elif client == "refused":
+                self.counts["commits refused"] += 1
+                print(line, flush=True)
 
     def end(self, running: Program) -> int:
         running.process.wait(PATIENCE_S)

@@ -144,6 +144,11 @@ def _begins_with_nothing(batch: Batch) -> bool:
     return batch.parent is None or batch.first == batch.parent.tick + 1
 
 
+def is_whole(first: Batch, history: str) -> bool:
+    """Say whether a log from its first batch on is all there is of a history, without another one before it."""
+    return first.history == history and _begins_with_nothing(first)
+
+
 def first_batch_to_read(
     position: Position, batch_last: int, numbers: Sequence[int], newest_snapshot: int | None
 ) -> int:

@@ -181,6 +181,8 @@ class Replay:
     def _refuse_beyond_break(self, numbers: list[int], position: Position) -> None:
         """Refuse to go on into a later history that grew with changes that no log has."""
         config = self.database.config()
+        if not position.history and numbers and bounds.is_whole(self._read(numbers[0], None)[0], config.history):
+            return
         if position.history != config.history and (position.history or config.tick):
             # One that is missing is named so: without it a history may seem to have grown from nothing.
             without_gaps = range(numbers[-1], numbers[0] - 1, -1) if numbers else ()

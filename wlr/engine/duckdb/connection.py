@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from wlc.errors import FarmError, InvalidError, UnavailableError
+from wlc.errors import CorruptError, FarmError, InvalidError, UnavailableError
 from wlc.model import literal, quote
 from wlc.opening import alone
 from wlr.engine import MEMORY_VARIABLE, StepError
@@ -27,6 +27,8 @@ _MACHINE = (
     duckdb.InterruptException,
     duckdb.ConnectionException,
 )
+# How DuckDB begins to say that the checksum of a block is not right.
+_CORRUPT = "Corrupt database file"
 # The name of the database in memory that a connection starts with, which must not be that of the target.
 _OWN = "memory"
 
@@ -120,6 +122,8 @@ def _opening(path: Path, connection: duckdb.DuckDBPyConnection) -> Iterator[None
 
 def _opening_error(path: Path, error: duckdb.Error) -> FarmError:
     text, where = str(error), str(path)
+    if _CORRUPT in text:
+        return _corrupt(path, error)
     # Who and what to do in one line: this is what cron mails when a run meets the one before it.
     if holder := _HOLDER.search(text):
         message = f"{path} is in use by process {holder.group(2)} ({holder.group(1)}): try again when it is done"
@@ -137,24 +141,39 @@ def _opening_error(path: Path, error: duckdb.Error) -> FarmError:
 
 @contextmanager
 def applying(path: Path) -> Iterator[None]:
-    """Turn DuckDB's errors while a step is applied into `StepError`, or `UnavailableError` where the machine failed."""
+    """Turn DuckDB's errors while a step is applied into `StepError`, or `UnavailableError` where the machine failed.
+
+    Where a block of the file has another checksum than DuckDB wrote, it is `CorruptError`: no transaction is at fault.
+    """
     try:
         yield
-    except duckdb.OutOfMemoryException as error:
-        raise StepError(_first_line(error), is_shortage=True) from error
-    except _MACHINE as error:
-        hint = "Nothing was lost: run it again."
-        raise UnavailableError(f"writing to {path} failed: {_first_line(error)}", hint=hint, path=str(path)) from error
     except duckdb.Error as error:
-        raise StepError(_first_line(error), is_reference="foreign key" in str(error)) from error
+        raise _step_error(path, error) from error
+
+
+def _step_error(path: Path, error: duckdb.Error) -> Exception:
+    if _CORRUPT in str(error):
+        return _corrupt(path, error)
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return StepError(_first_line(error), is_shortage=True)
+    if isinstance(error, _MACHINE):
+        hint = "Nothing was lost: run it again."
+        return UnavailableError(f"writing to {path} failed: {_first_line(error)}", hint=hint, path=str(path))
+    return StepError(_first_line(error), is_reference="foreign key" in str(error))
+
+
+def _corrupt(path: Path, error: duckdb.Error) -> CorruptError:
+    return CorruptError(f"{path} is damaged: {_first_line(error)}", hint="Make the replica anew.", path=str(path))
 
 
 @contextmanager
 def using(path: Path) -> Iterator[None]:
-    """Turn DuckDB's errors outside of steps into `UnavailableError`."""
+    """Turn DuckDB's errors outside of steps into `UnavailableError`, or `CorruptError` where the file is damaged."""
     try:
         yield
     except duckdb.Error as error:
+        if _CORRUPT in str(error):
+            raise _corrupt(path, error) from error
         hint = "Nothing was lost: run it again."
         raise UnavailableError(f"{path}: {_first_line(error)}", hint=hint, path=str(path)) from error
 
