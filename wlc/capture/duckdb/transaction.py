@@ -73,6 +73,7 @@ class Transaction:
     sequences: dict[Name, int] = field(default_factory=dict)
     _settled: list[Images] = field(default_factory=list)
     _rewritten: set[Name] = field(default_factory=set)
+    _dropped: set[Name] = field(default_factory=set)
     _before_schema: schema.Objects | None = None
     _has_looked: bool = False
 
@@ -222,7 +223,7 @@ class Transaction:
             self.shared.sequences = dict(self.sequences)
         removed_from = {images.table.name for images in self._settled if images.cleared or images.removed}
         added_to = {images.table.name for images in self._settled if images.added}
-        self.shared.committed(self.tick, time, removed_from | self._rewritten, added_to)
+        self.shared.committed(self.tick, time, removed_from | self._rewritten | self._dropped, added_to)
 
     # Statements -----------------------------------------------------------------------------------------------------
 
@@ -432,6 +433,7 @@ class Transaction:
             self.sealed[name] = effect.rewrites
 
     def _forget(self, dropped: tuple[Name, ...]) -> None:
+        self._dropped.update(dropped)
         for name in dropped:
             if name in self.images:
                 self.images.pop(name).discard()
