@@ -26,6 +26,7 @@ import wlr
 from tests.fault.breaker import abandon_masters
 from tests.lake import lake_contents, rebuilt, surplus
 from tests.oracle import contents
+from tests.sound import assert_same
 from wlc import catalog
 from wlc.errors import ExpiredError, InvalidError, ReplayError
 
@@ -494,6 +495,7 @@ class Farm(RuleBasedStateMachine):
 
     def check(self, copy: Copy) -> None:
         assert self.contents(copy) == self.model.at(copy.tick), f"{copy} differs"
+        assert_same(copy.path)
 
     def contents(self, copy: Copy) -> Any:
         if copy.path.is_dir():

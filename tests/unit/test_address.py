@@ -57,12 +57,12 @@ def test_what_is_shown_shows_the_same_again() -> None:
 
 @pytest.mark.parametrize(
     "url, said, told",
-    {
+    [
         ("postgresql://ann:s3@cret@host/db", 'no host "cret@host" for ann', 'no host "…@host" for ann'),
         ("postgresql://ann:s3/cret@host/db", 'invalid port number: "s3"', 'invalid port number: "…"'),
         ("postgresql://h/db?password=a&s3%20x=1", 'parameter "s3 x" of h', 'parameter "…" of h'),
         ("postgresql://ann:hush@h/db?password=s3cret", "password s3cret or hush failed", "password … or … failed"),
-    },
+    ],
 )
 def test_drivers_tell_no_part_of_it(url: str, said: str, told: str) -> None:
     assert without_secrets(said, url) == told
