@@ -361,8 +361,7 @@ def verify_source(
         from wlc.capture.duckdb.source import expected_digests
         from wlc.snapshot import digests
 
-        with _master(source, storage_options) as (shared, _), shared.root.cursor() as connection:
-            connection.execute("BEGIN TRANSACTION READ ONLY")
+        with _master(source, storage_options) as (shared, _), shared.reading() as connection:
             held, expected = digests(connection, shared.catalog), expected_digests(connection, shared.catalog)
     return [_source_check(name, held.get(name), expected.get(name)) for name in sorted(held.keys() | expected.keys())]
 
