@@ -313,6 +313,9 @@ def repair(
         source: Path of the master's database.
         published: A replica of the farm database at its last tick, made by `wlr.replicate`.
         storage_options: As for `flush`.
+
+    Raises:
+        InvalidError: The replica stands elsewhere: flush, replicate, and try again.
     """
     from wlc.capture.duckdb import repair as repairing
     from wlc.publisher import publish

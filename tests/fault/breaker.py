@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pytest
 
+import wlc.datafiles
 import wlc.farm
 from wlc.capture.duckdb import shared as shared_masters
 from wlc.clock import utc_now
@@ -253,7 +254,7 @@ def breakable_store(breaker: Breaker, *, breaks: bool) -> Iterator[None]:
             )
             patch.setattr(module, "open_store", wrapped)
         # One at a time, so that a call number always means the same call.
-        patch.setattr(wlc.farm, "_UPLOADS", 1)
+        patch.setattr(wlc.datafiles, "_UPLOADS", 1)
         patch.setattr(executor, "_AT_ONCE", 1)
         yield
 

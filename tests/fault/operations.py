@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -281,6 +282,8 @@ def _accept_again(world: World) -> None:
 def _bypassed(world: World) -> None:
     """Written to behind the capture's back; a replica of what is published lies beside it."""
     _with_replica(world)
+    wlc.flush(world.source)
+    wlr.replicate(into=world.replica)
     with duckdb.connect(str(world.source)) as connection:
         connection.execute("DELETE FROM label; INSERT INTO visit VALUES (1, 'secret', 0), (1, 'secret', 0)")
         world.note(connection)
@@ -292,7 +295,8 @@ def _repair(world: World) -> None:
 
 def _repair_again(world: World) -> None:
     """What a repair has journalled is published by whoever comes next; what it has not is found once more."""
-    wlc.flush(world.source)
+    with warnings.catch_warnings(action="ignore"):
+        wlc.flush(world.source)
     wlr.replicate(into=world.replica)
     _repair(world)
     assert not wlc.status(world.source).bypassed

@@ -377,6 +377,29 @@ def test_writes_behind_the_masters_back_are_found_though_the_counts_agree(source
     )
 
 
+def test_a_repair_is_not_made_against_an_older_state(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = replicas(source)[0]
+    with wlc.connect(source) as connection:
+        connection.execute("INSERT INTO bag VALUES (6, ['waits in the journal'])")
+    with duckdb.connect(str(source)) as connection:
+        connection.execute("DELETE FROM keyed WHERE id = 1")
+    with pytest.raises(InvalidError, match="is at tick 3, and .* is published up to 4"):
+        wlc.repair(source, published=old)
+    with pytest.raises(InvalidError, match="is no replica"):
+        wlc.repair(source, published=_empty(source))
+    assert run_app(wlc_app, "wlc", ["repair", str(source)]) == 0
+    assert "warning" not in capsys.readouterr().err
+    assert {check.outcome for check in wlc.verify_source(source)} == {"same"}
+    wlr.replicate(into=old)
+    assert_same(old)
+
+
+def _empty(source: Path) -> Path:
+    path = source.with_name("empty.duckdb")
+    duckdb.connect(str(path)).close()
+    return path
+
+
 # Drills and commands ---------------------------------------------------------------------------------------------------
 
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import duckdb
+
 from wlc import catalog as duckdb_catalog
 from wlc.capture.duckdb import journal
 from wlc.capture.duckdb.images import any_sql, exact_sql
 from wlc.capture.duckdb.journal import Table
 from wlc.clock import format_time
+from wlc.errors import InvalidError
 from wlc.fields import ddl_json, name_json
 from wlc.model import Ddl, literal, quote
 from wlc.schema import schema_statements
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import duckdb
 
     from wlc.capture.duckdb.shared import Shared
 
@@ -35,11 +36,15 @@ def journal_difference(shared: Shared, published: Path) -> int:
 
     Returns:
         Number of records; 0 where the two are the same.
+
+    Raises:
+        InvalidError: It is no replica at that tick. What was published since would be journalled once more.
     """
     with shared.root.cursor() as connection, shared.commit_lock:
         connection.execute(f"ATTACH {literal(str(published))} AS {_PUBLISHED} (READ_ONLY)")
         connection.execute("BEGIN")
         try:
+            _refuse_other_tick(connection, shared, published)
             records = _differences(connection, shared)
             if records:
                 tick, now = shared.new_tick(), shared.commit_time()
@@ -59,6 +64,20 @@ def journal_difference(shared: Shared, published: Path) -> int:
         if records:
             shared.committed(tick, now)
     return len(records)
+
+
+def _refuse_other_tick(connection: duckdb.DuckDBPyConnection, shared: Shared, published: Path) -> None:
+    try:
+        found = dict(connection.execute(f"SELECT key, value FROM {_PUBLISHED}.wlr.state").fetchall())
+    except duckdb.CatalogException as error:
+        raise InvalidError(f"{published} is no replica", hint="wlc repair SOURCE makes one itself") from error
+    position = found.get("history"), found.get("tick")
+    if position != (shared.state["history"], shared.state["tick"]):
+        raise InvalidError(
+            f"{published} is at tick {found.get('tick')}, and {shared.path} is published up to {shared.state['tick']}",
+            hint=f"wlr replicate {shared.path} --into {published}",
+            path=str(published),
+        )
 
 
 def _differences(connection: duckdb.DuckDBPyConnection, shared: Shared) -> list[dict[str, Any]]:
