@@ -6,6 +6,7 @@ import glob
 import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -173,7 +174,8 @@ def repair(
             try:
                 target.apply(step, lambda file: local[file.file.path])
             except StepError as error:
-                raise ReplayError(f"{place} cannot be repaired: {error.cause}", hint="Make it anew.") from error
+                hint = "Repair the tables that it refers to with it, or make the replica anew."
+                raise ReplayError(f"{place} cannot be repaired: {error.cause}", hint=hint) from error
         return [Repaired(str(fix.table), fix.added, fix.removed) for fix in fixes]
 
 
@@ -251,14 +253,15 @@ class _Reference:
         self._work = work
         self._stack = ExitStack()
         self._file = work / "reference.duckdb"
-        replicate(
-            state.master,
-            into=self._file,
-            tick=state.position.tick,
-            tables=[glob.escape(str(name)) for name in names],
-            storage_options=storage_options,
-            register=False,
+        make = partial(
+            replicate, into=self._file, tick=state.position.tick, storage_options=storage_options, register=False
         )
+        try:
+            make(state.master, tables=[glob.escape(str(name)) for name in names])
+        except UnsupportedError:
+            # A table that refers to another one cannot be made without it.
+            self._file.unlink(missing_ok=True)
+            make(state.master, tables=state.tables or None)
 
     def __enter__(self) -> _Reference:
         place = engines.locate(self._file)

@@ -190,6 +190,25 @@ def test_rows_that_differ_are_found_named_and_put_right(source: Path, kind: str)
     assert_same(place)
 
 
+def test_tables_that_refer_to_others_are_put_right(tmp_path: Path) -> None:
+    source, copy = tmp_path / "family.duckdb", tmp_path / "copy.duckdb"
+    with duckdb.connect(str(source)) as connection:
+        connection.execute("CREATE TABLE parent (id INTEGER PRIMARY KEY); INSERT INTO parent FROM range(5)")
+        connection.execute("CREATE TABLE child (id INTEGER PRIMARY KEY, up INTEGER REFERENCES parent (id))")
+        connection.execute("INSERT INTO child SELECT i, i FROM range(5) AS r(i)")
+    wlc.master(source, farm=str(tmp_path / "farm"))
+    wlr.replicate(source, into=copy)
+    spoil(copy, "DELETE FROM child WHERE id = 3")
+    spoil(copy, "DELETE FROM parent WHERE id = 3")
+    with pytest.raises(ReplayError, match="cannot be repaired"):
+        wlr.repair(copy, ["child"])
+    assert [(done.table, done.added) for done in wlr.repair(copy, ["child", "parent"])] == [
+        ("main.child", 1),
+        ("main.parent", 1),
+    ]
+    assert_same(copy)
+
+
 def test_repairing_what_is_right_changes_nothing(source: Path) -> None:
     for place in replicas(source):
         before = engines.read_state(engines.locate(place))
