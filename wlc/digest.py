@@ -191,7 +191,7 @@ class Ledger:
         """Take in a schema change."""
         if ddl.digest is not None:
             self.set(ddl.object, ddl.digest)
-        elif ddl.kind == "CREATE TABLE":
+        elif ddl.kind == "CREATE TABLE" and ddl.layout is not None:
             self.set(ddl.object, EMPTY)
         elif ddl.kind == "DROP TABLE":
             self.drop(ddl.object)

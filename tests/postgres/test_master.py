@@ -187,6 +187,7 @@ def test_changes_arrive(shop: Shop, cluster: Cluster, change: str) -> None:
     shop.follow(cluster)
 
 
+@pytest.mark.filterwarnings("ignore:CREATE FUNCTION public.grow:UserWarning")
 @pytest.mark.parametrize("change", SCHEMA_CHANGES)
 def test_schema_changes_arrive(shop: Shop, cluster: Cluster, change: str) -> None:
     shop = replace(shop, may_be_unknown=True)

@@ -152,7 +152,15 @@ def test_ledger_says_nothing_of_tables_it_does_not_know() -> None:
 
 def test_ledger_follows_schema_changes() -> None:
     ledger = _ledger(t=7)
-    ledger.follow([_transaction(1, Ddl("CREATE TABLE", U, "CREATE TABLE u …"), Change(U, "f", 2, 0))])
+    ledger.follow(
+        [
+            _transaction(
+                1,
+                Ddl("CREATE TABLE", U, "CREATE TABLE u …", layout=Layout((Column("a", "INTEGER"),))),
+                Change(U, "f", 2, 0),
+            )
+        ]
+    )
     ledger.follow([_transaction(2, Ddl("ALTER TABLE", T, "ALTER TABLE t …", digest=Digest(7, 99)))])
     ledger.follow([_transaction(3, Change(T, "ff", 1, 0))])
     assert ledger.changed() == {T: Digest(8, 105), U: Digest(2, 1)}

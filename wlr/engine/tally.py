@@ -36,7 +36,7 @@ class Tally:
 
     def alter(self, ddl: Ddl) -> None:
         """Take in a schema change."""
-        if ddl.kind == "CREATE TABLE":
+        if ddl.kind == "CREATE TABLE" and ddl.layout is not None:
             self._found[ddl.object] = EMPTY
         elif ddl.kind == "DROP TABLE":
             self._found.pop(ddl.object, None)

@@ -167,9 +167,15 @@ class Folder:
         Raises:
             TakenOverError: Another run took the replica over; the pointer is what that one made of it.
         """
+        data = encode_pointer(pointer)
         try:
-            return self.store.replace(POINTER, encode_pointer(pointer), version)
+            return self.store.replace(POINTER, data, version)
         except ConflictError as error:
+            # A request that was sent once more, because its answer was lost, finds its own work: no other run's
+            # pointer has our run in it.
+            present, at = self.store.read_versioned(POINTER)
+            if present == data:
+                return at
             raise self._taken_over() from error
 
     def _taken_over(self) -> TakenOverError:
