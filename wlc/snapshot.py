@@ -64,17 +64,17 @@ def take(
     # All types are checked before the first large table is copied.
     for name, layout in layouts.items():
         _select(catalog, name, layout)
-    held = digests(connection, catalog)
-    if changed := [str(name) for name, digest in held.items() if (known or {}).get(name, digest) != digest]:
-        # A copy of rows that the log does not lead to would be another past.
-        message = f"rows of {', '.join(changed)} were changed without wlc.connect"
-        raise UnsupportedError(message, hint="wlc repair publishes the difference")
     with tempfile.TemporaryDirectory(prefix="wlc-snapshot-", dir=folder) as temporary:
         files: dict[str, Path] = {}
         copied = [
             _copy(connection, catalog, name, layouts[name], Path(temporary), files)
             for name in catalogs.load_order(connection, catalog)
         ]
+        held = digests(connection, catalog)
+        if changed := [str(name) for name, digest in held.items() if (known or {}).get(name, digest) != digest]:
+            # A copy of rows that the log does not lead to would be another past.
+            message = f"rows of {', '.join(changed)} were changed without wlc.connect"
+            raise UnsupportedError(message, hint="wlc repair publishes the difference")
         # Sequences know no transactions: read last, they are never behind the rows that were copied.
         sequences = catalogs.sequences(connection, catalog)
         manifest = Manifest(

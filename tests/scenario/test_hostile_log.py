@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -15,6 +16,7 @@ import wlr
 from tests.handmade import HandmadeFarm, Rows, rows_of, secret_folder
 from tests.hostile import STATEMENTS
 from tests.lake import lake_contents
+from wlc.config import decode_config, encode_config
 from wlc.errors import CorruptError, FarmError, FencedError, InvalidError, ReplayError
 from wlc.manifest import encode_manifest
 from wlc.model import Column, Ddl, Layout, Manifest, Name, Position, SnapshotTable
@@ -268,13 +270,13 @@ def test_masters_do_not_follow_another_log_directory(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE t (a INTEGER)")
     wlc.master(source)
     config = tmp_path / "dbfarm" / "sales" / "wlc.config"
-    config.write_text(config.read_text().replace("logs=wlc_logs", f"logs={elsewhere}"))
+    config.write_bytes(encode_config(replace(decode_config(config.read_bytes(), ""), logs=str(elsewhere))))
     with suppress(FencedError), wlc.connect(source) as connection:
         connection.execute("INSERT INTO t VALUES (1)")
     with pytest.raises(FencedError, match="says logs=.*elsewhere, this master knows wlc_logs"):
         wlc.flush(source)
     assert not elsewhere.exists()
-    config.write_text(config.read_text().replace(f"logs={elsewhere}", "logs=wlc_logs"))
+    config.write_bytes(encode_config(replace(decode_config(config.read_bytes(), ""), logs="wlc_logs")))
     assert wlc.flush(source).tick == 1
 
 
