@@ -128,11 +128,12 @@ def of_files(tables: Mapping[Name, tuple[Layout, list[Path]]]) -> dict[Name, Dig
         }
 
 
-def refuse_changed(found: Mapping[Name, Digest], known: Mapping[Name, Digest], hint: str) -> None:
+def refuse_changed(found: Mapping[Name, Digest], known: Mapping[Name, Digest], source: str) -> None:
     """Refuse tables that do not hold what the capture says.
 
     Raises:
         UnsupportedError: There are some.
     """
     if changed := [str(name) for name, digest in found.items() if known.get(name, digest) != digest]:
+        hint = f"wlc stop {source}, then wlc master {source}, starts a new history"
         raise UnsupportedError(f"rows of {', '.join(changed)} were changed without being captured", hint=hint)

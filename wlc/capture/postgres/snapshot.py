@@ -143,9 +143,7 @@ def take(
         positions = (SequencePosition(name, value) for name, value in sequences.values() if value is not None)
         files = {file.path: Path(folder) / file.path for _, found in copied for file in found}
         held = digests.of_files(_as_declared(rows, copied, Path(folder)))
-        digests.refuse_changed(
-            held, known, f"wlc stop {without_password(url)}, then wlc master {without_password(url)}, starts anew"
-        )
+        digests.refuse_changed(held, known, without_password(url))
         manifest = database.publish_snapshot(
             Manifest(
                 database=database.name,
@@ -164,11 +162,7 @@ def take(
             ),
             files,
         )
-        counts = {
-            table["oid"]: (table, sum(file.rows for file in found))
-            for table, (_, found) in zip(rows, copied, strict=True)
-        }
-        return manifest, {**counts, **{root["oid"]: (root, 0) for root in roots}}, sequences
+        return manifest, {**_counts(rows, copied), **{root["oid"]: (root, 0) for root in roots}}, sequences
 
 
 def digest_tables(url: str, moment: Moment) -> dict[Name, Digest]:
@@ -187,6 +181,11 @@ _Copied = list[tuple[Layout, tuple["DataFile", ...]]]
 def _copy_all(url: str, moment: Moment, tables: list[Description], folder: Path) -> _Copied:
     with ThreadPoolExecutor(_READERS) as pool:
         return list(pool.map(lambda pair: _copy(url, moment, pair[1], folder, pair[0]), enumerate(tables)))
+
+
+def _counts(tables: list[Description], copied: _Copied) -> dict[int, tuple[Description, int]]:
+    counted = (sum(file.rows for file in found) for _, found in copied)
+    return {table["oid"]: (table, rows) for table, rows in zip(tables, counted, strict=True)}
 
 
 def _as_declared(tables: list[Description], copied: _Copied, folder: Path) -> dict[Name, tuple[Layout, list[Path]]]:
