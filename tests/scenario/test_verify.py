@@ -149,6 +149,22 @@ def test_digests_follow_the_log_and_every_kind_of_schema_change(source: Path) ->
     assert wlc.snapshot(source).digests == engines.read_state(engines.locate(made[0])).digests
 
 
+def test_a_schema_change_alone_in_its_batch_leaves_nothing_unknown(source: Path) -> None:
+    made = replicas(source)
+    for statement in (
+        "ALTER TABLE keyed ADD COLUMN more INTEGER",
+        "COMMENT ON TABLE keyed IS 'why'",
+        "ALTER TABLE keyed RENAME TO renamed",
+        "ALTER TABLE renamed DROP COLUMN more",
+        "CREATE INDEX place ON renamed (v)",
+    ):
+        write(source, statement)
+        for place in made:
+            wlr.replicate(into=place)
+        assert_same(*made)
+        assert {check.outcome for check in wlc.verify_source(source)} == {"same"}
+
+
 def test_snapshot_made_from_the_log_says_what_it_holds(source: Path) -> None:
     manifest = wlr.snapshot_from_log(source)
     assert manifest.digests == wlc.snapshot(source).digests

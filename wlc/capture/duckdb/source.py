@@ -338,11 +338,10 @@ def _ddl(record: dict[str, Any], ledger: Ledger) -> Ddl:
         ledger.drop(as_name(name))
     for name in record.get("created", ()):
         ledger.set(as_name(name), digest.EMPTY)
-    if ddl.digest is not None:
-        ledger.set(ddl.object, ddl.digest)
-        return ddl
-    is_altered = ddl.layout is not None and not record.get("created")
-    return replace(ddl, digest=ledger.digest(ddl.object)) if is_altered else ddl
+    if ddl.digest is None and ddl.layout is not None and not record.get("created"):
+        ddl = replace(ddl, digest=ledger.digest(ddl.object))
+    ledger.alter(ddl)
+    return ddl
 
 
 def _same(entry: dict[str, Any], published: Transaction) -> bool:
