@@ -278,11 +278,12 @@ def verify(
 
 def _verify_source(source: str, options: dict[str, object] | None) -> Iterator[Report]:
     import wlc
+    from wlc.digest import DIFFERS
 
     with working(f"reading {source}"):
         checks = wlc.verify_source(source if "://" in source else _existing(source), storage_options=options)
     yield Table(TABLE_COLUMNS, [(c.table, c.outcome, c.rows, c.expected) for c in checks], null="-")
-    if differing := [check.table for check in checks if check.outcome == "differs"]:
+    if differing := [check.table for check in checks if check.outcome == DIFFERS]:
         # A history of PostgreSQL is begun anew; the difference of a DuckDB file can be published.
         hint = f"wlc stop {source}, then wlc master {source}" if "://" in source else f"wlc repair {source}"
         raise CorruptError(f"{', '.join(differing)} of {source} changed without being captured", hint=hint)

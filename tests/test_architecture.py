@@ -39,8 +39,16 @@ HOMES = {
     "botocore": ("wlc/store/",),
     "pyspark": ("wlr/bulk/", "wlr/spark.py"),
     # A data file is read with DuckDB for the DBA and for Spark; a schema is tried on a database in memory; a snapshot is
-    # counted.
-    "duckdb": ("wlc/capture/", "wlr/engine/", "wlr/bulk/", "wlc/history.py", "wlc/schema.py", "wlc/snapshot.py"),
+    # counted; the files of a farm are read once more.
+    "duckdb": (
+        "wlc/capture/",
+        "wlr/engine/",
+        "wlr/bulk/",
+        "wlc/history.py",
+        "wlc/schema.py",
+        "wlc/snapshot.py",
+        "wlr/audit.py",
+    ),
     "psycopg": ("wlc/capture/postgres/", "wlr/engine/postgres/"),
     "adbc_driver_postgresql": ("wlc/capture/postgres/", "wlr/engine/postgres/"),
     "cryptography": ("wlc/cipher.py",),

@@ -10,7 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from wlc.model import Change, Clear, Ddl, Digest, Name, SequencePosition, Transaction, file_column, quote
+from wlc.model import (
+    WEIGHT,
+    Change,
+    Clear,
+    Ddl,
+    Digest,
+    Name,
+    SequencePosition,
+    Transaction,
+    file_column,
+    literal,
+    quote,
+)
 from wlc.plain import PlainRun, parts_of
 from wlc.types import Type, parse, storage_type
 
@@ -19,10 +31,11 @@ if TYPE_CHECKING:
 
     import duckdb
 
-    from wlc.model import Batch, Column, Layout
+    from wlc.model import Batch, Column, Layout, Record
 
-WEIGHT = "_weight"
 EMPTY = Digest(0, 0)
+# What comparing the content of a table with a digest can give.
+SAME, DIFFERS, UNKNOWN = "same", "differs", "unknown"
 _MODULUS = 1 << 64
 _TEXTS = ("VARCHAR", "TEXT", "STRING", "JSON")
 _EPOCHS = {
@@ -52,15 +65,15 @@ def hash_sql(layout: Layout, value: Callable[[Column], str] | None = None) -> st
         for number, column in enumerate(layout.stored, start=1)
         for part in _tagged(f",{number}=", parse(storage_type(column.type)), read(column), is_there=not column.nullable)
     ]
-    return f"CAST(md5_number(concat({', '.join(parts or [_text('')])})) >> 64 AS UBIGINT)"
+    return f"CAST(md5_number(concat({', '.join(parts or [literal('')])})) >> 64 AS UBIGINT)"
 
 
 def _tagged(tag: str, kind: Type, value: str, *, is_there: bool = False) -> list[str]:
     """Arguments for concat() that write one value behind a tag, and nothing for NULL, which concat() leaves out."""
-    tags = [_text(tag) if is_there else _unless_null(value, _text(tag))]
+    tags = [literal(tag) if is_there else _unless_null(value, literal(tag))]
     if kind.kind in _TEXTS:
         # The length ends where the text begins; no other value needs one, because none of them holds a comma.
-        colon = _text(":")
+        colon = literal(":")
         return [*tags, f"strlen({value})", colon if is_there else _unless_null(value, colon), value]
     return [*tags, _written(kind, value)]
 
@@ -100,17 +113,13 @@ def _struct(kind: Type, value: str) -> str:
     parts = [
         part
         for number, (name, member) in enumerate(kind.fields, start=1)
-        for part in _tagged(f",{number}=", member, f"struct_extract({value}, {_text(name)})")
+        for part in _tagged(f",{number}=", member, f"struct_extract({value}, {literal(name)})")
     ]
     return f"concat('{{', {', '.join(parts)}, '}}')"
 
 
 def _unless_null(value: str, text: str) -> str:
     return f"CASE WHEN {value} IS NOT NULL THEN {text} END"
-
-
-def _text(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 # Sums ----------------------------------------------------------------------------------------------------------------
@@ -172,12 +181,16 @@ class Ledger:
         """Take in transactions that were committed, in their order."""
         for transaction in transactions:
             for record in transaction.records:
-                if isinstance(record, Change):
-                    self.change(record.table, record.path, transaction.tick, record.added - record.removed)
-                elif isinstance(record, Clear):
-                    self.set(record.table, EMPTY)
-                elif isinstance(record, Ddl):
-                    self.alter(record)
+                self.take(record, transaction.tick)
+
+    def take(self, record: Record, tick: int) -> None:
+        """Take in one record of a transaction."""
+        if isinstance(record, Change):
+            self.change(record.table, record.path, tick, record.added - record.removed)
+        elif isinstance(record, Clear):
+            self.set(record.table, EMPTY)
+        elif isinstance(record, Ddl):
+            self.alter(record)
 
     def change(self, table: Name, path: str, tick: int, rows: int) -> None:
         """Take in images of a table; `rows` is by how many it has grown."""
@@ -232,6 +245,16 @@ def after(known: Mapping[Name, Digest], batch: Batch) -> dict[Name, Digest]:
     for table in touched(batch.transactions):
         found.pop(table, None)
     return {**found, **batch.digests}
+
+
+def compared(held: Digest | None, told: Digest | None) -> str:
+    """Say how what a table holds compares with what it should: SAME, DIFFERS, or UNKNOWN where nobody told."""
+    return UNKNOWN if told is None else SAME if held == told else DIFFERS
+
+
+def differing(held: Mapping[Name, Digest], told: Mapping[Name, Digest]) -> list[Name]:
+    """Return the tables that hold something else than was told."""
+    return [name for name, digest in held.items() if compared(digest, told.get(name)) == DIFFERS]
 
 
 def touched(transactions: Iterable[Transaction]) -> set[Name]:

@@ -370,7 +370,9 @@ def verify_source(
 
 
 def _source_check(name: Name, held: Digest | None, expected: Digest | None) -> SourceCheck:
-    outcome = "unknown" if expected is None else "same" if held == expected else "differs"
+    from wlc.digest import compared
+
+    outcome = compared(held, expected)
     return SourceCheck(str(name), outcome, held.rows if held else None, expected.rows if expected else None)
 
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 FORMAT_VERSION = 1
+# In data files: 1 for a row that was added, -1 for one that was removed.
+WEIGHT = "_weight"
 _TAKEN = re.compile(r"_+(tick|weight)", re.IGNORECASE)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from wlc import catalog as catalogs
 from wlc import paths
-from wlc.digest import sum_rows
+from wlc.digest import differing, sum_rows
 from wlc.errors import InvalidError, UnavailableError, UnsupportedError
 from wlc.farm import describe_file
 from wlc.model import Manifest, SequencePosition, SnapshotTable, file_column, literal, quote
@@ -71,9 +71,9 @@ def take(
             for name in catalogs.load_order(connection, catalog)
         ]
         held = digests(connection, catalog)
-        if changed := [str(name) for name, digest in held.items() if (known or {}).get(name, digest) != digest]:
+        if changed := differing(held, known or {}):
             # A copy of rows that the log does not lead to would be another past.
-            message = f"rows of {', '.join(changed)} were changed without wlc.connect"
+            message = f"rows of {', '.join(map(str, changed))} were changed without wlc.connect"
             raise UnsupportedError(message, hint="wlc repair publishes the difference")
         # Sequences know no transactions: read last, they are never behind the rows that were copied.
         sequences = catalogs.sequences(connection, catalog)

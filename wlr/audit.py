@@ -7,13 +7,17 @@ import json
 import os
 import tempfile
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import duckdb
+
 from wlc import digest, fields
 from wlc.digest import EMPTY, Ledger, sum_images, sum_rows
-from wlc.errors import CorruptError, FarmError, UnavailableError
+from wlc.errors import CorruptError, FarmError
 from wlc.log import digest as sha256
+from wlc.manifest import encode_manifest
 from wlc.model import Change, literal
 from wlc.store import MissingError
 from wlr.engine.parquet.connection import connect
@@ -21,8 +25,6 @@ from wlr.replica import database_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    import duckdb
 
     from wlc.farm import FarmDatabase
     from wlc.model import Batch, DataFile, Digest, Layout, Manifest, Name, TableFile
@@ -141,11 +143,14 @@ class _Run:
         numbers, ticks = database.batch_numbers(), database.snapshot_ticks()
         before = self._known_start(numbers)
         todo = [number for number in numbers if number > before]
+        for first, second in pairwise(numbers):
+            if second != first + 1:
+                self._note(database.logs.url, f"{_batches(first + 1, second - 1)} missing")
         manifests = {tick: manifest for tick in ticks if (manifest := self._manifest(tick))}
         last = config.tick
         for done, number in enumerate(todo):
             self._tell(done, len(todo) + len(ticks), f"batch {number}")
-            batch = self._batch(number, numbers, manifests)
+            batch = self._batch(number, manifests)
             if batch is not None:
                 last = max(last, batch.last)
                 self._compare_snapshots(batch, manifests)
@@ -153,7 +158,7 @@ class _Run:
             self._tell(len(todo) + done, len(todo) + len(ticks), f"snapshot {tick}")
             self._snapshot(manifest)
         if numbers and config.batches > numbers[-1] + 1:
-            self._note(f"{database.logs.url}", f"batches {numbers[-1] + 1} to {config.batches - 1} are missing")
+            self._note(database.logs.url, f"{_batches(numbers[-1] + 1, config.batches - 1)} missing")
         if config.snapshot and not any(config.snapshot.endswith(f"{tick:012d}") for tick in ticks):
             self._note(f"{database.url}/{config.snapshot}", "wlc.config names this snapshot, and it is not there")
         return Audit(
@@ -186,27 +191,29 @@ class _Run:
 
     # Batches
 
-    def _batch(self, number: int, numbers: list[int], manifests: Mapping[int, Manifest]) -> Batch | None:
+    def _batch(self, number: int, manifests: Mapping[int, Manifest]) -> Batch | None:
         """Check one log file and its data files; None where the log file itself is not right."""
         found = self._found
-        previous = found.chain if found.batch == number - 1 else None
+        # After a batch that is not right, the next one has nothing to follow.
+        previous = found.chain or None if found.batch == number - 1 else None
         try:
-            batch, chain = self._database.read_batch(number, previous if number > numbers[0] or previous else None)
+            batch, chain = self._database.read_batch(number, previous)
         except FarmError as error:
             self._error(error)
             self._forget(number)
             return None
-        if number > 1 and number != numbers[0] and number - 1 not in numbers:
-            self._note(self._database.logs.url, f"batch {number - 1} is missing")
         self._batches += 1
         if batch.history != found.history:
             self._begin(batch, manifests)
         local: dict[str, Path] = {}
         try:
             # Every file is looked at, so that all that is damaged is named.
-            sound = [self._data_file(batch, file, local) for file in batch.files]
+            told = _listed(batch)
+            sound = [self._data_file(file, told.get(file.file.path, {}), local) for file in batch.files]
             if all(sound):
                 self._follow(batch, local)
+        except duckdb.Error as error:
+            self._note(f"{self._database.logs.url}: batch {number}", _unreadable(error))
         finally:
             for file in local.values():
                 self._database.release(file)
@@ -222,8 +229,8 @@ class _Run:
             if position.history == batch.history and position.batch == batch.number - 1:
                 self._found.digests = dict(manifest.digests)
 
-    def _data_file(self, batch: Batch, file: TableFile, fetched: dict[str, Path]) -> bool:
-        """Check that the rows of a data file are those that its log file lists."""
+    def _data_file(self, file: TableFile, told: Mapping[int, tuple[int, int]], fetched: dict[str, Path]) -> bool:
+        """Check that the rows of a data file are those that its log file lists: for each tick, added and removed."""
         where = f"{self._database.logs.url}/{file.file.path}"
         try:
             local = fetched[file.file.path] = self._database.fetch(file)
@@ -232,20 +239,12 @@ class _Run:
             return False
         try:
             self._count(file.file)
-            told = {
-                transaction.tick: (record.added, record.removed)
-                for transaction in batch.transactions
-                for record in transaction.records
-                if isinstance(record, Change) and record.path == file.file.path
-            }
             counted = self._connection.execute(
                 "SELECT _tick, count(*) FILTER (_weight = 1), count(*) FILTER (_weight = -1), count(*)"
                 f" FROM {_read(local)} GROUP BY _tick"
             ).fetchall()
-        except Exception as error:
-            if not type(error).__module__.startswith(("duckdb", "_duckdb")):
-                raise
-            self._note(where, f"it cannot be read: {str(error).splitlines()[0]}")
+        except duckdb.Error as error:
+            self._note(where, _unreadable(error))
             return False
         rows = {tick: (added, removed) for tick, added, removed, count in counted if added + removed == count}
         if rows != told or len(rows) != len(counted):
@@ -300,10 +299,7 @@ class _Run:
     def _snapshot(self, manifest: Manifest) -> None:
         """Check the files of a snapshot."""
         tick = manifest.position.tick
-        stamp = sha256(json.dumps(fields.digests_json(manifest.digests)).encode()) + "".join(
-            file.sha256 for table in manifest.tables for file in table.files
-        )
-        stamp = sha256(stamp.encode())
+        stamp = sha256(encode_manifest(manifest))
         if self._found.snapshots.get(tick) == stamp:
             return
         self._snapshots += 1
@@ -325,6 +321,9 @@ class _Run:
             try:
                 self._count(file)
                 part = sum_rows(self._connection, layout, _read(local))
+            except duckdb.Error as error:
+                self._note(f"{where}: {file.path}", _unreadable(error))
+                return False
             finally:
                 self._database.release(local)
             if part.rows != file.rows:
@@ -352,11 +351,27 @@ class _Run:
 
     def _error(self, error: FarmError) -> None:
         """Note what is wrong with a file; that the farm cannot be reached says nothing of it."""
-        if isinstance(error, UnavailableError):
-            raise error
         if not isinstance(error, CorruptError | MissingError):
             raise error
         self._note(error.path or self._database.url, error.message)
+
+
+def _listed(batch: Batch) -> dict[str, dict[int, tuple[int, int]]]:
+    """Rows added and removed by path of the data file and tick."""
+    found: dict[str, dict[int, tuple[int, int]]] = {}
+    for transaction in batch.transactions:
+        for record in transaction.records:
+            if isinstance(record, Change):
+                found.setdefault(record.path, {})[transaction.tick] = (record.added, record.removed)
+    return found
+
+
+def _batches(first: int, last: int) -> str:
+    return f"batch {first} is" if first == last else f"batches {first} to {last} are"
+
+
+def _unreadable(error: duckdb.Error) -> str:
+    return f"it cannot be read: {str(error).splitlines()[0]}"
 
 
 def _read(file: Path) -> str:

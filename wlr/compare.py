@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import glob
 import tempfile
-from contextlib import ExitStack
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wlc.clock import utc_now
-from wlc.digest import hash_sql
+from wlc.digest import DIFFERS, compared, hash_sql
 from wlc.errors import InvalidError, ReplayError, UnavailableError, UnsupportedError
 from wlc.farm import describe_file
-from wlc.model import Change, Digest, Name, TableFile, Transaction, file_column, literal, quote
+from wlc.model import WEIGHT, Change, Digest, Name, TableFile, Transaction, file_column, literal, quote
 from wlr import engine as engines
 from wlr import fold
 from wlr.engine import StepError
@@ -23,13 +23,14 @@ from wlr.replica import replicate
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from wlc.model import Layout
     from wlr.engine import State
     from wlr.engine.scan import Scan
 
-SAME, DIFFERS, ACCEPTED, UNKNOWN, UNREADABLE = "same", "differs", "accepted", "unknown", "unreadable"
+# What comparing a replica's table can give besides what `wlc.digest.compared` says.
+ACCEPTED, UNREADABLE = "accepted", "unreadable"
 # Rows of so many numbers are looked at together; of a large table with few differences, nearly all are passed over.
 _BUCKETS = 4096
 _MOST_RANGES = 20
@@ -128,7 +129,7 @@ def verify(
             found.append(_check(scan, name))
         differing = [name for name, check in zip(wanted, found, strict=True) if check.outcome in (DIFFERS, ACCEPTED)]
         if locate and (present := [name for name in differing if name in scan.layouts]):
-            with _Reference(scan.state, present, Path(work), storage_options) as reference:
+            with _reference(scan.state, present, Path(work), storage_options) as reference:
                 located = {name: reference.locate(scan, name) for name in present}
             found = [
                 _located(check, located[name]) if name in located else check
@@ -163,11 +164,11 @@ def repair(
             names = _chosen(scan, tables)
             if absent := [str(name) for name in names if name not in scan.layouts]:
                 raise InvalidError(f"{place} has lost {', '.join(absent)}", hint="Make the replica anew.")
-            with _Reference(scan.state, names, work, storage_options) as reference:
+            with _reference(scan.state, names, work, storage_options) as reference:
                 fixes = [reference.fix(scan, name, number) for number, name in enumerate(names)]
             state = scan.state
         step = _step(state, fixes)
-        local = {fix.file.path: fix.local for fix in fixes if fix.file.rows}
+        local = {fix.path: fix.local for fix in fixes}
         with engines.open_target(place, [work]) as target:
             if target.state.position != state.position:
                 raise UnavailableError(f"{place} was rolled forward meanwhile", hint="try again", path=str(place))
@@ -200,10 +201,8 @@ def _check(scan: Scan, name: Name) -> TableCheck:
         own = scan.digest(name) if name in scan.layouts else None
     except UnsupportedError:
         return TableCheck(str(name), UNREADABLE, None, expected)
-    rows = own.rows if own else None
-    if told is None:
-        return TableCheck(str(name), ACCEPTED if name in scan.state.digests else UNKNOWN, rows, None)
-    return TableCheck(str(name), SAME if own == told else DIFFERS, rows, expected)
+    is_accepted = told is None and name in scan.state.digests
+    return TableCheck(str(name), ACCEPTED if is_accepted else compared(own, told), own.rows if own else None, expected)
 
 
 def _located(check: TableCheck, found: tuple[int, int, tuple[Range, ...]]) -> TableCheck:
@@ -214,13 +213,11 @@ def _located(check: TableCheck, found: tuple[int, int, tuple[Range, ...]]) -> Ta
 def _step(state: State, fixes: Sequence[_Fix]) -> Step:
     """Make a step that changes rows and leaves the position as it is."""
     position = state.position
-    records = tuple(
-        Change(fix.table, fix.file.path, fix.added, fix.removed) for fix in fixes if fix.added or fix.removed
-    )
+    records = tuple(Change(fix.table, fix.path, fix.added, fix.removed) for fix in fixes if fix.added or fix.removed)
     now = state.clock or utc_now()
     return Step(
         (Transaction(position.tick, "wlr repair", now, now, records),),
-        {fix.file.path: fix.file_of_table for fix in fixes},
+        {fix.path: fix.file for fix in fixes},
         (Mark(position.tick, position.history, position.batch, position.chain, state.batch_last),),
         state.catalog,
         digests={fix.table: fix.digest for fix in fixes},
@@ -233,106 +230,110 @@ class _Fix:
     """Images that turn a table of the replica into that of the master."""
 
     table: Name
-    file_of_table: TableFile
+    file: TableFile
     local: Path
     added: int
     removed: int
     digest: Digest
 
     @property
-    def file(self) -> Any:
-        return self.file_of_table.file
+    def path(self) -> str:
+        return self.file.file.path
 
 
+@contextmanager
+def _reference(
+    state: State, names: Collection[Name], work: Path, storage_options: Mapping[str, Any] | None
+) -> Iterator[_Reference]:
+    """Make tables as the farm has them at a replica's position, in a DuckDB file beside."""
+    file = work / "reference.duckdb"
+    make = partial(replicate, into=file, tick=state.position.tick, storage_options=storage_options, register=False)
+    try:
+        make(state.master, tables=[glob.escape(str(name)) for name in names])
+    except UnsupportedError:
+        # A table that refers to another one cannot be made without it.
+        file.unlink(missing_ok=True)
+        make(state.master, tables=state.tables or None)
+    with engines.scanned(engines.locate(file), work) as scan:
+        yield _Reference(scan, work)
+
+
+@dataclass(frozen=True, slots=True)
 class _Reference:
-    """Tables as the farm has them at a replica's position, in a DuckDB file beside."""
+    """Tables as the farm has them.
 
-    def __init__(
-        self, state: State, names: Collection[Name], work: Path, storage_options: Mapping[str, Any] | None
-    ) -> None:
-        self._work = work
-        self._stack = ExitStack()
-        self._file = work / "reference.duckdb"
-        make = partial(
-            replicate, into=self._file, tick=state.position.tick, storage_options=storage_options, register=False
-        )
-        try:
-            make(state.master, tables=[glob.escape(str(name)) for name in names])
-        except UnsupportedError:
-            # A table that refers to another one cannot be made without it.
-            self._file.unlink(missing_ok=True)
-            make(state.master, tables=state.tables or None)
+    Attributes:
+        own: Reads them.
+        work: Folder for files on their way.
+    """
 
-    def __enter__(self) -> _Reference:
-        place = engines.locate(self._file)
-        self._scan = self._stack.enter_context(engines.scanned(place, self._work))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+    own: Scan
+    work: Path
 
     def locate(self, scan: Scan, name: Name) -> tuple[int, int, tuple[Range, ...]]:
         """Count the rows that differ, and say where the first of them are."""
         with scan.images(name) as images:
             self._compare(scan, name, images)
-            missing, surplus = self._counts(scan)
-            return missing, surplus, self._ranges(scan, name, images)
+            missing, surplus = _counts(scan)
+            return missing, surplus, _ranges(scan, name, images)
 
     def fix(self, scan: Scan, name: Name, number: int) -> _Fix:
         """Write the rows that differ as the data file of a change."""
         with scan.images(name) as images:
             self._compare(scan, name, images)
-        added, removed = self._counts(scan)
-        file, tick = self._work / f"{number}.parquet", scan.state.position.tick
-        spread = f"SELECT *, unnest(range(abs({fold.WEIGHT}))) AS _copy FROM temp.difference"
+        added, removed = _counts(scan)
+        file, tick = self.work / f"{number}.parquet", scan.state.position.tick
+        spread = f"SELECT *, unnest(range(abs({WEIGHT}))) AS _copy FROM temp.difference"
         query = (
-            f"SELECT CAST({tick} AS BIGINT) AS _tick, CAST(sign({fold.WEIGHT}) AS TINYINT) AS {fold.WEIGHT},"
-            f" * EXCLUDE ({fold.WEIGHT}, _copy) FROM ({spread})"
+            f"SELECT CAST({tick} AS BIGINT) AS _tick, CAST(sign({WEIGHT}) AS TINYINT) AS {WEIGHT},"
+            f" * EXCLUDE ({WEIGHT}, _copy) FROM ({spread})"
         )
         scan.connection.execute(f"COPY ({query}) TO {literal(str(file))} (FORMAT parquet)")
         described = describe_file(file, f"repair.d/{number}.parquet", added + removed)
-        digest = self._scan.digest(name)
+        digest = self.own.digest(name)
         return _Fix(name, TableFile(described, name, scan.layouts[name]), file, added, removed, digest)
 
     def _compare(self, scan: Scan, name: Name, images: str) -> None:
         """Make a temporary table of the images that one side has more often: positive weights are missing here."""
         layout = scan.layouts[name]
-        if self._scan.layouts.get(name, layout).shape != layout.shape or name not in self._scan.layouts:
+        if self.own.layouts.get(name, layout).shape != layout.shape or name not in self.own.layouts:
             raise InvalidError(f"table {name} has other columns than in the master", hint="Make the replica anew.")
         reference = self._fetch(scan, name)
-        number = f"{hash_sql(layout)} % {_BUCKETS}"
+        number = hash_sql(layout)
         buckets = (
-            f"SELECT b FROM (SELECT {number} AS b, 1 AS w, {hash_sql(layout)} AS h FROM ({reference}) UNION ALL"
-            f" SELECT {number}, -1, {hash_sql(layout)} FROM ({images})) GROUP BY b"
-            " HAVING sum(w) <> 0 OR sum(CAST(h AS HUGEINT) * w) <> 0"
+            f"SELECT h % {_BUCKETS} AS b FROM (SELECT {number} AS h, 1 AS w FROM ({reference}) UNION ALL"
+            f" SELECT {number}, -1 FROM ({images})) GROUP BY b HAVING sum(w) <> 0 OR sum(CAST(h AS HUGEINT) * w) <> 0"
         )
         scan.connection.execute(f"CREATE OR REPLACE TEMP TABLE buckets AS {buckets}")
-        some = f"WHERE {number} IN (SELECT b FROM temp.buckets)"
-        raw = f"SELECT *, 1 AS {fold.WEIGHT} FROM ({reference}) {some} UNION ALL SELECT *, -1 FROM ({images}) {some}"
+        some = f"WHERE {number} % {_BUCKETS} IN (SELECT b FROM temp.buckets)"
+        raw = f"SELECT *, 1 AS {WEIGHT} FROM ({reference}) {some} UNION ALL SELECT *, -1 FROM ({images}) {some}"
         scan.connection.execute(f"CREATE OR REPLACE TEMP TABLE difference AS {fold.sum_sql(layout, raw)}")
 
     def _fetch(self, scan: Scan, name: Name) -> str:
         """Bring the farm's rows to the connection that sees the replica's."""
-        file = self._work / "reference.parquet"
-        with self._scan.images(name) as images:
-            self._scan.connection.execute(f"COPY ({images}) TO {literal(str(file))} (FORMAT parquet)")
+        file = self.work / "reference.parquet"
+        with self.own.images(name) as images:
+            self.own.connection.execute(f"COPY ({images}) TO {literal(str(file))} (FORMAT parquet)")
         columns = ", ".join(quote(file_column(column.name)) for column in scan.layouts[name].stored)
         return f"SELECT {columns} FROM read_parquet({literal(str(file))}, hive_partitioning = false)"
 
-    def _counts(self, scan: Scan) -> tuple[int, int]:
-        sums = (f"coalesce(sum(abs({fold.WEIGHT})) FILTER ({fold.WEIGHT} {sign} 0), 0)" for sign in "><")
-        missing, surplus = scan.connection.execute(f"SELECT {', '.join(sums)} FROM temp.difference").fetchall()[0]
-        return int(missing), int(surplus)
 
-    def _ranges(self, scan: Scan, name: Name, images: str) -> tuple[Range, ...]:
-        layout = scan.layouts[name]
-        shown = _shown(layout)
-        if not layout.primary_key:
-            sides = f"greatest({fold.WEIGHT}, 0), greatest(-{fold.WEIGHT}, 0)"
-            query = f"SELECT {shown}, {shown}, {sides} FROM temp.difference ORDER BY ALL LIMIT {_MOST_RANGES}"
-        else:
-            query = _islands_sql(layout, images, shown)
-        return tuple(Range(str(a), str(b), int(c), int(d)) for a, b, c, d in scan.connection.execute(query).fetchall())
+def _counts(scan: Scan) -> tuple[int, int]:
+    """Rows that are missing, and those that are surplus."""
+    sums = (f"coalesce(sum(abs({WEIGHT})) FILTER ({WEIGHT} {sign} 0), 0)" for sign in "><")
+    missing, surplus = scan.connection.execute(f"SELECT {', '.join(sums)} FROM temp.difference").fetchall()[0]
+    return int(missing), int(surplus)
+
+
+def _ranges(scan: Scan, name: Name, images: str) -> tuple[Range, ...]:
+    layout = scan.layouts[name]
+    shown = _shown(layout)
+    if not layout.primary_key:
+        sides = f"greatest({WEIGHT}, 0), greatest(-{WEIGHT}, 0)"
+        query = f"SELECT {shown}, {shown}, {sides} FROM temp.difference ORDER BY ALL LIMIT {_MOST_RANGES}"
+    else:
+        query = _islands_sql(layout, images, shown)
+    return tuple(Range(str(a), str(b), int(c), int(d)) for a, b, c, d in scan.connection.execute(query).fetchall())
 
 
 def _shown(layout: Layout) -> str:
@@ -345,7 +346,7 @@ def _shown(layout: Layout) -> str:
 def _islands_sql(layout: Layout, images: str, shown: str) -> str:
     """Gather keys that differ and have no sound key between them."""
     key = ", ".join(quote(file_column(column)) for column in layout.primary_key)
-    weight = fold.WEIGHT
+    weight = WEIGHT
     differing = (
         f"SELECT {key}, {shown} AS s, sum(greatest({weight}, 0)) AS missing, sum(greatest(-{weight}, 0)) AS surplus"
         f" FROM temp.difference GROUP BY {key}, s"

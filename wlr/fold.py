@@ -18,7 +18,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wlc.model import Column, Name, file_column, literal, quote
+from wlc.model import WEIGHT, Column, Name, file_column, literal, quote
 from wlc.types import load_sql, storage_type, store_sql
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from wlc.model import Layout
 
-WEIGHT = "_weight"
 # Data files call no column of a table `_tick`, and a net change has no ticks, so the name is free for what is said of
 # an image: that the other image of its key is there, too, so that the row stays and takes other values; or its number.
 STAYS = NUMBER = "_tick"

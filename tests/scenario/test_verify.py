@@ -107,7 +107,7 @@ def _spoil_lake(place: Path, target: object, connection: object, state: object, 
         described = describe_file(local, f"spoil.d/{number}.parquet", added + removed)
         fixes.append(_Fix(name, TableFile(described, name, layout), local, added, removed, state.digests[name]))
     step = _step(state, fixes)
-    local_of = {fix.file.path: fix.local for fix in fixes}
+    local_of = {fix.path: fix.local for fix in fixes}
     target.apply(step, lambda wanted: local_of[wanted.file.path])
 
 

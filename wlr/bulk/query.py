@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wlc.model import Column, file_column, literal, quote
+from wlc.model import WEIGHT, Column, file_column, literal, quote
 from wlc.types import load_sql, store_sql
 from wlr.bulk.types import spark_sql
-from wlr.fold import WEIGHT, same_stored_sql, sum_sql
+from wlr.fold import same_stored_sql, sum_sql
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

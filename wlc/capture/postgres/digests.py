@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from wlc.digest import EMPTY, Ledger, after, keeps_rows, sum_images, sum_rows
+from wlc.digest import EMPTY, Ledger, after, differing, keeps_rows, sum_images, sum_rows
 from wlc.errors import UnsupportedError
 from wlc.fields import as_digests, digests_json
-from wlc.model import Change, Clear, Ddl, Name, literal
+from wlc.model import Ddl, Name, literal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -90,16 +90,11 @@ class _Follower:
         return replace(transaction, records=tuple(self._record(r, transaction.tick) for r in transaction.records))
 
     def _record(self, record: Record, tick: int) -> Record:
-        match record:
-            case Ddl():
-                return self._ddl(record)
-            case Clear():
-                self.ledger.set(record.table, EMPTY)
-            case Change():
-                self.ledger.change(record.table, record.path, tick, record.added - record.removed)
-        return record
+        told = self._told(record) if isinstance(record, Ddl) else record
+        self.ledger.take(told, tick)
+        return told
 
-    def _ddl(self, ddl: Ddl) -> Ddl:
+    def _told(self, ddl: Ddl) -> Ddl:
         """Say what a table holds after a statement that leaves its rows as they are."""
         if ddl.kind == "ALTER TABLE":
             source, old = ddl.object, self._layouts.get(ddl.object)
@@ -111,7 +106,6 @@ class _Follower:
             is_known = ddl.layout is None or (old is not None and keeps_rows(old, ddl.layout))
             if is_known and not ("ADD COLUMN" in ddl.statement and "DEFAULT" in ddl.statement):
                 ddl = replace(ddl, digest=self.ledger.digest(source))
-        self.ledger.alter(ddl)
         if ddl.layout is not None:
             self._layouts[ddl.object] = ddl.layout
         return ddl
@@ -134,6 +128,6 @@ def refuse_changed(found: Mapping[Name, Digest], known: Mapping[Name, Digest], s
     Raises:
         UnsupportedError: There are some.
     """
-    if changed := [str(name) for name, digest in found.items() if known.get(name, digest) != digest]:
+    if changed := differing(found, known):
         hint = f"wlc stop {source}, then wlc master {source}, starts a new history"
-        raise UnsupportedError(f"rows of {', '.join(changed)} were changed without being captured", hint=hint)
+        raise UnsupportedError(f"rows of {', '.join(map(str, changed))} were changed without being captured", hint=hint)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from wlc.digest import sum_images
 from wlc.errors import CorruptError
-from wlc.model import Layout, literal
+from wlc.model import WEIGHT, Layout, literal
 from wlr import fold
 from wlr.engine import StepError, fit
 from wlr.engine.duckdb import guard
@@ -123,7 +123,7 @@ def _folded(
 
 def _counts(connection: duckdb.DuckDBPyConnection, table: TargetTable, net: str) -> tuple[int, int, int, int]:
     """Copies to remove, copies to add, rows that stay, and what all weights add up to."""
-    weight, stays = fold.WEIGHT, fold.STAYS if table.keeps_rows else "false"
+    weight, stays = WEIGHT, fold.STAYS if table.keeps_rows else "false"
     found = connection.execute(
         f"SELECT coalesce(sum(-{weight}) FILTER ({weight} < 0 AND NOT {stays}), 0),"
         f" coalesce(sum({weight}) FILTER ({weight} > 0 AND NOT {stays}), 0),"
@@ -217,7 +217,7 @@ def _remove_without_rowid(connection: duckdb.DuckDBPyConnection, net: Net) -> in
     left = 'temp."copies left"'
     query = fold.copies_left_sql(net.table, net.source)
     connection.execute(f"CREATE OR REPLACE TEMP TABLE {left.removeprefix('temp.')} AS {query}")
-    missing = connection.execute(f"SELECT coalesce(sum(greatest(-{fold.WEIGHT}, 0)), 0) FROM {left}").fetchall()[0][0]
+    missing = connection.execute(f"SELECT coalesce(sum(greatest(-{WEIGHT}, 0)), 0) FROM {left}").fetchall()[0][0]
     connection.execute(fold.delete_equal_sql(net.table, net.source))
     connection.execute(fold.insert_sql(net.table, left, copies=True))
     connection.execute(f"DROP TABLE {left}")
@@ -256,7 +256,7 @@ def _update(connection: duckdb.DuckDBPyConnection, net: Net) -> None:
 def _insert_in_generations(connection: duckdb.DuckDBPyConnection, net: Net) -> int:
     """Insert rows of a table that refers to itself: those first whose reference is there before the statement."""
     waiting = 'temp."waiting"'
-    query = f"SELECT * FROM {net.source} WHERE {fold.WEIGHT} > 0"
+    query = f"SELECT * FROM {net.source} WHERE {WEIGHT} > 0"
     if net.is_temporary and net.table.keeps_rows:
         query += f" AND NOT {fold.STAYS}"
     connection.execute(f"CREATE OR REPLACE TEMP TABLE {waiting.removeprefix('temp.')} AS {query}")

@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from wlc.digest import sum_images
-from wlc.model import file_column, literal, quote
+from wlc.model import WEIGHT, file_column, literal, quote
 from wlc.types import storage_type
 from wlr import fold
 from wlr.engine import StepError, fit
@@ -36,7 +36,6 @@ FILE_FORMAT = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2"
 # Changes on their way to the kernel are read once and soon.
 _PASSING = "FORMAT parquet, COMPRESSION snappy, PARQUET_VERSION v2"
 _PART = fold.NUMBER
-_WEIGHT = fold.WEIGHT
 
 Key = tuple[str, ...]
 
@@ -97,7 +96,7 @@ def route(
     """
     number = _number_of(table, lows) if table.key else "0"
     raw = fold.raw_sql(table.layout, sources)
-    query = f"SELECT {_columns(table, 'r')}, r.{_WEIGHT}, {number} AS {_PART} FROM ({raw}) AS r"
+    query = f"SELECT {_columns(table, 'r')}, r.{WEIGHT}, {number} AS {_PART} FROM ({raw}) AS r"
     return _partition(connection, query, folder)
 
 
@@ -121,7 +120,7 @@ def route_evenly(
     """Write row images into one folder for each bucket, equal keys, or equal images without one, into the same."""
     told_by = ", ".join(_names(table)) if table.key else _columns(table)
     query = (
-        f"SELECT {_columns(table)}, {_WEIGHT}, hash({told_by}) % {buckets} AS {_PART}"
+        f"SELECT {_columns(table)}, {WEIGHT}, hash({told_by}) % {buckets} AS {_PART}"
         f" FROM ({fold.raw_sql(table.layout, sources)})"
     )
     return _partition(connection, query, folder)
@@ -217,7 +216,7 @@ def net_of_bag(connection: duckdb.DuckDBPyConnection, table: TargetTable, change
     net = Net(folder / "removed.parquet", folder / "added.parquet", *_counts(connection))
     number = f"row_number() OVER () AS {_PART}"
     for file, sign, more in ((net.removed_file, "<", f", {number}"), (net.added_file, ">", "")):
-        query = f"SELECT *{more} FROM temp.net WHERE {_WEIGHT} {sign} 0"
+        query = f"SELECT *{more} FROM temp.net WHERE {WEIGHT} {sign} 0"
         connection.execute(f"COPY ({query}) TO {literal(str(file))} ({_PASSING})")
     return net
 
@@ -254,24 +253,24 @@ def share_out(
     before = "coalesce(sum(f.copies) OVER (PARTITION BY f.number ORDER BY f.part ROWS BETWEEN UNBOUNDED PRECEDING AND"
     connection.execute(
         f"CREATE OR REPLACE TEMP TABLE shares AS SELECT {_columns(table, 'n')}, f.part AS {_PART}, -least(f.copies,"
-        f" greatest(0, -n.{_WEIGHT} - {before} 1 PRECEDING), 0))) AS {_WEIGHT} FROM ({counted}) AS f"
+        f" greatest(0, -n.{WEIGHT} - {before} 1 PRECEDING), 0))) AS {WEIGHT} FROM ({counted}) AS f"
         f" JOIN {_read([net.removed_file])} AS n ON f.number = n.{_PART}"
     )
-    taken = connection.execute(f"SELECT coalesce(sum(-{_WEIGHT}), 0) FROM temp.shares").fetchall()[0][0]
+    taken = connection.execute(f"SELECT coalesce(sum(-{WEIGHT}), 0) FROM temp.shares").fetchall()[0][0]
     if taken != net.removed:
         raise fit.missing(table.name, net.removed - int(taken), net.removed)
-    parts = connection.execute(f"SELECT DISTINCT {_PART} FROM temp.shares WHERE {_WEIGHT} < 0 ORDER BY 1").fetchall()
+    parts = connection.execute(f"SELECT DISTINCT {_PART} FROM temp.shares WHERE {WEIGHT} < 0 ORDER BY 1").fetchall()
     shares = {int(part): folder / f"share {part}.parquet" for (part,) in parts}
     for part, file in shares.items():
-        query = f"SELECT * EXCLUDE ({_PART}) FROM temp.shares WHERE {_WEIGHT} < 0 AND {_PART} = {part}"
+        query = f"SELECT * EXCLUDE ({_PART}) FROM temp.shares WHERE {WEIGHT} < 0 AND {_PART} = {part}"
         connection.execute(f"COPY ({query}) TO {literal(str(file))} ({_PASSING})")
     return shares
 
 
 def _counts(connection: duckdb.DuckDBPyConnection) -> tuple[int, int]:
     found = connection.execute(
-        f"SELECT coalesce(sum(-{_WEIGHT}) FILTER ({_WEIGHT} < 0), 0),"
-        f" coalesce(sum({_WEIGHT}) FILTER ({_WEIGHT} > 0), 0) FROM temp.net"
+        f"SELECT coalesce(sum(-{WEIGHT}) FILTER ({WEIGHT} < 0), 0),"
+        f" coalesce(sum({WEIGHT}) FILTER ({WEIGHT} > 0), 0) FROM temp.net"
     ).fetchall()[0]
     return int(found[0]), int(found[1])
 
@@ -280,16 +279,16 @@ def _merge_keys(connection: duckdb.DuckDBPyConnection, table: TargetTable, base:
     """Gather the keys that change, each once, and return the range of the file afterwards."""
     # A key may lose a row, gain one, or both: weights of -1, of 1, or of 0 from two rows.
     connection.execute(
-        f"CREATE OR REPLACE TEMP TABLE keys AS SELECT {', '.join(_names(table))}, sum({_WEIGHT}) AS {_WEIGHT},"
-        f" sum(abs({_WEIGHT})) AS {_PART} FROM temp.net GROUP BY ALL"
+        f"CREATE OR REPLACE TEMP TABLE keys AS SELECT {', '.join(_names(table))}, sum({WEIGHT}) AS {WEIGHT},"
+        f" sum(abs({WEIGHT})) AS {_PART} FROM temp.net GROUP BY ALL"
     )
     twice = connection.execute(
-        f"SELECT {_shown(table, 'k')} FROM temp.keys AS k WHERE abs({_WEIGHT}) + {_PART} <> 2 ORDER BY ALL LIMIT 1"
+        f"SELECT {_shown(table, 'k')} FROM temp.keys AS k WHERE abs({WEIGHT}) + {_PART} <> 2 ORDER BY ALL LIMIT 1"
     ).fetchall()
     if twice:
         raise StepError("the log changes a key twice at once", table=str(table.name), key=twice[0][0])
     bounds = "".join(f" UNION ALL SELECT {_key_of(table, bound)}" for bound in ((base.low, base.high) if base else ()))
-    added = f"SELECT {_key(table, 'n')} AS k FROM temp.net AS n WHERE n.{_WEIGHT} > 0"
+    added = f"SELECT {_key(table, 'n')} AS k FROM temp.net AS n WHERE n.{WEIGHT} > 0"
     return _range(connection, table, added + bounds)
 
 
@@ -319,28 +318,28 @@ def _kept(table: TargetTable, base: Piece, removed: int) -> str:
         message = literal(f"a row to add to {table.name} is in the replica already: ")
         goes = f"CASE WHEN n.{_PART} THEN {_same(table)} ELSE error({message} || {_shown(table, 't')}) END"
         changed = (
-            f"SELECT {_columns(table)}, true AS {_PART} FROM temp.net WHERE {_WEIGHT} < 0 UNION ALL BY NAME"
-            f" SELECT {', '.join(_names(table))}, false AS {_PART} FROM temp.keys WHERE {_WEIGHT} > 0"
+            f"SELECT {_columns(table)}, true AS {_PART} FROM temp.net WHERE {WEIGHT} < 0 UNION ALL BY NAME"
+            f" SELECT {', '.join(_names(table))}, false AS {_PART} FROM temp.keys WHERE {WEIGHT} > 0"
         )
         rows = f"{_read([base.path])} AS t ANTI JOIN ({changed}) AS n ON {by_key} AND {goes}"
         return f"SELECT {columns} FROM {rows}"
     if not removed:
         return f"SELECT {columns} FROM {_read([base.path])} AS t"
-    gone = f"(SELECT *, row_number() OVER () AS {_PART} FROM temp.net WHERE {_WEIGHT} < 0) AS n"
+    gone = f"(SELECT *, row_number() OVER () AS {_PART} FROM temp.net WHERE {WEIGHT} < 0) AS n"
     others = f"SELECT {columns} FROM {_read([base.path])} AS t ANTI JOIN {gone} ON {_same(table)}"
     copies = (
-        f"SELECT {columns}, row_number() OVER (PARTITION BY n.{_PART}) AS {_PART}, -n.{_WEIGHT} AS {_WEIGHT}"
+        f"SELECT {columns}, row_number() OVER (PARTITION BY n.{_PART}) AS {_PART}, -n.{WEIGHT} AS {WEIGHT}"
         f" FROM {_read([base.path])} AS t JOIN {gone} ON {_same(table)}"
     )
-    return f"{others} UNION ALL SELECT {_columns(table)} FROM ({copies}) WHERE {_PART} > {_WEIGHT}"
+    return f"{others} UNION ALL SELECT {_columns(table)} FROM ({copies}) WHERE {_PART} > {WEIGHT}"
 
 
 def _added(table: TargetTable) -> str:
     columns = _columns(table, "n")
-    once = f"SELECT {columns} FROM temp.net AS n WHERE n.{_WEIGHT} > 0"
+    once = f"SELECT {columns} FROM temp.net AS n WHERE n.{WEIGHT} > 0"
     if table.key:
         return once
-    return f"{once} UNION ALL SELECT {columns} FROM temp.net AS n, range(1, n.{_WEIGHT}) WHERE n.{_WEIGHT} > 1"
+    return f"{once} UNION ALL SELECT {columns} FROM temp.net AS n, range(1, n.{WEIGHT}) WHERE n.{WEIGHT} > 1"
 
 
 # Writing -------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from wlc.errors import CorruptError
-from wlc.model import file_column, literal, quote
+from wlc.model import WEIGHT, file_column, literal, quote
 from wlr import fold
 from wlr.engine import StepError, fit
 from wlr.engine.postgres import types
@@ -126,7 +126,7 @@ def _pairs(net: Net) -> str:
 
 
 def _images(net: Net, sign: str) -> str:
-    return f"(SELECT * FROM {net.source} WHERE {fold.WEIGHT} {sign} 0)"
+    return f"(SELECT * FROM {net.source} WHERE {WEIGHT} {sign} 0)"
 
 
 def _keys(net: Net, alias: str = "") -> str:
@@ -172,16 +172,16 @@ def stage_removed(connection: Connection, workshop: Workshop, net: Net, *, keeps
     _create(connection, net.table, parts, "0::bigint AS w, 0::bigint AS n")
     moved = f" ANTI JOIN {_images(net, '>')} AS n USING ({_keys(net)})" if keeps else ""
     texts = _texts(net.table, parts)
-    weight, grouped = f"-o.{fold.WEIGHT}", ""
+    weight, grouped = f"-o.{WEIGHT}", ""
     if not net.table.key:
         # Two values that are one in PostgreSQL's text would each find the same rows.
         weight, grouped = (
-            f"CAST(sum(-o.{fold.WEIGHT}) AS BIGINT)",
+            f"CAST(sum(-o.{WEIGHT}) AS BIGINT)",
             f" GROUP BY {', '.join(part.name for part in parts)}",
         )
     query = (
         f"SELECT {texts}, {weight} AS w, row_number() OVER () AS n FROM {net.source} AS o{moved}"
-        f" WHERE o.{fold.WEIGHT} < 0{grouped}"
+        f" WHERE o.{WEIGHT} < 0{grouped}"
     )
     if net.table.key:
         query += f" ORDER BY {_keys(net, 'o.')}"
@@ -227,7 +227,7 @@ def _update(connection: Connection, workshop: Workshop, net: Net, stays: int, ch
 def _add(connection: Connection, workshop: Workshop, net: Net, added: int, *, keeps: bool) -> None:
     table = net.table
     moved = f" ANTI JOIN {_images(net, '<')} AS o USING ({_keys(net)})" if keeps else ""
-    query = f"{{}} FROM {net.source} AS n{{}}{moved} WHERE n.{fold.WEIGHT} > 0"
+    query = f"{{}} FROM {net.source} AS n{{}}{moved} WHERE n.{WEIGHT} > 0"
     found = add(connection, workshop, table, query, is_folded=net.is_temporary)
     if found != added:
         raise CorruptError(f"table {net.change.table}: data files hold {found} rows to add, the log file says {added}")
@@ -253,7 +253,7 @@ def add(
         freezes: The table was made in this transaction: rows need no second look by VACUUM.
     """
     parts = [Part("n", number) for number in range(len(table.layout.stored))]
-    copies = f", range(n.{fold.WEIGHT})" if is_folded and not table.key else ""
+    copies = f", range(n.{WEIGHT})" if is_folded and not table.key else ""
     selected = "SELECT " + query.format(_texts(table, parts), copies)
     # Folding leaves images in no order; by their key they go faster into the index.
     order = ", ".join(f"n.{quote(file_column(column.name))}" for column in table.key)
