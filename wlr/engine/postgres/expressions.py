@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     Resolve = Callable[[tuple[str, ...]], Name]
 
 _SEQUENCES = ("nextval", "currval")
-_SAME = ("now", "sign")
+_SAME = ("now", "sign", "date_part")
+_RENAMED = {"strlen": "octet_length"}
+# DuckDB writes INTERVAL 3 DAY as to_days(3).
+_UNITS = {f"to_{unit}s": unit for unit in ("year", "month", "week", "day", "hour", "minute", "second")}
 # What sqlglot calls DuckDB's widest integers.
 _WIDE = {"INT128": "HUGEINT", "UINT128": "UHUGEINT"}
 _DEFERRED = re.compile(r" WITH \(DEFER_BINDING = true\)", re.IGNORECASE)
@@ -118,7 +121,7 @@ def _translated(
     for declared in list(tree.find_all(exp.DataType)):
         if not isinstance(declared.parent, exp.DataType):
             declared.replace(exp.DataType.build(_type(declared), udt=True))
-    for call in list(tree.find_all(exp.Anonymous)):
+    for call in list(tree.find_all(exp.Anonymous, exp.ToDays, exp.Count)):
         _translate_call(call, resolve)
     return tree
 
@@ -136,17 +139,29 @@ def _spell_columns(tree: exp.Expr, spell: Callable[[str, str], str | None], alia
             column.set("catalog", None)
 
 
-def _translate_call(call: exp.Anonymous, resolve: Resolve) -> None:
-    """Translate what calls a function that is not known to be the same in both databases.
+def _translate_call(call: exp.Expr, resolve: Resolve) -> None:
+    """Translate a call that is written otherwise, or that is not known to mean the same in both databases.
 
     Raises:
         UnsupportedError: It may be a macro, or a function of PostgreSQL's that reaches out.
     """
-    if call.name.lower() in _SAME:
-        return
-    if call.name.lower() not in _SEQUENCES or not call.expressions:
+    name = "to_days" if isinstance(call, exp.ToDays) else call.name.lower()
+    if isinstance(call, exp.Count):
+        if call.this is None:
+            call.set("this", exp.Star())
+    elif name == "count_star" and not call.expressions:
+        # What DuckDB makes of count(*) in a view.
+        call.replace(exp.Count(this=exp.Star()))
+    elif unit := _UNITS.get(name):
+        amount = call.this if isinstance(call, exp.ToDays) else call.expressions[0]
+        one = exp.cast(exp.Literal.string(f"1 {unit}"), "INTERVAL")
+        call.replace(exp.paren(exp.Mul(this=exp.paren(amount), expression=one)))
+    elif name in _RENAMED:
+        call.set("this", _RENAMED[name])
+    elif name in _SEQUENCES and call.expressions:
+        call.set("expressions", [exp.Literal.string(resolve(_path(call.expressions[0].name)).sql)])
+    elif name not in _SAME:
         raise UnsupportedError(f"function {call.name} has no counterpart")
-    call.set("expressions", [exp.Literal.string(resolve(_path(call.expressions[0].name)).sql)])
 
 
 def _plain(identifier: exp.Expr) -> str:

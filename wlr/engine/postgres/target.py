@@ -176,7 +176,8 @@ class PostgresTarget:
                 error.key = self._missing_key(error, actions, fetch)
             raise
         finally:
-            changes.drop(self._workshop.duckdb, prepared or [])
+            if prepared:
+                changes.drop(self._workshop.duckdb, prepared)
         self.state = replace(self.state, **values)
 
     def _act_all(
