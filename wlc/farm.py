@@ -340,6 +340,16 @@ class FarmDatabase:
         ticks = (paths.parse_manifest_path(entry.path) for entry in self.store.list(paths.SNAPSHOTS))
         return sorted(tick for tick in ticks if tick is not None)
 
+    def leftover_snapshots(self) -> list[int]:
+        """Return ticks before the first snapshot of which only data files are there, rising.
+
+        One that died before its manifest leaves them. At later ticks they may be those of a snapshot under way.
+        """
+        ticks = self.snapshot_ticks()
+        folders = (entry.path.rpartition("/")[0] for entry in self.store.list(paths.SNAPSHOTS)) if ticks else ()
+        found = {tick for folder in folders if (tick := paths.parse_snapshot_folder(folder)) is not None}
+        return sorted(tick for tick in found if tick < ticks[0])
+
     def read_manifest(self, tick: int) -> Manifest:
         """Read the manifest of the snapshot at `tick`.
 

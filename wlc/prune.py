@@ -64,5 +64,7 @@ def _delete(database: FarmDatabase, retention: Retention) -> None:
         database.delete_batch(number)
     for number in database.leftover_numbers():
         database.delete_batch(number)
+    for tick in database.leftover_snapshots():
+        database.delete_snapshot(tick)
     for store in (database.store, database.logs):
         store.sweep(_DEAD_S)

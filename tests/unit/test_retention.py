@@ -166,6 +166,8 @@ def test_prune_deletes_what_it_says(database: FarmDatabase) -> None:
     take(database, 6)
     register(database, replica("slow", 5))
     database.logs.create("sales_000000000002.d/9.parquet", b"leftover")
+    for tick in (20, 70):
+        database.store.create(f"snapshots/{tick:012d}/0.parquet", b"of one that died, or is under way")
     before = database.store.list()
     told = prune(database, now=NOW, dry_run=True)
     assert database.store.list() == before
@@ -174,6 +176,9 @@ def test_prune_deletes_what_it_says(database: FarmDatabase) -> None:
     assert database.batch_numbers() == [5, 6, 7, 8]
     assert database.snapshot_ticks() == [60]
     assert not database.logs.list("sales_000000000002")
+    assert [entry.path for entry in database.store.list("snapshots/") if not entry.path.endswith("manifest.json")] == [
+        "snapshots/000000000070/0.parquet"
+    ]
     assert prune(database, now=NOW).delete_batches == ()
 
 
