@@ -16,14 +16,10 @@ import duckdb
 import pytest
 
 import wlc
-import wlr
+from tests.fault.bank import Bank
 from tests.fault.breaker import abandon_masters
 from tests.fault.processes import wants_all
-from tests.fault.trial import check_log
-from tests.lake import lake_contents, surplus
-from tests.oracle import file_contents, published
 from wlc.errors import CorruptError, FarmError, InvalidError
-from wlc.farm import open_database
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,53 +47,24 @@ WORK = (
 )
 
 
-class Places:
-    """Where everything lies; a test moves one of them to the small disk."""
+class Places(Bank):
+    """A bank of which one place lies on the small disk."""
 
     def __init__(self, folder: Path, disk: Path, small: str) -> None:
         self.disk = disk
-        places = {
+        place = {
             name: (disk if name == small else folder) / name
             for name in ("source", "farm", "replica", "lake", "temporary")
         }
-        self.source, self.replica = places["source"] / "bank.duckdb", places["replica"] / "replica.duckdb"
-        self.farm, self.lake, self.temporary = places["farm"], places["lake"], places["temporary"]
-        for place in (self.source.parent, self.replica.parent, self.temporary):
-            place.mkdir(parents=True)
-        with duckdb.connect(str(self.source)) as connection:
-            connection.execute(SEED)
-        wlc.master(self.source, farm=str(self.farm))
+        self.temporary = place["temporary"]
+        self.temporary.mkdir()
+        super().__init__(SEED, place)
 
     def write(self) -> None:
-        """Commit, without publishing."""
-        with pytest.MonkeyPatch.context() as patch, wlc.connect(self.source) as connection:
-            patch.setattr("wlc.capture.duckdb.shared.Shared.try_publish", lambda shared: None)
-            for statement in WORK:
-                connection.execute(statement)
-
-    def flush(self) -> None:
-        wlc.flush(self.source)
-
-    def snapshot(self) -> None:
-        wlc.snapshot(self.source)
-
-    def replicate(self) -> None:
-        wlr.replicate("bank", farm=str(self.farm), into=self.replica)
-
-    def rewrite(self) -> None:
-        wlr.replicate("bank", farm=str(self.farm), into=self.lake, engine="local")
+        self.commit(WORK)
 
     def check(self) -> None:
-        """Nothing is lost, nothing is there twice, and everybody goes on."""
-        self.flush()
-        check_log(open_database("bank", str(self.farm)))
-        present = file_contents(self.source)
-        assert published(str(self.farm / "bank")) == present
-        self.replicate()
-        self.rewrite()
-        assert file_contents(self.replica) == lake_contents(self.lake) == present
-        assert surplus(self.lake) == []
-        assert [path.name for path in self.replica.parent.iterdir()] == [self.replica.name]
+        super().check()
         assert list(self.temporary.iterdir()) == []
 
 

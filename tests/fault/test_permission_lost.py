@@ -10,17 +10,15 @@ import subprocess
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import duckdb
 import pytest
 
 import wlc
 import wlr
+from tests.fault.bank import Bank
 from tests.fault.processes import wait_until
-from tests.fault.trial import check_log
-from tests.lake import lake_contents, surplus
-from tests.oracle import file_contents, published
+from tests.lake import lake_contents
+from tests.oracle import file_contents
 from wlc.errors import FarmError
-from wlc.farm import open_database
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,59 +44,29 @@ def forbidden(folder: Path) -> Iterator[None]:
         subprocess.run(["chattr", "-i", folder], check=True)
 
 
-class World:
-    """A master with work to publish, and replicas with work to apply."""
+class World(Bank):
+    """A bank with work to publish, and with work to apply."""
 
     def __init__(self, folder: Path) -> None:
-        self.source, self.farm = folder / "source" / "bank.duckdb", folder / "farm"
-        self.replica, self.lake = folder / "replica" / "replica.duckdb", folder / "lake"
-        self.source.parent.mkdir()
-        self.replica.parent.mkdir()
-        with duckdb.connect(str(self.source)) as connection:
-            connection.execute(
-                "CREATE TABLE t (i INTEGER PRIMARY KEY, v VARCHAR); INSERT INTO t SELECT i, 'x' FROM range(100) r(i)"
-            )
-        wlc.master(self.source, farm=str(self.farm))
-        self.commit(1)
+        super().__init__(
+            "CREATE TABLE t (i INTEGER PRIMARY KEY, v VARCHAR); INSERT INTO t SELECT i, 'x' FROM range(100) r(i)",
+            {name: folder / name for name in ("source", "farm", "replica", "lake")},
+        )
+        self.work(1)
         self.flush()
         self.replicate()
         self.rewrite()
-        self.commit(2)
+        self.work(2)
         self.flush()
-        self.commit(3)
+        self.work(3)
 
-    def commit(self, number: int) -> None:
-        with pytest.MonkeyPatch.context() as patch, wlc.connect(self.source) as connection:
-            patch.setattr("wlc.capture.duckdb.shared.Shared.try_publish", lambda shared: None)
-            connection.execute(f"BEGIN; UPDATE t SET v = 'y{number}' WHERE i % 5 = {number}")
-            connection.execute(f"INSERT INTO t VALUES ({1000 + number}, 'new'); COMMIT")
-
-    def flush(self) -> None:
-        wlc.flush(self.source)
-
-    def snapshot(self) -> None:
-        wlc.snapshot(self.source)
-
-    def replicate(self) -> None:
-        wlr.replicate("bank", farm=str(self.farm), into=self.replica)
-
-    def rewrite(self) -> None:
-        wlr.replicate("bank", farm=str(self.farm), into=self.lake, engine="local")
+    def work(self, number: int) -> None:
+        change = f"UPDATE t SET v = 'y{number}' WHERE i % 5 = {number}"
+        self.commit([f"BEGIN; {change}; INSERT INTO t VALUES ({1000 + number}, 'new'); COMMIT"])
 
     def prune(self) -> None:
         wlc.snapshot(self.source)
         wlc.prune("bank", farm=str(self.farm))
-
-    def check(self) -> None:
-        """Whatever was forbidden: nothing is lost, nothing there twice, and all goes on."""
-        self.flush()
-        check_log(open_database("bank", str(self.farm)))
-        present = file_contents(self.source)
-        assert published(str(self.farm / "bank")) == present
-        self.replicate()
-        self.rewrite()
-        assert file_contents(self.replica) == lake_contents(self.lake) == present
-        assert surplus(self.lake) == []
 
 
 PLACES = [
@@ -125,7 +93,7 @@ def test_place_that_cannot_be_written_to_is_named_and_work_goes_on_later(
             assert f"no permission for {tmp_path / place.partition('/')[0]}" in str(caught.value), caught.value
             assert caught.value.hint
         # Commits go on, and whoever asks is told.
-        world.commit(4)
+        world.work(4)
         assert wlc.status(world.source).unpublished in (1, 2)
         assert wlr.status(world.replica).tick == 1
         assert file_contents(world.replica)["main.t"].total() == 101
