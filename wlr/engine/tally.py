@@ -30,9 +30,16 @@ class Tally:
 
     def fold(self, change: TableChange, total: Callable[[], int]) -> None:
         """Take in a net change; `total` adds up the numbers of its images, and is asked if that matters."""
-        known = self._found.get(change.table) if change.cleared is None else EMPTY
+        known = self._before(change)
         if known is not None:
             self._found[change.table] = plus(known, change.added - change.removed, total())
+
+    def asks(self, change: TableChange) -> bool:
+        """Say whether the total of a net change matters."""
+        return self._before(change) is not None
+
+    def _before(self, change: TableChange) -> Digest | None:
+        return self._found.get(change.table) if change.cleared is None else EMPTY
 
     def alter(self, ddl: Ddl) -> None:
         """Take in a schema change."""

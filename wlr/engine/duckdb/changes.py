@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -17,6 +18,7 @@ from wlr.engine.duckdb.connection import applying
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
     from pathlib import Path
 
     import duckdb
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from wlr.plan import Fold, Read, TableChange
 
 
+# Fewer images are added up sooner than a thread is there for them.
+_ASIDE = 100_000
 # Of a table that was only cleared, nothing but its name matters.
 _NO_LAYOUT = Layout(())
 
@@ -165,10 +169,32 @@ def write(connection: duckdb.DuckDBPyConnection, tables: Tables, nets: list[Net]
             _add(connection, tables.catalog, net)
 
 
-def tally(connection: duckdb.DuckDBPyConnection, nets: list[Net], into: Tally) -> None:
-    """Take net changes into account."""
-    for net in nets:
-        into.fold(net.change, partial(_total, connection, net))
+@contextmanager
+def tallied(connection: duckdb.DuckDBPyConnection, nets: list[Net], into: Tally) -> Iterator[None]:
+    """Take net changes into account once the body has written them.
+
+    Large ones that are read straight from files are added up meanwhile, on a connection of their own: rows that are
+    written to a table with a key keep one core busy.
+    """
+    aside = [
+        net for net in nets if net.removed + net.added >= _ASIDE and not net.is_temporary and into.asks(net.change)
+    ]
+    totals: dict[Name, Future[int]] = {}
+    with ExitStack() as stack:
+        if aside:
+            other = stack.enter_context(connection.cursor())
+            pool = stack.enter_context(ThreadPoolExecutor(1, "wlr digests"))
+            totals = {net.change.table: pool.submit(_total, other, net) for net in aside}
+        try:
+            yield
+        except BaseException:
+            if aside:
+                pool.shutdown(wait=False, cancel_futures=True)
+                other.interrupt()
+            raise
+        for net in nets:
+            found = totals.get(net.change.table)
+            into.fold(net.change, found.result if found else partial(_total, connection, net))
 
 
 def _total(connection: duckdb.DuckDBPyConnection, net: Net) -> int:

@@ -243,9 +243,9 @@ class DuckDBTarget:
             tally.alter(action)
             return
         nets = prepared if prepared is not None else self._prepare(action, fetch)
-        guard.take_off(self._connection, self._catalog, [net.change.table for net in nets])
-        changes.write(self._connection, self._tables, nets, self._path)
-        changes.tally(self._connection, nets, tally)
+        with changes.tallied(self._connection, nets, tally):
+            guard.take_off(self._connection, self._catalog, [net.change.table for net in nets])
+            changes.write(self._connection, self._tables, nets, self._path)
         for sequence in action.sequences:
             ddl.set_sequence(self._connection, self._catalog, sequence)
         if prepared is None:

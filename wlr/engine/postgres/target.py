@@ -206,11 +206,10 @@ class PostgresTarget:
         tally: Tally,
     ) -> None:
         nets = prepared if prepared is not None else self._prepare(action, fetch)
-        with self._folding():
+        with self._folding(), changes.tallied(self._workshop.duckdb, nets, tally):
             for net in nets:
                 with self._naming(net.change.table):
                     write.write(self._connection, self._workshop, net, cleared.pop(net.change.table, None))
-            changes.tally(self._workshop.duckdb, nets, tally)
         for sequence in action.sequences:
             self._schema().set_sequence(sequence)
         if prepared is None:
