@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 EMPTY = Digest(0, 0)
 # What comparing the content of a table with a digest can give.
 SAME, DIFFERS, UNKNOWN = "same", "differs", "unknown"
-_MODULUS = 1 << 64
+MODULUS = 1 << 64
 _TEXTS = ("VARCHAR", "TEXT", "STRING", "JSON")
 _EPOCHS = {
     **dict.fromkeys(("TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ"), "epoch_us"),
@@ -46,7 +46,7 @@ _EPOCHS = {
 
 def plus(digest: Digest, rows: int, total: int) -> Digest:
     """Return the digest after rows were added, or, both negative, removed."""
-    return Digest(digest.rows + rows, (digest.sum + total) % _MODULUS)
+    return Digest(digest.rows + rows, (digest.sum + total) % MODULUS)
 
 
 # The text of a row ---------------------------------------------------------------------------------------------------
@@ -142,6 +142,30 @@ def sum_rows(
     return plus(EMPTY, rows, int(total))
 
 
+def sum_quickly(
+    connection: duckdb.DuckDBPyConnection,
+    layout: Layout,
+    source: str,
+    value: Callable[[Column], str],
+    *,
+    is_weighted: bool = False,
+) -> tuple[int, int]:
+    """Count rows and add up DuckDB's own hashes of them, modulo 2^64; see `wlc.snapshot.Known`.
+
+    Args:
+        connection: Where to ask.
+        layout: Of the rows.
+        source: FROM text.
+        value: As for `hash_sql`.
+        is_weighted: They are row images, each to be taken times its weight.
+    """
+    number = f"hash({', '.join(['0', *map(value, layout.stored)])})"
+    rows, total = ("sum(w)", "sum(CAST(h AS HUGEINT) * w)") if is_weighted else ("count(*)", "sum(h)")
+    hashed = f"SELECT {number} AS h, {WEIGHT if is_weighted else 1} AS w FROM {source}"
+    found = connection.execute(f"SELECT coalesce({rows}, 0), coalesce({total}, 0) FROM ({hashed})").fetchall()[0]
+    return int(found[0]), int(found[1]) % MODULUS
+
+
 def sum_images(
     connection: duckdb.DuckDBPyConnection, layout: Layout, source: str, value: Callable[[Column], str] | None = None
 ) -> int:
@@ -149,7 +173,7 @@ def sum_images(
     weighted = "CASE w WHEN 1 THEN CAST(h AS HUGEINT) WHEN -1 THEN -CAST(h AS HUGEINT) ELSE CAST(h AS HUGEINT) * w END"
     hashed = f"SELECT {hash_sql(layout, value)} AS h, {WEIGHT} AS w FROM {source}"
     total = connection.execute(f"SELECT coalesce(sum({weighted}), 0) FROM ({hashed})").fetchall()[0][0]
-    return int(total) % _MODULUS
+    return int(total) % MODULUS
 
 
 # Following a log -----------------------------------------------------------------------------------------------------

@@ -18,17 +18,15 @@ from wlc.ownership import (
     present_config,
     reached,
 )
-from wlc.snapshot import take
+from wlc.snapshot import Known, take
 from wlc.store import MissingError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import duckdb
 
     from wlc.capture.duckdb.shared import Shared
     from wlc.farm import FarmDatabase
-    from wlc.model import Batch, Digest, Manifest, Name
+    from wlc.model import Batch, Manifest
 
 
 def publish(shared: Shared, database: FarmDatabase) -> Flushed:
@@ -113,21 +111,20 @@ def take_snapshot(shared: Shared, database: FarmDatabase) -> Manifest:
             state = dict(shared.state)
         try:
             position, clock, vector = reached(state)
-            known = digests.read(connection, shared.catalog)
+            known = Known(digests.read(connection, shared.catalog), digests.read_quick(connection, shared.catalog))
             manifest = take(connection, shared.catalog, database, position, clock, vector, known)
         finally:
             connection.execute("ROLLBACK")
     announce_snapshot(database, state, position.tick)
-    _note_digests(shared, manifest, known)
+    if known.is_news:
+        _note_digests(shared, manifest, known)
     return manifest
 
 
-def _note_digests(shared: Shared, manifest: Manifest, known: Mapping[Name, Digest]) -> None:
-    """Go on from the digests of the first snapshot; those known since say the same."""
-    if manifest.digests.keys() <= known.keys():
-        return
+def _note_digests(shared: Shared, manifest: Manifest, known: Known) -> None:
+    """Go on from what a snapshot has read, if nothing was published since; what was known before says the same."""
     with shared.root.cursor() as connection, shared.publish_lock, shared.commit_lock:
         if int(shared.state["tick"]) == manifest.position.tick:
             connection.execute("BEGIN")
-            source.write_digests(connection, shared.catalog, manifest.digests)
+            source.write_digests(connection, shared.catalog, manifest.digests, known.quick)
             connection.execute("COMMIT")

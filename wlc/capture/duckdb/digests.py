@@ -7,22 +7,59 @@ from typing import TYPE_CHECKING
 
 from wlc import digest
 from wlc.digest import Ledger
-from wlc.model import Digest, Name, quote
+from wlc.model import Clear, Ddl, Digest, Name, quote
 from wlc.types import store_sql
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import duckdb
 
     from wlc.capture.duckdb.journal import Table
-    from wlc.model import Ddl, Layout
+    from wlc.model import Batch, Column, Layout
 
 
 def read(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, Digest]:
     """What the tables held at the last published tick; tables of which that is not known are left out."""
-    rows = connection.execute(f"SELECT * FROM {quote(catalog)}.wlc.counts WHERE sum IS NOT NULL").fetchall()
+    columns = "schema_name, table_name, rows, sum"
+    rows = connection.execute(f"SELECT {columns} FROM {quote(catalog)}.wlc.counts WHERE sum IS NOT NULL").fetchall()
     return {Name(schema, table): Digest(count, total) for schema, table, count, total in rows}
+
+
+def read_quick(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, int]:
+    """The same by DuckDB's own hash; see `wlc.snapshot.Known`."""
+    columns = "schema_name, table_name, quick"
+    rows = connection.execute(f"SELECT {columns} FROM {quote(catalog)}.wlc.counts WHERE quick IS NOT NULL").fetchall()
+    return {Name(schema, table): total for schema, table, total in rows}
+
+
+def quick_after(
+    connection: duckdb.DuckDBPyConnection, catalog: str, layouts: Mapping[int, tuple[Name, Layout]], batch: Batch
+) -> dict[Name, int]:
+    """What tables hold after a batch whose images are still journalled, by DuckDB's own hash.
+
+    Tables whose schema the batch changes, and those that it clears, are left out: the next snapshot reads them.
+    """
+    found = read_quick(connection, catalog)
+    for transaction in batch.transactions:
+        for record in transaction.records:
+            if isinstance(record, Ddl):
+                found.pop(record.object, None)
+            elif isinstance(record, Clear):
+                found.pop(record.table, None)
+    changed = {file.table for file in batch.files}
+    for number, (name, layout) in layouts.items():
+        if name in found and name in changed:
+            images = f"{quote(catalog)}.wlc.j{number} WHERE _tick <= {batch.last}"
+            _, total = digest.sum_quickly(connection, layout, images, _journalled(layout), is_weighted=True)
+            found[name] = (found[name] + total) % digest.MODULUS
+    return found
+
+
+def _journalled(layout: Layout) -> Callable[[Column], str]:
+    """How a column's value is called in the journal."""
+    names = {column.name: f"c{index}" for index, column in enumerate(layout.stored)}
+    return lambda column: names[column.name]
 
 
 def ledger(connection: duckdb.DuckDBPyConnection, catalog: str, layouts: Mapping[int, tuple[Name, Layout]]) -> Ledger:
@@ -30,9 +67,8 @@ def ledger(connection: duckdb.DuckDBPyConnection, catalog: str, layouts: Mapping
 
     def total(number: str, first: int, last: int) -> int:
         layout = layouts[int(number)][1]
-        names = {column.name: f"c{index}" for index, column in enumerate(layout.stored)}
         images = f"{quote(catalog)}.wlc.j{number} WHERE _tick BETWEEN {first} AND {last}"
-        return digest.sum_images(connection, layout, images, lambda column: names[column.name])
+        return digest.sum_images(connection, layout, images, _journalled(layout))
 
     return Ledger(read(connection, catalog), total)
 

@@ -75,7 +75,8 @@ def install(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
         CREATE TABLE IF NOT EXISTS {schema}.state (key VARCHAR, value VARCHAR);
         CREATE TABLE IF NOT EXISTS {schema}.layouts
             (id INTEGER, schema_name VARCHAR, table_name VARCHAR, layout VARCHAR);
-        CREATE TABLE IF NOT EXISTS {schema}.counts (schema_name VARCHAR, table_name VARCHAR, rows BIGINT, sum UBIGINT);
+        CREATE TABLE IF NOT EXISTS {schema}.counts
+            (schema_name VARCHAR, table_name VARCHAR, rows BIGINT, sum UBIGINT, quick UBIGINT);
         CREATE TABLE IF NOT EXISTS {schema}.entries (tick BIGINT, entry VARCHAR);
     """)
 

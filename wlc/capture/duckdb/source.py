@@ -164,6 +164,8 @@ def acknowledge(
 ) -> None:
     """Empty the journal of what a batch has published and note the new position, in one transaction."""
     schema = f"{quote(shared.catalog)}.wlc"
+    # What was published is journalled until we empty it, so that no commit has to wait for this.
+    quick = digests.quick_after(connection, shared.catalog, waiting.layouts, batch)
     with shared.commit_lock:
         layouts = journal.read_layouts(connection, shared.catalog)
         counts = _counts(connection, shared.catalog)
@@ -173,7 +175,7 @@ def acknowledge(
         connection.execute(f"DELETE FROM {schema}.entries WHERE tick <= {batch.last}")
         after = count_rows(counts, (entry for entry in waiting.transactions if entry["tick"] <= batch.last))
         held = digest.after(digests.read(connection, shared.catalog), batch)
-        _write_counts(connection, shared.catalog, after, held)
+        _write_counts(connection, shared.catalog, after, held, quick)
         state = ownership.after(batch, chain)
         journal.write_state(connection, shared.catalog, state)
         _drop_dead(connection, shared.catalog, layouts)
@@ -238,20 +240,26 @@ def _counts(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, i
 
 
 def _write_counts(
-    connection: duckdb.DuckDBPyConnection, catalog: str, counts: dict[Name, int], held: Mapping[Name, Digest]
+    connection: duckdb.DuckDBPyConnection,
+    catalog: str,
+    counts: dict[Name, int],
+    held: Mapping[Name, Digest],
+    quick: Mapping[Name, int],
 ) -> None:
     connection.execute(f"DELETE FROM {quote(catalog)}.wlc.counts")
     if counts:
         sums = {name: found.sum for name, found in held.items()}
         connection.executemany(
-            f"INSERT INTO {quote(catalog)}.wlc.counts VALUES (?, ?, ?, ?)",
-            [[name.schema, name.name, count, sums.get(name)] for name, count in counts.items()],
+            f"INSERT INTO {quote(catalog)}.wlc.counts VALUES (?, ?, ?, ?, ?)",
+            [[name.schema, name.name, count, sums.get(name), quick.get(name)] for name, count in counts.items()],
         )
 
 
-def write_digests(connection: duckdb.DuckDBPyConnection, catalog: str, held: Mapping[Name, Digest]) -> None:
-    """Note what the tables hold at the last published tick, in the caller's transaction."""
-    _write_counts(connection, catalog, _counts(connection, catalog), held)
+def write_digests(
+    connection: duckdb.DuckDBPyConnection, catalog: str, held: Mapping[Name, Digest], quick: Mapping[Name, int]
+) -> None:
+    """Note what the tables hold at the last published tick, in the caller's transaction; see `wlc.snapshot.Known`."""
+    _write_counts(connection, catalog, _counts(connection, catalog), held, quick)
 
 
 def expected_digests(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, Digest]:
@@ -268,7 +276,7 @@ def reset_counts(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
     found = {}
     for name in duckdb_catalog.tables(connection, catalog):
         found[name] = connection.execute(f"SELECT count(*) FROM {quote(catalog)}.{name.sql}").fetchall()[0][0]
-    _write_counts(connection, catalog, found, {})
+    _write_counts(connection, catalog, found, {}, {})
 
 
 def _drop_dead(connection: duckdb.DuckDBPyConnection, catalog: str, layouts: dict[int, tuple[Name, Layout]]) -> None:
