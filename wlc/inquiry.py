@@ -120,11 +120,8 @@ def beat(
         return database.config().beat_s
     parse_beat(str(beat_s))
     if is_source(db):
-        from wlc.capture.duckdb import journal
-
         with opened(Path(db)) as shared:
-            journal.write_state(shared.root, shared.catalog, {"beat_s": str(beat_s)})
-            shared.load()
+            shared.remember({"beat_s": str(beat_s)})
     return change_config(database, lambda config: replace(config, beat_s=beat_s)).beat_s
 
 

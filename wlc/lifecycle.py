@@ -149,11 +149,7 @@ class DuckDBSource:
         return take_snapshot(self._shared, database)
 
     def remember(self, values: Mapping[str, str]) -> None:
-        from wlc.capture.duckdb import journal
-
-        with self._shared.commit_lock:
-            journal.write_state(self._shared.root, self._shared.catalog, dict(values))
-            self._shared.load()
+        self._shared.remember(dict(values))
 
 
 def connect(
@@ -272,15 +268,12 @@ def stop(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] |
     if is_postgres(source):
         postgres_masters().stop(os.fspath(source), storage_options)
         return status(source, storage_options=storage_options)
-    from wlc.capture.duckdb import journal
-
     with _master(source, storage_options) as (shared, database), shared.publish_lock, shared.commit_lock:
         try:
             _end_history(shared, database)
         except (FencedError, MissingError, GapError) as error:
             warnings.warn(f"{source} publishes no more, and the farm is left as it is: {error}", stacklevel=2)
-        journal.write_state(shared.root, shared.catalog, {"state": "2"})
-        shared.load()
+        shared.remember({"state": "2"})
         try:
             return status_of(database, shared)
         except MissingError:

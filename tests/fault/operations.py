@@ -115,6 +115,11 @@ def _flush(world: World) -> None:
     wlc.flush(world.source)
 
 
+def _set_beat(world: World) -> None:
+    wlc.beat(world.source, 60)
+    wlc.flush(world.source)
+
+
 def _flush_each(world: World) -> None:
     wlc.beat(world.source, 0)
     wlc.flush(world.source)
@@ -193,6 +198,7 @@ def _with_replica_behind(world: World) -> None:
     wlr.replicate(NAME, farm=world.farm, into=world.replica, tick=2)
     _write(world, SECOND)
     wlc.flush(world.source)
+    (world.folder / "time of 6").write_text(_time_of(world, 6).isoformat())
 
 
 def _replicate_to_a_tick(world: World) -> None:
@@ -201,7 +207,7 @@ def _replicate_to_a_tick(world: World) -> None:
 
 
 def _replicate_to_a_time(world: World) -> None:
-    wlr.replicate(NAME, farm=world.farm, into=world.replica, until=_time_of(world, 6))
+    wlr.replicate(NAME, farm=world.farm, into=world.replica, until=(world.folder / "time of 6").read_text())
 
 
 def _time_of(world: World, tick: int) -> datetime:
@@ -326,6 +332,7 @@ MASTER = Operation("master", _create, _master, _master_again, _has_snapshot)
 FLUSH = Operation("flush", _waiting, _flush, _go_on)
 FLUSH_EACH = Operation("flush, beat 0", _waiting, _flush_each, _go_on)
 COMMIT = Operation("commits, beat 0", lambda world: _become_master(world, 0), _commit, _go_on)
+BEAT = Operation("beat", _waiting, _set_beat, _go_on)
 SNAPSHOT = Operation("snapshot", _waiting, _snapshot, _snapshot_again, _has_snapshot)
 STOP = Operation("stop", _waiting, _stop, _stop_again, _restarts)
 RESTART = Operation("master again", _stopped, _master, _master_again, _has_snapshot)
@@ -345,6 +352,7 @@ OPERATIONS = (
     FLUSH,
     FLUSH_EACH,
     COMMIT,
+    BEAT,
     SNAPSHOT,
     STOP,
     RESTART,

@@ -198,16 +198,25 @@ def test_lease_of_others(lake: Path, host: str, age_s: int, is_taken_over: bool)
     """A process of this host that has not renewed its lease is another one that got its number, or hangs."""
     host = socket.gethostname() if host == "here" else host
     seen = format_time(utc_now() - timedelta(seconds=age_s))
-    said = {"run": "00ff", "host": host, "process": os.getpid(), "seen": seen}
+    said = {"run": "00ff", "host": host, "process": os.getppid(), "seen": seen}
     (lake / PATH).write_text(json.dumps(said))
     if is_taken_over:
         assert wlr.replicate(into=lake, engine="local").tick == 3
         assert not (lake / PATH).exists()
     else:
-        with pytest.raises(UnavailableError, match=f"in use by process {os.getpid()} on {host}"):
+        with pytest.raises(UnavailableError, match=f"in use by process {os.getppid()} on {host}"):
             wlr.replicate(into=lake, engine="local")
         assert json.loads((lake / PATH).read_text()) == said
         assert lake_contents(lake) == AT_TWO
+
+
+def test_lease_that_this_process_could_not_give_up_holds_it_off_no_more(lake: Path) -> None:
+    """A request to take or to give up a lease failed, or its answer was lost: nobody of this process has it."""
+    said = {"run": "00ff", "host": socket.gethostname(), "process": os.getpid(), "seen": format_time(utc_now())}
+    (lake / PATH).write_text(json.dumps(said))
+    with open_target(locate(lake)), pytest.raises(UnavailableError, match=f"in use by process {os.getpid()} on"):
+        wlr.replicate(into=lake, engine="local")
+    assert wlr.replicate(into=lake, engine="local").tick == 3
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b"\xff", b'{"run": 1, "host": "x", "process": "y", "seen": 1}'])

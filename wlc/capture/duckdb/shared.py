@@ -151,6 +151,19 @@ class Shared:
         self.last_commit = max(map(read_time, times), default=None)
         self.beat_s = float(self.state.get("beat_s", "300"))
 
+    def remember(self, values: dict[str, str]) -> None:
+        """Replace keys of `wlc.state`, all or none."""
+        with self.commit_lock:
+            self.root.execute("BEGIN")
+            try:
+                journal.write_state(self.root, self.catalog, values)
+                self.root.execute("COMMIT")
+            except BaseException:
+                with suppress(duckdb.Error):
+                    self.root.execute("ROLLBACK")
+                raise
+            self.load()
+
     @property
     def is_master(self) -> bool:
         """Whether changes are captured now."""

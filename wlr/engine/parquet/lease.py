@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 PATH = "wlr.lease"
 _RENEWED_EVERY_S = 20.0
 _DEAD_AFTER = timedelta(seconds=120)
+# Runs of this process that hold a lease, or may: one whose request to take or give up a lease failed does not.
+_running: set[str] = set()
 
 
 class Lease:
@@ -40,6 +42,7 @@ class Lease:
         self.run = secrets.token_hex(6)
         self._store = store
         self._version = self._take()
+        _running.add(self.run)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="wlr lease", daemon=True)
         self._thread.start()
@@ -48,6 +51,7 @@ class Lease:
         """Let others write."""
         self._ended.set()
         self._thread.join()
+        _running.discard(self.run)
         with suppress(FarmError):
             if self._store.read_versioned(PATH)[1] == self._version:
                 self._store.delete(PATH)
@@ -88,19 +92,22 @@ class Lease:
 def _refuse_live(data: bytes, url: str) -> None:
     try:
         said: dict[str, Any] = json.loads(data)
-        host, process, seen = str(said["host"]), fields.as_count(said["process"]), fields.as_time(said["seen"])
+        run, host = str(said["run"]), str(said["host"])
+        process, seen = fields.as_count(said["process"]), fields.as_time(said["seen"])
     except (KeyError, ValueError, TypeError, RecursionError):
         # A lease that nobody can read holds nobody off.
         return
     # A process of that number may be another one by now: in a container that was started again they often are alike.
     # One of the future would hold everybody off until then.
-    is_alive = abs(utc_now() - seen) < _DEAD_AFTER and (host != socket.gethostname() or _is_running(process))
+    is_alive = abs(utc_now() - seen) < _DEAD_AFTER and (host != socket.gethostname() or _is_running(process, run))
     if is_alive:
         message = f"{url} is in use by process {process} on {host}: try again when it is done"
         raise UnavailableError(message, path=url)
 
 
-def _is_running(process: int) -> bool:
+def _is_running(process: int, run: str) -> bool:
+    if process == os.getpid():
+        return run in _running
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
