@@ -17,6 +17,7 @@ from tests.fault.processes import program, rounds, run_command, seed, started
 from tests.postgres.cluster import execute
 from tests.postgres.held import held_by_duckdb, held_by_postgres
 from tests.scenario.test_end_to_end import ACCOUNTS, TOTAL, new_master, transfer
+from tests.sound import assert_same
 from wlc.errors import InvalidError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -53,6 +54,21 @@ def test_money_neither_appears_nor_disappears_at_any_stop(tmp_path: Path, cluste
         assert held_by_postgres(follows) == held_by_postgres(alone)
     wlr.replicate(into=follows)
     assert held_by_postgres(follows) == held_by_duckdb(source)
+
+
+def test_rows_of_large_steps_are_added_up_while_they_are_written(tmp_path: Path, database_url: str) -> None:
+    source = new_master(tmp_path, "CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR); CREATE TABLE bag (id INTEGER)")
+    wlr.replicate(source, into=database_url)
+    for statement in (
+        "INSERT INTO t SELECT range, 'v' || range FROM range(110000); INSERT INTO bag SELECT id % 7 FROM t",
+        "DELETE FROM t WHERE id > 5",
+    ):
+        with wlc.connect(source) as connection:
+            connection.execute(statement)
+        wlc.flush(source)
+        wlr.replicate(into=database_url)
+        assert_same(database_url)
+    assert held_by_postgres(database_url) == held_by_duckdb(source)
 
 
 def test_spark_folds_for_it(tmp_path: Path, database_url: str) -> None:
