@@ -18,6 +18,7 @@ from tests.oracle import file_contents, published
 from wlc.farm import open_database
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.fault.trial import World
@@ -178,3 +179,21 @@ def test_snapshots_flushes_and_commits_at_once(source: Path):
     assert failures == []
     assert file_contents(source)["main.t"].total() == 16
     check_published(source)
+
+
+@pytest.mark.parametrize("ask", [lambda source: wlc.beat(source, 5), wlc.stop], ids=["beat", "stop"])
+def test_who_dies_while_it_is_noted_leaves_what_was_noted_before(
+    source: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[Path], object]
+) -> None:
+    def die(connection: duckdb.DuckDBPyConnection, catalog: str, values: dict[str, str]) -> None:
+        keys = ", ".join(f"'{key}'" for key in values)
+        connection.execute(f"DELETE FROM {catalog}.wlc.state WHERE key IN ({keys})")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("wlc.capture.duckdb.journal.write_state", die)
+        with pytest.raises(KeyboardInterrupt):
+            ask(source)
+    with duckdb.connect(str(source)) as connection:
+        state = dict(connection.execute("SELECT * FROM wlc.state").fetchall())
+    assert (state["beat_s"], state["state"]) == ("300", "1")
