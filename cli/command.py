@@ -1,9 +1,10 @@
-"""What all commands share: `--json` and `--verbose`, and how an error leaves the program."""
+"""What all commands share: `--json`, `--verbose`, and how they report errors."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import signal
 import sys
 import traceback
 import warnings
@@ -13,8 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.output import Report, show
-from wlc.errors import FarmError
+from wlc.farm.errors import FarmError
+from wlc.farm.version import __version__
+
+from .interruption import has_ended, interruptible, received
+from .output import Report, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,7 +26,6 @@ if TYPE_CHECKING:
 EXIT_OTHER = 1
 EXIT_USAGE = 2
 EXIT_DEFECT = 70
-EXIT_INTERRUPTED = 130
 
 AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error.")]
@@ -40,13 +43,22 @@ def new_app(summary: str) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
 
-    # A callback keeps the program a group of commands even while it has only one.
     @app.callback()
-    def main() -> None:
+    def main(
+        version: Annotated[
+            bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+        ] = False,
+    ) -> None:
         pass
 
     main.__doc__ = summary
     return app
+
+
+def _show_version(context: typer.Context, is_wanted: bool) -> None:
+    if is_wanted:
+        print(f"{context.find_root().info_name} {__version__}")
+        raise typer.Exit
 
 
 def command(app: typer.Typer, *, example: str, name: str | None = None) -> Callable[[Callable[..., Any]], Any]:
@@ -67,7 +79,7 @@ def command(app: typer.Typer, *, example: str, name: str | None = None) -> Calla
                 with _plain_warnings():
                     _show_all(function(*args, **options), as_json)
             except (Exception, KeyboardInterrupt) as error:
-                raise typer.Exit(explain(error, verbose=verbose)) from error
+                raise typer.Exit(0 if has_ended(error) else explain(error, verbose=verbose)) from error
 
         shared = [
             inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson),
@@ -86,7 +98,7 @@ def command(app: typer.Typer, *, example: str, name: str | None = None) -> Calla
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Show what `wlc` and `wlr` warn of as one line each, like errors, instead of with a place in the source."""
+    """Show warnings of `wlc` and `wlr` on one line each, like errors, instead of with a place in the source."""
     told: set[str] = set()
 
     def tell(message: Warning | str, *_: object, **__: object) -> None:
@@ -122,32 +134,33 @@ def explain(error: BaseException, *, verbose: bool = False) -> int:
 
 
 def _diagnosis(error: BaseException) -> tuple[str, str | None, int]:
+    if number := received(error):
+        return "interrupted" if number == signal.SIGINT else f"interrupted by {number.name}", None, 128 + number
     if isinstance(error, FarmError):
         return error.message, error.hint, error.exit_code
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted", None, EXIT_INTERRUPTED
     if isinstance(error, BrokenPipeError):
-        # Whoever read the output has seen enough; the interpreter would complain once more at its exit.
+        # The reader of the output has closed it. Without this, the interpreter would complain again at its exit.
         sys.stdout = None
         return "", None, EXIT_OTHER
-    # The engine's own errors are the user's SQL; its driver is not imported here only to be able to name their class.
+    # DuckDB's own errors stem from the user's SQL. Importing duckdb only to name their class would slow every command.
     if type(error).__module__.partition(".")[0] in {"duckdb", "_duckdb"}:
         return str(error), None, EXIT_OTHER
     if isinstance(error, OSError):
         return str(error), None, EXIT_OTHER
-    hint = "this is a defect of dbfarm; run the command with --verbose and report what it prints"
+    hint = "this is a defect of dbfarm: run the command with --verbose and report its output"
     return f"{type(error).__name__}: {error}", hint, EXIT_DEFECT
 
 
 def run_app(app: typer.Typer, program: str, arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code; wrong usage is one message and a hint, too."""
-    try:
-        code = app(args=arguments, prog_name=program, standalone_mode=False)
-    except typer.TyperException as error:
-        return _explain_usage(error, program)
-    except (typer.Abort, KeyboardInterrupt) as error:
-        return explain(KeyboardInterrupt() if isinstance(error, typer.Abort) else error)
-    return int(code or 0)
+    """Run a command line and return its exit code; wrong usage, too, is reported as a message and a hint."""
+    with interruptible():
+        try:
+            code = app(args=arguments, prog_name=program, standalone_mode=False)
+        except typer.TyperException as error:
+            return _explain_usage(error, program)
+        except (typer.Abort, KeyboardInterrupt) as error:
+            return explain(KeyboardInterrupt() if isinstance(error, typer.Abort) else error)
+        return int(code or 0)
 
 
 def _explain_usage(error: Any, program: str) -> int:

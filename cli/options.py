@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have, so that they are called and explained the same everywhere."""
+"""Arguments and options of several commands: the same name and explanation everywhere."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from wlc.errors import InvalidError
+from wlc.farm.errors import InvalidError
 
 Source = Annotated[
     str, typer.Argument(metavar="SOURCE", help="The master database itself: path of a DuckDB file, or postgresql://…")
 ]
 Database = Annotated[
     str,
-    typer.Argument(metavar="DB", help="Name in the farm, URL of its folder, or a SOURCE that knows its farm."),
+    typer.Argument(metavar="DB", help="Name in the farm, URL of its folder, or a SOURCE that remembers its farm."),
 ]
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="The replica: a DuckDB file, a folder, or a URL.")]
 Farm = Annotated[
@@ -27,10 +27,10 @@ StorageOptions = Annotated[
 
 
 def storage_options(pairs: list[str] | None) -> dict[str, object] | None:
-    """Turn repeated `k=v` into a dictionary, `a.b=v` into a nested one; None if there is none.
+    """Turn repeated `k=v` into a dictionary, `a.b=v` into a nested one; None without any pair.
 
     Raises:
-        InvalidError: A pair has no `=`. Its text is not repeated: it may be a secret.
+        InvalidError: A pair has no `=`. The message does not repeat its text, which may be a secret.
     """
     if not pairs:
         return None
@@ -58,10 +58,10 @@ def _put(options: dict[str, object], path: list[str], value: object) -> None:
 
 
 def tick_range(text: str) -> tuple[int | None, int | None]:
-    """Read `A:B` as the first and the last tick, both included; either may be missing, and `A` alone is one tick.
+    """Read `A:B` as the first and the last tick, both included. Either may be missing; `A` alone is one tick.
 
     Raises:
-        InvalidError: It is not a range of ticks.
+        InvalidError: The text is not a range of ticks.
     """
     first, colon, last = text.partition(":")
     try:

@@ -1,4 +1,4 @@
-"""How a command's answer looks: a rich table on a terminal, plain text in a pipe, JSON for programs."""
+"""How a command shows its answer: a rich table on a terminal, plain text in a pipe, JSON for programs."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ class Value:
 
 @dataclass(frozen=True)
 class Lines:
-    """Answers of one kind, one on each line."""
+    """Several answers of one kind, each on its own line."""
 
     lines: Sequence[str]
 
 
 @dataclass(frozen=True)
 class Fields:
-    """What is known of one thing, by name."""
+    """Facts about one thing, by name."""
 
     values: Mapping[str, object]
 
 
 @dataclass(frozen=True)
-class Table:
-    """Rows under column names; `null` is what an absent value looks like in text."""
+class Listing:
+    """Rows under column names; `null` is the text of an absent value."""
 
     columns: Sequence[str]
     rows: Iterable[Sequence[object]]
@@ -48,7 +48,7 @@ class Table:
 
 
 class Numbers(tuple[int, ...]):
-    """Rising whole numbers, such as those of batches; text shows runs of them as `1-41`."""
+    """Rising whole numbers, for example of batches; text shows a run of them as `1-41`."""
 
     __slots__ = ()
 
@@ -62,16 +62,16 @@ class Numbers(tuple[int, ...]):
         return ", ".join(f"{first}-{last}" if last > first else str(first) for first, last in runs) or "none"
 
 
-Report = Value | Lines | Fields | Table
+Report = Value | Lines | Fields | Listing
 
 
 def record(value: Any) -> Fields:
-    """Report a dataclass field by field, under the names the Python API has."""
+    """Report a dataclass field by field, under the names of the Python API."""
     return Fields({field.name: getattr(value, field.name) for field in fields(value)})
 
 
 def show(report: Report, *, as_json: bool, stream: TextIO | None = None) -> None:
-    """Write a report to `stream`, standard output unless told otherwise."""
+    """Write a report to `stream`, by default to standard output."""
     out = stream or sys.stdout
     if as_json:
         _write_json(report, out)
@@ -105,12 +105,8 @@ def text(value: object, *, null: str) -> str:
     return str(value)
 
 
-def _has_no_text(value: object) -> bool:
-    return is_dataclass(value) and type(value).__str__ is object.__str__
-
-
 def plain(value: object) -> Any:
-    """Turn a value into what JSON has: numbers, text, lists and objects; what JSON cannot hold exactly becomes text."""
+    """Turn a value into JSON's numbers, text, lists and objects; a value that JSON cannot hold exactly becomes text."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -129,7 +125,7 @@ def plain(value: object) -> Any:
 
 
 def unique_names(names: Sequence[str]) -> list[str]:
-    """Number names that come twice, since a JSON object has each only once."""
+    """Number repeated names: a JSON object has each name only once."""
     taken: set[str] = set()
     result = []
     for name in names:
@@ -148,7 +144,7 @@ def _time(moment: datetime) -> str:
 
 
 def _write_json(report: Report, out: TextIO) -> None:
-    if isinstance(report, Table):
+    if isinstance(report, Listing):
         names = unique_names(report.columns)
         _write_json_rows(names, report.rows, out)
     elif isinstance(report, Value):
@@ -160,7 +156,7 @@ def _write_json(report: Report, out: TextIO) -> None:
 
 
 def _write_json_rows(names: Sequence[str], rows: Iterable[Sequence[object]], out: TextIO) -> None:
-    # One row per line inside one array: valid JSON, yet written as the rows come, however many there are.
+    # One array with a row per line: valid JSON that is written row by row, for any number of rows.
     separator = "["
     for row in rows:
         line = json.dumps(dict(zip(names, map(plain, row), strict=True)), ensure_ascii=False)
@@ -169,7 +165,7 @@ def _write_json_rows(names: Sequence[str], rows: Iterable[Sequence[object]], out
     out.write("[]\n" if separator == "[" else "]\n")
 
 
-def _plain_lines(report: Fields | Table) -> Iterable[str]:
+def _plain_lines(report: Fields | Listing) -> Iterable[str]:
     if isinstance(report, Fields):
         width = max((len(name) for name in report.values), default=0)
         indented = "\n" + " " * (width + 2)
@@ -196,12 +192,12 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 
 
-def _write_rich(report: Fields | Table, out: TextIO) -> None:
+def _write_rich(report: Fields | Listing, out: TextIO) -> None:
     from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    table = RichTable(show_header=isinstance(report, Table), header_style="bold")
+    table = RichTable(show_header=isinstance(report, Listing), header_style="bold")
     if isinstance(report, Fields):
         table.add_column(style="bold")
         table.add_column(overflow="fold")

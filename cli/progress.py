@@ -1,4 +1,4 @@
-"""What one sees while a command works: nothing for a second, then a bar on a terminal or a line now and then."""
+"""What a command shows while it works: nothing for a second, then a bar on a terminal or a line every ten seconds."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ LINE_EVERY_S = 10.0
 
 
 class Advance(Protocol):
-    """Tell how far the work has come."""
+    """Report the progress of the work."""
 
     def __call__(self, done: int, total: int, what: str = "") -> None:
-        """Say that `done` of `total` units are finished; `what` names the work at hand."""
+        """Report that `done` of `total` units are finished; `what` names the current work."""
 
 
 @contextmanager
 def working(what: str) -> Iterator[Advance]:
-    """Show that `what` goes on, on standard error, once it has lasted for a second.
+    """Show on standard error that `what` is going on, once it has lasted for a second.
 
     Args:
         what: The work, as in "taking a snapshot".
 
     Yields:
-        A function that takes how much is done; without a call the bar only shows the time.
+        A function that reports progress; without a call the bar shows only the time.
     """
     shown = _Bar(what) if sys.stderr.isatty() else _Lines(what)
     timer = threading.Timer(PATIENCE_S, shown.start)
@@ -44,7 +44,7 @@ def working(what: str) -> Iterator[Advance]:
 
 
 class _Bar:
-    """A rich progress bar that comes up late and disappears at the end."""
+    """A rich progress bar that appears after a second and disappears at the end."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -96,4 +96,4 @@ class _Lines:
             self._next_line_s = self._now() + LINE_EVERY_S
 
     def stop(self) -> None:
-        """Nothing is left on the screen to remove."""
+        """Do nothing: there is nothing to remove from the screen."""

@@ -1,12 +1,10 @@
-"""The command `wlc`: make a database a master, write to it, publish, look at what was published."""
+"""The command `wlc`: make a database a master, write to it, publish, and list what was published."""
 
 from __future__ import annotations
 
 import logging
-import signal
 import sys
 import tempfile
-import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -16,15 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.command import command, new_app, run_app
-from cli.options import Database, Farm, Source, StorageOptions, storage_options, tick_range
-from cli.output import Fields, Numbers, Report, Table, Value, record
-from cli.progress import working
-from wlc.errors import CorruptError, FarmError, InvalidError
+from wlc.farm.errors import CorruptError, FarmError, InvalidError
+
+from .command import command, new_app, run_app
+from .interruption import stop_on_signal
+from .options import Database, Farm, Source, StorageOptions, storage_options, tick_range
+from .output import Fields, Listing, Numbers, Report, Value, record
+from .progress import working
 
 if TYPE_CHECKING:
-    from wlc.history import Entry
-    from wlc.ownership import Flushed
+    from wlc import Flushed
+    from wlc.farm.history import LogEntry
 
 app = new_app("Capture what a master database commits and publish it to a farm.")
 
@@ -42,10 +42,13 @@ def master(
         typer.Option(metavar="URL", envvar="WLC_FARM", help="Where to publish; default is dbfarm/ beside the source."),
     ] = None,
     name: Annotated[str | None, typer.Option(metavar="N", help="Name in the farm; default is the file's stem.")] = None,
-    logs: Annotated[str | None, typer.Option(metavar="URL", help="Keep the log files elsewhere than the rest.")] = None,
+    logs: Annotated[str | None, typer.Option(metavar="URL", help="Put the log files in another place.")] = None,
     beat: Annotated[
-        float, typer.Option(metavar="S", help="Longest wait of a committed transaction in seconds; 0 is none.")
-    ] = 300,
+        float | None,
+        typer.Option(
+            metavar="S", help="Longest time in seconds until a commit is published; 0 publishes each. Default is 300."
+        ),
+    ] = None,
     tables: Annotated[
         list[str] | None,
         typer.Option(metavar="PATTERN", help="Only these tables of a PostgreSQL database; may be repeated."),
@@ -63,7 +66,7 @@ def master(
     import wlc
 
     options = storage_options(storage_option)
-    if wlc.is_postgres(source) and not yes:
+    if not yes:
         _agree_to_identity(source, tables or ())
     with working("making the first snapshot"):
         return record(
@@ -74,18 +77,16 @@ def master(
 
 
 def _agree_to_identity(source: str, patterns: Sequence[str]) -> None:
-    """Ask before tables are changed, if there are any to change."""
+    """Ask for permission if tables must be changed."""
     import wlc
 
     needing = wlc.tables_to_change(source, patterns)
     if not needing:
         return
-    from wlc.address import without_password
-
     listed = ", ".join(map(str, needing))
     typer.echo(f"These tables get REPLICA IDENTITY FULL, until wlc stop: {listed}", err=True)
     if not sys.stdin.isatty():
-        raise InvalidError("nobody is there to agree to it", hint=f"wlc master {without_password(source)} --yes")
+        raise InvalidError("changing these tables needs your agreement", hint="give --yes to agree")
     typer.confirm("Go on?", abort=True, err=True)
 
 
@@ -94,9 +95,7 @@ def run(source: Source, storage_option: StorageOptions = None) -> Report:
     """Publish what a PostgreSQL master commits, on the beat, until stopped with SIGTERM or Ctrl-C."""
     import wlc
 
-    is_stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: is_stopped.set())
+    is_stopped = stop_on_signal()
     logging.getLogger("wlc").addHandler(logging.StreamHandler())
 
     def tell(flushed: Flushed) -> None:
@@ -119,14 +118,14 @@ def sql(
     import wlc
 
     text = _sql_text(statements, file)
-    # What a background thread could not publish is said once, at the end.
+    # If a background thread cannot publish, closing the connection reports it.
     logging.getLogger("wlc").addHandler(logging.NullHandler())
-    connection = wlc.connect(_existing(source), storage_options=storage_options(storage_option))
+    connection = wlc.connect(source, storage_options=storage_options(storage_option))
     try:
         with working("running SQL"):
             answer = _answer(connection.execute(text))
     except BaseException:
-        # The error of the SQL is the one to show.
+        # Only the error of the SQL is shown.
         with suppress(FarmError):
             connection.close()
         raise
@@ -135,28 +134,20 @@ def sql(
     try:
         connection.close()
     except FarmError as error:
-        # Whoever is told no more than that the farm cannot be used runs the statements once more.
+        # Without this sentence the user might run the statements a second time.
         message = f"the statements are committed and wait to be published, since {error.message}"
         again = f"wlc flush {source}"
         hint = f"{error.hint} Then: {again}" if isinstance(error, InvalidError) else again
         raise type(error)(message, hint=hint) from error
 
 
-def _answer(result: Any) -> Table | None:
+def _answer(result: Any) -> Listing | None:
     if not result.description:
         return None
     columns = [column[0] for column in result.description]
     rows = result.fetchall()
-    # DuckDB answers a statement without an answer with one of these names over no rows.
-    return None if columns in (["Success"], ["Count"]) and not rows else Table(columns, rows, null="NULL")
-
-
-def _existing(source: str) -> str:
-    if "://" in source:
-        raise InvalidError("a PostgreSQL master is written to with PostgreSQL's own programs", hint="psql URL")
-    if not Path(source).exists():
-        raise InvalidError(f"there is no database {source}", hint="wlc master SOURCE makes an existing one a master")
-    return source
+    # DuckDB returns one of these column names and no rows for a statement without a result.
+    return None if columns in (["Success"], ["Count"]) and not rows else Listing(columns, rows, null="NULL")
 
 
 def _sql_text(statements: str | None, file: str | None) -> str:
@@ -174,7 +165,7 @@ def _sql_text(statements: str | None, file: str | None) -> str:
 
 @command(app, example="wlc flush sales.duckdb")
 def flush(source: Source, storage_option: StorageOptions = None) -> Report:
-    """Publish what is journalled, now."""
+    """Publish now what was committed."""
     import wlc
 
     options = storage_options(storage_option)
@@ -184,12 +175,10 @@ def flush(source: Source, storage_option: StorageOptions = None) -> Report:
 
 @command(app, example="wlc snapshot sales --farm s3://bucket/farm --from-log")
 def snapshot(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The master database itself; a DB with --from-log.")],
-    from_log: Annotated[
-        bool, typer.Option("--from-log", help="Make it from the newest one and the log, without the master.")
-    ] = False,
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The master database itself; with --from-log, a DB.")],
+    from_log: Annotated[bool, typer.Option("--from-log", help="Make it from the newest snapshot and the log.")] = False,
     engine: Annotated[
-        str, typer.Option(metavar="ENGINE", help="With --from-log, who does large work: local, spark or auto.")
+        str, typer.Option(metavar="ENGINE", help="With --from-log: who does large work: local, spark or auto.")
     ] = "auto",
     farm: Farm = None,
     storage_option: StorageOptions = None,
@@ -232,11 +221,12 @@ def repair(source: Source, storage_option: StorageOptions = None) -> Report:
     import wlc
     import wlr
 
-    source, options = _existing(source), storage_options(storage_option)
+    wlc.check_repair(source)
+    options = storage_options(storage_option)
     with tempfile.TemporaryDirectory(prefix="wlc-repair-") as folder, working("comparing with the published state"):
         published = str(Path(folder) / "published.duckdb")
         with warnings.catch_warnings(action="ignore"):
-            # What waits in the journal is no difference; that something was not captured is known.
+            # Pending transactions are no difference. The warning about uncaptured writes is no news here.
             wlc.flush(source, storage_options=options)
         wlr.replicate(source, into=published, storage_options=options, register=False)
         return record(wlc.repair(source, published=published, storage_options=options))
@@ -249,7 +239,7 @@ TABLE_COLUMNS = ("table", "outcome", "rows", "expected")
 def verify(
     db: Database,
     full: Annotated[
-        bool, typer.Option("--full", help="Read again what an earlier run on this machine has verified.")
+        bool, typer.Option("--full", help="Also read files that an earlier run on this machine has verified.")
     ] = False,
     source: Annotated[
         bool, typer.Option("--source", help="Compare the master itself, SOURCE, with what was captured of it.")
@@ -257,7 +247,7 @@ def verify(
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Iterator[Report]:
-    """Read the farm and check that every file is there, is as it was written, and fits the others."""
+    """Read the farm and check that every file exists, is as it was written, and fits the others."""
     options = storage_options(storage_option)
     if source:
         yield from _verify_source(db, options)
@@ -278,25 +268,25 @@ def verify(
 
 def _verify_source(source: str, options: dict[str, object] | None) -> Iterator[Report]:
     import wlc
-    from wlc.digest import DIFFERS
 
-    with working(f"reading {source}"):
-        checks = wlc.verify_source(source if "://" in source else _existing(source), storage_options=options)
-    yield Table(TABLE_COLUMNS, [(c.table, c.outcome, c.rows, c.expected) for c in checks], null="-")
-    if differing := [check.table for check in checks if check.outcome == DIFFERS]:
-        # A history of PostgreSQL is begun anew; the difference of a DuckDB file can be published.
-        hint = f"wlc stop {source}, then wlc master {source}" if "://" in source else f"wlc repair {source}"
-        raise CorruptError(f"{', '.join(differing)} of {source} changed without being captured", hint=hint)
+    with working("reading the master"):
+        checks = wlc.verify_source(source, storage_options=options)
+    yield Listing(TABLE_COLUMNS, [(c.table, c.outcome, c.rows, c.expected) for c in checks], null="-")
+    if differing := [check for check in checks if check.hint is not None]:
+        tables = ", ".join(check.table for check in differing)
+        raise CorruptError(f"{tables} changed without being captured", hint=differing[0].hint)
 
 
 @command(app, example="wlc beat sales 60")
 def beat(
     db: Database,
-    seconds: Annotated[float | None, typer.Argument(metavar="S", help="New beat in seconds; 0 is none.")] = None,
+    seconds: Annotated[
+        float | None, typer.Argument(metavar="S", help="New beat in seconds; 0 publishes each commit.")
+    ] = None,
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Show the beat, or set it."""
+    """Show or set the beat."""
     import wlc
 
     return Value("beat_s", wlc.beat(db, seconds, farm=farm, storage_options=storage_options(storage_option)))
@@ -320,7 +310,7 @@ def tick(db: Database, farm: Farm = None, storage_option: StorageOptions = None)
 
 @command(app, example="wlc clock sales")
 def clock(db: Database, farm: Farm = None, storage_option: StorageOptions = None) -> Report:
-    """Show the commit time of the last published transaction; nothing if there is none."""
+    """Show the commit time of the last published transaction; empty if there is no such transaction."""
     import wlc
 
     return Value("clock", wlc.clock(db, farm=farm, storage_options=storage_options(storage_option)))
@@ -337,26 +327,28 @@ def log(
         str | None, typer.Option(metavar="A:B", help="Only these transactions, both ends included.")
     ] = None,
     table: Annotated[str | None, typer.Option(metavar="T", help="Only this table, as t or schema.t.")] = None,
-    rows: Annotated[bool, typer.Option("--rows", help="The rows themselves, -1 removed and 1 added.")] = False,
+    rows: Annotated[bool, typer.Option("--rows", help="Show the rows themselves: -1 removed, 1 added.")] = False,
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
     """List published transactions: user, times, rows per table, schema changes; rolled-back ones are marked."""
     import wlc
-    from wlc import history
+    from wlc.farm import history
 
     first, last = tick_range(tick) if tick is not None else (None, None)
     database = wlc.resolve(db, farm=farm, storage_options=storage_options(storage_option))
     if rows:
-        changed = history.rows(database, batch=batch, first=first, last=last, table=table)
-        return Table(
+        from wlc.dialect.duckdb import row_images
+
+        changed = row_images.rows(database, batch=batch, first=first, last=last, table=table)
+        return Listing(
             ("tick", "table", "weight", "row"), ((row.tick, str(row.table), row.weight, row.values) for row in changed)
         )
     entries = history.entries(database, batch=batch, first=first, last=last, table=table)
-    return Table(LOG_COLUMNS, (_log_row(entry) for entry in entries))
+    return Listing(LOG_COLUMNS, (_log_row(entry) for entry in entries))
 
 
-def _log_row(entry: Entry) -> tuple[object, ...]:
+def _log_row(entry: LogEntry) -> tuple[object, ...]:
     transaction = entry.transaction
     when = transaction.committed or transaction.started
     shown = (transaction.tick, entry.batch, transaction.user, when, entry.what)
@@ -366,14 +358,14 @@ def _log_row(entry: Entry) -> tuple[object, ...]:
 @command(app, example="wlc key encryption farm.key")
 def key(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="encryption or signing.")],
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new key goes in front of those it holds.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Key file; the new key becomes its first.")],
 ) -> Report:
     """Make a key for a farm, and show its id.
 
     The first key of the file writes, and all of them read. A signing key's public half, which replicas verify with, is
     put into FILE.pub.
     """
-    from wlc import keys
+    from wlc.farm.seal import keys
 
     made = keys.add_key(file, kind)
     fields = {"id": made.id, "file": str(file)}
@@ -383,14 +375,14 @@ def key(
 @command(app, example="wlc prune sales --dry-run")
 def prune(
     db: Database,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")] = False,
     deadline: Annotated[
-        float, typer.Option(metavar="DAYS", min=0, help="A replica not heard of for so long holds nothing back.")
+        float, typer.Option(metavar="DAYS", min=0, help="Ignore replicas that have not reported for this many days.")
     ] = 7,
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Delete log files and snapshots that no snapshot and no registered replica needs, and say why."""
+    """Delete log files and snapshots that no snapshot and no registered replica needs, and show why."""
     import wlc
 
     with working("deleting what nobody needs"):
@@ -407,3 +399,7 @@ def prune(
             "reasons": retention.reasons,
         }
     )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,8 @@
-"""The command `wlr`: roll a replica forward and see where it stands."""
+"""The command `wlr`: roll a replica forward, check it, and repair it."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -9,15 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.command import command, explain, new_app, run_app
-from cli.options import Farm, StorageOptions, Target, storage_options
-from cli.output import Lines, Report, Table, Value, record
-from cli.progress import working
-from wlc.errors import CorruptError, InvalidError, UnavailableError
-from wlr.engine.place import locate as place_of
+import wlr
+from wlc.farm.errors import CorruptError, InvalidError, UnavailableError
+from wlr.engine.adapters import locate as place_of
+
+from .command import command, explain, new_app, run_app
+from .interruption import go_on_until_interrupted, has_ended
+from .options import Farm, StorageOptions, Target, storage_options
+from .output import Lines, Listing, Report, Value, record
+from .progress import working
 
 if TYPE_CHECKING:
-    from wlr.compare import Range
+    from wlr import KeyRange
 
 # How often --follow looks at most, whatever the beat.
 _LEAST_WAIT_S = 0.2
@@ -42,8 +46,8 @@ def replicate(
         str | None, typer.Option(metavar="TIME", help="Stop at this time: '2026-11-20 10:00', '2 hours ago', -15m.")
     ] = None,
     tick: Annotated[int | None, typer.Option(metavar="N", min=0, help="Stop after this transaction.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Repeat every beat until Ctrl-C.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Repeat every beat until Ctrl-C or SIGTERM.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")] = False,
     tables: Annotated[
         list[str] | None, typer.Option(metavar="PATTERN", help="Only tables like main.sales_*; may be repeated.")
     ] = None,
@@ -57,18 +61,14 @@ def replicate(
         str | None, typer.Option("--master", metavar="URL", help="Spark master, if no session or defaults name one.")
     ] = None,
     no_register: Annotated[
-        bool, typer.Option("--no-register", help="Do not write to the farm that this replica exists.")
+        bool, typer.Option("--no-register", help="Do not register this replica in the farm.")
     ] = False,
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Iterator[Report]:
-    """Create a replica from the newest suitable snapshot, or roll it forward from where it stands."""
-    import wlr
-    from wlc.clock import parse_time, utc_now
-
+    """Create a replica from the newest suitable snapshot, or roll it forward from its position."""
     if follow and (until is not None or tick is not None or dry_run):
         raise InvalidError("--follow goes on for ever, and a stop or a dry run does not", hint="leave one of them out")
-    stop_at = parse_time(until, utc_now()) if until is not None else None
     options = storage_options(storage_option)
 
     def roll_forward() -> Report:
@@ -78,7 +78,7 @@ def replicate(
                     master,
                     into=into,
                     farm=farm,
-                    until=stop_at,
+                    until=until,
                     tick=tick,
                     tables=tables or None,
                     keep=keep,
@@ -97,38 +97,33 @@ def replicate(
 
 
 def _repeat(roll_forward: Callable[[], Report], beat_s: Callable[[], float]) -> Iterator[Report]:
+    go_on_until_interrupted()
     while True:
         try:
             time.sleep(max(beat_s(), _LEAST_WAIT_S))
             yield roll_forward()
         except UnavailableError as error:
+            if has_ended(error):
+                return
             # The farm comes back, and the replica goes on where it stands.
             explain(error)
-        except KeyboardInterrupt:
-            return
 
 
 @command(app, example="wlr status copy.duckdb --json")
 def status(target: Target, storage_option: StorageOptions = None) -> Report:
-    """Show where a replica stands: position, lag in seconds and transactions, last failure."""
-    import wlr
-
+    """Show a replica's position, its lag in seconds and transactions, and its last failure."""
     return record(wlr.status(target, storage_options=storage_options(storage_option)))
 
 
 @command(app, example="wlr tick copy.duckdb")
 def tick(target: Target, storage_option: StorageOptions = None) -> Report:
     """Show the last transaction that the replica holds."""
-    import wlr
-
     return Value("tick", wlr.tick(target, storage_options=storage_options(storage_option)))
 
 
 @command(app, example="wlr clock copy.duckdb")
 def clock(target: Target, storage_option: StorageOptions = None) -> Report:
     """Show the commit time of the last transaction that the replica holds."""
-    import wlr
-
     return Value("clock", wlr.clock(target, storage_options=storage_options(storage_option)))
 
 
@@ -139,33 +134,25 @@ def beat(
     storage_option: StorageOptions = None,
 ) -> Report:
     """Show or set how often --follow looks for new log files."""
-    import wlr
-
     return Value("beat_s", wlr.beat(target, seconds, storage_options=storage_options(storage_option)))
 
 
 @command(app, example="wlr accept copy.duckdb")
 def accept(target: Target, storage_option: StorageOptions = None) -> Report:
     """Skip exactly the one transaction whose replay failed."""
-    import wlr
-
     return record(wlr.accept(target, storage_options=storage_options(storage_option)))
 
 
 @command(app, example="wlr unlock copy.duckdb")
 def unlock(target: Target) -> Report:
     """Allow direct writes to replicated tables, to repair the replica."""
-    import wlr
-
     wlr.unlock(target)
     return Value("is_unlocked", True)
 
 
 @command(app, example="wlr lock copy.duckdb")
 def lock(target: Target) -> Report:
-    """Refuse direct writes to replicated tables again, as from the start."""
-    import wlr
-
+    """Refuse direct writes to replicated tables again; a new replica refuses them, too."""
     wlr.lock(target)
     return Value("is_unlocked", False)
 
@@ -180,14 +167,10 @@ VERIFY_COLUMNS = ("table", "outcome", "rows", "expected", "missing", "surplus", 
 def verify(
     target: Target,
     table: Tables = None,
-    locate: Annotated[
-        bool, typer.Option("--locate", help="Say which rows differ, by comparing with the farm.")
-    ] = False,
+    locate: Annotated[bool, typer.Option("--locate", help="Compare with the farm and show which rows differ.")] = False,
     storage_option: StorageOptions = None,
 ) -> Iterator[Report]:
     """Read every row of a replica and compare what its tables hold with the master's log."""
-    import wlr
-
     with working(f"reading {place_of(target)}") as progress:
         found = wlr.verify(
             target,
@@ -197,18 +180,18 @@ def verify(
             progress=progress,
         )
     rows = [(t.table, t.outcome, t.rows, t.expected, t.missing, t.surplus, _where(t.ranges)) for t in found.tables]
-    yield Table(VERIFY_COLUMNS, rows, null="-")
+    yield Listing(VERIFY_COLUMNS, rows, null="-")
     if found.differing:
         listed = [check.table for check in found.differing]
-        options = "".join(f" --table {name}" for name in listed)
+        options = "".join(f" --table {shlex.quote(name)}" for name in listed)
         raise CorruptError(
             f"{', '.join(listed)} of {place_of(target)} {'is' if len(listed) == 1 else 'are'} not as in the master at"
             f" tick {found.tick}",
-            hint=f"wlr repair {place_of(target)}{options}",
+            hint=f"wlr repair {shlex.quote(str(place_of(target)))}{options}",
         )
 
 
-def _where(ranges: Sequence[Range]) -> str | None:
+def _where(ranges: Sequence[KeyRange]) -> str | None:
     shown = [r.low if r.low == r.high else f"{r.low} to {r.high}" for r in ranges]
     return "; ".join(shown) or None
 
@@ -221,30 +204,26 @@ def repair(
     ],
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Make tables what they are in the master at the replica's tick; only rows that differ are written."""
-    import wlr
-
+    """Make tables equal to the master's at the replica's tick; only rows that differ are written."""
     with working(f"repairing {place_of(target)}"):
         done = wlr.repair(target, table, storage_options=storage_options(storage_option))
-    return Table(("table", "added", "removed"), [(fix.table, fix.added, fix.removed) for fix in done])
+    return Listing(("table", "added", "removed"), [(fix.table, fix.added, fix.removed) for fix in done])
 
 
 @command(app, example="wlr drill sales --farm s3://bucket/farm --json")
 def drill(
     db: Annotated[str, typer.Argument(metavar="DB", help="Name in the farm, URL, or path of the master.")],
     tick: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Restore to this transaction, not a random one.")
+        int | None, typer.Option(metavar="N", min=0, help="Restore to this transaction instead of a random one.")
     ] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Makes the random choice repeatable.")] = None,
     folder: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Where to put the scratch database; default is the system's.")
+        str | None, typer.Option(metavar="DIR", help="Folder of the scratch database; default is the system's.")
     ] = None,
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Iterator[Report]:
-    """Restore to a random past transaction in a scratch place, verify every row, time it, and clean up."""
-    import wlr
-
+    """Restore to a random past transaction in a scratch database, verify every row, show the time, and clean up."""
     with working(f"restoring {db}") as progress:
         done = wlr.drill(
             db,
@@ -271,8 +250,6 @@ def files(
     storage_option: StorageOptions = None,
 ) -> Report:
     """List the files that hold a table of a Parquet replica, for any tool that reads Parquet."""
-    import wlr
-
     return Lines(wlr.files(target, table, tick=tick, storage_options=storage_options(storage_option)))
 
 
@@ -280,14 +257,16 @@ def files(
 def prune(
     target: Target,
     keep: Annotated[
-        str | None, typer.Option(metavar="N|AGE", help="Old ticks that stay readable; default is what was remembered.")
+        str | None, typer.Option(metavar="N|AGE", help="Old ticks that stay readable; default is what was set before.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
     storage_option: StorageOptions = None,
 ) -> Report:
     """Remove old ticks of a Parquet replica, and every file that no readable tick needs."""
-    import wlr
-
     options = storage_options(storage_option)
     with working(f"pruning {place_of(target)}"):
         return record(wlr.prune(target, keep=keep, dry_run=dry_run, storage_options=options))
+
+
+if __name__ == "__main__":
+    main()

@@ -27,7 +27,7 @@ import s3fs
 import wlc
 import wlr
 import wlr.spark
-from wlr.bulk.session import spark_session
+from wlr.spark.session import spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

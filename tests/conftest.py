@@ -1,4 +1,4 @@
-"""Settings for every test, and how tests are shared out among processes."""
+"""Settings and servers for every test, and how tests are shared out among processes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
+
+from tests.object_store import s3_environment, s3_server, s3_url  # noqa: F401 - fixtures
+from tests.postgres.server import cluster, database_url  # noqa: F401 - fixtures
 
 if TYPE_CHECKING:
     import pytest
@@ -15,16 +18,63 @@ if TYPE_CHECKING:
 settings.register_profile("dbfarm", deadline=None)
 settings.load_profile("dbfarm")
 
+# One process runs all tests of such a folder, so that one server, or one Spark session, is started for them.
+WHOLE = ("tests/postgres/", "tests/spark/")
+# Groups of tests that take longest, longest first; others follow by their number of tests. Only the order matters: the
+# processes end at about the same time when the short groups come last.
+LONGEST = (
+    *WHOLE,
+    "tests/fault/test_broken_calls.py",
+    "tests/fault/test_killed_lake.py",
+    "tests/conformance/test_target.py",
+    "tests/conformance/test_source.py",
+    "tests/fault/test_bit_rot.py",
+    "tests/fault/test_in_use.py",
+    "tests/fault/test_killed_replica.py",
+    "tests/fault/test_two_masters.py",
+    "tests/scenario/test_capture_conflicts.py",
+    "tests/scenario/test_types_end_to_end.py",
+    "tests/scenario/test_capture.py",
+    "tests/scenario/test_cli.py",
+    "tests/scenario/test_state_machine.py",
+    "tests/scenario/test_end_to_end.py",
+    "tests/scenario/test_verify.py",
+    "tests/scenario/test_bench.py",
+    "tests/test_package.py",
+)
 
-class OneSpark(LoadScopeScheduling):
-    """Shares tests out one by one, but for those with Spark: one process runs them all, since each starts a session.
+
+def group_of(nodeid: str) -> str:
+    """Return what is given to one process as a whole: a folder of `WHOLE`, or a file."""
+    return next((folder for folder in WHOLE if nodeid.startswith(folder)), nodeid.partition("::")[0])
+
+
+class GroupScheduling(LoadScopeScheduling):
+    """Gives each process a group of tests at a time, so that what a module's tests share is made once.
 
     Marks of a group would say the same, if pytest-xdist 3.8 could tell pytest 9.2 about them.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return "spark" if nodeid.startswith("tests/spark/") else nodeid
+        return group_of(nodeid)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneSpark:
-    return OneSpark(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling:
+    # Groups go out in the order of collection, see below.
+    config.option.loadscopereorder = False
+    return GroupScheduling(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the longest groups first where several processes share the tests."""
+    if not hasattr(config, "workerinput"):
+        return
+    groups: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        groups.setdefault(group_of(item.nodeid), []).append(item)
+    order = {name: number for number, name in enumerate(LONGEST)}
+    items[:] = [
+        item
+        for name in sorted(groups, key=lambda name: (order.get(name, len(order)), -len(groups[name]), name))
+        for item in groups[name]
+    ]

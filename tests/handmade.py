@@ -6,13 +6,16 @@ import tempfile
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import duckdb
 
-from wlc import catalog as catalogs
-from wlc import paths
-from wlc.farm import FarmDatabase, describe_file, open_database
-from wlc.model import (
+from wlc.dialect.duckdb import catalog as catalogs
+from wlc.dialect.sql import quote
+from wlc.dialect.types import store_sql
+from wlc.farm import paths
+from wlc.farm.database import FarmDatabase, describe_file, open_database
+from wlc.farm.model import (
     Batch,
     Change,
     Clear,
@@ -26,9 +29,10 @@ from wlc.model import (
     TableFile,
     Transaction,
     file_column,
-    quote,
 )
-from wlc.types import store_sql
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -74,7 +78,7 @@ class HandmadeFarm:
         time = time_of(self.tick) if self.tick else None
         return Config("", paths.LOGS, 1, self.batch + 1, 300.0, time, "sales", self.history, self.tick, self.parent)
 
-    def publish(self, *transactions: list[object] | None) -> None:
+    def publish(self, *transactions: Sequence[object] | None) -> None:
         """Publish one batch."""
         self.batch += 1
         first = self.tick + 1
@@ -98,7 +102,7 @@ class HandmadeFarm:
         self.db.replace_config(self._config(), self.db.config_versioned()[1])
         self.parent = None
 
-    def _transaction(self, records: list[object] | None, files: _Files) -> Transaction:
+    def _transaction(self, records: Sequence[object] | None, files: _Files) -> Transaction:
         self.tick += 1
         at = time_of(self.tick)
         if records is None:

@@ -13,10 +13,11 @@ import duckdb
 
 import wlr
 from tests.oracle import contents
-from wlc.model import Ddl, file_column, literal, quote
-from wlc.types import load_sql, storage_type
-from wlr.engine import locate
-from wlr.engine.parquet.folder import Folder
+from wlc.dialect.sql import literal, quote
+from wlc.dialect.types import load_sql, storage_type
+from wlc.farm.model import Ddl, file_column
+from wlr.engine.adapters import locate
+from wlr.engine.parquet.folder import LakeFolder
 from wlr.engine.parquet.version import LakeTable, Version, decode_version
 
 if TYPE_CHECKING:
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
     from tests.oracle import Contents
 
 
-def folder_of(into: Path | str) -> Folder:
+def folder_of(into: Path | str) -> LakeFolder:
     """The folder of a Parquet replica."""
-    return Folder(locate(into).url)
+    return LakeFolder(locate(into).url)
 
 
 def version_of(into: Path | str, tick: int | None = None) -> Version:
@@ -57,7 +58,7 @@ def to_duckdb(into: Path | str, target: Path, tick: int | None = None) -> Path:
 
 def any_file(into: Path) -> Path:
     """A DuckDB file with what a replica of either kind contains."""
-    return to_duckdb(into, into.with_name(f"{into.name}.rebuilt.duckdb")) if locate(into).is_parquet else into
+    return to_duckdb(into, into.with_name(f"{into.name}.rebuilt.duckdb")) if locate(into).engine == "parquet" else into
 
 
 @contextmanager
@@ -93,7 +94,7 @@ def _run(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> None:
 
 
 def _load(
-    connection: duckdb.DuckDBPyConnection, folder: Folder, into: Path | str, table: LakeTable, tick: int | None
+    connection: duckdb.DuckDBPyConnection, folder: LakeFolder, into: Path | str, table: LakeTable, tick: int | None
 ) -> bool:
     """Insert the rows of a table; says False if others have to come first."""
     paths = [f"{folder.url}/{part.file.path}" for part in table.parts]

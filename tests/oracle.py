@@ -6,25 +6,26 @@ It shares the format with the product and nothing else: no plan, no folding, no 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from wlc import types
-from wlc.catalog import tables
-from wlc.farm import open_database
-from wlc.model import Change, Clear, Ddl, SequencePosition, file_column, literal, quote
+from wlc.dialect import types
+from wlc.dialect.duckdb.catalog import tables
+from wlc.dialect.sql import literal, quote
+from wlc.farm.database import open_database
+from wlc.farm.model import Change, Clear, Ddl, SequencePosition, file_column
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wlc.farm import FarmDatabase
-    from wlc.model import Layout, Name
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Layout, Name
 
 Contents = dict[str, Counter[tuple[str | None, ...]]]
 
 
-def contents(connection: duckdb.DuckDBPyConnection, catalog: str) -> Contents:
+def contents(connection: Any, catalog: str) -> Contents:
     """Every row of every user table as text, with its multiplicity."""
     found: Contents = {}
     for name, layout in tables(connection, catalog).items():
@@ -118,7 +119,7 @@ class replayed:  # noqa: N801 -- reads as a function in a with statement
                             name = literal(f"{quote(record.sequence.schema)}.{quote(record.sequence.name)}")
                             self.connection.execute(f"SELECT setval({name}, {record.value})")
 
-    def _change(self, record: Change, tick: int, file: object) -> None:
+    def _change(self, record: Change, tick: int, file: Any) -> None:
         layout = file.layout
         path = literal(str(self.db.fetch(file)))
         rows = f"(SELECT * FROM read_parquet({path}) WHERE _tick = {tick} AND _weight = %d)"

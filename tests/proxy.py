@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from wlc.store import Store, open_store
+from wlc.farm.store import Store, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

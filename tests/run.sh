@@ -1,9 +1,11 @@
 #!/bin/sh
 # Sets itself up in .venv-test and runs ruff, mypy and pytest. Arguments go to pytest: sh tests/run.sh tests/unit -k plan
-# DBFARM_VENV names another virtual environment, PYTHON another interpreter.
+# DBFARM_VENV names another virtual environment, PYTHON another interpreter, DBFARM_CONSTRAINTS another list of versions
+# than constraints.txt; if it is empty, the newest versions that pyproject.toml allows are installed.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 venv=${DBFARM_VENV:-.venv-test}
+constraints=${DBFARM_CONSTRAINTS-constraints.txt}
 
 say() { printf '== %s\n' "$*"; }
 
@@ -31,10 +33,11 @@ set_up() {
             "$python" -m venv "$venv" || exit 1
         fi
     fi
-    stamp=$(cksum pyproject.toml)
+    stamp=$(cksum pyproject.toml ${constraints:+"$constraints"})
     if [ "$(cat "$venv/dbfarm-stamp" 2>/dev/null)" != "$stamp" ]; then
         say "installing dbfarm and what its tests need"
-        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -e '.[test]' || exit 1
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check ${constraints:+-c "$constraints"} \
+            -e '.[test]' || exit 1
         printf '%s\n' "$stamp" >"$venv/dbfarm-stamp"
     fi
 }
@@ -61,6 +64,27 @@ set_up_postgres() {
     fi
 }
 
+# Python 3.12 and later count covered lines at almost no cost; before, it takes a sixth longer, which only a long run may.
+coverage() {
+    if "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then
+        export COVERAGE_CORE=sysmon
+    elif [ "$is_deep" = no ]; then
+        return
+    fi
+    cover="--cov=wlc --cov=wlr --cov=cli --cov-report=term:skip-covered"
+}
+
+go_deep() {
+    is_deep=yes
+    # What the caller has set stays.
+    export DBFARM_FAULTS="${DBFARM_FAULTS:-all}" DBFARM_ROUNDS="${DBFARM_ROUNDS:-20}"
+    export DBFARM_EXAMPLES="${DBFARM_EXAMPLES:-500}" DBFARM_SOAK_MINUTES="${DBFARM_SOAK_MINUTES:-30}"
+    export DBFARM_SEED="${DBFARM_SEED:-$(date +%s)}"
+    say "deep: faults $DBFARM_FAULTS, rounds $DBFARM_ROUNDS, examples $DBFARM_EXAMPLES, seed $DBFARM_SEED"
+}
+
+is_deep=no
+if [ "${1:-}" = --deep ]; then shift; go_deep; fi
 set_up
 set_up_java
 set_up_postgres
@@ -72,8 +96,13 @@ check() {
 check ruff check .
 check ruff format --check .
 check mypy
+say typos
+"$venv/bin/typos" || failed="$failed typos"
 # pytest comes last, so that its closing line stays in sight.
-check pytest -n 2 "$@"
+cover=""
+coverage
+# shellcheck disable=SC2086 # It is several options, or none.
+check pytest -n 2 --durations=10 $cover "$@"
 if [ -n "$failed" ]; then
     echo "FAILED:$failed" >&2
     exit 1

@@ -31,8 +31,8 @@ from tests.fault.processes import Program, program, started
 from tests.fault.test_killed_replica import REPLICATE
 from tests.lake import rebuilt
 from tests.oracle import contents, file_contents
-from wlc.errors import FarmError
-from wlr.engine import find_state, locate
+from wlc.farm.errors import FarmError
+from wlr.engine.adapters import locate, target_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -113,7 +113,7 @@ class Soak:
         if number % CYCLES_PER_PRUNE == 0:
             wlc.prune(self.url, deadline=timedelta(days=1))
             for copy in self.copies:
-                if locate(copy.into).is_parquet:
+                if locate(copy.into).engine == "parquet":
                     wlr.prune(copy.into, keep="1")
         self.verify()
 
@@ -217,7 +217,7 @@ class Soak:
             self.problems.append(f"{copy.name} is at tick {self.tick(copy)}, the master at {end}")
         wanted = {name: rows for name, rows in held.items() if not copy.tables or name.startswith("main.sale_")}
         found = self.held(copy)
-        if found != (self.as_postgres(wanted) if locate(copy.into).is_postgres else wanted):
+        if found != (self.as_postgres(wanted) if locate(copy.into).engine == "postgres" else wanted):
             names = [name for name in {*found, *wanted} if found.get(name) != wanted.get(name)]
             self.problems.append(f"{copy.name} differs at tick {end} in {', '.join(names)}")
         self.counts["comparisons"] += 1
@@ -231,7 +231,7 @@ class Soak:
     def kill_replication(self, copy: Copy) -> None:
         if copy.tables and self.tick(copy) < 0:
             return
-        running = started(self.url, copy.into, REPLICATE)  # type: ignore[arg-type]
+        running = started(self.url, copy.into, REPLICATE)
         time.sleep(self.rng.random() * 0.6)
         running.kill()
         self.faults["replication killed"] += 1
@@ -240,18 +240,18 @@ class Soak:
 
     def tick(self, copy: Copy) -> int:
         """Where it stands, -1 where there is none."""
-        state = find_state(locate(copy.into))
+        state = target_at(copy.into).find_state()
         return -1 if state is None else state.position.tick
 
     # Comparing
 
     def held(self, copy: Copy) -> Any:
         place = locate(copy.into)
-        if place.is_postgres:
+        if place.engine == "postgres":
             from tests.postgres.held import held_by_postgres
 
             return held_by_postgres(copy.into)
-        if place.is_parquet:
+        if place.engine == "parquet":
             with rebuilt(copy.into) as (connection, catalog):
                 return contents(connection, catalog)
         return file_contents(place.path)
@@ -276,7 +276,7 @@ class Soak:
             if check.outcome != "same":
                 self.problems.append(f"verify says that {check.table} of the master is {check.outcome}: {check}")
         for copy in self.copies:
-            if find_state(locate(copy.into)) is not None:
+            if target_at(copy.into).find_state() is not None:
                 for table in wlr.verify(copy.into).tables:
                     if table.outcome != "same":
                         self.problems.append(f"verify says that {table.table} of {copy.name} is {table.outcome}")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import cast
 
 import pytest
 import typer
 
 import cli.wlc
 import cli.wlr
-from wlc import errors
+from wlc.farm import errors
 
 ROOT = Path(__file__).parent.parent
 APPS = {"wlc": cli.wlc.app, "wlr": cli.wlr.app}
@@ -22,7 +23,7 @@ def commands() -> dict[str, typer.core.TyperCommand]:
     return {
         f"{program} {name}": command
         for program, app in APPS.items()
-        for name, command in typer.main.get_command(app).commands.items()
+        for name, command in cast("typer.core.TyperGroup", typer.main.get_command(app)).commands.items()
     }
 
 
@@ -98,3 +99,18 @@ def test_links_lead_somewhere(file: Path) -> None:
 def test_commands_in_prose_exist(file: Path) -> None:
     used = set(re.findall(r"(?:^|`|\$ )(wl[cr] [a-z]+)", file.read_text(encoding="utf-8"), re.MULTILINE))
     assert used - set(commands()) == set()
+
+
+def test_paths_in_contributing_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    paths = set(re.findall(r"`((?:wlc|wlr|cli|tests|docs|examples)/[^` ]*|[\w.-]+\.(?:toml|txt|md))`", text))
+    assert len(paths) > 30
+    assert sorted(path for path in paths if not (ROOT / path).exists()) == []
+
+
+def test_contributing_answers_where_to_change_things() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = text.partition("## Where would I change")[2].partition("##")[0]
+    answers = re.findall(r"^\| (?!what|---)(.*?) \| (.*) \|$", table, re.MULTILINE)
+    assert len(answers) >= 10
+    assert [question for question, answer in answers if "/" not in answer] == []

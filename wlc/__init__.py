@@ -2,23 +2,58 @@
 
 from __future__ import annotations
 
-# Some functions share their names with modules. The modules come first: imported later, they would replace the
-# functions as attributes of this package.
-import wlc.clock
-import wlc.prune
-import wlc.snapshot  # noqa: F401
-from wlc.inquiry import PostgresStatus, Status, beat, clock, is_postgres, resolve, status, tables_to_change, tick
-from wlc.lifecycle import connect, flush, master, repair, run, snapshot, stop, verify_source
-from wlc.pruning import prune
+from wlc.farm.errors import (
+    CorruptError,
+    ExpiredError,
+    FarmError,
+    FencedError,
+    GapError,
+    InvalidError,
+    ReplayError,
+    UnavailableError,
+    UnsupportedError,
+)
+from wlc.farm.model import Manifest
+from wlc.farm.version import __version__
+from wlc.masters.adapters import connect
+from wlc.masters.lookup import resolve
+from wlc.masters.operations import (
+    SourceCheck,
+    check_repair,
+    flush,
+    master,
+    repair,
+    snapshot,
+    stop,
+    verify_source,
+)
+from wlc.masters.prune import prune
+from wlc.masters.publish import Flushed
+from wlc.masters.retention import Retention
+from wlc.masters.running import run
+from wlc.masters.status import MasterStatus, beat, clock, status, tables_to_change, tick
 
 __all__ = [
-    "PostgresStatus",
-    "Status",
+    "CorruptError",
+    "ExpiredError",
+    "FarmError",
+    "FencedError",
+    "Flushed",
+    "GapError",
+    "InvalidError",
+    "Manifest",
+    "MasterStatus",
+    "ReplayError",
+    "Retention",
+    "SourceCheck",
+    "UnavailableError",
+    "UnsupportedError",
+    "__version__",
     "beat",
+    "check_repair",
     "clock",
     "connect",
     "flush",
-    "is_postgres",
     "master",
     "prune",
     "repair",

@@ -3,26 +3,105 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING
 
-_HOMES = {
-    **dict.fromkeys(("accept", "beat", "clock", "lock", "replicate", "status", "tick", "unlock"), "wlr.replica"),
-    **dict.fromkeys(("files", "prune"), "wlr.lake"),
-    **dict.fromkeys(("repair", "verify"), "wlr.compare"),
-    "snapshot_from_log": "wlr.rolled",
-    "verify_farm": "wlr.audit",
-    "drill": "wlr.drills",
-}
-__all__ = sorted(_HOMES)  # noqa: PLE0605 - It is a list of names.
+__all__ = [
+    "CorruptError",
+    "Drill",
+    "ExpiredError",
+    "Failure",
+    "FarmAudit",
+    "FarmError",
+    "FarmProblem",
+    "FencedError",
+    "GapError",
+    "InvalidError",
+    "KeyRange",
+    "Manifest",
+    "PrunedTicks",
+    "RepairedTable",
+    "ReplayError",
+    "ReplicaStatus",
+    "Replicated",
+    "TableCheck",
+    "UnavailableError",
+    "UnsupportedError",
+    "Verified",
+    "__version__",
+    "accept",
+    "beat",
+    "clock",
+    "drill",
+    "files",
+    "lock",
+    "prune",
+    "repair",
+    "replicate",
+    "snapshot_from_log",
+    "status",
+    "tick",
+    "unlock",
+    "verify",
+    "verify_farm",
+]
 
+if TYPE_CHECKING:
+    from wlc.farm.errors import (
+        CorruptError,
+        ExpiredError,
+        FarmError,
+        FencedError,
+        GapError,
+        InvalidError,
+        ReplayError,
+        UnavailableError,
+        UnsupportedError,
+    )
+    from wlc.farm.model import Manifest
+    from wlc.farm.version import __version__
+    from wlr.comparison import KeyRange
+    from wlr.drills import Drill, drill
+    from wlr.farm_audit import FarmAudit, FarmProblem, verify_farm
+    from wlr.lake_files import files
+    from wlr.lake_pruning import prune
+    from wlr.log_snapshot import snapshot_from_log
+    from wlr.plan.failure import Failure
+    from wlr.plan.retention import PrunedTicks
+    from wlr.repairing import RepairedTable, repair
+    from wlr.replay import Replicated
+    from wlr.replica_settings import accept, beat, lock, unlock
+    from wlr.replica_status import ReplicaStatus, clock, status, tick
+    from wlr.replication import replicate
+    from wlr.verification import TableCheck, Verified, verify
+else:
+    # Each name is imported when it is first used: `import wlr` costs nothing beyond what the program needs.
+    _NAMES = {
+        "wlc.farm.model": ("Manifest",),
+        "wlc.farm.version": ("__version__",),
+        "wlr.comparison": ("KeyRange",),
+        "wlr.drills": ("Drill", "drill"),
+        "wlr.plan.failure": ("Failure",),
+        "wlr.farm_audit": ("FarmAudit", "FarmProblem", "verify_farm"),
+        "wlr.lake_files": ("files",),
+        "wlr.lake_pruning": ("prune",),
+        "wlr.log_snapshot": ("snapshot_from_log",),
+        "wlr.plan.retention": ("PrunedTicks",),
+        "wlr.repairing": ("RepairedTable", "repair"),
+        "wlr.replay": ("Replicated",),
+        "wlr.replica_settings": ("accept", "beat", "lock", "unlock"),
+        "wlr.replica_status": ("ReplicaStatus", "clock", "status", "tick"),
+        "wlr.replication": ("replicate",),
+        "wlr.verification": ("TableCheck", "Verified", "verify"),
+        "wlc.farm.errors": tuple(name for name in __all__ if name.endswith("Error")),
+    }
+    _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'wlr' has no attribute {name!r}")
-    found = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = found
-    return found
+    def __getattr__(name):
+        if name not in _HOMES:
+            raise AttributeError(f"module 'wlr' has no attribute {name!r}")
+        found = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = found
+        return found
 
-
-def __dir__() -> list[str]:
-    return __all__
+    def __dir__():
+        return __all__

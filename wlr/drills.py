@@ -1,4 +1,4 @@
-"""A drill: restore a database to some moment of its past, in a scratch place, and see whether all of it is there."""
+"""A drill: restore a database to a past transaction in a scratch place, and verify every row."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from wlc.errors import InvalidError
-from wlr import log
-from wlr.compare import Verified, verify
-from wlr.replica import database_of, replicate
+import wlc
+from wlc.farm.errors import InvalidError
+from wlr import farm_log
+from wlr.replication import replicate
+from wlr.verification import Verified, verify
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
     from datetime import datetime
 
-    from wlc.farm import FarmDatabase
+    from wlc.farm.database import FarmDatabase
 
 
 @dataclass(frozen=True, slots=True)
 class Drill:
-    """What a drill gave.
+    """The result of a drill.
 
     Attributes:
         tick: The transaction that was restored to; `clock`: when it was committed.
-        snapshot: Tick of the snapshot that it began with, None if the log alone was enough.
+        snapshot: Tick of the snapshot that it started from; None if it started from the beginning of the log.
         transactions: Number of transactions replayed after it.
-        restore_s: Seconds from nothing to the restored database; `verify_s`: seconds that reading all of it took.
-        is_sound: Every table that the log has a digest of holds what it says.
+        restore_s: Seconds that the restore took; `verify_s`: seconds that the verification took.
+        is_sound: Every table with a digest in the log has that digest.
     """
 
     database: str
@@ -63,21 +64,20 @@ def drill(
         db: Name in the farm, URL of the database's folder there, or path of the master.
         farm: URL of the farm, for a bare name.
         tick: Restore to this transaction instead of a random one.
-        seed: Makes the choice repeatable.
+        seed: Makes the random choice repeatable.
         folder: Where to put the scratch database; the system's temporary directory if omitted.
         storage_options: Options of the farm's file system.
         progress: Called with units done, units in all, and what is being done.
 
     Raises:
         InvalidError: There is no such database, or nothing was published yet.
-        CorruptError: The restore met a damaged file.
+        CorruptError: A file of the farm is damaged.
     """
-    database = database_of(db, farm, storage_options)
+    database = wlc.resolve(db, farm, storage_options=storage_options)
     chosen = choose_tick(database, seed) if tick is None else tick
     with tempfile.TemporaryDirectory(prefix="wlr-drill-", dir=folder) as work:
         into = Path(work) / "drill.duckdb"
         began = time.monotonic()
-        # The URL stands for the database wherever it was found.
         result = replicate(
             database.url,
             into=into,
@@ -105,13 +105,13 @@ def drill(
 
 
 def choose_tick(database: FarmDatabase, seed: int | None = None) -> int:
-    """Choose a transaction that the farm can still restore, every one as likely as another.
+    """Choose a transaction that the farm can still restore, at random.
 
     Raises:
         InvalidError: Nothing was published yet.
     """
     numbers, snapshots = database.batch_numbers(), database.snapshot_ticks()
-    last = log.last_tick(database, numbers)
+    last = farm_log.last_tick(database, numbers)
     if not snapshots and not numbers:
         raise InvalidError(f"nothing was published to {database.url} yet", hint="wlc flush SOURCE", path=database.url)
     # Without a snapshot the log begins with an empty database, before its first transaction.

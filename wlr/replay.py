@@ -1,42 +1,50 @@
-"""One replication: make the replica if there is none, then apply the log step by step up to the target."""
+"""One replication: make the replica unless it exists, then apply the log step by step up to the stop."""
 
 from __future__ import annotations
 
 import getpass
 import secrets
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wlc.clock import utc_now
-from wlc.errors import CorruptError, ReplayError, UnavailableError
-from wlc.registry import Replica, register
-from wlc.store import MissingError
-from wlr import bounds, engine, log, plan
-from wlr.engine import Failure, State, StepError
+from wlc.farm.clock import utc_now
+from wlc.farm.errors import CorruptError, ReplayError, UnavailableError
+from wlc.farm.registry import Replica, register
+from wlc.farm.store import MissingError
+from wlr import farm_log
+from wlr.engine.contract import NewReplica
+from wlr.engine.memory import MEMORY_HINT
+from wlr.engine.state import ReplicaState
+from wlr.plan import bounds
+from wlr.plan.cut import LIMITS, Limits, cut
+from wlr.plan.failure import Failure, StepError
+from wlr.plan.patterns import matches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import datetime
 
-    from wlc.farm import FarmDatabase
-    from wlc.model import Batch, Manifest, Position, TableFile
-    from wlr.engine import Place, Target
-    from wlr.plan import Step
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Batch, Manifest, Position, TableFile
+    from wlr.engine.bulk import Bulk
+    from wlr.engine.contract import OpenReplica, Target
+    from wlr.plan.step import Step
+    from wlr.plan.stop import Stop
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class Replicated:
     """What a replication did, or would do.
 
     Attributes:
         tick: Last transaction that the replica holds; `clock`: when it was committed, None before the first.
         transactions: Number of transactions applied from the log; `rows`: row images in them.
         batches: Number of log files they came from.
-        snapshot: Tick of the snapshot that the replica was made from in this run, None if it was there before.
+        snapshot: Tick of the snapshot that this run made the replica from; None if the replica existed before.
     """
 
     tick: int
@@ -50,20 +58,20 @@ class Result:
 
 @dataclass(slots=True)
 class Replay:
-    """One replication into `place`.
+    """One replication into the target `into`.
 
     Attributes:
-        registers: Tell the farm of the replica.
+        registers: Whether the replica is noted in the farm.
         bulk: How to do large work.
-        keep: What to remember of how long old ticks stay readable; None for what it remembers.
+        keep: How long old ticks stay readable, to be remembered; None for what the replica remembers already.
         progress: Called with ticks done, ticks in all, and what is being done.
     """
 
-    place: Place
+    into: Target
     database: FarmDatabase
-    target: plan.Target
+    stop: Stop
     registers: bool = False
-    bulk: engine.Bulk | None = None
+    bulk: Bulk | None = None
     keep: str | None = None
     progress: Callable[[int, int, str], None] | None = None
     _made_from: int | None = None
@@ -75,8 +83,8 @@ class Replay:
     _start: int = 0
     _end: int = 0
 
-    def rehearse(self, state: State | None) -> Result:
-        """Say what the replication would do; `state` is that of the replica, None if there is none."""
+    def rehearse(self, state: ReplicaState | None) -> Replicated:
+        """Say what the replication would do; `state` is that of the replica, None unless it exists."""
         if state is None:
             state = self._new_state(self._choose(), ())
         tick, clock = state.position.tick, state.clock
@@ -85,28 +93,29 @@ class Replay:
             tick, clock = step.last, step.clock or clock
         return self._result(tick, clock, is_dry_run=True)
 
-    def make(self, tables: tuple[str, ...]) -> Result:
+    def make(self, tables: tuple[str, ...]) -> Replicated:
         """Make the replica and roll it forward."""
         manifest = self._choose()
         state = self._new_state(manifest, tables)
-        # Asked before anything is touched: can the log be read on from there?
+        # Before anything is changed: this fails if the log cannot be read from there on.
         self._steps(state)
         self._register(state)
         fetch = partial(self.database.fetch_snapshot, manifest) if manifest else self.database.fetch
         release, folders = self.database.release, self._folders()
-        engine.build(self.place, state, manifest, fetch, release, folders=folders, progress=self.progress)
+        self.into.build(NewReplica(state, manifest, fetch, release, folders, self.progress))
         return self.roll_forward()
 
-    def roll_forward(self) -> Result:
-        """Apply the log from where the replica stands up to the target."""
-        with engine.open_target(self.place, self._folders(), self.bulk) as replica:
+    def roll_forward(self) -> Replicated:
+        """Apply the log from the replica's position up to the stop."""
+        with self.into.open(self._folders(), self.bulk) as replica:
             start = replica.state
             steps = self._steps(start, replica.limits)
             self._register(start)
-            told = {"master": self.database.url, "keep": start.keep if self.keep is None else self.keep}
-            told["verify"] = self.database.keys.verify_words() or start.verify
-            if any(getattr(start, name) != value for name, value in told.items()):
-                replica.update(**told)
+            keep = start.keep if self.keep is None else self.keep
+            verify = self.database.keys.verify_words() or start.verify
+            known = replace(start, master=self.database.url, keep=keep, verify=verify)
+            if known != start:
+                replica.remember(known)
             try:
                 for step in steps:
                     self._apply(replica, step)
@@ -122,17 +131,18 @@ class Replay:
     # Planning
 
     def _choose(self) -> Manifest | None:
-        self._made_from = log.choose_snapshot(self.database, self.target)
-        return None if self._made_from is None else self.database.read_manifest(self._made_from)
+        manifest = farm_log.choose_snapshot(self.database, self.stop)
+        self._made_from = manifest.position.tick if manifest else None
+        return manifest
 
-    def _new_state(self, manifest: Manifest | None, tables: tuple[str, ...]) -> State:
+    def _new_state(self, manifest: Manifest | None, tables: tuple[str, ...]) -> ReplicaState:
         identity, verify = secrets.token_hex(8), self.database.keys.verify_words()
         if manifest is None:
-            return State(identity, self.database.url, self._catalog_of_first_batch(), tables, verify=verify)
+            return ReplicaState(identity, self.database.url, self._catalog_of_first_batch(), tables, verify=verify)
         position = manifest.position
         clock = manifest.clock if position.tick else None
-        digests = {name: digest for name, digest in manifest.digests.items() if plan.matches(name, tables)}
-        return State(
+        digests = {name: digest for name, digest in manifest.digests.items() if matches(name, tables)}
+        return ReplicaState(
             identity,
             self.database.url,
             manifest.catalog,
@@ -151,12 +161,12 @@ class Replay:
             return self.database.name
         return self._peeked[0].catalog
 
-    def _steps(self, state: State, limits: plan.Limits = plan.LIMITS) -> Iterator[Step]:
-        """Check that the target can be reached from there, and cut what lies between into steps."""
+    def _steps(self, state: ReplicaState, limits: Limits = LIMITS) -> Iterator[Step]:
+        """Check that the target can be reached from a state, and cut the log between the two into steps."""
         numbers = self.database.batch_numbers()
-        end = log.last_tick(self.database, numbers)
-        bounds.refuse_ahead(end, self.target)
-        bounds.refuse_behind(state.position, state.clock, self.target)
+        end = farm_log.last_tick(self.database, numbers)
+        bounds.refuse_ahead(end, self.stop)
+        bounds.refuse_behind(state.position, state.clock, self.stop)
         if state.position.tick > end:
             raise CorruptError(
                 f"the farm ends at tick {end}, the replica is at {state.position} already",
@@ -168,26 +178,26 @@ class Replay:
         first = bounds.first_batch_to_read(
             state.position, state.batch_last, numbers, snapshots[-1] if snapshots else None
         )
-        self._start, self._end = state.position.tick, end if self.target.tick is None else self.target.tick
-        batches = log.batches_from(self.database, first, state.position, self._read)
+        self._start, self._end = state.position.tick, end if self.stop.tick is None else self.stop.tick
+        batches = farm_log.batches_from(self.database, first, state.position, self._read)
         peeked = next(batches, None)
         if peeked is None:
             return iter(())
         self._peeked = peeked
         failed = state.failure.tick if state.failure else None
         ahead = chain((peeked,), batches)
-        return plan.cut(ahead, state.position, self.target, limits=limits, skipped=state.accepted, alone=failed)
+        return cut(ahead, state.position, self.stop, limits=limits, skipped=state.accepted, alone=failed)
 
     def _refuse_beyond_break(self, numbers: list[int], position: Position) -> None:
-        """Refuse to go on into a later history that grew with changes that no log has."""
+        """Refuse to continue into a later history if changes between the two are in no log."""
         config = self.database.config()
         if not position.history and numbers and bounds.is_whole(self._read(numbers[0], None)[0], config.history):
             return
         if position.history != config.history and (position.history or config.tick):
-            # One that is missing is named so: without it a history may seem to have grown from nothing.
+            # Every number is read, to report a missing batch: without it a history may seem to have no origin.
             without_gaps = range(numbers[-1], numbers[0] - 1, -1) if numbers else ()
             newest_first = (self.database.read_batch(number)[0] for number in without_gaps)
-            bounds.refuse_beyond_break(newest_first, position, config.history, self.target)
+            bounds.refuse_beyond_break(newest_first, position, config.history, self.stop)
 
     def _read(self, number: int, previous: str | None) -> tuple[Batch, str]:
         if (
@@ -200,8 +210,8 @@ class Replay:
 
     # Applying
 
-    def _apply(self, replica: Target, step: Step) -> None:
-        """Apply a step; one that fails is cut in halves until the transaction at fault is alone."""
+    def _apply(self, replica: OpenReplica, step: Step) -> None:
+        """Apply a step; cut one that fails in halves until the transaction at fault is alone."""
         try:
             replica.apply(step, self._fetch)
         except StepError as error:
@@ -213,16 +223,16 @@ class Replay:
         for part in parts:
             self._apply(replica, part)
 
-    def _failed(self, replica: Target, step: Step, error: StepError) -> Exception:
+    def _failed(self, replica: OpenReplica, step: Step, error: StepError) -> Exception:
         if error.is_shortage:
-            hint = f"Give it more memory: {engine.MEMORY_VARIABLE}."
-            return UnavailableError(f"transaction {step.last} needs too much memory: {error.cause}", hint=hint)
+            message = f"transaction {step.last} needs too much memory: {error.cause}"
+            return UnavailableError(message, hint=MEMORY_HINT)
         failure = Failure(step.last, error.table, error.key, error.cause, utc_now())
-        replica.update(failure=failure)
+        replica.remember(replace(replica.state, failure=failure))
         return ReplayError(
             str(failure),
-            hint=f"Repair the replica and replicate again, or skip the transaction: wlr accept {self.place}",
-            path=str(self.place),
+            hint=f"Repair the replica and replicate again, or skip the transaction: wlr accept {self.into}",
+            path=str(self.into),
             position=replica.state.position,
         )
 
@@ -233,16 +243,16 @@ class Replay:
         return self._files[path]
 
     def _release(self, step: Step | None) -> None:
-        """Give up files of batches before the one that the step ended in; all if there is no step."""
+        """Give up the local copies of files that the step does not name; all of them if there is no step."""
         kept = set() if step is None else {path for path in self._files if path in step.files}
         for path in set(self._files) - kept:
             self.database.release(self._files.pop(path))
 
     def _folders(self) -> list[Path]:
-        """Local folders of the farm, which data files are read from directly."""
+        """Return the local folders of the farm, from which data files are read without a copy."""
         return [Path(url) for url in (self.database.url, self.database.logs.url) if "://" not in url]
 
-    # Telling
+    # Reporting
 
     def _count(self, step: Step) -> None:
         self._transactions += len(step.applied)
@@ -254,15 +264,15 @@ class Replay:
             total = max(self._end - self._start, 1)
             self.progress(min(step.last - self._start, total), total, f"at tick {step.last}")
 
-    def _result(self, tick: int, clock: datetime | None, *, is_dry_run: bool = False) -> Result:
-        return Result(tick, clock, self._transactions, self._rows, len(self._batches), self._made_from, is_dry_run)
+    def _result(self, tick: int, clock: datetime | None, *, is_dry_run: bool = False) -> Replicated:
+        return Replicated(tick, clock, self._transactions, self._rows, len(self._batches), self._made_from, is_dry_run)
 
-    def _register(self, state: State) -> None:
+    def _register(self, state: ReplicaState) -> None:
         if not self.registers:
             return
         position = state.position if state.position.history else None
         replica = Replica(
-            state.id, str(self.place), position, state.clock, utc_now(), socket.gethostname(), _user_name()
+            state.id, str(self.into), position, state.clock, utc_now(), socket.gethostname(), _user_name()
         )
         register(self.database, replica)
 
@@ -271,5 +281,5 @@ def _user_name() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        # A container may run under a number that has no name.
+        # In a container, the user's number may have no name.
         return "unknown"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from tests.bench import tables
 from tests.bench.measure import Line, Setting, duration, timed
-from wlc.keys import Keys, new_key
-from wlc.store.encrypted import EncryptedStore
-from wlc.store.local import LocalStore
+from wlc.farm.seal.keys import Keys, new_key
+from wlc.farm.store.encrypted import EncryptedStore
+from wlc.farm.store.local import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

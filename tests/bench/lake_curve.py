@@ -15,7 +15,7 @@ from tests.bench.measure import Line, Setting, duration, timed
 from tests.bench.plot import Panel, draw
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -93,7 +93,7 @@ def _panels(points: list[Point], rows: int, changes: int) -> list[Panel]:
     by_changes = [point for point in points if point.rows == rows]
 
     def panel(what: str, unit: str, below: str, chosen: list[Point], x: str, y: str) -> Panel:
-        curves = {
+        curves: dict[str, Sequence[tuple[float, float]]] = {
             f"{engine} engine": sorted((getattr(p, x), getattr(p, y)) for p in chosen if p.engine == engine)
             for engine in ENGINES
         }

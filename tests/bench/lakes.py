@@ -142,7 +142,7 @@ def plain() -> duckdb.DuckDBPyConnection:
 def session(folder: Path) -> Iterator[SparkSession]:
     """A local Spark session of two cores, or the one that is there."""
     import wlr.spark
-    from wlr.bulk.session import spark_session
+    from wlr.spark.session import spark_session
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {

@@ -46,8 +46,8 @@ def run(setting: Setting) -> Iterator[Line]:
 
 
 def _line(what: str, plain: tuple[float, float], ours: tuple[float, float]) -> Line:
-    texts = [f"{duration(seconds)}, {peak:.2f} GB" for seconds, peak in (plain, ours)]
-    return Line(what, *texts, ours[1], "GB", GOAL_GB)
+    theirs, own = (f"{duration(seconds)}, {peak:.2f} GB" for seconds, peak in (plain, ours))
+    return Line(what, theirs, own, ours[1], "GB", GOAL_GB)
 
 
 def _child(action: str, path: Path, folder: Path, rows: int) -> tuple[float, float]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wlc.errors import CorruptError, InvalidError
-from wlc.store import AlreadyExistsError, ConflictError, Entry, MissingError, Store, open_store
+from wlc.farm.errors import CorruptError, InvalidError
+from wlc.farm.store import AlreadyExistsError, ConflictError, MissingError, Store, StoredObject, open_store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +52,7 @@ def test_empty_and_large_objects(store: Store, tmp_path: Path) -> None:
     assert store.read("large") == large.read_bytes()
     fetched = store.fetch("large")
     assert fetched.read_bytes() == large.read_bytes()
-    assert store.list() == [Entry("empty", 0), Entry("large", 9 << 20)]
+    assert store.list() == [StoredObject("empty", 0), StoredObject("large", 9 << 20)]
 
 
 def test_create_is_exclusive_even_for_the_same_bytes(store: Store, open_again: Open, tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_create_is_exclusive_even_for_the_same_bytes(store: Store, open_again: O
         with pytest.raises(AlreadyExistsError, match="x exists already"):
             open_again().create("x", data)
     assert store.read("x") == b"mine"
-    assert store.list() == [Entry("x", 4)]
+    assert store.list() == [StoredObject("x", 4)]
 
 
 def test_of_many_creators_one_wins(open_again: Open) -> None:

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from wlc.errors import InvalidError, UnavailableError, UnsupportedError
-from wlc.store import AlreadyExistsError, open_store
+from wlc.farm.errors import InvalidError, UnavailableError, UnsupportedError
+from wlc.farm.store import AlreadyExistsError, open_store
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 CREATE_ALL = """
 import sys
-from wlc.store import AlreadyExistsError, open_store
+from wlc.farm.store import AlreadyExistsError, open_store
 store, me = open_store(sys.argv[1]), sys.argv[2]
 input()
 won = []
@@ -35,7 +35,7 @@ print(*won)
 
 ADD_ONE = """
 import sys
-from wlc.store import ConflictError, open_store
+from wlc.farm.store import ConflictError, open_store
 store = open_store(sys.argv[1])
 input()
 for _ in range(50):
@@ -84,7 +84,7 @@ def test_increments_of_many_processes_all_count(tmp_path: Path) -> None:
 
 def test_a_killed_writer_leaves_whole_objects_and_no_lock(tmp_path: Path) -> None:
     program = (
-        "import sys, itertools\nfrom wlc.store import open_store\nstore = open_store(sys.argv[1])\n"
+        "import sys, itertools\nfrom wlc.farm.store import open_store\nstore = open_store(sys.argv[1])\n"
         "version = None\n"
         "for number in itertools.count():\n"
         "    store.create(f'{number}', b'x' * 3_000_000)\n"

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.proxy import proxy_to
-from wlc.clock import utc_now
-from wlc.errors import InvalidError, UnavailableError, UnsupportedError
-from wlc.farm import describe_file, open_database
-from wlc.model import Batch, Change, Column, Layout, Name, TableFile, Transaction
-from wlc.store import AlreadyExistsError, ConflictError, MissingError, open_store
+from wlc.farm.clock import utc_now
+from wlc.farm.database import describe_file, open_database
+from wlc.farm.errors import InvalidError, UnavailableError, UnsupportedError
+from wlc.farm.model import Batch, Change, Column, Layout, Name, TableFile, Transaction
+from wlc.farm.store import AlreadyExistsError, ConflictError, MissingError, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,8 +32,8 @@ def proxy(s3_environment: str) -> Iterator[Proxy]:
 @pytest.mark.parametrize(
     "ignored, said",
     [
-        ({"if-none-match", "if-match"}, "overwrites an object that was to be created exclusively"),
-        ({"if-none-match"}, "overwrites an object that was to be created exclusively"),
+        ({"if-none-match", "if-match"}, "overwrites an object that must be created exclusively"),
+        ({"if-none-match"}, "overwrites an object that must be created exclusively"),
         ({"if-match"}, "replaces an object that has another version"),
     ],
 )
@@ -157,7 +157,7 @@ def test_wrong_storage_options_are_refused(s3_url: str) -> None:
 
 def test_no_credentials_are_said_to_be_missing(s3_server: str) -> None:
     program = (
-        "from wlc.store import open_store\n"
+        "from wlc.farm.store import open_store\n"
         "try:\n    open_store('s3://bucket/farm').read('x')\n"
         "except Exception as error:\n    print(type(error).__name__, error, error.hint)\n"
     )
@@ -169,7 +169,9 @@ def test_no_credentials_are_said_to_be_missing(s3_server: str) -> None:
 
 
 def test_nobody_pays_for_s3_who_does_not_use_it() -> None:
-    program = "import sys, wlc.farm; print(sorted({'s3fs', 'fsspec', 'botocore', 'pyspark'} & set(sys.modules)))"
+    program = (
+        "import sys, wlc.farm.database; print(sorted({'s3fs', 'fsspec', 'botocore', 'pyspark'} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 

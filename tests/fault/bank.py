@@ -12,7 +12,7 @@ import wlr
 from tests.fault.trial import check_log
 from tests.lake import lake_contents, surplus
 from tests.oracle import file_contents, published
-from wlc.farm import open_database
+from wlc.farm.database import open_database
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +34,7 @@ class Bank:
     def commit(self, statements: Iterable[str]) -> None:
         """Commit, without publishing."""
         with pytest.MonkeyPatch.context() as patch, wlc.connect(self.source) as connection:
-            patch.setattr("wlc.capture.duckdb.shared.Shared.try_publish", lambda shared: None)
+            patch.setattr("wlc.masters.background.Publisher.try_publish", lambda shared: None)
             for statement in statements:
                 connection.execute(statement)
 

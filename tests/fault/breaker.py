@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pytest
 
-import wlc.datafiles
-import wlc.farm
+import wlc.farm.data_files
+import wlc.farm.database
 from wlc.capture.duckdb import shared as shared_masters
-from wlc.clock import utc_now
-from wlc.errors import FarmError, UnavailableError
-from wlc.store import Entry, Store
+from wlc.farm.clock import utc_now
+from wlc.farm.errors import FarmError, UnavailableError
+from wlc.farm.store import Store, StoredObject
 from wlr.engine.parquet import executor
 from wlr.engine.parquet import folder as lakes
 
@@ -181,7 +181,7 @@ class BreakableStore(Store):
     def release(self, file: Path) -> None:
         self._store.release(file)
 
-    def list(self, prefix: str = "", *, recursive: bool = True, after: str = "") -> list[Entry]:
+    def list(self, prefix: str = "", *, recursive: bool = True, after: str = "") -> list[StoredObject]:
         return self._call("list", prefix, lambda: self._store.list(prefix, recursive=recursive, after=after))
 
     def exists(self, path: str) -> bool:
@@ -247,14 +247,14 @@ def breakable_clock(clock: Clock) -> Iterator[None]:
 def breakable_store(breaker: Breaker, *, breaks: bool) -> Iterator[None]:
     """Every store that is opened goes through the breaker, or only ends with its process."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (wlc.farm, lakes):
+        for module in (wlc.farm.database, lakes):
             opened = module.open_store
             wrapped = lambda url, options=None, opened=opened: BreakableStore(  # noqa: E731
                 opened(url, options), breaker, breaks=breaks
             )
             patch.setattr(module, "open_store", wrapped)
         # One at a time, so that a call number always means the same call.
-        patch.setattr(wlc.datafiles, "_UPLOADS", 1)
+        patch.setattr(wlc.farm.data_files, "_UPLOADS", 1)
         patch.setattr(executor, "_AT_ONCE", 1)
         yield
 

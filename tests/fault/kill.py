@@ -31,14 +31,14 @@ from tests.fault.processes import Program
 from tests.fault.trial import check_log
 from tests.lake import folder_of, lake_contents, surplus
 from tests.oracle import file_contents, published
-from wlc.farm import open_database
+from wlc.farm.database import open_database
 from wlr.engine.parquet.folder import POINTER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 FLUSH = """
-import sys, wlc.lifecycle, wlc.publisher
+import sys, wlc.capture.duckdb.source
 print("ready", flush=True)
 wlc.flush(sys.argv[1])
 """

@@ -13,7 +13,7 @@ import wlr
 from tests.fault.trial import NAME, Operation, check_replica, farm_contents
 from tests.oracle import file_contents
 from wlc.capture.duckdb.shared import close_shared, open_shared
-from wlc.errors import ReplayError
+from wlc.farm.errors import ReplayError
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -65,7 +65,8 @@ def _write(world: World, statements: tuple[str, ...]) -> None:
         world.note(connection)
     connection._finalizer.detach()
     connection._raw.close()
-    shared.publish = None
+    if shared.publisher is not None:
+        shared.publisher.stop()
     close_shared(shared)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = Path(sys.executable).parent
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 
 
 def seed() -> int:
@@ -27,7 +27,7 @@ def seed() -> int:
     return found
 
 
-def started(url: str, target: Path, text: str) -> Program:
+def started(url: str, target: Path | str, text: str) -> Program:
     """Start a replication whose program waits to be told to go, and tell it."""
     running = Program(url, target, text=text)
     running.wait_for("ready")
@@ -126,11 +126,11 @@ def program(*arguments: object, text: str | None = None) -> Iterator[Program]:
 
 def run_command(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run `wlc` or `wlr` as a user does."""
-    command = [COMMANDS / name, *map(str, arguments)]
+    command: list[str | Path] = [COMMANDS / name, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
 
 
-def wait_until(is_so: Callable[[], bool], what: str, most_s: float = 30.0) -> None:
+def wait_until(is_so: Callable[[], bool], what: str, most_s: float = 300.0) -> None:
     """Wait for something that happens in the background."""
     deadline = time.monotonic() + most_s
     while not is_so():

@@ -1,6 +1,5 @@
 """A master and a replica go on through a network that loses requests, answers and parts of them."""
 
-# ruff: noqa: F811 -- fixtures are imported, and then are arguments of the same name
 from __future__ import annotations
 
 import itertools
@@ -15,13 +14,12 @@ import pytest
 
 import wlc
 import wlr
-from tests.conformance.conftest import s3_environment, s3_server, s3_url  # noqa: F401
 from tests.fault.processes import rounds, seed
 from tests.fault.trial import check_log
 from tests.oracle import Contents, contents, file_contents
 from tests.proxy import FAULTS, proxy_to
-from wlc.errors import UnavailableError
-from wlc.farm import open_database
+from wlc.farm.database import open_database
+from wlc.farm.errors import UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,9 +13,9 @@ import wlc
 from tests.fault import operations
 from tests.fault.breaker import DIES_AFTER, Fault
 from tests.fault.processes import program, wait_until
-from tests.fault.trial import Bench, check_log
+from tests.fault.trial import Bench, Operation, check_log
 from tests.oracle import file_contents, published
-from wlc.farm import open_database
+from wlc.farm.database import open_database
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,7 +114,7 @@ def test_beat_that_changes_after_a_lost_answer(tmp_path: Path):
         wlc.beat(world.source, 0)
         wlc.flush(world.source)
 
-    bench = Bench(operations.Operation("flush", operations.FLUSH.prepare, operations.FLUSH.run, flush_each), tmp_path)
+    bench = Bench(Operation("flush", operations.FLUSH.prepare, operations.FLUSH.run, flush_each), tmp_path)
     calls = bench.run(None).calls
     at = calls.index("create wlc_logs/sales_000000000002")
     bench.run(Fault(DIES_AFTER, at))
@@ -127,7 +127,7 @@ def test_clock_that_steps_back_between_two_programs(source: Path, monkeypatch):
         with monkeypatch.context() as patch:
             time = now + datetime.timedelta(seconds=step_s)
             patch.setattr("wlc.capture.duckdb.shared.utc_now", lambda time=time: time)
-            patch.setattr("wlc.capture.duckdb.shared.Shared.try_publish", lambda shared: None)
+            patch.setattr("wlc.masters.background.Publisher.try_publish", lambda shared: None)
             with wlc.connect(source) as connection:
                 connection.execute("INSERT INTO t VALUES (?)", [value])
     wlc.flush(source)
@@ -144,7 +144,7 @@ def test_clock_that_was_ahead_while_the_master_began(tmp_path: Path, monkeypatch
     ahead = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
     with monkeypatch.context() as patch:
         patch.setattr("wlc.capture.duckdb.setup.utc_now", lambda: ahead)
-        patch.setattr("wlc.ownership.utc_now", lambda: ahead)
+        patch.setattr("wlc.masters.state.utc_now", lambda: ahead)
         wlc.master(source, farm=farm)
     with wlc.connect(source) as connection:
         connection.execute("INSERT INTO t VALUES (1)")
@@ -166,7 +166,9 @@ def test_snapshots_flushes_and_commits_at_once(source: Path):
 
     with wlc.connect(source) as connection:
         cursors = [connection.cursor() for _ in range(2)]
-        actions = [lambda cursor=cursor: cursor.execute("INSERT INTO t VALUES (1)") for cursor in cursors]
+        actions: list[Callable[[], object]] = [
+            lambda cursor=cursor: cursor.execute("INSERT INTO t VALUES (1)") for cursor in cursors
+        ]
         actions += [lambda: wlc.flush(source), lambda: wlc.snapshot(source)]
         threads = [threading.Thread(target=repeat, args=(action,), daemon=True) for action in actions]
         for thread in threads:

@@ -20,10 +20,11 @@ import wlr
 from tests.handmade import HandmadeFarm, Rows
 from tests.lake import any_file, version_of
 from tests.oracle import file_contents, published
-from wlc.errors import CorruptError, ExpiredError, FarmError, InvalidError
-from wlc.farm import hash_file, open_database
-from wlc.model import Clear, Name, Origin, SequencePosition
-from wlr.engine import find_state, locate
+from wlc.farm.data_files import hash_file
+from wlc.farm.database import open_database
+from wlc.farm.errors import CorruptError, ExpiredError, FarmError, InvalidError
+from wlc.farm.model import Clear, Name, Origin, SequencePosition
+from wlr.engine.adapters import target_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -277,7 +278,7 @@ def replicate_all(sound: Sound, farm: Path, folder: Path, what: str, *files: Pat
                 assert tick == sound.end, f"{what} of {files}: {into} went to tick {tick} only"
             except FarmError as error:
                 assert names_it(error, *files), (files, what, error)
-                if find_state(locate(into)) is None:
+                if target_at(into).find_state() is None:
                     continue
             check(sound, into)
     shutil.rmtree(replicas)

@@ -16,14 +16,15 @@ import pytest
 import wlc
 import wlr
 from tests.fault.processes import wants_all
-from wlc.farm import open_database
-from wlc.model import Change, Clear, Ddl, literal
+from wlc.dialect.sql import literal
+from wlc.farm.database import open_database
+from wlc.farm.model import Change, Clear, Ddl
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from wlc.farm import FarmDatabase
+    from wlc.farm.database import FarmDatabase
 
 ROWS = 2_000_000
 THREADS = 4

@@ -14,12 +14,14 @@ import pytest
 
 import wlc
 import wlr
-from wlc.errors import UnavailableError
-from wlc.farm import open_database
-from wlc.model import Change
+from wlc.farm.database import open_database
+from wlc.farm.errors import UnavailableError
+from wlc.farm.model import Change
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from wlc.capture.duckdb.connection import Connection
 
 ADDED, MORE, TRANSACTIONS = 60_000, 300_000, 8
 
@@ -36,7 +38,7 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-def write(connection: wlc.Connection, number: int) -> None:
+def write(connection: Connection, number: int) -> None:
     """One transaction whose journal is written by several statements."""
     connection.execute("BEGIN")
     connection.execute(f"INSERT INTO entry SELECT {number}, i, 'x' || i FROM many LIMIT {ADDED}")
@@ -84,8 +86,8 @@ def test_publishing_while_a_large_commit_runs_publishes_all_or_nothing_of_it(sou
     }
     replica = tmp_path / "replica.duckdb"
     wlr.replicate("bank", farm=str(tmp_path / "farm"), into=replica)
-    with duckdb.connect(str(replica), read_only=True) as connection:
-        assert connection.execute("SELECT count(*), sum(hash(entry)::HUGEINT) FROM entry").fetchall() == count
+    with duckdb.connect(str(replica), read_only=True) as copy:
+        assert copy.execute("SELECT count(*), sum(hash(entry)::HUGEINT) FROM entry").fetchall() == count
 
 
 MANY = "INSERT INTO {} SELECT i, i FROM many"

@@ -13,8 +13,8 @@ import wlr
 from tests.fault.processes import run_command
 from tests.fault.trial import check_log
 from tests.oracle import file_contents, published
-from wlc.errors import CorruptError, GapError, InvalidError
-from wlc.farm import open_database
+from wlc.farm.database import open_database
+from wlc.farm.errors import CorruptError, GapError, InvalidError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

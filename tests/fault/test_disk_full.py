@@ -19,7 +19,7 @@ import wlc
 from tests.fault.bank import Bank
 from tests.fault.breaker import abandon_masters
 from tests.fault.processes import wants_all
-from wlc.errors import CorruptError, FarmError, InvalidError
+from wlc.farm.errors import CorruptError, FarmError, InvalidError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

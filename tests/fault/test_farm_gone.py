@@ -18,9 +18,9 @@ from tests.fault.processes import rounds, run_command, seed, wait_until
 from tests.fault.trial import check_log
 from tests.lake import lake_contents, surplus
 from tests.oracle import file_contents, published
-from wlc.errors import FarmError
-from wlc.farm import open_database
-from wlc.store import local
+from wlc.farm.database import open_database
+from wlc.farm.errors import FarmError
+from wlc.farm.store import local
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,11 +57,11 @@ def test_commits_go_on_while_the_farm_is_away_and_publishing_resumes(source: Pat
         farm.rename(away)
         for value in range(10, 20):
             connection.execute("INSERT INTO t VALUES (?)", [value])
-        wait_until(lambda: shared.failure is not None, "the background thread notices")
+        wait_until(lambda: shared.publisher.failure is not None, "the background thread notices")
         assert not farm.exists(), "a second farm was made in its place"
         away.rename(farm)
         wait_until(lambda: wlc.tick("bank", farm=str(farm)) == 12, "publishing resumes by itself")
-        wait_until(lambda: shared.failure is None, "the background thread is content again")
+        wait_until(lambda: shared.publisher.failure is None, "the background thread is content again")
     check_published(source, farm)
 
 
@@ -186,7 +186,7 @@ def test_farm_without_permission_to_write(source: Path, farm: Path):
         with wlc.connect(source) as connection:
             connection.execute("INSERT INTO t VALUES (2)")
             shared = connection._shared
-            wait_until(lambda: shared.failure is not None, "the background thread notices")
+            wait_until(lambda: shared.publisher.failure is not None, "the background thread notices")
             logs.chmod(0o755)
             wait_until(lambda: wlc.tick("bank", farm=str(farm)) == 2, "publishing resumes by itself")
     finally:
@@ -200,7 +200,7 @@ def test_commits_go_on_without_space_for_temporary_files(source: Path, farm: Pat
         with monkeypatch.context() as broken:
             broken.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
             connection.execute("INSERT INTO t VALUES (2)")
-            assert "nowhere" in str(connection._shared.failure)
+            assert "nowhere" in str(connection._shared.publisher.failure)
         connection.execute("INSERT INTO t VALUES (3)")
         assert wlc.tick("bank", farm=str(farm)) == 3
     check_published(source, farm)

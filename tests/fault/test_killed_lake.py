@@ -21,9 +21,10 @@ from tests.fault.processes import program, rounds, run_command, seed, started, w
 from tests.handmade import HandmadeFarm, Rows
 from tests.lake import folder_of, lake_contents, surplus, version_of
 from tests.oracle import contents
-from wlc.clock import format_time, utc_now
-from wlc.errors import CorruptError, InvalidError, ReplayError, UnavailableError
-from wlr.engine import locate, open_target
+from tests.screen import told
+from wlc.farm.clock import format_time, utc_now
+from wlc.farm.errors import CorruptError, InvalidError, ReplayError, UnavailableError
+from wlr.engine.adapters import target_at
 from wlr.engine.parquet.lease import PATH
 
 if TYPE_CHECKING:
@@ -31,12 +32,12 @@ if TYPE_CHECKING:
 
 
 REPLICATE = """
-import sys, wlr.replica, wlr.engine.parquet.build, wlr.engine.parquet.target
+import sys, wlr.replication, wlr.engine.parquet.build, wlr.engine.parquet.replica
 from dataclasses import replace
-wlr.engine.parquet.target.ParquetTarget.limits = replace(wlr.engine.parquet.target.LIMITS, transactions=2)
+wlr.engine.parquet.replica.OpenLake.limits = replace(wlr.engine.parquet.replica.LIMITS, transactions=2)
 print("ready", flush=True)
 sys.stdin.readline()
-wlr.replica.replicate(sys.argv[1], into=sys.argv[2], engine="local")
+wlr.replication.replicate(sys.argv[1], into=sys.argv[2], engine="local")
 print("done", flush=True)
 """
 ROWS = 20_000
@@ -97,9 +98,10 @@ def test_killed_run_leaves_a_prefix_and_the_next_one_goes_on(farm: tuple[str, di
 
 
 DYING = """
-import os, signal, sys
+import os, pathlib, signal, sys
 import wlr
-from wlr.engine.parquet import build, executor, folder, kernel, target
+from wlr.engine.parquet import build, executor, folder, replica
+from wlr.fold import kernel
 owner, calls = {owner}, [0]
 original = owner.{name}
 def dying(*arguments, **options):
@@ -112,10 +114,15 @@ wlr.replicate(sys.argv[1], into=sys.argv[2], engine="local")
 """
 PLACES = [
     ("kernel", "split", 1, None),
-    ("folder.Folder", "write_version", 1, None),
-    ("folder.Folder", "replace_pointer", 1, None),
+    ("folder.LakeFolder", "write_version", 1, None),
+    ("folder.LakeFolder", "replace_pointer", 1, None),
     ("kernel", "merge", 2, 0),
-    ("folder.Folder", "replace_pointer", 3, 0),
+    ("folder.LakeFolder", "replace_pointer", 3, 0),
+    # Temporary files of the store are left in each of the replica's folders.
+    ("pathlib.Path", "replace", 3, None),
+    ("pathlib.Path", "replace", 5, 0),
+    ("os", "link", 2, None),
+    ("os", "link", 3, None),
 ]
 
 
@@ -136,6 +143,23 @@ def test_killed_at_a_place(
     assert wlr.replicate(url, into=tmp_path / "lake", engine="local").tick == TRANSACTIONS
     assert lake_contents(tmp_path / "lake") == states[TRANSACTIONS]
     assert surplus(tmp_path / "lake") == []
+
+
+def test_temporary_files_of_the_dead_go_and_those_of_the_living_stay(lake: Path) -> None:
+    """A run that is slow, whose lease another one took over, may still be writing a file."""
+    dead = [
+        lake / folder / f".{'0' * 31}{number}.tmp" for number, folder in enumerate(("", "manifests", "data/main.t"))
+    ]
+    for file in dead:
+        file.write_bytes(b"half of it")
+    living = lake / "data" / "main.t" / ".ff.tmp"
+    living.write_bytes(b"half of it")
+    later = time.time() + 60
+    os.utime(living, (later, later))
+    assert wlr.replicate(into=lake, engine="local").tick == 3
+    assert not any(file.exists() for file in dead)
+    assert living.exists()
+    assert surplus(lake) == [str(living)]
 
 
 # Who writes ----------------------------------------------------------------------------------------------------------
@@ -162,8 +186,9 @@ AT_THREE = {"main.t": Counter({("1", "b"): 1, ("2", "a"): 1})}
 
 HOLDER = """
 import sys
-from wlr.engine import locate, open_target
-with open_target(locate(sys.argv[1])):
+from wlr.engine.adapters import locate
+from wlr.engine.adapters import target_at
+with target_at(sys.argv[1]).open():
     print("open", flush=True)
     sys.stdin.readline()
 """
@@ -174,7 +199,7 @@ def test_second_run_is_turned_away_in_one_line(lake: Path) -> None:
         holder.wait_for("open")
         done = run_command("wlr", "replicate", "--into", lake)
         assert done.returncode == 75
-        (line,) = [line for line in done.stderr.splitlines() if line.strip()]
+        (line,) = told(done.stderr)
         assert f"in use by process {holder.process.pid} on {socket.gethostname()}" in line
         assert lake_contents(lake) == AT_TWO, "readers are not held up"
         assert wlr.prune(lake, keep="0", dry_run=True).ticks == (0, 1)
@@ -214,7 +239,7 @@ def test_lease_that_this_process_could_not_give_up_holds_it_off_no_more(lake: Pa
     """A request to take or to give up a lease failed, or its answer was lost: nobody of this process has it."""
     said = {"run": "00ff", "host": socket.gethostname(), "process": os.getpid(), "seen": format_time(utc_now())}
     (lake / PATH).write_text(json.dumps(said))
-    with open_target(locate(lake)), pytest.raises(UnavailableError, match=f"in use by process {os.getpid()} on"):
+    with target_at(lake).open(), pytest.raises(UnavailableError, match=f"in use by process {os.getpid()} on"):
         wlr.replicate(into=lake, engine="local")
     assert wlr.replicate(into=lake, engine="local").tick == 3
 
@@ -227,18 +252,18 @@ def test_lease_that_nobody_can_read(lake: Path, data: bytes) -> None:
 
 def test_zombie_can_neither_commit_nor_remove_anything(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its lease ran out while it was about to commit; another run went further meanwhile."""
-    from wlr.engine.parquet.folder import Folder
+    from wlr.engine.parquet.folder import LakeFolder
 
-    original, runs = Folder.write_version, []
+    original, runs = LakeFolder.write_version, list[str]()
 
-    def overtaken(self: Folder, version: Any, run: str) -> tuple[str, str]:
+    def overtaken(self: LakeFolder, version: Any, run: str) -> tuple[str, str]:
         if not runs:
             runs.append(run)
             (lake / PATH).unlink()
             assert wlr.replicate(into=lake, engine="local").tick == 3
         return original(self, version, run)
 
-    monkeypatch.setattr(Folder, "write_version", overtaken)
+    monkeypatch.setattr(LakeFolder, "write_version", overtaken)
     with pytest.raises(UnavailableError, match="another run took .* over") as caught:
         wlr.replicate(into=lake, engine="local")
     assert caught.value.exit_code == 75
@@ -253,9 +278,10 @@ def test_zombie_can_neither_commit_nor_remove_anything(lake: Path, monkeypatch: 
 def test_zombie_whose_step_fails_removes_nothing_of_others(
     hand: HandmadeFarm, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from wlr.engine import table_files
     from wlr.engine.parquet import executor
 
-    original, calls = executor.publish, []
+    original, calls = table_files.publish, []
 
     def overtaken(*arguments: Any) -> Any:
         calls.append(arguments)
@@ -273,18 +299,18 @@ def test_zombie_whose_step_fails_removes_nothing_of_others(
 
 def test_two_runs_make_the_same_replica(hand: HandmadeFarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The slow one, whose lease ran out, neither replaces nor damages what the other one made."""
-    from wlr.engine.parquet.folder import Folder
+    from wlr.engine.parquet.folder import LakeFolder
 
-    original, lake, runs = Folder.replace_pointer, tmp_path / "lake", []
+    original, lake, runs = LakeFolder.replace_pointer, tmp_path / "lake", list[str]()
 
-    def overtaken(self: Folder, pointer: Any, version: str | None) -> str:
+    def overtaken(self: LakeFolder, pointer: Any, version: str | None) -> str:
         if not runs:
             runs.append(pointer.run)
             (lake / PATH).unlink()
             assert wlr.replicate(hand.url, into=lake, engine="local").tick == 2
         return original(self, pointer, version)
 
-    monkeypatch.setattr(Folder, "replace_pointer", overtaken)
+    monkeypatch.setattr(LakeFolder, "replace_pointer", overtaken)
     with pytest.raises(UnavailableError, match="another run took .* over"):
         wlr.replicate(hand.url, into=lake, engine="local")
     assert lake_contents(lake) == AT_TWO
@@ -383,7 +409,7 @@ def test_folder_without_a_pointer(hand: HandmadeFarm, lake: Path) -> None:
 
 def test_farm_is_no_place_for_a_replica(hand: HandmadeFarm) -> None:
     before = sorted(hand.folder.rglob("*"))
-    for into in (hand.folder, hand.folder / "sales"):
+    for into in (hand.folder, Path(hand.folder) / "sales"):
         with pytest.raises(InvalidError):
             wlr.replicate(hand.url, into=into, engine="local")
     assert sorted(hand.folder.rglob("*")) == before
@@ -421,13 +447,13 @@ def test_failed_making_leaves_no_files(farm: tuple[str, dict[int, Any]], tmp_pat
 
 
 def test_open_replica_is_given_up_when_it_cannot_be_read(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from wlr.engine.parquet.catalog import Catalog
+    from wlr.engine.parquet.catalog import LakeCatalog
 
     def broken(*_: object) -> None:
         raise UnavailableError("no memory")
 
-    monkeypatch.setattr(Catalog, "load", broken)
+    monkeypatch.setattr(LakeCatalog, "load", broken)
     with pytest.raises(UnavailableError, match="no memory"):
-        open_target(locate(lake))
+        target_at(lake).open()
     assert surplus(lake) == []
     assert version_of(lake).position.tick == 2

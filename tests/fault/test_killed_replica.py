@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 REPLICATE = """
-import sys, wlr.replica, wlr.engine.duckdb.build, wlr.engine.duckdb.target
+import sys, wlr.replication, wlr.engine.duckdb.build, wlr.engine.duckdb.target
 print("ready", flush=True)
 sys.stdin.readline()
-wlr.replica.replicate(sys.argv[1], into=sys.argv[2])
+wlr.replication.replicate(sys.argv[1], into=sys.argv[2])
 print("done", flush=True)
 """
 ROWS = 50_000

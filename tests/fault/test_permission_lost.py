@@ -18,7 +18,7 @@ from tests.fault.bank import Bank
 from tests.fault.processes import wait_until
 from tests.lake import lake_contents
 from tests.oracle import file_contents
-from wlc.errors import FarmError
+from wlc.farm.errors import FarmError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -108,8 +108,8 @@ def test_farm_that_is_forbidden_in_the_middle_of_a_beat_and_allowed_again(tmp_pa
     with wlc.connect(world.source) as connection:
         with forbidden(tmp_path / "farm" / "bank" / "wlc_logs"):
             connection.execute("INSERT INTO t VALUES (-1, 'while forbidden')")
-            wait_until(lambda: connection._shared.failure is not None, "the background thread notices")
+            wait_until(lambda: connection._shared.publisher.failure is not None, "the background thread notices")
             connection.execute("INSERT INTO t VALUES (-2, 'while forbidden')")
-        wait_until(lambda: connection._shared.failure is None, "publishing resumes by itself")
+        wait_until(lambda: connection._shared.publisher.failure is None, "publishing resumes by itself")
         wait_until(lambda: wlc.tick("bank", farm=str(world.farm)) == 5, "all is published")
     world.check()

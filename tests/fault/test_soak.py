@@ -1,7 +1,8 @@
-"""A short one of the long runs: python -m tests.soak --minutes 30 --postgres goes on for as long as one likes."""
+"""A short one of the long runs: DBFARM_SOAK_MINUTES=30, or python -m tests.soak --minutes 30 --postgres, makes it longer."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from tests.fault.processes import seed
@@ -10,9 +11,11 @@ from tests.soak import run
 if TYPE_CHECKING:
     from pathlib import Path
 
+MINUTES = float(os.environ.get("DBFARM_SOAK_MINUTES") or 0.3)
+
 
 def test_nothing_is_lost_in_a_short_run(tmp_path: Path) -> None:
-    soak = run(tmp_path, minutes=0.3, seed=seed())
+    soak = run(tmp_path, minutes=MINUTES, seed=seed())
     assert soak.problems == []
     assert soak.counts["cycles"] >= 2
     assert soak.counts["transactions"] >= 10

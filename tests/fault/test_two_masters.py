@@ -13,15 +13,15 @@ import wlr
 from tests.fault.processes import program, rounds, run_command
 from tests.fault.trial import check_log
 from tests.oracle import Contents, file_contents, published
-from wlc.errors import CorruptError, FencedError, InvalidError
-from wlc.farm import open_database
+from wlc.farm.database import open_database
+from wlc.farm.errors import CorruptError, FencedError, InvalidError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 WRITE_AND_FLUSH = """
 import sys, wlc
-from wlc.errors import FarmError
+from wlc.farm.errors import FarmError
 connection = wlc.connect(sys.argv[1])
 connection.execute("INSERT INTO t VALUES (?)", [int(sys.argv[2])])
 print("ready", flush=True)
@@ -33,8 +33,8 @@ except FarmError as error:
     print(type(error).__name__, flush=True)
 """
 BECOME_MASTER = """
-import sys, wlc, wlc.begin
-from wlc.errors import FarmError
+import sys, wlc, wlc.capture.duckdb.source
+from wlc.farm.errors import FarmError
 print("ready", flush=True)
 sys.stdin.readline()
 try:
@@ -66,7 +66,7 @@ def source(tmp_path: Path, farm: str) -> Path:
 def write(path: Path, *values: int) -> None:
     """Commit without publishing."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("wlc.capture.duckdb.shared.Shared.try_publish", lambda shared: None)
+        patch.setattr("wlc.masters.background.Publisher.try_publish", lambda shared: None)
         with wlc.connect(path) as connection:
             for value in values:
                 connection.execute("INSERT INTO t VALUES (?)", [value])
@@ -258,7 +258,7 @@ def test_stopped_copies_do_not_both_become_master_again(source: Path, farm: str)
     wlc.stop(source)
     copy = copied(source, "copy")
     wlc.master(source, farm=farm)
-    with pytest.raises(InvalidError, match="not this one's"):
+    with pytest.raises(InvalidError, match="belongs to another source"):
         wlc.master(copy, farm=farm)
     write(source, 10)
     wlc.flush(source)

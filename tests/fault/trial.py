@@ -17,11 +17,11 @@ import wlr
 from tests.fault.breaker import Breaker, Died, abandon_masters, breakable_clock, breakable_database, breakable_store
 from tests.lake import lake_contents, surplus
 from tests.oracle import Contents, contents, file_contents, replayed
-from wlc.clock import utc_now
-from wlc.errors import FarmError, ReplayError
-from wlc.farm import FarmDatabase, open_database
-from wlc.paths import CONFIG
-from wlc.store import memory
+from wlc.farm.clock import utc_now
+from wlc.farm.database import FarmDatabase, open_database
+from wlc.farm.errors import FarmError, ReplayError
+from wlc.farm.paths import CONFIG
+from wlc.farm.store import memory
 from wlr.engine.parquet import lease
 from wlr.engine.parquet.folder import POINTER
 
@@ -271,6 +271,7 @@ def check_times(world: World) -> None:
     numbers = world.open().batch_numbers()
     batches = [world.open().read_batch(number)[0] for number in (numbers[:1] + numbers[-1:])]
     for transaction in (batch.transactions[-1] for batch in batches if batch.transactions[-1].committed):
+        assert transaction.committed is not None
         if transaction.committed > utc_now():
             continue
         rehearsed = wlr.replicate(

@@ -18,8 +18,8 @@ from typing import Any
 import duckdb
 
 import wlc
-from wlc.clock import utc_now
-from wlc.errors import FarmError, UnsupportedError
+from wlc.farm.clock import utc_now
+from wlc.farm.errors import FarmError, UnsupportedError
 
 ACCOUNTS, AMOUNT = 50, 1000
 CLIENTS = 3

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fuzz.profile import broken, fuzzed, mutated, sealed, text_of
-from wlc.config import decode_config, encode_config
-from wlc.errors import CorruptError
-from wlc.log import decode_batch, encode_batch
-from wlc.manifest import decode_manifest, encode_manifest
-from wlc.model import (
+from wlc.farm.config import decode_config, encode_config
+from wlc.farm.errors import CorruptError
+from wlc.farm.log import decode_batch, encode_batch
+from wlc.farm.manifest import decode_manifest, encode_manifest
+from wlc.farm.model import (
     Batch,
     Change,
     Clear,
@@ -35,10 +35,12 @@ from wlc.model import (
     TableFile,
     Transaction,
 )
-from wlc.registry import Replica, decode_replica, encode_replica
-from wlr.engine import Failure, State
+from wlc.farm.registry import Replica, decode_replica, encode_replica
 from wlr.engine.parquet.folder import Pointer, decode_pointer, encode_pointer
-from wlr.engine.parquet.version import LakeTable, Part, Version, decode_version, encode_version
+from wlr.engine.parquet.version import LakeTable, Version, decode_version, encode_version
+from wlr.engine.state import ReplicaState
+from wlr.fold.files import FilePart
+from wlr.plan.failure import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,11 +102,11 @@ VERSION = Version(
     (SequencePosition(Name("main", "s"), 4),),
     (
         LakeTable(
-            TABLE, LAYOUT, (Part(DataFile("data/main.t/000000000009-ab-0.parquet", 3, 500, SHA), ("1",), ("3",)),)
+            TABLE, LAYOUT, (FilePart(DataFile("data/main.t/000000000009-ab-0.parquet", 3, 500, SHA), ("1",), ("3",)),)
         ),
     ),
 )
-STATE = State(
+STATE = ReplicaState(
     "ab", "/farm/sales", "sales", ("main.*",), beat_s=2.5, keep="3 days", accepted=frozenset({4}),
     failure=Failure(8, "main.t", "id = 1", "why", NOW),
 )  # fmt: skip

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.fuzz.profile import broken, fuzzed
 from tests.unit.test_pgoutput import Change, begin, commit, message, relation
 from wlc.capture.postgres.pgoutput import Decoder, Rows
-from wlc.errors import CorruptError, UnsupportedError
+from wlc.farm.errors import CorruptError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,18 +12,19 @@ from hypothesis import strategies as st
 from cli.options import storage_options, tick_range
 from tests.fuzz.profile import EXAMPLES, fuzzed
 from tests.fuzz.test_files import STATE
-from wlc import paths, types
-from wlc.clock import format_time, parse_time, read_time
-from wlc.config import format_beat, parse_beat
-from wlc.errors import CorruptError, FarmError, InvalidError, UnsupportedError
-from wlc.farm import open_database
-from wlc.store import open_store
-from wlc.store.options import lay_over, merged, remembered
-from wlr.bulk.options import read_options
-from wlr.engine import find_state, locate
-from wlr.engine.place import without_password
-from wlr.engine.state import decode, encode_all
-from wlr.lake import parse_keep
+from wlc.dialect import types
+from wlc.dialect.postgres.url import without_password
+from wlc.farm import paths
+from wlc.farm.clock import format_time, parse_time, read_time
+from wlc.farm.config import format_beat, parse_beat
+from wlc.farm.database import open_database
+from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnsupportedError
+from wlc.farm.store import open_store
+from wlc.farm.store.options import lay_over, recalled, remembered
+from wlr.engine.adapters import locate, target_at
+from wlr.engine.state import decode, encode
+from wlr.plan.retention import parse_keep
+from wlr.spark.read.options import read_options
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 digits = st.sampled_from(["0", "7", "-1", "9" * 20, "9" * 5000, "٣", "1_0", "1e5", "nan", "inf", "0x1", " 5 "])
@@ -110,7 +111,7 @@ urls = st.text(max_size=40) | st.lists(
 def test_places(text: str) -> None:
     for read in (locate, open_store, open_database, lambda text: open_database(text, "farm")):
         try:
-            found = read(text)  # type: ignore[operator]
+            found = read(text)
         except FarmError as error:
             assert str(error)
             continue
@@ -124,7 +125,7 @@ def test_a_replica_is_looked_for_anywhere(text: str) -> None:
     if text.startswith(("postgres", "s3:", "parquet://s3:")):
         return
     try:
-        found = find_state(locate(text))
+        found = target_at(text).find_state()
     except FarmError as error:
         assert str(error)
     else:
@@ -157,7 +158,7 @@ def test_storage_options(given_pairs: list[str]) -> None:
         found = storage_options(given_pairs)
     except InvalidError:
         return
-    again = merged(remembered(found or {}), found)
+    again = lay_over(recalled(remembered(found or {})), found or {})
     assert again == lay_over(found or {}, found or {}) == (found or {})
     # A name has a value or parts, whichever comes first.
     assert storage_options(given_pairs[::-1]) is not None or not given_pairs
@@ -193,7 +194,7 @@ def test_options_of_a_spark_source(found: dict[str, str]) -> None:
     except InvalidError:
         return
     assert read.partitions >= 1
-    assert read.target.tick is None or read.target.tick >= 0
+    assert read.stop.tick is None or read.stop.tick >= 0
 
 
 parts = st.sampled_from(
@@ -285,20 +286,20 @@ values = texts | st.sampled_from(
 
 
 @fuzzed
-@given(st.dictionaries(st.sampled_from(sorted(encode_all(STATE))), values, max_size=2))
+@given(st.dictionaries(st.sampled_from(sorted(encode(STATE))), values, max_size=2))
 @example({"accepted": "[" * 100_000})
 @example({"accepted": '["a"]'})
 @example({"patterns": '"ab"'})
 @example({"beat_s": "nan"})
-@example({"tick": "9" * 5000})
+@example({"position": "9" * 5000})
 def test_the_state_in_a_database(changed: dict[str, str]) -> None:
-    sound = encode_all(STATE)
+    sound = encode(STATE)
     assert decode(sound, "x", is_unlocked=False).failure == STATE.failure
     try:
         found = decode({**sound, **changed}, "x", is_unlocked=False)
     except CorruptError as error:
         assert "x" in str(error)
         return
-    assert decode(encode_all(found), "x", is_unlocked=False) == found
+    assert decode(encode(found), "x", is_unlocked=False) == found
     assert all(type(tick) is int for tick in found.accepted)
     assert found.position.tick >= 0 <= found.beat_s

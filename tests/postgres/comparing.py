@@ -9,8 +9,9 @@ import duckdb
 import psycopg
 
 from wlc.capture.postgres.types import duckdb_type
-from wlc.model import Name, quote
-from wlc.postgres_text import read_text_sql
+from wlc.dialect.postgres.text import read_text_sql
+from wlc.dialect.sql import quote
+from wlc.farm.model import Name
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,8 @@ import duckdb
 import psycopg
 from psycopg.types.json import set_json_loads
 
-from wlc.catalog import tables
-from wlc.model import quote
+from wlc.dialect.duckdb.catalog import tables
+from wlc.dialect.sql import quote
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,13 +43,17 @@ def held_by_postgres(url: str, main: str = "public") -> Held:
 def held_by_duckdb(path: Path) -> Held:
     """The same of a DuckDB file that nobody has open."""
     with duckdb.connect(str(path), read_only=True) as connection:
-        catalog = connection.execute("SELECT current_database()").fetchall()[0][0]
-        found = {}
-        for name, layout in tables(connection, catalog).items():
-            listed = ", ".join(quote(column) for column in sorted(column.name for column in layout.columns))
-            rows = connection.execute(f"SELECT {listed} FROM {name.sql}").fetchall()
-            found[str(name)] = Counter(map(shown, rows))
-        return found
+        return held_in(connection, connection.execute("SELECT current_database()").fetchall()[0][0])
+
+
+def held_in(connection: duckdb.DuckDBPyConnection, catalog: str) -> Held:
+    """The same of a DuckDB database that is open."""
+    found = {}
+    for name, layout in tables(connection, catalog).items():
+        listed = ", ".join(quote(column) for column in sorted(column.name for column in layout.columns))
+        rows = connection.execute(f"SELECT {listed} FROM {quote(catalog)}.{name.sql}").fetchall()
+        found[str(name)] = Counter(map(shown, rows))
+    return found
 
 
 def shown(row: tuple[Any, ...]) -> str:

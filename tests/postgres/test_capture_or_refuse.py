@@ -12,7 +12,7 @@ import wlr
 from tests.fault.processes import run_command
 from tests.postgres.cluster import execute
 from tests.postgres.comparing import expected_in_duckdb, held_in_duckdb
-from wlc.errors import InvalidError, UnsupportedError
+from wlc.farm.errors import InvalidError, UnsupportedError
 
 if TYPE_CHECKING:
     from pathlib import Path

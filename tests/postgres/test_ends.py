@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -15,8 +15,8 @@ import wlr
 from tests.fault.processes import run_command
 from tests.postgres.cluster import Cluster, execute, new_folder, program, running
 from tests.postgres.held import held_by_duckdb, held_by_postgres
-from wlc.errors import FarmError, FencedError, GapError, InvalidError, UnavailableError, UnsupportedError
-from wlc.farm import open_database
+from wlc.farm.database import open_database
+from wlc.farm.errors import FarmError, FencedError, GapError, InvalidError, UnavailableError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -174,9 +174,9 @@ def test_a_slot_that_the_server_gave_up(own_cluster: Cluster, farm: str, tmp_pat
     wlr.replicate("bank", farm=farm, into=tmp_path / "replica.duckdb", register=False)
     transfer(url)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("wlc.capture.postgres.master._RETAINED_WARNING_BYTES", 1)
+        patch.setattr("wlc.capture.postgres.source._RETAINED_WARNING_BYTES", 1)
         with pytest.warns(UserWarning, match="is wlc run running"):
-            status = wlc.status(url)
+            status: Any = wlc.status(url)
     assert status.slot == "reserved"
     assert status.retained_bytes > 0
     own_cluster.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'")
@@ -187,7 +187,8 @@ def test_a_slot_that_the_server_gave_up(own_cluster: Cluster, farm: str, tmp_pat
             own_cluster.execute("SELECT pg_switch_wal()")
         own_cluster.execute("CHECKPOINT")
         with pytest.warns(UserWarning, match="was invalidated by the server"):
-            assert wlc.status(url).slot == "lost"
+            status = wlc.status(url)
+        assert status.slot == "lost"
         check_lost(url, farm, tmp_path, slot_of(url), "was invalidated by the server")
     finally:
         own_cluster.execute("ALTER SYSTEM RESET max_slot_wal_keep_size")
@@ -397,6 +398,7 @@ def test_passwords_are_never_shown(cluster: Cluster, database_url: str, farm: st
     as_parameter = f"{cluster.url(name)}?password={secret}"
     said = ""
     commands = (
+        ("tick", url),
         ("master", url, "--farm", farm),
         ("master", url, "--farm", farm, "--name", "bank", "--yes"),
         ("master", as_parameter, "--yes"),

@@ -11,13 +11,13 @@ import wlr
 from tests.handmade import HandmadeFarm, Rows, secret_folder
 from tests.hostile import STATEMENTS
 from tests.postgres.cluster import execute
-from wlc.errors import ReplayError
-from wlc.model import Ddl, Name
-from wlr.engine import StepError
-from wlr.engine.place import locate
+from wlc.farm.errors import ReplayError
+from wlc.farm.model import Ddl, Name
+from wlr.engine.adapters import locate
 from wlr.engine.postgres import connection as connections
 from wlr.engine.postgres.ddl import SchemaChange
 from wlr.engine.postgres.names import Names
+from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
     from pathlib import Path

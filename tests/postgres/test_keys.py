@@ -9,9 +9,9 @@ import pytest
 import wlc
 import wlr
 from tests.postgres.cluster import execute
-from wlc.errors import CorruptError, InvalidError
-from wlc.keys import add_key
-from wlc.store.encrypted import MAGIC
+from wlc.farm.errors import CorruptError, InvalidError
+from wlc.farm.seal.keys import add_key
+from wlc.farm.store.encrypted import MAGIC
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +39,7 @@ def test_from_master_to_replica(
     # The master remembers that it signs and encrypts.
     monkeypatch.delenv("WLC_SIGNING_KEY_FILE")
     execute(database_url, "INSERT INTO t VALUES (3, 'c')")
-    with pytest.raises(InvalidError, match="is to be signed, and no signing key is given"):
+    with pytest.raises(InvalidError, match="must be signed, and no signing key is given"):
         wlc.flush(database_url)
     # Another key signs; the replica remembers which one has to.
     add_key(tmp_path / "other", "signing")

@@ -13,7 +13,7 @@ from tests.lake import to_duckdb
 from tests.postgres.cluster import execute
 from tests.postgres.comparing import expected_in_duckdb, held_in_duckdb, texts_of
 from tests.sound import assert_same, assert_sound
-from wlc.errors import UnsupportedError
+from wlc.farm.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,14 +11,14 @@ import pytest
 import wlc
 import wlr
 from tests.postgres.cluster import execute
-from wlc.errors import FarmError
-from wlc.farm import open_database
-from wlc.model import literal, quote
+from wlc.dialect.sql import literal, quote
+from wlc.farm.database import open_database
+from wlc.farm.errors import FarmError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wlc.farm import FarmDatabase
+    from wlc.farm.database import FarmDatabase
 
 OBJECTS = """
     CREATE TYPE mood AS ENUM ('sad', 'ok', 'it''s, "fine"');

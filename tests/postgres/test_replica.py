@@ -18,9 +18,9 @@ from tests.handmade import HandmadeFarm, Rows, time_of
 from tests.oracle import published
 from tests.postgres.cluster import execute
 from tests.postgres.held import held_by_postgres
-from wlc.errors import InvalidError, ReplayError, UnavailableError
-from wlc.model import Clear, Column, Ddl, Layout, Name, Position, SequencePosition
-from wlc.registry import replicas
+from wlc.farm.errors import InvalidError, ReplayError, UnavailableError
+from wlc.farm.model import Clear, Column, Ddl, Layout, Name, SequencePosition
+from wlc.farm.registry import replicas
 from wlr.engine.postgres.connection import identity
 
 if TYPE_CHECKING:
@@ -89,22 +89,6 @@ def test_equal_at_every_tick(farm: HandmadeFarm, cluster: Cluster) -> None:
         assert wlr.tick(follows) == tick
     assert wlr.clock(follows) == time_of(farm.tick)
     assert wlr.replicate(into=follows).transactions == 0
-
-
-def test_until_stops_before_the_first_later_transaction(farm: HandmadeFarm, database_url: str) -> None:
-    farm.publish([KEYED], *([Rows("t", rows(n))] for n in range(4)))
-    assert wlr.replicate(farm.url, into=database_url, until=time_of(3)).tick == 3
-    assert content(database_url) == [(0, "a"), (1, "a")]
-
-
-def test_keys_move_and_unique_values_change_hands(farm: HandmadeFarm, database_url: str) -> None:
-    farm.publish(["CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR UNIQUE)"], [Rows("t", ("1, 'x'", "2, 'y'"))])
-    farm.publish([Rows("t", ("1, 'y'", "2, 'x'"), ("1, 'x'", "2, 'y'"))])
-    wlr.replicate(farm.url, into=database_url, tick=3)
-    assert content(database_url) == [(1, "y"), (2, "x")]
-    farm.publish([Rows("t", ("2, 'y'", "3, 'x'"), ("1, 'y'", "2, 'x'"))])
-    wlr.replicate(into=database_url)
-    assert content(database_url) == [(2, "y"), (3, "x")]
 
 
 def test_only_columns_that_differ_are_written(farm: HandmadeFarm, database_url: str) -> None:
@@ -224,57 +208,6 @@ def test_schemas_that_take_no_tables(farm: HandmadeFarm, database_url: str, sche
 # Failures -------------------------------------------------------------------------------------------------------------
 
 
-def test_failure_is_found_kept_and_accepted(farm: HandmadeFarm, database_url: str) -> None:
-    farm.publish([KEYED], [Rows("t", rows(1))], [Rows("t", rows(2))], [Rows("t", rows(3), rows(1))])
-    farm.publish([Rows("t", rows(4), rows(77))], [Rows("t", rows(5))], [Rows("t", rows(6), rows(2))])
-    for _ in range(2):
-        with pytest.raises(ReplayError, match=r"transaction 5, table main\.t, id = 77") as caught:
-            wlr.replicate(farm.url, into=database_url)
-        assert "wlr accept" in str(caught.value.hint)
-        assert content(database_url) == [(2, "a"), (3, "a")]
-    status = wlr.status(database_url)
-    assert (status.tick, status.lag_transactions, status.lag_s) == (4, 3, 3.0)
-    assert status.failure is not None
-    assert (status.failure.tick, status.failure.table, status.failure.key) == (5, "main.t", "id = 77")
-    assert wlr.accept(database_url).tick == 5
-    assert wlr.replicate(into=database_url).transactions == 2
-    assert content(database_url) == [(3, "a"), (5, "a"), (6, "a")]
-    status = wlr.status(database_url)
-    assert (status.failure, status.accepted, status.lag_transactions) == (None, (5,), 0)
-    with pytest.raises(InvalidError, match="no transaction has failed"):
-        wlr.accept(database_url)
-
-
-CONFLICTS = [
-    ("other value", [Rows("t", (), ("1, 'b'",))], "id = 1"),
-    ("other value of a row that stays", [Rows("t", ("1, 'c'",), ("1, 'b'",))], "id = 1"),
-    ("null for empty", [Rows("t", (), ("1, NULL",))], "id = 1"),
-    ("key is there", [Rows("t", rows(1))], None),
-    ("cleared of more", [Clear(T, 2)], None),
-    ("cleared of less", [Clear(T, 0)], None),
-]
-
-
-@pytest.mark.parametrize("change, key", [case[1:] for case in CONFLICTS], ids=[case[0] for case in CONFLICTS])
-def test_what_does_not_fit_is_a_conflict(
-    farm: HandmadeFarm, database_url: str, change: list[object], key: str | None
-) -> None:
-    farm.publish([KEYED], [Rows("t", rows(1))], change)
-    with pytest.raises(ReplayError, match=r"transaction 3, table main\.t"):
-        wlr.replicate(farm.url, into=database_url)
-    failure = wlr.status(database_url).failure
-    assert failure is not None
-    assert failure.key == key
-    assert content(database_url) == [(1, "a")]
-
-
-def test_bag_conflict_counts_copies(farm: HandmadeFarm, database_url: str) -> None:
-    farm.publish(["CREATE TABLE t (id INTEGER, v VARCHAR)"], [Rows("t", rows(1, 1))], [Rows("t", (), rows(1, 1, 1))])
-    with pytest.raises(ReplayError, match=r"id = 1, v = a"):
-        wlr.replicate(farm.url, into=database_url)
-    assert content(database_url) == [(1, "a"), (1, "a")]
-
-
 def test_failing_ddl_undoes_its_whole_transaction(farm: HandmadeFarm, database_url: str) -> None:
     farm.publish([KEYED], [Rows("t", rows(1))])
     wlr.replicate(farm.url, into=database_url)
@@ -307,24 +240,6 @@ def test_right_that_is_missing_is_no_failure_of_the_transaction(
     assert wlr.status(into).failure is None
     execute(database_url, f"ALTER TABLE t OWNER TO {role}")
     assert wlr.replicate(into=into).tick == 3
-
-
-def test_repaired_replica_goes_on(farm: HandmadeFarm, database_url: str) -> None:
-    farm.publish([KEYED], [Rows("t", rows(1), rows(77))])
-    with pytest.raises(ReplayError):
-        wlr.replicate(farm.url, into=database_url)
-    for statement in ("INSERT INTO t VALUES (77, 'a')", "UPDATE t SET v = 'x'", "DELETE FROM t", "TRUNCATE t"):
-        with pytest.raises(psycopg.errors.RaiseException, match=r"table public\.t is replicated.*wlr unlock"):
-            execute(database_url, statement)
-    wlr.unlock(database_url)
-    assert wlr.status(database_url).is_unlocked
-    execute(database_url, "INSERT INTO t VALUES (77, 'a')")
-    wlr.lock(database_url)
-    with pytest.raises(psycopg.errors.RaiseException):
-        execute(database_url, "DELETE FROM t")
-    assert wlr.replicate(into=database_url).tick == 2
-    assert content(database_url) == [(1, "a")]
-    assert wlr.status(database_url).failure is None
 
 
 def test_guard_speaks_to_roles_without_rights_on_our_schema(
@@ -441,17 +356,6 @@ def test_password_is_never_shown(farm: HandmadeFarm, cluster: Cluster, capsys, c
     assert len(told) >= 12
 
 
-def test_keep_and_files_are_for_parquet(farm: HandmadeFarm, database_url: str) -> None:
-    farm.publish([KEYED])
-    with pytest.raises(InvalidError, match="is a PostgreSQL database, which holds one tick"):
-        wlr.replicate(farm.url, into=database_url, keep="3")
-    wlr.replicate(farm.url, into=database_url)
-    with pytest.raises(InvalidError, match="is a PostgreSQL database, not a Parquet replica"):
-        wlr.files(database_url, "t")
-    with pytest.raises(InvalidError, match="is a PostgreSQL database, not a Parquet replica"):
-        wlr.prune(database_url)
-
-
 def test_dry_run_touches_nothing(farm: HandmadeFarm, database_url: str) -> None:
     publish_everything(farm)
     planned = wlr.replicate(farm.url, into=database_url, dry_run=True)
@@ -459,40 +363,7 @@ def test_dry_run_touches_nothing(farm: HandmadeFarm, database_url: str) -> None:
     assert execute(database_url, "SELECT to_regnamespace('wlr')::text") == [(None,)]
 
 
-def test_registers_and_beats(farm: HandmadeFarm, database_url: str) -> None:
-    farm.publish([KEYED])
-    wlr.replicate(farm.url, into=database_url)
-    (replica,) = replicas(farm.db)
-    assert (replica.target, replica.position) == (database_url, Position("h1", 1, 1, farm.chain))
-    assert wlr.beat(database_url, 12.5) == wlr.beat(database_url) == wlr.status(database_url).beat_s == 12.5
-
-
 # Killed, locked -------------------------------------------------------------------------------------------------------
-
-HOLDER = """
-import sys, time, wlr.engine as engine
-with engine.open_target(engine.locate(sys.argv[1])):
-    print("open", flush=True)
-    time.sleep(60)
-"""
-
-
-def test_second_run_is_turned_away_in_one_line(farm: HandmadeFarm, database_url: str) -> None:
-    farm.publish([KEYED])
-    wlr.replicate(farm.url, into=database_url)
-    with subprocess.Popen([sys.executable, "-c", HOLDER, database_url], stdout=subprocess.PIPE) as holder:
-        try:
-            assert holder.stdout is not None
-            holder.stdout.readline()
-            with pytest.raises(
-                UnavailableError, match=rf"in use by process \d+ \(wlr, process {holder.pid} on"
-            ) as caught:
-                wlr.replicate(into=database_url)
-            assert caught.value.exit_code == 75
-            assert "\n" not in str(caught.value)
-            assert wlr.tick(database_url) == 1, "readers are not kept waiting"
-        finally:
-            holder.kill()
 
 
 def work_folder(connection: psycopg.Connection) -> Path:

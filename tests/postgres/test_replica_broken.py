@@ -25,8 +25,8 @@ from tests.fault.trial import NAME, World
 from tests.postgres.cluster import execute
 from tests.postgres.held import held_by_duckdb, held_by_postgres
 from tests.sound import assert_same
-from wlc.errors import FarmError, ReplayError
-from wlr.engine import find_state, locate
+from wlc.farm.errors import FarmError, ReplayError
+from wlr.engine.adapters import target_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -121,7 +121,7 @@ class Bench:
 
     def expect_prefix(self, url: str) -> int:
         """The replica holds what the master held at the tick that it claims; returns that, -1 for no replica."""
-        state = find_state(locate(url))
+        state = target_at(url).find_state()
         if state is None:
             assert held_by_postgres(url) == {}
             return -1

@@ -18,7 +18,7 @@ from tests.postgres.cluster import execute
 from tests.postgres.held import held_by_duckdb, held_by_postgres
 from tests.scenario.test_end_to_end import ACCOUNTS, TOTAL, new_master, transfer
 from tests.sound import assert_same
-from wlc.errors import InvalidError, UnsupportedError
+from wlc.farm.errors import InvalidError, UnsupportedError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -178,10 +178,10 @@ def duckdb_date() -> object:
 
 
 REPLICATE = """
-import sys, wlr.replica, wlr.engine.postgres.build, wlr.engine.postgres.target
+import sys, wlr.replication, wlr.engine.postgres.build, wlr.engine.postgres.replica
 print("ready", flush=True)
 sys.stdin.readline()
-wlr.replica.replicate(sys.argv[1], into=sys.argv[2])
+wlr.replication.replicate(sys.argv[1], into=sys.argv[2])
 print("done", flush=True)
 """
 ROWS, TRANSACTIONS = 50_000, 19
@@ -239,7 +239,7 @@ def wait_and_replicate(farm: str, url: str) -> int:
     while True:
         try:
             return wlr.replicate(farm, into=url).tick
-        except wlc.errors.UnavailableError as error:
+        except wlc.farm.errors.UnavailableError as error:
             assert "in use" in str(error)
             assert time.monotonic() < deadline
             time.sleep(0.2)

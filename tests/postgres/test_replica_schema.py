@@ -13,7 +13,7 @@ import wlr
 from tests.postgres.cluster import execute
 from tests.postgres.held import held_by_duckdb, held_by_postgres
 from tests.scenario.test_schema_end_to_end import CATALOG, SCRIPTS
-from wlc.errors import ReplayError
+from wlc.farm.errors import ReplayError
 
 if TYPE_CHECKING:
     from pathlib import Path

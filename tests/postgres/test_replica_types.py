@@ -12,8 +12,8 @@ import wlc
 import wlr
 from tests.postgres.cluster import execute
 from tests.unit.test_types import EXPRESSIONS, VALUES
-from wlc.errors import ReplayError
-from wlc.model import quote
+from wlc.dialect.sql import quote
+from wlc.farm.errors import ReplayError
 from wlr.engine.postgres.types import column_type
 
 if TYPE_CHECKING:
@@ -242,6 +242,27 @@ def test_rows_of_all_types_can_be_verified_but_those_that_text_does_not_tell(tmp
     assert [table.table for table in wlr.verify(database_url).differing] == ["main.t"]
     assert [(done.added, done.removed) for done in wlr.repair(database_url, ["t"])] == [(1, 1)]
     assert_same_but(database_url, lost="main.lost")
+
+
+def test_settings_of_the_database_do_not_change_what_is_read(tmp_path: Path, database_url: str) -> None:
+    source = tmp_path / "shop.duckdb"
+    duckdb.connect(str(source)).close()
+    wlc.master(source)
+    with wlc.connect(source) as connection:
+        connection.execute("CREATE TABLE t (d DOUBLE, b BLOB, p GEOMETRY[], i INTERVAL, m TIMESTAMP)")
+        point, moment = "['POINT (1 2)'::GEOMETRY]", "TIMESTAMP '2020-02-01 10:00:00'"
+        connection.execute(f"INSERT INTO t SELECT 0.1::DOUBLE + 0.2, 'a'::BLOB, {point}, INTERVAL 25 HOUR, {moment}")
+    wlc.flush(source)
+    name = database_url.rpartition("/")[2].partition("?")[0]
+    for setting in (
+        "extra_float_digits = -3",
+        "bytea_output = 'escape'",
+        "intervalstyle = 'iso_8601'",
+        "datestyle = 'SQL'",
+    ):
+        execute(database_url, f"ALTER DATABASE {name} SET {setting}")
+    wlr.replicate(source, into=database_url)
+    assert [table.outcome for table in wlr.verify(database_url).tables] == ["same"]
 
 
 def _columns(declared: set[str]) -> str:

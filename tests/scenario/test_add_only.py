@@ -8,14 +8,14 @@ import duckdb
 import pytest
 
 import wlc
-import wlc.farm
+import wlc.farm.database
 import wlr
 from tests.oracle import file_contents
-from wlc.errors import InvalidError, UnsupportedError
-from wlc.keys import add_key
-from wlc.paths import CONFIG
-from wlc.store import Entry, Store, open_store
-from wlc.store.local import LocalStore
+from wlc.farm.errors import InvalidError, UnsupportedError
+from wlc.farm.paths import CONFIG
+from wlc.farm.seal.keys import add_key
+from wlc.farm.store import Store, StoredObject, open_store
+from wlc.farm.store.local import LocalStore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +46,7 @@ class AddOnlyStore(Store):
     def create(self, path: str, data: bytes | Path) -> None:
         self.inner.create(path, data)
 
-    def list(self, prefix: str = "", *, recursive: bool = True, after: str = "") -> list[Entry]:
+    def list(self, prefix: str = "", *, recursive: bool = True, after: str = "") -> list[StoredObject]:
         return self.inner.list(prefix, recursive=recursive, after=after)
 
     def replace(self, path: str, data: bytes, version: str | None) -> str:
@@ -61,7 +61,9 @@ class AddOnlyStore(Store):
 
 @pytest.fixture
 def add_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wlc.farm, "open_store", lambda url, options=None: AddOnlyStore(open_store(url, options)))
+    monkeypatch.setattr(
+        wlc.farm.database, "open_store", lambda url, options=None: AddOnlyStore(open_store(url, options))
+    )
 
 
 @pytest.mark.parametrize("keys", [False, True])
@@ -107,5 +109,5 @@ class Careless(LocalStore):
 
 
 def test_a_store_is_still_tried(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="overwrites an object that was to be created exclusively"):
+    with pytest.raises(UnsupportedError, match="overwrites an object that must be created exclusively"):
         Careless(tmp_path).probe()

@@ -11,8 +11,8 @@ import pytest
 import wlc
 import wlr
 from tests.oracle import contents
-from wlc.catalog import sequences
-from wlc.errors import UnsupportedError
+from wlc.dialect.duckdb.catalog import sequences
+from wlc.farm.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -33,10 +33,10 @@ def bucket(tmp_path):
 
     def run(program, *arguments) -> subprocess.CompletedProcess:
         return subprocess.run(
-            [COMMANDS / program, *arguments], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120
+            [COMMANDS / program, *arguments], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300
         )
 
-    run.stop = server.stop
+    run.stop = server.stop  # type: ignore[attr-defined]
     yield run
     server.stop()
 

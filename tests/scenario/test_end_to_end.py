@@ -8,16 +8,16 @@ import shutil
 import subprocess
 import sys
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pytest
 
 import wlc
 import wlr
-from tests.oracle import contents, file_contents
-from wlc.errors import ExpiredError, InvalidError, ReplayError
-from wlc.model import literal
+from tests.oracle import contents, file_contents, published
+from wlc.dialect.sql import literal
+from wlc.farm.errors import ExpiredError, InvalidError, ReplayError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ ACCOUNTS, TOTAL = 20, 20_000
 TICKS = [1, 2, 3, 4, 7, 8, 9, 10, 11]
 
 
-def new_master(folder: Path, seed: str = "", **options: object) -> Path:
+def new_master(folder: Path, seed: str = "", **options: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     source = folder / "sales.duckdb"
     with duckdb.connect(str(source)) as connection:
@@ -118,7 +118,7 @@ def test_a_tick_is_exact_and_continuing_loses_and_repeats_nothing(ten: Path, tmp
 
 
 def test_a_time_is_exact(ten: Path, tmp_path: Path) -> None:
-    clocks = {}
+    clocks: dict[int, Any] = {}
     for number in (1, 2):
         batch, _ = wlc.resolve(ten).read_batch(number)
         clocks |= {
@@ -135,7 +135,7 @@ def test_a_time_is_exact(ten: Path, tmp_path: Path) -> None:
     assert ticks_of(replica) == list(clocks) == TICKS
 
 
-def refusals(source: Path) -> list[tuple[dict[str, object], str, str]]:
+def refusals(source: Path) -> list[tuple[dict[str, Any], str, str]]:
     clock = wlc.clock(source)
     assert clock is not None
     return [
@@ -164,7 +164,8 @@ def test_what_cannot_be_reached_is_refused_before_anything_is_touched(ten: Path,
         assert re.search(hint, caught.value.hint or ""), (options, caught.value.hint)
         assert replica.read_bytes() == before, options
         assert sorted(path.name for path in tmp_path.iterdir()) == ["master", "replica.duckdb"], options
-    for options in ({"tick": 12}, {"tick": -3}, {"until": "1999-01-01"}):
+    wrong: Any = ({"tick": 12}, {"tick": -3}, {"until": "1999-01-01"})
+    for options in wrong:
         with pytest.raises((InvalidError, ExpiredError)):
             wlr.replicate(ten, into=new, **options)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["master", "replica.duckdb"], options
@@ -240,6 +241,32 @@ def twice(tmp_path: Path) -> tuple[Path, int]:
     return source, last
 
 
+def test_a_beat_that_was_set_stays_unless_another_is_given(tmp_path: Path) -> None:
+    source = new_master(tmp_path / "master", "CREATE TABLE t (a INTEGER)")
+    for changed in (lambda: wlc.beat(source, 10), lambda: wlc.beat(f"{tmp_path}/master/dbfarm/{source.stem}", 20)):
+        beat_s = changed()
+        wlc.stop(source)
+        assert wlc.master(source).beat_s == wlc.beat(source) == beat_s
+    wlc.stop(source)
+    assert wlc.master(source, name="other").beat_s == beat_s, "a new name follows what the master remembers"
+    wlc.stop(source)
+    assert wlc.master(source, name="other", beat_s=60).beat_s == wlc.beat(source) == 60
+    fresh = new_master(tmp_path / "fresh", "CREATE TABLE t (a INTEGER)")
+    assert wlc.beat(fresh) == 300
+
+
+def test_an_open_connection_publishes_where_its_master_went(tmp_path: Path) -> None:
+    source = new_master(tmp_path / "master", "CREATE TABLE t (a INTEGER)")
+    with wlc.connect(source) as connection:
+        connection.execute("INSERT INTO t VALUES (1)")
+        wlc.stop(source)
+        elsewhere = str(tmp_path / "elsewhere")
+        assert wlc.master(source, farm=elsewhere, beat_s=0).farm == f"{elsewhere}/sales"
+        connection.execute("INSERT INTO t VALUES (2)")
+        assert wlc.tick("sales", farm=elsewhere) > 0
+    assert file_contents(source) == published(f"{elsewhere}/sales")
+
+
 def test_a_replica_of_an_ended_history_is_told_so(twice: tuple[Path, int], tmp_path: Path) -> None:
     source, last = twice
     old, new = tmp_path / "old.duckdb", tmp_path / "new.duckdb"
@@ -249,7 +276,8 @@ def test_a_replica_of_an_ended_history_is_told_so(twice: tuple[Path, int], tmp_p
             write(source, "INSERT INTO t VALUES (3)")
             wlc.flush(source)
         before = old.read_bytes()
-        for options in ({}, {"tick": last + 1}):
+        both: tuple[dict[str, Any], ...] = ({}, {"tick": last + 1})
+        for options in both:
             with pytest.raises(InvalidError, match=f"ended at tick {last}") as caught:
                 wlr.replicate(into=old, **options)
             assert f"--tick {last}" in (caught.value.hint or "")
@@ -302,7 +330,7 @@ def test_an_empty_database_begins_again(tmp_path: Path) -> None:
 # A workload with an invariant -----------------------------------------------------------------------------------------
 
 
-def transfer(connection: object, chance: random.Random) -> None:
+def transfer(connection: Any, chance: random.Random) -> None:
     """Move money between accounts in one of several ways; a new table or column now and then."""
     giver, taker = chance.sample(range(ACCOUNTS), 2)
     amount = chance.randint(1, 100)

@@ -1,6 +1,5 @@
 """Farms that are encrypted and signed, from the master to replicas of every kind that needs no server."""
 
-# ruff: noqa: F811 -- fixtures are imported, and then are arguments of the same name
 from __future__ import annotations
 
 import json
@@ -15,13 +14,12 @@ import wlr
 from cli import wlc as wlc_commands
 from cli import wlr as wlr_commands
 from cli.command import run_app
-from tests.conformance.conftest import s3_environment, s3_server, s3_url  # noqa: F401
 from tests.handmade import rows_of
 from tests.lake import lake_contents
-from wlc.errors import CorruptError, FarmError, InvalidError
-from wlc.farm import open_database
-from wlc.keys import add_key, new_key, read_key_file
-from wlc.store.encrypted import MAGIC
+from wlc.farm.database import open_database
+from wlc.farm.errors import CorruptError, FarmError, InvalidError
+from wlc.farm.seal.keys import add_key, new_key, read_key_file
+from wlc.farm.store.encrypted import MAGIC
 
 SECRET = "nobody may read this"
 
@@ -67,7 +65,7 @@ def farm_files(source: Path) -> dict[str, bytes]:
 
 def contents(into: str) -> list[tuple[Any, ...]]:
     if into.endswith("/"):
-        return sorted((int(row[0]), row[1]) for row in lake_contents(Path(into))["main.t"])
+        return sorted((int(row[0] or 0), row[1]) for row in lake_contents(Path(into))["main.t"])
     return rows_of(Path(into), "FROM t ORDER BY id")
 
 
@@ -118,7 +116,7 @@ def test_master_does_not_forget_that_it_encrypts(
     write(source, "INSERT INTO t VALUES (3, 'a')")
     before = farm_files(source)
     monkeypatch.delenv("WLC_ENCRYPTION_KEY")
-    with pytest.raises(InvalidError, match="is to be encrypted, and no encryption key is given"):
+    with pytest.raises(InvalidError, match="must be encrypted, and no encryption key is given"):
         write(source, "INSERT INTO t VALUES (4, 'b')")
     assert farm_files(source) == before
     # It is committed, and published with the key; the state holds the key nowhere.
@@ -145,14 +143,14 @@ def test_encryption_begins_with_a_new_history(source: Path, tmp_path: Path, encr
     wlc.master(source)
     write(source, "INSERT INTO t VALUES (3, 'a')")
     wlc.stop(source)
-    with pytest.raises(CorruptError, match="is not encrypted, and ought to be"):
+    with pytest.raises(CorruptError, match="must be encrypted, and is not"):
         wlc.master(source, storage_options=encryption)
     wlc.master(source, storage_options=encryption | {"allow_unencrypted": "true"})
     write(source, "INSERT INTO t VALUES (4, 'b')")
     # The first snapshot of the new history stands on the last batch of the old one; from the next on nothing does.
     wlc.snapshot(source)
     assert wlr.replicate(farm_of(source), into=tmp_path / "copy.duckdb", storage_options=encryption).tick == 3
-    with pytest.raises(CorruptError, match="is not encrypted"):
+    with pytest.raises(CorruptError, match="must be encrypted, and is not"):
         wlr.replicate(farm_of(source), into=tmp_path / "old.duckdb", tick=1, storage_options=encryption)
     allowing = encryption | {"allow_unencrypted": "true"}
     assert wlr.replicate(farm_of(source), into=tmp_path / "old.duckdb", tick=1, storage_options=allowing).tick == 1
@@ -222,8 +220,8 @@ def forgeries(good: bytes) -> list[tuple[bytes, str]]:
     """Log files as somebody without the key may write them, sealed well."""
     lines = good.splitlines(keepends=True)
     other = new_key("signing")
-    from wlc.keys import Keys
-    from wlc.signing import signed_log
+    from wlc.farm.seal.keys import Keys
+    from wlc.farm.seal.signatures import signed_log
 
     unsigned = sealed(b"".join(lines[:-2]))
     changed = sealed(b"".join(lines[:-1]).replace(b'"user":"', b'"user":"x'))
@@ -231,18 +229,18 @@ def forgeries(good: bytes) -> list[tuple[bytes, str]]:
     by_other = signed_log(unsigned, Keys({"signing_key": other.word}))
     claimed = by_other.replace(other.id.encode(), lines[-2][21:37])
     return [
-        (unsigned, "is not signed, and has to be with key"),
+        (unsigned, "is not signed; it must be signed with key"),
         (changed, "the signature is not that of key"),
         (moved, "is not signed"),
-        (by_other, f"is signed with key {other.id}, and has to be with"),
+        (by_other, f"is signed with key {other.id}; it must be signed with"),
         (sealed(b"".join(claimed.splitlines(keepends=True)[:-1])), "the signature is not that of key"),
     ]
 
 
 def sealed(body: bytes) -> bytes:
-    from wlc.log import digest
+    from wlc.farm.seal.checksum import checksum
 
-    return body + b'{"sha256":"' + digest(body).encode() + b'"}\n'
+    return body + b'{"sha256":"' + checksum(body).encode() + b'"}\n'
 
 
 def test_master_does_not_take_a_forged_batch_for_its_own(source: Path, signing: dict[str, Any]) -> None:
@@ -255,7 +253,7 @@ def test_master_does_not_take_a_forged_batch_for_its_own(source: Path, signing: 
     assert database.publish(batch, {}) == chain
     log.unlink()
     log.write_bytes(sealed(b"".join(lines[:-2])))
-    with pytest.raises(CorruptError, match="is not signed, and has to be"):
+    with pytest.raises(CorruptError, match="is not signed; it must be"):
         database.publish(batch, {})
 
 
@@ -294,7 +292,7 @@ def test_master_does_not_forget_that_it_signs(
     monkeypatch.setenv("WLC_SIGNING_KEY_FILE", signing["signing_key_file"])
     wlc.master(source)
     monkeypatch.delenv("WLC_SIGNING_KEY_FILE")
-    with pytest.raises(InvalidError, match="is to be signed, and no signing key is given"):
+    with pytest.raises(InvalidError, match="must be signed, and no signing key is given"):
         write(source, "INSERT INTO t VALUES (3, 'a')")
     assert wlc.tick(farm_of(source)) == 0
 

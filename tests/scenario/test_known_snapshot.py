@@ -11,14 +11,13 @@ import pytest
 import wlc
 from tests.sound import assert_sound
 from tests.unit.test_digest import VALUES
-from wlc.errors import UnsupportedError
+from wlc.farm.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-# `wlc.snapshot` is the function.
-SNAPSHOT = importlib.import_module("wlc.snapshot")
+SNAPSHOT = importlib.import_module("wlc.dialect.duckdb.snapshot")
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ def digested(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def noted(connection: object, layout: object, source: str, *others: object) -> object:
         found.append(source.rpartition(".")[2].strip('"'))
-        return sum_rows(connection, layout, source, *others)  # type: ignore[arg-type]
+        return sum_rows(connection, layout, source, *others)
 
     monkeypatch.setattr(SNAPSHOT, "sum_rows", noted)
     return found

@@ -1,6 +1,5 @@
 """Parquet replicas where they differ from DuckDB files: on object stores, with patterns, failures, statements refused."""
 
-# ruff: noqa: F811 -- fixtures are imported, and then are arguments of the same name
 from __future__ import annotations
 
 from collections import Counter
@@ -11,13 +10,12 @@ import pytest
 
 import wlc
 import wlr
-from tests.conformance.conftest import s3_environment, s3_server, s3_url  # noqa: F401
 from tests.handmade import HandmadeFarm, Rows, secret_folder, time_of
 from tests.lake import lake_contents, rebuilt, surplus, version_of
 from tests.oracle import file_contents
-from wlc.errors import CorruptError, ExpiredError, InvalidError, ReplayError, UnsupportedError
-from wlc.model import Clear, Ddl, Name, Origin, SequencePosition
-from wlc.registry import replicas
+from wlc.farm.errors import InvalidError, ReplayError
+from wlc.farm.model import Ddl, Name, SequencePosition
+from wlc.farm.registry import replicas
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,7 +82,7 @@ def test_targets_out_of_reach(farm: HandmadeFarm, lake: Path) -> None:
     before = (lake / "wlr.pointer").read_bytes()
     for options in ({"tick": 1}, {"tick": 4}, {"until": time_of(1)}, {"tables": ["x"]}):
         with pytest.raises(InvalidError):
-            wlr.replicate(into=lake, engine="local", **options)  # type: ignore[arg-type]
+            wlr.replicate(into=lake, engine="local", **options)
     assert (lake / "manifests").is_dir()
     assert version_of(lake).position.tick == 2
     planned = wlr.replicate(into=lake, dry_run=True, engine="local")
@@ -98,75 +96,7 @@ def test_targets_out_of_reach(farm: HandmadeFarm, lake: Path) -> None:
     assert (replica.target, replica.clock) == (str(lake), time_of(3))
 
 
-def test_log_that_was_pruned_and_another_past(farm: HandmadeFarm, lake: Path, tmp_path: Path) -> None:
-    farm.publish([KEYED])
-    wlr.replicate(farm.url, into=lake, engine="local")
-    farm.publish([Rows("t", rows(1))])
-    farm.publish([Rows("t", rows(2))])
-    farm.db.delete_batch(1)
-    farm.db.delete_batch(2)
-    with pytest.raises(ExpiredError):
-        wlr.replicate(into=lake, engine="local")
-    other = HandmadeFarm(tmp_path / "other")
-    other.publish(["CREATE TABLE u (a INTEGER)"])
-    with pytest.raises(CorruptError, match="not the one that the replica has applied"):
-        wlr.replicate(other.url, into=lake, engine="local")
-    assert lake_contents(lake) == {"main.t": Counter()}
-
-
-def test_new_history(farm: HandmadeFarm, lake: Path) -> None:
-    farm.publish([KEYED], [Rows("t", rows(1))])
-    wlr.replicate(farm.url, into=lake, engine="local")
-    farm.history, farm.parent = "h2", Origin("h1", 2)
-    farm.publish([Rows("t", rows(2))])
-    assert wlr.replicate(into=lake, engine="local").tick == 3
-    assert wlr.status(lake).history == "h2"
-
-
 # Failures
-
-
-CONFLICTS = [
-    ("other value", [Rows("t", (), ("1, 'b'",))]),
-    ("null for empty", [Rows("t", (), ("1, NULL",))]),
-    ("no such key", [Rows("t", rows(9), rows(77))]),
-    ("key is there", [Rows("t", rows(1))]),
-    ("cleared of more", [Clear(Name("main", "t"), 3)]),
-    ("cleared of less", [Clear(Name("main", "t"), 0)]),
-]
-
-
-@pytest.mark.parametrize("change", [case[1] for case in CONFLICTS], ids=[case[0] for case in CONFLICTS])
-def test_what_does_not_fit_is_found_kept_and_accepted(farm: HandmadeFarm, lake: Path, change: list[object]) -> None:
-    farm.publish([KEYED], [Rows("t", rows(1))])
-    farm.publish([Rows("t", rows(2))], change, [Rows("t", rows(3))])
-    with pytest.raises(ReplayError, match=r"transaction 4, table main\.t"):
-        wlr.replicate(farm.url, into=lake, engine="local")
-    failure = wlr.status(lake).failure
-    assert failure is not None
-    assert (failure.tick, failure.table) == (4, "main.t")
-    assert in_t(lake) == [("1", "a"), ("2", "a")]
-    assert wlr.accept(lake).tick == 4
-    assert wlr.replicate(into=lake, engine="local").tick == 5
-    assert in_t(lake) == [("1", "a"), ("2", "a"), ("3", "a")]
-    assert (wlr.status(lake).failure, wlr.status(lake).accepted) == (None, (4,))
-
-
-def test_bag_conflict_counts_copies(farm: HandmadeFarm, lake: Path) -> None:
-    farm.publish(["CREATE TABLE t (id INTEGER, v VARCHAR)"], [Rows("t", rows(1, 1))], [Rows("t", (), rows(1, 1, 1))])
-    with pytest.raises(ReplayError, match="1 of 3 rows to remove"):
-        wlr.replicate(farm.url, into=lake, engine="local")
-    assert in_t(lake) == [("1", "a"), ("1", "a")]
-
-
-def test_replica_has_no_lock(farm: HandmadeFarm, lake: Path) -> None:
-    farm.publish([KEYED])
-    wlr.replicate(farm.url, into=lake, engine="local")
-    with pytest.raises(UnsupportedError, match="never written to"):
-        wlr.unlock(lake)
-    assert (wlr.beat(lake, 7), wlr.beat(lake)) == (7.0, 7.0)
-    with pytest.raises(InvalidError, match="no transaction has failed"):
-        wlr.accept(lake)
 
 
 # Statements and names

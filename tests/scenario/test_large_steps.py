@@ -11,8 +11,8 @@ import wlc
 import wlr
 from tests.oracle import file_contents
 from tests.sound import assert_same
-from wlc.errors import ReplayError
-from wlr.engine.duckdb import changes
+from wlc.farm.errors import ReplayError
+from wlr.fold import net as changes
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,12 +14,12 @@ import pytest
 import wlr
 from tests.handmade import HandmadeFarm, Rows, rows_of, time_of
 from tests.lake import any_file
-from wlc.errors import ReplayError, UnavailableError
-from wlc.model import Clear, Name, Position, SequencePosition
-from wlc.registry import replicas
-from wlc.snapshot import take
-from wlr import plan
-from wlr.engine.duckdb import target
+from wlc.dialect.duckdb.snapshot import take
+from wlc.farm.errors import ReplayError, UnavailableError
+from wlc.farm.model import Clear, Name, Position, SequencePosition
+from wlc.farm.registry import replicas
+from wlr.engine.duckdb import replica
+from wlr.plan.cut import LIMITS
 
 T = Name("main", "t")
 KEYED = "CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR)"
@@ -87,27 +87,10 @@ def test_every_tick_is_a_stop_from_which_one_can_go_on(farm: HandmadeFarm, tmp_p
     assert in_bag == [("-0.0", None), ("0.0", "x")]
 
 
-def test_time_is_a_stop_too(farm: HandmadeFarm, into: Path) -> None:
-    states = publish_everything(farm)
-    assert wlr.replicate(farm.url, into=into, until=time_of(3)).tick == 4  # 4 was rolled back
-    assert content(into, 4) == states[4]
-    assert wlr.clock(into) == time_of(3)
-    assert wlr.replicate(into=into, until=time_of(7).isoformat()).clock == time_of(7)
-    assert content(into, 7) == states[7]
-
-
-def test_replaying_twice_changes_nothing(farm: HandmadeFarm, into: Path) -> None:
-    states = publish_everything(farm)
-    assert wlr.replicate(farm.url, into=into).transactions == 8
-    again = wlr.replicate(into=into)
-    assert (again.tick, again.transactions, again.rows) == (9, 0, 0)
-    assert content(into, 9) == states[9]
-
-
 @pytest.mark.parametrize("limit", ["rows", "transactions", "files"])
 def test_small_steps_give_the_same(farm: HandmadeFarm, into: Path, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     states = publish_everything(farm)
-    monkeypatch.setattr(target, "LIMITS", replace(plan.LIMITS, **{limit: 1}))
+    monkeypatch.setattr(replica, "LIMITS", replace(LIMITS, **{limit: 1}))
     wlr.replicate(farm.url, into=into)
     assert content(into, 9) == states[9]
 
@@ -258,67 +241,6 @@ def test_generated_columns_sequences_enums_and_views(farm: HandmadeFarm, into: P
 # Failures
 
 
-def test_failure_is_found_kept_and_accepted(farm: HandmadeFarm, into: Path) -> None:
-    """Transaction 5 removes a row that is not there; everything before it stays, only it is skipped."""
-    farm.publish([KEYED], [Rows("t", rows(1))], [Rows("t", rows(2))], [Rows("t", rows(3), rows(1))])
-    farm.publish([Rows("t", rows(4), rows(77))], [Rows("t", rows(5))], [Rows("t", rows(6), rows(2))])
-    for _ in range(2):
-        with pytest.raises(ReplayError, match=r"transaction 5, table main\.t, id = 77") as caught:
-            wlr.replicate(farm.url, into=into)
-        assert "wlr accept" in str(caught.value.hint)
-        assert content(into, 4) == [(2, "a"), (3, "a")]
-    status = wlr.status(into)
-    assert (status.tick, status.lag_transactions, status.lag_s) == (4, 3, 3.0)
-    assert status.failure is not None
-    assert (status.failure.tick, status.failure.table, status.failure.key) == (5, "main.t", "id = 77")
-    assert wlr.accept(into).tick == 5
-    assert wlr.replicate(into=into).transactions == 2
-    assert content(into, 7) == [(3, "a"), (5, "a"), (6, "a")]
-    status = wlr.status(into)
-    assert (status.failure, status.accepted, status.lag_transactions) == (None, (5,), 0)
-
-
-def test_repaired_replica_goes_on(farm: HandmadeFarm, into: Path) -> None:
-    farm.publish([KEYED], [Rows("t", rows(1), rows(77))])
-    with pytest.raises(ReplayError):
-        wlr.replicate(farm.url, into=into)
-    wlr.unlock(into)
-    assert wlr.status(into).is_unlocked
-    with duckdb.connect(str(into)) as connection:
-        connection.execute("INSERT INTO t VALUES (77, 'a')")
-    wlr.lock(into)
-    assert wlr.replicate(into=into).tick == 2
-    assert content(into, 2) == [(1, "a")]
-    assert wlr.status(into).failure is None
-
-
-CONFLICTS = [
-    ("other value", [Rows("t", (), ("1, 'b'",))], "id = 1"),
-    ("null for empty", [Rows("t", (), ("1, NULL",))], "id = 1"),
-    ("key is there", [Rows("t", rows(1))], None),
-    ("cleared of more", [Clear(T, 2)], None),
-    ("cleared of less", [Clear(T, 0)], None),
-]
-
-
-@pytest.mark.parametrize("change, key", [case[1:] for case in CONFLICTS], ids=[case[0] for case in CONFLICTS])
-def test_what_does_not_fit_is_a_conflict(farm: HandmadeFarm, into: Path, change: list[object], key: str | None) -> None:
-    farm.publish([KEYED], [Rows("t", rows(1))], change)
-    with pytest.raises(ReplayError, match=r"transaction 3, table main\.t"):
-        wlr.replicate(farm.url, into=into)
-    failure = wlr.status(into).failure
-    assert failure is not None
-    assert failure.key == key
-    assert content(into, 2) == [(1, "a")]
-
-
-def test_bag_conflict_counts_copies(farm: HandmadeFarm, into: Path) -> None:
-    farm.publish(["CREATE TABLE t (id INTEGER, v VARCHAR)"], [Rows("t", rows(1, 1))], [Rows("t", (), rows(1, 1, 1))])
-    with pytest.raises(ReplayError, match=r"id = 1, v = a"):
-        wlr.replicate(farm.url, into=into)
-    assert content(into, 2) == [(1, "a"), (1, "a")]
-
-
 def test_failing_ddl_undoes_its_whole_transaction(farm: HandmadeFarm, into: Path) -> None:
     farm.publish([KEYED], [Rows("t", rows(1))])
     wlr.replicate(farm.url, into=into)
@@ -357,7 +279,7 @@ wlr.replicate(sys.argv[1], into=sys.argv[2])
         ("build", "_put_in_place", 1),
         ("changes", "write", 2),
         ("guard", "put_on", 2),
-        ("states", "write", 3),
+        ("state", "write", 3),
     ],
 )
 def test_killed_run_leaves_a_prefix_or_nothing(
@@ -368,8 +290,8 @@ def test_killed_run_leaves_a_prefix_or_nothing(
     take_snapshot(farm, tmp_path / "first.duckdb")
     farm.publish([Rows("t", rows(3), rows(1))], ["CREATE TABLE u (a INTEGER)"], [Rows("t", rows(4)), Rows("u", ("1",))])
     script = KILLED.format(
-        module="target" if module == "states" else module,
-        name="states.write" if module == "states" else name,
+        module=module,
+        name=name,
         call=call,
     )
     run = subprocess.run([sys.executable, "-c", script, farm.url, str(into)], capture_output=True, text=True)
@@ -425,17 +347,6 @@ def test_replica_that_this_process_has_open(farm: HandmadeFarm, into: Path) -> N
         wlr.replicate(into=into)
 
 
-def test_registers_unless_told_not_to(farm: HandmadeFarm, into: Path) -> None:
-    farm.publish([KEYED])
-    wlr.replicate(farm.url, into=into, register=False)
-    assert replicas(farm.db) == []
-    farm.publish([Rows("t", rows(1))])
-    wlr.replicate(into=into)
-    (replica,) = replicas(farm.db)
-    assert (replica.position, replica.target) == (Position("h1", 2, 2, farm.chain), str(into))
-    assert replica.clock == time_of(2)
-
-
 def test_read_only_farm_is_enough_without_registering(farm: HandmadeFarm, into: Path) -> None:
     farm.publish([KEYED], [Rows("t", rows(1))])
     folder = Path(farm.url)
@@ -483,5 +394,5 @@ def test_progress_reaches_its_total(farm: HandmadeFarm, into: Path) -> None:
 
 def test_importing_wlr_is_quick() -> None:
     heavy = "duckdb pyarrow pyspark s3fs fsspec numpy".split()
-    script = f"import sys, wlr, wlr.replica\nprint([name for name in {heavy} if name in sys.modules])"
+    script = f"import sys, wlr, wlr.replication\nprint([name for name in {heavy} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "[]\n"

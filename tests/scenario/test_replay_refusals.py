@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pytest
@@ -12,10 +12,10 @@ import pytest
 import wlc
 import wlr
 from tests.handmade import HandmadeFarm, Rows, rows_of, secret_folder, time_of
-from wlc import paths
-from wlc.errors import CorruptError, ExpiredError, FarmError, GapError, InvalidError, ReplayError
-from wlc.model import Ddl, Name, Origin
-from wlc.registry import replicas
+from wlc.farm import paths
+from wlc.farm.errors import CorruptError, ExpiredError, FarmError, GapError, InvalidError, ReplayError
+from wlc.farm.model import Ddl, Name, Origin
+from wlc.farm.registry import replicas
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,11 +41,11 @@ def log_file(farm: HandmadeFarm, number: int) -> Path:
     return Path(farm.db.logs.url) / paths.log_path("sales", number)
 
 
-def refused(kind: type[FarmError], into: Path, master: str | None = None, **options: object) -> FarmError:
+def refused(kind: type[FarmError], into: Path, master: str | None = None, **options: Any) -> FarmError:
     """Replicate, expect an error of a kind, and check that nothing was touched."""
     before = {path: path.stat().st_mtime_ns for path in into.parent.iterdir()}
     with pytest.raises(kind) as caught:
-        wlr.replicate(master, into=into, **options)  # type: ignore[arg-type]
+        wlr.replicate(master, into=into, **options)
     assert {path: path.stat().st_mtime_ns for path in into.parent.iterdir()} == before
     return caught.value
 
@@ -292,6 +292,8 @@ FORBIDDEN = [
     "CREATE OR REPLACE TEMP TABLE x (a INTEGER)",
     "DROP SCHEMA wlr CASCADE",
     'DROP SCHEMA IF EXISTS "WLR" CASCADE',
+    "DROP SCHEMA 'wlr' CASCADE",
+    "DROP SCHEMA sales.wlr CASCADE",
     "DROP TABLE wlr.state",
     'ALTER TABLE sales."wlr" . state RENAME TO x',
     "CREATE TABLE x AS FROM read_csv('{folder}/secret.csv')",

@@ -1,6 +1,5 @@
 """How a store is found, who may do what in it, and what is said when it cannot be used, through the commands."""
 
-# ruff: noqa: F811 -- fixtures are imported, and then are arguments of the same name
 from __future__ import annotations
 
 import json
@@ -15,11 +14,10 @@ import pytest
 
 import wlc
 import wlr
-from tests.conformance.conftest import s3_environment, s3_server, s3_url  # noqa: F401
 from tests.oracle import file_contents
 from tests.proxy import proxy_to
 from tests.users import User, Users
-from wlc.errors import FarmError
+from wlc.farm.errors import FarmError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -42,9 +40,9 @@ def run(tmp_path: Path) -> Run:
 
     def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true"}
-        command = [COMMANDS / arguments[0], *arguments[1:]]
+        command: list[str | Path] = [COMMANDS / arguments[0], *arguments[1:]]
         environment |= variables
-        return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300)
 
     return run
 

@@ -1,6 +1,5 @@
 """The main job with a farm in a bucket, logs in another one, and what is said when the bucket cannot be used."""
 
-# ruff: noqa: F811 -- fixtures are imported, and then are arguments of the same name
 from __future__ import annotations
 
 import urllib.request
@@ -11,9 +10,8 @@ import pytest
 
 import wlc
 import wlr
-from tests.conformance.conftest import s3_environment, s3_server, s3_url  # noqa: F401
 from tests.oracle import file_contents, published
-from wlc.errors import FarmError, InvalidError, UnavailableError
+from wlc.farm.errors import FarmError, InvalidError, UnavailableError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,6 @@ import pytest
 
 import wlc
 import wlr
-from tests.conformance.conftest import s3_environment, s3_server, s3_url  # noqa: F401
 from tests.oracle import file_contents
 from tests.scenario.test_s3_access import CLOSED, run, source, users  # noqa: F401
 
@@ -111,7 +110,7 @@ def test_options_given_to_a_connection_hold_until_it_is_closed(
             assert wlc.flush(source).transactions == 1
             assert wlc.status(source).tick == wlc.tick(source) == 1
             connection.execute("INSERT INTO t VALUES (11)")
-        with pytest.raises(wlc.errors.InvalidError, match="no credentials"):
+        with pytest.raises(wlc.farm.errors.InvalidError, match="no credentials"):
             wlc.tick(source)
         for ask in (wlc.tick, wlc.status, wlc.clock, wlc.beat, wlc.prune, wlc.resolve):
             assert ask(source, storage_options=user.options) is not None
@@ -137,7 +136,7 @@ def test_credentials_that_were_renewed_in_their_file_are_found(
         file.write_text(f"[default]\naws_access_key_id = {user.key}\naws_secret_access_key = outdated\n")
         with wlc.connect(source) as connection:
             connection.execute("INSERT INTO t VALUES (10)")
-            with pytest.raises(wlc.errors.InvalidError, match="no permission"):
+            with pytest.raises(wlc.farm.errors.InvalidError, match="no permission"):
                 wlc.flush(source)
             file.write_text(f"[default]\naws_access_key_id = {user.key}\naws_secret_access_key = {user.secret}\n")
             assert wlc.flush(source).transactions == 1

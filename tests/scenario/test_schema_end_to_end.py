@@ -13,10 +13,9 @@ import wlc
 import wlr
 from tests.lake import any_file
 from tests.oracle import contents
-from wlc.model import literal, quote
+from wlc.dialect.sql import literal, quote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 # A master's database is called after its file; the odd name is one that has to be quoted.
@@ -318,7 +317,7 @@ def differences(left: dict[str, Facts], right: dict[str, Facts]) -> dict[str, ob
 
 
 @pytest.fixture
-def master(tmp_path: Path) -> Iterator[Path]:
+def master(tmp_path: Path) -> Path:
     (tmp_path / "one").mkdir()
     source = tmp_path / "one" / f"{CATALOG}.duckdb"
     duckdb.connect(str(source)).close()

@@ -10,19 +10,20 @@ import duckdb
 import pyarrow.parquet
 import pytest
 
-from wlc import catalog
-from wlc.errors import InvalidError, UnsupportedError
-from wlc.farm import open_database
-from wlc.model import Manifest, Name, Position, file_column, literal, quote
-from wlc.schema import schema_statements
-from wlc.snapshot import take
-from wlc.types import load_sql
+from wlc.dialect.duckdb import catalog
+from wlc.dialect.duckdb.schema import schema_statements
+from wlc.dialect.duckdb.snapshot import take
+from wlc.dialect.sql import literal, quote
+from wlc.dialect.types import load_sql
+from wlc.farm.database import open_database
+from wlc.farm.errors import InvalidError, UnsupportedError
+from wlc.farm.model import Manifest, Name, Position, file_column
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from wlc.farm import FarmDatabase
+    from wlc.farm.database import FarmDatabase
 
 POSITION = Position("h1", 7, 3, "a" * 64)
 CLOCK = datetime(2026, 11, 20, 10, 0, tzinfo=UTC)
@@ -211,12 +212,12 @@ def test_writers_go_on_and_are_not_seen(master: duckdb.DuckDBPyConnection, farm:
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        assert written.wait(30)
+        assert written.wait(300)
         with master.cursor() as cursor:
             cursor.execute("BEGIN TRANSACTION READ ONLY")
             seen = cursor.execute("SELECT count(*) FROM a").fetchone()
             written.clear()
-            assert written.wait(30)
+            assert written.wait(300)
             manifest = take(cursor, CATALOG, farm, POSITION, CLOCK, {})
     finally:
         stop.set()

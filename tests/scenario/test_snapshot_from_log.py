@@ -14,7 +14,7 @@ import wlc
 import wlr
 from tests.lake import lake_contents
 from tests.oracle import file_contents
-from wlc.errors import InvalidError
+from wlc.farm.errors import InvalidError
 
 if TYPE_CHECKING:
     from pathlib import Path

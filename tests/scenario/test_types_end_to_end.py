@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pytest
@@ -11,10 +11,9 @@ import wlc
 import wlr
 from tests.lake import any_file
 from tests.unit.test_types import EXPRESSIONS, NESTINGS, VALUES, WRAPS
-from wlc.model import literal, quote
+from wlc.dialect.sql import literal, quote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 # (Declared type, SQL expressions of its values)
@@ -46,7 +45,7 @@ TYPES = types_and_values()
 WIDE = [TYPES[first : first + WIDTH] for first in range(0, len(TYPES), WIDTH)]
 
 
-def fill(connection: duckdb.DuckDBPyConnection) -> None:
+def fill(connection: Any) -> None:
     """Fill wide tables whose row 0 is NULL and there twice, and whose rows 1, 2, … hold the values."""
     connection.execute(SAMPLES)
     for number, typed in enumerate(WIDE):
@@ -58,7 +57,7 @@ def fill(connection: duckdb.DuckDBPyConnection) -> None:
             connection.execute(f"INSERT INTO t{number} SELECT {row + 1}, {', '.join(values)}")
 
 
-def change(connection: duckdb.DuckDBPyConnection) -> None:
+def change(connection: Any) -> None:
     """Give every row the values of the next one, and delete one of them, with all values as images."""
     for number, typed in enumerate(WIDE):
         last = max(len(values) for _, values in typed)
@@ -88,7 +87,7 @@ def keys() -> Typed:
     return found
 
 
-def is_taken(connection: duckdb.DuckDBPyConnection, value: str) -> bool:
+def is_taken(connection: Any, value: str) -> bool:
     try:
         connection.execute(f"INSERT INTO k SELECT {value}")
     except duckdb.ConstraintException:
@@ -96,7 +95,7 @@ def is_taken(connection: duckdb.DuckDBPyConnection, value: str) -> bool:
     return True
 
 
-def fill_keyed(connection: duckdb.DuckDBPyConnection, typed: Typed) -> None:
+def fill_keyed(connection: Any, typed: Typed) -> None:
     connection.execute(SAMPLES)
     for number, (declared, values) in enumerate(typed):
         connection.execute(f"CREATE TABLE t{number} (c0 {declared} PRIMARY KEY, r INTEGER)")
@@ -104,7 +103,7 @@ def fill_keyed(connection: duckdb.DuckDBPyConnection, typed: Typed) -> None:
         connection.execute(f"INSERT INTO t{number} VALUES {rows}")
 
 
-def change_keyed(connection: duckdb.DuckDBPyConnection, typed: Typed) -> None:
+def change_keyed(connection: Any, typed: Typed) -> None:
     connection.begin()
     for number, _ in enumerate(typed):
         connection.execute(f"UPDATE t{number} SET r = r + 100")
@@ -134,7 +133,7 @@ def differences(master: Path, replica: Path, tables: list[Typed]) -> dict[str, l
 
 
 @pytest.fixture
-def master(tmp_path: Path) -> Iterator[Path]:
+def master(tmp_path: Path) -> Path:
     source = tmp_path / "typed.duckdb"
     duckdb.connect(str(source)).close()
     wlc.master(source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pytest
@@ -15,10 +15,10 @@ from cli.command import run_app
 from cli.wlc import app as wlc_app
 from cli.wlr import app as wlr_app
 from tests.sound import assert_same, assert_sound
-from wlc.errors import CorruptError, InvalidError, ReplayError, UnsupportedError
-from wlc.farm import FarmDatabase, open_database
-from wlc.model import Digest, Name
-from wlr import engine as engines
+from wlc.farm.database import FarmDatabase, open_database
+from wlc.farm.errors import CorruptError, InvalidError, ReplayError, UnsupportedError
+from wlc.farm.model import Digest, Name
+from wlr.engine.adapters import target_at
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,16 +73,17 @@ def spoil(place: Path, *statements: str) -> None:
         wlr.lock(place)
         return
     # A lake's files are told apart by their checksums, so a step that nobody published does it.
-    state = engines.read_state(engines.locate(place))
-    with engines.open_target(engines.locate(place)) as target, duckdb.connect() as connection:
+    state = target_at(place).read_state()
+    with target_at(place).open() as target, duckdb.connect() as connection:
         _spoil_lake(place, target, connection, state, statements)
 
 
-def _spoil_lake(place: Path, target: object, connection: object, state: object, statements: tuple[str, ...]) -> None:
+def _spoil_lake(place: Path, target: Any, connection: Any, state: Any, statements: tuple[str, ...]) -> None:
     from tests.lake import to_duckdb
-    from wlc.farm import describe_file
-    from wlc.model import TableFile
-    from wlr.compare import _Fix, _step
+    from wlc.farm.database import describe_file
+    from wlc.farm.model import TableFile
+    from wlr.comparison import TableFix
+    from wlr.repairing import repair_step
 
     file = to_duckdb(place, place.with_name("lake.duckdb"))
     connection.execute(f"ATTACH '{file}' AS lake; USE lake")
@@ -105,8 +106,8 @@ def _spoil_lake(place: Path, target: object, connection: object, state: object, 
             f"SELECT count(*) FILTER (_weight > 0), count(*) FILTER (_weight < 0) FROM '{local}'"
         ).fetchall()[0]
         described = describe_file(local, f"spoil.d/{number}.parquet", added + removed)
-        fixes.append(_Fix(name, TableFile(described, name, layout), local, added, removed, state.digests[name]))
-    step = _step(state, fixes)
+        fixes.append(TableFix(name, TableFile(described, name, layout), local, added, removed, state.digests[name]))
+    step = repair_step(state, fixes)
     local_of = {fix.path: fix.local for fix in fixes}
     target.apply(step, lambda wanted: local_of[wanted.file.path])
 
@@ -146,7 +147,7 @@ def test_digests_follow_the_log_and_every_kind_of_schema_change(source: Path) ->
     assert_same(*made)
     assert_sound(source)
     assert outcomes(made[0]) == {"main.bags": "same", "main.keyed": "same"}
-    assert wlc.snapshot(source).digests == engines.read_state(engines.locate(made[0])).digests
+    assert wlc.snapshot(source).digests == target_at(made[0]).read_state().digests
 
 
 def test_a_schema_change_alone_in_its_batch_leaves_nothing_unknown(source: Path) -> None:
@@ -227,9 +228,9 @@ def test_tables_that_refer_to_others_are_put_right(tmp_path: Path) -> None:
 
 def test_repairing_what_is_right_changes_nothing(source: Path) -> None:
     for place in replicas(source):
-        before = engines.read_state(engines.locate(place))
+        before = target_at(place).read_state()
         assert [(done.added, done.removed) for done in wlr.repair(place, ["keyed"])] == [(0, 0)]
-        assert engines.read_state(engines.locate(place)).position == before.position
+        assert target_at(place).read_state().position == before.position
         assert_same(place)
 
 
@@ -290,8 +291,8 @@ def test_a_replica_stops_where_its_rows_would_not_be_the_masters(source: Path) -
     log.delete_batch(number)
     for path, data in files.items():
         log.logs.create(path, data)
-    from wlc.log import encode_batch
-    from wlc.paths import log_path
+    from wlc.farm.log import encode_batch
+    from wlc.farm.paths import log_path
 
     log.logs.create(log_path("sales", number), encode_batch(wrong))
     for place in made:
@@ -310,8 +311,8 @@ def test_a_farm_without_digests_can_be_replicated_and_says_that_nothing_is_known
         assert set(batch.digests) == {KEYED, BAG}
     place = source.parent / "copy.duckdb"
     wlr.replicate(source, into=place)
-    with engines.open_target(engines.locate(place)) as target:
-        target.update(digests={})
+    with target_at(place).open() as target:
+        target.remember(replace(target.state, digests={}))
     assert outcomes(place) == {"main.bag": "unknown", "main.keyed": "unknown"}
     write(source, "DELETE FROM bag WHERE a = 2")
     wlr.replicate(into=place)
@@ -367,7 +368,7 @@ def test_missing_and_replaced_log_files_are_named(source: Path) -> None:
     third.write_bytes(kept)
     last = source.parent / "farm" / "sales" / "wlc_logs" / "sales_000000000004"
     batch, _ = log.read_batch(4)
-    from wlc.log import encode_batch
+    from wlc.farm.log import encode_batch
 
     last.unlink()
     last.write_bytes(

@@ -51,7 +51,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     if not has_java():
         pytest.skip("Spark needs Java, and there is none")
     import wlr.spark
-    from wlr.bulk.session import spark_session
+    from wlr.spark.session import spark_session
 
     folder = tmp_path_factory.mktemp("spark")
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -130,7 +130,7 @@ def is_open(port: int) -> bool:
         return tried.connect_ex(("127.0.0.1", port)) == 0
 
 
-def wait_for(condition: Callable[[], bool], what: str, limit_s: float = 60.0) -> None:
+def wait_for(condition: Callable[[], bool], what: str, limit_s: float = 300.0) -> None:
     end = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end, f"waited {limit_s} s for {what}"
@@ -145,14 +145,14 @@ def run_on() -> Callable[[str, str], str]:
         settings = {**SETTINGS, "spark.executor.memory": "500m", "spark.executorEnv.PYTHONPATH": str(ROOT)}
         script = f"""
 import wlr.spark
-from wlr.bulk.session import spark_session
+from wlr.spark.session import spark_session
 with spark_session({master!r}, {settings!r}) as spark:
     spark.dataSource.register(wlr.spark.FarmDataSource)
 {textwrap.indent(textwrap.dedent(program), "    ")}
 """
         environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
         command = [sys.executable, "-c", script]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import duckdb
 
 from tests.oracle import contents, replayed
-from wlc.model import quote
+from wlc.dialect.sql import quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,6 +36,6 @@ def texts(frame: DataFrame) -> Texts:
 def expected(url: str, table: str, tick: int) -> Texts:
     """What the oracle says of a table, from the first batch on, past all snapshots: nothing was pruned."""
     made = replayed(url, tick)
-    made.db.snapshot_ticks = list
+    made.db.snapshot_ticks = list  # type: ignore[method-assign]
     with made as (connection, catalog):
         return contents(connection, catalog)[table]

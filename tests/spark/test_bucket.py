@@ -1,15 +1,13 @@
 """A farm in a bucket is read with options alone, and nothing that was downloaded stays behind."""
 
-# ruff: noqa: F811 -- fixtures are imported, and then are arguments of the same name
 from __future__ import annotations
 
 import tempfile
 from typing import TYPE_CHECKING
 
-from tests.conformance.conftest import s3_environment, s3_server, s3_url  # noqa: F401
 from tests.handmade import HandmadeFarm, Rows
 from tests.spark.test_history import tasks_rows
-from wlc.model import Clear, Name
+from wlc.farm.model import Clear, Name
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,6 +1,5 @@
 """Bulk replay on Spark: what comes out is what the other engines make of the same log, whatever happens meanwhile."""
 
-# ruff: noqa: F811 -- fixtures are imported, and then are arguments of the same name
 from __future__ import annotations
 
 import json
@@ -19,13 +18,12 @@ import pytest
 
 import wlc
 import wlr
-from tests.conformance.conftest import s3_environment, s3_server, s3_url  # noqa: F401
 from tests.handmade import HandmadeFarm, Rows
 from tests.lake import folder_of, lake_contents, version_of
 from tests.oracle import file_contents
 from tests.spark.conftest import ROOT
-from wlc.errors import ReplayError
-from wlr.engine.parquet import kernel
+from wlc.farm.errors import CorruptError, ReplayError
+from wlr.fold import kernel
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -203,7 +201,7 @@ def test_cluster_of_two_workers(cluster: str, tmp_path: Path) -> None:
     killed: list[int] = []
     killer = threading.Thread(target=kill_one_worker, args=(running, killed))
     killer.start()
-    out, err = running.communicate(timeout=150)
+    out, err = running.communicate(timeout=300)
     killer.join()
     assert running.returncode == 0, err
     assert json.loads(out)["tick"] == wlc.tick(master)
@@ -244,7 +242,7 @@ def test_command_alone_starts_a_session(java: None, tmp_path: Path, how: str) ->
         command += ["--master", "local[1]"]
     else:
         bare["SPARK_REMOTE"] = "local[1]"
-    done = subprocess.run(command, env={**bare, "PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env={**bare, "PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert lake_contents(lake) == file_contents(master)
@@ -257,7 +255,7 @@ def test_auto_takes_spark_for_large_work_only(
     lake = tmp_path / "lake"
     wlr.replicate(master, into=lake)
     used: list[str] = []
-    from wlr.bulk.executor import SparkExecutor
+    from wlr.spark.replay.executor import SparkExecutor
 
     run = SparkExecutor._run
 
@@ -273,3 +271,26 @@ def test_auto_takes_spark_for_large_work_only(
         wlr.replicate(into=lake)
         assert used == (["merge main.keyed up to tick 2"] if number else [])
     assert lake_contents(lake) == file_contents(master)
+
+
+@pytest.mark.parametrize("kind", ["lake", "copy.duckdb"])
+def test_damaged_file_of_the_farm_is_what_the_command_reports(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    """What is wrong with the farm is found in a task, and keeps its class and its exit code on the way here."""
+    farm = HandmadeFarm(tmp_path / "farm")
+    farm.publish(["CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR)", Rows("t", ("1, 'a'", "2, 'b'"))])
+    into = tmp_path / kind
+    wlr.replicate(farm.url, into=into)
+    farm.publish([Rows("t", ("3, 'c'",), ("1, 'a'",))])
+    (damaged,) = Path(farm.url).glob("wlc_logs/*2.d/*.parquet")
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+    with pytest.raises(CorruptError, match=damaged.name) as caught:
+        wlr.replicate(into=into, engine="spark")
+    assert caught.value.exit_code == 6
+    assert wlr.tick(into) == 1
+    damaged.unlink()
+    with pytest.raises(wlr.FarmError) as here:
+        wlr.replicate(into=into, engine="local")
+    local = here.value
+    with pytest.raises(type(local)) as there:
+        wlr.replicate(into=into, engine="spark")
+    assert (there.value.message, there.value.exit_code) == (local.message, local.exit_code)

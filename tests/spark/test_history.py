@@ -11,8 +11,8 @@ import pytest
 
 import wlc
 from tests.spark.reading import Texts, expected
-from wlc.farm import open_database
-from wlc.model import quote
+from wlc.dialect.sql import quote
+from wlc.farm.database import open_database
 from wlr.spark import FarmDataSource
 
 if TYPE_CHECKING:

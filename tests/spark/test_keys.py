@@ -12,7 +12,7 @@ import wlr
 from tests.lake import lake_contents
 from tests.oracle import file_contents
 from tests.spark.reading import read
-from wlc.keys import add_key, read_key_file
+from wlc.farm.seal.keys import add_key, read_key_file
 
 if TYPE_CHECKING:
     from pathlib import Path

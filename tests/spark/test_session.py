@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark.conftest import wait_for
-from wlc.errors import UnavailableError
-from wlr.bulk import session as sessions
-from wlr.bulk.session import described, spark_session
+from wlc.farm.errors import UnavailableError
+from wlr.spark.session import described, spark_session
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,7 +48,7 @@ def test_descriptions_reach_the_jobs_and_end(spark: SparkSession) -> None:
 def test_missing_java_is_said_with_a_hint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setattr(sessions.SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
     with pytest.raises(UnavailableError, match="Spark needs Java") as raised:
         spark_session()
     assert "JAVA_HOME" in str(raised.value.hint)
@@ -57,7 +56,7 @@ def test_missing_java_is_said_with_a_hint(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 @pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 def test_bad_url_of_spark_connect_is_said_without_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions.SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
     # Where the main module has no file, as in a process of pytest-xdist, pyspark takes this for a doctest and exits.
     monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
     with pytest.raises(UnavailableError, match="Spark Connect at 127.0.0.1:port cannot be used") as raised:
@@ -69,7 +68,7 @@ def test_session_of_our_own_is_stopped(tmp_path: Path) -> None:
     """In a process of its own: this one has the session of the other tests."""
     script = """
 from pyspark import SparkContext
-from wlr.bulk.session import spark_session
+from wlr.spark.session import spark_session
 with spark_session(settings={"spark.ui.enabled": "false", "spark.driver.memory": "600m"}) as spark:
     context = spark.sparkContext
     print(context.master, context.appName, context.getConf().get("spark.driver.memory"))
@@ -79,5 +78,5 @@ print(SparkContext._active_spark_context)
     (tmp_path / "spark-defaults.conf").write_text("spark.master local[1]\n")
     environment = {**os.environ, "SPARK_CONF_DIR": str(tmp_path), "SPARK_LOCAL_IP": "127.0.0.1"}
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.stdout.split("\n")[:2] == ["local[1] dbfarm 600m", "None"], done.stderr

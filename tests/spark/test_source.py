@@ -24,9 +24,9 @@ from pyspark.sql.datasource import (
 import wlc
 from tests.handmade import HandmadeFarm, Rows, time_of
 from tests.spark.reading import expected, read, texts
-from wlc.clock import format_time
-from wlc.farm import open_database
-from wlc.model import Clear, Name
+from wlc.farm.clock import format_time
+from wlc.farm.database import open_database
+from wlc.farm.model import Clear, Name
 from wlr.spark import FarmDataSource
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def test_weights_of_all_changes_add_up_to_the_table(spark: SparkSession, shop: s
     ]
     total: Counter[tuple[str | None, ...]] = Counter()
     for row, copies in texts(changes.drop("_tick", "_committed", "_user")).items():
-        total[row[:2]] += int(row[2]) * copies
+        total[row[:2]] += int(row[2] or 0) * copies
     assert +total == expected(shop, "main.visits", end(shop))
 
 
@@ -354,4 +354,4 @@ def test_a_cluster_of_processes_reads_the_same(cluster: str, shop: str, run_on: 
         """,
     )
     rows = expected(shop, "main.orders", end(shop))
-    assert found == f"{sum(rows.values())} {sum(int(row[0]) for row in rows)}"
+    assert found == f"{sum(rows.values())} {sum(int(row[0] or 0) for row in rows)}"

@@ -11,9 +11,9 @@ import wlc
 from tests.handmade import HandmadeFarm, Rows
 from tests.scenario.test_types_end_to_end import SAMPLES, TYPES
 from tests.spark.reading import read
-from wlc.model import Column, Layout
-from wlc.types import load_sql, storage_type
-from wlr.bulk.types import table_schema
+from wlc.dialect.types import load_sql, storage_type
+from wlc.farm.model import Column, Layout
+from wlr.spark.read.types import table_schema
 
 if TYPE_CHECKING:
     from pathlib import Path

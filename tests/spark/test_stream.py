@@ -10,7 +10,7 @@ import pytest
 
 from tests.handmade import HandmadeFarm, Rows
 from tests.spark.conftest import wait_for
-from wlc.model import Clear, Name
+from wlc.farm.model import Clear, Name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +38,7 @@ class Stream:
     def finish(self) -> StreamingQuery:
         """Read all that there is."""
         query = self.start(availableNow=True)
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(300)
         return query
 
     def rows(self) -> list[tuple[int, int, int]]:
@@ -104,7 +104,7 @@ def test_farm_from_another_past_is_refused(spark: SparkSession, tmp_path: Path) 
     other.publish([Rows("t", added=("3",))])
     query = stream.start(availableNow=True)
     with pytest.raises(Exception, match="does not follow the batch before it"):
-        query.awaitTermination(60)
+        query.awaitTermination(300)
     assert stream.rows() == [(1, 1, 1)]
 
 
@@ -116,4 +116,4 @@ def test_streams_are_of_changes_and_open_ended(spark: SparkSession, tmp_path: Pa
     rows = spark.readStream.format("dbfarm").option("database", farm.url).option("table", "t").load()
     writer = rows.writeStream.format("parquet").option("path", f"{tmp_path}/rows")
     with pytest.raises(Exception, match="a stream is of changes"):
-        writer.option("checkpointLocation", f"{tmp_path}/rows_checkpoint").start().awaitTermination(60)
+        writer.option("checkpointLocation", f"{tmp_path}/rows_checkpoint").start().awaitTermination(300)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wlc.address import without_password, without_secrets
+from wlc.dialect.postgres.url import without_password, without_secrets
 
 WELL_FORMED = {
     "postgresql://ann:s3cret@host:5432/db": "postgresql://ann@host:5432/db",

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wlc.clock import format_time, parse_time, read_time
-from wlc.errors import InvalidError
+from wlc.farm.clock import format_time, parse_time, read_time
+from wlc.farm.errors import InvalidError
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, 7, UTC)
 

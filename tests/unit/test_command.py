@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import warnings
 
 import duckdb
 import pytest
 
 from cli.command import command, explain, new_app, run_app
+from cli.interruption import go_on_until_interrupted
 from cli.output import Value
-from wlc.errors import CorruptError, FarmError, InvalidError, UnavailableError
+from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableError
 
 
 @pytest.fixture
@@ -21,6 +24,16 @@ def app():
         """Answer."""
         if what == "interrupt":
             raise KeyboardInterrupt
+        if what in ("SIGINT", "SIGTERM"):
+            os.kill(os.getpid(), signal.Signals[what])
+        if what == "query":
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+            except KeyboardInterrupt:
+                raise RuntimeError("Query interrupted") from None
+        if what == "follow":
+            go_on_until_interrupted()
+            os.kill(os.getpid(), signal.SIGTERM)
         if what == "warn":
             for _ in range(2):
                 warnings.warn("table t was written without capture", stacklevel=1)
@@ -68,6 +81,28 @@ def test_warning_is_one_line_however_often_it_comes(app, capsys) -> None:
 def test_interrupt(app, capsys) -> None:
     assert run_app(app, "x", ["answer", "--what", "interrupt"]) == 130
     assert capsys.readouterr().err == "error: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    "what, code, said",
+    [
+        ("SIGINT", 130, "error: interrupted\n"),
+        ("SIGTERM", 143, "error: interrupted by SIGTERM\n"),
+        ("query", 143, "error: interrupted by SIGTERM\n"),
+        ("follow", 0, ""),
+    ],
+)
+def test_signals(app, capsys, what, code, said) -> None:
+    """Also where they were ignored before, as SIGINT is in the background; afterwards they are again."""
+    before = [signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        assert run_app(app, "x", ["answer", "--what", what]) == code
+        assert capsys.readouterr() == ("", said)
+        assert run_app(app, "x", ["fail"]) == 6, "what one command received says nothing about the next one"
+        assert signal.getsignal(signal.SIGINT) == signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before[0])
+        signal.signal(signal.SIGTERM, before[1])
 
 
 @pytest.mark.parametrize("arguments", [["nothing"], ["answer", "--nothing"], ["answer", "too", "much"]])

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wlc.config import decode_config, encode_config, parse_beat
-from wlc.errors import CorruptError, InvalidError
-from wlc.model import Config, Origin
+from wlc.farm.config import decode_config, encode_config, parse_beat
+from wlc.farm.errors import CorruptError, InvalidError
+from wlc.farm.model import Config, Origin
 
 CONFIG = Config(
     snapshot="snapshots/000000001040",

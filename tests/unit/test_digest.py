@@ -10,9 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import witness
-from wlc import digest
-from wlc.model import Change, Clear, Column, Ddl, Digest, Layout, Name, Transaction, file_column, quote
-from wlc.types import store_sql
+from wlc.dialect.duckdb import digest_sql
+from wlc.dialect.sql import quote
+from wlc.dialect.types import store_sql
+from wlc.farm import digest
+from wlc.farm.model import (
+    Change,
+    Clear,
+    Column,
+    Ddl,
+    Digest,
+    Layout,
+    Name,
+    Record,
+    RowsRead,
+    RowsRefreshed,
+    Transaction,
+    file_column,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,9 +81,9 @@ def test_another_program_gives_rows_of_every_type_the_same_numbers(kind: str, tm
         stored = ", ".join(f"{store_sql(column)} AS {quote(file_column(column.name))}" for column in layout.stored)
         file = tmp_path / "0.parquet"
         connection.execute(f"COPY (SELECT {stored} FROM t) TO '{file}' (FORMAT parquet)")
-        from_table = digest.sum_rows(connection, layout, "t", store_sql)
-        from_file = digest.sum_rows(connection, layout, f"read_parquet('{file}')")
-        texts = connection.execute(f"SELECT count(DISTINCT {digest.hash_sql(layout, store_sql)}) FROM t").fetchall()
+        from_table = digest_sql.sum_rows(connection, layout, "t", store_sql)
+        from_file = digest_sql.sum_rows(connection, layout, f"read_parquet('{file}')")
+        texts = connection.execute(f"SELECT count(DISTINCT {digest_sql.hash_sql(layout, store_sql)}) FROM t").fetchall()
     rows, total = witness.digest(file)
     assert from_table == from_file == Digest(rows, total)
     # The values of every type are told apart, and so are the columns that they stand in.
@@ -88,22 +103,24 @@ def test_text_of_a_row_is_what_the_format_says() -> None:
         connection.execute(
             "CREATE TABLE t AS SELECT 42::INTEGER AS a, 'hello' AS b, 1.5::DOUBLE AS c, [7, NULL]::INTEGER[] AS d"
         )
-        assert digest.sum_rows(connection, layout, "t").sum == witness.number(written)
-        assert connection.execute(f"SELECT {digest.hash_sql(layout)} FROM t").fetchall() == [(witness.number(written),)]
+        assert digest_sql.sum_rows(connection, layout, "t").sum == witness.number(written)
+        assert connection.execute(f"SELECT {digest_sql.hash_sql(layout)} FROM t").fetchall() == [
+            (witness.number(written),)
+        ]
 
 
 def test_columns_that_are_null_can_be_added() -> None:
     old = Layout((Column("a", "INTEGER"),))
     new = Layout((Column("b", "INTEGER"), Column("c", "VARCHAR")))
-    assert digest.keeps_rows(old, new)
-    assert not digest.keeps_rows(new, old)
-    assert not digest.keeps_rows(old, Layout((*old.columns, Column("c", "INTEGER", default="1"))))
-    assert not digest.keeps_rows(old, Layout((Column("a", "BIGINT"),)))
+    assert digest_sql.keeps_rows(old, new)
+    assert not digest_sql.keeps_rows(new, old)
+    assert not digest_sql.keeps_rows(old, Layout((*old.columns, Column("c", "INTEGER", default="1"))))
+    assert not digest_sql.keeps_rows(old, Layout((Column("a", "BIGINT"),)))
     with duckdb.connect() as connection:
         connection.execute("CREATE TABLE t AS SELECT i::INTEGER AS a FROM range(9) AS r(i)")
-        before = digest.sum_rows(connection, old, "t")
+        before = digest_sql.sum_rows(connection, old, "t")
         connection.execute("ALTER TABLE t ADD COLUMN c VARCHAR; ALTER TABLE t RENAME COLUMN a TO b")
-        assert digest.sum_rows(connection, new, "t") == before
+        assert digest_sql.sum_rows(connection, new, "t") == before
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.sampled_from([-3, -1, 1, 2])), max_size=30))
@@ -113,7 +130,7 @@ def test_sum_of_images_is_linear_in_their_weights(images: list[tuple[int, int]])
         connection.execute("CREATE TABLE i (a INTEGER, _weight BIGINT)")
         if images:
             connection.executemany("INSERT INTO i VALUES (?, ?)", images)
-        found = digest.sum_images(connection, layout, "i")
+        found = digest_sql.sum_images(connection, layout, "i")
     assert found == sum(weight * witness.number(f",1={value}") for value, weight in images) % 2**64
 
 
@@ -125,7 +142,7 @@ def _ledger(**known: int) -> digest.Ledger:
     )
 
 
-def _transaction(tick: int, *records: Change | Clear | Ddl) -> Transaction:
+def _transaction(tick: int, *records: Record) -> Transaction:
     return Transaction(tick, "ann", None, None, records)  # type: ignore[arg-type]
 
 
@@ -148,6 +165,23 @@ def test_ledger_says_nothing_of_tables_it_does_not_know() -> None:
     ledger = _ledger(t=1)
     ledger.follow([_transaction(1, Change(U, "f", 1, 0)), _transaction(2, Ddl("ALTER TABLE", T, "ALTER TABLE t …"))])
     assert ledger.changed() == {}
+
+
+def test_rows_that_were_read_or_refreshed_change_no_digest() -> None:
+    ledger = _ledger(t=10)
+    told = (RowsRead(T, "reads", 5, exclusive=False), RowsRefreshed(T, "refreshed", 5, absent=True))
+    transaction = _transaction(2, *told)
+    ledger.follow([transaction])
+    assert ledger.changed() == {}
+    assert digest.touched([transaction]) == set()
+
+
+def test_images_of_weight_0_change_no_sum() -> None:
+    rows = "(VALUES (1, 1), (2, 0), (3, -1), (4, 0)) AS t(a, _weight)"
+    without = "(VALUES (1, 1), (3, -1)) AS t(a, _weight)"
+    layout = Layout((Column("a", "INTEGER"),))
+    with duckdb.connect() as connection:
+        assert digest_sql.sum_images(connection, layout, rows) == digest_sql.sum_images(connection, layout, without)
 
 
 def test_ledger_follows_schema_changes() -> None:

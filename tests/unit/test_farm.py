@@ -1,17 +1,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from wlc.errors import CorruptError, FencedError, GapError, InvalidError
-from wlc.farm import FarmDatabase, describe_file, open_database
-from wlc.log import digest
-from wlc.model import (
+from wlc.farm.database import FarmDatabase, describe_file, open_database
+from wlc.farm.errors import CorruptError, FencedError, GapError, InvalidError
+from wlc.farm.model import (
     Batch,
     Change,
     Column,
@@ -22,16 +22,14 @@ from wlc.model import (
     Name,
     Origin,
     Position,
+    RowsRead,
     SnapshotTable,
     TableFile,
     Transaction,
 )
-from wlc.paths import data_path
-from wlc.store import AlreadyExistsError, MissingError, Store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+from wlc.farm.paths import data_path, with_stamp
+from wlc.farm.seal.checksum import checksum
+from wlc.farm.store import AlreadyExistsError, MissingError, Store
 
 TIME = datetime(2026, 11, 20, 10, tzinfo=UTC)
 TABLE = Name("main", "t")
@@ -50,7 +48,7 @@ def make(tmp_path: Path) -> Callable[..., tuple[Batch, dict[str, Path]]]:
         number: int, previous: str = "", content: bytes = b"rows", history: str = "h1"
     ) -> tuple[Batch, dict[str, Path]]:
         """A batch of one transaction with tick 10 * number and one data file of `content`."""
-        path, local = data_path("sales", number, 0), tmp_path / f"{number}-{digest(content)[:8]}"
+        path, local = data_path("sales", number, 0), tmp_path / f"{number}-{checksum(content)[:8]}"
         local.write_bytes(content)
         tick = number * 10
         transaction = Transaction(tick, "ann", TIME, TIME, (Change(TABLE, path, 1, 0),))
@@ -61,7 +59,7 @@ def make(tmp_path: Path) -> Callable[..., tuple[Batch, dict[str, Path]]]:
     return build
 
 
-Make = "Callable[..., tuple[Batch, dict[str, Path]]]"
+Make = Callable[..., tuple[Batch, dict[str, Path]]]
 
 
 def publish_three(database: FarmDatabase, make: Make) -> list[str]:
@@ -118,6 +116,21 @@ def test_leftovers_of_a_dead_attempt_do_not_hinder(database: FarmDatabase, make:
     assert published.files[0].file.path == data_path("sales", 1, 0, stamp)
     assert database.fetch(published.files[0]).read_bytes() == b"rows"
     assert database.publish(batch, files) == chain
+
+
+def test_rows_that_were_read_get_the_name_of_their_file_and_origins_stay(database: FarmDatabase, make: Make) -> None:
+    dead, dead_files = make(1, content=b"dead attempt")
+    database.logs.create(dead.files[0].file.path, dead_files[dead.files[0].file.path])
+    batch, files = make(1)
+    path = batch.files[0].file.path
+    read = RowsRead(batch.files[0].table, path, batch.files[0].file.rows, exclusive=False)
+    origin = Origin("elsewhere", 3, TIME)
+    batch = replace(batch, transactions=(replace(batch.transactions[-1], records=(read,), origin=origin),))
+    batch = replace(batch, first=batch.last)
+    database.publish(batch, files)
+    (transaction,) = database.read_batch(1)[0].transactions
+    assert transaction.records == (replace(read, path=with_stamp(path, batch.files[0].file.sha256[:16])),)
+    assert transaction.origin == origin
 
 
 def test_a_leftover_with_the_same_bytes_is_used(database: FarmDatabase, make: Make) -> None:

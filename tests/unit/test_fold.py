@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wlc.model import Column, Layout, Name, literal
-from wlc.types import store_sql
-from wlr import fold
-from wlr.fold import Source, TargetTable
+from wlc.dialect.sql import literal
+from wlc.dialect.types import store_sql
+from wlc.farm.model import Column, Layout, Name
+from wlr.fold import sql as fold
+from wlr.fold.sql import RowImages, TargetTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +45,7 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
         yield opened
 
 
-def write(connection: duckdb.DuckDBPyConnection, folder: Path, images: list[tuple[int, int, Row]]) -> Source:
+def write(connection: duckdb.DuckDBPyConnection, folder: Path, images: list[tuple[int, int, Row]]) -> RowImages:
     """Write images (tick, weight, row) as a data file."""
     connection.execute(
         "CREATE OR REPLACE TABLE images (_tick BIGINT, _weight TINYINT, id INTEGER, v VARCHAR, x DOUBLE, l DOUBLE[])"
@@ -54,7 +55,7 @@ def write(connection: duckdb.DuckDBPyConnection, folder: Path, images: list[tupl
     target = folder / "data.parquet"
     connection.execute(f"COPY images TO {literal(str(target))} (FORMAT parquet)")
     ticks = [tick for tick, _, _ in images] or [0]
-    return Source((str(target),), min(ticks), max(ticks))
+    return RowImages((str(target),), min(ticks), max(ticks))
 
 
 def fill(connection: duckdb.DuckDBPyConnection, table: TargetTable, rows: list[Row]) -> None:
@@ -81,7 +82,7 @@ def expected(connection: duckdb.DuckDBPyConnection, rows: list[Row]) -> Counter[
     return found
 
 
-def apply(connection: duckdb.DuckDBPyConnection, table: TargetTable, source: Source) -> tuple[int, int]:
+def apply(connection: duckdb.DuckDBPyConnection, table: TargetTable, source: RowImages) -> tuple[int, int]:
     """Fold and apply; returns how many rows should have gone and how many did."""
     connection.execute(
         f"CREATE OR REPLACE TEMP TABLE net AS {fold.net_sql(table, fold.raw_sql(table.layout, [source]))}"
@@ -172,7 +173,7 @@ def test_bag_keeps_the_other_copies_without_rowid(connection: duckdb.DuckDBPyCon
 
 
 def test_range_of_ticks_is_inclusive(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
-    rows = [(tick, 1, (str(tick), "'a'", "1.0", "[]")) for tick in range(1, 6)]
+    rows: list[tuple[int, int, tuple[str, ...]]] = [(tick, 1, (str(tick), "'a'", "1.0", "[]")) for tick in range(1, 6)]
     source = replace(write(connection, folder, rows), first=2, last=4)
     assert sorted(
         row[0] for row in connection.execute(fold.net_sql(BAG, fold.raw_sql(BAG.layout, [source]))).fetchall()
@@ -229,6 +230,6 @@ def test_rows_of_odd_types_are_found_and_made(folder: Path, type_text: str, valu
             f" FROM (SELECT {stored} FROM t), (VALUES (-1), (1)) AS v(w)) TO {literal(str(target))}"
         )
         before = connection.execute("SELECT odd, odd::VARCHAR FROM t").fetchall()
-        assert apply(connection, table, Source((str(target),), 1, 1)) == (1, 1)
+        assert apply(connection, table, RowImages((str(target),), 1, 1)) == (1, 1)
         assert connection.execute("SELECT odd, odd::VARCHAR FROM t").fetchall() == before
         assert connection.execute("SELECT id FROM t").fetchall() == [(2,)]

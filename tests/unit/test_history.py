@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 import duckdb
 import pytest
 
-from wlc import history
-from wlc.errors import GapError, InvalidError
-from wlc.farm import describe_file, open_database
-from wlc.model import Batch, Change, Clear, Column, Ddl, Layout, Name, SequencePosition, TableFile, Transaction
+from wlc.dialect.duckdb import row_images
+from wlc.farm import history
+from wlc.farm.database import describe_file, open_database
+from wlc.farm.errors import GapError, InvalidError
+from wlc.farm.model import Batch, Change, Clear, Column, Ddl, Layout, Name, SequencePosition, TableFile, Transaction
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 T, U, S = Name("main", "t"), Name("other", "t"), Name("main", "s")
@@ -46,11 +47,11 @@ def database(tmp_path):
     file = TableFile(describe_file(first, path, 3), T, LAYOUT)
     batch = Batch("sales", 1, "h1", 1, 3, "", "sales", transactions, (file,), {"h1": 3})
     chain = database.publish(batch, {path: first})
-    transactions = (
+    more = (
         Transaction(4, "ann", NOON, NOON, (Clear(T, 1), Clear(U, 5))),
         Transaction(6, "ann", NOON, NOON),
     )
-    second = replace(batch, number=2, first=4, last=6, previous=chain, transactions=transactions, files=(), vector={})
+    second = replace(batch, number=2, first=4, last=6, previous=chain, transactions=more, files=(), vector={})
     database.publish(replace(second, vector={"h1": 6}), {})
     return database
 
@@ -106,7 +107,7 @@ def test_a_gap_in_the_log_is_named(database) -> None:
 
 
 def test_rows_have_values_of_the_declared_types_as_numbers_or_text(database) -> None:
-    assert [(row.tick, row.weight, dict(row.values)) for row in history.rows(database)] == [
+    assert [(row.tick, row.weight, dict(row.values)) for row in row_images.rows(database)] == [
         (1, 1, {"id": 1, "big": "9", "at": "2026-01-01 00:00:00"}),
         (2, -1, {"id": 1, "big": "9", "at": "2026-01-01 00:00:00"}),
         (2, 1, {"id": 1, "big": "8", "at": "2026-01-02 00:00:00"}),
@@ -118,5 +119,5 @@ def test_rows_have_values_of_the_declared_types_as_numbers_or_text(database) -> 
     [({"first": 2}, [-1, 1]), ({"last": 1}, [1]), ({"batch": 2}, []), ({"table": "other.t"}, [])],
 )
 def test_rows_are_chosen(database, chosen, weights) -> None:
-    found = [row.weight for row in history.rows(database, **chosen)]
+    found = [row.weight for row in row_images.rows(database, **chosen)]
     assert found == weights

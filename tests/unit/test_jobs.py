@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from wlc.model import Column, DataFile, Layout, Name, TableFile
-from wlr.bulk.jobs import route_tasks
-from wlr.plan import Read
+from wlc.farm.model import Column, DataFile, Layout, Name, TableFile
+from wlr.plan.step import Read
+from wlr.spark.replay.jobs import route_tasks
 
 LAYOUT = Layout((Column("id", "BIGINT"),))
 

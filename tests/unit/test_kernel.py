@@ -8,26 +8,27 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wlc.model import Column, Layout, Name, file_column, literal, quote
-from wlc.types import store_sql
-from wlr.engine import StepError, fit
-from wlr.engine.parquet import kernel
-from wlr.engine.parquet.connection import connect
-from wlr.engine.parquet.executor import assemble, place_of_added
-from wlr.engine.parquet.version import Part
-from wlr.fold import Source, TargetTable
+from wlc.dialect.sql import literal, quote
+from wlc.dialect.types import store_sql
+from wlc.farm.model import Column, Layout, Name, file_column
+from wlr.engine.calculator import connect
+from wlr.engine.parquet.executor import place_of_added
+from wlr.fold import fit, kernel
+from wlr.fold.files import FilePart, assemble
+from wlr.fold.sql import RowImages, TargetTable
+from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from wlr.engine.parquet.kernel import Merged, Piece
+    from wlr.fold.kernel import Merged, Piece
 
 # Names that the kernel uses itself, that SQL has other uses for, and aliases that a struct could be taken for.
 COLUMNS = (
@@ -146,11 +147,11 @@ class Files:
     def step(self, images: Sequence[tuple[int, int, Row]], rows_per_file: int = kernel.ROWS_PER_FILE) -> None:
         work = new_folder(self.folder)
         ticks = [tick for tick, _, _ in images]
-        source = Source((str(write(self.connection, self.folder, images)),), min(ticks), max(ticks))
+        source = RowImages((str(write(self.connection, self.folder, images)),), min(ticks), max(ticks))
         lows = [piece.low for piece in self.pieces]
         routed = kernel.route(self.connection, self.table, [source], lows, work / "changes")
         changes = routed if self.table.key else self._share_out(routed.get(0, []), work)
-        results: dict[int, tuple[Merged, tuple[Part, ...]]] = {}
+        results: dict[int, tuple[Merged, tuple[FilePart, ...]]] = {}
         made: list[tuple[int, Merged]] = []
         for number, files in sorted(changes.items()):
             base = self.pieces[number] if number < len(self.pieces) else None
@@ -159,7 +160,7 @@ class Files:
             made.append(
                 (number, kernel.merge(self.connection, self.table, base, files, into, rows_per_file=rows_per_file))
             )
-        results = {number: (merged, merged.pieces) for number, merged in made}  # type: ignore[misc]
+        results = {number: (merged, merged.pieces) for number, merged in made}
         self.pieces = list(assemble(self.pieces, results).parts)  # type: ignore[arg-type]
         self.check()
 
@@ -279,7 +280,7 @@ class Numbers:
             )
         if added:
             self.connection.execute(f"INSERT INTO model SELECT id, v FROM ({added})")
-        source = Source((str(file),), 1, 1)
+        source = RowImages((str(file),), 1, 1)
         work = new_folder(self.folder)
         lows = [piece.low for piece in self.pieces]
         results = {}
@@ -450,16 +451,16 @@ def test_changes_that_cancel_leave_the_file_alone(connection: duckdb.DuckDBPyCon
 
 
 def test_nothing_to_route(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
-    source = Source((str(write(connection, folder, [(1, 1, row(1))])),), 5, 6)
+    source = RowImages((str(write(connection, folder, [(1, 1, row(1))])),), 5, 6)
     for table in (KEYED, BAG):
         assert kernel.route(connection, table, [source], [], new_folder(folder) / "none") == {}
 
 
 @pytest.mark.parametrize("rows, place", [([], 0), ([kernel.ROWS_PER_FILE], 1), ([9, kernel.ROWS_PER_FILE // 3], 1)])
 def test_place_of_added_rows(rows: list[int], place: int) -> None:
-    from wlc.model import DataFile
+    from wlc.farm.model import DataFile
 
-    parts = [Part(DataFile("data/main.t/000000000001-0a-0.parquet", count, 1, "0" * 64)) for count in rows]
+    parts = [FilePart(DataFile("data/main.t/000000000001-0a-0.parquet", count, 1, "0" * 64)) for count in rows]
     assert place_of_added(parts) == place
 
 
@@ -487,7 +488,7 @@ def test_bounds_of_every_sort_of_key(
     """Bounds are kept as texts, from which the keys come back exactly: one file for each key, and each finds its own."""
     column = Column("k", type_text)
     table = TargetTable(NAME, "t", Layout((column,), ("k",)))
-    pieces = []
+    pieces: list[tuple[Any, ...]] = []
     for value in values:
         file = new_folder(folder) / "row.parquet"
         stored = store_sql(column, f"CAST({value} AS {type_text})")
@@ -498,7 +499,7 @@ def test_bounds_of_every_sort_of_key(
     ranked = connection.execute(f"SELECT filename FROM read_parquet([{order}], filename = true) ORDER BY k").fetchall()
     files = [Path(name) for (name,) in ranked]
     for number, file in enumerate(files):
-        sources = [Source((str(file),), 1, 1)]
+        sources = [RowImages((str(file),), 1, 1)]
         routed = kernel.route(connection, table, sources, [low[each] for each in files], new_folder(folder) / "c")
         assert list(routed) == [number], (low, file)
 

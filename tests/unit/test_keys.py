@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from wlc import cipher, keys
-from wlc.errors import CorruptError, InvalidError
-from wlc.keys import Keys, add_key, for_tasks, new_key, public_half, read_key_file, read_keys, without_keys
-from wlc.store.encrypted import MAGIC, EncryptedStore
-from wlc.store.local import LocalStore
-from wlc.store.memory import MemoryStore
+from wlc.farm.errors import CorruptError, InvalidError
+from wlc.farm.seal import cipher, keys
+from wlc.farm.seal.keys import Keys, add_key, for_tasks, new_key, public_half, read_key_file, read_keys, without_keys
+from wlc.farm.store.encrypted import MAGIC, EncryptedStore
+from wlc.farm.store.local import LocalStore
+from wlc.farm.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,10 +116,12 @@ def test_what_is_noted_holds_no_secret_and_is_not_forgotten(tmp_path: Path, monk
     assert Keys({"signing_key_file": "a.key"}).noted() == {"signing_key_file": str(tmp_path / "a.key"), "signed": True}
     noted = Keys({"encrypted": True, "signed": True})
     assert (noted.encrypts, noted.signs) == (True, True)
-    with pytest.raises(InvalidError, match="is to be encrypted, and no encryption key is given"):
+    with pytest.raises(InvalidError, match="must be encrypted, and no encryption key is given"):
         _ = noted.encryption
-    with pytest.raises(InvalidError, match="is to be signed, and no signing key is given"):
-        noted.check() if noted.signing else None
+    with pytest.raises(InvalidError, match="must be signed, and no signing key is given"):
+        _ = noted.signing
+    with pytest.raises(InvalidError, match="must be encrypted, and no encryption key is given"):
+        noted.check()
 
 
 def test_tasks_get_what_they_need_to_read(tmp_path: Path) -> None:
@@ -239,7 +241,7 @@ def test_what_is_not_encrypted_is_refused_unless_it_is_allowed(key: keys.Key, tm
     objects = {"memory://farm/a": b"{}", "memory://farm/wlc.config": b"c", "memory://farm/replicas/x.json": b"r"}
     found = store(key, objects)
     for read in (found.read, found.fetch):
-        with pytest.raises(CorruptError, match="is not encrypted, and ought to be") as caught:
+        with pytest.raises(CorruptError, match="must be encrypted, and is not") as caught:
             read("a")
         assert "allow_unencrypted" in str(caught.value.hint)
     assert (found.read("wlc.config"), found.read("replicas/x.json")) == (b"c", b"r")

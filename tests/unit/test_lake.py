@@ -11,11 +11,12 @@ import pytest
 import wlr
 from tests.handmade import HandmadeFarm, Rows
 from tests.lake import lake_contents, surplus, version_of
-from wlc.errors import ExpiredError, InvalidError
-from wlc.model import Name
-from wlr.engine.parquet.folder import table_prefix, tick_of
-from wlr.engine.place import locate
-from wlr.lake import Keep, keep_ticks, parse_keep
+from wlc.farm.errors import ExpiredError, InvalidError
+from wlc.farm.model import Name
+from wlr.engine.adapters import locate
+from wlr.engine.parquet.folder import tick_of
+from wlr.engine.table_files import table_prefix
+from wlr.plan.retention import Keep, keep_ticks, parse_keep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,7 +84,7 @@ def test_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "memory://lake": ("memory://lake", True),
         "~/lake": (str(Path.home() / "lake"), True),
     }
-    assert {text: (place.url, place.is_parquet) for text in told for place in [locate(text)]} == told
+    assert {text: (place.url, place.engine == "parquet") for text in told for place in [locate(text)]} == told
     assert locate(Path("lake")).path == tmp_path / "lake"
     assert locate("s3://b/l", {"key": 1}).storage_options == {"key": 1}
     for nowhere in ("", "  ", "parquet://"):

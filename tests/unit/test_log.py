@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wlc.errors import CorruptError, InvalidError
-from wlc.log import decode_batch, digest, encode_batch
-from wlc.model import (
+from wlc.farm.errors import CorruptError, InvalidError
+from wlc.farm.log import decode_batch, encode_batch
+from wlc.farm.model import (
     Batch,
     Change,
     Clear,
@@ -21,14 +21,19 @@ from wlc.model import (
     DataFile,
     Ddl,
     Digest,
+    Handover,
     Layout,
     Name,
     Origin,
     Record,
+    RowsRead,
+    RowsRefreshed,
     SequencePosition,
     TableFile,
+    Taken,
     Transaction,
 )
+from wlc.farm.seal.checksum import checksum
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,6 +63,34 @@ BATCH = Batch(
     digests={Name("main", "t"): Digest(2, 17)},
 )
 
+# What only databases with several masters use.
+READ_PATH, REFRESH_PATH = PATH.replace("/0.", "/1."), PATH.replace("/0.", "/2.")
+SEVERAL = replace(
+    BATCH,
+    term=3,
+    transactions=(
+        replace(
+            BATCH.transactions[0],
+            records=(*BATCH.transactions[0].records, RowsRead(TABLE, READ_PATH, 2, exclusive=True)),
+            after=5,
+        ),
+        BATCH.transactions[1],
+        replace(
+            BATCH.transactions[2],
+            records=(*BATCH.transactions[2].records, RowsRefreshed(TABLE, REFRESH_PATH, 1, absent=True)),
+            origin=Origin("ffff", 3, TIME),
+            after=0,
+        ),
+    ),
+    files=tuple(
+        TableFile(DataFile(path, rows, 1000, "e" * 64), TABLE, LAYOUT)
+        for path, rows in ((PATH, 4), (READ_PATH, 2), (REFRESH_PATH, 1))
+    ),
+    own=7,
+    handover=Handover("oslo", 4),
+    taken=(Taken("bergen", "ffff", 3, 2, "c" * 64),),
+)
+
 
 def sealed(lines: list[Any]) -> bytes:
     """A log file of these lines with a right checksum, as someone who knows the format could forge it."""
@@ -84,7 +117,7 @@ def test_the_file_is_json_lines_closed_by_the_checksum_of_those_above() -> None:
         + ["begin", "clear", "change", "commit", "end", "sha256"]
     )
     assert lines[-1] == b""
-    assert json.loads(lines[-2]) == {"sha256": digest(b"\n".join(lines[:-2]) + b"\n")}
+    assert json.loads(lines[-2]) == {"sha256": checksum(b"\n".join(lines[:-2]) + b"\n")}
     assert json.loads(lines[0]) == {
         "batch": {
             "format": 1,
@@ -112,8 +145,8 @@ def test_the_specification_shows_the_lines_as_they_are() -> None:
         assert all(f"`{key}`" in text for key in written[kind])
 
 
-texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
-nonempty = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=20)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+nonempty = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 table_names = st.builds(Name, nonempty, nonempty)
 times = st.datetimes(timezones=st.just(UTC))
 counts = st.integers(0, 2**40)
@@ -158,6 +191,80 @@ def test_any_batch_is_read_as_written(batch: Batch) -> None:
     assert decode_batch(encode_batch(batch), "x") == batch
 
 
+def test_keys_of_several_masters_are_read_as_written() -> None:
+    read = decode_batch(encode_batch(SEVERAL), "x")
+    assert read == SEVERAL
+    assert encode_batch(read) == encode_batch(SEVERAL)
+
+
+def test_keys_of_several_masters_are_explained_and_written_only_where_they_are_used() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
+    for line in lines_of(SEVERAL):
+        for kind, content in line.items():
+            assert all(f"`{key}`" in text for key in (kind, *content))
+    new = {"term", "after", "own", "handover", "taken"}
+    assert not any(content.keys() & new for line in lines_of(BATCH) for content in line.values())
+
+
+@pytest.mark.parametrize("batch", [BATCH, SEVERAL])
+def test_info_is_ignored_and_every_other_unknown_key_is_refused(batch: Batch) -> None:
+    for index, line in enumerate(lines_of(batch)):
+        ((kind, content),) = line.items()
+        lines = lines_of(batch)
+        lines[index] = {kind: {**content, "info": {"any": ["thing"]}}}
+        assert decode_batch(sealed(lines), "x") == batch
+        lines[index] = {kind: {**content, "later": 1}}
+        with pytest.raises(CorruptError, match=f"line {index + 1}: key 'later' is unknown|key 'later' is unknown"):
+            decode_batch(sealed(lines), "x")
+
+
+def nested(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where objects lie inside a line, below the line's own."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    found = [place for key, inner in items for place in nested(inner, (*path, key))]
+    return [*found, path] if isinstance(value, dict) and len(path) > 1 else found
+
+
+def test_unknown_keys_are_refused_inside_lines_as_well() -> None:
+    places = [(index, *place) for index, line in enumerate(lines_of(SEVERAL)) for place in nested(line)]
+    assert len(places) > 8
+    for place in places:
+        if place[-1] == "vector":
+            continue  # Its keys are ids of histories.
+        lines = lines_of(SEVERAL)
+        content: Any = lines
+        for key in place:
+            content = content[key]
+        content["info"] = 1
+        with pytest.raises(CorruptError, match="key 'info' is unknown"):
+            decode_batch(sealed(lines), "x")
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (lambda lines: lines[1]["begin"].update(after=7), "transaction 7 began after itself"),
+        (lambda lines: lines[-1]["end"].update(own=10), "own tick 10 is after the last one"),
+        (lambda lines: lines[-1]["end"]["taken"].extend(lines[-1]["end"]["taken"]), "taken from twice"),
+        (lambda lines: lines[-1]["end"]["taken"][0].update(site="a/b"), "not the name of a site"),
+        (lambda lines: lines[-1]["end"]["handover"].update(term=0), "not a tick or number"),
+        (lambda lines: lines[0]["batch"].update(term="x"), "not a tick or number"),
+        (lambda lines: lines[0]["batch"]["parent"].update(committed=None), "key 'committed' is unknown"),
+        (lambda lines: lines[5]["read"].update(rows=1), "has 2 rows, its transactions have 1"),
+        (lambda lines: lines[5]["read"].update(exclusive=1), "not true or false"),
+        (lambda lines: lines[5]["read"].update(path=PATH), "cannot have a change"),
+        (lambda lines: lines[5]["read"].update(path=REFRESH_PATH), "two kinds of records"),
+        (lambda lines: lines[9]["begin"]["origin"].update(committed="now"), "not a time"),
+        (lambda lines: lines.insert(8, lines[5]), "rolled back has records"),
+    ],
+)
+def test_forged_keys_of_several_masters_are_named(change: Callable[[list[Any]], None], said: str) -> None:
+    lines = lines_of(SEVERAL)
+    change(lines)
+    with pytest.raises(CorruptError, match=said):
+        decode_batch(sealed(lines), "x")
+
+
 def test_every_truncation_is_corrupt_and_named() -> None:
     content = encode_batch(BATCH)
     for length in range(len(content)):
@@ -193,7 +300,7 @@ def test_any_bytes_are_corrupt_even_with_a_right_checksum(body: bytes) -> None:
         decode_batch(body, "x")
     body += b"\n"
     with pytest.raises(CorruptError):
-        decode_batch(body + b'{"sha256":"' + digest(body).encode() + b'"}\n', "x")
+        decode_batch(body + b'{"sha256":"' + checksum(body).encode() + b'"}\n', "x")
 
 
 json_values = st.recursive(
@@ -284,13 +391,13 @@ def test_forgeries_are_named_with_their_line(change: Callable[[list[Any]], None]
 def test_hostile_json_is_corrupt(line: bytes) -> None:
     body = encode_batch(BATCH).split(b"\n")[0] + b"\n" + line + b"\n"
     with pytest.raises(CorruptError, match="line 2"):
-        decode_batch(body + b'{"sha256":"' + digest(body).encode() + b'"}\n', "x")
+        decode_batch(body + b'{"sha256":"' + checksum(body).encode() + b'"}\n', "x")
 
 
 def test_half_a_surrogate_pair_is_corrupt() -> None:
     body = b"\n".join(encode_batch(BATCH).split(b"\n")[:-2]).replace(b'"bob"', b'"\\udc00"') + b"\n"
     with pytest.raises(CorruptError, match="line 9"):
-        decode_batch(body + b'{"sha256":"' + digest(body).encode() + b'"}\n', "x")
+        decode_batch(body + b'{"sha256":"' + checksum(body).encode() + b'"}\n', "x")
 
 
 def test_what_no_reader_would_take_is_not_written() -> None:

@@ -8,20 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wlc.errors import CorruptError, InvalidError
-from wlc.log import digest
-from wlc.manifest import decode_manifest, encode_manifest
-from wlc.model import (
-    Column,
-    DataFile,
-    Ddl,
-    Layout,
-    Manifest,
-    Name,
-    Position,
-    SequencePosition,
-    SnapshotTable,
-)
+from wlc.farm.errors import CorruptError, InvalidError
+from wlc.farm.manifest import decode_manifest, encode_manifest
+from wlc.farm.model import Column, DataFile, Ddl, Layout, Manifest, Name, Position, SequencePosition, SnapshotTable
+from wlc.farm.seal.checksum import checksum
 
 TABLE = Name("main", 'täble "1"')
 LAYOUT = Layout((Column("id", "INTEGER", nullable=False, default="nextval('s')"), Column("x", "mood")), ("id",))
@@ -47,7 +37,7 @@ MANIFEST = Manifest(
 def forged(change: dict[str, object]) -> bytes:
     document = json.loads(encode_manifest(MANIFEST))["manifest"] | change
     body = b'{"manifest":\n' + json.dumps(document).encode() + b"\n"
-    return body + b',"sha256":"' + digest(body).encode() + b'"}\n'
+    return body + b',"sha256":"' + checksum(body).encode() + b'"}\n'
 
 
 def test_a_manifest_is_read_as_written() -> None:
@@ -59,7 +49,7 @@ def test_a_manifest_is_read_as_written() -> None:
 def test_the_file_is_one_json_document_whose_last_line_is_the_checksum_of_those_above() -> None:
     content = encode_manifest(MANIFEST)
     document = json.loads(content)
-    assert document["sha256"] == digest(content[: content.rindex(b"\n", 0, -1) + 1])
+    assert document["sha256"] == checksum(content[: content.rindex(b"\n", 0, -1) + 1])
     assert document["manifest"]["position"] == {"history": "a1b2", "tick": 1040, "batch": 42, "chain": "c" * 64}
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 import typer
 
 import cli.wlc
 import cli.wlr
 from cli.options import storage_options, tick_range
-from wlc.errors import InvalidError
+from wlc.farm.errors import InvalidError
 
 
 @pytest.mark.parametrize(
@@ -23,7 +25,7 @@ def test_tick_range(text, expected) -> None:
 def test_what_is_no_tick_range_is_refused_with_an_example(text) -> None:
     with pytest.raises(InvalidError, match="not a range of ticks") as refused:
         tick_range(text)
-    assert "--tick 10:20" in refused.value.hint
+    assert "--tick 10:20" in (refused.value.hint or "")
 
 
 def test_storage_options() -> None:
@@ -48,7 +50,7 @@ def test_every_command_that_uses_the_farm_takes_storage_options() -> None:
     without = {
         f"{program} {name}"
         for program, app in apps.items()
-        for name, command in typer.main.get_command(app).commands.items()
+        for name, command in cast("typer.core.TyperGroup", typer.main.get_command(app)).commands.items()
         if not any("--storage-option" in parameter.opts for parameter in command.params)
     }
     # The others ask and tell the replica alone, which may be a file. A key is made without a farm.

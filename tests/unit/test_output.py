@@ -9,8 +9,8 @@ from decimal import Decimal
 
 import pytest
 
-from cli.output import Fields, Numbers, Table, Value, plain, record, show, text, unique_names
-from wlc.model import Name, Position
+from cli.output import Fields, Listing, Numbers, Value, plain, record, show, text, unique_names
+from wlc.farm.model import Name, Position
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, 5, tzinfo=UTC)
 
@@ -60,21 +60,21 @@ def test_record_has_the_names_of_the_api() -> None:
 
 
 def test_table_is_aligned_and_every_row_stays_on_one_line() -> None:
-    table = Table(("id", "note"), [(1, "two\nlines"), (22, None)], null="NULL")
+    table = Listing(("id", "note"), [(1, "two\nlines"), (22, None)], null="NULL")
     assert shown(table) == "id  note\n1   two lines\n22  NULL\n"
 
 
 def test_table_without_rows_shows_its_columns_and_is_an_empty_array() -> None:
-    assert shown(Table(("a", "b"), [])) == "a  b\n"
-    assert json.loads(shown(Table(("a", "b"), []), as_json=True)) == []
+    assert shown(Listing(("a", "b"), [])) == "a  b\n"
+    assert json.loads(shown(Listing(("a", "b"), []), as_json=True)) == []
 
 
 def test_json_rows_are_one_array_even_from_an_iterator() -> None:
-    assert json.loads(shown(Table(("a",), iter([(1,), (None,)])), as_json=True)) == [{"a": 1}, {"a": None}]
+    assert json.loads(shown(Listing(("a",), iter([(1,), (None,)])), as_json=True)) == [{"a": 1}, {"a": None}]
 
 
 def test_columns_of_one_name_all_reach_json() -> None:
-    assert json.loads(shown(Table(("a", "a", "a_1"), [(1, 2, 3)]), as_json=True)) == [{"a": 1, "a_1": 2, "a_1_1": 3}]
+    assert json.loads(shown(Listing(("a", "a", "a_1"), [(1, 2, 3)]), as_json=True)) == [{"a": 1, "a_1": 2, "a_1_1": 3}]
     assert unique_names(["x", "x", "x"]) == ["x", "x_1", "x_2"]
 
 
@@ -105,7 +105,7 @@ def test_text_of_values() -> None:
     assert text(Name("main", "t"), null="") == "main.t"
 
 
-@pytest.mark.parametrize("report", [Fields({"tick": 7}), Table(("tick",), [(7,)])])
+@pytest.mark.parametrize("report", [Fields({"tick": 7}), Listing(("tick",), [(7,)])])
 def test_terminal_gets_a_drawn_table(report) -> None:
     drawn = shown(report, stream=Terminal())
     assert "tick" in drawn
@@ -114,4 +114,4 @@ def test_terminal_gets_a_drawn_table(report) -> None:
 
 
 def test_terminal_shows_square_brackets_as_they_are() -> None:
-    assert "[red]" in shown(Table(("[a]",), [("[red]",)]), stream=Terminal())
+    assert "[red]" in shown(Listing(("[a]",), [("[red]",)]), stream=Terminal())

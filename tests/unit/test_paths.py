@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wlc import paths
-from wlc.errors import CorruptError, InvalidError
+from wlc.farm import paths
+from wlc.farm.errors import CorruptError, InvalidError
 
 names = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,40}[A-Za-z0-9_]", fullmatch=True)
 numbers = st.integers(1, 10**12 - 1)
@@ -30,6 +30,29 @@ def test_formatting_and_parsing_are_inverses(name: str, number: int, file: int, 
 @given(tokens)
 def test_replica_paths_are_inverses(token: str) -> None:
     assert paths.parse_replica_path(paths.replica_path(token)) == token
+
+
+@given(names.filter(lambda name: len(name) <= 40), tokens)
+def test_places_of_several_masters_are_inverses(site: str, history: str) -> None:
+    assert paths.parse_site_folder(paths.site_folder(site)) == site
+    assert paths.parse_retired_path(paths.retired_path(history)) == history
+
+
+@pytest.mark.parametrize("site", ["", ".oslo", "oslo.", "a/b", "o" * 41, "øslo", "a b"])
+def test_what_cannot_name_a_site_is_refused(site: str) -> None:
+    assert not paths.is_site_name(site)
+    assert paths.parse_site_folder(f"sites/{site}") is None
+    with pytest.raises(InvalidError):
+        paths.site_folder(site)
+
+
+def test_other_places_are_no_places_of_several_masters() -> None:
+    assert paths.parse_site_folder("snapshots/oslo") is None
+    assert paths.parse_retired_path("retired/a b.json") is None
+    assert paths.parse_retired_path("replicas/a.json") is None
+    with pytest.raises(InvalidError):
+        paths.retired_path("../x")
+    assert (paths.site_folder("oslo"), paths.retired_path("9f2c")) == ("sites/oslo", "retired/9f2c.json")
 
 
 @given(names, st.text(max_size=60))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wlc.capture.postgres.pgoutput import Decoder, Message, Rows, Truncate
-from wlc.errors import CorruptError, UnsupportedError
+from wlc.farm.errors import CorruptError, UnsupportedError
 
 Value = str | None
 Row = tuple[Value, ...]

@@ -5,18 +5,35 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from wlc.errors import CorruptError
-from wlc.log import decode_batch, digest, encode_batch
-from wlc.model import Batch, Change, Clear, Column, DataFile, Ddl, Layout, Name, Origin, TableFile, Transaction
-from wlc.plain import PlainRun, Transactions, joined, parts_of
-from wlr.plan import Limits, Position, Step, Target, cut
+from wlc.farm.errors import CorruptError
+from wlc.farm.log import decode_batch, encode_batch
+from wlc.farm.model import (
+    Batch,
+    Change,
+    Clear,
+    Column,
+    DataFile,
+    Ddl,
+    Layout,
+    Name,
+    Origin,
+    Position,
+    TableFile,
+    Transaction,
+)
+from wlc.farm.plain import PlainRun, Transactions, joined, parts_of
+from wlc.farm.seal.checksum import checksum
+from wlr.plan.cut import Limits, cut
+from wlr.plan.stop import Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from wlr.plan.step import Step
 
 LAYOUT = Layout((Column("id", "BIGINT"),))
 TABLES = [Name("main", "orders_1"), Name("main", "orders_2"), Name("main", "ünïcode"), Name("a b", "t")]
@@ -56,7 +73,7 @@ def batch_of(transactions: list[Transaction]) -> Batch:
 
 def resealed(data: bytes) -> bytes:
     body = data[: data.rindex(b'{"sha256"')]
-    return body + b'{"sha256":"' + digest(body).encode() + b'"}\n'
+    return body + b'{"sha256":"' + checksum(body).encode() + b'"}\n'
 
 
 def odd_ones(transactions: list[Transaction]) -> list[Transaction]:
@@ -106,17 +123,17 @@ def steps_of(batch: Batch, transactions: object, **options: object) -> list[Step
 @pytest.mark.parametrize(
     "options",
     [
-        {"target": Target()},
-        {"target": Target(tick=9_000)},
-        {"target": Target(until=datetime(2025, 12, 31, 23, 59, 55, tzinfo=UTC))},
-        {"target": Target(), "limits": Limits(rows=4_000)},
-        {"target": Target(), "limits": Limits(transactions=333)},
-        {"target": Target(), "limits": Limits(files=2)},
-        {"target": Target(), "limits": Limits(rows=900)},
-        {"target": Target(), "skipped": frozenset({5, 5000, 2**40}), "alone": 7000},
+        {"stop": Stop()},
+        {"stop": Stop(tick=9_000)},
+        {"stop": Stop(until=datetime(2025, 12, 31, 23, 59, 55, tzinfo=UTC))},
+        {"stop": Stop(), "limits": Limits(rows=4_000)},
+        {"stop": Stop(), "limits": Limits(transactions=333)},
+        {"stop": Stop(), "limits": Limits(files=2)},
+        {"stop": Stop(), "limits": Limits(rows=900)},
+        {"stop": Stop(), "skipped": frozenset({5, 5000, 2**40}), "alone": 7000},
     ],
 )
-def test_steps_are_the_same(options: dict[str, object]) -> None:
+def test_steps_are_the_same(options: dict[str, Any]) -> None:
     ticks = [transaction.tick for transaction in plain(4_000)]
     if skipped := options.get("skipped"):
         options = options | {"skipped": skipped | {ticks[800], ticks[801], ticks[2400]}, "alone": ticks[3321]}

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from wlc.errors import CorruptError, ExpiredError, InvalidError
-from wlc.model import (
+from wlc.farm.errors import CorruptError, ExpiredError, InvalidError
+from wlc.farm.model import (
     Batch,
     Change,
     Clear,
@@ -15,13 +16,19 @@ from wlc.model import (
     Name,
     Origin,
     Position,
+    Record,
+    RowsRead,
+    RowsRefreshed,
     SequencePosition,
     TableFile,
     Transaction,
 )
-from wlr import bounds, plan
-from wlr.bounds import Reach
-from wlr.plan import Fold, Read, Target
+from wlr.plan import bounds
+from wlr.plan.bounds import Reach
+from wlr.plan.cut import Limits, cut
+from wlr.plan.patterns import matches
+from wlr.plan.step import Action, Fold, Read
+from wlr.plan.stop import Stop
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 T, U, S = Name("main", "t"), Name("main", "u"), Name("main", "s")
@@ -32,7 +39,7 @@ def at(second: int) -> datetime:
     return START + timedelta(seconds=second)
 
 
-def transaction(tick: int, *records: Change | Clear | Ddl | SequencePosition, committed: bool = True) -> Transaction:
+def transaction(tick: int, *records: Record, committed: bool = True) -> Transaction:
     return Transaction(tick, "ann", at(tick), at(tick) if committed else None, records)
 
 
@@ -74,50 +81,50 @@ REACH = Reach(((10, at(10)), (20, at(20))), 5, 30)
 
 
 @pytest.mark.parametrize(
-    "target, expected",
+    "stop, expected",
     [
-        (Target(), 20),
-        (Target(tick=30), 20),
-        (Target(tick=20), 20),
-        (Target(tick=19), 10),
-        (Target(until=at(20)), 20),
-        (Target(until=at(20) - timedelta(microseconds=1)), 10),
+        (Stop(), 20),
+        (Stop(tick=30), 20),
+        (Stop(tick=20), 20),
+        (Stop(tick=19), 10),
+        (Stop(until=at(20)), 20),
+        (Stop(until=at(20) - timedelta(microseconds=1)), 10),
     ],
 )
-def test_newest_snapshot_at_or_before_the_target(target: Target, expected: int) -> None:
-    assert bounds.choose_snapshot(REACH, target) == expected
+def test_newest_snapshot_at_or_before_the_target(stop: Stop, expected: int) -> None:
+    assert bounds.choose_snapshot(REACH, stop) == expected
 
 
-@pytest.mark.parametrize("target", [Target(tick=9), Target(until=at(9))])
-def test_before_the_oldest_snapshot_names_it(target: Target) -> None:
+@pytest.mark.parametrize("stop", [Stop(tick=9), Stop(until=at(9))])
+def test_before_the_oldest_snapshot_names_it(stop: Stop) -> None:
     with pytest.raises(ExpiredError, match="oldest snapshot, tick 10") as caught:
-        bounds.choose_snapshot(REACH, target)
+        bounds.choose_snapshot(REACH, stop)
     assert "--tick 10" in str(caught.value.hint)
 
 
 def test_whole_log_needs_no_snapshot() -> None:
-    assert bounds.choose_snapshot(Reach(((10, at(10)),), 1, 30), Target(tick=9)) is None
-    assert bounds.choose_snapshot(Reach((), 1, 30), Target()) is None
-    assert bounds.choose_snapshot(Reach((), None, 0), Target()) is None
+    assert bounds.choose_snapshot(Reach(((10, at(10)),), 1, 30), Stop(tick=9)) is None
+    assert bounds.choose_snapshot(Reach((), 1, 30), Stop()) is None
+    assert bounds.choose_snapshot(Reach((), None, 0), Stop()) is None
 
 
 def test_log_without_its_beginning_and_without_snapshot() -> None:
     with pytest.raises(ExpiredError):
-        bounds.choose_snapshot(Reach((), 2, 30), Target())
+        bounds.choose_snapshot(Reach((), 2, 30), Stop())
 
 
 def test_ahead_of_the_farm_names_the_end() -> None:
     with pytest.raises(InvalidError, match="tick 31 is not published: the farm's last one is 30"):
-        bounds.choose_snapshot(REACH, Target(tick=31))
+        bounds.choose_snapshot(REACH, Stop(tick=31))
 
 
 def test_behind_the_replica() -> None:
     position = Position("h", 15)
-    bounds.refuse_behind(position, at(15), Target(tick=15))
-    bounds.refuse_behind(position, at(15), Target(until=at(15)))
-    for target in (Target(tick=14), Target(until=at(14))):
+    bounds.refuse_behind(position, at(15), Stop(tick=15))
+    bounds.refuse_behind(position, at(15), Stop(until=at(15)))
+    for stop in (Stop(tick=14), Stop(until=at(14))):
         with pytest.raises(InvalidError, match="behind the replica, which is at tick 15"):
-            bounds.refuse_behind(position, at(15), target)
+            bounds.refuse_behind(position, at(15), stop)
 
 
 @pytest.mark.parametrize(
@@ -144,13 +151,13 @@ def test_what_comes_next_was_pruned(tick: int, batch_last: int, numbers: list[in
 
 def test_data_transactions_are_one_step_and_ddl_is_its_own() -> None:
     log = [batch(transaction(1, change()), transaction(2, change()), transaction(3, DDL), transaction(4, change()))]
-    assert ticks(plan.cut(log, START_OF_H, Target())) == [[1, 2], [3], [4]]
+    assert ticks(cut(log, START_OF_H, Stop())) == [[1, 2], [3], [4]]
 
 
 def test_step_reaches_over_batches_and_its_halves_know_their_own() -> None:
     first = batch(transaction(1, change()), transaction(2, change()))
     second = batch(transaction(3, change(in_batch=2)), transaction(4), number=2, files=(file(0, batch=2),))
-    (step,) = plan.cut([first, second], START_OF_H, Target())
+    (step,) = cut([first, second], START_OF_H, Stop())
     assert step.position == Position("h", 4, 2, "chain2")
     left, right = step.halves()
     assert (left.position, left.mark.batch_last) == (Position("h", 2, 1, "chain1"), 2)
@@ -159,24 +166,24 @@ def test_step_reaches_over_batches_and_its_halves_know_their_own() -> None:
     assert (quarter.position, quarter.mark.batch_last) == (Position("h", 1, 1, "chain1"), 2)
 
 
-@pytest.mark.parametrize("target", [Target(tick=2), Target(until=at(2))])
-def test_stop_is_exact_inside_a_batch_and_goes_on(target: Target) -> None:
+@pytest.mark.parametrize("stop", [Stop(tick=2), Stop(until=at(2))])
+def test_stop_is_exact_inside_a_batch_and_goes_on(stop: Stop) -> None:
     log = [batch(*(transaction(tick, change()) for tick in range(1, 5)))]
-    (step,) = plan.cut(log, START_OF_H, target)
+    (step,) = cut(log, START_OF_H, stop)
     assert (step.last, step.mark.batch_last) == (2, 4)
-    assert ticks(plan.cut(log, step.position, Target())) == [[3, 4]]
+    assert ticks(cut(log, step.position, Stop())) == [[3, 4]]
 
 
 def test_stop_in_a_gap_of_ticks() -> None:
     log = [batch(transaction(1, change()), transaction(5, change()))]
-    (step,) = plan.cut(log, START_OF_H, Target(tick=3))
+    (step,) = cut(log, START_OF_H, Stop(tick=3))
     assert step.last == 1
 
 
 def test_time_stops_at_the_first_later_transaction_even_if_clocks_went_back() -> None:
     late = Transaction(2, "ann", at(9), at(9), (change(),))
     log = [batch(transaction(1, change()), late, transaction(3, change()))]
-    assert ticks(plan.cut(log, START_OF_H, Target(until=at(5)))) == [[1]]
+    assert ticks(cut(log, START_OF_H, Stop(until=at(5)))) == [[1]]
 
 
 def test_nothing_is_read_after_the_target() -> None:
@@ -184,25 +191,25 @@ def test_nothing_is_read_after_the_target() -> None:
         yield batch(transaction(1, change()), transaction(2, change()))
         raise AssertionError
 
-    assert ticks(plan.cut(log(), START_OF_H, Target(tick=2))) == [[1, 2]]  # type: ignore[arg-type]
+    assert ticks(cut(log(), START_OF_H, Stop(tick=2))) == [[1, 2]]  # type: ignore[arg-type]
 
 
 def test_rolled_back_transactions_move_the_position_and_nothing_else() -> None:
     log = [batch(transaction(1, change()), transaction(2, committed=False))]
-    (step,) = plan.cut(log, START_OF_H, Target())
+    (step,) = cut(log, START_OF_H, Stop())
     assert (step.last, step.clock, len(step.applied)) == (2, at(1), 1)
 
 
 def test_accepted_and_failed_transactions_are_alone() -> None:
     log = [batch(*(transaction(tick, change()) for tick in range(1, 7)))]
-    steps = list(plan.cut(log, START_OF_H, Target(), skipped=frozenset({2}), alone=5))
+    steps = list(cut(log, START_OF_H, Stop(), skipped=frozenset({2}), alone=5))
     assert ticks(steps) == [[1], [2], [3, 4], [5], [6]]
     assert (steps[1].applied, steps[1].actions()) == ((), ())
 
 
 def test_full_steps_are_closed() -> None:
     log = [batch(*(transaction(tick, change(added=4)) for tick in range(1, 6)))]
-    assert ticks(plan.cut(log, START_OF_H, Target(), limits=plan.Limits(rows=10))) == [[1, 2, 3], [4, 5]]
+    assert ticks(cut(log, START_OF_H, Stop(), limits=Limits(rows=10))) == [[1, 2, 3], [4, 5]]
 
 
 def test_history_that_grew_from_here_is_followed() -> None:
@@ -210,7 +217,7 @@ def test_history_that_grew_from_here_is_followed() -> None:
         transaction(3, change(in_batch=2)), number=2, history="k", parent=Origin("h", 2), files=(file(0, batch=2),)
     )
     log = [batch(transaction(1, change()), transaction(2, change())), grown]
-    (step,) = plan.cut(log, START_OF_H, Target())
+    (step,) = cut(log, START_OF_H, Stop())
     assert step.position == Position("k", 3, 2, "chain2")
     assert step.halves()[0].position.history == "h"
 
@@ -219,7 +226,7 @@ def test_history_that_grew_from_here_is_followed() -> None:
 def test_history_that_grew_elsewhere_is_refused(parent: Origin | None) -> None:
     log = [batch(transaction(3, change(in_batch=2)), number=2, history="k", parent=parent, files=(file(0, batch=2),))]
     with pytest.raises(InvalidError, match="begins history k"):
-        list(plan.cut(log, Position("h", 2, 1, "chain1"), Target()))
+        list(cut(log, Position("h", 2, 1, "chain1"), Stop()))
 
 
 def test_history_with_a_gap_before_it_is_refused() -> None:
@@ -230,12 +237,12 @@ def test_history_with_a_gap_before_it_is_refused() -> None:
         )
     ]
     with pytest.raises(InvalidError, match="written between the two is in no log"):
-        list(plan.cut(log, Position("h", 2, 1, "chain1"), Target()))
+        list(cut(log, Position("h", 2, 1, "chain1"), Stop()))
 
 
 def test_parts_are_cut_before_a_parent_goes_after_its_child() -> None:
     """U refers to T."""
-    (step,) = plan.cut(
+    (step,) = cut(
         [
             batch(
                 transaction(1, change(0, 1, table=U, number=1)),
@@ -247,7 +254,7 @@ def test_parts_are_cut_before_a_parent_goes_after_its_child() -> None:
             )
         ],
         START_OF_H,
-        Target(),
+        Stop(),
     )
     assert ticks(step.parts({U: {T}})) == [[1, 2], [3, 4, 5], [6]]
     assert [part.position.tick for part in step.parts({U: {T}})] == [2, 5, 6]
@@ -257,8 +264,8 @@ def test_parts_are_cut_before_a_parent_goes_after_its_child() -> None:
 # Actions
 
 
-def actions(*transactions: Transaction) -> tuple[plan.Action, ...]:
-    (step,) = plan.cut([batch(*transactions)], START_OF_H, Target())
+def actions(*transactions: Transaction) -> tuple[Action, ...]:
+    (step,) = cut([batch(*transactions)], START_OF_H, Stop())
     return step.actions()
 
 
@@ -301,6 +308,23 @@ def test_ddl_parts_what_is_before_from_what_is_after() -> None:
     assert [c.table for c in after.changes] == [U]
 
 
+def test_rows_that_were_read_or_refreshed_change_nothing() -> None:
+    told = (RowsRead(T, path(2), 1_000, exclusive=True), RowsRefreshed(T, path(3), 1_000, absent=False))
+    origin = Origin("elsewhere", 8, at(0))
+    first = replace(transaction(1, told[0], change(2, 1), told[1]), origin=origin, after=0)
+    files = (file(0), file(1, U), file(2), file(3))
+    (step,) = cut([batch(first, transaction(2, *told), files=files)], START_OF_H, Stop(), limits=Limits(rows=1_000))
+    (fold,) = step.actions()
+    assert isinstance(fold, Fold)
+    (of_t,) = fold.changes
+    assert (of_t.reads, of_t.added, of_t.removed) == ((Read(file(0), 1, 1),), 2, 1)
+    assert (step.rows, list(step.files)) == (3, [path(0)])
+    assert step.transactions[0].origin == origin
+    assert step.digests == {T: None}
+    (nothing,) = cut([batch(transaction(1, *told), files=files)], START_OF_H, Stop())
+    assert (nothing.actions(), nothing.digests) == ((), {})
+
+
 def test_last_position_of_a_sequence_counts() -> None:
     (fold,) = actions(transaction(1, SequencePosition(S, 5)), transaction(2, SequencePosition(S, 9)))
     assert isinstance(fold, Fold)
@@ -312,4 +336,4 @@ def test_last_position_of_a_sequence_counts() -> None:
     [((), True), (("t",), True), (("main.*",), True), (("x", "main.t"), True), (("T",), False), (("other.t",), False)],
 )
 def test_patterns(patterns: tuple[str, ...], expected: bool) -> None:
-    assert plan.matches(T, patterns) is expected
+    assert matches(T, patterns) is expected

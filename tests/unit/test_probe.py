@@ -7,13 +7,13 @@ connection without the methods.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pytest
 
 from wlc.capture.duckdb import probe
-from wlc.errors import UnsupportedError
+from wlc.farm.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Other:
     """A connection that runs other statements in place of some, or lacks methods."""
 
-    def __init__(self, instead: dict[str, str] | None = None, lacks: str = "", raw: object = None) -> None:
+    def __init__(self, instead: dict[str, str] | None = None, lacks: str = "", raw: Any = None) -> None:
         self._connection = raw or duckdb.connect()
         self._instead, self._lacks = instead or {}, lacks
 

@@ -36,7 +36,7 @@ def test_short_work_shows_nothing(capsys) -> None:
 
 def test_long_work_prints_lines_where_there_is_no_terminal(impatient, capsys) -> None:
     with progress.working("counting") as advance:
-        assert impatient.wait(10)
+        assert impatient.wait(120)
         advance(1, 2)
         advance(2, 2, "sorting")
     assert capsys.readouterr().err == "counting …\ncounting: 1 of 2\nsorting: 2 of 2\n"
@@ -57,7 +57,7 @@ def test_long_work_shows_a_bar_on_a_terminal(impatient, monkeypatch) -> None:
     monkeypatch.setattr(sys, "stderr", terminal)
     with progress.working("counting") as advance:
         advance(1, 2)
-        assert impatient.wait(10)
+        assert impatient.wait(120)
         advance(2, 2)
     assert "counting" in terminal.getvalue()
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wlc.errors import CorruptError, InvalidError
-from wlc.farm import FarmDatabase, open_database
-from wlc.model import Batch, Manifest, Position, Transaction
-from wlc.prune import prune
-from wlc.registry import Replica, decode_replica, encode_replica, register, replicas, unregister
-from wlc.retention import SnapshotPoint, decide
+from wlc.farm.database import FarmDatabase, open_database
+from wlc.farm.errors import CorruptError, InvalidError
+from wlc.farm.model import Batch, Manifest, Position, Transaction
+from wlc.farm.registry import Replica, decode_replica, encode_replica, register, replicas, unregister
+from wlc.masters.prune import prune_database as prune
+from wlc.masters.retention import SnapshotPoint, decide
 
 if TYPE_CHECKING:
     from pathlib import Path

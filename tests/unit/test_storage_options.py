@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from wlc.store.options import lay_over, merged, remembered
+from wlc.farm.store.options import lay_over, recalled, remembered
 
 
 @pytest.mark.parametrize(
@@ -41,13 +41,15 @@ def test_objects_of_a_program_are_not_remembered() -> None:
 
 @pytest.mark.parametrize("nothing", [None, "", "{}"])
 def test_nothing_known(nothing: str | None) -> None:
-    assert merged(nothing, None) == {}
-    assert merged(nothing, {"key": "k"}) == {"key": "k"}
+    assert recalled(nothing) == {}
+    assert lay_over(recalled(nothing), {"key": "k"}) == {"key": "k"}
 
 
 def test_what_is_given_lies_over_what_is_known() -> None:
     known = remembered({"endpoint_url": "old", "client_kwargs": {"region_name": "eu", "verify": False}, "anon": True})
-    assert merged(known, {"endpoint_url": "new", "client_kwargs": {"region_name": "us"}, "secret": "s"}) == {
+    assert lay_over(
+        recalled(known), {"endpoint_url": "new", "client_kwargs": {"region_name": "us"}, "secret": "s"}
+    ) == {
         "endpoint_url": "new",
         "client_kwargs": {"region_name": "us", "verify": False},
         "anon": True,

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import duckdb
 import pytest
 
-from wlc import catalog
-from wlc.errors import UnsupportedError
-from wlc.model import Column, Name, quote
-from wlc.types import load_sql, storage_type, store_sql
+from wlc.dialect.duckdb import catalog
+from wlc.dialect.sql import quote
+from wlc.dialect.types import TABLE, DigestText, load_sql, parse, storage_type, store_sql
+from wlc.farm.errors import UnsupportedError
+from wlc.farm.model import Column, Name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 # Type → values beyond those of DuckDB's test_all_types(), which has the extremes of most types.
 VALUES = {
@@ -181,6 +182,32 @@ def test_all_types_that_duckdb_lists_survive(connection: duckdb.DuckDBPyConnecti
     known = {name for (name,) in connection.execute(listed).fetchall()}
     # TYPE is the type of a type; tables cannot have it. NULL and VARIANT are among the expressions above.
     assert known - covered == {"NULL", "VARIANT", "TYPE"}
+
+
+def test_every_row_of_the_table_is_documented_and_tested(connection: duckdb.DuckDBPyConnection) -> None:
+    documented = (Path(__file__).parents[2] / "docs" / "types.md").read_text(encoding="utf-8")
+    shown = {
+        "LIST": "`T[]`",
+        "ARRAY": "`T[n]`",
+        "STRUCT": "`STRUCT(…)`",
+        "EMPTY STRUCT": "`STRUCT` without fields",
+        "MAP": "`MAP(K, V)`",
+        "TUPLE": "tuple",
+        "UNION": "`UNION(a …, b …)`",
+        '"NULL"': "NULL",
+    }
+    described = connection.execute("DESCRIBE SELECT * FROM test_all_types()").fetchall()
+    kinds: set[str] = set()
+    for declared in [*VALUES, *EXPRESSIONS, *(row[1] for row in described)]:
+        parse(declared).holds(lambda row: kinds.add(row.name) is not None)
+    for row in TABLE:
+        assert shown.get(row.name, f"`{row.name}`") in documented, row.name
+        assert row.name in kinds
+        # A type is stored as itself, as another type or as its members say, and the readers of files know its text.
+        stored = parse(storage_type(row.stored_as or row.name)) if not row.is_nested else None
+        assert stored is None or (stored.row.spark is None) != (stored.row.spark_as is None) or stored.row.is_nested
+        assert row.is_nested == (row.digest is DigestText.MEMBERS)
+        assert row.postgres is not None or row.is_nested or row.is_rebuilt
 
 
 def test_an_empty_and_a_null_only_column_keep_their_storage_type(

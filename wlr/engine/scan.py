@@ -1,11 +1,11 @@
-"""What a replica really holds: its rows as images, read by DuckDB wherever they lie."""
+"""The rows that a replica really holds, as images that DuckDB reads, whatever stores them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wlc.digest import sum_rows
+from wlc.dialect.duckdb.digest_sql import sum_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     import duckdb
 
-    from wlc.model import Digest, Layout, Name
-    from wlr.engine import State
+    from wlc.farm.model import Digest, Layout, Name
+    from wlr.engine.state import ReplicaState
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class Scan:
     """
 
     connection: duckdb.DuckDBPyConnection
-    state: State
+    state: ReplicaState
     layouts: Mapping[Name, Layout]
     images: Callable[[Name], AbstractContextManager[str]]
 
     def digest(self, name: Name) -> Digest:
-        """Read all rows of a table, and say what it holds."""
+        """Read all rows of a table and return their digest."""
         with self.images(name) as query:
             return sum_rows(self.connection, self.layouts[name], f"({query})")

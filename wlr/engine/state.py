@@ -1,102 +1,187 @@
-"""A replica's state as keys and values, the same in every database that is a replica."""
+"""What a replica remembers of itself, and how it is written: the same in every engine."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
-from wlc import fields
-from wlc.clock import format_time, read_time
-from wlc.errors import CorruptError
-from wlc.model import Position
-from wlr.engine import State, as_failure, failure_json
-from wlr.engine.tally import as_tally, tally_json
+from wlc.farm import json_fields as fields
+from wlc.farm.clock import format_time
+from wlc.farm.config import BEAT_S
+from wlc.farm.errors import CorruptError
+from wlc.farm.model import Position
+from wlr.fold.tally import as_tally, tally_json
+from wlr.plan.failure import as_failure, failure_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
 
-    from wlc.model import Digest, Name
-    from wlr.plan import Step
+    from wlc.farm.model import Digest, Name
+    from wlr.plan.failure import Failure
+    from wlr.plan.step import Step
 
-FORMAT = "1"
+FORMAT = 1
+START = Position("", 0)
+# Who allows direct writes, as the guard of a database records it.
 OWNER = "owner"
 
 
-def encode(**fields: Any) -> dict[str, str]:
-    """Turn fields of a State into keys and values."""
-    values: dict[str, str] = {}
-    for name, value in fields.items():
-        match name:
-            case "position":
-                values.update(history=value.history, tick=str(value.tick), batch=str(value.batch), chain=value.chain)
-            case "clock":
-                values[name] = format_time(value) if value else ""
-            case "tables":
-                values["patterns"] = json.dumps(list(value))
-            case "accepted":
-                values[name] = json.dumps(sorted(value))
-            case "failure":
-                values[name] = json.dumps(failure_json(value)) if value else ""
-            case "digests":
-                values[name] = json.dumps(tally_json(value))
-            case _:
-                values[name] = str(value)
-    return values
+@dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """What a replica remembers of itself, stored in the target.
+
+    Attributes:
+        id: Random id under which it registers.
+        master: URL of the database's folder in the farm.
+        catalog: Name that DDL text gives the database.
+        tables: Patterns of the tables it replicates; empty for all.
+        position: The last transaction that it holds; `clock` is the time of that transaction.
+        batch_last: Last tick of the batch of that position.
+        accepted: Ticks of transactions that replay skips.
+        is_unlocked: The replica's owner allows direct writes to replicated tables.
+        keep: How many old ticks of a Parquet replica stay readable, or for how long; empty for all.
+        digests: What its tables hold; see `wlr.fold.tally`.
+        verify: Keys as text. One of them must have signed each file that is read from the farm; empty for no check.
+    """
+
+    id: str
+    master: str
+    catalog: str
+    tables: tuple[str, ...] = ()
+    position: Position = START
+    batch_last: int = 0
+    clock: datetime | None = None
+    beat_s: float = BEAT_S
+    failure: Failure | None = None
+    accepted: frozenset[int] = field(default_factory=frozenset)
+    is_unlocked: bool = False
+    keep: str = ""
+    digests: Mapping[Name, Digest | None] = field(default_factory=dict)
+    verify: str = ""
 
 
-def encode_all(state: State) -> dict[str, str]:
-    """Turn a whole State into keys and values."""
-    names = "id master catalog tables position batch_last clock beat_s failure accepted digests verify".split()
-    return {"format": FORMAT, **encode(**{name: getattr(state, name) for name in names})}
+class Standing(Protocol):
+    """Where a replica stands and what its tables hold then."""
+
+    @property
+    def position(self) -> Position: ...
+    @property
+    def batch_last(self) -> int: ...
+    @property
+    def clock(self) -> datetime | None: ...
+    @property
+    def digests(self) -> Mapping[Name, Digest | None]: ...
 
 
-def after(step: Step, digests: Mapping[Name, Digest | None]) -> dict[str, Any]:
-    """Return the fields of a State that are others once a step was applied; `digests` is what its tables hold then."""
-    values: dict[str, Any] = {"position": step.position, "batch_last": step.mark.batch_last, "failure": None}
-    values["digests"] = digests
-    return values if step.clock is None else {**values, "clock": step.clock}
+def after(state: ReplicaState, step: Step, digests: Mapping[Name, Digest | None]) -> ReplicaState:
+    """Return the state behind a step; `digests` is what the tables hold then."""
+    return replace(
+        state,
+        position=step.position,
+        batch_last=step.mark.batch_last,
+        clock=step.clock or state.clock,
+        failure=None,
+        digests=digests,
+    )
 
 
-def decode(values: Mapping[str, str], place: str, *, is_unlocked: bool) -> State:
-    """Read what `encode_all` wrote.
+# As JSON -------------------------------------------------------------------------------------------------------------
 
-    Args:
-        values: Keys and values.
-        place: Where the replica is, for messages.
-        is_unlocked: Its owner allows direct writes.
+
+def settings_json(state: ReplicaState) -> dict[str, Any]:
+    """Write what a replica remembers besides where it stands."""
+    return {
+        "id": state.id,
+        "master": state.master,
+        "catalog": state.catalog,
+        "patterns": list(state.tables),
+        "beat_s": state.beat_s,
+        "keep": state.keep,
+        "verify": state.verify,
+        "accepted": sorted(state.accepted),
+        "failure": failure_json(state.failure),
+    }
+
+
+def as_settings(content: Mapping[str, Any]) -> ReplicaState:
+    """Read what `settings_json` wrote, as the state of a replica that stands nowhere.
 
     Raises:
-        CorruptError: They are damaged, or written by a newer version.
+        ValueError, KeyError: The content is something else.
+    """
+    return ReplicaState(
+        id=fields.as_text(content["id"]),
+        master=fields.as_text(content["master"]),
+        catalog=fields.as_text(content["catalog"]),
+        tables=tuple(map(fields.as_text, fields.as_list(content["patterns"]))),
+        beat_s=fields.as_beat(content["beat_s"]),
+        keep=fields.as_text(content["keep"]),
+        verify=fields.as_text(content["verify"]),
+        accepted=frozenset(map(fields.as_tick, fields.as_list(content["accepted"]))),
+        failure=as_failure(content["failure"]),
+    )
+
+
+def standing_json(standing: Standing) -> dict[str, Any]:
+    """Write where a replica stands."""
+    return {
+        "position": fields.position_json(standing.position) if standing.position.history else None,
+        "batch_last": standing.batch_last,
+        "clock": format_time(standing.clock) if standing.clock else None,
+        "digests": tally_json(standing.digests),
+    }
+
+
+def as_standing(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Read what `standing_json` wrote, as arguments of `ReplicaState` or another class with these fields.
+
+    Raises:
+        ValueError, KeyError: The content is something else.
+    """
+    return {
+        "position": START if content["position"] is None else fields.as_position(content["position"]),
+        "batch_last": fields.as_count(content["batch_last"]),
+        "clock": None if content["clock"] is None else fields.as_time(content["clock"]),
+        "digests": as_tally(content["digests"]),
+    }
+
+
+# As keys and values of a table ---------------------------------------------------------------------------------------
+
+
+def encode(state: ReplicaState) -> dict[str, str]:
+    """Write a state as keys and JSON texts, for the table `wlr.state` of a database."""
+    content = {"format": FORMAT, **settings_json(state), **standing_json(state)}
+    return {key: json.dumps(value) for key, value in content.items()}
+
+
+def changed(before: ReplicaState, now: ReplicaState) -> dict[str, str]:
+    """Return the keys and texts of a state that are others than before."""
+    known = encode(before)
+    return {key: text for key, text in encode(now).items() if known[key] != text}
+
+
+def decode(values: Mapping[str, str], place: str, *, is_unlocked: bool) -> ReplicaState:
+    """Read what `encode` wrote.
+
+    Args:
+        values: Keys and texts; keys that a state does not have are ignored.
+        place: Where the replica is, for messages.
+        is_unlocked: The replica's owner allows direct writes.
+
+    Raises:
+        CorruptError: The values are damaged, or a newer version wrote them.
     """
     try:
-        if values["format"] != FORMAT:
-            raise CorruptError(f"{place} is a replica of format {values['format']}, this version reads {FORMAT}")
-        return State(
-            id=values["id"],
-            master=values["master"],
-            catalog=values["catalog"],
-            tables=tuple(map(fields.as_text, fields.as_list(_json(values["patterns"])))),
-            position=Position(values["history"], _count(values["tick"]), _count(values["batch"]), values["chain"]),
-            batch_last=_count(values["batch_last"]),
-            clock=read_time(values["clock"]) if values["clock"] else None,
-            beat_s=fields.as_beat(float(values["beat_s"])),
-            failure=as_failure(_json(values.get("failure") or "null")),
-            accepted=frozenset(map(fields.as_tick, fields.as_list(_json(values["accepted"])))),
-            is_unlocked=is_unlocked,
-            digests=as_tally(json.loads(values.get("digests") or "[]")),
-            verify=values.get("verify", ""),
-        )
+        content = {key: fields.DECODER.decode(values[key]) for key in _KEYS}
+        fields.as_format(content["format"], FORMAT)
+        return replace(as_settings(content), **as_standing(content), is_unlocked=is_unlocked)
     except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise CorruptError(
             f"the state of replica {place} is damaged: {error}", hint="Make the replica anew."
         ) from error
 
 
-def _json(text: str) -> object:
-    return fields.DECODER.decode(text)
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise ValueError(f"{text[:80]!r} is not a count")
-    return fields.as_tick(int(text), 0)
+_KEYS = tuple(encode(ReplicaState("", "", "")))

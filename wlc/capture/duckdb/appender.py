@@ -1,22 +1,23 @@
-"""DuckDB's appender with captured flushes; an appender of DuckDB writes when it is flushed, never before."""
+"""DuckDB's appender with captured flushes. DuckDB's own writes when it is flushed, and never before."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from wlc.capture.duckdb.connection import Connection
-    from wlc.capture.duckdb.statement import Effect
+    from collections.abc import Callable
 
 
-class Appender:
-    """DuckDB's appender with captured flushes."""
+class CapturedAppender:
+    """DuckDB's appender with captured flushes.
 
-    def __init__(self, connection: Connection, raw: Any, effect: Effect) -> None:
-        self._connection, self._raw, self._effect = connection, raw, effect
+    Args:
+        raw: DuckDB's appender.
+        capture: Runs a call that writes, captured.
+    """
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._raw, name)
+    def __init__(self, raw: Any, capture: Callable[[Callable[[], None]], object]) -> None:
+        self._raw, self._capture = raw, capture
 
     def __enter__(self) -> Self:
         return self
@@ -25,8 +26,20 @@ class Appender:
         if kind is None:
             self.flush()
         else:
-            self._raw.clear()
+            self.clear()
+
+    def append_row(self, *args: Any, **kwargs: Any) -> Any:
+        """Buffer one row."""
+        return self._raw.append_row(*args, **kwargs)
+
+    def append_rows(self, *args: Any, **kwargs: Any) -> Any:
+        """Buffer rows."""
+        return self._raw.append_rows(*args, **kwargs)
+
+    def clear(self) -> None:
+        """Forget the buffered rows."""
+        self._raw.clear()
 
     def flush(self) -> None:
         """Write the buffered rows, captured."""
-        self._connection._write(self._effect, self._raw.flush)
+        self._capture(self._raw.flush)

@@ -1,33 +1,35 @@
-"""Digests of a DuckDB master's tables, kept from the images that it journals."""
+"""Digests of a DuckDB master's tables, computed from the images that it journals."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wlc import digest
-from wlc.digest import Ledger
-from wlc.model import Clear, Ddl, Digest, Name, quote
-from wlc.types import store_sql
+from wlc.dialect.duckdb import digest_sql
+from wlc.dialect.sql import quote
+from wlc.dialect.types import store_sql
+from wlc.farm import digest
+from wlc.farm.digest import Ledger
+from wlc.farm.model import Clear, Ddl, Digest, Name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import duckdb
 
-    from wlc.capture.duckdb.journal import Table
-    from wlc.model import Batch, Column, Layout
+    from wlc.capture.duckdb.journal import CapturedTable
+    from wlc.farm.model import Batch, Column, Layout
 
 
 def read(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, Digest]:
-    """What the tables held at the last published tick; tables of which that is not known are left out."""
+    """What the tables held at the last published tick; tables without a known digest are left out."""
     columns = "schema_name, table_name, rows, sum"
     rows = connection.execute(f"SELECT {columns} FROM {quote(catalog)}.wlc.counts WHERE sum IS NOT NULL").fetchall()
     return {Name(schema, table): Digest(count, total) for schema, table, count, total in rows}
 
 
 def read_quick(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, int]:
-    """The same by DuckDB's own hash; see `wlc.snapshot.Known`."""
+    """The same by DuckDB's own hash; see `wlc.dialect.duckdb.snapshot.Known`."""
     columns = "schema_name, table_name, quick"
     rows = connection.execute(f"SELECT {columns} FROM {quote(catalog)}.wlc.counts WHERE quick IS NOT NULL").fetchall()
     return {Name(schema, table): total for schema, table, total in rows}
@@ -51,13 +53,13 @@ def quick_after(
     for number, (name, layout) in layouts.items():
         if name in found and name in changed:
             images = f"{quote(catalog)}.wlc.j{number} WHERE _tick <= {batch.last}"
-            _, total = digest.sum_quickly(connection, layout, images, _journalled(layout), is_weighted=True)
+            _, total = digest_sql.sum_quickly(connection, layout, images, _journalled(layout), is_weighted=True)
             found[name] = (found[name] + total) % digest.MODULUS
     return found
 
 
 def _journalled(layout: Layout) -> Callable[[Column], str]:
-    """How a column's value is called in the journal."""
+    """Return the function from a column to its name in the image table."""
     names = {column.name: f"c{index}" for index, column in enumerate(layout.stored)}
     return lambda column: names[column.name]
 
@@ -68,20 +70,22 @@ def ledger(connection: duckdb.DuckDBPyConnection, catalog: str, layouts: Mapping
     def total(number: str, first: int, last: int) -> int:
         layout = layouts[int(number)][1]
         images = f"{quote(catalog)}.wlc.j{number} WHERE _tick BETWEEN {first} AND {last}"
-        return digest.sum_images(connection, layout, images, _journalled(layout))
+        return digest_sql.sum_images(connection, layout, images, _journalled(layout))
 
     return Ledger(read(connection, catalog), total)
 
 
-def after_altering(connection: duckdb.DuckDBPyConnection, ddl: Ddl, old: Layout | None, table: Table | None) -> Ddl:
-    """Return a schema change that says what the table holds, where its rows are not what they were.
+def after_altering(
+    connection: duckdb.DuckDBPyConnection, ddl: Ddl, old: Layout | None, table: CapturedTable | None
+) -> Ddl:
+    """Return the schema change with a digest of the table, if its rows have changed.
 
     Args:
         connection: In the transaction that altered the table.
         ddl: The change.
-        old: Layout of the table before it; None if all rows are published again, or it is about no table.
+        old: Layout of the table before it; None if all rows are published again, or no table is altered.
         table: The table.
     """
-    if old is None or table is None or digest.keeps_rows(old, table.layout):
+    if old is None or table is None or digest_sql.keeps_rows(old, table.layout):
         return ddl
-    return replace(ddl, digest=digest.sum_rows(connection, table.layout, table.sql, store_sql))
+    return replace(ddl, digest=digest_sql.sum_rows(connection, table.layout, table.sql, store_sql))

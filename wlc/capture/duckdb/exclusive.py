@@ -1,4 +1,4 @@
-"""One call at a time on a connection: another thread's is refused, as DuckDB refuses it."""
+"""One call at a time on a connection: the call of another thread is refused, as DuckDB refuses it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _Method = TypeVar("_Method", bound="Callable[..., Any]")
 
 
 def exclusive(method: _Method) -> _Method:
-    """Make a method of a connection refuse to run while another thread is in one.
+    """Make a method of a connection refuse to run while another thread runs one.
 
-    A statement is captured by several calls of DuckDB; a call in between them would write uncaptured.
+    Capture of a statement takes several calls of DuckDB. A call in between them would write without capture.
     """
 
     @wraps(method)

@@ -7,40 +7,39 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from wlc import types
 from wlc.capture.duckdb.journal import LOCAL_ROWID
-from wlc.errors import UnsupportedError
-from wlc.model import literal
+from wlc.dialect.sql import literal
+from wlc.dialect.types import DigestText, parse, storage_type
+from wlc.farm.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from wlc.capture.duckdb.journal import Table
-    from wlc.model import Column, Name
+    from wlc.capture.duckdb.journal import CapturedTable
+    from wlc.farm.model import Column, Name
 
-# Up to so many saved rows are looked up by the literal row ids, which DuckDB finds without a scan.
+# Up to this number, saved rows are looked up by literal row ids, which DuckDB finds without a scan.
 FEW = 64
-_FLOATS = ("FLOAT", "DOUBLE", "REAL")
 
 
 @dataclass
 class Images:
-    """What is known and saved of one table since the transaction first touched it.
+    """What is known and saved about one table since the transaction first touched it.
 
     Attributes:
-        saved: Images of rows that were there before, saved in the journal under `tick`.
-        rowids: Row ids of the saved rows while they are few, else None.
-        copy: Temporary table with all rows as they were, for statements that no narrower superset is known for.
+        saved: Number of images of earlier rows, saved in the journal under `tick`.
+        rowids: Row ids of the saved rows if they are few, else None.
+        copy: Temporary table with all rows as they were, for statements without a known narrower superset.
         cleared: Number of rows the table had when the transaction removed them all, else None.
         has_local: The transaction may have added rows that are in its local storage.
         net: Rows added less rows removed, as the statements themselves reported.
-        is_reported: Every statement so far reported what it did exactly, so that `net` and `moved` hold.
-        updated: Rows that exact updates reported; `deleted`: rows that exact deletes reported.
+        is_reported: Every statement so far reported exactly what it did, so that `net`, `updated` and `deleted` hold.
+        updated: Rows that updates reported; `deleted`: rows that deletes reported.
         rows_before: Rows of the table when the transaction first touched it, once that is known.
-        last_rowid: Greatest row id of a row that was there before the transaction removed them all.
-        carries_meta: Some image has the transaction's own data beside it.
+        last_rowid: Greatest row id before the transaction removed all rows.
+        carries_meta: Some image carries the transaction's own data.
     """
 
     connection: duckdb.DuckDBPyConnection
-    table: Table
+    table: CapturedTable
     tick: int
     saved: int = 0
     rowids: list[int] | None = None
@@ -99,7 +98,7 @@ class Images:
         return found
 
     def save_local(self) -> None:
-        """Save the rows the transaction added so far as they are now: the state from which a new layout goes on."""
+        """Save the rows that the transaction has added so far: the state with which a new layout starts."""
         self.has_local = True
         self.saved += self._changed(
             f"INSERT INTO {self.table.images} SELECT {self.tick}, -1, rowid, NULL, {', '.join(self.table.values)}"
@@ -114,9 +113,7 @@ class Images:
         if self.copy is not None or self.cleared is not None:
             return
         self.copy = f'temp."wlc copy of {self.table.id} at {self.tick}"'
-        values = ", ".join(
-            f"{value} AS {name}" for value, name in zip(self.table.values, self.table.columns, strict=True)
-        )
+        values = self.table.named_values
         if not self.table.has_rowid:
             self.connection.execute(f"CREATE TEMP TABLE {self.copy} AS SELECT {values} FROM {self.table.sql}")
             return
@@ -127,7 +124,7 @@ class Images:
         )
 
     def clear(self) -> None:
-        """The transaction has removed every row: one record stands for all images of rows that were there."""
+        """Note that the transaction has removed every row: one record stands for the images of all earlier rows."""
         if self.saved:
             self.connection.execute(f"DELETE FROM {self.table.images} WHERE _tick = {self.tick}")
         self._drop_copy()
@@ -141,7 +138,7 @@ class Images:
         """Write the images of rows as they are now and check the counts.
 
         Args:
-            meta: JSON of the transaction's own data where these images are all it consists of.
+            meta: JSON of the transaction's own data, if it consists of these images only.
 
         Raises:
             UnsupportedError: The images do not account for the table's rows.
@@ -162,16 +159,16 @@ class Images:
         self._drop_copy()
 
     def remember_last(self) -> None:
-        """Learn how far the rows reach that the transaction is about to remove all of."""
+        """Learn the greatest row id before the transaction removes all rows."""
         self.remember_count()
         if self.cleared is None:
             query = f"SELECT max(rowid) FROM {self.table.sql} WHERE rowid < {LOCAL_ROWID}"
             self.last_rowid = self.connection.execute(query).fetchall()[0][0]
 
     def _spare_others(self) -> None:
-        """Replace the record by images if others have added rows since the snapshot, which must not be cleared.
+        """Replace the record by images if other transactions have added rows since, which must not be cleared.
 
-        The transaction cannot see its removed rows any more, but another connection still does.
+        The transaction cannot see its removed rows any more, but another connection still can.
         """
         with self.connection.cursor() as other:
             if other.execute(f"SELECT count(*) FROM {self.table.sql}").fetchall()[0][0] == self.cleared:
@@ -189,16 +186,16 @@ class Images:
         self.cleared, self.rowids = None, []
 
     def refuse_conflict(self) -> None:
-        """Refuse to commit if others have changed or removed rows that were saved as this transaction saw them.
+        """Refuse to commit if other transactions have changed or removed rows that this one has saved.
 
-        DuckDB notices two transactions that delete a row, or that update the same column of it. A delete beside an
-        update, or updates of two columns, it lets pass: the images would then be of a row that never was.
+        DuckDB notices two transactions that delete a row, or that update the same column of it. It accepts a delete
+        beside an update, and updates of two columns: the images would then be of a row that never existed.
 
         Raises:
-            duckdb.TransactionException: They have. Run the transaction again, as after DuckDB's own conflicts.
+            duckdb.TransactionException: Others have. Run the transaction again, as after DuckDB's own conflicts.
         """
         if self.cleared is not None:
-            # A clear removes whatever is there.
+            # A clear removes all rows, also those that others changed.
             return
         if not self.table.has_rowid or self._is_outdated():
             raise conflict(self.table.name)
@@ -206,7 +203,7 @@ class Images:
     def _is_outdated(self) -> bool:
         saved = f"SELECT _rowid AS r, * FROM {self._saved()} AND _rowid < {LOCAL_ROWID}"
         rowids = self.connection.sql(f"SELECT r FROM ({saved})").to_arrow_table()
-        # Another connection sees what is committed, not what this one began with.
+        # Another connection sees what is committed now; this one sees what was committed when it began.
         with self.connection.cursor() as other:
             other.register("wlc rowids", rowids)
             query = f"SELECT rowid, {', '.join(self.table.values)} FROM {self.table.sql}"
@@ -221,13 +218,13 @@ class Images:
         return bool(found)
 
     def failed(self) -> None:
-        """A statement failed and the transaction goes on: rows saved for it are accounted for by counting."""
+        """Account by counting from now on: rows were saved for a statement that failed, and the transaction goes on."""
         if self.saved or self.copy is not None:
             self.remember_count()
             self.is_reported, self.has_local = False, True
 
     def discard(self) -> None:
-        """Forget the table: the transaction dropped it, so that its rows do not matter any more."""
+        """Forget the table, which the transaction has dropped."""
         self.connection.execute(f"DELETE FROM {self.table.images} WHERE _tick = {self.tick}")
         self._drop_copy()
 
@@ -254,14 +251,13 @@ class Images:
             self._complete_copy_as_bag(meta)
             return
         names = self.table.columns
-        now = ", ".join(f"{value} AS {name}" for value, name in zip(self.table.values, names, strict=True))
         joined = (
-            f"FROM {self.copy} o LEFT JOIN (SELECT rowid AS _rowid, {now} FROM {self.table.sql}"
+            f"FROM {self.copy} o LEFT JOIN (SELECT rowid AS _rowid, {self.table.named_values} FROM {self.table.sql}"
             f" WHERE rowid < {LOCAL_ROWID}) n ON o._rowid = n._rowid"
         )
         changed = " OR ".join(self._differs(f"o.{name}", f"n.{name}", index) for index, name in enumerate(names))
         if not self.connection.execute(f"SELECT 1 {joined} WHERE n._rowid IS NULL OR {changed} LIMIT 1").fetchall():
-            # Nor may the journal be written to: the transaction may have written to another database.
+            # Nothing may be written to the journal either: the transaction may have written to another database.
             return
         before = ", ".join(f"o.{name}" for name in names)
         after = ", ".join(f"n.{name}" for name in names)
@@ -275,37 +271,23 @@ class Images:
         )
 
     def _complete_copy_as_bag(self, meta: str | None) -> None:
-        names = self.table.columns
-        values = ", ".join(f"{value} AS {name}" for value, name in zip(self.table.values, names, strict=True))
-        exact = ", ".join(exact_sql(column.type, name) for column, name in zip(self._stored, names, strict=True))
-        kept = ", ".join(
-            f"{any_sql(column.type, name)} AS {name}" for column, name in zip(self._stored, names, strict=True)
-        )
-        net = (
-            f"SELECT sum(w)::BIGINT AS w, {kept} FROM (SELECT -1 AS w, * FROM {self.copy}"
-            f" UNION ALL SELECT 1 AS w, {values} FROM {self.table.sql}) GROUP BY {exact} HAVING sum(w) <> 0"
-        )
-        for weight in (-1, 1):
-            changed = self._changed(
-                f"INSERT INTO {self.table.images} SELECT {self.tick}, {weight}, NULL, {_meta(meta)}, {', '.join(names)}"
-                f" FROM (SELECT *, unnest(range(abs(w))) FROM ({net}) WHERE sign(w) = {weight})"
-            )
-            self.added += changed if weight == 1 else 0
-            self.removed += changed if weight == -1 else 0
+        rows = bag_difference_sql(self.table, f"SELECT -1 AS w, * FROM {self.copy}")
+        self.removed += self._changed(insert_difference_sql(self.table, rows, -1, self.tick, meta))
+        self.added += self._changed(insert_difference_sql(self.table, rows, 1, self.tick, meta))
 
     @property
     def _stored(self) -> tuple[Column, ...]:
         return self.table.layout.stored
 
     def _differs(self, old: str, new: str, index: int) -> str:
-        """SQL that is true unless two values are the same to the bit."""
+        """SQL that is true unless two values are identical."""
         declared = self._stored[index].type
-        if declared.upper() in _FLOATS:
+        if parse(declared).row.is_float:
             return f"{old} IS DISTINCT FROM {new} OR signbit({old}) IS DISTINCT FROM signbit({new})"
         return f"{exact_sql(declared, old)} IS DISTINCT FROM {exact_sql(declared, new)}"
 
     def _check(self) -> None:
-        """Account for every row: by the statements' own reports, or by counting where they do not tell enough."""
+        """Account for every row: by the reports of the statements, or by counting if these are not exact."""
         if self.is_reported and self.statements == 1:
             expected = (self.net, self.updated + self.deleted)
             if (self.added - self.removed, self.removed) == expected:
@@ -355,36 +337,59 @@ def conflict(table: Name) -> duckdb.TransactionException:
     )
 
 
-def unspoil(connection: duckdb.DuckDBPyConnection, table: Table) -> None:
-    """Make an image table good again after an INSERT into it that found no rows.
+def unspoil(connection: duckdb.DuckDBPyConnection, table: CapturedTable) -> None:
+    """Protect an image table after an INSERT into it that added no rows.
 
-    Where that was the transaction's first one into a table, and a large one by several threads follows, nobody can
-    read any row of DuckDB 2.0's table once it is committed, until the file is opened again; they are counted only. A
-    row in between, though it is gone again, is all that it takes.
+    DuckDB 2.0 has a defect: if the transaction's first INSERT into a table adds no rows, and a large one by several
+    threads follows, nobody can read any row of the table after the commit until the file is opened again. The rows are
+    only counted. One row that is inserted and deleted in between prevents that.
     """
     connection.execute(f"INSERT INTO {table.images} (_tick) VALUES (0)")
     connection.execute(f"DELETE FROM {table.images} WHERE rowid >= {LOCAL_ROWID} AND _weight IS NULL")
 
 
-def exact_sql(declared: str, value: str) -> str:
-    """SQL that is equal for values that are the same to the bit: for DuckDB 0.0 is -0.0, and a may be A.
+def bag_difference_sql(table: CapturedTable, before: str | None) -> str:
+    """Query for the rows that one side has more often than the other: `w` more times if the table has more.
 
-    Which texts are equal depends on the column's collation and on the session's, which may change at any time.
+    Args:
+        table: Gives the rows as they are now.
+        before: Query for -1 and the columns of the image table, of the rows as they were; None if there were none.
     """
-    storage = types.storage_type(declared)
-    if storage == "VARCHAR":
+    stored = list(zip(table.layout.stored, table.columns, strict=True))
+    # Equal means identical: 0.0 is not -0.0, and texts are compared as bytes whatever their collation is.
+    exact = ", ".join(exact_sql(column.type, name) for column, name in stored)
+    kept = ", ".join(f"{any_sql(column.type, name)} AS {name}" for column, name in stored)
+    both = f"SELECT 1 AS w, {table.named_values} FROM {table.sql}" + (f" UNION ALL {before}" if before else "")
+    return f"SELECT sum(w)::BIGINT AS w, {kept} FROM ({both}) GROUP BY {exact} HAVING sum(w) <> 0"
+
+
+def insert_difference_sql(table: CapturedTable, rows: str, weight: int, tick: int, meta: str | None) -> str:
+    """Statement that saves images of one weight, of the rows of `bag_difference_sql`."""
+    return (
+        f"INSERT INTO {table.images} SELECT {tick}, {weight}, NULL, {_meta(meta)}, {', '.join(table.columns)}"
+        f" FROM (SELECT *, unnest(range(abs(w))) FROM ({rows}) WHERE sign(w) = {weight})"
+    )
+
+
+def exact_sql(declared: str, value: str) -> str:
+    """SQL that is equal only for values that are identical. DuckDB takes 0.0 and -0.0 for equal, and maybe a and A.
+
+    Which texts are equal depends on the collations of the column and of the session, which may change at any time.
+    """
+    storage = parse(storage_type(declared))
+    if storage.text == "VARCHAR":
         return f"encode({value})"
-    if any(kind in storage.upper() for kind in (*_FLOATS, "VARCHAR", "JSON")):
-        # The text of a nested value tells -0.0 and A, but it might not tell everything that its comparison does.
+    if storage.holds(lambda row: row.is_float or row.digest is DigestText.COUNTED):
+        # The text of a nested value shows -0.0 and A, but perhaps not everything that its comparison sees.
         return f"row(encode(CAST({value} AS VARCHAR)), {value})"
     return value
 
 
 def any_sql(declared: str, value: str) -> str:
-    """SQL that takes one value of a group of values that are the same to the bit."""
-    storage = types.storage_type(declared).upper()
-    # DuckDB's any_value() makes 0.0 of a -0.0 within a nested value.
-    is_nested_float = storage not in _FLOATS and any(kind in storage for kind in _FLOATS)
+    """SQL that takes one value of a group of identical values."""
+    storage = parse(storage_type(declared))
+    # DuckDB's any_value() turns -0.0 within a nested value into 0.0.
+    is_nested_float = storage.row.is_nested and storage.holds(lambda row: row.is_float)
     return f"list({value})[1]" if is_nested_float else f"any_value({value})"
 
 

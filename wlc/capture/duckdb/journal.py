@@ -17,11 +17,27 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wlc import types
-from wlc.fields import as_layout, layout_json
-from wlc.model import Layout, Name, literal, quote
+from wlc.dialect import types
+from wlc.dialect.sql import literal, quote
+from wlc.farm.clock import format_time, read_time
+from wlc.farm.json_fields import (
+    as_ddl,
+    as_layout,
+    as_name,
+    as_origin,
+    as_sequence,
+    ddl_json,
+    layout_json,
+    name_json,
+    origin_json,
+    sequence_json,
+)
+from wlc.farm.model import Clear, Ddl, Layout, Name, Origin, SequencePosition
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
     import duckdb
 
 # Rows that an open transaction added have row ids from here on; probed at connect, never assumed.
@@ -29,7 +45,7 @@ LOCAL_ROWID = 36028797018960000
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class CapturedTable:
     """A captured table in one layout.
 
     Attributes:
@@ -54,7 +70,7 @@ class Table:
     @property
     def images(self) -> str:
         """Full name of its image table as SQL text."""
-        return f"{quote(self.catalog)}.wlc.j{self.id}"
+        return images_sql(self.catalog, self.id)
 
     @property
     def columns(self) -> list[str]:
@@ -65,6 +81,61 @@ class Table:
     def values(self) -> list[str]:
         """Expressions that write the stored columns of a row, in storage types."""
         return [types.store_sql(column) for column in self.layout.stored]
+
+    @property
+    def named_values(self) -> str:
+        """The same as the list of a SELECT, each called as its column of the image table."""
+        return ", ".join(f"{value} AS {name}" for value, name in zip(self.values, self.columns, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class JournalledImages:
+    """How many images a transaction left in one image table.
+
+    Attributes:
+        layout: Number of the image table.
+    """
+
+    table: Name
+    layout: int
+    added: int
+    removed: int
+
+
+@dataclass(frozen=True, slots=True)
+class JournalledDdl:
+    """A schema statement, and what it did to the tables: pairs of old and new names, and names."""
+
+    ddl: Ddl
+    renamed: tuple[tuple[Name, Name], ...] = ()
+    dropped: tuple[Name, ...] = ()
+    created: tuple[Name, ...] = ()
+
+
+JournalRecord = JournalledImages | JournalledDdl | Clear | SequencePosition
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """One transaction as the journal holds it.
+
+    Attributes:
+        committed: None for a transaction that had changes and was rolled back.
+        records: In the order in which a replica must apply them.
+        origin: Where the transaction was made, if it was replicated from elsewhere.
+    """
+
+    tick: int
+    user: str
+    started: datetime
+    committed: datetime | None
+    records: tuple[JournalRecord, ...] = ()
+    origin: Origin | None = None
+
+    @property
+    def header(self) -> str:
+        """The transaction's own data as JSON, without its records."""
+        return _json_text(_header_json(self))
 
 
 def install(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
@@ -101,7 +172,7 @@ def write_state(connection: duckdb.DuckDBPyConnection, catalog: str, values: dic
     connection.execute(f"INSERT INTO {table} VALUES {rows}")
 
 
-def add_layout(connection: duckdb.DuckDBPyConnection, table: Table) -> None:
+def add_layout(connection: duckdb.DuckDBPyConnection, table: CapturedTable) -> None:
     """Make the image table of a table, in the transaction that creates or alters it.
 
     Raises:
@@ -131,7 +202,91 @@ def read_layouts(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[in
     return {id_: (Name(schema, table), as_layout(json.loads(layout))) for id_, schema, table, layout in rows}
 
 
-def add_entry(connection: duckdb.DuckDBPyConnection, catalog: str, tick: int, entry: dict[str, Any]) -> None:
-    """Journal the records of a transaction."""
-    text = json.dumps(entry, ensure_ascii=False)
-    connection.execute(f"INSERT INTO {quote(catalog)}.wlc.entries VALUES (?, ?)", [tick, text])
+def images_sql(catalog: str, layout: int) -> str:
+    """Full name of an image table as SQL text."""
+    return f"{quote(catalog)}.wlc.j{layout}"
+
+
+# Entries -------------------------------------------------------------------------------------------------------------
+
+
+def add_entry(connection: duckdb.DuckDBPyConnection, catalog: str, entry: JournalEntry) -> None:
+    """Journal a transaction, in the caller's transaction."""
+    content = _header_json(entry)
+    if entry.records:
+        content["records"] = [_record_json(record) for record in entry.records]
+    values = [entry.tick, _json_text(content)]
+    connection.execute(f"INSERT INTO {quote(catalog)}.wlc.entries VALUES (?, ?)", values)
+
+
+def decode_entry(tick: int, text: str, images: JournalledImages | None = None) -> JournalEntry:
+    """Read what `add_entry` wrote, or the header of a transaction that has only images of one table."""
+    content = json.loads(text)
+    committed = content["committed"]
+    records = (images,) if images else tuple(_as_record(record) for record in content.get("records", ()))
+    return JournalEntry(
+        tick,
+        content["user"],
+        read_time(content["started"]),
+        None if committed is None else read_time(committed),
+        records,
+        as_origin(content.get("origin")),
+    )
+
+
+def last_commit(
+    connection: duckdb.DuckDBPyConnection, catalog: str, layouts: Iterable[int]
+) -> tuple[int, datetime | None]:
+    """Greatest tick of the journal, 0 if it is empty, and the last commit time, None if nothing was committed."""
+    is_committed = "entry NOT LIKE '%\"committed\": null%'"
+    schema = f"{quote(catalog)}.wlc"
+    sources = [f"SELECT max(tick), arg_max(entry, tick) FILTER (WHERE {is_committed}) FROM {schema}.entries"]
+    sources += [f"SELECT max(_tick), arg_max(_meta, _tick) FROM {images_sql(catalog, number)}" for number in layouts]
+    found = connection.execute(" UNION ALL ".join(sources)).fetchall()
+    times = [decode_entry(tick, text).committed for tick, text in found if text]
+    return max(tick or 0 for tick, _ in found), max((time for time in times if time), default=None)
+
+
+def _json_text(content: dict[str, Any]) -> str:
+    return json.dumps(content, ensure_ascii=False)
+
+
+def _header_json(entry: JournalEntry) -> dict[str, Any]:
+    committed = None if entry.committed is None else format_time(entry.committed)
+    content: dict[str, Any] = {"user": entry.user, "started": format_time(entry.started), "committed": committed}
+    if entry.origin is not None:
+        content["origin"] = origin_json(entry.origin)
+    return content
+
+
+def _record_json(record: JournalRecord) -> dict[str, Any]:
+    match record:
+        case JournalledImages(table, layout, added, removed):
+            return {"change": {"id": layout, "table": name_json(table), "added": added, "removed": removed}}
+        case Clear(table, removed):
+            return {"clear": {"table": name_json(table), "removed": removed}}
+        case SequencePosition():
+            return {"sequence": sequence_json(record)}
+        case JournalledDdl(ddl, renamed, dropped, created):
+            return {
+                "ddl": ddl_json(ddl),
+                "renamed": [[name_json(old), name_json(new)] for old, new in renamed],
+                "dropped": [name_json(name) for name in dropped],
+                "created": [name_json(name) for name in created],
+            }
+
+
+def _as_record(content: dict[str, Any]) -> JournalRecord:
+    if "change" in content:
+        change = content["change"]
+        return JournalledImages(as_name(change["table"]), change["id"], change["added"], change["removed"])
+    if "clear" in content:
+        return Clear(as_name(content["clear"]["table"]), content["clear"]["removed"])
+    if "sequence" in content:
+        return as_sequence(content["sequence"])
+    return JournalledDdl(
+        as_ddl(content["ddl"]),
+        tuple((as_name(old), as_name(new)) for old, new in content["renamed"]),
+        tuple(map(as_name, content["dropped"])),
+        tuple(map(as_name, content["created"])),
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wlc.model import quote
+from wlc.dialect.sql import quote
 
 if TYPE_CHECKING:
     import duckdb
@@ -15,13 +15,13 @@ NOTHING = "SELECT NULL::BOOLEAN AS Success WHERE false"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StatementOutcome:
     """What a statement returned, kept apart from the connection, which the capture goes on using.
 
     Attributes:
-        count: Rows it reported as changed, None where it reported none.
-        rows: SQL that yields the rows the user is to see.
-        held: What the SQL reads, kept alive with the outcome; None where the statement returned no rows of its own.
+        count: Number of changed rows that it reported; None if it reported no number.
+        rows: SQL that returns the rows that the user fetches.
+        held: What the SQL reads, kept alive with the outcome; None if the statement returned no rows of its own.
     """
 
     count: int | None
@@ -29,7 +29,7 @@ class Outcome:
     held: object = None
 
 
-def submit(connection: duckdb.DuckDBPyConnection, text: str, parameters: Any) -> Outcome:
+def submit(connection: duckdb.DuckDBPyConnection, text: str, parameters: Any) -> StatementOutcome:
     """Run a statement to its end and keep what it returned."""
     result = connection._submit(text, parameters, "rows")
     returned = result.return_type
@@ -38,14 +38,14 @@ def submit(connection: duckdb.DuckDBPyConnection, text: str, parameters: Any) ->
         counts = [int(row[0]) for row in result.fetchall()]
         if not counts:
             # CREATE TABLE IF NOT EXISTS … AS, of a table that exists.
-            return Outcome(None, f"SELECT NULL::BIGINT AS {quote(name)} WHERE false")
-        return Outcome(counts[0], f"SELECT {counts[0]}::BIGINT AS {quote(name)}")
+            return StatementOutcome(None, f"SELECT NULL::BIGINT AS {quote(name)} WHERE false")
+        return StatementOutcome(counts[0], f"SELECT {counts[0]}::BIGINT AS {quote(name)}")
     if returned == "nothing":
         name, kind, *_ = result.description[0]
         values = [row[0] for row in result.fetchall()]
         rows = f"unnest({values})::{kind} AS {quote(name)}" if values else f"NULL::{kind} AS {quote(name)} WHERE false"
-        return Outcome(None, f"SELECT {rows}")
+        return StatementOutcome(None, f"SELECT {rows}")
     held = connection._register_collection(result)
     rows = f'SELECT * FROM "{held.name}"'
     count = int(connection.execute(f'SELECT count(*) FROM "{held.name}"').fetchall()[0][0])
-    return Outcome(count, rows, held)
+    return StatementOutcome(count, rows, held)

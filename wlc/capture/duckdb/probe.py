@@ -1,4 +1,4 @@
-"""Check that this DuckDB behaves as the capture assumes, before anything is trusted to it."""
+"""Check that this DuckDB behaves as the capture assumes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import lru_cache
 import duckdb
 
 from wlc.capture.duckdb.journal import LOCAL_ROWID
-from wlc.errors import UnsupportedError
+from wlc.farm.errors import UnsupportedError
 
 SUPPORTED = "DuckDB 2.0.0 and later, before 2.1"
 
@@ -18,7 +18,7 @@ def check() -> None:
     """Probe row ids of transaction-local rows, what an update and an open transaction do to others, and snapshots.
 
     Raises:
-        UnsupportedError: The installed DuckDB is not one that the capture can be trusted with.
+        UnsupportedError: The installed DuckDB behaves otherwise; the hint names the supported versions.
     """
     with duckdb.connect() as connection:
         check_connection(connection)

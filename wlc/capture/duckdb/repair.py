@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from typing import TYPE_CHECKING
 
 import duckdb
 
-from wlc import catalog as duckdb_catalog
 from wlc.capture.duckdb import journal
-from wlc.capture.duckdb.images import any_sql, exact_sql
-from wlc.capture.duckdb.journal import Table
-from wlc.clock import format_time
-from wlc.errors import InvalidError
-from wlc.fields import ddl_json, name_json
-from wlc.model import Ddl, literal, quote
-from wlc.schema import schema_statements
+from wlc.capture.duckdb.images import bag_difference_sql, insert_difference_sql
+from wlc.capture.duckdb.journal import CapturedTable, JournalEntry, JournalledDdl, JournalledImages
+from wlc.dialect.duckdb import catalog as duckdb_catalog
+from wlc.dialect.duckdb.schema import schema_statements
+from wlc.dialect.sql import literal
+from wlc.farm.errors import InvalidError
+from wlc.farm.json_fields import as_position
+from wlc.farm.model import Ddl
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from wlc.capture.duckdb.journal import JournalRecord
     from wlc.capture.duckdb.shared import Shared
 
 _PUBLISHED = '"wlc published"'
@@ -27,8 +29,8 @@ _PUBLISHED = '"wlc published"'
 def journal_difference(shared: Shared, published: Path) -> int:
     """Journal one transaction that turns the published state into the present one.
 
-    Tables that were created, dropped or altered are recorded as dropped and created with all their rows; of all others
-    only the rows that differ.
+    A table that was created, dropped or altered is recorded as dropped and created with all its rows. Of any other
+    table, only the rows that differ are recorded.
 
     Args:
         shared: The master.
@@ -38,7 +40,7 @@ def journal_difference(shared: Shared, published: Path) -> int:
         Number of records; 0 where the two are the same.
 
     Raises:
-        InvalidError: It is no replica at that tick. What was published since would be journalled once more.
+        InvalidError: It is no replica at that tick. What was published since would be journalled again.
     """
     with shared.root.cursor() as connection, shared.commit_lock:
         connection.execute(f"ATTACH {literal(str(published))} AS {_PUBLISHED} (READ_ONLY)")
@@ -48,12 +50,12 @@ def journal_difference(shared: Shared, published: Path) -> int:
             records = _differences(connection, shared)
             if records:
                 tick, now = shared.new_tick(), shared.commit_time()
-                entry = {"user": "wlc repair", "started": format_time(now), "committed": format_time(now)}
                 for record in records:
-                    if "change" in record:
-                        images = f"{quote(shared.catalog)}.wlc.j{record['change']['id']}"
+                    if isinstance(record, JournalledImages):
+                        images = journal.images_sql(shared.catalog, record.layout)
                         connection.execute(f"UPDATE {images} SET _tick = {tick} WHERE _tick = 0")
-                journal.add_entry(connection, shared.catalog, tick, {**entry, "records": records})
+                entry = JournalEntry(tick, "wlc repair", started=now, committed=now, records=tuple(records))
+                journal.add_entry(connection, shared.catalog, entry)
             with shared.changing_schema():
                 connection.execute("COMMIT")
         except BaseException:
@@ -68,74 +70,61 @@ def journal_difference(shared: Shared, published: Path) -> int:
 
 def _refuse_other_tick(connection: duckdb.DuckDBPyConnection, shared: Shared, published: Path) -> None:
     try:
-        found = dict(connection.execute(f"SELECT key, value FROM {_PUBLISHED}.wlr.state").fetchall())
-    except duckdb.CatalogException as error:
+        (text,) = connection.execute(f"SELECT value FROM {_PUBLISHED}.wlr.state WHERE key = 'position'").fetchall()[0]
+        position = as_position(json.loads(text))
+    except (duckdb.CatalogException, IndexError, KeyError, ValueError) as error:
         raise InvalidError(f"{published} is no replica", hint="wlc repair SOURCE makes one itself") from error
-    position = found.get("history"), found.get("tick")
-    if position != (shared.state["history"], shared.state["tick"]):
+    state = shared.require_state()
+    if (position.history, position.tick) != (state.history, state.tick):
         raise InvalidError(
-            f"{published} is at tick {found.get('tick')}, and {shared.path} is published up to {shared.state['tick']}",
+            f"{published} is at tick {position.tick}, and {shared.path} is published up to {state.tick}",
             hint=f"wlr replicate {shared.path} --into {published}",
             path=str(published),
         )
 
 
-def _differences(connection: duckdb.DuckDBPyConnection, shared: Shared) -> list[dict[str, Any]]:
+def _differences(connection: duckdb.DuckDBPyConnection, shared: Shared) -> list[JournalRecord]:
     present = duckdb_catalog.tables(connection, shared.catalog)
     before = duckdb_catalog.tables(connection, _PUBLISHED.strip('"'))
     known = {
         name: (number, layout) for number, (name, layout) in journal.read_layouts(connection, shared.catalog).items()
     }
-    records: list[dict[str, Any]] = []
+    records: list[JournalRecord] = []
     statements = {
         ddl.object: ddl for ddl in schema_statements(connection, shared.catalog)[0] if ddl.kind == "CREATE TABLE"
     }
     for name in before:
         if present.get(name) != before[name]:
             ddl = Ddl("DROP TABLE", name, f"DROP TABLE {name.sql} CASCADE", name.schema)
-            records.append({"ddl": ddl_json(ddl), "dropped": [name_json(name)]})
+            records.append(JournalledDdl(ddl, dropped=(name,)))
     for name, layout in present.items():
         if before.get(name) != layout:
-            table = Table(shared.new_layout(), shared.catalog, name, layout)
+            table = CapturedTable(shared.new_layout(), shared.catalog, name, layout)
             journal.add_layout(connection, table)
-            records.append({"ddl": ddl_json(statements[name]), "created": [name_json(name)]})
+            records.append(JournalledDdl(statements[name], created=(name,)))
             records += _difference(connection, table, None)
             continue
         number, known_layout = known.get(name, (0, None))
         if known_layout != layout:
             number = shared.new_layout()
-            journal.add_layout(connection, Table(number, shared.catalog, name, layout))
-        records += _difference(connection, Table(number, shared.catalog, name, layout), f"{_PUBLISHED}.{name.sql}")
+            journal.add_layout(connection, CapturedTable(number, shared.catalog, name, layout))
+        records += _difference(
+            connection, CapturedTable(number, shared.catalog, name, layout), f"{_PUBLISHED}.{name.sql}"
+        )
     return records
 
 
-def _difference(connection: duckdb.DuckDBPyConnection, table: Table, published: str | None) -> list[dict[str, Any]]:
+def _difference(
+    connection: duckdb.DuckDBPyConnection, table: CapturedTable, published: str | None
+) -> list[JournalRecord]:
     """Images, under tick 0, of the rows that one side has more often than the other."""
-    values = ", ".join(f"{value} AS {name}" for value, name in zip(table.values, table.columns, strict=True))
-    # Equal means identical: 0.0 is not -0.0, and texts are compared as bytes whatever their collation is.
-    exact = ", ".join(
-        exact_sql(column.type, name) for column, name in zip(table.layout.stored, table.columns, strict=True)
+    before = f"SELECT -1 AS w, {table.named_values} FROM {published}" if published else None
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE wlc_repair AS {bag_difference_sql(table, before)}")
+    removed, added = (
+        int(connection.execute(insert_difference_sql(table, "FROM wlc_repair", weight, 0, None)).fetchall()[0][0])
+        for weight in (-1, 1)
     )
-    before = f" UNION ALL SELECT -1 AS w, {values} FROM {published}" if published else ""
-    columns = ", ".join(
-        f"{any_sql(column.type, name)} AS {name}"
-        for column, name in zip(table.layout.stored, table.columns, strict=True)
-    )
-    connection.execute(
-        f"CREATE OR REPLACE TEMP TABLE wlc_repair AS SELECT sum(w)::BIGINT AS w, {columns}"
-        f" FROM (SELECT 1 AS w, {values} FROM {table.sql}{before}) GROUP BY {exact} HAVING sum(w) <> 0"
-    )
-    listed = ", ".join(table.columns)
-    counts = []
-    for weight in (-1, 1):
-        rows = connection.execute(
-            f"INSERT INTO {table.images} SELECT 0, {weight}, NULL, NULL, {listed}"
-            f" FROM (SELECT *, unnest(range(abs(w))) FROM wlc_repair WHERE sign(w) = {weight})"
-        ).fetchall()
-        counts.append(int(rows[0][0]))
     connection.execute("DROP TABLE wlc_repair")
-    removed, added = counts
     if not removed and not added:
         return []
-    change = {"id": table.id, "images": table.images, "table": name_json(table.name)}
-    return [{"change": {**change, "added": added, "removed": removed}}]
+    return [JournalledImages(table.name, table.id, added, removed)]

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wlc import catalog as duckdb_catalog
-from wlc.capture.duckdb import journal, source
-from wlc.capture.duckdb.journal import Table
-from wlc.clock import format_time, utc_now
-from wlc.model import quote
+from wlc.capture.duckdb import journal, pending
+from wlc.capture.duckdb.journal import CapturedTable
+from wlc.dialect.duckdb import catalog as duckdb_catalog
+from wlc.dialect.sql import quote
+from wlc.farm.clock import utc_now
+from wlc.masters.state import encode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from wlc.capture.duckdb.shared import Shared
+    from wlc.masters.state import MasterState
 
 
-def begin(shared: Shared, state: Mapping[str, str]) -> None:
+def begin(shared: Shared, state: MasterState) -> None:
     """Install the journal afresh, in one transaction.
 
     Raises:
@@ -28,10 +29,10 @@ def begin(shared: Shared, state: Mapping[str, str]) -> None:
         connection.execute(f"DROP SCHEMA IF EXISTS {quote(catalog)}.wlc CASCADE")
         journal.install(connection, catalog)
         for number, (name, layout) in enumerate(duckdb_catalog.tables(connection, catalog).items(), start=1):
-            journal.add_layout(connection, Table(number, catalog, name, layout))
+            journal.add_layout(connection, CapturedTable(number, catalog, name, layout))
         # No commit is earlier than the snapshot that comes next, even if the clock is set back in between.
-        journal.write_state(connection, catalog, {**state, "began": format_time(utc_now())})
-        source.reset_counts(connection, catalog)
+        journal.write_state(connection, catalog, encode(replace(state, began=utc_now())))
+        pending.reset_counts(connection, catalog)
     except BaseException:
         connection.execute("ROLLBACK")
         raise

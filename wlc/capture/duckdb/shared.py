@@ -1,30 +1,33 @@
-"""What all connections of this process to one master have in common: commit order, ticks, and who publishes when."""
+"""What all connections of this process to one master share: the state, commit order, ticks and the publisher."""
 
 from __future__ import annotations
 
-import json
-import logging
 import re
 import threading
-import warnings
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from wlc.capture.duckdb import journal, source
-from wlc.clock import read_time, utc_now
-from wlc.errors import FarmError, InvalidError, UnavailableError, UnsupportedError
-from wlc.model import Name, quote
-from wlc.opening import alone
+from wlc.capture.duckdb import journal
+from wlc.dialect.duckdb.opening import alone
+from wlc.farm.clock import utc_now
+from wlc.farm.config import BEAT_S
+from wlc.farm.errors import InvalidError, UnavailableError
+from wlc.farm.store.options import lay_over
+from wlc.masters.source import require_state
+from wlc.masters.state import changes, decode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from datetime import datetime
 
-_log = logging.getLogger("wlc")
+    from wlc.farm.model import Name
+    from wlc.masters.background import Publisher
+    from wlc.masters.state import MasterState
+
 # DuckDB names whoever has the file open: Conflicting lock is held in /usr/bin/python3 (PID 42) by user ann.
 _LOCK_HOLDER = re.compile(r"held in (\S+).*?\(PID (\d+)\)")
 _open: dict[str, Shared] = {}
@@ -43,23 +46,23 @@ class Shared:
         generation: Rises before and again after a COMMIT that changes the schema, so that it is odd in between.
         commits: Captured commits in this process; rises after a COMMIT has returned.
         beat_s: Seconds a committed transaction may wait; 0 publishes with every commit.
-        publish: Called without arguments to publish what is journalled; set by whoever opens the master.
-        storage_options: What whoever opens the master gave for its farm; secrets are kept nowhere else.
+        state: What the database remembers of itself; None if it has never been a master.
+        publisher: Publishes in the background; None until a connection is opened that captures.
+        options: Options of the farm's file system that this process was given; secrets are kept nowhere else.
     """
 
     path: str
     catalog: str
     base: duckdb.DuckDBPyConnection
-    state: dict[str, str]
-    beat_s: float = 300.0
+    state: MasterState | None = None
+    beat_s: float = BEAT_S
     last_tick: int = 0
     last_commit: datetime | None = None
     generation: int = 0
     commits: int = 0
     sequences: dict[Name, int | None] = field(default_factory=dict)
-    publish: Callable[[], object] | None = None
-    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    failure: FarmError | None = None
+    publisher: Publisher | None = None
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     commit_lock: threading.RLock = field(default_factory=threading.RLock)
     publish_lock: threading.RLock = field(default_factory=threading.RLock)
     users: int = 0
@@ -69,8 +72,6 @@ class Shared:
     _additions: dict[Name, int] = field(default_factory=dict)
     _tick: int = 0
     _layout: int = 0
-    _waker: threading.Event = field(default_factory=threading.Event)
-    _beating: threading.Thread | None = None
 
     @property
     def root(self) -> duckdb.DuckDBPyConnection:
@@ -82,9 +83,10 @@ class Shared:
             return self._roots[thread]
 
     def close(self) -> None:
-        """End the background thread and close the file."""
-        self.stop_beating()
-        # Others are kept from opening the file for the moment of closing it, and not while it is written to.
+        """End the background publisher and close the file."""
+        if self.publisher is not None:
+            self.publisher.stop()
+        # Other processes wait while the file is closed, and not while it is written.
         with suppress(duckdb.Error):
             self.root.execute("CHECKPOINT")
         with alone(self.path), self._roots_lock:
@@ -93,26 +95,26 @@ class Shared:
             self._roots.clear()
 
     def new_tick(self) -> int:
-        """Give out a tick that no transaction had; one that is rolled back leaves a gap."""
+        """Return a tick that no transaction had; a transaction that rolls back leaves a gap."""
         with self.commit_lock:
             self._tick = max(self._tick, self.last_tick) + 1
             return self._tick
 
     def new_layout(self) -> int:
-        """Give out the number of a new image table."""
+        """Return the number of a new image table."""
         with self.commit_lock:
             self._layout += 1
             return self._layout
 
     def commit_time(self) -> datetime:
-        """The present time, but never before the last commit's: clocks may step back, the log may not."""
+        """Return the present time, or the last commit's if that is later: clocks may step back, the log may not."""
         now = utc_now()
         return max(now, self.last_commit) if self.last_commit else now
 
     def committed(
         self, tick: int, time: datetime, removed_from: Iterable[Name] = (), added_to: Iterable[Name] = ()
     ) -> None:
-        """Note a commit and the tables whose rows it removed or changed, or that it added rows to; the lock is held."""
+        """Note a commit, and in which tables it removed, changed or added rows; the caller holds the commit lock."""
         self.last_tick, self.last_commit = tick, time
         self.commits += 1
         self._removals.update(dict.fromkeys(removed_from, self.commits))
@@ -128,7 +130,7 @@ class Shared:
 
     @contextmanager
     def changing_schema(self) -> Iterator[None]:
-        """Around a COMMIT that changes the schema; the commit lock is held."""
+        """Mark the time of a COMMIT that changes the schema; the caller holds the commit lock."""
         self.generation += 1
         try:
             yield
@@ -136,113 +138,73 @@ class Shared:
             self.generation += 1
 
     def load(self) -> None:
-        """Learn the last tick and layout from the journal."""
-        schema = f"{quote(self.catalog)}.wlc"
-        self.state = journal.read_state(self.root, self.catalog)
+        """Learn the state, the last tick and the last layout from the journal."""
+        known = decode(journal.read_state(self.root, self.catalog), self.path)
+        if known is None:
+            return
+        self.state = replace(known, options=lay_over(known.options, self.options))
         layouts = journal.read_layouts(self.root, self.catalog)
         self._layout = max(layouts, default=0)
-        committed = "entry NOT LIKE '%\"committed\": null%'"
-        sources = [f"SELECT max(tick), arg_max(entry, tick) FILTER (WHERE {committed}) FROM {schema}.entries"]
-        sources += [f"SELECT max(_tick), arg_max(_meta, _tick) FROM {schema}.j{number}" for number in layouts]
-        journalled = self.root.execute(" UNION ALL ".join(sources)).fetchall()
-        self.last_tick = max([int(self.state.get("tick", "0")), *(row[0] or 0 for row in journalled)])
-        times = [json.loads(entry)["committed"] for _, entry in journalled if entry]
-        times += [self.state[key] for key in ("clock", "began") if self.state.get(key)]
-        self.last_commit = max(map(read_time, times), default=None)
-        self.beat_s = float(self.state.get("beat_s", "300"))
+        tick, committed = journal.last_commit(self.root, self.catalog, layouts)
+        self.last_tick = max(known.tick, tick)
+        self.last_commit = max(filter(None, (committed, known.clock, known.began)), default=None)
+        self.beat_s = known.beat_s
 
-    def remember(self, values: dict[str, str]) -> None:
-        """Replace keys of `wlc.state`, all or none."""
+    def require_state(self) -> MasterState:
+        """Return the state of a database that is or was a master."""
+        return require_state(self.state, self.path)
+
+    def remember(self, state: MasterState) -> None:
+        """Replace the state in the journal, all or nothing."""
         with self.commit_lock:
-            self.root.execute("BEGIN")
-            try:
-                journal.write_state(self.root, self.catalog, values)
-                self.root.execute("COMMIT")
-            except BaseException:
-                with suppress(duckdb.Error):
-                    self.root.execute("ROLLBACK")
-                raise
+            if values := changes(self.state, state):
+                self.root.execute("BEGIN")
+                try:
+                    journal.write_state(self.root, self.catalog, values)
+                    self.root.execute("COMMIT")
+                except BaseException:
+                    with suppress(duckdb.Error):
+                        self.root.execute("ROLLBACK")
+                    raise
             self.load()
+
+    def keep_options(self, options: Mapping[str, Any]) -> None:
+        """Lay options of the farm's file system over those that all users of the database have."""
+        self.options = lay_over(self.options, options)
+        if self.state is not None:
+            self.state = replace(self.state, options=lay_over(self.state.options, options))
 
     @property
     def is_master(self) -> bool:
         """Whether changes are captured now."""
-        return self.state.get("state") == "1"
+        return self.state is not None and self.state.is_master
 
     @contextmanager
     def reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A connection on which all is read as of one moment, whatever others commit meanwhile."""
+        """Provide a connection that reads everything as of one moment, whatever others commit meanwhile."""
         with self.root.cursor() as connection:
             self.begin_reading(connection)
             yield connection
             connection.execute("ROLLBACK")
 
     def begin_reading(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Start a transaction that reads all as of now; the caller rolls it back."""
+        """Start a transaction that reads everything as of now; the caller rolls it back."""
         connection.execute("BEGIN TRANSACTION READ ONLY")
         self.take_snapshot(connection)
 
     def take_snapshot(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Let a transaction that has just begun see what is committed now, of every transaction all or nothing.
+        """Let a transaction that has just begun see what is committed now, all or nothing of every transaction.
 
-        DuckDB 2.0 lets a transaction that looks for the first time while another one's COMMIT runs see a part of what
-        that one wrote, and later more of it. So nobody looks for the first time while we commit.
+        If a transaction of DuckDB 2.0 reads for the first time while another one commits, it sees a part of what that
+        one wrote, and later more. So no transaction reads for the first time while we commit.
         """
         with self.commit_lock:
             connection._table_kind((self.catalog, "wlc", "state"))
 
-    def refuse_bypassed(self) -> None:
-        """Raise UnsupportedError if tables are known to have been changed without the capture."""
-        with self.reading() as connection:
-            found = source.bypassed(connection, self.catalog)
-        if found:
-            listed = "; ".join(f"{name} {problem}" for name, problem in found.items())
-            raise UnsupportedError(
-                f"{self.path} was written to without wlc.connect(): {listed}", hint=f"wlc repair {self.path}"
-            )
-
-    def warn_bypassed(self) -> None:
-        """Say so if tables are known to have been changed without the capture."""
-        try:
-            self.refuse_bypassed()
-        except UnsupportedError as error:
-            warnings.warn(f"{error.message}; {error.hint}", stacklevel=3)
-
-    def start_beating(self) -> None:
-        """Publish on every beat in the background until the last connection is closed."""
-        if self._beating is None and self.publish is not None:
-            self._waker.clear()
-            self._beating = threading.Thread(target=self._beat, name=f"wlc beat {self.path}", daemon=True)
-            self._beating.start()
-
-    def stop_beating(self) -> None:
-        """End the background thread; returns when it has."""
-        if self._beating is not None:
-            self._waker.set()
-            self._beating.join()
-            self._beating = None
-
-    def _beat(self) -> None:
-        while not self._waker.wait(self.beat_s or 1.0):
-            self.try_publish()
-
-    def try_publish(self) -> None:
-        """Publish, and keep the reason if it fails: the user's commits must not, the next beat tries again."""
-        try:
-            with explained(self.path):
-                if self.publish is not None:
-                    self.publish()
-            self.failure = None
-        except FarmError as error:
-            # The commit stands, and its program must not be told otherwise.
-            self.failure = error
-        if self.failure is not None:
-            _log.warning("%s was not published: %s", self.path, self.failure)
-
 
 @contextmanager
 def explained(path: str) -> Iterator[None]:
-    """Around what is no statement of the user's: DuckDB or the machine fails, for want of disk space, say."""
+    """Translate errors of DuckDB and the operating system that occur outside user statements."""
     try:
         yield
     except (duckdb.Error, OSError) as error:
@@ -267,25 +229,47 @@ def open_shared(
         UnavailableError: Another process has it open.
         duckdb.ConnectionException: It is open in this process, and not as it must be.
     """
-    key = source if source == ":memory:" else str(Path(source).resolve())
+    key = _key(source)
     with _open_lock:
         shared = _open.get(key)
         if shared is None:
             root = _connect(source, read_only=read_only, config=config)
             catalog = root.execute("SELECT current_database()").fetchall()[0][0]
-            shared = Shared(source, catalog, root, {})
-            if journal.read_state(root, catalog):
-                shared.load()
+            shared = Shared(source, catalog, root)
+            shared.load()
             _open[key] = shared
         elif must_agree:
-            # DuckDB itself compares them, and says so where they differ.
+            # DuckDB itself compares mode and settings, and raises an error if they differ.
             _connect(shared.path, read_only=read_only, config=config).close()
         shared.users += 1
         return shared
 
 
+def look_into(source: str) -> MasterState | None:
+    """Return what a database remembers of itself, and change nothing; None if it has never been a master.
+
+    Raises:
+        InvalidError: The file is not a DuckDB database.
+        UnavailableError: Another process has it open.
+    """
+    # Nobody in this process opens the file for writing meanwhile: DuckDB would refuse that.
+    with _open_lock:
+        if (shared := _open.get(_key(source))) is not None:
+            return shared.state
+        try:
+            connection = _connect(source, read_only=True, config=None)
+        except duckdb.ConnectionException:
+            # This process has it open for writing with DuckDB alone, which allows no other mode beside.
+            connection = _connect(source, read_only=False, config=None)
+        try:
+            catalog = connection.execute("SELECT current_database()").fetchall()[0][0]
+            return decode(journal.read_state(connection, catalog), source)
+        finally:
+            connection.close()
+
+
 def close_shared(shared: Shared) -> bool:
-    """Give the database up; returns True if it was the last user of this process, and the file is closed."""
+    """Release the database; returns True if this was its last user in this process, and the file is closed."""
     with _open_lock:
         shared.users -= 1
         if shared.users:
@@ -294,6 +278,10 @@ def close_shared(shared: Shared) -> bool:
             del _open[key]
     shared.close()
     return True
+
+
+def _key(source: str) -> str:
+    return source if source == ":memory:" else str(Path(source).resolve())
 
 
 def _connect(source: str, *, read_only: bool, config: dict[str, Any] | None) -> duckdb.DuckDBPyConnection:

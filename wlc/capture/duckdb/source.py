@@ -1,359 +1,304 @@
-"""DuckDB as a source of batches: what is journalled, written to data files, and emptied once it is published."""
+"""A DuckDB database as a source: its journal holds what is committed until that is published."""
 
 from __future__ import annotations
 
-import json
-import sys
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+import tempfile
+import warnings
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from wlc import catalog as duckdb_catalog
-from wlc import digest, ownership, paths
-from wlc.capture.duckdb import digests, journal
-from wlc.clock import read_time
-from wlc.errors import UnavailableError
-from wlc.farm import describe_file
-from wlc.fields import as_ddl, as_name, as_origin, as_sequence
-from wlc.model import (
-    Batch,
-    Change,
-    Clear,
-    Ddl,
-    Digest,
-    Layout,
-    Name,
-    Record,
-    TableFile,
-    Transaction,
-    file_column,
-    literal,
-    quote,
-)
+from wlc.capture.duckdb import digests, pending, probe, repair, schema_change, setup
+from wlc.capture.duckdb.shared import Shared, close_shared, explained, look_into, open_shared
+from wlc.dialect.duckdb import snapshot
+from wlc.farm.errors import InvalidError, UnsupportedError
+from wlc.masters.background import Publisher
+from wlc.masters.fence import announce_snapshot
+from wlc.masters.publish import publish
+from wlc.masters.source import Source, SourceDetails, database_of, require_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     import duckdb
 
-    from wlc.capture.duckdb.shared import Shared
-    from wlc.digest import Ledger
+    from wlc.capture.duckdb.connection import Connection
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Batch, Digest, Manifest, Name
+    from wlc.masters.source import BatchContent, Gathered
+    from wlc.masters.state import MasterState
 
-MOST_TRANSACTIONS = 100_000
+
+# What `wlc.masters.adapters` asks of this module ---------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """Journalled transactions in commit order, and per image table what a batch takes from it."""
+@contextmanager
+def opened(source: str, tables: Sequence[str] = ()) -> Iterator[DuckDBSource]:
+    """Open a database file; see `SourceModule`."""
+    if tables:
+        raise InvalidError("all tables of a DuckDB master are replicated", hint="choose with wlr replicate --tables")
+    shared = open_shared(str(_existing(source)))
+    try:
+        yield DuckDBSource(shared)
+    finally:
+        close_shared(shared)
 
-    transactions: tuple[dict[str, Any], ...]
-    layouts: dict[int, tuple[Name, Layout]]
+
+def look(source: str) -> MasterState:
+    """Return what a file remembers, without changing it."""
+    return require_state(look_into(source), source)
+
+
+def default_place(source: str) -> tuple[str, str] | None:
+    """Return the farm beside the file, and the file's stem."""
+    path = Path(source)
+    return str(path.absolute().parent / "dbfarm"), path.stem
+
+
+def tables_to_change(source: str, tables: Sequence[str]) -> list[Name]:  # noqa: ARG001 -- they stay as they are
+    """Return no tables: the journal lies beside them."""
+    return []
+
+
+def check_run(source: str) -> NoReturn:
+    """Refuse every file: only the process that has it open can publish it."""
+    raise InvalidError(
+        f"{source} is a DuckDB master: the process that writes it publishes it", hint=f"wlc flush {source}"
+    )
+
+
+def check_repair(source: str) -> None:
+    """Refuse a file that does not exist; all others can be repaired."""
+    _existing(source)
+
+
+def connect(
+    source: str, *, read_only: bool, config: dict[str, Any] | None, storage_options: Mapping[str, Any] | None
+) -> Connection:
+    """Open a master to write to it with capture; see `wlc.masters.adapters.connect`."""
+    from wlc.capture.duckdb.connection import Connection  # Commands that do not write start faster without it.
+
+    path = _existing(source)
+    shared = open_shared(str(path), read_only=read_only, config=config, must_agree=True)
+    try:
+        require_state(shared.state, str(path))
+        probe.check()
+        if shared.is_master and not read_only:
+            found = DuckDBSource(shared)
+            found.keep_options(storage_options or {})
+            if shared.publisher is None:
+                shared.publisher = Publisher(found, database_of(found.require_state()))
+            found.warn_bypassed()
+            shared.publisher.start()
+        return Connection(shared, shared.root.cursor())
+    except BaseException:
+        close_shared(shared)
+        raise
+
+
+def _existing(source: str) -> Path:
+    path = Path(source)
+    if not path.exists():
+        raise InvalidError(
+            f"there is no database {source}",
+            hint=f"create it with DuckDB first, then: wlc master {source}",
+            path=source,
+        )
+    if path.is_dir():
+        raise InvalidError(f"{source} is a folder, not a DuckDB database", path=source)
+    return path
+
+
+# The source ----------------------------------------------------------------------------------------------------------
+
+
+class DuckDBSource(Source):
+    """A DuckDB database that this process has open."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+
+    def __str__(self) -> str:
+        return self._shared.path
 
     @property
-    def ticks(self) -> list[int]:
-        """Ticks of the transactions, rising."""
-        return [transaction["tick"] for transaction in self.transactions]
+    def state(self) -> MasterState | None:
+        return self._shared.state
+
+    @property
+    def beat_s(self) -> float:
+        return self._shared.beat_s
+
+    @beat_s.setter
+    def beat_s(self, beat_s: float) -> None:
+        self._shared.beat_s = beat_s
+
+    @property
+    def default_name(self) -> str:
+        return Path(self._shared.path).stem
+
+    @property
+    def default_folder(self) -> Path:
+        return Path(self._shared.path).parent
+
+    def keep_options(self, options: Mapping[str, Any]) -> None:
+        if options:
+            self._shared.keep_options(options)
+            self._redirect_publisher()
+
+    # Becoming a master
+
+    def check(self) -> None:
+        probe.check()
+
+    def install(self, state: MasterState) -> None:
+        setup.begin(self._shared, state)
+        self._redirect_publisher()
+
+    def _redirect_publisher(self) -> None:
+        """Let connections that are open publish where the state says now."""
+        if self._shared.publisher is not None:
+            self._shared.publisher.database = database_of(self.require_state())
+
+    def has_objects(self) -> bool:
+        return bool(schema_change.objects(self._shared.root, self._shared.catalog))
+
+    def remember(self, state: MasterState) -> None:
+        self._shared.remember(state)
+
+    # Publishing
+
+    def working(self) -> AbstractContextManager[None]:
+        return explained(self._shared.path)
+
+    @contextmanager
+    def publishing(self) -> Iterator[None]:
+        with self._shared.publish_lock:
+            yield
+
+    def refuse_gap(self) -> None:
+        """Refuse nothing: the journal loses nothing, and a copy is refused by its next batch."""
+
+    def last_place(self) -> str:
+        return ""
+
+    def is_idle(self) -> bool:
+        shared = self._shared
+        if shared.last_tick > shared.require_state().tick:
+            return False
+        with shared.reading() as connection:
+            return pending.is_empty(connection, shared.catalog)
+
+    @contextmanager
+    def gather(self, upto: str, *, is_each: bool) -> Iterator[Gathered | None]:  # noqa: ARG002 -- there is no such place
+        with self._gathered(1 if is_each else pending.MOST_TRANSACTIONS) as gathered:
+            yield gathered
+
+    @contextmanager
+    def gather_again(self, batch: Batch) -> Iterator[Gathered | None]:
+        with self._gathered(len(batch.transactions)) as gathered:
+            yield gathered
+
+    @contextmanager
+    def _gathered(self, most: int) -> Iterator[_Waiting | None]:
+        shared = self._shared
+        with shared.root.cursor() as connection, tempfile.TemporaryDirectory(prefix="wlc-") as folder:
+            shared.begin_reading(connection)
+            found = pending.pending(connection, shared.catalog, most)
+            yield _Waiting(shared, connection, found, Path(folder)) if found.transactions else None
+
+    # What a master does now and then
+
+    def take_snapshot(self, database: FarmDatabase, *, is_first: bool) -> Manifest:
+        """Copy the database at exactly the last published tick, while other connections go on writing."""
+        shared = self._shared
+        if not is_first:
+            self._refuse_bypassed()
+        with shared.root.cursor() as connection:
+            # Most is published while others write, so that commits wait only for the publication of the rest.
+            with shared.publish_lock:
+                publish(self, database)
+            with shared.publish_lock, shared.commit_lock:
+                publish(self, database)
+                shared.begin_reading(connection)
+                state = self.require_state()
+            try:
+                reached = state.reached()
+                known = snapshot.Known(
+                    digests.read(connection, shared.catalog), digests.read_quick(connection, shared.catalog)
+                )
+                manifest = snapshot.take(
+                    connection, shared.catalog, database, reached.position, reached.clock, reached.vector, known
+                )
+            finally:
+                connection.execute("ROLLBACK")
+        announce_snapshot(database, state)
+        if known.is_news:
+            self._note_digests(manifest, known)
+        return manifest
+
+    def _note_digests(self, manifest: Manifest, known: snapshot.Known) -> None:
+        """Remember what a snapshot has read, unless more was published since."""
+        shared = self._shared
+        with shared.root.cursor() as connection, shared.publish_lock, shared.commit_lock:
+            if self.require_state().tick == manifest.position.tick:
+                connection.execute("BEGIN")
+                pending.write_digests(connection, shared.catalog, manifest.digests, known.quick)
+                connection.execute("COMMIT")
+
+    def _refuse_bypassed(self) -> None:
+        with self._shared.reading() as connection:
+            found = pending.bypassed(connection, self._shared.catalog)
+        if found:
+            listed = "; ".join(f"{name} {problem}" for name, problem in found.items())
+            raise UnsupportedError(f"{self} was written to without wlc.connect(): {listed}", hint=f"wlc repair {self}")
+
+    def warn_bypassed(self) -> None:
+        try:
+            self._refuse_bypassed()
+        except UnsupportedError as error:
+            warnings.warn(f"{error.message}; {error.hint}", stacklevel=3)
+
+    def details(self) -> SourceDetails:
+        shared = self._shared
+        with shared.reading() as connection:
+            unpublished = pending.count_pending(connection, shared.catalog)
+            found = pending.bypassed(connection, shared.catalog) if shared.is_master else {}
+        return SourceDetails(unpublished, {str(name): problem for name, problem in found.items()})
+
+    def verify(self, database: FarmDatabase) -> tuple[Mapping[Name, Digest], Mapping[Name, Digest]]:  # noqa: ARG002
+        catalog = self._shared.catalog
+        with self._shared.reading() as connection:
+            return snapshot.digests(connection, catalog), pending.expected_digests(connection, catalog)
+
+    def journal_difference(self, published: Path) -> None:
+        repair.journal_difference(self._shared, published)
+
+    def stopping(self) -> AbstractContextManager[Any]:
+        return self._shared.commit_lock
+
+    def uninstall(self) -> None:
+        """Leave the journal: transactions that could not be published stay in it."""
 
 
-def pending(connection: duckdb.DuckDBPyConnection, catalog: str, most: int = MOST_TRANSACTIONS) -> Pending:
-    """Read what is journalled, in the connection's transaction.
+class _Waiting:
+    """Journalled transactions as a read transaction sees them; see `wlc.masters.source.Gathered`."""
 
-    Args:
-        connection: Stands in a transaction, so that all is read as of one moment.
-        catalog: The master's database.
-        most: Take at most so many transactions, the oldest; bounds the memory that a batch takes.
-    """
-    layouts = journal.read_layouts(connection, catalog)
-    schema = f"{quote(catalog)}.wlc"
-    last = _last_tick(connection, schema, layouts, most)
-    found: dict[int, dict[str, Any]] = {}
-    for number, (name, _) in layouts.items():
-        _refuse_unreadable(connection, f"{schema}.j{number}", name)
-        rows = connection.execute(
-            "SELECT _tick, max(_meta), count(*) FILTER (_weight > 0), count(*) FILTER (_weight < 0)"
-            f" FROM {schema}.j{number} WHERE _tick <= {last} GROUP BY _tick"
-        ).fetchall()
-        for tick, meta, added, removed in rows:
-            # The images of a transaction with an entry are listed in it; these stand for themselves.
-            if meta is not None:
-                change = {"id": number, "table": [name.schema, name.name], "added": added, "removed": removed}
-                found[tick] = {"tick": tick, **json.loads(meta), "records": [{"change": change}]}
-    for tick, entry in connection.execute(f"SELECT tick, entry FROM {schema}.entries WHERE tick <= {last}").fetchall():
-        found[tick] = {"tick": tick, **json.loads(entry)}
-    return Pending(tuple(found[tick] for tick in sorted(found)), layouts)
+    def __init__(
+        self, shared: Shared, connection: duckdb.DuckDBPyConnection, waiting: pending.Pending, folder: Path
+    ) -> None:
+        self._shared, self._connection, self._waiting, self._folder = shared, connection, waiting, folder
 
-
-def _refuse_unreadable(connection: duckdb.DuckDBPyConnection, images: str, name: Name) -> None:
-    """Refuse to publish where DuckDB counts more images than it shows, or fewer."""
-    # A count of rows, or of a column without NULL, it gives without looking at them; every weight is 1 or -1.
-    counts = f"SELECT (SELECT count(*) FROM {images}), (SELECT coalesce(sum(abs(_weight)), 0)::BIGINT FROM {images})"
-    counted, read = connection.execute(counts).fetchall()[0]
-    if counted != read:
-        raise UnavailableError(
-            f"of {counted} journalled rows of table {name} DuckDB shows {read}",
-            hint="close all connections to the database and run wlc flush; report this",
+    def write(self) -> BatchContent:
+        shared = self._shared
+        return pending.write_batch(
+            self._connection, shared.catalog, self._waiting, self._folder, shared.require_state()
         )
 
+    def matches(self, batch: Batch) -> bool:
+        return pending.matches(self._waiting, batch)
 
-def count_pending(connection: duckdb.DuckDBPyConnection, catalog: str) -> int:
-    """How many transactions are journalled."""
-    ticks = _ticks(f"{quote(catalog)}.wlc", journal.read_layouts(connection, catalog))
-    return int(connection.execute(f"SELECT count(DISTINCT tick) FROM ({ticks})").fetchall()[0][0])
-
-
-def _last_tick(connection: duckdb.DuckDBPyConnection, schema: str, layouts: Iterable[int], most: int) -> int:
-    """Tick of the last of the `most` oldest transactions, 0 if nothing is journalled."""
-    oldest = f"SELECT DISTINCT tick FROM ({_ticks(schema, layouts)}) ORDER BY tick LIMIT {most}"
-    return int(connection.execute(f"SELECT coalesce(max(tick), 0) FROM ({oldest})").fetchall()[0][0])
-
-
-def _ticks(schema: str, layouts: Iterable[int]) -> str:
-    sources = [f"SELECT tick FROM {schema}.entries", *(f"SELECT _tick FROM {schema}.j{number}" for number in layouts)]
-    return " UNION ALL ".join(sources)
-
-
-def write_batch(
-    connection: duckdb.DuckDBPyConnection, shared: Shared, waiting: Pending, folder: Path, header: dict[str, Any]
-) -> tuple[Batch, dict[str, Path]]:
-    """Write the data files of a batch into `folder`.
-
-    Args:
-        connection: Stands in the transaction that `waiting` was read in.
-        shared: The master.
-        waiting: What the batch consists of.
-        folder: Where to write.
-        header: Batch fields that do not come from the journal: database, number, history, previous, vector, parent.
-
-    Returns:
-        The batch, and for each of its data files' paths the local file.
-    """
-    first, last = waiting.ticks[0], waiting.ticks[-1]
-    numbers = sorted(
-        {record["change"]["id"] for transaction in waiting.transactions for record in _changes(transaction)}
-    )
-    files, local, where = [], {}, {}
-    for index, number in enumerate(numbers):
-        name, layout = waiting.layouts[number]
-        path = paths.data_path(header["database"], header["number"], index)
-        target = folder / f"{index}.parquet"
-        rows = _write_file(connection, shared.catalog, number, layout, (first, last), target)
-        files.append(TableFile(describe_file(target, path, rows), name, layout))
-        local[path], where[number] = target, path
-    ledger = digests.ledger(connection, shared.catalog, waiting.layouts)
-    transactions = tuple(_transaction(found, where, ledger) for found in waiting.transactions)
-    vector = {**header["vector"], header["history"]: last}
-    batch = Batch(
-        header["database"],
-        header["number"],
-        header["history"],
-        first,
-        last,
-        header["previous"],
-        shared.catalog,
-        transactions,
-        tuple(files),
-        vector,
-        header["parent"],
-        ledger.changed(),
-    )
-    return batch, local
-
-
-def acknowledge(
-    connection: duckdb.DuckDBPyConnection, shared: Shared, waiting: Pending, batch: Batch, chain: str
-) -> None:
-    """Empty the journal of what a batch has published and note the new position, in one transaction."""
-    schema = f"{quote(shared.catalog)}.wlc"
-    # What was published is journalled until we empty it, so that no commit has to wait for this.
-    quick = digests.quick_after(connection, shared.catalog, waiting.layouts, batch)
-    with shared.commit_lock:
-        layouts = journal.read_layouts(connection, shared.catalog)
-        counts = _counts(connection, shared.catalog)
-        connection.execute("BEGIN")
-        for number in layouts:
-            connection.execute(f"DELETE FROM {schema}.j{number} WHERE _tick <= {batch.last}")
-        connection.execute(f"DELETE FROM {schema}.entries WHERE tick <= {batch.last}")
-        after = count_rows(counts, (entry for entry in waiting.transactions if entry["tick"] <= batch.last))
-        held = digest.after(digests.read(connection, shared.catalog), batch)
-        _write_counts(connection, shared.catalog, after, held, quick)
-        state = ownership.after(batch, chain)
-        journal.write_state(connection, shared.catalog, state)
-        _drop_dead(connection, shared.catalog, layouts)
-        connection.execute("COMMIT")
-        shared.state.update(state)
-
-
-def matches(waiting: Pending, batch: Batch) -> bool:
-    """Whether a published batch consists of exactly the oldest journalled transactions: our own, answer lost."""
-    ours = {entry["tick"]: entry for entry in waiting.transactions}
-    ticks = [transaction.tick for transaction in batch.transactions]
-    if ticks != waiting.ticks[: len(ticks)]:
-        return False
-    return all(_same(ours[transaction.tick], transaction) for transaction in batch.transactions)
-
-
-def count_rows(counts: dict[Name, int], transactions: Iterable[dict[str, Any]]) -> dict[Name, int]:
-    """Rows of every table after journalled transactions; pure."""
-    found = dict(counts)
-    for record in (record for entry in transactions for record in entry.get("records", ())):
-        if "ddl" in record:
-            for old, new in record.get("renamed", ()):
-                found[as_name(new)] = found.pop(as_name(old), 0)
-            for name in record.get("dropped", ()):
-                found.pop(as_name(name), None)
-            for name in record.get("created", ()):
-                found[as_name(name)] = 0
-        elif "change" in record:
-            change = record["change"]
-            name = as_name(change["table"])
-            found[name] = found.get(name, 0) + change["added"] - change["removed"]
-        elif "clear" in record:
-            name = as_name(record["clear"]["table"])
-            found[name] = found.get(name, 0) - record["clear"]["removed"]
-    return found
-
-
-def bypassed(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, str]:
-    """Tables that were changed without the capture, and how that shows; empty if none are known to be."""
-    actual = duckdb_catalog.tables(connection, catalog)
-    expected_layouts: dict[Name, Layout] = dict(journal.read_layouts(connection, catalog).values())
-    journalled = pending(connection, catalog, sys.maxsize).transactions
-    expected = count_rows(_counts(connection, catalog), journalled)
-    problems: dict[Name, str] = {}
-    for name in sorted(expected.keys() | actual.keys()):
-        if name not in actual:
-            problems[name] = "was dropped"
-        elif name not in expected:
-            problems[name] = "was created"
-        elif actual[name] != expected_layouts.get(name):
-            problems[name] = "was altered"
-        else:
-            rows = connection.execute(f"SELECT count(*) FROM {quote(catalog)}.{name.sql}").fetchall()[0][0]
-            if rows != expected[name]:
-                problems[name] = f"has {rows} rows instead of {expected[name]}"
-    return problems
-
-
-def _counts(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, int]:
-    rows = connection.execute(f"SELECT schema_name, table_name, rows FROM {quote(catalog)}.wlc.counts").fetchall()
-    return {Name(schema, table): count for schema, table, count in rows}
-
-
-def _write_counts(
-    connection: duckdb.DuckDBPyConnection,
-    catalog: str,
-    counts: dict[Name, int],
-    held: Mapping[Name, Digest],
-    quick: Mapping[Name, int],
-) -> None:
-    connection.execute(f"DELETE FROM {quote(catalog)}.wlc.counts")
-    if counts:
-        sums = {name: found.sum for name, found in held.items()}
-        connection.executemany(
-            f"INSERT INTO {quote(catalog)}.wlc.counts VALUES (?, ?, ?, ?, ?)",
-            [[name.schema, name.name, count, sums.get(name), quick.get(name)] for name, count in counts.items()],
-        )
-
-
-def write_digests(
-    connection: duckdb.DuckDBPyConnection, catalog: str, held: Mapping[Name, Digest], quick: Mapping[Name, int]
-) -> None:
-    """Note what the tables hold at the last published tick, in the caller's transaction; see `wlc.snapshot.Known`."""
-    _write_counts(connection, catalog, _counts(connection, catalog), held, quick)
-
-
-def expected_digests(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, Digest]:
-    """What the tables must hold now by what was captured: published, or journalled since."""
-    waiting = pending(connection, catalog, sys.maxsize)
-    ledger = digests.ledger(connection, catalog, waiting.layouts)
-    for entry in waiting.transactions:
-        _transaction(entry, dict.fromkeys(waiting.layouts, ""), ledger)
-    return ledger.all()
-
-
-def reset_counts(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
-    """Take the tables as they are for what is published: a master begins. What they hold the first snapshot tells."""
-    found = {}
-    for name in duckdb_catalog.tables(connection, catalog):
-        found[name] = connection.execute(f"SELECT count(*) FROM {quote(catalog)}.{name.sql}").fetchall()[0][0]
-    _write_counts(connection, catalog, found, {}, {})
-
-
-def _drop_dead(connection: duckdb.DuckDBPyConnection, catalog: str, layouts: dict[int, tuple[Name, Layout]]) -> None:
-    """Drop empty image tables of layouts that no table has any more."""
-    schema = f"{quote(catalog)}.wlc"
-    newest = {name: number for number, (name, _) in layouts.items()}
-    present = duckdb_catalog.tables(connection, catalog)
-    for number, (name, _) in layouts.items():
-        is_dead = newest[name] != number or name not in present
-        if is_dead and not connection.execute(f"SELECT count(*) FROM {schema}.j{number}").fetchall()[0][0]:
-            connection.execute(f"DROP TABLE {schema}.j{number}")
-            connection.execute(f"DELETE FROM {schema}.layouts WHERE id = {number}")
-
-
-def _write_file(
-    connection: duckdb.DuckDBPyConnection,
-    catalog: str,
-    number: int,
-    layout: Layout,
-    ticks: tuple[int, int],
-    target: Path,
-) -> int:
-    stored = ", ".join(f"c{index} AS {quote(file_column(column.name))}" for index, column in enumerate(layout.stored))
-    listed = f"_tick, _weight, {stored}" if stored else "_tick, _weight"
-    # Images lie in the order of commits, that is of ticks, unless the session gave up insertion order.
-    keeps_order = connection.execute("SELECT current_setting('preserve_insertion_order')").fetchall()[0][0]
-    order = "" if keeps_order else " ORDER BY _tick"
-    images = f"{quote(catalog)}.wlc.j{number} WHERE _tick BETWEEN {ticks[0]} AND {ticks[1]}{order}"
-    rows = connection.execute(
-        f"COPY (SELECT {listed} FROM {images}) TO {literal(str(target))} (FORMAT parquet, COMPRESSION zstd)"
-    ).fetchall()
-    return int(rows[0][0])
-
-
-def _changes(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    return (record for record in entry.get("records", ()) if "change" in record)
-
-
-def _transaction(entry: dict[str, Any], where: dict[int, str], ledger: Ledger) -> Transaction:
-    committed = read_time(entry["committed"]) if entry.get("committed") else None
-    records = tuple(_record(record, entry["tick"], where, ledger) for record in entry.get("records", ()))
-    origin = as_origin(entry.get("origin"))
-    return Transaction(entry["tick"], entry["user"], read_time(entry["started"]), committed, records, origin)
-
-
-def _record(record: dict[str, Any], tick: int, where: dict[int, str], ledger: Ledger) -> Record:
-    if "ddl" in record:
-        return _ddl(record, ledger)
-    if "clear" in record:
-        table = as_name(record["clear"]["table"])
-        ledger.set(table, digest.EMPTY)
-        return Clear(table, record["clear"]["removed"])
-    if "sequence" in record:
-        return as_sequence(record["sequence"])
-    change = record["change"]
-    table = as_name(change["table"])
-    ledger.change(table, str(change["id"]), tick, change["added"] - change["removed"])
-    return Change(table, where[change["id"]], change["added"], change["removed"])
-
-
-def _ddl(record: dict[str, Any], ledger: Ledger) -> Ddl:
-    """A schema change, with what an altered table holds after it."""
-    ddl = as_ddl(record["ddl"])
-    for old, new in record.get("renamed", ()):
-        ledger.set(as_name(new), ledger.digest(as_name(old)))
-    for name in record.get("dropped", ()):
-        ledger.drop(as_name(name))
-    for name in record.get("created", ()):
-        ledger.set(as_name(name), digest.EMPTY)
-    if ddl.digest is None and ddl.layout is not None and not record.get("created"):
-        ddl = replace(ddl, digest=ledger.digest(ddl.object))
-    ledger.alter(ddl)
-    return ddl
-
-
-def _same(entry: dict[str, Any], published: Transaction) -> bool:
-    if entry["user"] != published.user or read_time(entry["started"]) != published.started:
-        return False
-    committed = read_time(entry["committed"]) if entry.get("committed") else None
-    return committed == published.committed and len(entry.get("records", ())) == len(published.records)
+    def note(self, batch: Batch, chain: str) -> None:
+        self._connection.execute("ROLLBACK")
+        pending.acknowledge(self._connection, self._shared, self._waiting, batch, chain)

@@ -2,46 +2,45 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import psycopg
-
-from wlc.address import without_password, without_secrets
-from wlc.errors import FarmError, InvalidError, UnavailableError
+from wlc.dialect.postgres import connection as connections
+from wlc.dialect.postgres.url import without_password
+from wlc.dialect.sql import literal
+from wlc.farm.errors import UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     import pyarrow as pa
 
-# Text forms that do not depend on anybody's settings.
-_FORMS = "-c timezone=UTC -c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=1 -c bytea_output=hex"
-# What takes long here is no mistake.
-_SETTINGS = f"{_FORMS} -c statement_timeout=0 -c idle_in_transaction_session_timeout=0"
-_RETRY = {"08", "53", "57", "58", "XX", "55", "40"}
+    from wlc.dialect.postgres.connection import Connection
+
+_NAME = "dbfarm"
 
 
-def connect(url: str, *, replication: bool = False) -> psycopg.Connection[Any]:
-    """Connect; every statement is its own transaction unless one is begun.
+def connect(url: str, *, replication: bool = False) -> Connection:
+    """Connect; raises as `wlc.dialect.postgres.connection.connect` does.
 
     Args:
         url: `postgresql://user@host/database`; libpq's variables and password file fill in what it leaves out.
         replication: Speak the replication protocol, which knows few statements and no others.
-
-    Raises:
-        UnavailableError: The server cannot be reached.
-        InvalidError: It refuses the user, the password or the database.
     """
-    more: dict[str, Any] = {"replication": "database"} if replication else {"options": _SETTINGS}
+    if replication:
+        return connections.connect(url, name=_NAME, replication="database")
+    connection = connections.connect(url, name=_NAME)
     try:
-        return psycopg.connect(url, autocommit=True, application_name="dbfarm", **more)
-    except psycopg.Error as error:
-        raise _connecting_error(url, error) from error
+        with talking(url):
+            connections.set_up(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
-class Reader:
+class ArrowReader:
     """Reads large answers as Arrow: rows go from the server into columns without passing through Python.
 
     Raises:
@@ -55,14 +54,14 @@ class Reader:
         try:
             self._connection = adbc.connect(url)
             self._cursor = self._connection.cursor()
-            for setting in re.findall(r"-c (\w+)=(\S+)", _SETTINGS):
-                self._cursor.execute(f"SET {setting[0]} = '{setting[1]}'")
+            for name, value in connections.SESSION.items():
+                self._cursor.execute(f"SET {name} = {literal(value)}")
             self._connection.commit()
         except adbc.Error as error:
             where = without_password(url)
             raise UnavailableError(f"{where}: {_first_line(error)}", path=where) from error
 
-    def __enter__(self) -> Reader:
+    def __enter__(self) -> ArrowReader:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -89,42 +88,15 @@ class Reader:
             yield
         except adbc.Error as error:
             state = getattr(error, "sqlstate", None) or ""
-            raise translated(self._url, str(error), state) from error
+            raise connections.translated(without_password(self._url), str(error), state) from error
         except OSError as error:
             # What fails in the middle of an answer has no code.
-            raise translated(self._url, _first_line(error), "") from error
+            raise connections.translated(without_password(self._url), _first_line(error), "") from error
 
 
-@contextmanager
-def talking(url: str) -> Iterator[None]:
-    """Turn errors of statements into the farm's."""
-    try:
-        yield
-    except psycopg.Error as error:
-        if error.sqlstate is None and not isinstance(error, psycopg.OperationalError):
-            # No answer of the server, but a mistake of ours.
-            raise
-        raise translated(url, _first_line(error), error.sqlstate or "", error.diag.message_hint) from error
-
-
-def translated(url: str, message: str, state: str, hint: str | None = None) -> FarmError:
-    """Return the error that a server's error means: it failed, or what was asked of it is wrong."""
-    where = without_password(url)
-    text = f"{where}: {message.strip()}"
-    if not state or state[:2] in _RETRY:
-        return UnavailableError(text, hint="try again; nothing was lost", path=where)
-    return InvalidError(text, hint=hint, path=where)
-
-
-def _connecting_error(url: str, error: psycopg.Error) -> FarmError:
-    # Without a server there is no code, only text.
-    said = " ".join(str(error).split())
-    text, where = without_secrets(said, url), without_password(url)
-    if "does not exist" in said or "authentication failed" in said or "no password supplied" in said:
-        return InvalidError(f"{where}: {text}", hint=f"psql '{where}' shows whether you can connect", path=where)
-    if isinstance(error, psycopg.ProgrammingError) or "connection option" in said:
-        return InvalidError(f"{where} is no URL of a database: {text}", hint="postgresql://user@host/db", path=where)
-    return UnavailableError(f"{where}: {text}", hint="is the server running?", path=where)
+def talking(url: str) -> AbstractContextManager[None]:
+    """Translate errors of statements; raises as `wlc.dialect.postgres.connection.talking` does."""
+    return connections.talking(without_password(url))
 
 
 def _first_line(error: BaseException) -> str:

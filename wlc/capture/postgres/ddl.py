@@ -13,7 +13,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from wlc.capture.postgres.types import constant_sql, duckdb_type
-from wlc.model import Column, Ddl, Layout, Name, literal, quote
+from wlc.dialect.sql import literal, quote
+from wlc.farm.model import Column, Ddl, Layout, Name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -27,12 +28,12 @@ _FOREIGN_KEY = "f"
 
 
 def name_of(table: Description) -> Name:
-    """Name of a described table."""
+    """Return the name of a described table."""
     return Name(table["schema"], table["name"])
 
 
 def layout_of(table: Description) -> Layout:
-    """Layout of a described table in the farm; generated columns have no place in it."""
+    """Return the layout of a described table in the farm, which has no generated columns."""
     key = tuple(table["key"])
     columns = (
         Column(column["name"], duckdb_type(column["base"]), nullable=column["name"] not in key)
@@ -48,7 +49,7 @@ def is_root(table: Description) -> bool:
 
 
 def create(table: Description, *, is_snapshot: bool = False) -> Iterator[Ddl]:
-    """Make a table; one of a snapshot gets its foreign keys and its place among others later, by `connect`."""
+    """Create a table. In a snapshot, `connect` adds foreign keys and parents later."""
     name = name_of(table)
     if is_root(table):
         yield _only(table, "CREATE TABLE", _create_sql(table, is_snapshot))
@@ -66,7 +67,7 @@ def create(table: Description, *, is_snapshot: bool = False) -> Iterator[Ddl]:
 
 
 def connect(table: Description) -> Iterator[Ddl]:
-    """Give a table of a snapshot, once all are there, its parents and its foreign keys."""
+    """Add parents and foreign keys to a table of a snapshot, once all tables exist."""
     yield from _attach(table, None)
     for constraint, content in sorted(table["constraints"].items()):
         if content["type"] == _FOREIGN_KEY and not content["is_inherited"]:
@@ -105,7 +106,7 @@ def alter(old: Description, new: Description, *, is_resent: bool) -> Iterator[Dd
 
 
 def partition_view(root: Description, tables: Iterable[Description]) -> Ddl:
-    """Make the view that a partitioned table is where there are no partitioned tables."""
+    """Create the view that stands for a partitioned table in engines without such tables."""
     columns = layout_of(root).columns
     listed = ", ".join(quote(column.name) for column in columns)
     parts = [
@@ -128,7 +129,7 @@ def depth(table: Description, tables: Mapping[int, Description]) -> int:
 
 
 def schema(name: str) -> Ddl:
-    """Make a schema."""
+    """Create a schema."""
     statement = f"CREATE SCHEMA IF NOT EXISTS {quote(name)}"
     return Ddl("CREATE SCHEMA", Name(name, name), statement, original=statement)
 
@@ -147,17 +148,17 @@ def sequence(name: Name, definition: str, *, is_identity: bool) -> Ddl:
 
 
 def renamed_sequence(old: Name | None, name: Name, definition: str) -> Iterator[Ddl]:
-    """Make a sequence under its present name; PostgreSQL has renamed it already, and others cannot."""
+    """Create a sequence under its present name: PostgreSQL has renamed it already, and other engines cannot."""
     if old is not None:
         yield Ddl("DROP SEQUENCE", old, f"DROP SEQUENCE IF EXISTS {old.sql}", original="")
     yield sequence(name, definition, is_identity=True)
 
 
 def of_object(message: Mapping[str, Any]) -> Ddl | None:
-    """Turn what the event triggers say of something that is no table into a statement; None if it means nothing."""
+    """Turn a message of the event triggers about an object that is not a table into a statement; None to ignore it."""
     kind, name = str(message["object"]), _object(message)
     if message["tag"].startswith("REFRESH"):
-        # What a materialized view holds is each server's own affair.
+        # Each server refreshes its materialized views itself.
         return None
     text: str = message["definition"] or _as_typed(message) or ""
     if kind == "schema":
@@ -172,7 +173,7 @@ def of_object(message: Mapping[str, Any]) -> Ddl | None:
 
 
 def of_dropped(message: Mapping[str, Any]) -> Ddl:
-    """Turn what the event triggers say of something that was dropped into a statement."""
+    """Turn a message of the event triggers about a dropped object into a statement."""
     kind = message["dropped"].upper()
     text = f"DROP {kind} IF EXISTS {message['identity']} CASCADE"
     tag, name = f"DROP {kind}", _object(message)
@@ -199,7 +200,7 @@ def _as_typed(message: Mapping[str, Any]) -> str | None:
     except sqlglot.errors.SqlglotError:
         return None
     is_one = all(token.token_type.name != "SEMICOLON" for token in tokens)
-    # A statement for something else may have made this on its way, as CREATE TABLE makes indexes.
+    # Another statement may have created this object, as CREATE TABLE creates indexes.
     words, kind = text.upper().split(), message["tag"].split()
     return text if is_one and words[:1] == kind[:1] and kind[-1] in words[:6] else None
 
@@ -226,7 +227,7 @@ def _steps(
         if column["number"] not in after:
             table["columns"] = [c for c in table["columns"] if c["number"] != column["number"]]
             drops = f"ALTER TABLE {name_of(table).sql} DROP COLUMN {quote(column['name'])}"
-            # A child that was made before its parent keeps a column that the parent drops.
+            # A child that was created before its parent keeps a column that the parent drops.
             original = drops.replace("DROP COLUMN", "DROP COLUMN IF EXISTS") if column["is_inherited"] else drops
             yield f"{original} CASCADE", drops if column["generated"] is None else None
     yield from _renamed_columns(table, after)
@@ -259,7 +260,7 @@ def _renamed(table: Description, new: Description) -> Iterator[tuple[str, str | 
 
 
 def _renamed_columns(table: Description, after: Mapping[int, Description]) -> Iterator[tuple[str, str | None]]:
-    """Rename columns; two that swap their names go by way of a third one."""
+    """Rename columns; two that swap their names use a third name in between."""
     waiting = [column for column in table["columns"] if column["name"] != after[column["number"]]["name"]]
     while waiting:
         taken = {column["name"] for column in table["columns"]}
@@ -276,7 +277,7 @@ def _renamed_columns(table: Description, after: Mapping[int, Description]) -> It
 
 
 def _changed_column(old: Description, new: Description, *, is_resent: bool) -> Iterator[str]:
-    """Yield what is to be done to a column that stays, after `ALTER COLUMN c`."""
+    """Yield what follows `ALTER COLUMN c` for a column that stays."""
     if (old["type"], old["collation"]) != (new["type"], new["collation"]) and not new["is_inherited"]:
         if old["default"] is not None:
             yield "DROP DEFAULT"
@@ -300,7 +301,7 @@ def _changed_column(old: Description, new: Description, *, is_resent: bool) -> I
 def _added_column(table: Description, column: Description) -> Iterator[tuple[str, str | None]]:
     start = f"ALTER TABLE {name_of(table).sql} ADD COLUMN"
     declared, missing = duckdb_type(column["base"]), column["missing"]
-    # What rows have that were there before is part of the description, so that a default such as now() is the same.
+    # The description holds the value that existing rows got, so that a default such as now() is the same everywhere.
     default = f" DEFAULT {literal(missing)}::{column['type']}" if missing is not None else ""
     original = f"{start} {_column_sql({**column, 'default': None})}{default}"
     if column["is_inherited"]:
@@ -410,7 +411,7 @@ def _without_cache(options: str) -> Iterator[str]:
 
 
 def _parts(identity: str) -> Name:
-    """Take a qualified name apart as PostgreSQL writes it."""
+    """Split a qualified name as PostgreSQL writes it."""
     import sqlglot
 
     found = sqlglot.parse_one(identity, into=sqlglot.exp.Table, dialect="postgres")

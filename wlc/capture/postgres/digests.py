@@ -1,42 +1,32 @@
-"""Digests of a PostgreSQL master's tables, kept from the rows that its slot gives."""
+"""Digests of a PostgreSQL master's tables, computed from the rows that its slot gives."""
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import duckdb
 
-from wlc.digest import EMPTY, Ledger, after, differing, keeps_rows, sum_images, sum_rows
-from wlc.errors import UnsupportedError
-from wlc.fields import as_digests, digests_json
-from wlc.model import Ddl, Name, literal
+from wlc.dialect.duckdb.digest_sql import keeps_rows, sum_images, sum_rows
+from wlc.dialect.sql import literal
+from wlc.farm.digest import EMPTY, Ledger, after, differing
+from wlc.farm.errors import UnsupportedError
+from wlc.farm.model import Ddl, Name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
-    from wlc.model import Batch, Digest, Layout, Record, TableFile, Transaction
+    from wlc.farm.model import Batch, Digest, Layout, Record, TableFile, Transaction
 
 _IDENTIFIER = '"((?:[^"]|"")+)"'
 _RENAME = re.compile(rf"ALTER TABLE {_IDENTIFIER}\.{_IDENTIFIER} RENAME TO {_IDENTIFIER}")
 
 
-def read(state: Mapping[str, str]) -> dict[Name, Digest]:
-    """Return what the tables held at the last published tick, those of which it is known."""
-    return as_digests(json.loads(state.get("digests") or "[]"))
-
-
-def write(digests: Mapping[Name, Digest]) -> dict[str, str]:
-    """Return digests as a key and its value of what the master remembers."""
-    return {"digests": json.dumps(digests_json(digests))}
-
-
-def noted(state: Mapping[str, str], batch: Batch, tables: Collection[Name]) -> dict[str, str]:
-    """Return what to remember once a batch is published, after which these tables are there."""
-    return write({name: digest for name, digest in after(read(state), batch).items() if name in tables})
+def noted(known: Mapping[Name, Digest], batch: Batch, tables: Collection[Name]) -> dict[Name, Digest]:
+    """Return what to remember once a batch is published after which only `tables` exist."""
+    return {name: digest for name, digest in after(known, batch).items() if name in tables}
 
 
 def follow(
@@ -47,18 +37,19 @@ def follow(
     layouts: Mapping[Name, Layout],
     misfits: Collection[Name],
 ) -> tuple[tuple[Transaction, ...], dict[Name, Digest]]:
-    """Say what the tables hold that transactions change.
+    """Return what the changed tables hold after transactions.
 
     Args:
         transactions: In commit order.
         files: Their data files.
-        local: Where each of them lies here.
+        local: The local copy of each.
         known: Digests before them.
         layouts: Of the tables before them.
-        misfits: Tables of which a file has a column as text that the table has not: their rows have other numbers.
+        misfits: Tables of which a file holds a column as text that has another type in the table: their digests are
+            unknown.
 
     Returns:
-        The transactions, whose schema changes say what their tables hold afterwards, and the digests.
+        The transactions, with digests in their schema changes, and the digests of the changed tables.
     """
     by_path = {file.file.path: file for file in files}
     with duckdb.connect(config={"threads": "2"}) as connection:
@@ -95,14 +86,14 @@ class _Follower:
         return told
 
     def _told(self, ddl: Ddl) -> Ddl:
-        """Say what a table holds after a statement that leaves its rows as they are."""
+        """Add the digest of the table to a statement that leaves its rows as they are."""
         if ddl.kind == "ALTER TABLE":
             source, old = ddl.object, self._layouts.get(ddl.object)
             if found := _RENAME.fullmatch(ddl.statement):
                 schema, name = (part.replace('""', '"') for part in found.groups()[:2])
                 source = Name(schema, name)
                 old = self._layouts.get(source)
-            # Layouts have no defaults here: what rows have in a column that is added stands in the statement.
+            # Layouts have no defaults here: only the statement says what existing rows have in an added column.
             is_known = ddl.layout is None or (old is not None and keeps_rows(old, ddl.layout))
             if is_known and not ("ADD COLUMN" in ddl.statement and "DEFAULT" in ddl.statement):
                 ddl = replace(ddl, digest=self.ledger.digest(source))
@@ -123,10 +114,10 @@ def of_files(tables: Mapping[Name, tuple[Layout, list[Path]]]) -> dict[Name, Dig
 
 
 def refuse_changed(found: Mapping[Name, Digest], known: Mapping[Name, Digest], source: str) -> None:
-    """Refuse tables that do not hold what the capture says.
+    """Refuse tables that do not hold what they must according to the capture.
 
     Raises:
-        UnsupportedError: There are some.
+        UnsupportedError: There are such tables.
     """
     if changed := differing(found, known):
         hint = f"wlc stop {source}, then wlc master {source}, starts a new history"

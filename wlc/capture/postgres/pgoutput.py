@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from wlc.errors import CorruptError, UnsupportedError
+from wlc.farm.errors import CorruptError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,7 @@ _KEPT = np.tri(_INLINE_BYTES + 1, _INLINE_BYTES, -1, np.uint8) * np.uint8(255)
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A table as the rows that follow have it."""
+    """A table with the columns that the following rows have."""
 
     oid: int
     schema: str
@@ -59,14 +59,14 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a function inside the database said with `pg_logical_emit_message`."""
+    """What a function inside the database wrote with `pg_logical_emit_message`."""
 
     prefix: str
     content: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class BeginMessage:
     """A transaction begins: the next rows belong to it."""
 
     number: int
@@ -100,7 +100,7 @@ class Decoder:
         current: Number of the transaction of the truncation or message that was yielded last.
     """
 
-    begun: list[Begin] = field(default_factory=list)
+    begun: list[BeginMessage] = field(default_factory=list)
     lsn: int = 0
     current: int = -1
     _relations: dict[int, Relation] = field(default_factory=dict)
@@ -147,7 +147,7 @@ class Decoder:
         first = len(self.begun)
         times, xids = _int64(data, at + 8).tolist(), _int32(data, at + 16).tolist()
         for number, (time, xid) in enumerate(zip(times, xids, strict=True), start=first):
-            self.begun.append(Begin(number, xid & 0xFFFFFFFF, _EPOCH + timedelta(microseconds=time)))
+            self.begun.append(BeginMessage(number, xid & 0xFFFFFFFF, _EPOCH + timedelta(microseconds=time)))
 
     def _rare(self, message: bytes) -> Truncate | Message | None:
         kind = message[0]
@@ -196,7 +196,7 @@ def _read_rows(
     kinds: NDArray[np.uint8],
     transactions: Positions,
 ) -> Rows:
-    """Read the images of rows of one relation; `at` is where the first tuple of each is announced."""
+    """Read the row images of one relation; `at` is the position of the first tuple of each."""
     has_old = kinds != _INSERT
     if (data[at[has_old]] == _KEY).any() or ((kinds == _UPDATE) & (data[at] != _OLD)).any():
         raise UnsupportedError(
@@ -212,7 +212,7 @@ def _read_rows(
     new_at[has_new] = new_ends
     if (new_at != message_ends).any():
         raise CorruptError("the server sent rows that do not end where their messages end")
-    # What a new image leaves out because it is stored apart and did not change is taken from the old one.
+    # A new image leaves out values that are stored apart and did not change: the old image has them.
     kept = new_kinds == _UNCHANGED
     if kept.any():
         of_old = np.cumsum(has_old) - 1
@@ -250,7 +250,7 @@ def _tuples(
         is_text = kind == _TEXT
         if not (is_text | (kind == _NULL) | (kind == _UNCHANGED)).all():
             raise CorruptError("the server sent values of a kind that is not known")
-        # A value without text has no length; what stands there is something else's, and not looked at.
+        # A value without text has no length; the bytes there belong to something else and are ignored.
         length = np.where(is_text, _int32(data, at + 1), 0)
         if (length < 0).any():
             raise CorruptError("the server sent a value of less than no bytes")
@@ -265,7 +265,7 @@ def _views(
     """Make an array of texts that are views into the block."""
     views = np.zeros((len(starts), 4), np.int32)
     views[:, 0] = lengths
-    # The first bytes stand in the view: all of a short text, four of a long one.
+    # The view holds the first bytes: all of a short text, four of a long one.
     first = _at(data, starts, _INLINE, _INLINE_BYTES).view(np.uint8).reshape(len(starts), _INLINE_BYTES)
     views[:, 1:] = (first & _KEPT[np.minimum(lengths, _INLINE_BYTES)]).view(np.int32)
     is_long = lengths > _INLINE_BYTES
@@ -279,7 +279,7 @@ def _views(
 
 
 def _bytes_of(block: pa.BinaryArray) -> tuple[NDArray[np.uint8], Positions, Positions]:
-    """All bytes of an array of messages, and where each message starts and ends."""
+    """Return all bytes of an array of messages, and where each message starts and ends."""
     _, offsets_buffer, data_buffer = block.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32, len(block) + 1, block.offset * 4).astype(np.int64)
     if not data_buffer:
@@ -288,7 +288,7 @@ def _bytes_of(block: pa.BinaryArray) -> tuple[NDArray[np.uint8], Positions, Posi
 
 
 def _at(data: NDArray[np.uint8], at: Positions, kind: Any, width: int) -> Any:
-    """Read a value of `width` bytes at each position; what would reach beyond the end is zeros."""
+    """Read a value of `width` bytes at each position; bytes beyond the end count as zeros."""
     if len(data) < width:
         data = np.concatenate([data, np.zeros(width, np.uint8)])
     last = len(data) - width

@@ -1,25 +1,23 @@
-"""Sequences of a PostgreSQL master: they know no transactions, so that their values are told with the batch."""
+"""Sequences of a PostgreSQL master. They are not transactional, so a batch holds their values at its end."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wlc.capture.postgres import ddl
-from wlc.model import Name, SequencePosition
+from wlc.farm.model import Name, SequencePosition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    import psycopg
+    from wlc.dialect.postgres.connection import Connection
+    from wlc.farm.model import Record
 
-    from wlc.model import Record
-
-    Connection = psycopg.Connection[Any]
     Sequences = Mapping[int, tuple[Name, int | None]]
 
 
 def read_sequences(connection: Connection) -> Sequences:
-    """Return every sequence that is replicated and the last value it gave out; sequences know no transactions."""
+    """Return every replicated sequence and the last value that it gave out."""
     rows = connection.execute(
         "SELECT c.oid::bigint, n.nspname, c.relname, s.last_value FROM pg_sequences s JOIN pg_namespace n"
         " ON n.nspname = s.schemaname JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = s.sequencename"
@@ -29,16 +27,17 @@ def read_sequences(connection: Connection) -> Sequences:
 
 
 def moved_sequences(connection: Connection) -> Sequences:
-    """Return those that have gone on since they were published last."""
+    """Return the sequences that moved since they were published."""
     published = dict(connection.execute("SELECT oid::bigint, value FROM wlc.sequences").fetchall())
     found = read_sequences(connection)
     return {oid: (name, value) for oid, (name, value) in found.items() if published.get(oid) != value}
 
 
 def records(connection: Connection, moved: Sequences) -> Iterator[Record]:
-    """Yield what a batch says of sequences that have gone on.
+    """Yield the records of a batch about sequences that moved.
 
-    One whose name was not published is made under it: tables take theirs along, and nothing else says so.
+    A sequence whose name was not published is created under it: a renamed table takes its sequence along, and no event
+    trigger reports that.
     """
     rows = connection.execute("SELECT oid::bigint, schema, name FROM wlc.sequences").fetchall()
     published = {oid: Name(schema, name) for oid, schema, name in rows}
@@ -50,7 +49,7 @@ def records(connection: Connection, moved: Sequences) -> Iterator[Record]:
 
 
 def write_sequences(connection: Connection, found: Sequences) -> None:
-    """Note sequences that are published and their values."""
+    """Note published sequences and their values."""
     with connection.cursor() as cursor:
         rows = [[oid, name.schema, name.name, value] for oid, (name, value) in found.items()]
         cursor.executemany(

@@ -1,4 +1,4 @@
-"""What a PostgreSQL master has inside it: the `wlc` schema, a publication, a slot and event triggers.
+"""What capture creates in a PostgreSQL master: the `wlc` schema, a publication, a slot and event triggers.
 
 Tables of the schema:
     state      key and value: which farm, history and batch the database has reached, and where in the server's log
@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from wlc.address import without_password
-from wlc.errors import UnsupportedError
-from wlc.model import Name, literal, quote
+from wlc.dialect.postgres.url import without_password
+from wlc.dialect.sql import literal, quote
+from wlc.farm.errors import UnsupportedError
+from wlc.farm.model import Name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    Connection = psycopg.Connection[Any]
+    from wlc.dialect.postgres.connection import Connection
 
 OLDEST = 14
 _STATE = "CREATE TABLE IF NOT EXISTS wlc.state (key text PRIMARY KEY, value text NOT NULL)"
@@ -56,7 +57,7 @@ def read_state(connection: Connection) -> dict[str, str]:
 
 
 def place(connection: Connection) -> str:
-    """Return what tells this database from its copies: its server and its number there."""
+    """Return what distinguishes this database from its copies: its server and its number there."""
     query = "SELECT system_identifier || '.' || d.oid FROM pg_control_system(), pg_database d WHERE datname = %s"
     return str(_one(connection, query, [connection.info.dbname])[0])
 
@@ -122,7 +123,7 @@ def check(connection: Connection, url: str) -> None:
 
 
 def needing_identity(connection: Connection, patterns: Sequence[str]) -> list[Name]:
-    """List the tables whose replica identity has to become FULL."""
+    """List the tables whose replica identity must become FULL."""
     rows = connection.execute(
         "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
         " WHERE c.relkind = 'r' AND c.relpersistence = 'p' AND c.relreplident <> 'f' AND n.nspname !~ '^pg_'"
@@ -144,15 +145,16 @@ def pattern(patterns: Sequence[str]) -> str:
     return f"^({'|'.join(parts)})$"
 
 
-def install(connection: Connection, state: Mapping[str, str]) -> None:
-    """Make everything but the slot; what is left of an attempt that failed on its way is taken away by the next one.
+def install(connection: Connection, publication: str, values: Mapping[str, str]) -> None:
+    """Create everything but the slot, in place of what an earlier or failed attempt left.
 
-    Tables get another replica identity one by one, since that waits for those who write to them: whoever holds the lock
-    of one table and waits for another gets into a deadlock with them.
+    Tables get another replica identity one by one, because each change waits for the table's writers. A transaction
+    that holds the lock of one table and waits for another would end in a deadlock with them.
 
     Args:
         connection: Of a superuser.
-        state: What to remember; `publication` and `tables`, the regular expression of table names, among it.
+        publication: Its name.
+        values: What to remember; `tables`, the regular expression of table names, is among it.
     """
     script = files("wlc.capture.postgres").joinpath("functions.sql").read_text(encoding="utf-8")
     remove(connection)
@@ -160,7 +162,7 @@ def install(connection: Connection, state: Mapping[str, str]) -> None:
         connection.execute("CREATE SCHEMA IF NOT EXISTS wlc")
         connection.execute(_STATE)
         connection.execute("TRUNCATE wlc.state")
-        write_state(connection, state)
+        write_state(connection, values)
         connection.execute(_TABLES)
         connection.execute(script)
         for (oid,) in connection.execute(_CAPTURED).fetchall():
@@ -169,9 +171,9 @@ def install(connection: Connection, state: Mapping[str, str]) -> None:
         connection.execute(f"ALTER TABLE ONLY {table} REPLICA IDENTITY FULL")
     with connection.transaction():
         connection.execute(
-            f"CREATE PUBLICATION {quote(state['publication'])} WITH (publish = 'insert, update, delete, truncate')"
+            f"CREATE PUBLICATION {quote(publication)} WITH (publish = 'insert, update, delete, truncate')"
         )
-        # Meanwhile tables may have been changed, made and dropped.
+        # Meanwhile others may have altered, created and dropped tables.
         connection.execute("DELETE FROM wlc.tables t WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = t.oid)")
         connection.execute("UPDATE wlc.tables SET description = wlc.describe(oid)")
         for (oid,) in connection.execute(_CAPTURED).fetchall():
@@ -183,7 +185,7 @@ def install(connection: Connection, state: Mapping[str, str]) -> None:
 
 
 def _identities(connection: Connection) -> list[tuple[str, str]]:
-    """Tables that had another replica identity than FULL, and how to say it."""
+    """Return the tables that had another replica identity than FULL, and SQL for it."""
     return connection.execute(
         "SELECT t.oid::regclass::text, t.identity FROM wlc.tables t JOIN pg_class c USING (oid)"
         " WHERE t.identity <> 'FULL' AND c.relkind = 'r'"
@@ -191,18 +193,18 @@ def _identities(connection: Connection) -> list[tuple[str, str]]:
 
 
 def remove(connection: Connection) -> None:
-    """Take away everything but what the database remembers; replica identities go back, one by one as they came."""
+    """Remove everything but what the database remembers. Restore replica identities, one by one as in `install`."""
     for function in _TRIGGERS:
         connection.execute(f"DROP EVENT TRIGGER IF EXISTS wlc_{function}")
-    state = read_state(connection)
-    if "publication" in state:
-        connection.execute(f"DROP PUBLICATION IF EXISTS {quote(state['publication'])}")
+    publication = read_state(connection).get("publication")
+    if publication is not None:
+        connection.execute(f"DROP PUBLICATION IF EXISTS {quote(publication)}")
     if connection.execute("SELECT to_regclass('wlc.tables')").fetchone() != (None,):
         for table, identity in _identities(connection):
             try:
                 connection.execute(f"ALTER TABLE ONLY {table} REPLICA IDENTITY {identity}")
             except psycopg.errors.UndefinedObject:
-                # Its index is not there any more.
+                # Somebody dropped its index.
                 connection.execute(f"ALTER TABLE ONLY {table} REPLICA IDENTITY DEFAULT")
         connection.execute("DROP TABLE wlc.tables, wlc.published, wlc.sequences")
     functions = "SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace"
@@ -211,7 +213,7 @@ def remove(connection: Connection) -> None:
 
 
 def drop_slot(connection: Connection, slot: str) -> None:
-    """Drop the slot, if it is there; that of another database, which this may be a copy of, is left alone."""
+    """Drop the slot, if it exists. This may be a copy of another database, whose slot stays."""
     connection.execute(
         "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
         f" WHERE slot_name = {literal(slot)} AND database = current_database()"
@@ -219,7 +221,7 @@ def drop_slot(connection: Connection, slot: str) -> None:
 
 
 def bypassed(connection: Connection) -> dict[str, str]:
-    """Tables that are not captured as they should be, and event triggers that do not fire, and how that shows."""
+    """Return the tables that are not captured correctly, and the event triggers that do not fire, with the reason."""
     found = {table: problem for table, problem in connection.execute(_BYPASSED).fetchall() if problem}
     enabled = connection.execute("SELECT evtname FROM pg_event_trigger WHERE evtenabled = 'A'").fetchall()
     triggers = {f"wlc_{function}" for function in _TRIGGERS}
@@ -235,7 +237,7 @@ def descriptions(connection: Connection) -> dict[int, dict[str, Any]]:
 
 
 def write_published(connection: Connection, tables: Mapping[int, tuple[dict[str, Any], int] | None]) -> None:
-    """Note how tables are after what was published; None for one that is gone."""
+    """Note the tables as the last published batch leaves them; None for one that was dropped."""
     with connection.cursor() as cursor:
         cursor.executemany("DELETE FROM wlc.published WHERE oid = %s", [[oid] for oid in tables])
         cursor.executemany(

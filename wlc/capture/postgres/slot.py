@@ -12,8 +12,8 @@ class Slot:
 
     Attributes:
         retained_bytes: Size of the server's log that is kept for it.
-        status: "reserved" while all is well; "lost" once the server has removed what it had.
-        confirmed: What was published up to there, as a number.
+        status: "reserved" while all is well; "lost" once the server has removed its log.
+        confirmed: Up to where the server's log was published, as a number.
     """
 
     retained_bytes: int
@@ -22,7 +22,7 @@ class Slot:
 
 
 def find_slot(connection: Any, name: str) -> Slot | None:
-    """The slot as the server shows it, None if this database has none of this name."""
+    """Return the slot as the server shows it, None if this database has no slot of this name."""
     found = connection.execute(
         "SELECT coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn), 0)::bigint,"
         " coalesce(wal_status, 'lost'), confirmed_flush_lsn::text FROM pg_replication_slots"
@@ -33,7 +33,7 @@ def find_slot(connection: Any, name: str) -> Slot | None:
 
 
 def read_lsn(text: str) -> int:
-    """Read a place in the server's log; an empty text stands before all of them."""
+    """Read a place in the server's log; an empty text is its beginning."""
     high, _, low = (text or "0/0").partition("/")
     return (int(high, 16) << 32) + int(low, 16)
 

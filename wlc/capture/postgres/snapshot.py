@@ -13,27 +13,28 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pyarrow as pa
 
-from wlc import paths
-from wlc.address import without_password
 from wlc.capture.postgres import ddl, digests, setup
-from wlc.capture.postgres.connection import Reader, connect, talking
+from wlc.capture.postgres.connection import ArrowReader, connect, talking
+from wlc.capture.postgres.gathering import MEMORY_VARIABLE, memory_limit, row_group_rows
 from wlc.capture.postgres.sequences import read_sequences
-from wlc.capture.postgres.source import MEMORY_VARIABLE, memory_limit, row_group_rows
 from wlc.capture.postgres.types import always_fits, duckdb_type
-from wlc.errors import UnavailableError
-from wlc.farm import describe_file
-from wlc.model import Ddl, Layout, Manifest, Name, SequencePosition, SnapshotTable, file_column, literal, quote
-from wlc.postgres_text import read_text_sql
-from wlc.types import store_sql
+from wlc.dialect.postgres.text import read_text_sql
+from wlc.dialect.postgres.url import without_password
+from wlc.dialect.sql import literal, quote
+from wlc.dialect.types import store_sql
+from wlc.farm import paths
+from wlc.farm.database import describe_file
+from wlc.farm.errors import UnavailableError
+from wlc.farm.model import Ddl, Layout, Manifest, Name, SequencePosition, SnapshotTable, file_column
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from datetime import datetime
 
     from wlc.capture.postgres.ddl import Description
     from wlc.capture.postgres.sequences import Sequences
-    from wlc.farm import FarmDatabase
-    from wlc.model import DataFile, Digest, Position
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import DataFile, Digest
+    from wlc.masters.state import Reached
 
 _FORMAT = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2"
 _READERS = 2
@@ -72,19 +73,19 @@ class Moment:
 
 @contextmanager
 def exported(url: str, slot: str, *, is_temporary: bool) -> Iterator[Moment]:
-    """Make a slot and hold the moment from which on it has what is committed.
+    """Create a slot, and hold the moment after which it has everything that is committed.
 
     Waits for the transactions that are open at the time.
 
     Args:
         url: The master.
         slot: Name of the slot.
-        is_temporary: The slot goes with the moment.
+        is_temporary: The slot is dropped when the moment ends.
     """
     with connect(url, replication=True) as connection, talking(url):
         kind = "TEMPORARY " if is_temporary else ""
         command = f"CREATE_REPLICATION_SLOT {quote(slot)} {kind}LOGICAL pgoutput EXPORT_SNAPSHOT"
-        # The replication protocol has simple queries only.
+        # The replication protocol allows simple queries only.
         result = connection.pgconn.exec_(command.encode())
         if result.status != 2:  # PGRES_TUPLES_OK
             message = result.error_message.decode().strip()
@@ -98,9 +99,7 @@ def take(
     url: str,
     moment: Moment,
     database: FarmDatabase,
-    position: Position,
-    clock: datetime,
-    vector: Mapping[str, int],
+    reached: Reached,
     known: Mapping[Name, Digest],
 ) -> tuple[Manifest, dict[int, tuple[Description, int]], Sequences]:
     """Copy every captured table and the schema as of a moment, and publish them as a snapshot.
@@ -109,10 +108,8 @@ def take(
         url: The master.
         moment: What `exported` gave.
         database: Where to publish.
-        position: The tick that the moment has.
-        clock: Commit time of that tick, or now if there is none.
-        vector: Per history the last tick contained.
-        known: What the capture says that tables hold.
+        reached: What is published up to the moment.
+        known: What the tables must hold according to the capture.
 
     Returns:
         The published manifest; every captured table and its rows, by oid; every sequence, by oid.
@@ -122,7 +119,7 @@ def take(
         connection.execute(f"SET TRANSACTION SNAPSHOT {literal(moment.name)}")
         tables = setup.descriptions(connection)
         first, last = _objects(connection, 1, 3), _objects(connection, 4, 5)
-        # Captured tables lie in no others.
+        # Captured tables are in these schemas only.
         schemas = connection.execute("SELECT nspname FROM pg_namespace WHERE NOT wlc.is_system(nspname)").fetchall()
         ordered = sorted(tables.values(), key=lambda table: table["oid"])
         rows = [table for table in ordered if not ddl.is_root(table)]
@@ -147,8 +144,8 @@ def take(
         manifest = database.publish_snapshot(
             Manifest(
                 database=database.name,
-                position=position,
-                clock=clock,
+                position=reached.position,
+                clock=reached.clock,
                 catalog=database.name,
                 schema=before,
                 schema_after=after,
@@ -157,7 +154,7 @@ def take(
                     for table, (layout, found) in zip(rows, copied, strict=True)
                 ),
                 sequences=tuple(positions),
-                vector=vector,
+                vector=reached.vector,
                 digests=held,
             ),
             files,
@@ -166,7 +163,7 @@ def take(
 
 
 def digest_tables(url: str, moment: Moment) -> dict[Name, Digest]:
-    """Read every captured table as of a moment, and say what each holds whose values all fit their types."""
+    """Return what every captured table holds as of a moment, if all its values fit their types."""
     with connect(url) as connection, talking(url), tempfile.TemporaryDirectory(prefix="wlc-verify-") as folder:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         connection.execute(f"SET TRANSACTION SNAPSHOT {literal(moment.name)}")
@@ -189,7 +186,7 @@ def _counts(tables: list[Description], copied: _Copied) -> dict[int, tuple[Descr
 
 
 def _as_declared(tables: list[Description], copied: _Copied, folder: Path) -> dict[Name, tuple[Layout, list[Path]]]:
-    """Layout and files of the tables whose files have no column as text that the table has not."""
+    """Return layout and files of the tables whose files have the types of the table."""
     return {
         ddl.name_of(table): (layout, [folder / file.path for file in found])
         for table, (layout, found) in zip(tables, copied, strict=True)
@@ -198,7 +195,7 @@ def _as_declared(tables: list[Description], copied: _Copied, folder: Path) -> di
 
 
 def _objects(connection: Any, first: int, last: int) -> list[Ddl]:
-    """Make statements for what is no table: types, sequences and functions; indexes and views."""
+    """Return statements for objects that are not tables: types, sequences and functions; indexes and views."""
     found = []
     for kind, schema, identity, definition, is_identity in connection.execute(_OBJECTS, [first, last]).fetchall():
         tag = f"CREATE {kind.upper()}"
@@ -230,7 +227,7 @@ def _copy(
 
 def _write(url: str, moment: Moment, name: Name, columns: list[tuple[Any, str]], target: Path) -> int | str:
     """Write the rows of a table; returns how many, or the name of a column with a value that does not fit."""
-    with Reader(url) as reader, duckdb.connect(config={"python_enable_replacements": "false"}) as connection:
+    with ArrowReader(url) as reader, duckdb.connect(config={"python_enable_replacements": "false"}) as connection:
         reader.run("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         reader.run(f"SET TRANSACTION SNAPSHOT {literal(moment.name)}")
         connection.execute(f"SET memory_limit = {literal(memory_limit())}; SET TimeZone = 'UTC'; SET threads = 1")
@@ -264,7 +261,7 @@ def _write(url: str, moment: Moment, name: Name, columns: list[tuple[Any, str]],
 
 
 def _as_logged(column: str, base: str) -> str:
-    """Ask for the text form that a value has in the log."""
+    """Return SQL for the text form that a value has in the log."""
     name = quote(column)
     if _CAST_IS_SAME.fullmatch(base):
         return f"{name}::text"
@@ -272,7 +269,7 @@ def _as_logged(column: str, base: str) -> str:
 
 
 def _checked(column: Any, text: str, index: int) -> str:
-    """Read a text form, and fail where it does not fit."""
+    """Return SQL that reads a text form, and fails if it does not fit."""
     value = read_text_sql(column.type, text)
     if always_fits(column.type):
         return value

@@ -1,474 +1,454 @@
-"""A PostgreSQL server as a source of batches: what its slot holds, written to data files with ticks.
-
-Rows lie as text in tables of a DuckDB database in memory, which moves to disk what does not fit, one table for each
-table and each layout that it had. They become typed when they are written to Parquet.
-"""
+"""A PostgreSQL database as a source: its slot holds what is committed until that is published."""
 
 from __future__ import annotations
 
-import json
-import os
-from collections import defaultdict
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+import re
+import tempfile
+import warnings
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import duckdb
-import numpy as np
-import pyarrow as pa
-
-from wlc import paths
-from wlc.capture.postgres import ddl
-from wlc.capture.postgres.pgoutput import Begin, Decoder, Message, Rows, Truncate
-from wlc.capture.postgres.types import always_fits
-from wlc.errors import UnavailableError, UnsupportedError
-from wlc.farm import describe_file
-from wlc.garbage import uncollected
-from wlc.model import (
-    Change,
-    Clear,
-    Ddl,
-    Layout,
-    Name,
-    Record,
-    TableFile,
-    Transaction,
-    file_column,
-    literal,
-    quote,
-)
-from wlc.postgres_text import read_text_sql
-from wlc.types import store_sql
+from wlc.capture.postgres import ddl, digests, setup, snapshot
+from wlc.capture.postgres.connection import ArrowReader, talking
+from wlc.capture.postgres.connection import connect as connect_to
+from wlc.capture.postgres.gathering import Gathering, PublishedTable, gathered
+from wlc.capture.postgres.sequences import moved_sequences, records, write_sequences
+from wlc.capture.postgres.slot import Slot, find_slot, lsn_text, read_lsn
+from wlc.capture.postgres.state import SlotState, decode, encode
+from wlc.dialect.postgres.url import without_password
+from wlc.dialect.sql import literal
+from wlc.farm.config import BEAT_S
+from wlc.farm.errors import FencedError, GapError, InvalidError, UnavailableError, UnsupportedError
+from wlc.masters import state as master_states
+from wlc.masters.fence import announce_snapshot
+from wlc.masters.publish import publish
+from wlc.masters.source import BatchContent, Source, SourceDetails
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
-    from numpy.typing import NDArray
+    from wlc.capture.postgres.sequences import Sequences
+    from wlc.dialect.postgres.connection import Connection
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Batch, Digest, Manifest, Name, Transaction
+    from wlc.masters.source import Gathered
+    from wlc.masters.state import MasterState
 
-    from wlc.capture.postgres.ddl import Description
-    from wlc.capture.postgres.pgoutput import Positions
+_LOCK = 0x6462_6661  # "dbfa"
+_LOCK_TIMEOUT = "60s"
+# Messages that one look into the slot takes at most, up to the end of a transaction.
+_MOST_MESSAGES = 2_000_000
+_RETAINED_WARNING_BYTES = 1 << 30
 
-# Environment variable with the most memory a publisher may use for rows, such as "2GB".
-MEMORY_VARIABLE = "WLC_MEMORY_LIMIT"
-_MEMORY = "1GB"
-_FORMAT = "FORMAT parquet, COMPRESSION zstd"
-_ROW_GROUP_BYTES = 16 << 20
-_STRANGER = "stop replicating and begin again, which starts a new history: wlc stop, then wlc master"
-
-
-def row_group_rows(row_bytes: float) -> int:
-    """How many rows of a size to write to Parquet at a time: a writer holds all of them in memory."""
-    return int(min(max(_ROW_GROUP_BYTES / max(row_bytes, 1), 2048), 122_880))
+_AGAIN = "wlc stop {0}, then wlc master {0}, starts a new history from a fresh snapshot"
 
 
-def memory_limit() -> str:
-    """How much memory rows may take; the environment may say."""
-    return os.environ.get(MEMORY_VARIABLE, _MEMORY)
-
-
-@dataclass(slots=True)
-class Table:
-    """A captured table as the log has come to know it.
-
-    Attributes:
-        description: As the event triggers give it.
-        rows: How many it has.
-    """
-
-    description: Description
-    rows: int = 0
-
-
-@dataclass(slots=True)
-class Segment:
-    """Rows of one table in one layout."""
-
-    number: int
-    name: Name
-    layout: Layout
-    rows: int = 0
-
-    @property
-    def table(self) -> str:
-        """Where they lie meanwhile."""
-        return f"segment_{self.number}"
-
-
-@dataclass(slots=True)
-class _Changed:
-    """That a transaction changed rows of a segment."""
-
-    segment: Segment
-    added: int = 0
-    removed: int = 0
-
-
-@dataclass(slots=True)
-class _Altered:
-    """That a transaction changed, made (no old one) or dropped (no new one) a table."""
-
-    oid: int
-    old: Description | None
-    new: Description | None
-    is_resent: bool = False
-    is_settled: bool = False
-
-
-_Entry = _Changed | _Altered | Clear | Ddl
-
-
-@dataclass(slots=True)
-class Round:
-    """What one look into the slot gave.
-
-    Attributes:
-        tables: Every captured table after it, by oid.
-        touched: Those whose description or number of rows is another than before.
-        misfits: Those of which a data file has a column as text that the table has not.
-    """
-
-    tables: dict[int, Table]
-    touched: set[int] = field(default_factory=set)
-    begun: list[Begin] = field(default_factory=list)
-    lsn: int = 0
-    users: dict[int, str] = field(default_factory=dict)
-    left_out: list[str] = field(default_factory=list)
-    misfits: set[Name] = field(default_factory=set)
-    _entries: dict[int, list[_Entry]] = field(default_factory=lambda: defaultdict(list))
-    _segments: list[Segment] = field(default_factory=list)
-    _views: dict[int, dict[int, tuple[int, Ddl]]] = field(default_factory=lambda: defaultdict(dict))
-
-    def numbers(self) -> list[int]:
-        """Transactions that did something, in commit order."""
-        return [begin.number for begin in self.begun if any(map(_counts, self._entries.get(begin.number, ())))]
-
-
-class Gathering:
-    """Gathers what a slot holds until it can be written as a batch.
-
-    Args:
-        folder: For what does not fit into memory, and for data files.
-        tables: Every captured table as the last batch left it, by oid; they are changed.
-
-    Attributes:
-        layouts: Of the tables as the last batch left them.
-    """
-
-    def __init__(self, folder: Path, tables: dict[int, Table]) -> None:
-        self.round = Round(tables)
-        self.layouts = {ddl.name_of(t.description): ddl.layout_of(t.description) for t in tables.values()}
-        self._folder = folder
-        self._decoder = Decoder()
-        self._current: dict[int, Segment] = {}
-        self._resending: set[int] = set()
-        self._connection = duckdb.connect(config={"python_enable_replacements": "false"})
-        self._connection.execute(f"SET temp_directory = {literal(str(folder))}")
-        self._connection.execute(f"SET memory_limit = {literal(memory_limit())}")
-        self._connection.execute("SET TimeZone = 'UTC'")
-
-    def close(self) -> None:
-        """Give up what was gathered."""
-        self._connection.close()
-
-    def read(self, blocks: Iterable[pa.RecordBatch]) -> None:
-        """Take in messages of the slot.
-
-        Raises:
-            UnsupportedError: Rows do not fit what the event triggers said of their table.
-        """
-        for block in blocks:
-            for item in self._decoder.read(block.column(0)):
-                match item:
-                    case Rows():
-                        self._take_rows(item)
-                    case Truncate():
-                        for oid in item.oids:
-                            self._clear(self._number, oid)
-                    case Message(prefix="wlc"):
-                        self._take_message(json.loads(item.content))
-        self.round.begun, self.round.lsn = self._decoder.begun, self._decoder.lsn
-
-    @property
-    def _number(self) -> int:
-        """The transaction of what was read last."""
-        return self._decoder.current
-
-    # Rows ------------------------------------------------------------------------------------------------------------
-
-    def _take_rows(self, rows: Rows) -> None:
-        oid = rows.relation.oid
-        table = self.round.tables.get(oid)
-        if table is None:
-            raise UnsupportedError(
-                f"table {rows.relation.schema}.{rows.relation.name} is published and was not announced", hint=_STRANGER
-            )
-        segment = self._segment(oid, table)
-        expected = tuple(column.name for column in segment.layout.stored)
-        if rows.relation.columns != expected:
-            found = ", ".join(rows.relation.columns)
-            raise UnsupportedError(f"table {segment.name} has columns {found} that were not announced", hint=_STRANGER)
-        # Rows that are written once more are there already: only that they are there now is new.
-        smallest = 1 if oid in self._resending else -1
-        self._store(segment, rows, smallest)
-        kept = rows.weights >= smallest
-        with uncollected():
-            for number, added, removed in _counted(rows.transactions[kept], rows.weights[kept]):
-                change = self._change(number, segment)
-                change.added += added
-                change.removed += removed
-                table.rows += added - removed
-                segment.rows += added + removed
-        self.round.touched.add(oid)
-
-    def _segment(self, oid: int, table: Table) -> Segment:
-        if oid not in self._current:
-            number = len(self.round._segments)
-            segment = Segment(number, ddl.name_of(table.description), ddl.layout_of(table.description))
-            columns = "".join(f", c{index} VARCHAR" for index in range(len(segment.layout.stored)))
-            self._connection.execute(f"CREATE TABLE {segment.table} (number BIGINT, weight TINYINT{columns})")
-            self.round._segments.append(segment)
-            self._current[oid] = segment
-        return self._current[oid]
-
-    def _store(self, segment: Segment, rows: Rows, smallest: int) -> None:
-        names = ["number", "weight", *(f"c{index}" for index in range(len(rows.columns)))]
-        block = pa.table([pa.array(rows.transactions), pa.array(rows.weights), *rows.columns], names=names)
-        self._connection.register("block", block)
-        self._connection.execute(f"INSERT INTO {segment.table} SELECT * FROM block WHERE weight >= {smallest}")
-        self._connection.unregister("block")
-
-    def _change(self, number: int, segment: Segment) -> _Changed:
-        entries = self.round._entries[number]
-        for entry in reversed(entries):
-            if isinstance(entry, _Changed) and entry.segment is segment:
-                return entry
-        entries.append(_Changed(segment))
-        return entries[-1]  # type: ignore[return-value]
-
-    def _clear(self, number: int, oid: int) -> None:
-        """Note that all rows of a table are gone; what the transaction did to them before means nothing."""
-        table = self.round.tables.get(oid)
-        if table is None or ddl.is_root(table.description):
-            return
-        entries, segment = self.round._entries[number], self._current.get(oid)
-        before = table.rows
-        for entry in [e for e in entries if isinstance(e, _Changed) and e.segment is segment]:
-            before -= entry.added - entry.removed
-            self._connection.execute(f"DELETE FROM {entry.segment.table} WHERE number = {number}")
-            entry.segment.rows -= entry.added + entry.removed
-            entries.remove(entry)
-        if before:
-            entries.append(Clear(ddl.name_of(table.description), before))
-        table.rows = 0
-        self.round.touched.add(oid)
-
-    # Schema changes --------------------------------------------------------------------------------------------------
-
-    def _take_message(self, message: dict[str, Any]) -> None:
-        number = self._number
-        if "user" in message:
-            self.round.users[number] = message["user"]
-        if "resend" in message:
-            self._resend(number, message["resend"])
-        elif "resent" in message:
-            self._resending.remove(message["resent"])
-            # What comes later in the transaction is another change.
-            for entry in self.round._entries[number]:
-                if isinstance(entry, _Altered) and entry.oid == message["resent"]:
-                    entry.is_settled = True
-        elif "table" in message:
-            self._alter(number, message["table"], message["old"], message["new"])
-        else:
-            self._take_object(number, message)
-
-    def _take_object(self, number: int, message: dict[str, Any]) -> None:
-        found = ddl.of_dropped(message) if "dropped" in message else ddl.of_object(message)
-        if found is not None:
-            self.round._entries[number].append(found)
-        elif message["object"] in ddl.KINDS and not message["tag"].startswith("REFRESH"):
-            self.round.left_out.append(f"{message['tag']} {message['identity']}")
-
-    def _alter(self, number: int, oid: int, old: Description | None, new: Description | None) -> None:
-        if new is None:
-            self.round.tables.pop(oid, None)
-        elif old is None:
-            self.round.tables[oid] = Table(new)
-        else:
-            self.round.tables[oid].description = new
-        self._current.pop(oid, None)
-        self.round.touched.add(oid)
-        altered = _Altered(oid, old, new)
-        self.round._entries[number].append(altered)
-        # As the tables are after this message; a later one of the transaction says it anew.
-        tables = {other: table.description for other, table in self.round.tables.items()}
-        for root in _roots_of(altered):
-            views = self.round._views[number]
-            views.pop(root, None)
-            if root in tables and ddl.is_root(tables[root]):
-                views[root] = (ddl.depth(tables[root], tables), ddl.partition_view(tables[root], tables.values()))
-
-    def _resend(self, number: int, oid: int) -> None:
-        """Note that all rows of a table follow: to replicas it is empty until then."""
-        table, entries = self.round.tables[oid], self.round._entries[number]
-        altered = [e for e in entries if isinstance(e, _Altered) and e.oid == oid]
-        old = altered[-1].old if altered and altered[-1].old else table.description
-        # What happens to the tables that it is a part of happens to it, so it is empty before that.
-        family = {oid, *self._ancestors(table.description)}
-        concerned = [e for e in entries if isinstance(e, _Altered) and e.oid in family and not e.is_settled]
-        for entry in concerned:
-            entry.is_resent = True
-        if table.rows:
-            place = min((entries.index(entry) for entry in concerned), default=len(entries))
-            entries.insert(place, Clear(ddl.name_of(old), table.rows))
-        table.rows = 0
-        self._current.pop(oid, None)
-        self._resending.add(oid)
-
-    def _ancestors(self, table: Description) -> set[int]:
-        """The tables that a table is a part or a child of."""
-        found: set[int] = set()
-        waiting = [table]
-        while waiting:
-            for oid, *_ in waiting.pop()["parents"]:
-                if oid not in found and oid in self.round.tables:
-                    found.add(oid)
-                    waiting.append(self.round.tables[oid].description)
-        return found
-
-    # Writing ---------------------------------------------------------------------------------------------------------
-
-    def write(
-        self, database: str, number: int, last_tick: int, sequences: Iterable[Record]
-    ) -> tuple[tuple[Transaction, ...], tuple[TableFile, ...], dict[str, Path]]:
-        """Write what was gathered as the content of a batch.
-
-        Args:
-            database: Name of the database in the farm.
-            number: Of the batch.
-            last_tick: Tick before the first transaction.
-            sequences: What to say of sequences, with the last transaction.
-
-        Returns:
-            The transactions, their data files, and for the path of each the local file.
-        """
-        files: list[TableFile] = []
-        local: dict[str, Path] = {}
-        where: dict[int, str] = {}
-        for segment in self.round._segments:
-            if not segment.rows:
-                continue
-            path = paths.data_path(database, number, len(files))
-            target = self._folder / f"{segment.number}.parquet"
-            layout = self._write_file(segment, last_tick, target)
-            if layout.shape != segment.layout.shape:
-                self.round.misfits.add(segment.name)
-            files.append(TableFile(describe_file(target, path, segment.rows), segment.name, layout))
-            local[path], where[segment.number] = target, path
-        with uncollected():
-            transactions = [self._transaction(index, last_tick, where) for index in self.round.numbers()]
-        if transactions:
-            last = transactions[-1]
-            transactions[-1] = replace(last, records=(*last.records, *sequences))
-        return tuple(transactions), tuple(files), local
-
-    def _write_file(self, segment: Segment, last_tick: int, target: Path) -> Layout:
-        columns = list(segment.layout.stored)
-        for index, misfits in enumerate(self._misfits(segment)):
-            if misfits:
-                columns[index] = replace(columns[index], type="VARCHAR")
-        stored = "".join(
-            f", {store_sql(column, read_text_sql(column.type, f'c{index}'))} AS {quote(file_column(column.name))}"
-            for index, column in enumerate(columns)
-        )
-        selected = f"SELECT number + {last_tick + 1} AS _tick, weight AS _weight{stored} FROM {segment.table}"
-        rows = f"ROW_GROUP_SIZE {row_group_rows(self._row_bytes(segment))}"
-        self._connection.execute(f"COPY ({selected}) TO {literal(str(target))} ({_FORMAT}, {rows})")
-        self._connection.execute(f"DROP TABLE {segment.table}")
-        return Layout(tuple(columns), segment.layout.primary_key)
-
-    def _row_bytes(self, segment: Segment) -> float:
-        lengths = ", ".join(f"avg(coalesce(strlen(c{index}), 0))" for index in range(len(segment.layout.stored)))
-        return float(sum(self._connection.execute(f"SELECT {lengths} FROM {segment.table}").fetchall()[0]))
-
-    def _misfits(self, segment: Segment) -> list[bool]:
-        """Say of every column whether some value does not fit its type, so that it has to be text."""
-        checks = [
-            "false"
-            if always_fits(column.type)
-            else f"coalesce(bool_or(c{index} IS NOT NULL AND {read_text_sql(column.type, f'c{index}')} IS NULL), false)"
-            for index, column in enumerate(segment.layout.stored)
-        ]
-        if all(check == "false" for check in checks):
-            return [False] * len(checks)
-        return list(self._connection.execute(f"SELECT {', '.join(checks)} FROM {segment.table}").fetchall()[0])
-
-    def _transaction(self, index: int, last_tick: int, where: Mapping[int, str]) -> Transaction:
-        begin = self.round.begun[index]
-        # Views come last, when all that they are of is there; those of the lowest partitions come first.
-        views = (view for _, view in sorted(self.round._views[index].values(), key=lambda pair: -pair[0]))
-        records = (*self._records(self.round._entries[index], where), *views)
-        user = self.round.users.get(index, "")
-        return Transaction(last_tick + 1 + index, user, begin.committed, begin.committed, records, xid=begin.xid)
-
-    def _records(self, entries: list[_Entry], where: Mapping[int, str]) -> Iterator[Record]:
-        for entry in entries:
-            match entry:
-                case _Changed(segment, added, removed):
-                    if added or removed:
-                        yield Change(segment.name, where[segment.number], added, removed)
-                case _Altered():
-                    yield from _statements(entry)
-                case Clear() | Ddl():
-                    yield entry
+# What `wlc.masters.adapters` asks of this module ---------------------------------------------------------------------
 
 
 @contextmanager
-def gathered(folder: Path, tables: dict[int, Table]) -> Iterator[Gathering]:
-    """Give a place to gather in, and give it up at the end; arguments as for `Gathering`.
+def opened(source: str, tables: Sequence[str] = ()) -> Iterator[PostgresSource]:
+    """Connect to a database; see `SourceModule`."""
+    with connect_to(source) as connection, talking(source):
+        yield PostgresSource(source, connection, tables)
 
-    Raises:
-        UnavailableError: There is no room for what was to be gathered.
+
+def look(source: str) -> MasterState:
+    """Return what a database remembers."""
+    with opened(source) as found:
+        return found.require_state()
+
+
+def default_place(source: str) -> tuple[str, str] | None:  # noqa: ARG001 -- a server does not say where farms are
+    """Return None: a URL does not say where a farm is."""
+    return None
+
+
+def tables_to_change(source: str, tables: Sequence[str]) -> list[Name]:
+    """List the tables that get REPLICA IDENTITY FULL when a database becomes a master."""
+    with opened(source, tables) as found:
+        if found.state is not None and found.state.is_master:
+            return []
+        found.check()
+        return setup.needing_identity(found.connection, tables)
+
+
+def check_run(source: str) -> None:
+    """Accept every database: each is published by `wlc run`."""
+
+
+def check_repair(source: str) -> NoReturn:
+    """Refuse every database: which rows bypassed the capture is not known."""
+    shown = without_password(source)
+    message = f"{shown} is a PostgreSQL master: which of its rows bypassed the capture is not known"
+    raise InvalidError(message, hint=_AGAIN.format(shown), path=shown)
+
+
+def connect(source: str, **_: Any) -> NoReturn:
+    """Refuse every database: its own programs write to it."""
+    shown = without_password(source)
+    raise InvalidError(
+        "a PostgreSQL master is written to with PostgreSQL's own programs",
+        hint=f"psql '{shown}'; wlc run '{shown}' publishes what is committed",
+        path=shown,
+    )
+
+
+# The source ----------------------------------------------------------------------------------------------------------
+
+
+class PostgresSource(Source):
+    """A PostgreSQL database, connected.
+
+    Attributes:
+        url: With its password, if it has one; must not be shown.
     """
-    gathering = Gathering(folder, tables)
-    try:
-        yield gathering
-    except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
-        hint = f"free disk space, or give more memory: {MEMORY_VARIABLE}"
-        raise UnavailableError(
-            f"changes could not be gathered: {str(error).partition(chr(10))[0]}", hint=hint
-        ) from error
-    finally:
-        gathering.close()
+
+    def __init__(self, url: str, connection: Connection, patterns: Sequence[str] = ()) -> None:
+        self.url = url
+        self.connection = connection
+        self._patterns = patterns
+        self._load()
+        self.beat_s = self._state.beat_s if self._state else BEAT_S
+
+    def _load(self) -> None:
+        values = setup.read_state(self.connection)
+        self._state = master_states.decode(values, str(self))
+        self._slot_state = decode(values) if values else None
+
+    def __str__(self) -> str:
+        return without_password(self.url)
+
+    @property
+    def state(self) -> MasterState | None:
+        return self._state
+
+    @property
+    def slot_state(self) -> SlotState:
+        """What it remembers of its slot; it is or was a master."""
+        assert self._slot_state is not None
+        return self._slot_state
+
+    @property
+    def default_name(self) -> str:
+        return self.connection.info.dbname
+
+    @property
+    def default_folder(self) -> Path:
+        return Path.cwd()
+
+    def keep_options(self, options: Mapping[str, Any]) -> None:
+        """Keep nothing: a connection has one user."""
+
+    # Becoming a master
+
+    def check(self) -> None:
+        setup.check(self.connection, self.url)
+
+    def install(self, state: MasterState) -> None:
+        name = "dbfarm_" + re.sub(r"[^a-z0-9_]", "_", state.name.lower())[:40]
+        with talking(self.url):
+            # Slots belong to the server, whose databases may have the same name in several farms.
+            place = setup.place(self.connection)
+            slot = f"{name}_{place.rpartition('.')[2]}"
+            slots = SlotState(slot, name, setup.pattern(self._patterns), place)
+            for old in {slot, self._slot_state.slot if self._slot_state else slot}:
+                setup.drop_slot(self.connection, old)
+            setup.install(self.connection, name, {**master_states.encode(state), **encode(slots)})
+        self._state, self._slot_state = state, slots
+
+    def has_objects(self) -> bool:
+        return True
+
+    def remember(self, state: MasterState) -> None:
+        self._remember(state, self.slot_state)
+
+    def _remember(self, state: MasterState, slots: SlotState) -> None:
+        with talking(self.url):
+            setup.write_state(self.connection, self._changes(state, slots))
+        self._state, self._slot_state = state, slots
+
+    def _changes(self, state: MasterState, slots: SlotState) -> dict[str, str]:
+        before = encode(self.slot_state)
+        changed = {key: value for key, value in encode(slots).items() if before[key] != value}
+        return master_states.changes(self._state, state) | changed
+
+    # Publishing
+
+    def working(self) -> AbstractContextManager[None]:
+        return talking(self.url)
+
+    @contextmanager
+    def publishing(self) -> Iterator[None]:
+        try:
+            with talking(self.url):
+                self.connection.execute(f"SET lock_timeout = '{_LOCK_TIMEOUT}'")
+                self.connection.execute("SELECT pg_advisory_lock(%s, 0)", [_LOCK])
+                self.connection.execute("SET lock_timeout = 0")
+        except UnavailableError as error:
+            raise UnavailableError(
+                f"{self} is being published by another process: {error}", hint="try again"
+            ) from error
+        try:
+            # Another one may have published since.
+            self._load()
+            yield
+        finally:
+            if not self.connection.closed:
+                self.connection.execute("SELECT pg_advisory_unlock(%s, 0)", [_LOCK])
+
+    def refuse_gap(self) -> None:
+        with talking(self.url):
+            is_copy = setup.place(self.connection) != self.slot_state.place
+        if is_copy:
+            raise FencedError(
+                f"{self} is a copy of the database that became the master of {self.require_state().name}",
+                hint=f"wlc stop {self}, then wlc master {self} --name OTHER; without --name it takes the other's place",
+                path=str(self),
+            )
+        if problem := self._gap():
+            where = f"changes of {self} after {self.slot_state.lsn or 'its beginning'}"
+            raise GapError(
+                f"{problem}: {where} cannot be published, and the history ends there",
+                hint=_AGAIN.format(self),
+                path=str(self),
+            )
+
+    def _gap(self) -> str | None:
+        """Return why changes are lost, None if they are not."""
+        slot, name = self.slot(), f"slot {self.slot_state.slot}"
+        if slot is None:
+            return f"{name} is gone"
+        if slot.status == "lost":
+            return f"{name} was invalidated by the server (max_slot_wal_keep_size)"
+        if slot.confirmed > read_lsn(self.slot_state.lsn):
+            return f"{name} was moved by somebody else"
+        return None if self._has_publication() else f"publication {self.slot_state.publication} is gone"
+
+    def _has_publication(self) -> bool:
+        with talking(self.url):
+            query = "SELECT FROM pg_publication WHERE pubname = %s"
+            return self.connection.execute(query, [self.slot_state.publication]).fetchone() is not None
+
+    def last_place(self) -> str:
+        # The slot does not show what is not flushed yet, and we must not pass it by.
+        with talking(self.url):
+            ((place,),) = self.connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchall()
+        return str(place)
+
+    def is_idle(self) -> bool:
+        return False
+
+    @contextmanager
+    def gather(self, upto: str, *, is_each: bool) -> Iterator[Gathered | None]:
+        most = 1 if is_each else _MOST_MESSAGES
+        while True:
+            with self._gathered(upto, most) as gathering:
+                if gathering.round.numbers():
+                    yield _Round(self, gathering)
+                    return
+                read = gathering.round.lsn
+                self._pass_by(lsn_text(read) if read else upto)
+            if not read:
+                yield None
+                return
+
+    @contextmanager
+    def gather_again(self, batch: Batch) -> Iterator[Gathered | None]:
+        if batch.lsn is None:
+            yield None
+            return
+        with self._gathered(batch.lsn, None) as gathering:
+            yield _Round(self, gathering, is_again=True) if gathering.round.numbers() else None
+
+    @contextmanager
+    def _gathered(self, upto: str, most: int | None) -> Iterator[Gathering]:
+        slot, publication = literal(self.slot_state.slot), literal(f'"{self.slot_state.publication}"')
+        limits = f"{literal(upto)}::pg_lsn, {'NULL' if most is None else most}"
+        options = f"'proto_version', '1', 'publication_names', {publication}, 'messages', 'true'"
+        query = f"SELECT data FROM pg_logical_slot_peek_binary_changes({slot}, {limits}, {options})"
+        with (
+            tempfile.TemporaryDirectory(prefix="wlc-") as folder,
+            gathered(Path(folder), self._published_tables()) as gathering,
+        ):
+            self._advance(self.slot_state.lsn)
+            with ArrowReader(self.url) as reader:
+                gathering.read(reader.blocks(query))
+            yield gathering
+
+    def _published_tables(self) -> dict[int, PublishedTable]:
+        with talking(self.url):
+            found = self.connection.execute("SELECT oid::bigint, description, rows FROM wlc.published").fetchall()
+        return {oid: PublishedTable(description, rows) for oid, description, rows in found}
+
+    def _note(self, gathering: Gathering, batch: Batch, chain: str, sequences: Sequences) -> None:
+        """Remember what is published, in one transaction."""
+        found = gathering.round
+        tables = {ddl.name_of(table.description) for table in found.tables.values()}
+        state = self.require_state().after(batch, chain)
+        held = digests.noted(self.slot_state.digests, batch, tables)
+        slots = replace(self.slot_state, lsn=str(batch.lsn), digests=held)
+        changed: dict[int, tuple[dict[str, Any], int] | None] = {
+            oid: (found.tables[oid].description, found.tables[oid].rows) if oid in found.tables else None
+            for oid in found.touched
+        }
+        with talking(self.url), self.connection.transaction():
+            setup.write_published(self.connection, changed)
+            write_sequences(self.connection, sequences)
+            setup.write_state(self.connection, self._changes(state, slots))
+        self._state, self._slot_state = state, slots
+        if found.left_out:
+            listed = ", ".join(found.left_out)
+            warnings.warn(f"{self}: replicas that are PostgreSQL will not have: {listed}", stacklevel=2)
+
+    def _pass_by(self, lsn: str) -> None:
+        """Let the server give up its log up to a place before which there was nothing to publish."""
+        if read_lsn(lsn) > read_lsn(self.slot_state.lsn):
+            self._remember(self.require_state(), replace(self.slot_state, lsn=lsn))
+            self._advance(lsn)
+
+    def _advance(self, lsn: str) -> None:
+        slot = self.slot()
+        if slot is not None and read_lsn(lsn) > slot.confirmed:
+            with talking(self.url):
+                self.connection.execute("SELECT pg_replication_slot_advance(%s, %s)", [self.slot_state.slot, lsn])
+
+    def slot(self) -> Slot | None:
+        """Return the slot as the server shows it, None if it is gone."""
+        with talking(self.url):
+            return find_slot(self.connection, self.slot_state.slot)
+
+    # What a master does now and then
+
+    def take_snapshot(self, database: FarmDatabase, *, is_first: bool) -> Manifest:
+        if is_first:
+            # The slot begins at the moment of the copy, so that it holds everything that changes afterwards.
+            with snapshot.exported(self.url, self.slot_state.slot, is_temporary=False) as moment:
+                # Transactions that began before the event triggers existed have ended now.
+                if found := self.bypassed():
+                    raise UnavailableError(f"meanwhile {_told(found)}", hint="try again", path=str(self))
+                return self._take(database, moment, is_first=True)
+        self.refuse_gap()
+        if found := self.bypassed():
+            raise UnsupportedError(
+                f"no tick describes {self}: {_told(found)}", hint=_AGAIN.format(self), path=str(self)
+            )
+        with self._published_moment(database) as moment:
+            return self._take(database, moment, is_first=False)
+
+    @contextmanager
+    def _published_moment(self, database: FarmDatabase) -> Iterator[snapshot.Moment]:
+        """Hold a moment up to which everything is published."""
+        with (
+            self.publishing(),
+            snapshot.exported(self.url, f"{self.slot_state.slot}_s", is_temporary=True) as moment,
+        ):
+            publish(self, database, upto=moment.lsn)
+            yield moment
+
+    def _take(self, database: FarmDatabase, moment: snapshot.Moment, *, is_first: bool) -> Manifest:
+        state = self.require_state()
+        known = {} if is_first else self.slot_state.digests
+        manifest, tables, sequences = snapshot.take(self.url, moment, database, state.reached(), known)
+        slots = replace(self.slot_state, digests=manifest.digests)
+        with talking(self.url), self.connection.transaction():
+            if is_first:
+                setup.write_published(self.connection, dict(tables))
+                write_sequences(self.connection, sequences)
+                slots = replace(slots, lsn=moment.lsn)
+            setup.write_state(self.connection, self._changes(state, slots))
+        self._slot_state = slots
+        announce_snapshot(database, state)
+        return manifest
+
+    def verify(self, database: FarmDatabase) -> tuple[Mapping[Name, Digest], Mapping[Name, Digest]]:
+        self.refuse_gap()
+        with self._published_moment(database) as moment:
+            return snapshot.digest_tables(self.url, moment), self.slot_state.digests
+
+    def bypassed(self) -> dict[str, str]:
+        """Return the tables that are not captured as they should be, and how that shows."""
+        with talking(self.url):
+            return setup.bypassed(self.connection)
+
+    def warn_bypassed(self) -> None:
+        if found := self.bypassed():
+            warnings.warn(f"{self}: {_told(found)}; {_AGAIN.format(self)}", stacklevel=3)
+
+    def details(self) -> SourceDetails:
+        lsn = self.slot_state.lsn
+        if not self.require_state().is_master:
+            return SourceDetails(lsn=lsn)
+        slot = self.slot()
+        return SourceDetails(
+            bypassed=self.bypassed(),
+            slot=slot.status if slot else "gone",
+            retained_bytes=slot.retained_bytes if slot else 0,
+            lsn=lsn,
+            warning=self._retention_warning(),
+        )
+
+    def _retention_warning(self) -> str | None:
+        """Say that the server keeps much of its log for a publisher that does not run, None if it does not."""
+        state = self.require_state()
+        if problem := self._gap():
+            return f"{problem}: the history ends at tick {state.tick}; {_AGAIN.format(self)}"
+        if (slot := self.slot()) is None or slot.status == "unreserved":
+            return f"slot {self.slot_state.slot} is about to be given up by the server: publish with wlc flush {self}"
+        if slot.retained_bytes > _RETAINED_WARNING_BYTES:
+            size = slot.retained_bytes / (1 << 30)
+            return f"the server keeps {size:.1f} GiB of its log for {state.name}: is wlc run running?"
+        return None
+
+    def journal_difference(self, published: Path) -> None:  # noqa: ARG002 -- there is no journal
+        check_repair(self.url)
+
+    def stopping(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def uninstall(self) -> None:
+        setup.drop_slot(self.connection, self.slot_state.slot)
+        setup.remove(self.connection)
 
 
-def _statements(entry: _Altered) -> Iterator[Ddl]:
-    if entry.old is None and entry.new is not None:
-        yield from ddl.create(entry.new)
-    elif entry.old is not None and entry.new is None:
-        yield ddl.drop(entry.old)
-    elif entry.old is not None and entry.new is not None:
-        yield from ddl.alter(entry.old, entry.new, is_resent=entry.is_resent)
+class _Round:
+    """What one look into the slot gave; see `wlc.masters.source.Gathered`."""
+
+    def __init__(self, source: PostgresSource, gathering: Gathering, *, is_again: bool = False) -> None:
+        self._source = source
+        self._gathering = gathering
+        self._is_again = is_again
+        self._sequences: Sequences = {}
+
+    def write(self) -> BatchContent:
+        source, gathering = self._source, self._gathering
+        state = source.require_state()
+        with talking(source.url):
+            self._sequences = moved_sequences(source.connection)
+            positions = list(records(source.connection, self._sequences))
+        transactions, files, local = gathering.write(state.name, state.batch + 1, state.tick, positions)
+        transactions, held = digests.follow(
+            transactions, files, local, source.slot_state.digests, gathering.layouts, gathering.round.misfits
+        )
+        return BatchContent(state.name, transactions, files, local, held, lsn_text(gathering.round.lsn))
+
+    def matches(self, batch: Batch) -> bool:
+        return _numbers(self.write().transactions) == _numbers(batch.transactions)
+
+    def note(self, batch: Batch, chain: str) -> None:
+        # Where sequences are now is not where they were when a batch of an earlier attempt was published.
+        sequences = {} if self._is_again else self._sequences
+        self._source._note(self._gathering, batch, chain, sequences)
+        self._source._advance(str(batch.lsn))
 
 
-def _roots_of(entry: _Altered) -> set[int]:
-    """The partitioned tables that an alteration concerns: itself, and those it is or was part of."""
-    found = {entry.oid}
-    for description in (entry.old, entry.new):
-        if description is not None:
-            found |= {parent[0] for parent in description["parents"]}
-    return found
+def _numbers(transactions: Iterable[Transaction]) -> list[tuple[int, int | None]]:
+    return [(transaction.tick, transaction.xid) for transaction in transactions]
 
 
-def _counts(entry: _Entry) -> bool:
-    return not isinstance(entry, _Changed) or bool(entry.added or entry.removed)
-
-
-def _counted(transactions: Positions, weights: NDArray[np.int8]) -> Iterator[tuple[int, int, int]]:
-    """Yield for every transaction how many images it added and removed."""
-    numbers, starts = np.unique(transactions, return_index=True)
-    if not len(numbers):
-        return
-    added = np.add.reduceat((weights > 0).astype(np.int64), starts)
-    removed = np.add.reduceat((weights < 0).astype(np.int64), starts)
-    yield from zip(numbers.tolist(), added.tolist(), removed.tolist(), strict=True)
+def _told(found: Mapping[str, str]) -> str:
+    """Return what `bypassed` gave, as a sentence."""
+    return "not captured: " + ", ".join(f"{table} {problem}" for table, problem in found.items())

@@ -1,8 +1,8 @@
 """PostgreSQL's types as the farm holds them: the DuckDB type of a column, and the SQL that reads its text form.
 
-What DuckDB has no exact type for is text as PostgreSQL writes it: numerics without or with a large precision, enums,
-ranges, network addresses, composite types and all the rest. Values that a type cannot hold although the types are the
-same by name (`NaN` in a `numeric(10,2)`, dates beyond DuckDB's, arrays of several dimensions) make their data file hold
+If DuckDB has no exact type, the value is text as PostgreSQL writes it: numerics without or with a large precision,
+enums, ranges, network addresses, composite types and all other types. Some values do not fit a type of the same name:
+`NaN` in a `numeric(10,2)`, dates beyond DuckDB's, arrays of several dimensions. A data file with such a value stores
 the whole column as text, too. docs/types.md has the table.
 """
 
@@ -13,36 +13,16 @@ from functools import lru_cache
 
 import duckdb
 
-from wlc.model import literal
-from wlc.postgres_text import read_text_sql
+from wlc.dialect.postgres.text import read_text_sql
+from wlc.dialect.sql import literal
+from wlc.dialect.types import BY_NAME, TABLE
 
-_PLAIN = {
-    "boolean": "BOOLEAN",
-    "smallint": "SMALLINT",
-    "integer": "INTEGER",
-    "bigint": "BIGINT",
-    "oid": "UINTEGER",
-    "real": "FLOAT",
-    "double precision": "DOUBLE",
-    "text": "VARCHAR",
-    "bytea": "BLOB",
-    "date": "DATE",
-    "uuid": "UUID",
-    "json": "JSON",
-    "jsonb": "JSON",
-    "interval": "INTERVAL",
-    "time without time zone": "TIME",
-    "time with time zone": "TIME WITH TIME ZONE",
-    "timestamp without time zone": "TIMESTAMP",
-    "timestamp with time zone": "TIMESTAMP WITH TIME ZONE",
-}
+_PLAIN = {name: row.name for row in TABLE for name in row.from_postgres}
 _NUMERIC = re.compile(r"numeric\((\d+),(-?\d+)\)")
 # timestamp(3) with time zone, interval day to second(2)
 _PRECISION = re.compile(r"\(\d+\)")
 _INTERVAL = re.compile(r"interval( .*)?")
 _DECIMAL_DIGITS = 38
-# These take every text that PostgreSQL writes.
-_ALWAYS_FIT = frozenset({"BOOLEAN", "SMALLINT", "INTEGER", "BIGINT", "UINTEGER", "FLOAT", "DOUBLE", "VARCHAR", "UUID"})
 
 
 @lru_cache(maxsize=4096)
@@ -67,14 +47,15 @@ def duckdb_type(base: str) -> str:
 
 def always_fits(declared: str) -> bool:
     """Say whether every value fits the type that `duckdb_type` gave."""
-    return declared in _ALWAYS_FIT
+    row = BY_NAME.get(declared)
+    return row is not None and row.takes_all_postgres
 
 
 def constant_sql(declared: str, value: str) -> str:
-    """Return SQL for one value, given its text form; it fails where the value does not fit."""
+    """Return SQL for one value, given its text form. The SQL fails if the value does not fit the type."""
     read = read_text_sql(declared, literal(value))
     if declared.endswith("[]"):
-        # A default may have no lambda in it.
+        # A default must not contain a lambda.
         element = declared.removesuffix("[]")
         with duckdb.connect() as connection:
             ((found,),) = connection.execute(f"SELECT {read_text_sql('VARCHAR[]', literal(value))}").fetchall()

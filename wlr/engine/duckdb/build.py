@@ -7,48 +7,46 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wlc.errors import CorruptError, InvalidError, UnavailableError, UnsupportedError
-from wlc.opening import alone
-from wlr import fold
-from wlr.engine import MEMORY_VARIABLE, StepError
-from wlr.engine.duckdb import changes, ddl, guard
+from wlc.dialect.duckdb.opening import alone
+from wlc.farm.errors import InvalidError, UnavailableError, UnsupportedError
+from wlr.ddl import relevance, running
+from wlr.engine.calculator import Scratch, applying, using
+from wlr.engine.contract import NewReplica, loading
+from wlr.engine.duckdb import changes, guard
 from wlr.engine.duckdb import state as states
-from wlr.engine.duckdb.connection import Scratch, applying, attach, using
+from wlr.engine.duckdb.connection import attach, work_folder
+from wlr.engine.duckdb.state import find_state
 from wlr.engine.duckdb.tables import read_tables
-from wlr.engine.duckdb.target import find_state, work_folder
-from wlr.engine.state import encode_all
-from wlr.plan import TableChange, matches
+from wlr.engine.state import encode
+from wlr.fold import sql as fold
+from wlr.fold.net import NetChange
+from wlr.plan.step import TableChange
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     import duckdb
 
-    from wlc.model import DataFile, Ddl, Manifest, SnapshotTable
-    from wlr.engine import State
+    from wlc.farm.model import Ddl, Manifest, SnapshotTable
+    from wlr.engine.state import ReplicaState
 
 
-def build(
-    into: Path,
-    state: State,
-    manifest: Manifest | None,
-    fetch: Callable[[DataFile], Path],
-    release: Callable[[Path], None],
-    *,
-    folders: Sequence[Path] = (),
-    progress: Callable[[int, int, str], None] | None = None,
-) -> None:
-    """Make a new replica; see `wlr.engine.build`."""
+_HINT = "The snapshot was made by another version, or does not fit --tables."
+
+
+def build(into: Path, new: NewReplica) -> None:
+    """Make a new replica; see `wlr.engine.contract.Target.build`."""
+    state = new.state
     empty = _refuse_occupied(into)
     half = into.with_name(f".{into.name}.building")
     connection = _begin(half, state.catalog)
-    scratch = Scratch(work_folder(half), folders)
+    scratch = Scratch(work_folder(half), new.folders)
     try:
         with using(half):
             scratch.confine(connection)
             states.install(connection, state.catalog)
-        if manifest is not None:
-            _load(connection, state, manifest, fetch, release, scratch, progress)
+        if new.manifest is not None:
+            _load(connection, new, new.manifest, scratch)
         with using(half):
             _finish(connection, state)
         scratch.remove()
@@ -86,10 +84,10 @@ def _identity(into: Path) -> tuple[int, ...] | None:
 
 
 def _begin(half: Path, catalog: str) -> duckdb.DuckDBPyConnection:
-    """Start the half-made file afresh; what a killed run left of one is worth nothing."""
+    """Start a new file; remove an unfinished one that a killed run left."""
     with alone(half):
         if half.exists():
-            # Fails with UnavailableError if another run is at it; a run killed in its first moments left no database.
+            # This fails with UnavailableError if another run builds it. A run killed early left no database.
             with suppress(InvalidError):
                 attach(half, "found").close()
             half.unlink()
@@ -102,77 +100,54 @@ def _begin(half: Path, catalog: str) -> duckdb.DuckDBPyConnection:
             raise
 
 
-def _load(
-    connection: duckdb.DuckDBPyConnection,
-    state: State,
-    manifest: Manifest,
-    fetch: Callable[[DataFile], Path],
-    release: Callable[[Path], None],
-    scratch: Scratch,
-    progress: Callable[[int, int, str], None] | None,
-) -> None:
+def _load(connection: duckdb.DuckDBPyConnection, new: NewReplica, manifest: Manifest, scratch: Scratch) -> None:
+    state = new.state
     _run_schema(connection, state, manifest.schema)
-    wanted = [table for table in manifest.tables if matches(table.table, state.tables)]
-    total, done = sum(file.rows for table in wanted for file in table.files), 0
-    for table in wanted:
-        if progress:
-            progress(done, total, f"loading {table.table}")
-        fetched = [fetch(file) for file in table.files]
-        done += _load_table(connection, state.catalog, table, [scratch.reachable(file) for file in fetched])
-        for file in fetched:
-            release(file)
+    new.load(
+        lambda table, files: _load_table(connection, state.catalog, table, [scratch.reachable(file) for file in files])
+    )
     _run_schema(connection, state, manifest.schema_after)
     with _loading("the sequences"):
         for sequence in manifest.sequences:
-            ddl.set_sequence(connection, state.catalog, sequence)
+            running.set_sequence(connection, state.catalog, sequence)
 
 
-def _run_schema(connection: duckdb.DuckDBPyConnection, state: State, statements: Iterable[Ddl]) -> None:
+def _run_schema(connection: duckdb.DuckDBPyConnection, state: ReplicaState, statements: Iterable[Ddl]) -> None:
     for statement in statements:
-        if not ddl.is_run(statement, state.tables):
+        if not relevance.is_run(statement, state.tables):
             continue
         try:
             with _loading(str(statement.object)):
-                checked = ddl.without_outside(connection, state.catalog, statement)
-                ddl.run(connection, state.catalog, checked, ())
+                checked = running.without_outside(connection, state.catalog, statement)
+                running.run(connection, state.catalog, checked)
         except UnsupportedError:
             present = read_tables(connection, state.catalog).order
-            if not ddl.may_fail(statement, state.tables, present):
+            if not relevance.may_fail(statement, state.tables, present):
                 raise
 
 
 def _load_table(connection: duckdb.DuckDBPyConnection, catalog: str, table: SnapshotTable, files: list[str]) -> int:
-    rows = sum(file.rows for file in table.files)
     if not files:
         return 0
     with _loading(f"table {table.table}"):
         described = read_tables(connection, catalog).describe(table.table, table.layout)
         source = f"({fold.rows_sql(table.layout, files)})"
+        rows = sum(file.rows for file in table.files)
         change = TableChange(table.table, (), rows, 0)
-        found = changes.add(connection, changes.Net(described, change, source, 0, rows))
-    if found != rows:
-        raise CorruptError(f"the snapshot's table {table.table} has {found} rows, the manifest says {rows}")
-    return rows
+        return changes.add(connection, NetChange(described, change, source, 0, rows))
 
 
 @contextmanager
 def _loading(what: str) -> Iterator[None]:
-    try:
-        with applying(Path(what)):
-            yield
-    except StepError as error:
-        if error.is_shortage:
-            hint = f"Give it more memory: {MEMORY_VARIABLE}."
-            raise UnavailableError(f"{what} of the snapshot cannot be loaded: {error.cause}", hint=hint) from error
-        hint = "The snapshot was made by another version, or does not fit --tables."
-        raise UnsupportedError(f"{what} of the snapshot cannot be made: {error.cause}", hint=hint) from error
+    with loading(what, _HINT), applying(Path(what)):
+        yield
 
 
-def _finish(connection: duckdb.DuckDBPyConnection, state: State) -> None:
+def _finish(connection: duckdb.DuckDBPyConnection, state: ReplicaState) -> None:
     """Write what makes the file a replica, all of it into the file itself."""
     tables = read_tables(connection, state.catalog).order
     connection.execute("BEGIN")
-    states.write(connection, state.catalog, encode_all(state))
+    states.write(connection, state.catalog, encode(state))
     states.write_tables(connection, state.catalog, tables)
     guard.put_on(connection, state.catalog, tables)
     connection.execute("COMMIT")
@@ -183,7 +158,7 @@ def _finish(connection: duckdb.DuckDBPyConnection, state: State) -> None:
 def _put_in_place(half: Path, into: Path, empty: tuple[int, ...] | None) -> None:
     if _identity(into) != empty:
         raise UnavailableError(f"another process made {into} meanwhile", path=str(into))
-    # What is there is the empty database that was looked at, if anything.
+    # The place holds nothing, or the empty database that was checked.
     half.replace(into)
     folder = os.open(into.parent, os.O_RDONLY)
     try:

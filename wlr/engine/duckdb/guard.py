@@ -1,4 +1,4 @@
-"""Triggers that keep everybody but the replay from writing to replicated tables.
+"""Triggers that let only replay write to replicated tables.
 
 A replica that was written to is not a copy any more, and nobody would notice until a change does not fit. DuckDB has no
 permissions, so every replicated table gets a trigger for each kind of statement, which fails the statement unless
@@ -14,7 +14,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from wlc.model import Name, literal, quote
+from wlc.dialect.sql import literal, quote
+from wlc.farm.model import Name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

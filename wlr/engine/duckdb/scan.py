@@ -5,31 +5,31 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from wlc import catalog as catalogs
-from wlc.model import file_column, literal, quote
-from wlc.opening import alone
-from wlc.types import store_sql
+from wlc.dialect.duckdb import catalog as catalogs
+from wlc.dialect.duckdb.opening import alone
+from wlc.dialect.sql import literal, quote
+from wlc.dialect.types import store_sql
+from wlc.farm.model import file_column
+from wlr.engine.calculator import using
 from wlr.engine.duckdb import state as states
-from wlr.engine.duckdb.connection import attach, using
-from wlr.engine.duckdb.target import read_state
+from wlr.engine.duckdb.connection import attach
 from wlr.engine.scan import Scan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from wlc.model import Name
+    from wlc.farm.model import Name
 
 
 @contextmanager
-def scanned(path: Path, work: Path) -> Iterator[Scan]:
-    """Open a replica for reading; raises as `wlr.engine.scanned` does."""
-    state = read_state(path)
-    connection = attach(path, state.catalog, read_only=True)
+def scanned(path: Path, catalog: str, work: Path) -> Iterator[Scan]:
+    """Open a replica for reading; see `wlr.engine.contract.Target.scanned`."""
+    connection = attach(path, catalog, read_only=True)
     try:
         with using(path):
             connection.execute(f"SET temp_directory = {literal(str(work))}")
-            state = states.read(connection, state.catalog, str(path))
+            state = states.read(connection, catalog, str(path))
             replicated = states.read_tables(connection, state.catalog)
             found = catalogs.tables(connection, state.catalog)
             layouts = {name: layout for name, layout in found.items() if name in replicated}

@@ -10,15 +10,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wlc.model import Name, quote
+from wlc.dialect.sql import quote
+from wlc.farm.errors import InvalidError
+from wlc.farm.model import Name
+from wlr.engine.calculator import using
+from wlr.engine.duckdb.connection import attach, has_table
 from wlr.engine.state import OWNER, decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     import duckdb
 
-    from wlr.engine import State
+    from wlr.engine.state import ReplicaState
+
+_PROBE = "wlr_target"
+_OBJECTS = """
+    SELECT count(*) FROM (SELECT table_name FROM duckdb_tables() WHERE database_name = $1 UNION ALL
+    SELECT view_name FROM duckdb_views() WHERE database_name = $1 AND NOT internal)
+"""
 
 
 def install(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
@@ -32,7 +43,33 @@ def install(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
     """)
 
 
-def read(connection: duckdb.DuckDBPyConnection, catalog: str, path: str) -> State:
+def find_state(into: Path) -> ReplicaState | None:
+    """Read what a replica remembers of itself; None if nothing is there, or an empty database.
+
+    Raises:
+        InvalidError: Something else is there.
+        UnavailableError: It is in use.
+    """
+    if not into.parent.is_dir():
+        raise InvalidError(f"there is no folder {into.parent}", hint=f"mkdir -p {into.parent}", path=str(into))
+    if not into.exists() or (into.is_file() and into.stat().st_size == 0):
+        return None
+    if not into.is_file():
+        raise InvalidError(f"{into} is a folder, not a DuckDB file", path=str(into))
+    connection = attach(into, _PROBE, read_only=True)
+    try:
+        with using(into):
+            if has_table(connection, _PROBE, "wlr", "state"):
+                return read(connection, _PROBE, str(into))
+            if connection.execute(_OBJECTS, [_PROBE]).fetchall()[0][0]:
+                hint = "Replicate into a file that does not exist yet."
+                raise InvalidError(f"{into} is a DuckDB database, but not a replica", hint=hint, path=str(into))
+            return None
+    finally:
+        connection.close()
+
+
+def read(connection: duckdb.DuckDBPyConnection, catalog: str, path: str) -> ReplicaState:
     """Read the state.
 
     Raises:
@@ -47,6 +84,8 @@ def read(connection: duckdb.DuckDBPyConnection, catalog: str, path: str) -> Stat
 def write(connection: duckdb.DuckDBPyConnection, catalog: str, values: dict[str, str]) -> None:
     """Replace keys of the state, in the caller's transaction."""
     table = f"{quote(catalog)}.wlr.state"
+    if not values:
+        return
     marks = ", ".join("?" for _ in values)
     connection.execute(f"DELETE FROM {table} WHERE key IN ({marks})", list(values))
     rows = ", ".join("(?, ?)" for _ in values)

@@ -1,24 +1,25 @@
-"""What must be known of a target's tables to write to them: keys, references, order."""
+"""Keys, references and order of a target's tables, which writing to them needs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from wlc import catalog as catalogs
-from wlc.model import Name, quote
-from wlr.fold import TargetTable
+from wlc.dialect.duckdb import catalog as catalogs
+from wlc.dialect.sql import quote
+from wlc.farm.model import Name
+from wlr.fold.sql import TargetTable
 
 if TYPE_CHECKING:
     import duckdb
 
-    from wlc.model import Layout
+    from wlc.farm.model import Layout
 
 _COLLATED = "SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = ? AND sql ILIKE '%COLLATE%'"
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class TargetTables:
     """A target's tables as its catalog describes them at one moment.
 
     Attributes:
@@ -45,13 +46,13 @@ class Tables:
         )
 
 
-def read_tables(connection: duckdb.DuckDBPyConnection, catalog: str) -> Tables:
-    """Read what the catalog says now."""
+def read_tables(connection: duckdb.DuckDBPyConnection, catalog: str) -> TargetTables:
+    """Read the catalog as it is now."""
     itself: dict[Name, tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = {}
     for key in catalogs.references(connection, catalog):
         if key.table == key.parent:
             itself[key.table] = (*itself.get(key.table, ()), (key.columns, key.referred))
-    return Tables(
+    return TargetTables(
         catalog,
         tuple(catalogs.load_order(connection, catalog)),
         catalogs.foreign_keys(connection, catalog),

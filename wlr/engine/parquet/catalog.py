@@ -10,27 +10,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wlc import catalog as catalogs
-from wlc.errors import UnsupportedError
-from wlc.model import Name, SequencePosition, literal, quote
-from wlc.schema import schema_statements
-from wlr.engine import StepError
-from wlr.engine.duckdb import ddl
-from wlr.engine.duckdb.connection import applying, connect_free_of
+from wlc.dialect.duckdb import catalog as catalogs
+from wlc.dialect.duckdb.schema import schema_statements
+from wlc.farm.errors import UnsupportedError
+from wlc.farm.model import Name, SequencePosition
+from wlr.ddl import relevance, running
+from wlr.engine.calculator import applying, open_scratch
+from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    import duckdb
-
-    from wlc.model import Ddl, Layout
-
-# A statement makes these without a table, so that a table can be altered where nothing else of the schema is.
-_SURROUNDINGS = ("CREATE SCHEMA", "CREATE TYPE", "CREATE SEQUENCE", "CREATE MACRO")
+    from wlc.farm.model import Ddl, Layout
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class CatalogTable:
     """A table of the catalog: `id` stays the same however it is altered or renamed."""
 
     id: int
@@ -38,7 +33,7 @@ class Table:
     layout: Layout
 
 
-class Catalog:
+class LakeCatalog:
     """The schema at one moment. Changes cannot be undone: after a failure it is loaded anew.
 
     They are not made in a transaction, because other cursors have to see them for the schema to be read completely.
@@ -66,7 +61,7 @@ class Catalog:
             try:
                 self.run(statement, is_snapshot=True)
             except StepError as error:
-                if ddl.may_fail(statement, self._patterns, self.tables()):
+                if relevance.may_fail(statement, self._patterns, self.tables()):
                     continue
                 raise UnsupportedError(
                     f"{statement.kind} {statement.object} cannot be run: {error.cause}",
@@ -75,12 +70,12 @@ class Catalog:
         for sequence in sequences:
             self.set_sequence(sequence)
 
-    def tables(self) -> dict[Name, Table]:
+    def tables(self) -> dict[Name, CatalogTable]:
         """Return all user tables."""
         layouts = catalogs.tables(self._connection, self._name)
         query = f"SELECT schema_name, table_name, table_oid FROM duckdb_tables() WHERE {catalogs.USER}"
         ids = {Name(schema, name): oid for schema, name, oid in catalogs.rows(self._connection, self._name, query)}
-        return {name: Table(ids[name], name, layout) for name, layout in layouts.items()}
+        return {name: CatalogTable(ids[name], name, layout) for name, layout in layouts.items()}
 
     def run(self, statement: Ddl, *, is_snapshot: bool = False) -> bool:
         """Run a statement from the log or a snapshot, unless it is about a table that is not replicated.
@@ -91,15 +86,15 @@ class Catalog:
         Raises:
             StepError: It cannot be run.
         """
-        if not ddl.is_run(statement, self._patterns):
+        if not relevance.is_run(statement, self._patterns):
             return False
         try:
             with applying(self._where):
                 if is_snapshot:
-                    statement = ddl.without_outside(self._connection, self._name, statement)
+                    statement = running.without_outside(self._connection, self._name, statement)
                 else:
-                    ddl.check(self._connection, self._name, statement)
-                ddl.run(self._connection, self._name, statement, ())
+                    running.check(self._connection, self._name, statement)
+                running.run(self._connection, self._name, statement)
         except StepError as error:
             error.table = str(statement.object)
             raise
@@ -107,7 +102,7 @@ class Catalog:
 
     def set_sequence(self, sequence: SequencePosition) -> None:
         """Set the position of a sequence."""
-        ddl.set_sequence(self._connection, self._name, sequence)
+        running.set_sequence(self._connection, self._name, sequence)
 
     def statements(self) -> tuple[tuple[Ddl, ...], tuple[Ddl, ...]]:
         """Return the statements that build the schema again: before rows are loaded, and after."""
@@ -124,18 +119,6 @@ class Catalog:
         self._connection.close()
 
 
-def open_scratch(name: str, file: Path | None = None) -> duckdb.DuckDBPyConnection:
-    """Open an empty database under a name, in memory or in a new file, and stand in it."""
-    connection = connect_free_of(name)
-    connection.execute(f"ATTACH {literal(str(file or ':memory:'))} AS {quote(name)}; USE {quote(name)}.main")
-    return connection
-
-
-def surroundings(statements: Iterable[Ddl]) -> tuple[Ddl, ...]:
-    """Pick the statements that a table's own columns may depend on."""
-    return tuple(statement for statement in statements if statement.kind in _SURROUNDINGS)
-
-
-def by_id(tables: Mapping[Name, Table]) -> dict[int, Table]:
+def by_id(tables: Mapping[Name, CatalogTable]) -> dict[int, CatalogTable]:
     """Index tables by their ids."""
     return {table.id: table for table in tables.values()}

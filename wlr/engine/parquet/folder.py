@@ -13,29 +13,33 @@ its files until `prune` removes them.
 from __future__ import annotations
 
 import re
+import shutil
+import tempfile
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
-from wlc import fields, paths
-from wlc.errors import CorruptError, InvalidError, UnavailableError
-from wlc.log import digest
-from wlc.store import ConflictError, MissingError, open_store
-from wlr.engine import State, as_failure, failure_json
+from wlc.farm import json_fields as fields
+from wlc.farm import paths
+from wlc.farm.documents import decode_document, encode_document
+from wlc.farm.errors import CorruptError, InvalidError, UnavailableError
+from wlc.farm.seal.checksum import checksum
+from wlc.farm.store import ConflictError, MissingError, open_store
+from wlc.farm.versioned import VersionedObject
+from wlr.engine.contract import no_replica
 from wlr.engine.parquet import lease
-from wlr.engine.parquet.version import Version, decode_version, encode_version, seal, unseal
+from wlr.engine.parquet.version import ANEW, FORMAT, Version, decode_version, encode_version
+from wlr.engine.state import as_settings, settings_json
+from wlr.engine.table_files import DATA
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from wlc.model import Name
-    from wlc.store import Store
+    from wlc.farm.store import Store
+    from wlr.engine.state import ReplicaState
 
 POINTER = "wlr.pointer"
-_DATA = "data/"
 _MANIFESTS = "manifests/"
-# File systems take 255 bytes.
-_NAME_MAX = 200
 _FILE = re.compile(r"(?:data/[^/]+/(\d{12,})-[0-9a-f-]+\.parquet|manifests/(\d{12,})-[0-9a-f]+\.json)")
 
 
@@ -56,10 +60,10 @@ class Pointer:
     manifest: str
     sha256: str
     run: str
-    state: State
+    state: ReplicaState
 
 
-class Folder:
+class LakeFolder:
     """A Parquet replica's place.
 
     Args:
@@ -85,12 +89,18 @@ class Folder:
             InvalidError: Something else is there.
             CorruptError: The pointer is damaged.
         """
-        try:
-            data, version = self.store.read_versioned(POINTER)
-        except MissingError:
+        found = self._pointer.load()
+        if found is None:
             self._refuse_others()
-            return None
-        return decode_pointer(data, f"{self.url}/{POINTER}"), version
+        return found
+
+    @property
+    def _pointer(self) -> VersionedObject[Pointer]:
+        # No two runs write the same pointer: it names the run.
+        where = f"{self.url}/{POINTER}"
+        return VersionedObject(
+            self.store, POINTER, encode_pointer, lambda data: decode_pointer(data, where), is_stamped=True
+        )
 
     def require(self) -> tuple[Pointer, str]:
         """Return the pointer and its version; raises as `find` does.
@@ -100,12 +110,11 @@ class Folder:
         """
         found = self.find()
         if found is None:
-            hint = f"wlr replicate MASTER --into {self.url}"
-            raise InvalidError(f"there is no replica {self.url}", hint=hint, path=self.url)
+            raise no_replica(self.url)
         return found
 
     def _refuse_others(self) -> None:
-        # What a run that died while it made a replica has left is in nobody's way.
+        # Files that a run left which died while it made a replica are ignored.
         found = [entry.path for entry in self.store.list() if entry.path != lease.PATH and tick_of(entry.path) is None]
         if paths.CONFIG in found:
             raise InvalidError(
@@ -125,9 +134,9 @@ class Folder:
         try:
             data = self.store.read(pointer.manifest)
         except MissingError as error:
-            raise CorruptError(f"{where} is missing", hint="Make the replica anew.", path=where) from error
-        if digest(data) != pointer.sha256:
-            raise CorruptError(f"{where} is not the one that was written", hint="Make the replica anew.", path=where)
+            raise CorruptError(f"{where} is missing", hint=ANEW, path=where) from error
+        if checksum(data) != pointer.sha256:
+            raise CorruptError(f"{where} is not the one that was written", hint=ANEW, path=where)
         return decode_version(data, where)
 
     def read_version(self, path: str) -> Version:
@@ -149,7 +158,7 @@ class Folder:
 
     def data_files(self) -> list[tuple[int, str, int]]:
         """Return tick, path and bytes of every data file."""
-        listed = ((tick_of(entry.path), entry.path, entry.bytes) for entry in self.store.list(_DATA))
+        listed = ((tick_of(entry.path), entry.path, entry.bytes) for entry in self.store.list(DATA))
         return sorted((tick, path, size) for tick, path, size in listed if tick is not None)
 
     # Writing
@@ -159,23 +168,17 @@ class Folder:
         data = encode_version(version)
         path = f"{_MANIFESTS}{version.position.tick:012d}-{run}.json"
         self.store.create(path, data)
-        return path, digest(data)
+        return path, checksum(data)
 
     def replace_pointer(self, pointer: Pointer, version: str | None) -> str:
-        """Replace the pointer if nobody else did, and return its new version.
+        """Replace the pointer unless another run did, and return its new version.
 
         Raises:
             TakenOverError: Another run took the replica over; the pointer is what that one made of it.
         """
-        data = encode_pointer(pointer)
         try:
-            return self.store.replace(POINTER, data, version)
+            return self._pointer.replace(pointer, version)
         except ConflictError as error:
-            # A request that was sent once more, because its answer was lost, finds its own work: no other run's
-            # pointer has our run in it.
-            present, at = self.store.read_versioned(POINTER)
-            if present == data:
-                return at
             raise self._taken_over() from error
 
     def _taken_over(self) -> TakenOverError:
@@ -191,7 +194,7 @@ class Folder:
             version: Of the pointer, as for `remove`.
             kept: Paths of files that stay all the same.
         """
-        found = [entry.path for prefix in (_DATA, _MANIFESTS) for entry in self.store.list(prefix)]
+        found = [entry.path for prefix in (DATA, _MANIFESTS) for entry in self.store.list(prefix)]
         later = [path for path in found if (tick := tick_of(path)) is not None and tick > last]
         self.remove([path for path in later if path not in kept], version)
 
@@ -208,19 +211,26 @@ class Folder:
         Raises:
             TakenOverError: Another run has taken over; nothing was removed.
         """
-        if listed and self.store.read_versioned(POINTER)[1] != version:
+        found = self._pointer.load() if listed else None
+        if listed and (found is None or found[1] != version):
             raise self._taken_over()
         for path in listed:
             self.store.delete(path)
 
 
-def table_prefix(table: Name, tick: int) -> str:
-    """Start of the paths of a table's data files that are written for a tick; a stamp follows."""
-    folder = quote(str(table), safe=" ")
-    if len(folder) > _NAME_MAX:
-        # Nothing is read from the name of a folder, so a long one may be cut, but two tables should not share it.
-        folder = f"{folder[:_NAME_MAX]}-{digest(folder.encode())[:12]}"
-    return f"{_DATA}{folder}/{tick:012d}-"
+def work_folder(folder: LakeFolder, held: lease.Lease) -> Path:
+    """Make a folder for temporary files: on a local disk inside the replica, so that files need not be copied.
+
+    Temporary files of runs that died are removed first. The caller holds the lease, so no other run may write; a file
+    that was changed after the lease was taken belongs to a run that has not noticed yet, and stays.
+    """
+    if "://" in folder.url:
+        return Path(tempfile.mkdtemp(prefix="wlr-"))
+    Path(folder.url).mkdir(parents=True, exist_ok=True)
+    folder.store.sweep(held.age_s)
+    for left in Path(folder.url).glob(".wlr-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=".wlr-", dir=folder.url))
 
 
 def tick_of(path: str) -> int | None:
@@ -234,49 +244,32 @@ def tick_of(path: str) -> int | None:
 
 def encode_pointer(pointer: Pointer) -> bytes:
     """Write a pointer as the bytes of its file."""
-    state = pointer.state
-    return seal(
+    return encode_document(
         "pointer",
         {
             "manifest": pointer.manifest,
             "manifest_sha256": pointer.sha256,
             "run": pointer.run,
-            "id": state.id,
-            "master": state.master,
-            "catalog": state.catalog,
-            "patterns": list(state.tables),
-            "beat_s": state.beat_s,
-            "keep": state.keep,
-            "verify": state.verify,
-            "accepted": sorted(state.accepted),
-            "failure": failure_json(state.failure),
+            **settings_json(pointer.state),
+            "format": FORMAT,
         },
     )
 
 
 def decode_pointer(data: bytes, where: str) -> Pointer:
     """Read and check a pointer; the state in it lacks what the manifest says."""
-    content = unseal("pointer", data, where)
-    try:
-        state = State(
-            id=fields.as_text(content["id"]),
-            master=fields.as_text(content["master"]),
-            catalog=fields.as_text(content["catalog"]),
-            tables=tuple(map(fields.as_text, fields.as_list(content["patterns"]))),
-            beat_s=fields.as_beat(content["beat_s"]),
-            keep=fields.as_text(content["keep"]),
-            verify=fields.as_text(content.get("verify", "")),
-            accepted=frozenset(map(fields.as_tick, fields.as_list(content["accepted"]))),
-            failure=as_failure(content["failure"]),
-        )
+
+    def read(content: dict[str, Any]) -> Pointer:
+        fields.as_format(content["format"], FORMAT)
+        state = as_settings(content)
         manifest, sha256 = fields.as_text(content["manifest"]), fields.as_sha256(content["manifest_sha256"])
         return Pointer(paths.check_relative(manifest, where), sha256, fields.as_text(content["run"]), state)
-    except (KeyError, ValueError) as error:
-        raise CorruptError(f"{where} is damaged: {error}", hint="Make the replica anew.", path=where) from error
+
+    return decode_document("pointer", data, where, read, hint=ANEW)
 
 
-def with_version(state: State, version: Version) -> State:
-    """Return a state with what a version says of itself."""
+def with_version(state: ReplicaState, version: Version) -> ReplicaState:
+    """Return a state at the position of a version."""
     return replace(
         state,
         position=version.position,

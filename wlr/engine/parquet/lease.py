@@ -12,23 +12,38 @@ import os
 import secrets
 import socket
 import threading
+import time
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from wlc import fields
-from wlc.clock import format_time, utc_now
-from wlc.errors import FarmError, UnavailableError
-from wlc.store import AlreadyExistsError, ConflictError, MissingError
+from wlc.farm import json_fields as fields
+from wlc.farm.clock import format_time, utc_now
+from wlc.farm.errors import FarmError, UnavailableError
+from wlc.farm.store import ConflictError
+from wlc.farm.versioned import VersionedObject
 
 if TYPE_CHECKING:
-    from wlc.store import Store
+    from datetime import datetime
+
+    from wlc.farm.store import Store
 
 PATH = "wlr.lease"
 _RENEWED_EVERY_S = 20.0
 _DEAD_AFTER = timedelta(seconds=120)
 # Runs of this process that hold a lease, or may: one whose request to take or give up a lease failed does not.
 _running: set[str] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseHolder:
+    """Who says to hold a lease: a run in a process of a host, and when it last said so."""
+
+    run: str
+    host: str
+    process: int
+    seen: datetime
 
 
 class Lease:
@@ -40,12 +55,19 @@ class Lease:
 
     def __init__(self, store: Store) -> None:
         self.run = secrets.token_hex(6)
+        self._taken = time.time()
         self._store = store
+        self._object = VersionedObject(store, PATH, _encode_holder, _decode_holder, is_stamped=True)
         self._version = self._take()
         _running.add(self.run)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="wlr lease", daemon=True)
         self._thread.start()
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since this run asked for the lease, by the clock that dates files."""
+        return time.time() - self._taken
 
     def release(self) -> None:
         """Let others write."""
@@ -53,7 +75,8 @@ class Lease:
         self._thread.join()
         _running.discard(self.run)
         with suppress(FarmError):
-            if self._store.read_versioned(PATH)[1] == self._version:
+            found = self._object.load()
+            if found is not None and found[1] == self._version:
                 self._store.delete(PATH)
 
     def _take(self) -> str:
@@ -62,50 +85,54 @@ class Lease:
         Raises:
             UnavailableError: Another run holds it.
         """
-        version = None
+        holder, version = self._object.load() or (None, None)
+        if holder is not None:
+            _refuse_live(holder, self._store.url)
         try:
-            data, version = self._store.read_versioned(PATH)
-            _refuse_live(data, self._store.url)
-        except MissingError:
-            pass
-        try:
-            return self._store.replace(PATH, self._document(), version)
-        except (ConflictError, AlreadyExistsError) as error:
+            return self._object.replace(self._holder(), version)
+        except ConflictError as error:
             raise UnavailableError(f"{self._store.url} is in use by another run: try again when it is done") from error
 
-    def _document(self) -> bytes:
-        said = {"run": self.run, "host": socket.gethostname(), "process": os.getpid(), "seen": format_time(utc_now())}
-        return json.dumps(said).encode()
+    def _holder(self) -> LeaseHolder:
+        return LeaseHolder(self.run, socket.gethostname(), os.getpid(), utc_now())
 
     def _renew(self) -> None:
         while not self._ended.wait(_RENEWED_EVERY_S):
             try:
-                self._version = self._store.replace(PATH, self._document(), self._version)
+                self._version = self._object.replace(self._holder(), self._version)
             except ConflictError:
-                # Somebody took it over; the next commit will fail.
+                # Another run took it over; the next commit will fail.
                 return
             except FarmError:
                 # The store may come back before the lease is taken for dead.
                 continue
 
 
-def _refuse_live(data: bytes, url: str) -> None:
+def _encode_holder(holder: LeaseHolder | None) -> bytes:
+    return json.dumps({**asdict(holder), "seen": format_time(holder.seen)}).encode() if holder else b""
+
+
+def _decode_holder(data: bytes) -> LeaseHolder | None:
+    """Read a lease, None for one that is damaged: it does not stop other runs."""
     try:
         said: dict[str, Any] = json.loads(data)
-        run, host = str(said["run"]), str(said["host"])
         process, seen = fields.as_count(said["process"]), fields.as_time(said["seen"])
+        return LeaseHolder(str(said["run"]), str(said["host"]), process, seen)
     except (KeyError, ValueError, TypeError, RecursionError):
-        # A lease that nobody can read holds nobody off.
-        return
-    # A process of that number may be another one by now: in a container that was started again they often are alike.
-    # One of the future would hold everybody off until then.
-    is_alive = abs(utc_now() - seen) < _DEAD_AFTER and (host != socket.gethostname() or _is_running(process, run))
-    if is_alive:
-        message = f"{url} is in use by process {process} on {host}: try again when it is done"
+        return None
+
+
+def _refuse_live(holder: LeaseHolder, url: str) -> None:
+    is_here = holder.host == socket.gethostname()
+    # A time in the future would stop other runs until then.
+    is_recent = abs(utc_now() - holder.seen) < _DEAD_AFTER
+    if is_recent and (not is_here or _is_running(holder.process, holder.run)):
+        message = f"{url} is in use by process {holder.process} on {holder.host}: try again when it is done"
         raise UnavailableError(message, path=url)
 
 
 def _is_running(process: int, run: str) -> bool:
+    # The number may be another process's by now: in a container that was started again it often is this one's.
     if process == os.getpid():
         return run in _running
     try:

@@ -1,28 +1,29 @@
-"""The rows of a Parquet replica, which lie in its files as images in storage types."""
+"""The rows of a Parquet replica, whose files hold them as images in storage types."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from wlc.model import file_column, literal, quote
-from wlc.types import storage_type
-from wlr.engine.parquet.connection import connect
-from wlr.engine.parquet.executor import fetched
+from wlc.dialect.sql import literal, quote
+from wlc.dialect.types import storage_type
+from wlc.farm.model import file_column
+from wlr.engine.calculator import connect
 from wlr.engine.parquet.folder import with_version
 from wlr.engine.scan import Scan
+from wlr.engine.table_files import fetched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from wlc.model import Name
-    from wlr.engine.parquet.folder import Folder
+    from wlc.farm.model import Name
+    from wlr.engine.parquet.folder import LakeFolder
     from wlr.engine.parquet.version import LakeTable
 
 
 @contextmanager
-def scanned(folder: Folder, work: Path) -> Iterator[Scan]:
+def scanned(folder: LakeFolder, work: Path) -> Iterator[Scan]:
     """Open a replica for reading; raises as `wlr.engine.scanned` does."""
     pointer, _ = folder.require()
     version = folder.read_current(pointer)

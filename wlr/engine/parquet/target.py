@@ -1,354 +1,90 @@
-"""A folder or bucket that is a replica: opened, rolled forward step by step, closed."""
+"""A folder or bucket of Parquet files as a target."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from wlc.clock import utc_now
-from wlc.errors import FarmError, UnsupportedError
-from wlc.model import Ddl
-from wlr.engine import StepError, fit
-from wlr.engine.duckdb import ddl
-from wlr.engine.parquet.alter import Alteration
-from wlr.engine.parquet.catalog import Catalog, Table, by_id
-from wlr.engine.parquet.executor import Job, LocalExecutor
-from wlr.engine.parquet.folder import Folder, Pointer, TakenOverError, with_version
-from wlr.engine.parquet.lease import Lease
-from wlr.engine.parquet.version import LakeTable, Version
-from wlr.engine.tally import Tally
-from wlr.fold import TargetTable
-from wlr.plan import Fold, Limits
+from wlc.farm.errors import UnsupportedError
+from wlr.engine.contract import Target
+from wlr.engine.parquet.build import build
+from wlr.engine.parquet.folder import LakeFolder, with_version
+from wlr.engine.parquet.past import files_of, surplus
+from wlr.engine.parquet.replica import open_replica
+from wlr.engine.parquet.scan import scanned
+from wlr.engine.parquet.snapshot import as_snapshot
+from wlr.plan.retention import parse_keep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-    from types import TracebackType
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+    from typing import Any
 
-    from wlc.model import Name, TableFile
-    from wlr.engine import Bulk, State
-    from wlr.engine.parquet.executor import Executor
-    from wlr.engine.parquet.version import Part
-    from wlr.plan import Action, Step, TableChange
+    from wlc.farm.model import Manifest
+    from wlr.engine.bulk import Bulk
+    from wlr.engine.contract import NewReplica
+    from wlr.engine.parquet.replica import OpenLake
+    from wlr.engine.place import Place
+    from wlr.engine.scan import Scan
+    from wlr.engine.state import ReplicaState
+    from wlr.plan.retention import PrunedTicks
 
-# A step rewrites every file that it touches, so that few large ones cost less; what is under way lies on disk.
-LIMITS = Limits(rows=500_000_000, transactions=2_000_000, files=4096)
-
-
-def find_state(folder: Folder) -> State | None:
-    """Read what a replica remembers of itself; None if there is none.
-
-    Raises:
-        InvalidError: Something else is there.
-        CorruptError: It is damaged.
-    """
-    found = folder.find()
-    return None if found is None else _state(folder, found[0])
+# A run that was killed may have left half-written files. No file takes longer than this to write.
+_HALF_WRITTEN_S = 86_400.0
 
 
-def read_state(folder: Folder) -> State:
-    """Read what a replica remembers of itself.
+class ParquetTarget(Target):
+    """A folder or bucket that is, or can become, a replica."""
 
-    Raises:
-        InvalidError: There is none.
-    """
-    return _state(folder, folder.require()[0])
+    noun = "a Parquet replica"
 
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self.folder = LakeFolder(place.url, place.storage_options)
 
-def _state(folder: Folder, pointer: Pointer) -> State:
-    return with_version(pointer.state, folder.read_current(pointer))
+    def find_state(self) -> ReplicaState | None:
+        found = self.folder.find()
+        return None if found is None else with_version(found[0].state, self.folder.read_current(found[0]))
 
+    def build(self, new: NewReplica) -> None:
+        build(self.folder, new)
 
-def work_folder(folder: Folder) -> Path:
-    """A new folder for what is under way: beside the data if they lie on a disk here, so that files need not move."""
-    if "://" in folder.url:
-        return Path(tempfile.mkdtemp(prefix="wlr-"))
-    Path(folder.url).mkdir(parents=True, exist_ok=True)
-    # The caller has the lease, so that these are of runs that died.
-    for left in Path(folder.url).glob(".wlr-*"):
-        shutil.rmtree(left, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=".wlr-", dir=folder.url))
-
-
-def open_target(folder: Folder, bulk: Bulk | None = None) -> ParquetTarget:
-    """Open a replica for writing; nobody else can until it is closed."""
-    folder.require()
-    lease = Lease(folder.store)
-    try:
-        pointer, version = folder.require()
-        current = folder.read_current(pointer)
-        # From now on a run that held the lease before us, should it live, cannot commit.
-        pointer = replace(pointer, run=lease.run)
-        version = folder.replace_pointer(pointer, version)
-        folder.sweep(current.position.tick, version)
-        executor = _executor(folder, work_folder(folder), bulk)
-        try:
-            return ParquetTarget(folder, lease, pointer, version, current, executor)
-        except BaseException:
-            executor.close()
-            raise
-    except BaseException:
-        lease.release()
-        raise
-
-
-def _executor(folder: Folder, work: Path, bulk: Bulk | None) -> Executor:
-    local = LocalExecutor(folder.store, work)
-    if bulk is None or bulk.engine == "local":
-        return local
-    from wlr.bulk.executor import SparkExecutor
-    from wlr.bulk.jobs import Jobs
-
-    return SparkExecutor(local, folder, Jobs(bulk))
-
-
-@dataclass(slots=True)
-class _Draft:
-    """The tables as a step that is under way leaves them.
-
-    Attributes:
-        tally: What they hold.
-        written: Paths of the files that the step has written; later actions may have put others in their place.
-        is_manifest_written: The pointer may name the manifest from now on, even if no answer said so.
-    """
-
-    tables: dict[Name, tuple[Part, ...]]
-    tally: Tally
-    written: set[str] = field(default_factory=set)
-    has_ddl: bool = False
-    is_manifest_written: bool = False
-
-    def noted(self, after: tuple[Part, ...], before: tuple[Part, ...]) -> tuple[Part, ...]:
-        """Note which files of a table were written, and return them all."""
-        self.written |= {part.file.path for part in after} - {part.file.path for part in before}
-        return after
-
-
-class ParquetTarget:
-    """An open replica.
-
-    Attributes:
-        state: What it remembers, as last committed.
-        limits: How much a step may hold.
-    """
-
-    limits = LIMITS
-
-    def __init__(
-        self, folder: Folder, lease: Lease, pointer: Pointer, version: str, current: Version, executor: Executor
-    ) -> None:
-        self.state = with_version(pointer.state, current)
-        self._folder = folder
-        self._lease = lease
-        self._pointer = pointer
-        self._version = version
-        self._current = current
-        self._executor = executor
-        self._catalog = self._open_catalog()
-
-    def __enter__(self) -> ParquetTarget:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._catalog.close()
-        self._executor.close()
-        self._lease.release()
-
-    def _open_catalog(self) -> Catalog:
-        catalog = Catalog(self._current.catalog, self.state.tables, self._folder.url)
-        catalog.load((*self._current.schema, *self._current.schema_after), self._current.sequences)
-        return catalog
-
-    @property
-    def parents(self) -> Mapping[Name, Collection[Name]]:
-        # Files know no foreign keys.
-        return {}
-
-    @property
-    def current(self) -> Version:
-        """What the replica is now."""
-        return self._current
-
-    def update(self, **values: Any) -> None:
-        if "is_unlocked" in values:
-            raise UnsupportedError(
-                f"{self._folder.url} is a Parquet replica, whose files are never written to: it has no lock"
-            )
-        self._point(self._current, replace(self.state, **values))
-
-    def remove(self, listed: Collection[str]) -> None:
-        """Remove files that nobody needs; see `Folder.remove`."""
-        self._folder.remove(listed, self._version)
-
-    def _point(self, current: Version, state: State, manifest: tuple[str, str] | None = None) -> None:
-        path, sha256 = manifest or (self._pointer.manifest, self._pointer.sha256)
-        pointer = Pointer(path, sha256, self._lease.run, state)
-        self._version = self._folder.replace_pointer(pointer, self._version)
-        self._pointer, self._current, self.state = pointer, current, state
-
-    # Steps -----------------------------------------------------------------------------------------------------------
-
-    def apply(self, step: Step, fetch: Callable[[TableFile], Path]) -> None:
-        actions = step.actions()
-        ddl.leaving_out(lambda skipped: self._try(step, actions, fetch, skipped))
-
-    def _try(
-        self, step: Step, actions: tuple[Action, ...], fetch: Callable[[TableFile], Path], skipped: set[int]
-    ) -> int | None:
-        """Apply a step; returns the number of an action that failed and may be left out, None once it is done."""
-        draft = _Draft({table.table: table.parts for table in self._current.tables}, Tally(self._current.digests))
-        number = 0
-        try:
-            for number, action in enumerate(actions):
-                if number not in skipped:
-                    self._act(draft, step, action, actions[number + 1 : number + 2], fetch)
-            self._commit(draft, step)
-        except BaseException as error:
-            tables = self._catalog.tables()
-            self._catalog.close()
-            self._catalog = self._open_catalog()
-            # What was written for the step counts for nothing. If it cannot be removed now, the next run does it.
-            if not draft.is_manifest_written:
-                with suppress(FarmError):
-                    self._folder.sweep(self._current.position.tick, self._version)
-            if (
-                isinstance(error, StepError)
-                and number not in skipped
-                and ddl.may_be_left_out(actions, number, self.state.tables, tables)
-            ):
-                return number
-            raise
-        return None
-
-    def _commit(self, draft: _Draft, step: Step) -> None:
-        """Write the manifest and let the pointer follow: then the step counts."""
-        schema, schema_after = self._current.schema, self._current.schema_after
-        if draft.has_ddl:
-            schema, schema_after = self._catalog.statements()
-        layouts = self._catalog.tables()
-        version = Version(
-            position=step.position,
-            batch_last=step.mark.batch_last,
-            clock=step.clock or self.state.clock,
-            made=utc_now(),
-            catalog=self._current.catalog,
-            schema=schema,
-            schema_after=schema_after,
-            sequences=self._catalog.sequences(),
-            tables=tuple(LakeTable(name, layouts[name].layout, parts) for name, parts in sorted(draft.tables.items())),
-            digests=draft.tally.settle(step, draft.tables),
-        )
-        named = {part.file.path for parts in draft.tables.values() for part in parts}
-        for path in draft.written - named:
-            self._folder.store.delete(path)
-        manifest = self._folder.write_version(version, self._lease.run)
-        draft.is_manifest_written = True
-        replaced = self._pointer.manifest if version.position == self._current.position else None
-        try:
-            self._point(version, replace(with_version(self.state, version), failure=None), manifest)
-        except TakenOverError:
-            # Files that it names may be gone; it must not be taken for a tick of the replica later on.
-            with suppress(FarmError):
-                self._folder.store.delete(manifest[0])
-            raise
-        if replaced:
-            # A tick that was repaired has one manifest, which readers of old ticks then find.
-            with suppress(FarmError):
-                self._folder.store.delete(replaced)
-
-    def _act(
+    def open(
         self,
-        draft: _Draft,
-        step: Step,
-        action: Action,
-        following: Sequence[Action],
-        fetch: Callable[[TableFile], Path],
-    ) -> None:
-        if isinstance(action, Ddl):
-            cleared = {
-                change.table
-                for after in following
-                if isinstance(after, Fold)
-                for change in after.changes
-                if change.cleared is not None
-            }
-            self._run_ddl(draft, step, action, cleared)
-            draft.tally.alter(action)
-            return
-        for change in action.changes:
-            if fit.is_replicated(change.table, draft.tables, self.state.tables):
-                draft.tables[change.table] = self._change(draft, step, change, fetch)
-        for sequence in action.sequences:
-            self._catalog.set_sequence(sequence)
+        folders: Sequence[Path] = (),  # noqa: ARG002 - No statement of the farm runs where files are read.
+        bulk: Bulk | None = None,
+    ) -> OpenLake:
+        return open_replica(self.folder, bulk)
 
-    def _change(
-        self, draft: _Draft, step: Step, change: TableChange, fetch: Callable[[TableFile], Path]
-    ) -> tuple[Part, ...]:
-        parts, name = draft.tables[change.table], str(change.table)
-        if change.cleared is not None:
-            fit.refuse_other_count(change, sum(part.file.rows for part in parts))
-            parts = ()
-        if not change.reads:
-            draft.tally.fold(change, lambda: 0)
-            return parts
-        layout = change.reads[-1].file.layout
-        if layout.shape != self._catalog.tables()[change.table].layout.shape:
-            raise StepError("data files have other columns than the table", table=name)
-        table = TargetTable(change.table, change.table.sql, layout)
-        try:
-            outcome = self._executor.merge(Job(table, change, parts, step.last), fetch)
-        except StepError as error:
-            error.table = error.table or name
-            raise
-        fit.refuse_other_weight(change, outcome.removed, outcome.added)
-        draft.tally.fold(change, lambda: outcome.total)
-        return draft.noted(outcome.parts, parts)
+    def scanned(
+        self,
+        work: Path,
+        storage_options: Mapping[str, Any] | None = None,  # noqa: ARG002 - The manifest knows the types.
+    ) -> AbstractContextManager[Scan]:
+        return scanned(self.folder, work)
 
-    # Schema changes --------------------------------------------------------------------------------------------------
+    def _set_unlocked(self, is_unlocked: bool) -> None:  # noqa: ARG002
+        raise UnsupportedError(f"{self} is a Parquet replica, whose files are never written to: it has no lock")
 
-    def _run_ddl(self, draft: _Draft, step: Step, statement: Ddl, cleared: Collection[Name]) -> None:
-        before = self._catalog.tables()
-        if not self._catalog.run(statement):
-            return
-        draft.has_ddl = True
-        after, old = self._catalog.tables(), by_id(before)
-        tables: dict[Name, tuple[Part, ...]] = {}
-        for name, table in after.items():
-            was = old.get(table.id)
-            if was is None:
-                tables[name] = ()
-            elif was.name in draft.tables:
-                parts = draft.tables[was.name]
-                # Where all rows are published again, what was there only counts.
-                tables[name] = parts if name in cleared else self._converted(draft, step, statement, was, table, parts)
-        draft.tables = tables
+    def check_keep(self, keep: str) -> None:
+        parse_keep(keep)
 
-    def _converted(
-        self, draft: _Draft, step: Step, statement: Ddl, was: Table, table: Table, parts: tuple[Part, ...]
-    ) -> tuple[Part, ...]:
-        """Return the files of a table after a statement may have changed its columns or its key."""
-        if was.layout.shape != table.layout.shape and parts:
-            schema = self._catalog.statements()[0]
-            alteration = Alteration(
-                statement, was.name, was.layout, table.name, table.layout, schema, self._current.catalog
-            )
-            try:
-                parts = draft.noted(self._executor.alter(alteration, parts, step.last), parts)
-            except StepError as error:
-                error.table = error.table or str(was.name)
-                raise
-        if _key(was) != _key(table) and parts:
-            described = TargetTable(table.name, table.name.sql, table.layout)
-            parts = draft.noted(self._executor.sort(described, parts, step.last), parts)
-        return parts
+    def files(self, table: str, tick: int | None = None) -> list[str]:
+        return files_of(self.folder, table, tick)
 
+    def as_snapshot(self, database: str) -> tuple[Manifest, dict[str, Path]]:
+        return as_snapshot(self.folder, database)
 
-def _key(table: Table) -> tuple[int, ...]:
-    """Places of the key columns among the stored ones: a key that was only renamed is the same."""
-    names = [name for name, _ in table.layout.shape]
-    return tuple(names.index(name) for name in table.layout.primary_key)
+    def prune(self, keep: str | None = None, *, dry_run: bool = False) -> PrunedTicks:
+        if dry_run:
+            # This writes nothing, not even a lease, so that it works while a run is under way.
+            state = self.read_state()
+            pruned, _ = surplus(self.folder, state.position.tick, state.keep if keep is None else keep)
+            return replace(pruned, is_dry_run=True)
+        with self.open() as replica:
+            state = replica.state
+            pruned, paths = surplus(self.folder, state.position.tick, state.keep if keep is None else keep)
+            replica.remove(paths)
+            self.folder.store.sweep(_HALF_WRITTEN_S)
+        return pruned

@@ -1,36 +1,24 @@
-"""What a Parquet replica is at one tick, and its manifest, which says so."""
+"""The content of a Parquet replica at one tick, and the manifest that describes it."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from wlc import fields
-from wlc.clock import format_time
-from wlc.errors import CorruptError
-from wlc.log import digest, seal_problem
-from wlr.engine import START
-from wlr.engine.tally import as_tally, tally_json
+from wlc.farm import json_fields as fields
+from wlc.farm.clock import format_time
+from wlc.farm.documents import decode_document, encode_document
+from wlr.engine.state import as_standing, standing_json
+from wlr.fold.files import FilePart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from wlc.model import DataFile, Ddl, Digest, Layout, Name, Position, SequencePosition
-    from wlr.engine.parquet.kernel import Key
+    from wlc.farm.model import Ddl, Digest, Layout, Name, Position, SequencePosition
 
 FORMAT = 1
-_SEAL_START = b',"sha256":"'
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One data file of a table; `low` and `high` enclose its keys as texts, both empty where there is no key."""
-
-    file: DataFile
-    low: Key = ()
-    high: Key = ()
+ANEW = "Make the replica anew."
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +27,7 @@ class LakeTable:
 
     table: Name
     layout: Layout
-    parts: tuple[Part, ...]
+    parts: tuple[FilePart, ...]
 
     @property
     def rows(self) -> int:
@@ -54,7 +42,7 @@ class Version:
     Attributes:
         made: When it became the current one.
         schema: Statements that build the schema on an empty database; `schema_after`: those to run once rows are there.
-        digests: What the tables hold; see `wlr.engine.tally`.
+        digests: What the tables hold; see `wlr.fold.tally`.
     """
 
     position: Position
@@ -71,19 +59,17 @@ class Version:
 
 def encode_version(version: Version) -> bytes:
     """Write a version as the bytes of its manifest."""
-    return seal(
+    return encode_document(
         "manifest",
         {
-            "position": fields.position_json(version.position) if version.position.history else None,
-            "batch_last": version.batch_last,
-            "clock": format_time(version.clock) if version.clock else None,
+            **standing_json(version),
             "made": format_time(version.made),
             "catalog": version.catalog,
             "schema": [fields.ddl_json(ddl) for ddl in version.schema],
             "schema_after": [fields.ddl_json(ddl) for ddl in version.schema_after],
             "sequences": [fields.sequence_json(sequence) for sequence in version.sequences],
             "tables": [_table_json(table) for table in version.tables],
-            "digests": tally_json(version.digests),
+            "format": FORMAT,
         },
     )
 
@@ -94,47 +80,20 @@ def decode_version(data: bytes, where: str) -> Version:
     Raises:
         CorruptError: It is damaged, or of a newer version.
     """
-    content = unseal("manifest", data, where)
-    try:
+
+    def read(content: dict[str, Any]) -> Version:
+        fields.as_format(content["format"], FORMAT)
         return Version(
-            position=START if content["position"] is None else fields.as_position(content["position"]),
-            batch_last=fields.as_count(content["batch_last"]),
-            clock=fields.as_time(content["clock"]) if content["clock"] is not None else None,
+            **as_standing(content),
             made=fields.as_time(content["made"]),
             catalog=fields.as_text(content["catalog"]),
             schema=tuple(fields.as_ddl(ddl) for ddl in fields.as_list(content["schema"])),
             schema_after=tuple(fields.as_ddl(ddl) for ddl in fields.as_list(content["schema_after"])),
             sequences=tuple(fields.as_sequence(sequence) for sequence in fields.as_list(content["sequences"])),
             tables=tuple(_table(table, where) for table in fields.as_list(content["tables"])),
-            digests=as_tally(content.get("digests") or []),
         )
-    except (KeyError, ValueError) as error:
-        raise CorruptError(f"{where} is damaged: {error}", path=where) from error
 
-
-def seal(kind: str, content: dict[str, Any]) -> bytes:
-    """Write a document closed by a checksum of all that is above it."""
-    text = json.dumps({**content, "format": FORMAT}, ensure_ascii=False, indent=1)
-    body = f'{{"{kind}":\n{text}\n'.encode()
-    return body + _SEAL_START + digest(body).encode() + b'"}\n'
-
-
-def unseal(kind: str, data: bytes, where: str) -> dict[str, Any]:
-    """Read what `seal` wrote.
-
-    Raises:
-        CorruptError: It is damaged, or of a newer version.
-    """
-    if problem := seal_problem(data, _SEAL_START):
-        raise CorruptError(f"{where}: {problem}", hint="Make the replica anew.", path=where)
-    try:
-        document = fields.as_object(fields.DECODER.decode(data.decode()))
-        json.dumps(document, ensure_ascii=False).encode()  # Refuses lone halves of surrogate pairs.
-        content = fields.as_object(document[kind])
-        fields.as_format(content["format"], FORMAT)
-    except (KeyError, ValueError, RecursionError) as error:
-        raise CorruptError(f"{where} is damaged: {error}", hint="Make the replica anew.", path=where) from error
-    return content
+    return decode_document("manifest", data, where, read, hint=ANEW)
 
 
 def _table_json(table: LakeTable) -> dict[str, Any]:
@@ -151,13 +110,13 @@ def _table(value: object, where: str) -> LakeTable:
     return LakeTable(fields.as_name(content["table"]), fields.as_layout(content["layout"]), parts)
 
 
-def part_json(part: Part) -> dict[str, Any]:
+def part_json(part: FilePart) -> dict[str, Any]:
     """Write a part."""
     return {**fields.data_file_json(part.file), "low": list(part.low), "high": list(part.high)}
 
 
-def part_from_json(value: object, where: str) -> Part:
+def part_from_json(value: object, where: str) -> FilePart:
     """Read a part found in the file `where`."""
     content = fields.as_object(value)
     low, high = (tuple(map(fields.as_text, fields.as_list(content[name]))) for name in ("low", "high"))
-    return Part(fields.as_data_file(content, where), low, high)
+    return FilePart(fields.as_data_file(content, where), low, high)

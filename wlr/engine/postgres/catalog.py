@@ -5,13 +5,14 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from wlc.model import Name, literal
+from wlc.dialect.sql import literal
+from wlc.farm.model import Name
 from wlr.engine.postgres.connection import fetch
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from wlr.engine.postgres.connection import Connection
+    from wlc.dialect.postgres.connection import Connection
 
 _USER = "n.nspname NOT IN ('wlr', 'wlc', 'information_schema') AND n.nspname NOT LIKE 'pg\\_%'"
 _RELATIONS = f"""
@@ -29,7 +30,7 @@ _TOLD_APART = f"""
             FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0)
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p') AND {_USER}
 """
-# Views over a table, and views over those, each before the ones that read it.
+# Views over a table and views over those; a view comes before the views that read it.
 _VIEWS_OVER = """
     WITH RECURSIVE over (view, depth) AS (
         SELECT DISTINCT r.ev_class, 1 FROM pg_depend d JOIN pg_rewrite r ON r.oid = d.objid
@@ -45,8 +46,8 @@ _VIEWS_OVER = """
 """
 
 
-class Catalog:
-    """What the database contains at the moment that it is first asked."""
+class PostgresCatalog:
+    """What the database contains when it is first asked."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -67,25 +68,25 @@ class Catalog:
         return {name for name, kind in self.kinds.items() if kind in "rp"}
 
     def find(self, name: Name) -> Name | None:
-        """Return the relation of a name, whatever its case: DuckDB takes any for it."""
+        """Return the relation of a name. Case does not matter, as in DuckDB."""
         if name in self.kinds:
             return name
         wanted = (name.schema.lower(), name.name.lower())
         return next((n for n in self.kinds if (n.schema.lower(), n.name.lower()) == wanted), None)
 
     def column(self, table: Name, column: str) -> str:
-        """Return a column of a table as it is written there."""
+        """Return a column of a table as the table writes it."""
         listed = self.columns.get(table, [])
         return next((name for name in listed if name.lower() == column.lower()), column)
 
 
 def told_apart(connection: Connection, replicated: Collection[Name]) -> dict[Name, tuple[Any, ...]]:
-    """Return what tells a table from a changed one, for those that are not replicated: they are the owner's."""
+    """Return what identifies tables that are not replicated and their columns: they belong to the owner."""
     rows = fetch(connection, _TOLD_APART)
     return {Name(*row[:2]): row[2:] for row in rows if Name(*row[:2]) not in replicated}
 
 
 def views_over(connection: Connection, name: Name) -> list[tuple[Name, str, str]]:
-    """Return the views that read a relation, directly or not: name, kind and definition, in an order to make them."""
+    """Return name, kind and definition of the views that read a relation, directly or not, in the order of creation."""
     found = fetch(connection, _VIEWS_OVER.format(name=literal(name.sql)))
     return [(Name(schema, view), kind, definition) for schema, view, kind, definition in found]

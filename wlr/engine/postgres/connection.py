@@ -1,4 +1,4 @@
-"""Connections to a PostgreSQL database that is a replica, and what its errors mean here."""
+"""Connections to a PostgreSQL database that is a replica, and what its errors mean in a step."""
 
 from __future__ import annotations
 
@@ -15,53 +15,42 @@ from urllib.parse import parse_qsl, quote_plus
 import psycopg
 from psycopg import errors
 
-from wlc.address import without_secrets
-from wlc.errors import FarmError, InvalidError, UnavailableError
-from wlc.model import literal
-from wlr.engine import StepError
+from wlc.dialect.postgres import connection as connections
+from wlc.dialect.postgres.connection import first_line, is_outage
+from wlc.farm.errors import InvalidError, UnavailableError
+from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
+    from wlc.dialect.postgres.connection import Connection
     from wlr.engine.place import Place
-
-Connection = psycopg.Connection[tuple[Any, ...]]
 
 # PostgreSQL 12 is the first with stored generated columns.
 _OLDEST = 120000
-_CONNECT_S = "10"
-# Any number will do that nobody else takes: "wlr" in ASCII. Locks of this kind belong to one database.
+# Any number that no other program takes will do: "wlr" in ASCII. Locks of this kind belong to one database.
 _LOCK = 0x776C72
-# Values are written as PostgreSQL's text in one dialect, and read in it whatever the server's settings are. A step may
-# take as long as it takes.
 _SESSION = {
-    "DateStyle": "ISO, YMD",
-    "IntervalStyle": "postgres",
-    "TimeZone": "UTC",
+    # Rows pass as text, which PostgreSQL must read in one dialect.
     "standard_conforming_strings": "on",
     "xmloption": "content",
-    "statement_timeout": "0",
     "lock_timeout": "0",
-    "idle_in_transaction_session_timeout": "0",
     "default_transaction_read_only": "off",
     # Half a million rows are joined by a hash that fits, and no expression is worth compiling.
     "work_mem": "64MB",
     "temp_buffers": "64MB",
     "jit": "off",
 }
-_REFUSED = re.compile(
-    r"does not exist|authentication failed|no password supplied|no pg_hba\.conf entry|not permitted to log in"
-    r"|permission denied|invalid (?:connection|URI|port)|SSL"
-)
+_PRIVILEGES = "The role needs CREATE and TEMPORARY in the database, and to own the replica's tables."
 _HOLDER = """
     SELECT l.pid, a.application_name FROM pg_locks l LEFT JOIN pg_stat_activity a USING (pid)
     WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND l.classid = 0 AND l.objid = %s
         AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
-# How long another run may take to go.
+# How long another run may take to end.
 _PARTING_S = 1.0
 _COPIED = re.compile(r"COPY [^,]+, line \d+, column ([^:]+)")
-_MACHINE = (psycopg.OperationalError, psycopg.InterfaceError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +59,7 @@ class Address:
 
     Attributes:
         shown: URL without a password.
-        schema: Schema that takes the tables of the master's `main`, None where none was asked for.
+        schema: Schema for the tables of the master's `main`; None if the user did not name one.
     """
 
     conninfo: str
@@ -85,7 +74,7 @@ class Address:
         schema = next((value for name, value in pairs if name == "schema"), None)
         if schema == "":
             raise InvalidError(f"{place} names no schema", hint="Leave ?schema= out for schema public.")
-        # What libpq does not understand of the rest it says itself.
+        # libpq itself reports parameters that it does not understand.
         rest = "&".join(f"{name}={quote_plus(value).replace('+', '%20')}" for name, value in pairs if name != "schema")
         return cls(f"{base}?{rest}" if rest else base, str(place), schema)
 
@@ -94,18 +83,11 @@ def connect(address: Address) -> Connection:
     """Connect to the database.
 
     Raises:
-        InvalidError: It is not there, or lets nobody in.
-        UnavailableError: It cannot be reached now.
+        InvalidError: The database does not exist, or refuses the user.
+        UnavailableError: The server cannot be reached.
     """
     name = f"wlr, process {os.getpid()} on {socket.gethostname()}"[:63]
-    try:
-        told = {"fallback_application_name": name, "client_encoding": "utf8"}
-        given = psycopg.conninfo.conninfo_to_dict(address.conninfo)
-        if "connect_timeout" not in given and "PGCONNECT_TIMEOUT" not in os.environ:
-            told["connect_timeout"] = _CONNECT_S
-        connection = psycopg.connect(psycopg.conninfo.make_conninfo(address.conninfo, **told), autocommit=True)
-    except psycopg.Error as error:
-        raise _connecting_error(error, address) from error
+    connection = connections.connect(address.conninfo, name=name, shown=address.shown)
     try:
         with using(address):
             _set_up(connection, address)
@@ -120,8 +102,7 @@ def _set_up(connection: Connection, address: Address) -> None:
     if version < _OLDEST:
         message = f"{address.shown} is PostgreSQL {version // 10000}; a replica needs 12 or later"
         raise InvalidError(message, path=address.shown)
-    settings = ", ".join(f"set_config({literal(name)}, {literal(value)}, false)" for name, value in _SESSION.items())
-    fetch(connection, f"SELECT {settings}")
+    connections.set_up(connection, _SESSION)
     # A server that goes on with the statement of a run that was killed keeps the next one waiting.
     with suppress(psycopg.Error):
         connection.execute("SET client_connection_check_interval = 1000")
@@ -129,10 +110,10 @@ def _set_up(connection: Connection, address: Address) -> None:
 
 
 def take_alone(connection: Connection, address: Address) -> None:
-    """Keep other runs away until the connection is closed.
+    """Lock the replica against other runs until the connection is closed.
 
     Raises:
-        UnavailableError: Another run is at it.
+        UnavailableError: Another run has locked it.
     """
     with using(address):
         until = time.monotonic() + _PARTING_S
@@ -150,17 +131,17 @@ def take_alone(connection: Connection, address: Address) -> None:
 
 
 def identity(connection: Connection) -> str:
-    """Name the database alike in every run of this user, so that one clears up behind another that was killed."""
+    """Return the same name of the database in every run of this user, so that a run cleans up after a killed one."""
     info = connection.info
     named = f"{info.host}\n{info.port}\n{info.dbname}\n{os.getuid()}"
     return hashlib.sha256(named.encode()).hexdigest()[:16]
 
 
 def refuse_without_privileges(connection: Connection, address: Address) -> None:
-    """Refuse a role under which triggers and foreign keys would do again what the log holds already.
+    """Refuse a role that cannot turn off triggers and foreign keys, which would repeat what the log already contains.
 
     Raises:
-        InvalidError: The role may not turn them off; the hint is the statement that allows it.
+        InvalidError: The role lacks the privilege; the hint is the statement that grants it.
     """
     try:
         with connection.transaction():
@@ -176,7 +157,7 @@ def refuse_without_privileges(connection: Connection, address: Address) -> None:
 
 
 def as_replica(connection: Connection) -> None:
-    """Turn off triggers and foreign keys for the open transaction: what they did in the master is in the log."""
+    """Turn off triggers and foreign keys in the open transaction: the log contains what they did in the master."""
     connection.execute("SET LOCAL session_replication_role = replica")
 
 
@@ -186,73 +167,53 @@ def fetch(connection: Connection, query: str, values: Sequence[Any] | None = Non
 
 
 def run(connection: Connection, statement: str) -> int:
-    """Run one statement of ours and return how many rows it touched."""
+    """Run one statement of our own and return how many rows it changed."""
     return connection.execute(statement.encode()).rowcount
 
 
 def run_foreign(connection: Connection, statement: str) -> None:
-    """Run one statement from the farm: the protocol's extended form refuses a second one behind it."""
+    """Run one statement from the farm. The extended protocol refuses a second statement in the same text."""
     connection.execute(statement.encode(), binary=True)
 
 
 # Errors --------------------------------------------------------------------------------------------------------------
 
 
-def _connecting_error(error: psycopg.Error, address: Address) -> FarmError:
-    text = without_secrets(first_line(error), address.conninfo)
-    message = f"{address.shown} cannot be opened: {text}"
-    if isinstance(error, psycopg.OperationalError) and not _REFUSED.search(str(error)):
-        return UnavailableError(message, path=address.shown)
-    if "database" in text and "does not exist" in text:
-        return InvalidError(message, hint="createdb NAME", path=address.shown)
-    hint = "Give postgresql://USER@HOST/DATABASE, and the password in ~/.pgpass or PGPASSWORD."
-    return InvalidError(message, hint=hint, path=address.shown)
-
-
-@contextmanager
-def using(address: Address) -> Iterator[None]:
-    """Turn PostgreSQL's errors outside of steps into `UnavailableError`, or `InvalidError` where rights are missing."""
-    try:
-        yield
-    except errors.InsufficientPrivilege as error:
-        raise _forbidden(error, address) from error
-    except psycopg.Error as error:
-        raise UnavailableError(f"{address.shown}: {first_line(error)}", path=address.shown) from error
+def using(address: Address) -> AbstractContextManager[None]:
+    """Translate errors outside of steps; raises as `wlc.dialect.postgres.connection.talking` does."""
+    return connections.talking(address.shown, privileges=_PRIVILEGES)
 
 
 @contextmanager
 def applying(address: Address) -> Iterator[None]:
-    """Turn PostgreSQL's errors in a step into `StepError`, or `UnavailableError` where the machine failed."""
+    """Translate errors in a step.
+
+    Raises:
+        StepError: The server refuses the step.
+        UnavailableError: The server or the connection failed.
+        InvalidError: The role lacks a privilege.
+    """
     try:
         yield
-    except _MACHINE as error:
-        hint = "Nothing was lost: run it again."
-        message = f"writing to {address.shown} failed: {first_line(error)}"
-        raise UnavailableError(message, hint=hint, path=address.shown) from error
-    except errors.InsufficientPrivilege as error:
-        raise _forbidden(error, address) from error
     except psycopg.Error as error:
+        if is_outage(error):
+            hint = "Nothing was lost: run it again."
+            message = f"writing to {address.shown} failed: {first_line(error)}"
+            raise UnavailableError(message, hint=hint, path=address.shown) from error
+        if isinstance(error, errors.InsufficientPrivilege):
+            message = f"{address.shown}: {first_line(error)}"
+            raise InvalidError(message, hint=_PRIVILEGES, path=address.shown) from error
         raise StepError(cause(error)) from error
 
 
-def _forbidden(error: psycopg.Error, address: Address) -> InvalidError:
-    hint = "The role needs CREATE and TEMPORARY in the database, and to own the replica's tables."
-    return InvalidError(f"{address.shown}: {first_line(error)}", hint=hint, path=address.shown)
-
-
 def cause(error: psycopg.Error, columns: Mapping[str, str] | None = None) -> str:
-    """What PostgreSQL says, and of which column of a data file; the row itself stays out of messages.
+    """Return PostgreSQL's message with the column of a data file that it is about; the row stays out of messages.
 
     Args:
-        error: What it said.
-        columns: How the table calls the columns that PostgreSQL may have named.
+        error: PostgreSQL's error.
+        columns: Names in the table of the columns that the message may name.
     """
     parts = [first_line(error), error.diag.message_detail or ""]
     if found := _COPIED.match(error.diag.context or ""):
         parts.append(f"column {(columns or {}).get(found[1], found[1])}")
     return "; ".join(part.rstrip(".") for part in parts if part)
-
-
-def first_line(error: psycopg.Error) -> str:
-    """What PostgreSQL says, in one line."""
-    return (error.diag.message_primary or str(error)).strip().partition("\n")[0]

@@ -5,99 +5,95 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wlc.errors import UnsupportedError
-from wlc.model import quote
+from wlc.dialect.sql import quote
+from wlc.farm.errors import UnsupportedError
 from wlr.engine.postgres.expressions import expression_sql
-from wlr.engine.postgres.text import Reader
+from wlr.engine.postgres.text import StatementReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-    from wlc.model import Name
-
-    Resolve = Callable[[tuple[str, ...]], Name]
-    Spell = Callable[[Name, str], str]
+    from wlc.farm.model import Name
 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What adds a constraint to its table ("" if it has no counterpart), and how a warning calls it."""
+    """The action that adds a constraint to its table ("" if it has no counterpart), and its name in a warning."""
 
     sql: str
     what: str
 
 
-def constraints(statement: str, spelling: dict[str, str], resolve: Resolve, spell: Spell) -> list[Constraint]:
-    """Return the constraints of a table but for its primary key; NOT NULL is part of the columns.
+@dataclass(frozen=True, slots=True)
+class ConstraintReader:
+    """Reads all constraints that the record's layout does not say: UNIQUE, CHECK and foreign keys.
 
-    Args:
-        statement: The whole statement.
-        spelling: How columns are written, by their names in lower case.
+    Attributes:
+        spelling: How columns of the table are written, by their names in lower case.
         resolve: Finds a table or sequence.
-        spell: Says how a column of another table is written.
-
-    Raises:
-        ValueError: The statement cannot be understood.
+        spelt: Returns a column of another table as it is written.
     """
-    reader = Reader(statement)
-    while not reader.is_done and reader.peek() != "(":
-        reader.at += 1
-    return [found for item in reader.items() for found in _of_item(item, spelling, resolve, spell)]
 
+    spelling: Mapping[str, str]
+    resolve: Callable[[tuple[str, ...]], Name]
+    spelt: Callable[[Name, str], str]
 
-def _of_item(item: str, spelling: dict[str, str], resolve: Resolve, spell: Spell) -> Iterator[Constraint]:
-    reader = Reader(item)
-    if reader.take("CONSTRAINT"):
-        reader.name()
-    if reader.take("UNIQUE"):
-        yield _unique(reader.names_in_brackets(), spelling)
-    elif reader.take("FOREIGN", "KEY"):
-        columns = reader.names_in_brackets()
-        if reader.take("REFERENCES"):
-            yield _reference(reader, _listed(columns, spelling), resolve, spell)
-    elif reader.take("CHECK"):
-        yield _check(reader, spelling, resolve)
-    elif not (reader.peek() == "PRIMARY" and reader.peek(1) == "KEY"):
-        yield from _of_column(reader, spelling, resolve, spell)
+    def read(self, statement: str) -> list[Constraint]:
+        """Return the constraints of a whole CREATE TABLE statement.
 
-
-def _of_column(reader: Reader, spelling: dict[str, str], resolve: Resolve, spell: Spell) -> Iterator[Constraint]:
-    column = reader.name()
-    while not reader.is_done:
-        if reader.peek() == "(":
-            reader.items()
-        elif reader.take("UNIQUE"):
-            yield _unique([column], spelling)
-        elif reader.take("REFERENCES"):
-            yield _reference(reader, _listed([column], spelling), resolve, spell)
-        elif reader.take("CHECK"):
-            yield _check(reader, spelling, resolve)
-        else:
+        Raises:
+            ValueError: The statement cannot be understood.
+        """
+        reader = StatementReader(statement)
+        while not reader.is_done and reader.peek() != "(":
             reader.at += 1
+        return [found for item in reader.items() for found in self._of_item(StatementReader(item))]
 
+    def _of_item(self, item: StatementReader) -> Iterator[Constraint]:
+        if item.take("CONSTRAINT"):
+            item.name()
+        if item.take("FOREIGN", "KEY"):
+            columns = item.names_in_brackets()
+            if item.take("REFERENCES"):
+                yield self._reference(item, columns)
+        elif item.take("UNIQUE"):
+            yield self._unique(item.names_in_brackets())
+        elif item.take("CHECK"):
+            yield self._check(item)
+        elif not (item.peek() == "PRIMARY" and item.peek(1) == "KEY"):
+            yield from self._of_column(item.name(), item)
 
-def _unique(columns: list[str], spelling: dict[str, str]) -> Constraint:
-    return Constraint(f"ADD UNIQUE ({_listed(columns, spelling)})", "a UNIQUE constraint")
+    def _of_column(self, column: str, item: StatementReader) -> Iterator[Constraint]:
+        while not item.is_done:
+            if item.peek() == "(":
+                item.items()
+            elif item.take("UNIQUE"):
+                yield self._unique([column])
+            elif item.take("REFERENCES"):
+                yield self._reference(item, [column])
+            elif item.take("CHECK"):
+                yield self._check(item)
+            else:
+                item.at += 1
 
+    def _unique(self, columns: list[str]) -> Constraint:
+        return Constraint(f"ADD UNIQUE ({self._listed(columns)})", "a UNIQUE constraint")
 
-def _reference(reader: Reader, columns: str, resolve: Resolve, spell: Spell) -> Constraint:
-    table = resolve(reader.path())
-    referred = ""
-    if reader.peek() == "(":
-        referred = f" ({', '.join(quote(spell(table, column)) for column in reader.names_in_brackets())})"
-    # The master has checked the rows.
-    return Constraint(f"ADD FOREIGN KEY ({columns}) REFERENCES {table.sql}{referred} NOT VALID", "a foreign key")
+    def _reference(self, item: StatementReader, columns: list[str]) -> Constraint:
+        table = self.resolve(item.path())
+        referred = ""
+        if item.peek() == "(":
+            referred = f" ({', '.join(quote(self.spelt(table, column)) for column in item.names_in_brackets())})"
+        # The master has checked the rows.
+        added = f"ADD FOREIGN KEY ({self._listed(columns)}) REFERENCES {table.sql}{referred} NOT VALID"
+        return Constraint(added, "a foreign key")
 
+    def _check(self, item: StatementReader) -> Constraint:
+        text = item.bracketed()
+        try:
+            return Constraint(f"ADD CHECK ({expression_sql(text, self.spelling, self.resolve)})", "a CHECK constraint")
+        except UnsupportedError:
+            return Constraint("", "a CHECK constraint")
 
-def _check(reader: Reader, spelling: dict[str, str], resolve: Resolve) -> Constraint:
-    start = reader.tokens[reader.at].start
-    reader.items()
-    text = reader.text[start : reader.tokens[reader.at - 1].end]
-    try:
-        return Constraint(f"ADD CHECK ({expression_sql(text, spelling, resolve)})", "a CHECK constraint")
-    except UnsupportedError:
-        return Constraint("", "a CHECK constraint")
-
-
-def _listed(columns: list[str], spelling: dict[str, str]) -> str:
-    return ", ".join(quote(spelling.get(column.lower(), column)) for column in columns)
+    def _listed(self, columns: list[str]) -> str:
+        return ", ".join(quote(self.spelling.get(column.lower(), column)) for column in columns)

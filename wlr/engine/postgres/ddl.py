@@ -1,34 +1,35 @@
-"""Schema changes from the farm, run in PostgreSQL in the words of PostgreSQL."""
+"""Schema changes from the farm, run in PostgreSQL: translated, or in a PostgreSQL master's own words."""
 
 from __future__ import annotations
 
 import warnings
 from typing import TYPE_CHECKING
 
-from wlc.errors import UnsupportedError
-from wlc.model import Name, quote
-from wlr.engine import StepError
-from wlr.engine.duckdb.ddl import is_trigger, is_wanted, may_fail
+from wlc.dialect.sql import quote
+from wlc.farm.errors import UnsupportedError
+from wlc.farm.model import Name
+from wlr.ddl.relevance import is_wanted, may_fail
 from wlr.engine.postgres import original
-from wlr.engine.postgres.catalog import Catalog, views_over
+from wlr.engine.postgres.catalog import PostgresCatalog, views_over
 from wlr.engine.postgres.connection import applying, fetch, run, run_foreign
 from wlr.engine.postgres.names import is_own
-from wlr.engine.postgres.translate import Plan, Statement, Translator
+from wlr.engine.postgres.translate import PostgresStatement, Translation, Translator
+from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from wlc.model import Ddl, SequencePosition
-    from wlr.engine.postgres.connection import Address, Connection
+    from wlc.dialect.postgres.connection import Connection
+    from wlc.farm.model import Ddl, Name, SequencePosition
+    from wlr.engine.postgres.connection import Address
     from wlr.engine.postgres.names import Names
 
-_HINT = "make the replica anew from a later snapshot, or accept the transaction"
+_HINT = "make the replica anew from a later snapshot, or accept the transaction with wlr accept"
 
 
 def text_of(ddl: Ddl) -> str | None:
-    """Return the statement in PostgreSQL's own words, if the master is PostgreSQL; None if it is to be translated."""
-    said: str | None = getattr(ddl, "original", None)
-    return said if said is not None else ddl.statement if ddl.dialect == "postgres" else None
+    """Return the statement in PostgreSQL's own words if the master is PostgreSQL; None if it must be translated."""
+    return ddl.statement if ddl.original is None and ddl.dialect == "postgres" else ddl.original
 
 
 class SchemaChange:
@@ -36,8 +37,8 @@ class SchemaChange:
 
     Args:
         connection: In a transaction as a replica.
-        address: Where that is.
-        names: How names are mapped.
+        address: Of the database.
+        names: Maps the master's names to the replica's.
         master: Name that statements give the database.
         patterns: Of the tables that are replicated; empty for all.
         replicated: Tables that are replicated.
@@ -59,18 +60,18 @@ class SchemaChange:
         self._patterns = patterns
         self._replicated = replicated
 
-    def run(self, ddl: Ddl, *, is_rewritten: bool = False, holds_back: list[Statement] | None = None) -> None:
-        """Make the change; what has no counterpart and no rows is left out with a warning.
+    def run(self, ddl: Ddl, *, is_rewritten: bool = False, holds_back: list[PostgresStatement] | None = None) -> None:
+        """Make the change. An object without rows that has no counterpart is left out with a warning.
 
         Args:
             ddl: The change.
             is_rewritten: The table was emptied, and all its rows follow.
-            holds_back: Takes what is better done once rows are loaded.
+            holds_back: Receives the statements that are cheaper after rows are loaded.
 
         Raises:
-            StepError: It cannot be made.
+            StepError: The change cannot be made.
         """
-        if is_trigger(ddl) or not is_wanted(ddl, self._patterns):
+        if not is_wanted(ddl, self._patterns):
             return
         self._refuse_own(ddl)
         try:
@@ -96,7 +97,7 @@ class SchemaChange:
 
     def _in_own_words(self, text: str, ddl: Ddl) -> None:
         if not text:
-            # It is there already, or of no use here.
+            # PostgreSQL has the object already, or does not need it.
             return
         original.check(self._connection, text, str(ddl.object))
         # Names in it are qualified, or those of extensions.
@@ -105,42 +106,42 @@ class SchemaChange:
         if cause := original.left_out(text):
             warnings.warn(f"{what} is left out: {cause}", stacklevel=2)
         else:
-            self.execute(Statement(text, what if original.may_be_left_out(text) else None))
+            self.execute(PostgresStatement(text, what if original.may_be_left_out(text) else None))
 
-    def _translated(self, ddl: Ddl, *, is_rewritten: bool, holds_back: list[Statement] | None) -> None:
-        catalog = Catalog(self._connection)
+    def _translated(self, ddl: Ddl, *, is_rewritten: bool, holds_back: list[PostgresStatement] | None) -> None:
+        catalog = PostgresCatalog(self._connection)
         try:
-            plan = Translator(ddl, catalog, self._names, self._master, is_rewritten=is_rewritten).plan()
+            made = Translator(ddl, catalog, self._names, self._master, is_rewritten=is_rewritten).translate()
         except UnsupportedError as error:
             cause = f"no counterpart in PostgreSQL of {ddl.statement}: {error.message}; {_HINT}"
             raise StepError(cause, table=str(ddl.object)) from error
-        if plan.left_out:
-            warnings.warn(plan.left_out, stacklevel=2)
-        if plan.touches is not None and plan.touches not in self._replicated and plan.touches in catalog.kinds:
-            # A table of the same name that belongs to the replica's owner.
-            raise StepError(f"table {plan.touches} is not a replicated one", table=str(ddl.object))
-        if plan.fields_of is not None:
-            self._refuse_rows(plan.fields_of, ddl)
-        self._execute(plan, holds_back)
+        if made.left_out:
+            warnings.warn(made.left_out, stacklevel=2)
+        if made.touches is not None and made.touches not in self._replicated and made.touches in catalog.kinds:
+            # A table of the same name belongs to the replica's owner.
+            raise StepError(f"table {made.touches} is not a replicated one", table=str(ddl.object))
+        if made.fields_of is not None:
+            self._refuse_rows(made.fields_of, ddl)
+        self._execute(made, holds_back)
 
-    def _execute(self, plan: Plan, holds_back: list[Statement] | None) -> None:
-        views = views_over(self._connection, plan.replaces) if plan.replaces else []
+    def _execute(self, translation: Translation, holds_back: list[PostgresStatement] | None) -> None:
+        views = views_over(self._connection, translation.replaces) if translation.replaces else []
         for view, kind, _ in reversed(views):
             run(self._connection, f"DROP {'MATERIALIZED ' if kind == 'm' else ''}VIEW {view.sql}")
-        for statement in plan.statements:
+        for statement in translation.statements:
             if holds_back is not None and statement.is_late:
                 holds_back.append(statement)
             else:
                 self.execute(statement)
         for view, kind, definition in views:
             made = f"CREATE {'MATERIALIZED ' if kind == 'm' else ''}VIEW {view.sql} AS {definition}"
-            self.execute(Statement(made, f"view {view}"))
+            self.execute(PostgresStatement(made, f"view {view}"))
 
-    def execute(self, statement: Statement) -> None:
-        """Run a translated statement; one that may be left out does not stop the others.
+    def execute(self, statement: PostgresStatement) -> None:
+        """Run a translated statement. If it may be left out, a failure is a warning.
 
         Raises:
-            StepError: It failed, and must not be left out.
+            StepError: The statement failed and must not be left out.
         """
         if statement.what is None:
             run_foreign(self._connection, statement.sql)

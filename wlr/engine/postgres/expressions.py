@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import sqlglot
 from sqlglot import ErrorLevel, exp
 
-from wlc.errors import UnsupportedError
-from wlc.model import quote
+from wlc.dialect.sql import quote
+from wlc.farm.errors import UnsupportedError
 from wlr.engine.postgres.names import is_own
 from wlr.engine.postgres.types import postgres_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from wlc.model import Name
+    from wlc.farm.model import Name
 
     # Finds the relation that parts of a name mean.
     Resolve = Callable[[tuple[str, ...]], Name]
@@ -46,7 +46,7 @@ def expression_sql(text: str, spelling: Mapping[str, str], resolve: Resolve) -> 
 
 
 def view_sql(text: str, columns: Mapping[Name, Sequence[str]], resolve: Resolve, made: Name) -> str:
-    """Translate `CREATE VIEW`; returns the statement that makes it under a name where there is none.
+    """Translate `CREATE VIEW`; the result creates the view under a name that is free.
 
     Args:
         text: In DuckDB's dialect.
@@ -75,10 +75,13 @@ def view_sql(text: str, columns: Mapping[Name, Sequence[str]], resolve: Resolve,
 
 
 def _qualified(query: exp.Expr, resolve: Resolve) -> dict[str, tuple[str, Name]]:
-    """Give every table of a query its full name; returns what the query calls them, how that is written, and the names.
+    """Give every table of a query its full name.
+
+    Returns:
+        By the lower-case name that the query gives a table: that name as PostgreSQL writes it, and the table's name.
 
     Raises:
-        UnsupportedError: The query reads something else.
+        UnsupportedError: The query reads something that is no table.
     """
     sources: dict[str, tuple[str, Name]] = {}
     common = {cte.alias.lower() for cte in query.find_all(exp.CTE)}
@@ -89,7 +92,7 @@ def _qualified(query: exp.Expr, resolve: Resolve) -> dict[str, tuple[str, Name]]
             continue
         found = resolve(tuple(part.name for part in table.parts))
         if is_own(found.schema):
-            raise UnsupportedError(f"{found} is not to be read")
+            raise UnsupportedError(f"{found} must not be read")
         alias = table.args.get("alias")
         written = _plain(alias.this) if alias is not None and alias.this is not None else found.name
         sources[(table.alias or table.name).lower()] = (written, found)
@@ -140,17 +143,18 @@ def _spell_columns(tree: exp.Expr, spell: Callable[[str, str], str | None], alia
 
 
 def _translate_call(call: exp.Expr, resolve: Resolve) -> None:
-    """Translate a call that is written otherwise, or that is not known to mean the same in both databases.
+    """Translate the call of a function.
 
     Raises:
-        UnsupportedError: It may be a macro, or a function of PostgreSQL's that reaches out.
+        UnsupportedError: The function is not known to mean the same in both databases. It may be a macro, or a function
+            of PostgreSQL that reaches out.
     """
     name = "to_days" if isinstance(call, exp.ToDays) else call.name.lower()
     if isinstance(call, exp.Count):
         if call.this is None:
             call.set("this", exp.Star())
     elif name == "count_star" and not call.expressions:
-        # What DuckDB makes of count(*) in a view.
+        # DuckDB stores count(*) of a view in this form.
         call.replace(exp.Count(this=exp.Star()))
     elif unit := _UNITS.get(name):
         amount = call.this if isinstance(call, exp.ToDays) else call.expressions[0]
@@ -165,7 +169,7 @@ def _translate_call(call: exp.Expr, resolve: Resolve) -> None:
 
 
 def _plain(identifier: exp.Expr) -> str:
-    """A name that is given in the statement itself: in lower case if it has no quotes, as PostgreSQL does it."""
+    """Return a name that the statement itself gives, in lower case if it has no quotes, as in PostgreSQL."""
     return identifier.name if identifier.args.get("quoted") else identifier.name.lower()
 
 

@@ -1,12 +1,12 @@
-"""Where objects of the master are in the replica, and how its tables are described to the fold."""
+"""The replica's names for objects of the master, and the description of its tables for folding."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wlc.errors import InvalidError
-from wlc.model import Layout, Name
-from wlr.fold import TargetTable
+from wlc.farm.errors import InvalidError
+from wlc.farm.model import Ddl, Layout, Name
+from wlr.fold.sql import TargetTable
 
 MAIN = "main"
 _OWN = frozenset({"wlc", "wlr", "information_schema"})
@@ -14,10 +14,10 @@ _OWN = frozenset({"wlc", "wlr", "information_schema"})
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """How names of the master become names of the replica.
+    """Maps names of the master to names of the replica.
 
     Attributes:
-        main: Schema that stands for DuckDB's `main`; `main` itself where the master is PostgreSQL. All others keep
+        main: Schema that stands for DuckDB's `main`; `main` itself if the master is PostgreSQL. Other schemas keep
             their names.
     """
 
@@ -33,7 +33,7 @@ class Names:
 
     def describe(self, name: Name, layout: Layout) -> TargetTable:
         """Describe a table whose rows have a layout."""
-        # Foreign keys are off while a step is applied, so none refers to it.
+        # Foreign keys are off while a step is applied, so no other table refers to it.
         return TargetTable(name, self.place(name).sql, layout)
 
 
@@ -46,7 +46,17 @@ def refuse_own(schema: str, shown: str) -> None:
     """Refuse to put tables into a schema that is dbfarm's or PostgreSQL's.
 
     Raises:
-        InvalidError: It is.
+        InvalidError: The schema is one of these.
     """
     if is_own(schema):
         raise InvalidError(f"schema {schema} takes no tables", hint="Give another ?schema=.", path=shown)
+
+
+def refuse_schema(ddl: Ddl, shown: str) -> None:
+    """Refuse `?schema=` for a master that is PostgreSQL: its statements name their schemas.
+
+    Raises:
+        InvalidError: Always.
+    """
+    message = f"{shown}: the master is PostgreSQL, whose tables keep their schemas ({ddl.object})"
+    raise InvalidError(message, hint="Leave ?schema= out.", path=shown)

@@ -1,16 +1,16 @@
-"""Schema changes that a PostgreSQL master recorded in its own words: checked, since texts from the farm are data."""
+"""Checks of schema changes in PostgreSQL's own words: texts from the farm are data, so only known kinds are run."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
-from wlr.engine import StepError
 from wlr.engine.postgres.names import is_own
 from wlr.engine.postgres.reach import does, pieces, plain, refuse_reaching, short
+from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
-    from wlr.engine.postgres.connection import Connection
+    from wlc.dialect.postgres.connection import Connection
 
 _VERBS = r"(?:CREATE (?:OR REPLACE )?|ALTER |DROP |COMMENT ON |REFRESH )"
 _HOLD_ROWS = r"(?:(?:UNLOGGED )?TABLE|SCHEMA|SEQUENCE|TYPE|DOMAIN)"
@@ -19,7 +19,7 @@ _ALLOWED = re.compile(rf"{_VERBS}(?:{_HOLD_ROWS}|{_HOLD_NONE})\b(?: (?:IF|NOT|EX
 _MAY_BE_LEFT_OUT = re.compile(rf"(?:COMMENT ON \w+|{_VERBS}{_HOLD_NONE})\b")
 _ROUTINE = re.compile(rf"{_VERBS}(?:FUNCTION|PROCEDURE|ROUTINE)\b")
 _OURS = frozenset({"wlc", "wlr"})
-# Behind the name of a table that is altered; masters do nothing else to tables.
+# What may follow the name of a table that is altered. Masters record no other changes of tables.
 _ALTERED = (
     "RENAME",
     "SET SCHEMA",
@@ -34,15 +34,15 @@ _ALTERED = (
 
 
 def check(connection: Connection, statement: str, table: str) -> None:
-    """Refuse what no schema change needs.
+    """Refuse a statement that no schema change needs.
 
     Args:
         connection: To the replica.
-        statement: In PostgreSQL's dialect. That it is one statement the protocol makes sure of.
-        table: The object it is about, for errors.
+        statement: In PostgreSQL's dialect. The protocol makes sure that it is a single statement.
+        table: The object of the statement, for errors.
 
     Raises:
-        StepError: The statement is of another kind, or about what belongs to dbfarm or PostgreSQL.
+        StepError: The statement is of another kind, or changes what belongs to dbfarm or PostgreSQL.
     """
     listed, words = pieces(statement), _words(statement)
     found = _ALLOWED.match(words)
@@ -61,7 +61,7 @@ def check(connection: Connection, statement: str, table: str) -> None:
 
 
 def _does_more(kind: str, listed: list[re.Match[str]], words: list[str]) -> bool:
-    """Say whether a statement of an allowed kind does what masters never have it do."""
+    """Say whether a statement of an allowed kind does something that masters never record."""
     at = len(kind.split()) + 1
     while at + 1 < len(listed) and listed[at].group(0) == ".":
         at += 2
@@ -70,7 +70,7 @@ def _does_more(kind: str, listed: list[re.Match[str]], words: list[str]) -> bool
         return bool(rest)
     depths = _depths(listed[at:])
     if re.match(r"CREATE.* TABLE\b", kind):
-        # Columns in brackets, and how it is partitioned: no query, and no other table's columns.
+        # Only columns in brackets and PARTITION BY may follow: no query, and no other table's columns.
         outside = [word for word, depth in zip(rest, depths, strict=True) if depth == 0][1:]
         return not listed[at:] or listed[at].group(0) != "(" or outside[:2] not in ([], ["PARTITION", "BY"])
     if kind.startswith("ALTER TABLE"):
@@ -81,7 +81,7 @@ def _does_more(kind: str, listed: list[re.Match[str]], words: list[str]) -> bool
 
 
 def _depths(listed: list[re.Match[str]]) -> list[int]:
-    """How many brackets are open at each piece; what closes one lies outside of it."""
+    """Count the open brackets at each piece. A closing bracket lies outside of its pair."""
     depth, found = 0, []
     for piece in listed:
         depth += (piece.group(0) == "(") - (piece.group(0) == ")")
@@ -90,26 +90,26 @@ def _depths(listed: list[re.Match[str]]) -> list[int]:
 
 
 def left_out(statement: str) -> str | None:
-    """Say why a checked statement is not run: it makes a routine that could do more than its caller may."""
+    """Say why a checked statement is not run: its routine could do more than a caller may. None if it is run."""
     words = _words(statement)
     if words.startswith("ALTER") and " OWNER TO " in words:
-        return "who owns it is each server's own affair"
+        return "each server decides who owns an object"
     if not _ROUTINE.match(words):
         return None
     languages = set(re.findall(r"\bLANGUAGE (\w+|\?)", words))
     if not words.startswith(("DROP", "COMMENT", "ALTER")) and not (languages and languages <= {"SQL", "PLPGSQL"}):
-        return "only routines in SQL and PL/pgSQL are made in a replica"
+        return "a replica has only routines in SQL and PL/pgSQL"
     if "SECURITY DEFINER" in words:
-        return "it would run with the rights of its owner"
+        return "it would run with the privileges of its owner"
     cause = does(statement) if words.startswith("CREATE") else None
     return f"its body {cause}, and it could be called for every row" if cause else None
 
 
 def may_be_left_out(statement: str) -> bool:
-    """Say whether the statement is about what holds no rows, so that a replica can do without it."""
+    """Say whether the statement is about an object without rows, which a replica does not need."""
     return _MAY_BE_LEFT_OUT.match(_words(statement)) is not None
 
 
 def _words(statement: str) -> str:
-    """The statement's words in capitals, with a sign for all else."""
+    """Return the statement's words in capitals, with `?` for all other pieces."""
     return " ".join(m.group(0).upper() if m.lastgroup == "word" else "?" for m in pieces(statement))

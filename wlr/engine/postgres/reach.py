@@ -1,9 +1,9 @@
 """What a statement of a PostgreSQL master could reach by the functions and tables that it names.
 
-Statements from the farm are run with the rights of the replica's role, which may be a superuser's, and what they make
-calls functions later on: for every row that is written, or when a view is read. So nothing is run that names a function
-which PostgreSQL does not leave to everybody, or which changes or runs anything; and a routine is made only if its body
-only computes and reads.
+Statements from the farm run with the privileges of the replica's role, which may be a superuser. What they create calls
+functions later: for every row that is written, or when a view is read. So a statement is refused if it names a function
+that is not public, or that changes or runs anything. A routine is created only if its body computes and reads and does
+nothing else.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import re
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from wlr.engine import StepError
 from wlr.engine.postgres.connection import fetch
+from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from wlr.engine.postgres.connection import Connection
+    from wlc.dialect.postgres.connection import Connection
 
 _PIECE = re.compile(
     r"""(?P<string>\b[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|\$(?P<tag>(?:[^\W\d]\w*)?)\$.*?\$(?P=tag)\$)"""
@@ -26,14 +26,14 @@ _PIECE = re.compile(
     r"""|(?P<sign>\S)""",
     re.DOTALL,
 )
-# Behind such a piece PostgreSQL goes on otherwise than `_PIECE`: escapes in names, a quote next to a number.
+# PostgreSQL reads on differently than `_PIECE` after these: escapes in names, a quote next to a number.
 _ESCAPED = re.compile(r"""&['"]""")
-# Volatile functions that give a value and change nothing but a sequence.
+# Volatile functions that return a value and change nothing but a sequence.
 _HARMLESS = (
     "nextval setval currval lastval random random_normal gen_random_uuid uuidv4 uuidv7 clock_timestamp timeofday"
     " statement_timestamp uuid_generate_v1 uuid_generate_v1mc uuid_generate_v4"
 ).split()
-# They read tables, or run queries, that are named by a text.
+# These functions read tables or run queries that a text names.
 _BY_TEXT = re.compile(r"_to_xml|^(?:crosstab|connectby|dblink|ts_stat|ts_rewrite)")
 _FUNCTIONS = """
     SELECT DISTINCT p.proname FROM pg_proc AS p WHERE p.proname = ANY(%s) AND p.proname <> ALL(%s) AND (
@@ -46,7 +46,7 @@ _TABLES = """
     SELECT c.relname FROM pg_class AS c WHERE c.relname = ANY(%s) AND c.relnamespace = 'pg_catalog'::regnamespace
         AND c.relkind IN ('r', 'v') AND NOT has_table_privilege('public', c.oid, 'SELECT')
 """
-# Words of a body that does more than compute and read.
+# Words that occur only in a body that does more than compute and read.
 _DOES = frozenset(
     "ALTER CALL COMMIT COPY CREATE DELETE DISCARD DO DROP EXECUTE GRANT IMPORT INSERT LISTEN LOAD MERGE NOTIFY PREPARE"
     " REFRESH REINDEX RESET REVOKE ROLLBACK SECURITY SET TRUNCATE UPDATE VACUUM".split()
@@ -54,15 +54,15 @@ _DOES = frozenset(
 
 
 def pieces(statement: str) -> list[re.Match[str]]:
-    """Take a statement apart; comments are left out.
+    """Split a statement into pieces; comments are left out.
 
     Raises:
-        StepError: It is written so that it could mean something else to PostgreSQL.
+        StepError: PostgreSQL could split the statement differently.
     """
     found = list(_PIECE.finditer(statement))
     for match in found:
         text = match.group(0)
-        # PostgreSQL's comments lie inside one another.
+        # PostgreSQL's comments can be nested.
         is_nested = match.lastgroup == "comment" and text.startswith("/*") and "/*" in text[2:]
         is_escaped = text in ("u", "U") and _ESCAPED.match(statement, match.end())
         is_joined = match.lastgroup == "number" and statement[match.end() : match.end() + 1] in ("'", '"')
@@ -72,29 +72,29 @@ def pieces(statement: str) -> list[re.Match[str]]:
 
 
 def plain(piece: re.Match[str]) -> str:
-    """A piece without quotes, if it is a name."""
+    """Return a piece, without its quotes if it is a name."""
     return piece.group(0)[1:-1].replace('""', '"') if piece.lastgroup == "name" else piece.group(0)
 
 
 def short(statement: str) -> str:
-    """A statement in one line that fits into a message."""
+    """Return a statement in one line that fits into a message."""
     text = " ".join(statement.split())
     return text if len(text) <= 100 else text[:97] + "..."
 
 
 def refuse_reaching(connection: Connection, statement: str, table: str) -> None:
-    """Refuse a statement that names what the farm must not reach, also in the body of a routine.
+    """Refuse a statement that names what the farm must not reach, in the body of a routine as well.
 
     Args:
         connection: To the replica, whose catalog says what functions do.
         statement: One statement in PostgreSQL's dialect.
-        table: The object that it is about, for errors.
+        table: The object of the statement, for errors.
 
     Raises:
-        StepError: It does; the message names the function or table.
+        StepError: The statement names such a function or table; so does the message.
     """
     listed = pieces(statement)
-    # Texts are data, but for those that are bodies of routines.
+    # Texts are data, except for those that are bodies of routines.
     texts = [_content(piece) for piece in listed if piece.lastgroup == "string"] if _is_routine(listed) else []
     groups = [listed, *(_quietly(text) for text in texts if text is not None)]
     called, named = _called(groups), {_folded(p) for group in groups for p in group if p.lastgroup in ("name", "word")}
@@ -109,7 +109,7 @@ def refuse_reaching(connection: Connection, statement: str, table: str) -> None:
 
 
 def does(statement: str) -> str | None:
-    """Say what the body of a routine does but compute and read, None if nothing: a word, or that it cannot be told."""
+    """Say what the body of a routine does besides computing and reading, or that it cannot be read; None if nothing."""
     listed = pieces(statement)
     words = [piece.group(0).upper() if piece.lastgroup == "word" else "" for piece in listed]
     bodies = [piece for piece in listed if piece.lastgroup == "string"]
@@ -123,7 +123,7 @@ def does(statement: str) -> str | None:
     for piece in bodies:
         if piece not in following:
             continue
-        # Texts that follow one another are one text to PostgreSQL; E'' has escapes.
+        # Adjacent texts are one text to PostgreSQL; E'' has escapes.
         place = listed.index(piece) + 1
         is_joined = place < len(listed) and listed[place].lastgroup == "string"
         text = _content(piece)
@@ -139,7 +139,7 @@ def _is_routine(listed: list[re.Match[str]]) -> bool:
 
 
 def _called(groups: Iterable[list[re.Match[str]]]) -> set[str]:
-    """Names that an opening bracket follows."""
+    """Return the names before an opening bracket."""
     return {
         _folded(one)
         for group in groups
@@ -153,7 +153,7 @@ def _folded(piece: re.Match[str]) -> str:
 
 
 def _content(piece: re.Match[str]) -> str | None:
-    """The text of a string, None if it has escapes."""
+    """Return the text of a string; None if it has escapes."""
     text = piece.group(0)
     if text[0] == "$":
         length = len(piece.group("tag") or "") + 2
@@ -162,7 +162,7 @@ def _content(piece: re.Match[str]) -> str | None:
 
 
 def _quietly(text: str) -> list[re.Match[str]]:
-    """Pieces of what may be a body, or any text at all."""
+    """Split a text that may be a body or anything else; an ambiguous one has no pieces."""
     try:
         return pieces(text)
     except StepError:

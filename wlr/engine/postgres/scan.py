@@ -1,16 +1,17 @@
-"""The rows of a PostgreSQL replica, as images in storage types: COPY writes them, DuckDB reads them."""
+"""The rows of a PostgreSQL replica as images in storage types: COPY writes them, DuckDB reads them."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from wlc.errors import UnsupportedError
-from wlc.farm import open_database
-from wlc.model import Ddl, Layout, file_column, literal, quote
-from wlc.postgres_text import read_text_sql
-from wlc.types import parse, store_sql
-from wlr.engine.parquet.connection import connect as connect_duckdb
+from wlc.dialect.postgres.text import read_text_sql
+from wlc.dialect.sql import literal, quote
+from wlc.dialect.types import parse, store_sql
+from wlc.farm.database import open_database
+from wlc.farm.errors import UnsupportedError
+from wlc.farm.model import Ddl, Layout, file_column
+from wlr.engine.calculator import connect as connect_duckdb
 from wlr.engine.postgres import connection as connections
 from wlr.engine.postgres import state as states
 from wlr.engine.postgres.connection import Address, using
@@ -24,33 +25,27 @@ if TYPE_CHECKING:
 
     import duckdb
 
-    from wlc.farm import FarmDatabase
-    from wlc.model import Column, Name, Position
-    from wlc.types import Type
+    from wlc.dialect.postgres.connection import Connection
+    from wlc.dialect.types import ColumnType
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Column, Name, Position
     from wlr.engine.place import Place
-    from wlr.engine.postgres.connection import Connection
 
 _LONGEST_ROW = 1 << 30
 
 
 @contextmanager
 def scanned(place: Place, work: Path, storage_options: Mapping[str, Any] | None) -> Iterator[Scan]:
-    """Open a replica for reading; raises as `wlr.engine.scanned` does."""
+    """Open a replica for reading; see `wlr.engine.contract.Target.scanned`."""
     address = Address.of(place)
-    connection = connections.connect(address)
-    local = connect_duckdb(work)
-    try:
+    with closing(connections.connect(address)) as connection, closing(connect_duckdb(work)) as local:
         with using(address):
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            found = states.find(connection, address)
-            state, schema = found or (states.required(None, address), "")
+            state, schema = states.read(connection, address)
             names, replicated = Names(schema), states.read_tables(connection)
         database = open_database(state.master, storage_options=storage_options)
-        layouts = {
-            name: layout
-            for name, layout in _layouts(database, state.position).items()
-            if names.place(name) in replicated
-        }
+        known = _layouts(database, state.position)
+        layouts = {name: layout for name, layout in known.items() if names.place(name) in replicated}
 
         @contextmanager
         def images(name: Name) -> Iterator[str]:
@@ -63,13 +58,10 @@ def scanned(place: Place, work: Path, storage_options: Mapping[str, Any] | None)
                 file.unlink()
 
         yield Scan(local, state, layouts, images)
-    finally:
-        local.close()
-        connection.close()
 
 
 def _layouts(database: FarmDatabase, position: Position) -> dict[Name, Layout]:
-    """What columns the master's tables had at a position: PostgreSQL's own types do not say which they come from."""
+    """Read from the farm which columns the master's tables had: PostgreSQL's types do not show the original ones."""
     ticks = [tick for tick in database.snapshot_ticks() if tick <= position.tick]
     manifest = database.read_manifest(ticks[-1]) if ticks else None
     layouts = {table.table: table.layout for table in manifest.tables} if manifest else {}
@@ -96,7 +88,7 @@ def _select(local: duckdb.DuckDBPyConnection, layout: Layout, file: Path) -> str
     """Select the rows of a file as images.
 
     Raises:
-        UnsupportedError: A column cannot be read back as what it is in the master.
+        UnsupportedError: The values of a column cannot be read back as the master's type.
     """
     texts = ", ".join(f"'c{index}': 'VARCHAR'" for index in range(len(layout.stored)))
     options = "header = false, delim = ',', quote = '\"', escape = '\"', nullstr = '', allow_quoted_nulls = false"
@@ -107,7 +99,7 @@ def _select(local: duckdb.DuckDBPyConnection, layout: Layout, file: Path) -> str
     values = [_value(column, f"c{index}") for index, column in enumerate(layout.stored)]
     lost = " OR ".join(f"(c{index} IS NOT NULL AND {value} IS NULL)" for index, value in enumerate(values))
     if lost and local.execute(f"SELECT 1 FROM {source} WHERE {lost} LIMIT 1").fetchall():
-        raise UnsupportedError("values cannot be read back as the types that they have in the master")
+        raise UnsupportedError("values cannot be read back as the types of the master")
     columns = (
         f"{store_sql(column, value)} AS {quote(file_column(column.name))}"
         for column, value in zip(layout.stored, values, strict=True)
@@ -115,19 +107,17 @@ def _select(local: duckdb.DuckDBPyConnection, layout: Layout, file: Path) -> str
     return f"SELECT {', '.join(columns)} FROM {source}"
 
 
-def _has_lost_kind(parsed: Type) -> bool:
-    """Say whether the text of a value does not tell which type it had in the master."""
-    return parsed.kind in ("UNION", "VARIANT") or any(_has_lost_kind(member) for _, member in parsed.fields)
+def _has_lost_kind(parsed: ColumnType) -> bool:
+    """Say whether the text of a value does not show its type in the master."""
+    return parsed.holds(lambda row: row.name in ("UNION", "VARIANT"))
 
 
 def _value(column: Column, text: str) -> str:
     """Read the text that PostgreSQL writes for a value of a DuckDB type."""
     parsed = parse(column.type)
     if _has_lost_kind(parsed):
-        message = f"column {quote(column.name)} has type {column.type}, which cannot be told from PostgreSQL's text"
+        message = f"column {quote(column.name)} has type {column.type}, which PostgreSQL's text does not show"
         raise UnsupportedError(message)
-    if parsed.kind in ("BLOB", "GEOMETRY"):
-        return f"TRY_CAST(unhex(substr({text}, 3)) AS {parsed.text})"
     if parsed.kind in ("LIST", "ARRAY") and postgres_type(column.type).endswith("[]"):
         return f"TRY_CAST({read_text_sql(parsed.fields[0][1].text + '[]', text)} AS {parsed.text})"
     if postgres_type(column.type) == "json" and parsed.kind != "JSON":

@@ -1,34 +1,38 @@
 """The schema `wlr` of a replica: its state, its tables, and the guard that keeps others from writing to them.
 
-Tables of it:
+Its tables:
     state   key and value: position, clock, master, failure …; written in the transaction that it describes
-    tables  every table that is replicated; all others belong to the database's owner
-    guard   a row while the replica's owner allows direct writes to replicated tables
+    tables  every replicated table; other tables belong to the database's owner
+    guard   has a row while the replica's owner allows direct writes to replicated tables
 
-Every replicated table has a trigger that fails a statement unless `wlr.guard` holds a row. It does not fire for the
-replay, which runs as a replica. Dropping the schema with CASCADE drops the function and with it the triggers.
+Every replicated table has a trigger that makes a statement fail unless `wlr.guard` has a row. It does not fire for
+replay, which runs with the role of a replica. DROP SCHEMA wlr CASCADE drops the function and with it the triggers.
 """
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
-from wlc.errors import InvalidError
-from wlc.model import Name, literal
-from wlr.engine.postgres.connection import fetch, run
+from wlc.dialect.sql import literal
+from wlc.farm.errors import InvalidError
+from wlc.farm.model import Name
+from wlr.engine.contract import no_replica
+from wlr.engine.postgres.connection import Address, connect, fetch, run, using
 from wlr.engine.state import OWNER, decode
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from wlr.engine import State
-    from wlr.engine.postgres.connection import Address, Connection
+    from wlc.dialect.postgres.connection import Connection
+    from wlr.engine.place import Place
+    from wlr.engine.state import ReplicaState
 
 GUARD = "wlr_guard"
 # Key of the state with the schema that takes the tables of the master's `main`.
 SCHEMA = "schema"
 _OWNED = "SELECT to_regclass('wlr.state') IS NOT NULL, EXISTS (SELECT FROM pg_namespace WHERE nspname = 'wlr')"
-# It reads wlr.guard with the owner's rights: who writes may have none in schema wlr, and is to be told why.
+# It reads wlr.guard with the owner's privileges: a role without any in schema wlr must see this message, too.
 _GUARD_CHECK = """
     CREATE FUNCTION wlr.guard_check() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp AS $$
@@ -60,12 +64,12 @@ def install(connection: Connection) -> None:
         run(connection, statement)
 
 
-def find(connection: Connection, address: Address) -> tuple[State, str] | None:
+def find(connection: Connection, address: Address) -> tuple[ReplicaState, str] | None:
     """Read the state and the schema that stands for `main`; None if the database is no replica.
 
     Raises:
-        CorruptError: The state is damaged, or written by a newer version.
-        InvalidError: The schema `wlr` is somebody else's.
+        CorruptError: The state is damaged, or a newer version wrote it.
+        InvalidError: The schema `wlr` belongs to another program.
     """
     is_replica, is_taken = fetch(connection, _OWNED)[0]
     if not is_replica:
@@ -78,20 +82,36 @@ def find(connection: Connection, address: Address) -> tuple[State, str] | None:
     return decode(values, address.shown, is_unlocked=is_unlocked), values.get(SCHEMA, "public")
 
 
-def required(state: State | None, address: Address) -> State:
-    """Return the state of a replica.
+def read(connection: Connection, address: Address) -> tuple[ReplicaState, str]:
+    """Read the state and the schema that stands for `main`; raises as `find` does.
 
     Raises:
-        InvalidError: There is none.
+        InvalidError: The database is no replica.
     """
-    if state is None:
-        hint = f"wlr replicate MASTER --into '{address.shown}'"
-        raise InvalidError(f"there is no replica in {address.shown}", hint=hint, path=address.shown)
-    return state
+    found = find(connection, address)
+    if found is None:
+        raise no_replica(address.shown)
+    return found
+
+
+def find_state(place: Place) -> ReplicaState | None:
+    """Read what a replica remembers; None if the database is no replica.
+
+    Raises:
+        InvalidError: There is no such database, or its schema `wlr` belongs to another program.
+        UnavailableError: The server cannot be reached.
+        CorruptError: The state is damaged, or a newer version wrote it.
+    """
+    address = Address.of(place)
+    with closing(connect(address)) as connection, using(address):
+        found = find(connection, address)
+        return None if found is None else found[0]
 
 
 def write(connection: Connection, values: Mapping[str, str]) -> None:
     """Replace keys of the state, in the caller's transaction."""
+    if not values:
+        return
     rows = ", ".join(f"({literal(key)}, {literal(value)})" for key, value in values.items())
     run(
         connection,
@@ -105,7 +125,7 @@ def read_tables(connection: Connection) -> set[Name]:
 
 
 def write_tables(connection: Connection, tables: Iterable[Name]) -> None:
-    """Replace the names of all replicated tables, and guard those that are not yet, in the caller's transaction."""
+    """Replace the names of all replicated tables and guard the new ones, in the caller's transaction."""
     run(connection, "DELETE FROM wlr.tables")
     rows = ", ".join(f"({literal(name.schema)}, {literal(name.name)})" for name in sorted(tables))
     if rows:
@@ -127,7 +147,7 @@ def set_unlocked(connection: Connection, is_unlocked: bool) -> None:
 
 
 def in_the_way(connection: Connection, tables: Collection[Name]) -> list[Name]:
-    """Return those of the names that a table, view or the like of this database has already."""
+    """Return the names that are taken by a table, view or the like of this database."""
     found = fetch(
         connection,
         "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"

@@ -1,51 +1,15 @@
-"""The text of DuckDB's schema changes, taken apart into words, strings and signs."""
+"""The text of DuckDB's schema changes, read from left to right."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
-_TOKEN = re.compile(
-    r"""(?P<string>[eE]?'(?:[^']|'')*'|\$(?P<tag>\w*)\$.*?\$(?P=tag)\$)|(?P<comment>--[^\n]*|/\*.*?\*/)"""
-    r"""|(?P<name>"(?:[^"]|"")*")|(?P<word>[^\W\d][\w$]*)|(?P<number>\d[\w.]*)|(?P<sign>\S)""",
-    re.DOTALL,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """A piece of a statement: a string, name (in quotes), word, number or sign; `start` and `end` in the text."""
-
-    kind: str
-    text: str
-    start: int
-    end: int
-
-    @property
-    def upper(self) -> str:
-        """A word that may be one of SQL's; "" for what is in quotes."""
-        return "" if self.kind in ("name", "string") else self.text.upper()
-
-    @property
-    def plain(self) -> str:
-        """An identifier without quotes."""
-        return self.text[1:-1].replace('""', '"') if self.kind == "name" else self.text
-
-
-def tokens(text: str) -> list[Token]:
-    """Take a statement apart; comments are left out."""
-    found = []
-    for match in _TOKEN.finditer(text):
-        kind = match.lastgroup or "sign"
-        kind = "string" if kind == "tag" else kind
-        if kind != "comment":
-            found.append(Token(kind, match.group(0), match.start(), match.end()))
-    return found
+from wlc.dialect.duckdb.lexer import tokens
 
 
 @dataclass
-class Reader:
-    """Goes through a statement from left to right."""
+class StatementReader:
+    """Reads a statement token by token; every method that reads something passes it."""
 
     text: str
 
@@ -61,22 +25,31 @@ class Reader:
         return self.at >= len(self.tokens)
 
     def peek(self, ahead: int = 0) -> str:
-        """The next word in capitals, "" at the end."""
+        """Return the next word in capitals or sign without passing it; "" at the end, for strings and quoted names."""
         at = self.at + ahead
-        return self.tokens[at].upper if at < len(self.tokens) else ""
+        if at >= len(self.tokens):
+            return ""
+        token = self.tokens[at]
+        return token.word or (token.text if token.kind in ("operator", "numeric_const") else "")
+
+    def word(self) -> str:
+        """Read the next word in capitals; "" if it is no word."""
+        found = self.peek()
+        self.at += 1
+        return found
 
     def take(self, *words: str) -> bool:
-        """Pass these words if they come next."""
+        """Read these words if they come next, and say whether they do."""
         if any(self.peek(number) != word for number, word in enumerate(words)):
             return False
         self.at += len(words)
         return True
 
     def path(self) -> tuple[str, ...]:
-        """Pass a name of one or more parts.
+        """Read a name of one or more parts.
 
         Raises:
-            ValueError: There is none.
+            ValueError: The next token is no name.
         """
         parts = [self.name()]
         while self.take("."):
@@ -84,25 +57,31 @@ class Reader:
         return tuple(parts)
 
     def name(self) -> str:
-        """Pass one identifier.
+        """Read one identifier.
 
         Raises:
-            ValueError: There is none.
+            ValueError: The next token is no name.
         """
-        if self.is_done or self.tokens[self.at].kind not in ("name", "word"):
+        if self.is_done or self.tokens[self.at].kind not in ("identifier", "keyword"):
             raise ValueError(f"no name at {self.rest()[:40]!r}")
         self.at += 1
-        return self.tokens[self.at - 1].plain
+        return self.tokens[self.at - 1].name
 
     def names_in_brackets(self) -> list[str]:
-        """Pass a list of identifiers in brackets."""
-        return [Reader(item).name() for item in self.items()]
+        """Read a list of identifiers in brackets."""
+        return [StatementReader(item).name() for item in self.items()]
+
+    def bracketed(self) -> str:
+        """Read what is in brackets, and return it with them; raises as `items` does."""
+        first = self.at
+        self.items()
+        return self.text[self.tokens[first].start : self.tokens[self.at - 1].end]
 
     def items(self) -> list[str]:
-        """Pass what is in brackets, and return what lies between the commas.
+        """Read what is in brackets, and return the texts between the commas.
 
         Raises:
-            ValueError: No bracket opens here, or it does not close.
+            ValueError: The next token is no opening bracket, or it is not closed.
         """
         if not self.take("("):
             raise ValueError(f"no list at {self.rest()[:40]!r}")
@@ -110,17 +89,17 @@ class Reader:
         while not self.is_done:
             token = self.tokens[self.at]
             self.at += 1
-            if token.kind == "sign":
+            if token.kind == "operator":
                 depth += (token.text in "([{") - (token.text in ")]}")
                 if depth == 0 or (depth == 1 and token.text == ","):
                     found.append(self.text[start : token.start].strip())
                     start = token.end
                 if depth == 0:
                     return [item for item in found if item]
-        raise ValueError("a bracket does not close")
+        raise ValueError("a bracket is not closed")
 
     def rest(self) -> str:
-        """The text that is left."""
+        """Return the text that is left without passing it."""
         if self.is_done:
             return ""
         return self.text[self.tokens[self.at].start : self.tokens[-1].end]

@@ -1,8 +1,9 @@
 """Schema changes of a DuckDB master as PostgreSQL's statements.
 
-The layout in the record says what columns a table has; of the statement's text only what it does to them is read, and
-constraints. What holds no rows (views, macros, indexes, defaults, checks, comments) may be left out if PostgreSQL has
-no counterpart; the rest may not.
+The record's layout says what the columns and the key of a table are after the change. Only what it does not say is read
+from the statement's text: what the change does to the table, and which constraints it has. A thing that holds no rows
+(view, macro, index, default, check, comment) may be left out if it has no counterpart in PostgreSQL; other things may
+not.
 """
 
 from __future__ import annotations
@@ -10,31 +11,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wlc.errors import UnsupportedError
-from wlc.model import Name, literal, quote
+from wlc.dialect.sql import literal, quote
+from wlc.farm.errors import UnsupportedError
+from wlc.farm.model import Layout, Name
 from wlr.engine.postgres import types
-from wlr.engine.postgres.constraints import constraints
+from wlr.engine.postgres.constraints import ConstraintReader
 from wlr.engine.postgres.expressions import expression_sql, view_sql
 from wlr.engine.postgres.names import is_own
-from wlr.engine.postgres.text import Reader
+from wlr.engine.postgres.text import StatementReader
 
 if TYPE_CHECKING:
-    from wlc.model import Column, Ddl
-    from wlr.engine.postgres.catalog import Catalog
+    from wlc.farm.model import Column, Ddl
+    from wlr.engine.postgres.catalog import PostgresCatalog
     from wlr.engine.postgres.names import Names
 
+_CREATED = "SCHEMA TABLE SEQUENCE VIEW RECURSIVE INDEX UNIQUE TYPE MACRO FUNCTION".split()
 _SEQUENCE_WORDS = frozenset("INCREMENT BY MINVALUE MAXVALUE START WITH NO CYCLE -".split())
 _COMMENTED = {"TABLE": "rpv", "VIEW": "v", "SEQUENCE": "S", "INDEX": "i", "COLUMN": "rpv"}
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class PostgresStatement:
     """One statement for PostgreSQL.
 
     Attributes:
-        sql: The statement, "" if what is wanted has no counterpart.
-        what: What a warning calls it; None if the statement must not be left out.
-        is_late: It is cheaper once rows are loaded.
+        sql: The statement; "" if the change has no counterpart.
+        what: Its name in a warning; None if the statement must not be left out.
+        is_late: It is cheaper after rows are loaded.
     """
 
     sql: str
@@ -43,17 +46,17 @@ class Statement:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What a schema change comes to.
+class Translation:
+    """A schema change in PostgreSQL's terms.
 
     Attributes:
-        touches: Table of the replica that it changes or drops, which has to be a replicated one; None for others.
-        replaces: Relation whose dependent views are to be made again behind it.
-        left_out: Warning for what has no counterpart, None if all has.
-        fields_of: The table whose nested values get other fields: it must have no rows.
+        touches: Table of the replica that it changes or drops, which must be a replicated one; None for other changes.
+        replaces: Relation whose dependent views must be dropped before and created again after the statements.
+        left_out: Warning for what has no counterpart; None if everything has one.
+        fields_of: Table whose nested values get other fields. It must have no rows.
     """
 
-    statements: tuple[Statement, ...] = ()
+    statements: tuple[PostgresStatement, ...] = ()
     touches: Name | None = None
     replaces: Name | None = None
     left_out: str | None = None
@@ -66,21 +69,23 @@ class Translator:
     Args:
         ddl: The change.
         catalog: What the replica contains.
-        names: How names are mapped.
+        names: Maps the master's names to the replica's.
         master: Name that the statement gives the database.
         is_rewritten: All rows of the table follow, and it has been emptied.
     """
 
-    def __init__(self, ddl: Ddl, catalog: Catalog, names: Names, master: str, *, is_rewritten: bool) -> None:
+    def __init__(self, ddl: Ddl, catalog: PostgresCatalog, names: Names, master: str, *, is_rewritten: bool) -> None:
         self.ddl = ddl
         self.catalog = catalog
         self.names = names
         self.master = master
         self.is_rewritten = is_rewritten
-        self.reader = Reader(ddl.statement)
+        self.reader = StatementReader(ddl.statement)
+        # How columns of the changed table are written, by their names in lower case.
+        self.spelling = {column.name.lower(): column.name for column in ddl.layout.columns} if ddl.layout else {}
 
-    def plan(self) -> Plan:
-        """Translate it.
+    def translate(self) -> Translation:
+        """Translate the change.
 
         Raises:
             UnsupportedError: It has no counterpart, and rows depend on it.
@@ -109,20 +114,18 @@ class Translator:
         schema = self._allowed(path[0] if len(path) == 2 else self.ddl.search_path)
         if (self.names.schema(schema).lower(), path[-1].lower()) == (own.schema.lower(), own.name.lower()):
             return self.catalog.find(own) or own
+        made = Name(self.names.schema(schema), path[-1])
         if len(path) == 2:
-            made = Name(self.names.schema(path[0]), path[1])
             return self.catalog.find(made) or made
-        made = Name(self.names.schema(self.ddl.search_path), path[0])
-        in_main = Name(self.names.main, path[0])
-        return self.catalog.find(made) or self.catalog.find(in_main) or made
+        return self.catalog.find(made) or self.catalog.find(Name(self.names.main, path[0])) or made
 
     def _made(self, path: tuple[str, ...]) -> Name:
-        """The name that the statement gives a new relation."""
+        """Return the name that the statement gives a new relation."""
         schema = path[-2] if len(path) > 1 and path[-2].lower() != self.master.lower() else self.ddl.search_path
         return Name(self.names.schema(self._allowed(schema)), path[-1])
 
     def _allowed(self, schema: str) -> str:
-        """Return a schema that is the farm's to change."""
+        """Return a schema that the farm may change."""
         if is_own(self.names.schema(schema)):
             raise UnsupportedError(f"schema {schema} is not the farm's to change")
         return schema
@@ -130,38 +133,24 @@ class Translator:
     def _is_schema(self, path: tuple[str, ...]) -> bool:
         return self.catalog.find(Name(self.names.schema(path[0]), path[1])) is not None
 
-    def expression(self, text: str, spelling: dict[str, str]) -> str:
-        """Translate an expression over columns; see `expression_sql`."""
-        return expression_sql(text, spelling, self.resolve)
+    def _spelt(self, table: Name, column: str) -> str:
+        """Return a column of a table as it is written; the statement's own table is not in the catalog yet."""
+        is_own_table = table == self.names.place(self.ddl.object)
+        return self.spelling.get(column.lower(), column) if is_own_table else self.catalog.column(table, column)
 
     # CREATE ----------------------------------------------------------------------------------------------------------
 
-    def _create(self) -> Plan:
+    def _create(self) -> Translation:
         reader = self.reader
         replaces = reader.take("OR", "REPLACE")
         reader.take("PERSISTENT")
-        for kind in (
-            "SCHEMA",
-            "TABLE",
-            "SEQUENCE",
-            "VIEW",
-            "RECURSIVE",
-            "INDEX",
-            "UNIQUE",
-            "TYPE",
-            "MACRO",
-            "FUNCTION",
-        ):
-            if reader.take(kind):
-                break
-        else:
-            raise UnsupportedError(f"CREATE {reader.peek()} is of no kind that changes a schema")
+        kind = next((word for word in _CREATED if reader.take(word)), None)
         is_unique = kind == "UNIQUE" and reader.take("INDEX")
         exists = reader.take("IF", "NOT", "EXISTS")
         match kind:
             case "SCHEMA":
                 schema = self.names.schema(self._allowed(reader.path()[-1]))
-                return Plan((Statement(f"CREATE SCHEMA IF NOT EXISTS {quote(schema)}"),))
+                return Translation((PostgresStatement(f"CREATE SCHEMA IF NOT EXISTS {quote(schema)}"),))
             case "TABLE":
                 return self._create_table(replaces, exists)
             case "SEQUENCE":
@@ -171,32 +160,35 @@ class Translator:
             case "INDEX" | "UNIQUE":
                 return self._create_index(is_unique)
             case "TYPE":
-                # Columns have the type behind the name, see `types`.
-                return Plan()
+                # A column has the type behind the name, see `types`.
+                return Translation()
+            case "MACRO" | "FUNCTION":
+                return Translation(left_out=f"macro {self.ddl.object} is left out: PostgreSQL has no macros")
             case _:
-                return Plan(left_out=f"macro {self.ddl.object} is left out: PostgreSQL has no macros")
+                raise UnsupportedError(f"CREATE {reader.peek()} is of no kind that changes a schema")
 
-    def _create_table(self, replaces: bool, exists: bool) -> Plan:
-        name, layout = self.names.place(self.ddl.object), self.ddl.layout
-        if layout is None:
-            raise UnsupportedError("the record does not say what columns the table has")
+    def _create_table(self, replaces: bool, exists: bool) -> Translation:
+        name, layout = self.names.place(self.ddl.object), self._layout()
         present = self.catalog.find(name) if replaces else None
-        before = [Statement(f"DROP TABLE {present.sql}")] if present else []
-        spelling = {column.name.lower(): column.name for column in layout.columns}
-        columns = [self._column(column, spelling) for column in layout.columns]
-        made = f"CREATE TABLE {'IF NOT EXISTS ' if exists else ''}{name.sql} ({', '.join(columns)})"
-        key = ", ".join(map(quote, layout.primary_key))
-        keys = [Statement(f"ALTER TABLE {name.sql} ADD PRIMARY KEY ({key})", is_late=True)] if key else []
-        others = [
-            Statement(_altered(name, action), what, is_late=True)
-            for action, what in self._extras(layout.columns, spelling)
-        ]
-        return Plan((*before, Statement(made), *keys, *others), touches=present, replaces=present)
+        before = [PostgresStatement(f"DROP TABLE {present.sql}")] if present else []
+        columns = ", ".join(map(self._column, layout.columns))
+        made = PostgresStatement(f"CREATE TABLE {'IF NOT EXISTS ' if exists else ''}{name.sql} ({columns})")
+        late: list[tuple[str, str | None]] = [(_primary_key(layout), None)] if layout.primary_key else []
+        late += [self._default(column) for column in layout.columns if column.default is not None]
+        others = ConstraintReader(self.spelling, self.resolve, self._spelt).read(self.ddl.statement)
+        late += [(other.sql, f"{other.what} of table {self.ddl.object}") for other in others]
+        statements = (PostgresStatement(_altered(name, action), what, is_late=True) for action, what in late)
+        return Translation((*before, made, *statements), touches=present, replaces=present)
 
-    def _column(self, column: Column, spelling: dict[str, str]) -> str:
+    def _layout(self) -> Layout:
+        if self.ddl.layout is None:
+            raise UnsupportedError("the record does not say what columns the table has")
+        return self.ddl.layout
+
+    def _column(self, column: Column) -> str:
         text = f"{quote(column.name)} {self._type(column)}"
         if column.generated is not None:
-            text += f" GENERATED ALWAYS AS ({self.expression(column.generated, spelling)}) STORED"
+            text += f" GENERATED ALWAYS AS ({self._expression(column.generated)}) STORED"
         return text if column.nullable else f"{text} NOT NULL"
 
     def _type(self, column: Column) -> str:
@@ -207,50 +199,40 @@ class Translator:
                 f"column {column.name} has type {column.type}, which PostgreSQL cannot hold"
             ) from error
 
-    def _extras(self, columns: tuple[Column, ...], spelling: dict[str, str]) -> list[tuple[str, str]]:
-        """Defaults and constraints: what to do to the table, and how a warning calls it."""
-        found = []
-        for column in columns:
-            if column.default is not None:
-                what = f"default of column {column.name} of table {self.ddl.object}"
-                found.append((self._set_default(column, spelling), what))
-        others = constraints(self.ddl.statement, spelling, self.resolve, self._spelt)
-        return [*found, *((other.sql, f"{other.what} of table {self.ddl.object}") for other in others)]
-
-    def _spelt(self, table: Name, column: str) -> str:
-        """How a column of a table is written; the statement's own table is not in the catalog yet."""
-        is_own = table == self.names.place(self.ddl.object)
-        return self._spelling().get(column.lower(), column) if is_own else self.catalog.column(table, column)
-
-    def _set_default(self, column: Column, spelling: dict[str, str]) -> str:
-        """What sets a default, "" if there is no counterpart."""
+    def _default(self, column: Column) -> tuple[str, str]:
+        """Return the action that sets a default, "" if it has no counterpart, and its name in a warning."""
+        what = f"default of column {column.name} of table {self.ddl.object}"
         try:
-            return f"ALTER {quote(column.name)} SET DEFAULT {self.expression(column.default or 'NULL', spelling)}"
+            return f"ALTER {quote(column.name)} SET DEFAULT {self._expression(column.default or 'NULL')}", what
         except UnsupportedError:
-            return ""
+            return "", what
 
-    def _create_sequence(self, replaces: bool, exists: bool) -> Plan:
+    def _expression(self, text: str) -> str:
+        """Translate an expression over the columns of the changed table."""
+        return expression_sql(text, self.spelling, self.resolve)
+
+    def _create_sequence(self, replaces: bool, exists: bool) -> Translation:
         name = self._made(self.reader.path())
-        options = self.reader.rest()
-        words = Reader(options).tokens
-        if any(token.kind != "number" and token.upper not in _SEQUENCE_WORDS for token in words):
+        rest = self.reader.tokens[self.reader.at :]
+        options = " ".join(token.text for token in rest)
+        if any(token.kind != "numeric_const" and token.text.upper() not in _SEQUENCE_WORDS for token in rest):
             raise UnsupportedError(f"options {options} have no counterpart")
-        before = [Statement(f"DROP SEQUENCE IF EXISTS {name.sql}")] if replaces else []
+        before = [PostgresStatement(f"DROP SEQUENCE IF EXISTS {name.sql}")] if replaces else []
         made = f"CREATE SEQUENCE {'IF NOT EXISTS ' if exists else ''}{name.sql} {options}"
-        return Plan((*before, Statement(made)))
+        return Translation((*before, PostgresStatement(made)))
 
-    def _create_view(self, replaces: bool) -> Plan:
+    def _create_view(self, replaces: bool) -> Translation:
         made = self._made(self.reader.path())
         what = f"view {self.ddl.object}"
         present = made if replaces and self.catalog.kinds.get(made) == "v" else None
-        before = [Statement(f"DROP VIEW {made.sql}")] if present else []
+        before = [PostgresStatement(f"DROP VIEW {made.sql}")] if present else []
         try:
             statement = view_sql(self.ddl.statement, self.catalog.columns, self.resolve, made)
         except UnsupportedError as error:
-            return Plan(tuple(before), replaces=present, left_out=f"{what} is left out: {error.message}")
-        return Plan((*before, Statement(statement, what, is_late=True)), replaces=present)
+            return Translation(tuple(before), replaces=present, left_out=f"{what} is left out: {error.message}")
+        return Translation((*before, PostgresStatement(statement, what, is_late=True)), replaces=present)
 
-    def _create_index(self, is_unique: bool) -> Plan:
+    def _create_index(self, is_unique: bool) -> Translation:
         index = self.reader.name()
         what = f"index {self.ddl.object}"
         if not self.reader.take("ON"):
@@ -260,104 +242,103 @@ class Translator:
             self.reader.name()
         spelling = {name.lower(): name for name in self.catalog.columns.get(table, [])}
         try:
-            parts = ", ".join(f"({self.expression(item, spelling)})" for item in self.reader.items())
+            parts = ", ".join(f"({expression_sql(item, spelling, self.resolve)})" for item in self.reader.items())
         except UnsupportedError as error:
-            return Plan(left_out=f"{what} is left out: {error.message}")
-        unique = "UNIQUE " if is_unique else ""
-        return Plan((Statement(f"CREATE {unique}INDEX {quote(index)} ON {table.sql} ({parts})", what, is_late=True),))
+            return Translation(left_out=f"{what} is left out: {error.message}")
+        made = f"CREATE {'UNIQUE ' if is_unique else ''}INDEX {quote(index)} ON {table.sql} ({parts})"
+        return Translation((PostgresStatement(made, what, is_late=True),))
 
     # DROP ------------------------------------------------------------------------------------------------------------
 
-    def _drop(self) -> Plan:
+    def _drop(self) -> Translation:
         reader = self.reader
-        kind = reader.peek()
-        reader.at += 1
+        kind = reader.word()
         if kind in ("TYPE", "MACRO", "FUNCTION"):
-            return Plan()
+            return Translation()
         reader.take("IF", "EXISTS")
         path = reader.path()
         cascade = " CASCADE" if reader.take("CASCADE") else ""
         match kind:
             case "SCHEMA":
                 schema = self.names.schema(self._allowed(path[-1]))
-                return Plan((Statement(f"DROP SCHEMA IF EXISTS {quote(schema)}{cascade}"),))
+                return Translation((PostgresStatement(f"DROP SCHEMA IF EXISTS {quote(schema)}{cascade}"),))
             case "TABLE":
                 table = self.resolve(path)
-                return Plan((Statement(f"DROP TABLE {table.sql}{cascade}"),), touches=table, replaces=table)
+                dropped = PostgresStatement(f"DROP TABLE {table.sql}{cascade}")
+                return Translation((dropped,), touches=table, replaces=table)
             case "VIEW":
                 view = self.resolve(path)
-                return Plan((Statement(f"DROP VIEW IF EXISTS {view.sql}"),), replaces=view)
+                return Translation((PostgresStatement(f"DROP VIEW IF EXISTS {view.sql}"),), replaces=view)
             case "SEQUENCE":
-                return Plan((Statement(f"DROP SEQUENCE IF EXISTS {self.resolve(path).sql}{cascade}"),))
+                name = self.resolve(path)
+                return Translation((PostgresStatement(f"DROP SEQUENCE IF EXISTS {name.sql}{cascade}"),))
             case "INDEX":
-                return Plan((Statement(f"DROP INDEX IF EXISTS {self.resolve(path).sql}"),))
+                return Translation((PostgresStatement(f"DROP INDEX IF EXISTS {self.resolve(path).sql}"),))
             case _:
                 raise UnsupportedError(f"DROP {kind} is of no kind that changes a schema")
 
     # COMMENT ---------------------------------------------------------------------------------------------------------
 
-    def _comment(self) -> Plan:
+    def _comment(self) -> Translation:
         reader = self.reader
-        kind = reader.peek()
-        reader.at += 1
+        kind = reader.word()
         if kind not in _COMMENTED:
-            return Plan()
+            return Translation()
         path = reader.path()
         column = path[-1] if kind == "COLUMN" else None
         found = self.catalog.find(self.resolve(path[:-1] if column else path))
-        # Of what was left out there is nothing to say.
+        # What was left out has no comment.
         if found is None or self.catalog.kinds[found] not in _COMMENTED[kind] or not reader.take("IS"):
-            return Plan()
+            return Translation()
         name = found.sql if column is None else f"{found.sql}.{quote(self.catalog.column(found, column))}"
         text = "NULL" if reader.peek() == "NULL" else literal(_string(reader.rest()))
-        return Plan((Statement(f"COMMENT ON {kind} {name} IS {text}", f"comment on {self.ddl.object}", is_late=True),))
+        made = f"COMMENT ON {kind} {name} IS {text}"
+        return Translation((PostgresStatement(made, f"comment on {self.ddl.object}", is_late=True),))
 
     # ALTER -----------------------------------------------------------------------------------------------------------
 
-    def _alter(self) -> Plan:
+    def _alter(self) -> Translation:
         reader = self.reader
-        kind = reader.peek()
-        reader.at += 1
+        kind = reader.word()
         if kind not in ("TABLE", "VIEW", "SEQUENCE"):
             raise UnsupportedError(f"ALTER {kind} has no counterpart")
         reader.take("IF", "EXISTS")
         name = self.resolve(reader.path())
-        if kind == "VIEW":
+        if kind == "VIEW" and name not in self.catalog.kinds:
             # A view that was left out cannot be renamed either.
-            return self._rename(kind, name) if name in self.catalog.kinds else Plan()
-        if kind == "SEQUENCE":
-            return self._rename(kind, name)
-        if reader.peek() == "RENAME" and reader.peek(1) == "TO":
+            return Translation()
+        if kind != "TABLE" or (reader.peek() == "RENAME" and reader.peek(1) == "TO"):
             return self._rename(kind, name)
         actions = self._alter_table(name)
         if actions is None:
-            return Plan(touches=name, fields_of=name)
-        statements = tuple(Statement(_altered(name, action), what) for action, what in actions)
-        # Views are in the way of no other change, and making them again forgets who may read them.
+            return Translation(touches=name, fields_of=name)
+        statements = tuple(PostgresStatement(_altered(name, action), what) for action, what in actions)
+        # Views block no other change, and creating them again loses their privileges.
         in_the_way = any(action.startswith("DROP COLUMN") or " TYPE " in action for action, _ in actions)
-        return Plan(statements, touches=name, replaces=name if in_the_way else None)
+        return Translation(statements, touches=name, replaces=name if in_the_way else None)
 
-    def _rename(self, kind: str, name: Name) -> Plan:
+    def _rename(self, kind: str, name: Name) -> Translation:
         if not self.reader.take("RENAME", "TO"):
             raise UnsupportedError(f"ALTER {kind} {self.reader.rest()} has no counterpart")
-        statement = Statement(f"ALTER {kind} {name.sql} RENAME TO {quote(self.reader.name())}")
-        return Plan((statement,), touches=name if kind == "TABLE" else None)
+        statement = PostgresStatement(f"ALTER {kind} {name.sql} RENAME TO {quote(self.reader.name())}")
+        return Translation((statement,), touches=name if kind == "TABLE" else None)
 
     def _alter_table(self, table: Name) -> list[tuple[str, str | None]] | None:
-        """What to do to a table, and how a warning calls what may be left out; None if fields of values change."""
+        """Return the actions on a table, each with its name in a warning if it may be left out.
+
+        None stands for a change of the fields of nested values.
+        """
         reader = self.reader
         if reader.take("ADD", "PRIMARY", "KEY"):
-            key = [self.catalog.column(table, column) for column in reader.names_in_brackets()]
-            return [(f"ADD PRIMARY KEY ({', '.join(map(quote, key))})", None)]
-        verb = reader.peek()
-        reader.at += 1
+            return [(_primary_key(self._layout()), None)]
+        verb = reader.word()
         reader.take("COLUMN")
         reader.take("IF", "NOT", "EXISTS")
         reader.take("IF", "EXISTS")
         path = reader.path()
-        column = self.catalog.column(table, path[0])
         if len(path) > 1 and verb in ("ADD", "DROP", "RENAME", "ALTER"):
             return None
+        column = self.catalog.column(table, path[0])
         match verb:
             case "ADD":
                 return self._add_column(path[0])
@@ -371,32 +352,29 @@ class Translator:
                 raise UnsupportedError(f"ALTER TABLE {verb} has no counterpart")
 
     def _add_column(self, name: str) -> list[tuple[str, str | None]]:
-        column, spelling = self._described(name), self._spelling()
-        text = f"ADD COLUMN {self._column(column, spelling)}"
+        column = self._described(name)
+        text = f"ADD COLUMN {self._column(column)}"
         if column.default is None:
             return [(text, None)]
-        what = f"default of column {column.name} of table {self.ddl.object}"
         if self.is_rewritten:
-            return [(text, None), (self._set_default(column, spelling), what)]
-        return [(f"{text} DEFAULT {self.expression(column.default, spelling)}", None)]
+            return [(text, None), self._default(column)]
+        return [(f"{text} DEFAULT {self._expression(column.default)}", None)]
 
     def _alter_column(self, name: str) -> list[tuple[str, str | None]]:
+        """Return the actions that make a column what the layout says."""
         reader, column = self.reader, self._described(name)
         head = f"ALTER COLUMN {quote(name)}"
-        what = f"default of column {name} of table {self.ddl.object}"
-        default = [(self._set_default(column, self._spelling()), what)] if column.default is not None else []
-        if reader.take("SET", "DEFAULT"):
-            # If the new one has no counterpart, the old one must not stay.
-            return [(f"{head} DROP DEFAULT", None), *default]
-        if reader.take("DROP", "DEFAULT"):
-            return [(f"{head} DROP DEFAULT", None)]
-        if reader.take("SET", "NOT", "NULL"):
-            return [(f"{head} SET NOT NULL", None)]
-        if reader.take("DROP", "NOT", "NULL"):
-            return [(f"{head} DROP NOT NULL", None)]
-        # The rows follow with their new values, so there is nothing to compute.
-        using = f"USING CAST(NULL AS {types.postgres_type(column.type)})"
-        return [(f"{head} DROP DEFAULT", None), (f"{head} TYPE {self._type(column)} {using}", None), *default]
+        if reader.take("SET", "NOT", "NULL") or reader.take("DROP", "NOT", "NULL"):
+            return [(f"{head} {'DROP' if column.nullable else 'SET'} NOT NULL", None)]
+        # If the new default has no counterpart, the old one must not stay.
+        actions: list[tuple[str, str | None]] = [(f"{head} DROP DEFAULT", None)]
+        if reader.take("SET", "DATA", "TYPE") or reader.take("SET", "TYPE") or reader.take("TYPE"):
+            # The rows follow with their new values, so there is nothing to compute.
+            using = f"USING CAST(NULL AS {types.postgres_type(column.type)})"
+            actions.append((f"{head} TYPE {self._type(column)} {using}", None))
+        elif not reader.take("SET", "DEFAULT") and not reader.take("DROP", "DEFAULT"):
+            raise UnsupportedError(f"ALTER COLUMN {reader.rest()} has no counterpart")
+        return actions if column.default is None else [*actions, self._default(column)]
 
     def _described(self, name: str) -> Column:
         columns = self.ddl.layout.columns if self.ddl.layout else ()
@@ -405,19 +383,20 @@ class Translator:
             raise UnsupportedError(f"the record does not describe column {name}")
         return found
 
-    def _spelling(self) -> dict[str, str]:
-        return {column.name.lower(): column.name for column in self.ddl.layout.columns} if self.ddl.layout else {}
-
 
 def _altered(table: Name, action: str) -> str:
     return f"ALTER TABLE {table.sql} {action}" if action else ""
 
 
+def _primary_key(layout: Layout) -> str:
+    return f"ADD PRIMARY KEY ({', '.join(map(quote, layout.primary_key))})"
+
+
 def _string(text: str) -> str:
-    """The text of a string literal.
+    """Return the text of a string literal.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is no string literal.
     """
     if not text.startswith("'") or not text.endswith("'"):
         raise ValueError(f"no text at {text[:40]!r}")

@@ -1,50 +1,20 @@
-"""Types of a DuckDB master in PostgreSQL, and its values as the text that PostgreSQL reads.
+"""The PostgreSQL types of a DuckDB master's columns, and the SQL that writes values as PostgreSQL reads them.
 
-A value is exact or it is refused: text that PostgreSQL does not take fails the step, by table and column. What has no
-counterpart becomes text in DuckDB's own form. docs/types.md lists all of it.
+A value is exact or it is refused: text that PostgreSQL does not take fails the step, by table and column. A type
+without a counterpart becomes text in DuckDB's own form. docs/types.md lists all of them.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wlc.types import load_sql, parse
+from wlc.dialect.types import PostgresText, load_sql, parse
+from wlc.farm.model import Column
 
 if TYPE_CHECKING:
-    from wlc.model import Column
-    from wlc.types import Type
+    from wlc.dialect.types import ColumnType
 
 _TEXT = "text"
-_SCALARS = {
-    **dict.fromkeys(("BOOLEAN", "BOOL"), "boolean"),
-    **dict.fromkeys(("TINYINT", "UTINYINT", "SMALLINT"), "smallint"),
-    **dict.fromkeys(("USMALLINT", "INTEGER", "INT"), "integer"),
-    **dict.fromkeys(("UINTEGER", "BIGINT"), "bigint"),
-    "UBIGINT": "numeric(20,0)",
-    **dict.fromkeys(("HUGEINT", "UHUGEINT"), "numeric(39,0)"),
-    "BIGNUM": "numeric",
-    **dict.fromkeys(("FLOAT", "REAL"), "real"),
-    "DOUBLE": "double precision",
-    **dict.fromkeys(("VARCHAR", "TEXT", "STRING", "ENUM", '"NULL"'), _TEXT),
-    # Nanoseconds do not fit into PostgreSQL's times.
-    **dict.fromkeys(("TIMESTAMP_NS", "TIMESTAMPTZ_NS", "TIME_NS"), _TEXT),
-    **dict.fromkeys(("BLOB", "GEOMETRY"), "bytea"),
-    "UUID": "uuid",
-    "JSON": "json",
-    "DATE": "date",
-    "TIME": "time",
-    **dict.fromkeys(("TIME WITH TIME ZONE", "TIMETZ"), "time with time zone"),
-    **dict.fromkeys(("TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS"), "timestamp"),
-    **dict.fromkeys(("TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ"), "timestamp with time zone"),
-    "INTERVAL": "interval",
-    "BIT": "bit varying",
-}
-# Members that JSON holds exactly, told by the struct's declared type. JSON itself is not among them: its null could not
-# be told from none.
-_IN_JSON = frozenset(
-    "BOOLEAN BOOL TINYINT UTINYINT SMALLINT USMALLINT INTEGER INT UINTEGER BIGINT UBIGINT HUGEINT UHUGEINT VARCHAR TEXT"
-    " STRING ENUM UUID DATE TIME TIMESTAMP TIMESTAMP_S TIMESTAMP_MS".split()
-)
 _BC = "' (BC)'"
 
 
@@ -58,14 +28,14 @@ def postgres_type(type_text: str) -> str:
 
 
 def column_type(type_text: str) -> str:
-    """Return what a column of a DuckDB type is declared as; raises as `postgres_type` does."""
+    """Return the declaration of a column of a DuckDB type; raises as `postgres_type` does."""
     found = postgres_type(type_text)
-    # Bytes decide in DuckDB which of two texts is the lesser one.
+    # DuckDB orders texts by their bytes.
     return f'{found} COLLATE "C"' if found.startswith(_TEXT) else found
 
 
 def to_text_sql(column: Column, value: str) -> str:
-    """Return the DuckDB expression that makes a stored value what PostgreSQL reads from CSV as the same value.
+    """Return the DuckDB expression that writes a stored value as PostgreSQL reads it from CSV.
 
     Args:
         column: The column as declared.
@@ -75,59 +45,52 @@ def to_text_sql(column: Column, value: str) -> str:
 
 
 def is_text(column: Column) -> bool:
-    """Say whether the value is any text, so that it has to be quoted: if it is empty, it is to be told from NULL."""
+    """Say whether the value may be an empty text, which COPY must quote so that it differs from NULL."""
     return _type(parse(column.type)).startswith((_TEXT, "bytea", "bit varying", "json"))
 
 
-def _type(parsed: Type) -> str:
-    if parsed.kind in ("DECIMAL", "NUMERIC"):
-        return "numeric" + (parsed.text.removeprefix(parsed.kind) or "(18,3)")
-    if parsed.kind in _SCALARS:
-        return _SCALARS[parsed.kind]
+def _type(parsed: ColumnType) -> str:
+    if parsed.row.postgres is not None:
+        return parsed.row.postgres.format(parsed.parameters)
     if _is_array(parsed):
         return _type(parsed.fields[0][1]) + "[]"
     return "json" if _is_exact_in_json(parsed) else _TEXT
 
 
-def _is_array(parsed: Type) -> bool:
-    """Say whether it is a list that PostgreSQL has, too: of one dimension, of values without fields."""
-    if parsed.kind not in ("LIST", "ARRAY"):
-        return False
-    element = parsed.fields[0][1]
-    return element.kind in _SCALARS or element.kind in ("DECIMAL", "NUMERIC")
+def _is_array(parsed: ColumnType) -> bool:
+    """Say whether PostgreSQL has the same list: of one dimension, of values without fields."""
+    return parsed.kind in ("LIST", "ARRAY") and parsed.fields[0][1].row.postgres is not None
 
 
-def _is_exact_in_json(parsed: Type) -> bool:
+def _is_exact_in_json(parsed: ColumnType) -> bool:
     match parsed.kind:
         case "LIST" | "ARRAY" | "STRUCT":
-            return bool(parsed.fields) and all(_is_exact_in_json(member) for _, member in parsed.fields)
+            return all(_is_exact_in_json(member) for _, member in parsed.fields)
         case "MAP":
             return parsed.fields[0][1].kind in ("VARCHAR", "ENUM") and _is_exact_in_json(parsed.fields[1][1])
-        case kind:
-            return kind in _IN_JSON
+        case _:
+            return parsed.row.is_exact_in_json
 
 
-def _text(parsed: Type, value: str, depth: int) -> str:
-    match parsed.kind:
-        case "BLOB" | "GEOMETRY":
+def _text(parsed: ColumnType, value: str, depth: int) -> str:
+    if _is_array(parsed):
+        return _array_text(parsed.fields[0][1], value, depth)
+    if parsed.row.postgres is None:
+        return _nested_text(parsed, value)
+    match parsed.row.postgres_text:
+        case PostgresText.HEX:
             return f"('\\x' || hex({value}))"
-        case "DATE":
+        case PostgresText.DATE:
             return f"replace(CAST({value} AS VARCHAR), {_BC}, ' BC')"
-        case "TIMESTAMP" | "TIMESTAMP_S" | "TIMESTAMP_MS" | "TIMESTAMP WITH TIME ZONE" | "TIMESTAMPTZ":
+        case PostgresText.MOMENT:
             text = f"CAST({value} AS VARCHAR)"
             return f"CASE WHEN contains({text}, {_BC}) THEN replace({text}, {_BC}, '') || ' BC' ELSE {text} END"
-        case "DECIMAL" | "NUMERIC":
-            return value
-        case kind if kind in _SCALARS:
-            return value if _SCALARS[kind] != _TEXT else f"CAST({value} AS VARCHAR)"
-        case _ if _is_array(parsed):
-            return _array_text(parsed.fields[0][1], value, depth)
         case _:
-            return _nested_text(parsed, value)
+            return f"CAST({value} AS VARCHAR)" if parsed.row.postgres == _TEXT else value
 
 
-def _array_text(element: Type, value: str, depth: int) -> str:
-    """An array literal, every element of it in quotes, so that nothing in it means anything."""
+def _array_text(element: ColumnType, value: str, depth: int) -> str:
+    """Write an array literal. Every element is quoted, so that no character of it is a sign of the literal."""
     item = f"_e{depth}"
     text = f"CAST({_text(element, item, depth + 1)} AS VARCHAR)"
     quoted = f"""'"' || replace(replace({text}, '\\', '\\\\'), '"', '\\"') || '"'"""
@@ -135,9 +98,7 @@ def _array_text(element: Type, value: str, depth: int) -> str:
     return f"('{{' || array_to_string({items}, ',') || '}}')"
 
 
-def _nested_text(parsed: Type, value: str) -> str:
-    from wlc.model import Column
-
+def _nested_text(parsed: ColumnType, value: str) -> str:
     loaded = load_sql(Column("value", parsed.text), value)
     if _is_exact_in_json(parsed):
         return f"CASE WHEN {value} IS NOT NULL THEN CAST(to_json({loaded}) AS VARCHAR) END"

@@ -1,6 +1,6 @@
 """DuckDB beside a PostgreSQL replica: it folds changes, and writes rows as PostgreSQL's COPY reads them.
 
-It never sees the replica. Rows go from data files through DuckDB into a file, and from there in blocks to the server.
+It never sees the replica. Rows pass from data files through DuckDB into a pipe, and from there in blocks to the server.
 """
 
 from __future__ import annotations
@@ -12,28 +12,34 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from wlc.errors import UnavailableError
-from wlc.model import literal, quote
-from wlr.engine.duckdb.connection import Scratch, connect_free_of
+from wlc.dialect.sql import literal, quote
+from wlc.farm.errors import UnavailableError
+from wlr.engine.calculator import Scratch, connect_free_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from wlr.engine.postgres.connection import Connection
+    from wlc.dialect.postgres.connection import Connection
 
 _BLOCK_BYTES = 1 << 20
+
+
+def work_folder(identity: str) -> Path:
+    """Return the folder that the workshop for a database has for temporary files."""
+    return Path(tempfile.gettempdir()).resolve() / f"wlr-{identity}" / "work"
 
 
 class Workshop:
     """A DuckDB database in memory and the folder for what does not fit into it.
 
     Args:
-        identity: Of the database; nobody else works on it at the same time.
+        identity: Identifies the database; no other run works on it at the same time.
         folders: Folders with data files.
     """
 
     def __init__(self, identity: str, folders: Sequence[Path]) -> None:
-        self.folder = Path(tempfile.gettempdir()) / f"wlr-{identity}"
+        work = work_folder(identity)
+        self.folder = work.parent
         try:
             # Rows of the replica pass through it.
             self.folder.mkdir(mode=0o700, exist_ok=True)
@@ -41,14 +47,14 @@ class Workshop:
         except OSError as error:
             hint = "Set TMPDIR to a folder with room."
             raise UnavailableError(f"{self.folder} cannot be made: {error}", hint=hint) from error
-        self.scratch = Scratch(self.folder / "work", folders)
+        self.scratch = Scratch(work, folders)
         self.duckdb = connect_free_of("main")
         self.scratch.confine(self.duckdb)
-        # Zoned times are written as text, and PostgreSQL is told that they are UTC by the text itself.
+        # Zoned times are written as text that names their zone, UTC.
         self.duckdb.execute("SET TimeZone = 'UTC'")
 
     def close(self) -> None:
-        """Remove all of it."""
+        """Remove the database and the folder."""
         self.duckdb.close()
         self.scratch.remove()
         with suppress(OSError):
@@ -73,10 +79,10 @@ class Workshop:
 
     @contextmanager
     def _written(self, query: str, options: str) -> Iterator[BinaryIO]:
-        """Give what COPY writes of a query while it is written, so that the server reads it at the same time."""
+        """Open the output of COPY for a query while it is written, so that the server reads it at the same time."""
         pipe = self.scratch.folder / "rows.csv"
         os.mkfifo(pipe, 0o600)
-        # Who reads a pipe finds its end when nobody has it open for writing any more: we do until all is written.
+        # A reader finds the end of a pipe once nobody has it open for writing. We have it open until all is written.
         rows = os.fdopen(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0)
         held = os.open(pipe, os.O_WRONLY)
         os.set_blocking(rows.fileno(), True)
@@ -95,7 +101,7 @@ class Workshop:
                 self.duckdb.interrupt()
                 raise
             finally:
-                # Who writes into a pipe waits for somebody who reads.
+                # The writer waits until its output is read.
                 while rows.read(_BLOCK_BYTES):
                     pass
                 pipe.unlink()

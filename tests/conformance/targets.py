@@ -1,0 +1,148 @@
+"""The kinds of replica that the suite of targets runs against, as their owners and readers see them.
+
+A new engine is one more class here and one more entry of `KINDS`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+import duckdb
+import psycopg
+
+from tests.lake import any_file, surplus
+from tests.postgres.cluster import Cluster, execute
+from tests.postgres.held import Held, held_by_duckdb, held_by_postgres
+from wlr.engine.postgres.connection import identity
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+class Kind(ABC):
+    """One engine.
+
+    Attributes:
+        noun: What messages call such a replica.
+        refusal: What a direct write to a replicated table is refused with; "" if nobody can write to a table.
+        names_keys: A conflict names the key of its row.
+        bag_conflict: How a row of a table without a key that is there too few times is reported.
+        is_readable_while_open: Others can read the replica while a run has it open.
+        deaths: Module below `wlr.engine` or class in it, function, and the call before which a run is killed.
+    """
+
+    noun: ClassVar[str]
+    refusal: ClassVar[str] = ""
+    names_keys: ClassVar[bool] = True
+    bag_conflict: ClassVar[str] = r"id = 1, v = a"
+    is_readable_while_open: ClassVar[bool] = True
+    deaths: ClassVar[Sequence[tuple[str, str, int]]] = ()
+
+    @abstractmethod
+    def new(self) -> str:
+        """Return a place where there is no replica yet."""
+
+    @abstractmethod
+    def held(self, into: str) -> Held:
+        """Every row of every replicated table as a reader sees it; empty if nothing is there."""
+
+    @abstractmethod
+    def write(self, into: str, statement: str) -> None:
+        """Write to the replica past `wlr`, as its owner would."""
+
+    def left_over(self, into: str) -> list[str]:
+        """Temporary files that no run needs any more."""
+        return []
+
+
+class DuckDBKind(Kind):
+    noun = "a DuckDB file"
+    refusal = "t is replicated"
+    is_readable_while_open = False
+    deaths = (
+        ("duckdb.build", "_load_table", 2),
+        ("duckdb.build", "_finish", 1),
+        ("duckdb.build", "_put_in_place", 1),
+        ("duckdb.changes", "write", 2),
+        ("duckdb.guard", "put_on", 2),
+        ("duckdb.state", "write", 3),
+    )
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.made = 0
+
+    def new(self) -> str:
+        self.made += 1
+        return str(self.folder / f"copy{self.made}.duckdb")
+
+    def held(self, into: str) -> Held:
+        path = self.folder / into
+        return held_by_duckdb(path) if path.exists() else {}
+
+    def write(self, into: str, statement: str) -> None:
+        with duckdb.connect(into) as connection:
+            connection.execute(statement)
+
+    def left_over(self, into: str) -> list[str]:
+        return [path.name for path in self.folder.iterdir() if path.name.startswith(".")]
+
+
+class ParquetKind(Kind):
+    noun = "a Parquet replica"
+    names_keys = False
+    bag_conflict = "1 of 3 rows to remove"
+    deaths = (
+        ("parquet.folder.LakeFolder", "write_version", 1),
+        ("parquet.folder.LakeFolder", "replace_pointer", 1),
+        ("parquet.folder.LakeFolder", "replace_pointer", 3),
+    )
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.made = 0
+
+    def new(self) -> str:
+        self.made += 1
+        return str(self.folder / f"lake{self.made}")
+
+    def held(self, into: str) -> Held:
+        path = self.folder / into
+        return held_by_duckdb(any_file(path)) if (path / "wlr.pointer").exists() else {}
+
+    def write(self, into: str, statement: str) -> None:
+        raise NotImplementedError(f"the files of {into} never change")
+
+    def left_over(self, into: str) -> list[str]:
+        return surplus(into)
+
+
+class PostgresKind(Kind):
+    noun = "a PostgreSQL database"
+    refusal = r"table public\.t is replicated.*wlr unlock"
+    deaths = (
+        ("postgres.state", "write_tables", 1),
+        ("postgres.state", "write", 1),
+    )
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    def new(self) -> str:
+        return self.cluster.create_database()
+
+    def held(self, into: str) -> Held:
+        return held_by_postgres(into)
+
+    def write(self, into: str, statement: str) -> None:
+        execute(into, statement)
+
+    def left_over(self, into: str) -> list[str]:
+        import tempfile
+        from pathlib import Path
+
+        with psycopg.connect(into) as connection:
+            left = Path(tempfile.gettempdir()) / f"wlr-{identity(connection)}"
+        return [str(left)] if left.exists() else []

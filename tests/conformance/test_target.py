@@ -1,0 +1,494 @@
+"""What every replica engine must do. A new engine is one more entry of `KINDS`; see `tests.conformance.targets`.
+
+Farms are written by hand. What a replica must hold is what the simplest model makes of the same log.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import duckdb
+import pytest
+
+import wlc
+import wlr
+from tests.conformance.targets import DuckDBKind, ParquetKind, PostgresKind
+from tests.handmade import HandmadeFarm, Rows, time_of
+from tests.oracle import replayed
+from tests.postgres.held import held_by_duckdb, held_in
+from wlc.dialect.duckdb.snapshot import take
+from wlc.farm.errors import CorruptError, ExpiredError, InvalidError, ReplayError, UnavailableError, UnsupportedError
+from wlc.farm.model import Clear, Name, Origin, Position, SequencePosition
+from wlc.farm.registry import replicas
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conformance.targets import Kind
+    from tests.postgres.held import Held
+
+T = Name("main", "t")
+KEYED = "CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR)"
+KINDS = {
+    "duckdb": lambda request: DuckDBKind(request.getfixturevalue("tmp_path")),
+    "parquet": lambda request: ParquetKind(request.getfixturevalue("tmp_path")),
+    "postgres": lambda request: PostgresKind(request.getfixturevalue("cluster")),
+}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return KINDS[request.param](request)
+
+
+@pytest.fixture
+def farm(tmp_path: Path) -> HandmadeFarm:
+    return HandmadeFarm(tmp_path / "farm")
+
+
+@pytest.fixture
+def into(kind: Kind) -> str:
+    return kind.new()
+
+
+def rows(*ids: int, v: str = "a") -> tuple[str, ...]:
+    return tuple(f"{id_}, '{v}'" for id_ in ids)
+
+
+def modelled(farm: HandmadeFarm, tick: int) -> Held:
+    """What the database held at a tick, by the model."""
+    with replayed(farm.url, tick) as (connection, catalog):
+        return held_in(connection, catalog)
+
+
+def in_t(*rows_: tuple[object, ...]) -> dict[str, int]:
+    """Rows of table t as `Kind.held` shows them."""
+    return {repr(list(row)): rows_.count(row) for row in rows_}
+
+
+def replicate(farm: HandmadeFarm, into: str, tick: int | None = None) -> wlr.Replicated:
+    return wlr.replicate(farm.url, into=into, tick=tick, engine="local")
+
+
+def publish_everything(farm: HandmadeFarm) -> None:
+    """Publish transactions of many kinds, in two batches."""
+    farm.publish([KEYED], [Rows("t", rows(1, 2, 3))], [Rows("t", rows(2, v="b"), rows(2))], None)
+    farm.publish(
+        [Rows("t", removed=rows(1)), "CREATE TABLE bag (x DOUBLE, s VARCHAR)", Rows("bag", ("0.0, 'x'",) * 3)],
+        [Rows("t", rows(1, v="again"), ())],
+        [Rows("t", rows(9), rows(3)), Rows("bag", ("-0.0::DOUBLE, NULL", "5, ''"), ("0.0, 'x'",) * 2)],
+        [Clear(T, 3), Rows("t", rows(5))],
+        [Rows("t", rows(6))],
+        [Clear(Name("main", "bag"), 3)],
+        ["ALTER TABLE bag ADD COLUMN z INTEGER", Rows("bag", ("1, 'y', 7",) * 4)],
+        [Rows("bag", ("2, 'y', 7",), ("1, 'y', 7",) * 3)],
+        ["DROP TABLE t"],
+    )
+
+
+# Build and step ------------------------------------------------------------------------------------------------------
+
+
+def test_every_tick_is_a_stop_from_which_one_can_go_on(kind: Kind, farm: HandmadeFarm, into: str) -> None:
+    publish_everything(farm)
+    for tick in range(farm.tick + 1):
+        direct = kind.new()
+        for place in (direct, into):
+            # A transaction that was rolled back has a tick, too.
+            assert (replicate(farm, place, tick).tick, wlr.tick(place)) == (tick, tick)
+            assert kind.held(place) == modelled(farm, tick), f"at tick {tick}"
+        if tick in (0, 4, 7):
+            assert wlr.replicate(into=direct, engine="local").tick == farm.tick
+            assert kind.held(direct) == modelled(farm, farm.tick)
+    assert wlr.clock(into) == time_of(farm.tick)
+
+
+def test_time_is_a_stop_too(kind: Kind, farm: HandmadeFarm, into: str) -> None:
+    publish_everything(farm)
+    assert wlr.replicate(farm.url, into=into, until=time_of(3), engine="local").tick == 4, "4 was rolled back"
+    assert kind.held(into) == modelled(farm, 4)
+    assert wlr.clock(into) == time_of(3)
+    assert wlr.replicate(into=into, until=time_of(7).isoformat(), engine="local").clock == time_of(7)
+    assert kind.held(into) == modelled(farm, 7)
+
+
+def test_replaying_twice_changes_nothing(kind: Kind, farm: HandmadeFarm, into: str) -> None:
+    publish_everything(farm)
+    assert replicate(farm, into).transactions == farm.tick - 1
+    held = kind.held(into)
+    again = wlr.replicate(into=into, engine="local")
+    assert (again.tick, again.transactions, again.rows) == (farm.tick, 0, 0)
+    assert kind.held(into) == held == modelled(farm, farm.tick)
+
+
+def test_built_from_a_snapshot(kind: Kind, farm: HandmadeFarm, into: str) -> None:
+    publish_everything(farm)
+    with replayed(farm.url, 8) as (connection, catalog):
+        connection.execute(f"USE {catalog}; BEGIN TRANSACTION READ ONLY")
+        farm_at = Position(farm.history, 8, 2, farm.chain)
+        take(connection, catalog, farm.db, farm_at, time_of(8), {farm.history: 8})
+    made = replicate(farm, into)
+    assert (made.snapshot, made.tick) == (8, farm.tick)
+    assert kind.held(into) == modelled(farm, farm.tick)
+
+
+def test_sequence_goes_on_where_the_master_left_it(kind: Kind, farm: HandmadeFarm, into: str) -> None:
+    farm.publish([KEYED], ["CREATE SEQUENCE s START 5"], [Rows("t", rows(1)), SequencePosition(Name("main", "s"), 7)])
+    replicate(farm, into)
+    assert kind.held(into) == modelled(farm, 3)
+
+
+def test_keys_move_and_unique_values_change_hands(kind: Kind, farm: HandmadeFarm, into: str) -> None:
+    farm.publish(["CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR UNIQUE)"], [Rows("t", ("1, 'x'", "2, 'y'"))])
+    farm.publish([Rows("t", ("1, 'y'", "2, 'x'"), ("1, 'x'", "2, 'y'"))])
+    replicate(farm, into, 3)
+    assert kind.held(into)["main.t"] == in_t((1, "y"), (2, "x"))
+    farm.publish([Rows("t", ("2, 'y'", "3, 'x'"), ("1, 'y'", "2, 'x'"))])
+    replicate(farm, into)
+    assert kind.held(into)["main.t"] == in_t((2, "y"), (3, "x"))
+
+
+TYPES = {
+    "BOOLEAN": "true",
+    "SMALLINT": "-32768",
+    "INTEGER": "2147483647",
+    "BIGINT": "-9223372036854775808",
+    "DOUBLE": "'nan'",
+    "REAL": "'-inf'",
+    "DECIMAL(18, 4)": "-12345678901234.5678",
+    "VARCHAR": "'ä\n''\"ß'",
+    "BLOB": r"'\x00\xFFa'",
+    "DATE": "'1969-12-31'",
+    "TIME": "'23:59:59.999999'",
+    "TIMESTAMP": "'2026-01-01 00:00:00.000001'",
+    "TIMESTAMPTZ": "'2026-07-01 12:00:00+02'",
+    "UUID": "'00112233-4455-6677-8899-aabbccddeeff'",
+    "INTEGER[]": "[1, NULL, 3]",
+}
+
+
+def test_types(kind: Kind, farm: HandmadeFarm, into: str) -> None:
+    """A value, NULL, and the change from one to the other; every type of DuckDB and PostgreSQL has tests of its own."""
+    columns = ", ".join(f"c{number} {declared}" for number, declared in enumerate(TYPES))
+    values = ", ".join(f"({value})::{declared}" for declared, value in TYPES.items())
+    nulls = ", ".join("NULL" for _ in TYPES)
+    farm.publish([f"CREATE TABLE t (id INTEGER PRIMARY KEY, {columns})"], [Rows("t", (f"1, {values}", f"2, {nulls}"))])
+    farm.publish([Rows("t", (f"1, {nulls}", f"2, {values}"), (f"1, {values}", f"2, {nulls}"))])
+    for tick in (2, 3):
+        replicate(farm, into, tick)
+        assert kind.held(into) == modelled(farm, tick)
+
+
+def test_only_tables_that_fit_a_pattern(kind: Kind, farm: HandmadeFarm, into: str) -> None:
+    farm.publish([KEYED], ["CREATE TABLE u (a INTEGER)"], [Rows("t", rows(1)), Rows("u", ("1",))])
+    wlr.replicate(farm.url, into=into, tables=["main.t"], engine="local")
+    farm.publish([Rows("u", ("2",)), Rows("t", rows(2))], ["ALTER TABLE u ADD COLUMN b INTEGER"])
+    assert wlr.replicate(into=into, engine="local").tick == 5
+    assert kind.held(into) == {"main.t": in_t((1, "a"), (2, "a"))}
+    assert wlr.status(into).tables == ("main.t",)
+    with pytest.raises(InvalidError, match=r"the replica was made of tables main\.t"):
+        wlr.replicate(into=into, tables=["main.u"], engine="local")
+
+
+# Failure and accept --------------------------------------------------------------------------------------------------
+
+
+def test_failure_is_found_kept_and_accepted(kind: Kind, farm: HandmadeFarm, into: str) -> None:
+    """Transaction 5 removes a row that is not there; everything before it stays, only it is skipped."""
+    farm.publish([KEYED], [Rows("t", rows(1))], [Rows("t", rows(2))], [Rows("t", rows(3), rows(1))])
+    farm.publish([Rows("t", rows(4), rows(77))], [Rows("t", rows(5))], [Rows("t", rows(6), rows(2))])
+    for _ in range(2):
+        with pytest.raises(ReplayError, match=r"transaction 5, table main\.t") as caught:
+            replicate(farm, into)
+        assert "wlr accept" in str(caught.value.hint)
+        assert ("id = 77" in str(caught.value)) == kind.names_keys
+        assert kind.held(into)["main.t"] == in_t((2, "a"), (3, "a"))
+    status = wlr.status(into)
+    assert (status.tick, status.lag_transactions, status.lag_s) == (4, 3, 3.0)
+    assert status.failure is not None
+    assert (status.failure.tick, status.failure.table) == (5, "main.t")
+    assert status.failure.key == ("id = 77" if kind.names_keys else None)
+    assert wlr.accept(into).tick == 5
+    assert wlr.replicate(into=into, engine="local").transactions == 2
+    assert kind.held(into)["main.t"] == in_t((3, "a"), (5, "a"), (6, "a"))
+    status = wlr.status(into)
+    assert (status.failure, status.accepted, status.lag_transactions) == (None, (5,), 0)
+    with pytest.raises(InvalidError, match="no transaction has failed"):
+        wlr.accept(into)
+
+
+CONFLICTS = [
+    ("other value", [Rows("t", (), ("1, 'b'",))], "id = 1"),
+    ("other value of a row that stays", [Rows("t", ("1, 'c'",), ("1, 'b'",))], "id = 1"),
+    ("null for empty", [Rows("t", (), ("1, NULL",))], "id = 1"),
+    ("no such key", [Rows("t", rows(9), rows(77))], "id = 77"),
+    ("key is there", [Rows("t", rows(1))], None),
+    ("cleared of more", [Clear(T, 2)], None),
+    ("cleared of less", [Clear(T, 0)], None),
+]
+
+
+@pytest.mark.parametrize("change, key", [case[1:] for case in CONFLICTS], ids=[case[0] for case in CONFLICTS])
+def test_what_does_not_fit_is_a_conflict(
+    kind: Kind, farm: HandmadeFarm, into: str, change: list[object], key: str | None
+) -> None:
+    farm.publish([KEYED], [Rows("t", rows(1))], change, [Rows("t", rows(3))])
+    with pytest.raises(ReplayError, match=r"transaction 3, table main\.t"):
+        replicate(farm, into)
+    failure = wlr.status(into).failure
+    assert failure is not None
+    assert (failure.tick, failure.table) == (3, "main.t")
+    assert failure.key == (key if kind.names_keys else None)
+    assert kind.held(into)["main.t"] == in_t((1, "a"))
+    assert wlr.accept(into).tick == 3
+    assert wlr.replicate(into=into, engine="local").tick == 4
+    assert kind.held(into)["main.t"] == in_t((1, "a"), (3, "a"))
+
+
+def test_bag_conflict_counts_copies(kind: Kind, farm: HandmadeFarm, into: str) -> None:
+    farm.publish(["CREATE TABLE t (id INTEGER, v VARCHAR)"], [Rows("t", rows(1, 1))], [Rows("t", (), rows(1, 1, 1))])
+    with pytest.raises(ReplayError, match=kind.bag_conflict):
+        replicate(farm, into)
+    assert kind.held(into)["main.t"] == in_t((1, "a"), (1, "a"))
+
+
+def test_failing_ddl_undoes_its_whole_transaction(kind: Kind, farm: HandmadeFarm, into: str) -> None:
+    farm.publish([KEYED], [Rows("t", rows(1))])
+    replicate(farm, into)
+    statement = "ALTER TABLE t ALTER v TYPE INTEGER"
+    if kind.refusal:
+        # A table of the owner's is in the way.
+        kind.write(into, "CREATE TABLE mine (a INTEGER)")
+        statement = "CREATE TABLE mine (b INTEGER)"
+    farm.publish([Rows("t", rows(2)), statement])
+    with pytest.raises(ReplayError, match=r"transaction 3, table main\.(t|mine)"):
+        replicate(farm, into)
+    assert kind.held(into)["main.t"] == in_t((1, "a"))
+    assert wlr.tick(into) == 2
+
+
+# Guard ---------------------------------------------------------------------------------------------------------------
+
+
+def test_replicated_tables_are_guarded_unless_unlocked(kind: Kind, farm: HandmadeFarm, into: str) -> None:
+    farm.publish([KEYED], [Rows("t", rows(1), rows(77))])
+    with pytest.raises(ReplayError):
+        replicate(farm, into)
+    if not kind.refusal:
+        with pytest.raises(UnsupportedError, match="never written to"):
+            wlr.unlock(into)
+        return
+    statements = ("INSERT INTO t VALUES (77, 'a')", "UPDATE t SET v = 'x'", "DELETE FROM t", "TRUNCATE t")
+    for statement in statements:
+        with pytest.raises(Exception, match=kind.refusal):
+            kind.write(into, statement)
+    wlr.unlock(into)
+    assert wlr.status(into).is_unlocked
+    kind.write(into, statements[0])
+    wlr.lock(into)
+    assert not wlr.status(into).is_unlocked
+    for statement in statements[1:]:
+        with pytest.raises(Exception, match=kind.refusal):
+            kind.write(into, statement)
+    assert wlr.replicate(into=into, engine="local").tick == 2
+    assert kind.held(into)["main.t"] == in_t((1, "a"))
+    assert wlr.status(into).failure is None
+
+
+# Status, verify, repair ----------------------------------------------------------------------------------------------
+
+
+def test_status_says_where_it_stands_and_the_farm_who_reads(kind: Kind, farm: HandmadeFarm, into: str) -> None:
+    farm.publish([KEYED])
+    wlr.replicate(farm.url, into=into, register=False, engine="local")
+    assert replicas(farm.db) == []
+    farm.publish([Rows("t", rows(1))])
+    status = wlr.status(into)
+    assert (status.master, status.tick, status.history) == (farm.url, 1, farm.history)
+    assert (status.clock, status.lag_transactions, status.lag_s) == (time_of(1), 1, 1.0)
+    assert (status.failure, status.accepted, status.is_unlocked) == (None, (), False)
+    replicate(farm, into)
+    (replica,) = replicas(farm.db)
+    assert (replica.position, replica.target) == (Position("h1", 2, 2, farm.chain), into)
+    assert replica.clock == time_of(2)
+    assert wlr.beat(into, 12.5) == wlr.beat(into) == wlr.status(into).beat_s == 12.5
+
+
+def test_what_was_changed_behind_its_back_is_found_and_repaired(kind: Kind, into: str, tmp_path: Path) -> None:
+    source = tmp_path / "shop.duckdb"
+    duckdb.connect(str(source)).close()
+    wlc.master(source, farm=str(tmp_path / "shops"))
+    with wlc.connect(source) as connection:
+        connection.execute(KEYED)
+        connection.execute("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    wlr.replicate("shop", farm=str(tmp_path / "shops"), into=into, engine="local")
+    assert [(table.table, table.outcome) for table in wlr.verify(into).tables] == [("main.t", "same")]
+    if kind.refusal:
+        wlr.unlock(into)
+        kind.write(into, "DELETE FROM t WHERE id = 2")
+        wlr.lock(into)
+        assert [(table.table, table.outcome) for table in wlr.verify(into).tables] == [("main.t", "differs")]
+    (repaired,) = wlr.repair(into, ["main.t"])
+    assert (repaired.added, repaired.removed) == (1 if kind.refusal else 0, 0)
+    assert kind.held(into) == held_by_duckdb(source)
+    assert {table.outcome for table in wlr.verify(into).tables} == {"same"}
+
+
+def test_dry_run_tells_and_touches_nothing(kind: Kind, farm: HandmadeFarm, into: str) -> None:
+    publish_everything(farm)
+    planned = wlr.replicate(farm.url, into=into, dry_run=True, tick=6, engine="local")
+    assert kind.held(into) == {}
+    assert replicas(farm.db) == []
+    with pytest.raises(InvalidError):
+        wlr.tick(into)
+    done = replicate(farm, into, 6)
+    assert planned.is_dry_run
+    assert (planned.tick, planned.clock, planned.transactions, planned.rows) == (
+        done.tick,
+        done.clock,
+        done.transactions,
+        done.rows,
+    )
+    assert wlr.replicate(into=into, dry_run=True, engine="local").tick == farm.tick
+    assert wlr.tick(into) == 6
+
+
+# The log's past ------------------------------------------------------------------------------------------------------
+
+
+def test_stops_out_of_reach(kind: Kind, farm: HandmadeFarm, into: str) -> None:
+    farm.publish([KEYED], [Rows("t", rows(1))], [Rows("t", rows(2))])
+    with pytest.raises(InvalidError, match="farm's last one is 3"):
+        replicate(farm, into, 4)
+    assert kind.held(into) == {}
+    replicate(farm, into, 2)
+    for tick, until in ((1, None), (4, None), (None, time_of(1))):
+        with pytest.raises(InvalidError):
+            wlr.replicate(into=into, engine="local", tick=tick, until=until)
+    assert wlr.tick(into) == 2
+    assert kind.held(into) == modelled(farm, 2)
+
+
+def test_log_that_was_pruned_and_another_past(kind: Kind, farm: HandmadeFarm, into: str, tmp_path: Path) -> None:
+    farm.publish([KEYED])
+    replicate(farm, into)
+    farm.publish([Rows("t", rows(1))])
+    farm.publish([Rows("t", rows(2))])
+    farm.db.delete_batch(1)
+    farm.db.delete_batch(2)
+    with pytest.raises(ExpiredError):
+        replicate(farm, into)
+    other = HandmadeFarm(tmp_path / "other")
+    other.publish(["CREATE TABLE u (a INTEGER)"])
+    with pytest.raises(CorruptError, match="not the one that the replica has applied"):
+        replicate(other, into)
+    assert kind.held(into) == {"main.t": {}}
+
+
+def test_new_history(kind: Kind, farm: HandmadeFarm, into: str) -> None:
+    farm.publish([KEYED], [Rows("t", rows(1))])
+    replicate(farm, into)
+    farm.history, farm.parent = "h2", Origin("h1", 2)
+    farm.publish([Rows("t", rows(2))])
+    assert replicate(farm, into).tick == 3
+    assert wlr.status(into).history == "h2"
+    assert kind.held(into)["main.t"] == in_t((1, "a"), (2, "a"))
+
+
+# Killed, in use ------------------------------------------------------------------------------------------------------
+
+KILLED = """
+import importlib, os, signal, sys
+import wlr
+name, call = {name!r}, {call}
+path, calls = {owner!r}.split("."), [0]
+owner = importlib.import_module("wlr.engine." + ".".join(path[:2]))
+for part in path[2:]:
+    owner = getattr(owner, part)
+original = getattr(owner, name)
+def dying(*arguments, **options):
+    calls[0] += 1
+    if calls[0] == call:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(*arguments, **options)
+setattr(owner, name, dying)
+wlr.replicate(sys.argv[1], into=sys.argv[2], engine="local")
+"""
+DEATHS = [
+    pytest.param(name, *death, id=f"{name}-{'-'.join(map(str, death))}")
+    for name, engine in (("duckdb", DuckDBKind), ("parquet", ParquetKind), ("postgres", PostgresKind))
+    for death in engine.deaths
+]
+
+
+@pytest.mark.parametrize("kind, owner, name, call", DEATHS, indirect=["kind"])
+def test_killed_run_leaves_a_prefix_or_nothing(
+    kind: Kind, farm: HandmadeFarm, into: str, owner: str, name: str, call: int
+) -> None:
+    farm.publish([KEYED, "CREATE TABLE bag (x BIGINT)"], [Rows("t", rows(1, 2)), Rows("bag", ("1", "1"))])
+    with replayed(farm.url, 2) as (connection, catalog):
+        connection.execute(f"USE {catalog}; BEGIN TRANSACTION READ ONLY")
+        take(connection, catalog, farm.db, Position("h1", 2, 1, farm.chain), time_of(2), {farm.history: 2})
+    farm.publish([Rows("t", rows(3), rows(1))], ["CREATE TABLE u (a INTEGER)"], [Rows("t", rows(4)), Rows("u", ("1",))])
+    script = KILLED.format(owner=owner, name=name, call=call)
+    run = subprocess.run([sys.executable, "-c", script, farm.url, into], capture_output=True, text=True)
+    assert run.returncode == -signal.SIGKILL, run.stderr
+    try:
+        tick = wlr.tick(into)
+    except InvalidError:
+        assert kind.held(into) == {}
+    else:
+        assert "build" not in owner
+        assert kind.held(into) == modelled(farm, tick)
+    assert replicate(farm, into).tick == farm.tick
+    assert kind.held(into) == modelled(farm, farm.tick)
+    assert kind.left_over(into) == [], "the next run clears up"
+
+
+HOLDER = """
+import sys
+from wlr.engine.adapters import target_at
+with target_at(sys.argv[1]).open():
+    print("open", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_second_run_is_turned_away_in_one_line(kind: Kind, farm: HandmadeFarm, into: str) -> None:
+    farm.publish([KEYED])
+    replicate(farm, into)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, into], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"open\n"
+            with pytest.raises(UnavailableError, match=rf"in use by process .*\b{holder.pid}\b") as caught:
+                replicate(farm, into)
+            assert caught.value.exit_code == 75
+            assert "\n" not in str(caught.value)
+            if kind.is_readable_while_open:
+                assert wlr.tick(into) == 1, "readers are not kept waiting"
+        finally:
+            holder.kill()
+    assert replicate(farm, into).tick == 1
+
+
+def test_only_parquet_replicas_have_old_ticks_and_files(kind: Kind, farm: HandmadeFarm, into: str) -> None:
+    farm.publish([KEYED], [Rows("t", rows(1))])
+    if isinstance(kind, ParquetKind):
+        wlr.replicate(farm.url, into=into, tick=1, keep="3", engine="local")
+        wlr.replicate(into=into, engine="local")
+        assert wlr.files(into, "t", tick=1) == []
+        with duckdb.connect() as reader:
+            assert reader.execute("SELECT id, v FROM read_parquet(?)", [wlr.files(into, "t")]).fetchall() == [(1, "a")]
+        return
+    with pytest.raises(InvalidError, match=f"is {kind.noun}, which holds one tick"):
+        wlr.replicate(farm.url, into=into, keep="3")
+    replicate(farm, into)
+    for ask in (lambda: wlr.files(into, "t"), lambda: wlr.prune(into)):
+        with pytest.raises(InvalidError, match=f"is {kind.noun}, not a Parquet replica"):
+            ask()

@@ -1,0 +1,131 @@
+"""The wheel: what it puts into site-packages, and that it works where there is no source tree."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from wlc.farm.version import __version__
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = {"wlc": "wlc", "wlr": "wlr", "cli": "dbfarm_cli"}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """The wheel, built from a copy of the sources with the setuptools of this environment."""
+    tree, dist = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("dist")
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree)
+    for folder in PACKAGES:
+        shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    pip("wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", dist, tree)
+    (built,) = dist.iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory) -> Path:
+    """Programs of a fresh environment that holds the wheel, over the libraries of this one."""
+    venv = tmp_path_factory.mktemp("fresh") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    programs = venv / "bin"
+    pip("--python", programs / "python", "install", "--no-deps", "--no-index", wheel)
+    site_packages = sysconfig.get_path("purelib", "venv", {"base": str(venv)})
+    # Paths in a .pth file are searched after the fresh environment's own packages, and their .pth files are not read:
+    # an editable installation in this environment stays out of sight.
+    libraries = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    (Path(site_packages) / "libraries.pth").write_text("\n".join(libraries) + "\n")
+    return programs
+
+
+def pip(*arguments: str | Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def run(*command: str | Path, folder: Path, **environment: str) -> str:
+    outside = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "WLC_FARM")}
+    done = subprocess.run(command, env=outside | environment, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_wheel_holds_every_source_file_under_a_name_of_ours(wheel) -> None:
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    sources = {
+        (PACKAGES[folder] / file.relative_to(ROOT / folder)).as_posix()
+        for folder in PACKAGES
+        for file in (ROOT / folder).rglob("*")
+        if file.is_file() and file.suffix != ".pyc"
+    }
+    assert names == sources
+    assert {name.partition("/")[0] for name in names} == set(PACKAGES.values())
+
+
+@pytest.mark.parametrize("program", ["wlc", "wlr"])
+def test_version(installed, program, tmp_path) -> None:
+    expected = f"{program} {__version__}\n"
+    assert run(installed / program, "--version", folder=tmp_path) == expected
+    assert run(installed / "python", "-c", f"import {program}; print({program}.__file__)", folder=tmp_path).startswith(
+        str(installed.parent)
+    )
+
+
+@pytest.mark.parametrize("program", ["wlc", "wlr"])
+def test_programs_run_as_modules(installed, program, tmp_path) -> None:
+    usage = f"Usage: {program} "
+    assert usage in run(installed / "python", "-m", f"dbfarm_cli.{program}", "--help", folder=tmp_path)
+    assert usage in run(sys.executable, "-m", f"cli.{program}", "--help", folder=ROOT)
+
+
+def test_quickstart(installed, tmp_path) -> None:
+    examples = shutil.copytree(ROOT / "examples", tmp_path / "clone" / "examples")
+    environment = {"DBFARM_VENV": str(installed.parent), "TMPDIR": str(tmp_path)}
+    told = run("sh", examples / "quickstart.sh", folder=tmp_path, **environment)
+    assert "DIFFER" not in told
+    assert len(re.findall(r"  equal$", told, re.MULTILINE)) == 19
+    work = re.search(r"The files are in (\S+)$", told.strip())
+    assert work
+    assert (Path(work[1]) / "recovered.duckdb").is_file()
+
+
+def requirements(*extras: str) -> list[Requirement]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    listed = project["dependencies"] + [line for extra in extras for line in project["optional-dependencies"][extra]]
+    return [required for line in listed if (required := Requirement(line)).name != "dbfarm"]
+
+
+def constraints(file: str) -> dict[str, Version]:
+    lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
+    pairs = [line.split("==") for line in lines]
+    return {name.lower().replace("_", "-"): Version(version) for name, version in pairs}
+
+
+def test_locked_versions_are_allowed() -> None:
+    locked = constraints("constraints.txt")
+    needed = [required for required in requirements("crypto", "postgres", "test") if required.name != "setuptools"]
+    assert [str(required) for required in needed if locked[required.name] not in required.specifier] == []
+
+
+def test_oldest_versions_are_the_lower_bounds() -> None:
+    bounds = {
+        required.name: Version(bound.version)
+        for required in requirements("crypto", "postgres")
+        for bound in required.specifier
+        if bound.operator == ">="
+    }
+    assert constraints("constraints-oldest.txt") == bounds

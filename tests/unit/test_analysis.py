@@ -1,0 +1,272 @@
+"""What a statement may do, told from its text."""
+
+from __future__ import annotations
+
+import duckdb
+import pytest
+
+from wlc.capture.duckdb.analysis import analyse, detached
+from wlc.capture.duckdb.effects import (
+    AppendEffect,
+    BeginEffect,
+    CommitEffect,
+    Effect,
+    MergeEffect,
+    ReadEffect,
+    RollbackEffect,
+    SchemaEffect,
+    SessionEffect,
+    TouchEffect,
+    UnknownEffect,
+    UpsertEffect,
+)
+from wlc.dialect.duckdb.lexer import words
+
+
+def effect(text: str) -> Effect:
+    with duckdb.connect() as connection:
+        (statement,) = connection.extract_statements(text)
+    return analyse(statement.query, statement.type.name)
+
+
+@pytest.mark.parametrize(
+    "text, target",
+    [
+        ("INSERT INTO t VALUES (1)", ("t",)),
+        ('insert into a."b ""c"."D" (x) select * from y', ("a", 'b "c', "D")),
+        ("INSERT INTO t VALUES (1) ON CONFLICT DO NOTHING", ("t",)),
+        ("INSERT OR IGNORE INTO t VALUES (1)", ("t",)),
+        ("INSERT INTO t BY NAME SELECT 1 AS x RETURNING x", ("t",)),
+        ("/* UPDATE */ INSERT INTO t VALUES ('ON CONFLICT DO UPDATE')", ("t",)),
+        ("WITH q AS (SELECT 1) INSERT INTO t SELECT * FROM q", ("t",)),
+        ("COPY s.t FROM 'x.csv'", ("s", "t")),
+        ("COPY t (a, b) FROM 'x.csv'", ("t",)),
+    ],
+)
+def test_only_adds_rows(text: str, target: tuple[str, ...]) -> None:
+    found = effect(text)
+    assert isinstance(found, AppendEffect)
+    assert found.target == target
+
+
+@pytest.mark.parametrize(
+    "text, condition, source, deletes",
+    [
+        ("UPDATE t SET a = 1", None, None, False),
+        ("UPDATE t SET a = 1 WHERE id = 5 RETURNING id", "id = 5", None, False),
+        ("UPDATE t AS x SET a = b IS DISTINCT FROM c FROM y WHERE x.i = y.i", "x.i = y.i", "y", False),
+        ("UPDATE t SET a = (SELECT 1 FROM u WHERE true) WHERE id = 5", "id = 5", None, False),
+        ("DELETE FROM t", None, None, True),
+        ("TRUNCATE t", None, None, True),
+        ("DELETE FROM t USING u, v WHERE t.a = u.a", "t.a = u.a", "u, v", True),
+        ("DELETE FROM t WHERE b = 'WHERE FROM'", "b = 'WHERE FROM'", None, True),
+    ],
+)
+def test_touches_rows(text: str, condition: str | None, source: str | None, deletes: bool) -> None:
+    found = effect(text)
+    assert isinstance(found, TouchEffect)
+    assert (found.condition, found.source, found.deletes) == (condition, source, deletes)
+
+
+def test_parameters_keep_their_place() -> None:
+    found = effect("UPDATE t SET a = ?, b = ? WHERE c = ? AND d IN (SELECT e FROM u WHERE f = ?)")
+    assert isinstance(found, TouchEffect)
+    assert found.parameters == {"3", "4"}
+    assert found.relations == {"u"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "UPDATE t SET a = 1 WHERE id IN (SELECT id FROM u LIMIT 3)",
+        "DELETE FROM t WHERE id IN (SELECT id FROM u USING SAMPLE 3)",
+        "UPDATE t SET a = 1 WHERE id IN (SELECT id FROM 'file.csv')",
+        "DELETE FROM t WHERE id IN (FROM read_csv('x.csv'))",
+    ],
+)
+def test_a_second_run_may_choose_other_rows(text: str) -> None:
+    found = effect(text)
+    assert (
+        isinstance(found, UnknownEffect)
+        or not found.is_stable
+        or found.functions - {"in"}
+        or "file.csv" in found.relations
+    )
+
+
+def test_volatile_functions_are_named() -> None:
+    found = effect("DELETE FROM t WHERE random() < 0.5 AND abs (x) > 1")
+    assert isinstance(found, TouchEffect)
+    assert found.functions == {"random", "abs"}
+
+
+def test_upsert() -> None:
+    found = effect("INSERT OR REPLACE INTO t (a, b) VALUES (?, 'x')")
+    assert isinstance(found, UpsertEffect)
+    assert (found.columns, found.query, found.parameters) == (("a", "b"), "VALUES ($1, 'x')", frozenset({"1"}))
+
+
+def test_merge() -> None:
+    found = effect("MERGE INTO t AS k USING (SELECT 1 AS i) s ON k.i = s.i WHEN MATCHED THEN DELETE")
+    assert isinstance(found, MergeEffect)
+    assert (found.source, found.condition) == ("(SELECT 1 AS i) s", "k.i = s.i")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "WITH x AS (INSERT INTO t VALUES (1) RETURNING *) SELECT * FROM x",
+        "EXPLAIN ANALYZE DELETE FROM t",
+        "MERGE INTO t USING u ON t.a = u.a WHEN NOT MATCHED BY SOURCE THEN DELETE",
+        "INSERT OR REPLACE INTO t VALUES (DEFAULT, 1)",
+        "EXECUTE p(1)",
+    ],
+)
+def test_whatever_is_not_recognised_is_unknown(text: str) -> None:
+    assert isinstance(effect(text), UnknownEffect)
+
+
+@pytest.mark.parametrize(
+    "text, kind",
+    [
+        ("SELECT 1", ReadEffect),
+        ("EXPLAIN DELETE FROM t", ReadEffect),
+        ("COPY t TO 'x.csv'", ReadEffect),
+        ("PREPARE p AS DELETE FROM t", ReadEffect),
+        ("SET threads = 2", SessionEffect),
+        ("ATTACH ':memory:' AS x", SessionEffect),
+        ("USE x", SessionEffect),
+        ("BEGIN", BeginEffect),
+        ("START TRANSACTION", BeginEffect),
+        ("COMMIT", CommitEffect),
+        ("END", CommitEffect),
+        ("ROLLBACK", RollbackEffect),
+        ("ABORT", RollbackEffect),
+        ("DROP TABLE t", SchemaEffect),
+    ],
+)
+def test_kinds(text: str, kind: type) -> None:
+    assert isinstance(effect(text), kind)
+
+
+@pytest.mark.parametrize(
+    "text, rewrites",
+    [
+        ("ALTER TABLE t ADD COLUMN c INTEGER", False),
+        ("ALTER TABLE t ADD COLUMN c INTEGER DEFAULT 5", False),
+        ("ALTER TABLE t ADD COLUMN c INTEGER DEFAULT -5", False),
+        ("ALTER TABLE t ADD COLUMN c VARCHAR DEFAULT 'x'", False),
+        ("ALTER TABLE t ADD COLUMN c DOUBLE DEFAULT random()", True),
+        ("ALTER TABLE t ADD COLUMN c DATE DEFAULT current_date", True),
+        ("ALTER TABLE t ALTER c TYPE VARCHAR", True),
+        ("ALTER TABLE t ALTER c SET DATA TYPE DATE USING d + 1", True),
+        ("ALTER TABLE t RENAME TO u", False),
+        ("CREATE TABLE t AS SELECT 1", False),
+    ],
+)
+def test_statements_that_compute_rows(text: str, rewrites: bool) -> None:
+    found = effect(text)
+    assert isinstance(found, SchemaEffect)
+    assert found.rewrites is rewrites
+
+
+def test_a_string_in_the_place_of_a_name() -> None:
+    found = effect("INSERT INTO main.'it''s' VALUES (1)")
+    assert isinstance(found, AppendEffect)
+    assert found.target == ("main", "it's")
+    assert "it's" in words("WITH x AS (DELETE FROM 'It''s' RETURNING *) SELECT 1")
+
+
+@pytest.mark.parametrize("text", ["CREATE TABLE x AS SELECT 1", "DROP TABLE x", "ALTER TABLE x ADD COLUMN y INTEGER"])
+def test_explain_analyze_changes_the_schema(text: str) -> None:
+    found = effect(f"EXPLAIN ANALYZE {text}")
+    assert isinstance(found, SchemaEffect)
+    assert found.inner == text
+    assert isinstance(effect(f"EXPLAIN {text}"), ReadEffect)
+
+
+def test_a_column_called_conflict() -> None:
+    found = effect("INSERT INTO k SELECT conflict FROM src ON CONFLICT (id) DO UPDATE SET b = 1")
+    assert isinstance(found, UpsertEffect)
+
+
+def test_a_statement_that_creates_a_table_and_writes() -> None:
+    found = effect("CREATE TABLE x AS WITH d AS (DELETE FROM k RETURNING *) SELECT * FROM d")
+    assert isinstance(found, SchemaEffect)
+    assert found.loads
+    assert "k" in found.names
+
+
+@pytest.mark.parametrize("subquery", ["SELECT DISTINCT ON (a) id FROM k", "SELECT ARRAY(SELECT id FROM k)[1]"])
+def test_one_row_of_several(subquery: str) -> None:
+    found = effect(f"DELETE FROM k WHERE id IN ({subquery})")
+    assert isinstance(found, TouchEffect)
+    assert not found.is_stable
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "name"),
+    [
+        ('DETACH DATABASE IF EXISTS "My db"; ', "DETACH", "my db"),
+        ("ATTACH 'a.duckdb' AS sales", "ATTACH", None),
+        ("ATTACH OR REPLACE ':memory:' AS Sales (READ_ONLY)", "ATTACH", "sales"),
+        ("attach or replace '/replace/Sales.duckdb'", "ATTACH", "sales"),
+        ("USE detached", "SET", None),
+    ],
+)
+def test_detached(text: str, kind: str, name: str | None) -> None:
+    assert detached(text, kind) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "rewrites"),
+    [
+        ("ALTER TABLE IF EXISTS o.t ALTER c TYPE INTEGER", ("o", "t"), True),
+        ('ALTER TABLE "T" ALTER c SET DATA TYPE INTEGER USING c + 1', ("T",), True),
+        ("ALTER TABLE t ADD COLUMN d DOUBLE DEFAULT random()", ("t",), True),
+        ("ALTER TABLE t ADD COLUMN d DOUBLE DEFAULT -1", ("t",), False),
+    ],
+)
+def test_alter(text: str, target: tuple[str, ...], rewrites: bool) -> None:
+    found = analyse(text, "ALTER")
+    assert isinstance(found, SchemaEffect)
+    assert (found.target, found.rewrites) == (target, rewrites)
+
+
+@pytest.fixture
+def split(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Texts that were given to DuckDB's tokenizer."""
+    found: list[str] = []
+    tokenize = duckdb.tokenize
+
+    def counting(text: str) -> object:
+        found.append(text)
+        return tokenize(text)
+
+    monkeypatch.setattr(duckdb, "tokenize", counting)
+    analyse.cache_clear()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("SELECT * FROM t WHERE a = 1", ReadEffect),
+        ("SELECT 'merge', nextvalue FROM t", ReadEffect),
+        ("EXPLAIN ANALYZE SELECT 1", ReadEffect),
+        ("SELECT NextVal('s')", UnknownEffect),
+        ("WITH d AS (DELETE FROM t RETURNING *) FROM d", UnknownEffect),
+        ("EXPLAIN ANALYZE SELECT \"nextval\"('s')", UnknownEffect),
+    ],
+)
+def test_a_query_is_analysed_once(split: list[str], text: str, kind: type) -> None:
+    first = effect(text)
+    calls = len(split)
+    assert isinstance(first, kind)
+    assert effect(text) is first
+    assert len(split) == calls <= 3
+
+
+def test_a_query_that_only_reads_is_not_taken_apart(split: list[str]) -> None:
+    assert effect("SELECT a, b FROM t WHERE c = 'x' ORDER BY 1") == ReadEffect()
+    assert split == []

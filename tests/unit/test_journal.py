@@ -1,0 +1,109 @@
+"""The journal's entries, written and read, and the rows of every table followed through them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import duckdb
+import pytest
+
+from wlc.capture.duckdb import journal
+from wlc.capture.duckdb.journal import JournalEntry, JournalledDdl, JournalledImages
+from wlc.capture.duckdb.pending import count_rows
+from wlc.capture.duckdb.schema_change import compare
+from wlc.farm.model import Clear, Column, Ddl, Digest, Layout, Name, Origin, SequencePosition
+
+if TYPE_CHECKING:
+    from wlc.capture.duckdb.journal import JournalRecord
+
+T, U = Name("main", "t"), Name("main", "u")
+DDL = Ddl(
+    "CREATE TABLE",
+    T,
+    "CREATE TABLE t (a INTEGER)",
+    "main",
+    layout=Layout((Column("a", "INTEGER"),)),
+    digest=Digest(0, 0),
+)
+
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+def entry(*records: JournalRecord, committed: datetime | None = NOON) -> JournalEntry:
+    return JournalEntry(1, "ann", NOON, committed, records)
+
+
+def images(table: Name, added: int, removed: int) -> JournalledImages:
+    return JournalledImages(table, 1, added, removed)
+
+
+def test_changes_and_clears_add_up() -> None:
+    entries = [
+        entry(images(T, 5, 2)),
+        entry(Clear(T, 13), images(T, 4, 0)),
+        entry(committed=None),
+    ]
+    assert count_rows({T: 10, U: 1}, entries) == {T: 4, U: 1}
+
+
+def test_schema_changes_move_counts() -> None:
+    ddl = JournalledDdl(DDL, renamed=((T, U),), dropped=(T,))
+    again = JournalledDdl(DDL, created=(T,))
+    assert count_rows({T: 10}, [entry(ddl, again, images(T, 1, 0))]) == {U: 10, T: 1}
+    replaced = JournalledDdl(DDL, dropped=(T,), created=(T,))
+    assert count_rows({T: 10}, [entry(replaced, images(T, 3, 0))]) == {T: 3}
+
+
+ENTRIES = [
+    entry(images(T, 5, 2)),
+    entry(committed=None),
+    JournalEntry(
+        7,
+        'A "b" \u00fc',
+        NOON,
+        NOON + timedelta(microseconds=1),
+        (
+            Clear(T, 13),
+            images(U, 0, 2**40),
+            JournalledDdl(DDL, renamed=((T, U),), dropped=(T,), created=(U, T)),
+            JournalledDdl(DDL),
+            SequencePosition(T, -5),
+        ),
+        Origin("0123456789abcdef0123456789abcdef", 3),
+    ),
+]
+
+
+@pytest.mark.parametrize("written", ENTRIES)
+def test_an_entry_is_read_as_it_was_written(written: JournalEntry) -> None:
+    with duckdb.connect() as connection:
+        journal.install(connection, "memory")
+        journal.add_entry(connection, "memory", written)
+        ((tick, text),) = connection.execute("FROM wlc.entries").fetchall()
+        assert journal.decode_entry(tick, text) == written
+        assert journal.last_commit(connection, "memory", ()) == (written.tick, written.committed)
+    header = journal.decode_entry(written.tick, written.header, images(T, 1, 0))
+    assert header == replace(written, records=(images(T, 1, 0),))
+
+
+def test_an_empty_journal_has_no_last_commit() -> None:
+    with duckdb.connect() as connection:
+        journal.install(connection, "memory")
+        assert journal.last_commit(connection, "memory", ()) == (0, None)
+
+
+def objects(**tables: tuple[int, str]) -> dict[tuple[str, str, str], tuple[object, ...]]:
+    return {("TABLE", "main", name): (number, sql, None, None) for name, (number, sql) in tables.items()}
+
+
+def test_compare_tells_replaced_from_altered_and_renamed() -> None:
+    altered = compare(objects(t=(1, "a")), objects(t=(1, "a, b")))
+    assert (altered.created_tables, altered.altered_tables, altered.dropped_tables) == ((), (T,), ())
+    replaced = compare(objects(t=(1, "a")), objects(t=(2, "a")))
+    assert (replaced.created_tables, replaced.altered_tables, replaced.dropped_tables) == ((T,), (), (T,))
+    assert replaced.replaced_tables == {T}
+    renamed = compare(objects(t=(1, "a")), objects(u=(1, "a")))
+    assert (renamed.altered_tables, renamed.dropped_tables, renamed.renamed_tables) == ((U,), (T,), ((T, U),))

@@ -1,0 +1,1 @@
+"""Capture from DuckDB, in the process that writes the database."""

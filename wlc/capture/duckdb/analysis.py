@@ -1,0 +1,391 @@
+"""What one SQL statement may do to the rows of a table, decided from its text alone.
+
+The answer is a superset by construction. A statement that is not recognised becomes an `UnknownEffect`: the capture
+then copies every captured table that the text names. A statement must name the table it writes to, so none is missed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import PurePath
+
+import sqlglot
+from sqlglot import exp
+
+from wlc.capture.duckdb.effects import (
+    AppendEffect,
+    BeginEffect,
+    CommitEffect,
+    Effect,
+    MergeEffect,
+    ReadEffect,
+    RollbackEffect,
+    SchemaEffect,
+    SessionEffect,
+    TouchEffect,
+    UnknownEffect,
+    UpsertEffect,
+)
+from wlc.dialect.duckdb.lexer import Token, numbered, tokens, words
+
+# Aggregates whose value does not depend on the order in which threads deliver rows.
+_ORDER_FREE = frozenset({"count", "min", "max", "bool_and", "bool_or", "count_star"})
+# A subquery with one of these words may return other rows when it runs a second time.
+_UNSTABLE_WORDS = frozenset({"LIMIT", "SAMPLE", "TABLESAMPLE", "OVER", "OFFSET", "FETCH", "POSITIONAL", "ASOF", "KEY"})
+# So may a subquery with these pairs of words: they choose one row of several, or depend on the order of rows.
+_UNSTABLE_PAIRS = frozenset({("DISTINCT", "ON"), ("ARRAY", "(")})
+# Keywords before a parenthesis that call no function, and casts, whose value depends on their operand only.
+_NOT_CALLED = frozenset(
+    "ALL AND ANY ARRAY AS BETWEEN BY CASE CAST CHAR DECIMAL DISTINCT ELSE EXCEPT EXISTS EXTRACT FILTER FROM IN "
+    "INTERSECT INTERVAL IS JOIN LIKE ILIKE MAP NOT NUMERIC ON OR ROW SELECT SOME STRUCT THEN TRY_CAST UNION USING "
+    "VALUES VARCHAR WHEN WHERE WITH".split()
+)
+
+
+_READ = ReadEffect()
+_SESSION = SessionEffect()
+_SESSION_TYPES = frozenset({"SET", "VARIABLE_SET", "ATTACH", "DETACH", "LOAD", "PRAGMA", "CALL", "EXTENSION"})
+_LOAD = SchemaEffect(frozenset(), rewrites=False, loads=True)
+_SCHEMA_TYPES = frozenset({"CREATE", "CREATE_FUNC", "ALTER", "DROP"})
+_WRITING_WORDS = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
+# Functions that move a sequence, although the statement reads only.
+SEQUENCE_MOVERS = frozenset({"nextval", "setval"})
+_MAY_WRITE = re.compile("|".join([*_WRITING_WORDS, *SEQUENCE_MOVERS]), re.IGNORECASE)
+_WRAPPED_WORDS = _WRITING_WORDS | {"COPY", "EXECUTE"}
+
+
+@lru_cache(maxsize=2048)
+def analyse(text: str, kind: str) -> Effect:
+    """Say what a statement may do.
+
+    Args:
+        text: One statement.
+        kind: DuckDB's name of its type, for example "INSERT".
+    """
+    if kind == "TRANSACTION":
+        return _transaction(tokens(text))
+    if kind in ("INSERT", "UPDATE", "DELETE", "MERGE_INTO"):
+        return _Write(text).effect(kind)
+    if kind in _SCHEMA_TYPES:
+        return _schema(text, kind)
+    if kind == "SELECT":
+        return _query(text)
+    if kind == "COPY":
+        return _copy(text)
+    if kind in ("EXPLAIN", "EXECUTE", "PREPARE", "MULTI", "COPY_DATABASE", "IMPORT"):
+        return _wrapped(text, kind)
+    if kind == "PRAGMA" and tokens(text)[0].word in ("IMPORT", "COPY"):
+        return _LOAD
+    return _SESSION if kind in _SESSION_TYPES else _READ
+
+
+def detached(text: str, kind: str) -> str | None:
+    """Name, in lower case, of the database that a statement detaches or attaches another one in the place of."""
+    parts = tokens(text.rstrip("; \n"))
+    named = [token.word for token in parts]
+    if kind == "DETACH":
+        return parts[-1].name.lower()
+    if kind == "ATTACH" and "REPLACE" in named:
+        if "AS" in named:
+            return parts[named.index("AS") + 1].name.lower()
+        return PurePath(next(token.name for token in parts if token.text[0] == "'")).stem.lower()
+    return None
+
+
+def _transaction(parts: list[Token]) -> Effect:
+    first = parts[0].word
+    if first in ("BEGIN", "START"):
+        return BeginEffect()
+    return RollbackEffect() if first in ("ROLLBACK", "ABORT") else CommitEffect()
+
+
+def _query(text: str) -> Effect:
+    """Analyse a query, which may contain statements that write and functions that move sequences."""
+    if not _MAY_WRITE.search(text):
+        # Most queries only read. To tokenize them would take longer than many of them run.
+        return _READ
+    named = words(text)
+    if _writes(text):
+        return UnknownEffect(named)
+    return UnknownEffect(SEQUENCE_MOVERS) if SEQUENCE_MOVERS & named else _READ
+
+
+def _writes(text: str) -> bool:
+    return _MAY_WRITE.search(text) is not None and any(token.word in _WRITING_WORDS for token in tokens(text))
+
+
+def _wrapped(text: str, kind: str) -> Effect:
+    if kind == "EXPLAIN":
+        return _explain(text)
+    if kind == "PREPARE":
+        return _READ
+    if kind == "MULTI":
+        # DuckDB splits some statements into several: ALTER … ADD COLUMN with a volatile default, PIVOT.
+        first = tokens(text)[0].word
+        if first in ("ALTER", "CREATE", "DROP"):
+            return _schema(text, first)
+        return _query(text)
+    return UnknownEffect(words(text)) if kind == "EXECUTE" else _LOAD
+
+
+def _explain(text: str) -> Effect:
+    parts = tokens(text)
+    if not any(token.word in ("ANALYZE", "ANALYSE") for token in parts):
+        return UnknownEffect(SEQUENCE_MOVERS) if SEQUENCE_MOVERS & words(text) else _READ
+    for token in parts:
+        if token.depth == 0 and token.word in ("CREATE", "ALTER", "DROP"):
+            inner = text[token.start :]
+            found = _schema(inner, token.word)
+            return replace(found, inner=inner)
+    return UnknownEffect(words(text)) if any(token.word in _WRAPPED_WORDS for token in parts) else _query(text)
+
+
+def _copy(text: str) -> Effect:
+    parts = tokens(text)
+    if len(parts) > 1 and parts[1].text == "(":
+        return UnknownEffect(words(text)) if _writes(text) else _READ
+    if len(parts) > 2 and parts[1].word == "FROM" and parts[2].word == "DATABASE":
+        return _LOAD
+    target, after = _name(parts, 1)
+    while after < len(parts) and parts[after].word not in ("FROM", "TO"):
+        after += 1
+    if after < len(parts) and parts[after].word == "FROM":
+        return AppendEffect(target)
+    return _READ
+
+
+def _schema(text: str, kind: str) -> SchemaEffect:
+    if kind != "ALTER":
+        named = words(text)
+        return SchemaEffect(named, rewrites=False, loads="with" in named and _writes(text))
+    parts = tokens(text)
+    found = {token.word for token in parts}
+    computes = {"DEFAULT", "ADD"} <= found and not _default_is_constant(text)
+    target, _ = _name(parts, 4 if parts[2].word == "IF" and parts[3].word == "EXISTS" else 2)
+    return SchemaEffect(words(text), rewrites=computes or not found.isdisjoint(("TYPE", "USING")), target=target)
+
+
+def _default_is_constant(text: str) -> bool:
+    parts = tokens(text)
+    at = next(index for index, token in enumerate(parts) if token.word == "DEFAULT")
+    rest = [token for token in parts[at + 1 :] if token.text not in (";", "-", "+")]
+    return len(rest) == 1 and (
+        rest[0].kind in ("numeric_const", "string_const") or rest[0].word in ("NULL", "TRUE", "FALSE")
+    )
+
+
+def _name(parts: list[Token], at: int) -> tuple[tuple[str, ...], int]:
+    """Read a dotted name that starts at token `at`; returns its parts and the index behind it."""
+    names = [parts[at].name]
+    at += 1
+    while at + 1 < len(parts) and parts[at].text == ".":
+        names.append(parts[at + 1].name)
+        at += 2
+    return tuple(names), at
+
+
+@dataclass
+class _Write:
+    """Reads one INSERT, UPDATE, DELETE or MERGE by its top-level keywords.
+
+    `?` markers become `$1`, `$2` … first, so that a part of the statement can run with its own parameters.
+    """
+
+    text: str
+    parts: list[Token] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.text = numbered(self.text)
+        self.parts = tokens(self.text)
+
+    def effect(self, kind: str) -> Effect:
+        """Return the effect; an `UnknownEffect` for every form that is not recognised as a whole."""
+        try:
+            start = self._statement_start()
+            read = {"INSERT": self._insert, "UPDATE": self._update, "DELETE": self._delete, "MERGE_INTO": self._merge}
+            found = read[kind](start)
+        except (IndexError, ValueError, sqlglot.errors.SqlglotError):
+            found = None
+        if found is None or (self.parts[0].word == "WITH" and self._with_writes()):
+            return UnknownEffect(words(self.text))
+        return found
+
+    def _statement_start(self) -> int:
+        if self.parts[0].word != "WITH":
+            return 0
+        leads = ("INSERT", "UPDATE", "DELETE", "MERGE")
+        return next(i for i, token in enumerate(self.parts) if token.depth == 0 and token.word in leads)
+
+    def _with_writes(self) -> bool:
+        return any(token.depth > 0 and token.word in _WRITING_WORDS for token in self.parts)
+
+    def _with_clause(self, start: int) -> str:
+        return self._slice(0, start) if start else ""
+
+    def _slice(self, first: int, after: int) -> str:
+        end = self.parts[after].start if after < len(self.parts) else None
+        text = self.text[self.parts[first].start : end].strip().rstrip(";").strip()
+        # A comment at the end must not hide the text that follows.
+        return text + "\n" if "--" in text else text
+
+    def _find(self, keyword: str, start: int) -> int:
+        """Index of a keyword outside parentheses, or the number of tokens."""
+        for index in range(start, len(self.parts)):
+            token = self.parts[index]
+            if token.depth == 0 and token.word == keyword and not self._is_distinct_from(index):
+                return index
+        return len(self.parts)
+
+    def _is_distinct_from(self, index: int) -> bool:
+        return self.parts[index].word == "FROM" and self.parts[index - 1].word == "DISTINCT"
+
+    def _alias(self, at: int, stop: tuple[str, ...]) -> tuple[str | None, int]:
+        if at < len(self.parts) and self.parts[at].word == "AS":
+            return self.parts[at + 1].text, at + 2
+        if at < len(self.parts) and self.parts[at].word not in stop and self.parts[at].text not in ("(", ";"):
+            return self.parts[at].text, at + 1
+        return None, at
+
+    def _insert(self, start: int) -> Effect | None:
+        at = start + 1
+        mode = ""
+        if self.parts[at].word == "OR":
+            mode, at = self.parts[at + 1].word, at + 2
+        if self.parts[at].word != "INTO":
+            return None
+        target, at = _name(self.parts, at + 1)
+        conflict = self._find("CONFLICT", at)
+        while conflict < len(self.parts) and self.parts[conflict - 1].word != "ON":
+            # A column or a table may be called CONFLICT.
+            conflict = self._find("CONFLICT", conflict + 1)
+        has_conflict = conflict < len(self.parts)
+        if not has_conflict and mode in ("", "IGNORE"):
+            return AppendEffect(target)
+        nothing = has_conflict and "UPDATE" not in {t.word for t in self.parts[conflict:]}
+        if mode == "" and nothing:
+            return AppendEffect(target)
+        return self._upsert(start, target, at, conflict - 1 if has_conflict else None)
+
+    def _upsert(self, start: int, target: tuple[str, ...], at: int, conflict: int | None) -> Effect | None:
+        if self.parts[at].word == "AS":
+            at += 2
+        columns: tuple[str, ...] = ()
+        if self.parts[at].text == "(" and self.parts[at].depth == 0 and self.parts[at + 1].word != "SELECT":
+            close = next(
+                i for i in range(at, len(self.parts)) if self.parts[i].text == ")" and self.parts[i].depth == 0
+            )
+            columns = tuple(token.name for token in self.parts[at + 1 : close] if token.text != ",")
+            at = close + 1
+        by_name = False
+        if self.parts[at].word == "BY":
+            by_name, at = self.parts[at + 1].word == "NAME", at + 2
+        end = conflict if conflict is not None else self._find("RETURNING", at)
+        query = self._slice(at, end)
+        if any(token.word == "DEFAULT" for token in self.parts[at:end]):
+            return None
+        checked = self._stability(self._with_clause(start), query)
+        return UpsertEffect(target, columns, by_name, query, self._with_clause(start), *checked)
+
+    def _update(self, start: int) -> Effect | None:
+        target, at = _name(self.parts, start + 1)
+        alias, at = self._alias(at, ("SET",))
+        if self.parts[at].word != "SET":
+            return None
+        where, returning = self._find("WHERE", at), self._find("RETURNING", at)
+        joined = self._find("FROM", at)
+        source = self._slice(joined + 1, min(where, returning)) if joined < min(where, returning) else None
+        return self._touch(start, target, alias, source, where, returning, deletes=False)
+
+    def _delete(self, start: int) -> Effect | None:
+        if self.parts[start].word == "TRUNCATE":
+            at = start + 2 if self.parts[start + 1].word == "TABLE" else start + 1
+            target, at = _name(self.parts, at)
+            end = len(self.parts)
+            return self._touch(start, target, None, None, end, end, deletes=True)
+        if self.parts[start + 1].word != "FROM":
+            return None
+        target, at = _name(self.parts, start + 2)
+        alias, at = self._alias(at, ("WHERE", "USING", "RETURNING"))
+        where, returning = self._find("WHERE", at), self._find("RETURNING", at)
+        joined = self._find("USING", at)
+        source = self._slice(joined + 1, min(where, returning)) if joined < min(where, returning) else None
+        return self._touch(start, target, alias, source, where, returning, deletes=True)
+
+    def _touch(
+        self,
+        start: int,
+        target: tuple[str, ...],
+        alias: str | None,
+        source: str | None,
+        where: int,
+        returning: int,
+        *,
+        deletes: bool,
+    ) -> TouchEffect:
+        condition = self._slice(where + 1, returning) if where < returning else None
+        with_clause = self._with_clause(start)
+        checked = self._stability(with_clause, source or "", condition or "")
+        return TouchEffect(target, alias or "", condition, source, with_clause, *checked, deletes=deletes)
+
+    def _merge(self, start: int) -> Effect | None:
+        if self.parts[start + 1].word != "INTO":
+            return None
+        target, at = _name(self.parts, start + 2)
+        alias, at = self._alias(at, ("USING",))
+        if self.parts[at].word != "USING":
+            return None
+        when = self._find("WHEN", at)
+        on = self._find("ON", at)
+        tail = " ".join(token.word for token in self.parts[when:])
+        if on >= when or "BY SOURCE" in tail:
+            return None
+        source, condition = self._slice(at + 1, on), self._slice(on + 1, when)
+        with_clause = self._with_clause(start)
+        checked = self._stability(with_clause, source, condition)
+        return MergeEffect(target, alias or "", source, condition, with_clause, *checked)
+
+    def _stability(self, *texts: str) -> tuple[frozenset[str], frozenset[str], frozenset[str], bool]:
+        """Parameters, called functions, relations read, and whether a second run must give the same."""
+        parts = [token for text in texts if text for token in tokens(text)]
+        pairs = list(pairwise(parts))
+        parameters = frozenset(follower.text for token, follower in pairs if token.text == "$")
+        functions = frozenset(
+            token.name.lower()
+            for token, follower in pairs
+            if follower.text == "(" and token.word not in _NOT_CALLED and (token.word or token.text.startswith('"'))
+        )
+        is_stable = not any(token.word in _UNSTABLE_WORDS for token in parts)
+        is_stable = is_stable and not any((one.word, other.text.upper()) in _UNSTABLE_PAIRS for one, other in pairs)
+        reads = any(token.word in ("SELECT", "FROM", "JOIN", "TABLE") for token in parts) or bool(texts[-2:][0])
+        relations = _relations(*texts) if reads else frozenset()
+        if relations is None:
+            return parameters, functions, frozenset(), False
+        return parameters, functions, relations, is_stable
+
+
+def _relations(*texts: str) -> frozenset[str] | None:
+    """Last parts of the names of all relations that the parts of a statement read; None if one has no name."""
+    with_clause, *middle, last = texts
+    source = middle[0] if middle else ""
+    if source:
+        text = f"{with_clause} SELECT 1 FROM {source} WHERE {last or 'true'}"
+    elif last[:6].upper() in ("VALUES", "SELECT") or last.startswith("("):
+        text = f"{with_clause} {last}"
+    else:
+        text = f"{with_clause} SELECT 1 WHERE {last}"
+    tree = sqlglot.parse_one(text, dialect="duckdb")
+    defined = {cte.alias_or_name.lower() for cte in tree.find_all(exp.CTE)}
+    found = set()
+    for table in tree.find_all(exp.Table):
+        if not isinstance(table.this, exp.Identifier):
+            return None
+        found.add(table.name.lower())
+    return frozenset(found - defined)
+
+
+def aggregates_in_order_free(functions: frozenset[str], aggregates: frozenset[str]) -> bool:
+    """Whether the aggregates among `functions` give the same value however threads order their rows."""
+    return (functions & aggregates) <= _ORDER_FREE

@@ -1,0 +1,173 @@
+"""What one connection knows about the captured tables. Names are resolved as DuckDB resolves them, and remembered."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from wlc.capture.duckdb import journal
+from wlc.capture.duckdb.journal import CapturedTable
+from wlc.dialect.duckdb import catalog as duckdb_catalog
+from wlc.dialect.duckdb.lexer import unquoted, words
+from wlc.dialect.sql import quote
+from wlc.farm.model import Layout, Name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import duckdb
+
+_PART = re.compile(r'"(?:[^"]|"")*"|[^."]+')
+_PLAIN_COLUMNS = re.compile(r"[\w$]+|\"(?:[^\"]|\"\")*\"")
+
+
+@dataclass
+class CapturedTables:
+    """Captured tables as the connection's current transaction sees them.
+
+    Attributes:
+        generation: The catalog's generation when it was read; -1 if that is not certain.
+        triggers: For each trigger its table and the words of its body, in lower case.
+    """
+
+    connection: duckdb.DuckDBPyConnection
+    catalog: str
+    generation: int = -1
+    by_name: dict[Name, CapturedTable] = field(default_factory=dict)
+    functions: dict[str, str] = field(default_factory=dict)
+    aggregates: frozenset[str] = frozenset()
+    relations: frozenset[str] = frozenset()
+    has_sequences: bool = False
+    triggers: tuple[tuple[str, frozenset[str]], ...] = ()
+    _resolved: dict[tuple[str, ...], CapturedTable | None] = field(default_factory=dict)
+
+    def refresh(self, generation: int) -> None:
+        """Read the catalog again, inside the connection's transaction."""
+        self.generation = generation
+        known = {name: (id_, layout) for id_, (name, layout) in self._layouts().items()}
+        present = duckdb_catalog.tables(self.connection, self.catalog)
+        keys = self._unique_keys(present)
+        self.by_name = {
+            name: CapturedTable(
+                known[name][0],
+                self.catalog,
+                name,
+                layout,
+                keys.get(name, ()),
+                all(column.name.lower() != "rowid" for column in layout.columns),
+            )
+            for name, layout in present.items()
+            if name in known
+        }
+        self.has_sequences = bool(
+            self.connection.execute(
+                "SELECT count(*) FROM duckdb_sequences() WHERE database_name = ? AND NOT temporary", [self.catalog]
+            ).fetchall()[0][0]
+        )
+        self._read_functions()
+        self._read_triggers()
+        self.forget_names()
+
+    def forget_names(self) -> None:
+        """Forget which tables names mean: the search path or a temporary table has changed."""
+        self._resolved.clear()
+        self.relations = frozenset()
+
+    def resolve(self, parts: tuple[str, ...]) -> CapturedTable | None:
+        """Return the captured table that a name means now; None for temporary tables and other databases."""
+        if parts not in self._resolved:
+            self._resolved[parts] = self._ask(parts)
+        return self._resolved[parts]
+
+    def named(self, words: Iterable[str]) -> list[CapturedTable]:
+        """Captured tables whose name is among lower-case words."""
+        wanted = set(words)
+        return [table for name, table in self.by_name.items() if name.name.lower() in wanted]
+
+    def triggered(self, names: frozenset[str]) -> frozenset[str]:
+        """Words that contain the names of all tables to which triggers write if tables called `names` are written."""
+        reached, found = names, frozenset[str]()
+        while self.triggers:
+            more = frozenset[str]().union(*(does for table, does in self.triggers if table in reached))
+            if more <= found:
+                break
+            found |= more
+            reached |= more
+        return found
+
+    def real_relations(self) -> frozenset[str]:
+        """Lower-case names of all tables of DuckDB itself: reading them twice returns the same rows."""
+        if not self.relations:
+            rows = self.connection.execute("SELECT DISTINCT lower(table_name) FROM duckdb_tables()").fetchall()
+            self.relations = frozenset(row[0] for row in rows)
+        return self.relations
+
+    def add(self, id_: int, name: Name, layout: Layout) -> CapturedTable:
+        """Start journalling a table, or a table's new layout, in the current transaction."""
+        table = CapturedTable(id_, self.catalog, name, layout)
+        journal.add_layout(self.connection, table)
+        return table
+
+    def fork(self, table: CapturedTable, id_: int) -> CapturedTable:
+        """Give a table a second image table, for rows after a schema change in the same transaction."""
+        forked = replace(table, id=id_)
+        journal.add_layout(self.connection, forked)
+        self.by_name[table.name] = forked
+        self._resolved.clear()
+        return forked
+
+    def _layouts(self) -> dict[int, tuple[Name, Layout]]:
+        return journal.read_layouts(self.connection, self.catalog)
+
+    def _ask(self, parts: tuple[str, ...]) -> CapturedTable | None:
+        matching = [table for name, table in self.by_name.items() if name.name.lower() == parts[-1].lower()]
+        if not matching:
+            return None
+        text = ".".join(quote(part) for part in parts)
+        plan = self.connection.execute(f"EXPLAIN (FORMAT json) SELECT 1 FROM {text}").fetchall()[0][1]
+        found = json.loads(plan)
+        while found[0]["children"]:
+            found = found[0]["children"]
+        meant = tuple(unquoted(part) for part in _PART.findall(found[0]["extra_info"].get("Table", "")))
+        return next((t for t in matching if (self.catalog, t.name.schema, t.name.name) == meant), None)
+
+    def _unique_keys(self, present: dict[Name, Layout]) -> dict[Name, tuple[tuple[str, ...], ...] | None]:
+        found: dict[Name, tuple[tuple[str, ...], ...] | None] = {}
+        for name, layout in present.items():
+            if layout.primary_key:
+                found[name] = (layout.primary_key,)
+        for name, keys in duckdb_catalog.unique_keys(self.connection, self.catalog).items():
+            found[name] = (*(found.get(name) or ()), *keys)
+        rows = self.connection.execute(
+            "SELECT schema_name, table_name, expressions FROM duckdb_indexes() WHERE database_name = ? AND is_unique",
+            [self.catalog],
+        ).fetchall()
+        for schema, table, expressions in rows:
+            name, before = Name(schema, table), found.get(Name(schema, table), ())
+            columns = _plain_columns(expressions)
+            found[name] = None if columns is None or before is None else (*before, columns)
+        return found
+
+    def _read_triggers(self) -> None:
+        rows = self.connection.execute("SELECT lower(table_name), sql FROM duckdb_triggers()").fetchall()
+        self.triggers = tuple((table, words(re.split(r"\bSTATEMENT\b", sql, maxsplit=1)[-1])) for table, sql in rows)
+
+    def _read_functions(self) -> None:
+        if self.functions:
+            return
+        rows = self.connection.execute(
+            "SELECT lower(function_name), max(coalesce(stability, function_type)), bool_or(function_type = 'aggregate')"
+            " FROM duckdb_functions() WHERE internal AND function_type IN ('scalar', 'aggregate') GROUP BY ALL"
+        ).fetchall()
+        self.functions = {name: stability for name, stability, _ in rows}
+        self.aggregates = frozenset(name for name, _, is_aggregate in rows if is_aggregate)
+
+
+def _plain_columns(expressions: str) -> tuple[str, ...] | None:
+    """Columns of an index, which DuckDB shows as `[a, '"b c"']`; None if one is an expression."""
+    parts = [part.strip().strip("'") for part in expressions.strip("[]").split(",")]
+    if not all(_PLAIN_COLUMNS.fullmatch(part) for part in parts):
+        return None
+    return tuple(unquoted(part) for part in parts)

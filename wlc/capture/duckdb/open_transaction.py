@@ -1,0 +1,393 @@
+"""One transaction of one connection: what its statements did to captured tables, journalled before its commit."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+
+from wlc.capture.duckdb import digests, journal, schema_change, superset
+from wlc.capture.duckdb.effects import (
+    AppendEffect,
+    Effect,
+    MergeEffect,
+    SchemaEffect,
+    TouchEffect,
+    UnknownEffect,
+    UpsertEffect,
+    clears,
+    target_of,
+)
+from wlc.capture.duckdb.images import Images, conflict, unspoil
+from wlc.capture.duckdb.journal import JournalEntry, JournalledDdl, JournalledImages
+from wlc.dialect.duckdb import catalog as duckdb_catalog
+from wlc.dialect.sql import quote
+from wlc.farm.model import Clear, Name, SequencePosition
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from wlc.capture.duckdb.captured_tables import CapturedTables
+    from wlc.capture.duckdb.journal import CapturedTable, JournalRecord
+    from wlc.capture.duckdb.shared import Shared
+
+
+@dataclass
+class OpenTransaction:
+    """Change sets of one open transaction.
+
+    Attributes:
+        tick: Provisional until the commit: another connection may commit first, and this tick is too small then.
+        images: What was saved of each captured table, by its name.
+        records: Records whose place among the schema changes is settled.
+        sealed: Tables that a later schema change altered, and whether their image table holds rows from before it.
+        generation: The catalog's generation just before the transaction began.
+        began_after: Number of commits just before the transaction began.
+        moves_sequences: A statement named a function that moves sequences.
+    """
+
+    connection: duckdb.DuckDBPyConnection
+    shared: Shared
+    tables: CapturedTables
+    user: str
+    started: datetime
+    generation: int
+    began_after: int
+    tick: int = 0
+    images: dict[Name, Images] = field(default_factory=dict)
+    records: list[JournalRecord] = field(default_factory=list)
+    sealed: dict[Name, bool] = field(default_factory=dict)
+    changes_schema: bool = False
+    moves_sequences: bool = False
+    sequences: dict[Name, int] = field(default_factory=dict)
+    _settled: list[Images] = field(default_factory=list)
+    _rewritten: set[Name] = field(default_factory=set)
+    _dropped: set[Name] = field(default_factory=set)
+    _before_schema: schema_change.Objects | None = None
+    _has_looked: bool = False
+
+    # Around a statement ---------------------------------------------------------------------------------------------
+
+    def before(self, effect: Effect, parameters: Any, *, is_counted: bool = True) -> list[Images]:
+        """Save what the statement may remove or alter; returns the tables it may write to.
+
+        Args:
+            effect: What the statement may do.
+            parameters: Its parameters.
+            is_counted: False if it returns rows instead of their number; DuckDB's threads may lose returned rows.
+        """
+        self.look()
+        touched = self._before(effect, parameters)
+        for images in touched if not is_counted else ():
+            images.remember_count()
+            images.is_reported, images.has_local = False, True
+        names = (
+            effect.names
+            if isinstance(effect, (UnknownEffect, SchemaEffect))
+            else frozenset(map(str.lower, target_of(effect)))
+        )
+        fired = self.tables.named(self.tables.triggered(names))
+        known = {images.table.name for images in touched}
+        return touched + [self._whole(table) for table in fired if table.name not in known]
+
+    def _before(self, effect: Effect, parameters: Any) -> list[Images]:
+        match effect:
+            case AppendEffect():
+                return self._append(effect)
+            case TouchEffect():
+                return self._touch(effect, parameters)
+            case UpsertEffect() | MergeEffect():
+                return self._upsert_or_merge(effect, parameters)
+            case UnknownEffect():
+                return [self._whole(table) for table in self.tables.named(effect.names)]
+            case SchemaEffect():
+                self._seal(effect.names)
+                self._before_schema = schema_change.objects(self.connection, self.tables.catalog)
+                if effect.loads:
+                    named = self.tables.named(effect.names) if effect.names else list(self.tables.by_name.values())
+                    return [self._whole(table) for table in named]
+        return []
+
+    def failed(self) -> None:
+        """Settle what was saved for a statement that failed, in case the transaction goes on."""
+        with suppress(duckdb.Error):
+            for name, images in list(self.images.items()):
+                if images.statements or images.has_local:
+                    images.failed()
+                else:
+                    self.images.pop(name).discard()
+
+    def after(self, effect: Effect, text: str, touched: list[Images], count: int | None) -> None:
+        """Account for what the statement reports that it did."""
+        if isinstance(effect, SchemaEffect):
+            self._after_schema(effect, effect.inner or text)
+            return
+        for images in touched:
+            images.statements += 1
+            if count is None:
+                assert not images.is_reported, "a statement without a count was taken for one that reports it"
+            elif isinstance(effect, AppendEffect):
+                images.net += count
+            elif isinstance(effect, TouchEffect) and effect.deletes:
+                images.net -= count
+                images.deleted += count
+                if clears(effect, images.table) and images is touched[0]:
+                    images.clear()
+            elif isinstance(effect, TouchEffect):
+                images.updated += count
+
+    # The end of the transaction -------------------------------------------------------------------------------------
+
+    def complete(self, committed: datetime) -> bool:
+        """Journal the transaction; the caller holds the commit lock and commits next.
+
+        Returns:
+            False if nothing changed, so that there is nothing to publish.
+
+        Raises:
+            duckdb.TransactionException: Another transaction changed the same rows meanwhile.
+        """
+        pending = [images for images in self.images.values() if images.statements or images.has_local]
+        sequences = self._sequences() if pending or self.records or self.moves_sequences else []
+        if not pending and not self.records and not sequences:
+            return False
+        self._settle_tick()
+        entry = JournalEntry(self.tick, self.user, self.started, committed)
+        alone = len(pending) == 1 and not self.records and not sequences and pending[0].cleared is None
+        meta = entry.header if alone else None
+        for images in pending:
+            self._complete_images(images, meta)
+        self._refuse_conflicts()
+        if not self.records and not self.moves_sequences:
+            # It may have written to another database, and DuckDB allows one only. A later transaction journals them.
+            return False
+        self.records += sequences
+        if not self.records:
+            return False
+        if not alone or not pending[0].carries_meta:
+            journal.add_entry(self.connection, self.tables.catalog, replace(entry, records=tuple(self.records)))
+        return True
+
+    def _refuse_conflicts(self) -> None:
+        """Refuse conflicts with other transactions that DuckDB does not notice; see `Images.refuse_conflict`."""
+        for images in self._settled:
+            if images.removed and self.shared.has_removed_since(images.table.name, self.began_after):
+                images.refuse_conflict()
+        for name in self._rewritten:
+            # All rows were published as this transaction saw them.
+            if self.shared.has_changed_since(name, self.began_after):
+                raise conflict(name)
+
+    def _settle_tick(self) -> None:
+        """Take a tick after every committed one; rows that were saved under a smaller tick get the new one."""
+        if self.tick > self.shared.last_tick:
+            return
+        old, self.tick = self.tick, self.shared.new_tick()
+        for layout in {record.layout for record in self.records if isinstance(record, JournalledImages)}:
+            table_images = journal.images_sql(self.tables.catalog, layout)
+            self.connection.execute(f"UPDATE {table_images} SET _tick = {self.tick} WHERE _tick = {old}")
+        for images in self.images.values():
+            if images.saved:
+                self.connection.execute(f"UPDATE {images.table.images} SET _tick = {self.tick} WHERE _tick = {old}")
+            images.tick = self.tick
+
+    def _complete_images(self, images: Images, meta: str | None) -> None:
+        images.complete(meta)
+        self._settled.append(images)
+        table = images.table
+        if images.cleared:
+            self.records.append(Clear(table.name, images.cleared))
+        if images.added or images.removed:
+            self.records.append(JournalledImages(table.name, table.id, images.added, images.removed))
+
+    def _sequences(self) -> list[SequencePosition]:
+        if not self.tables.has_sequences:
+            return []
+        found = duckdb_catalog.sequences(self.connection, self.tables.catalog)
+        # A sequence that was created again has another position on a replica, even if it has the same value here.
+        known = {} if self.changes_schema else self.shared.sequences
+        changed = {name: value for name, value in found.items() if known.get(name) != value}
+        self.sequences = found
+        return [SequencePosition(name, value) for name, value in changed.items()]
+
+    def committed(self, time: datetime) -> None:
+        """Tell the other connections; the commit lock is still held."""
+        if self.sequences or self.changes_schema:
+            self.shared.sequences = dict(self.sequences)
+        removed_from = {images.table.name for images in self._settled if images.cleared or images.removed}
+        added_to = {images.table.name for images in self._settled if images.added}
+        self.shared.committed(self.tick, time, removed_from | self._rewritten | self._dropped, added_to)
+
+    # Statements -----------------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Learn the tables as this transaction sees them, before its first statement."""
+        if self._has_looked:
+            return
+        self._has_looked = True
+        # DuckDB takes a transaction's snapshot when it first looks something up: now.
+        self.shared.take_snapshot(self.connection)
+        is_certain = self.shared.generation == self.generation and self.generation % 2 == 0
+        if not is_certain or self.tables.generation != self.generation:
+            self.tables.refresh(self.generation if is_certain else -1)
+
+    def of(self, table: CapturedTable) -> Images:
+        """The images of a table, started when the transaction first touches it."""
+        found = self.images.get(table.name)
+        if found is None:
+            if not self.tick:
+                self.tick = self.shared.new_tick()
+            if self.sealed.get(table.name):
+                table = self.tables.fork(table, self.shared.new_layout())
+            found = self.images[table.name] = Images(self.connection, table, self.tick)
+            if table.name in self.sealed:
+                found.remember_count()
+                found.save_local()
+        return found
+
+    def _append(self, effect: AppendEffect) -> list[Images]:
+        table = self.tables.resolve(effect.target)
+        if table is None:
+            return []
+        if not table.has_rowid:
+            return [self._whole(table)]
+        images = self.of(table)
+        if not effect.reports:
+            images.remember_count()
+            images.is_reported = False
+        images.has_local = True
+        return [images]
+
+    def _touch(self, effect: TouchEffect, parameters: Any) -> list[Images]:
+        table = self.tables.resolve(effect.target)
+        if table is None:
+            return []
+        images = self.of(table)
+        if clears(effect, table):
+            images.remember_last()
+            return [images]
+        if not table.has_rowid or not superset.is_stable(self.tables, effect):
+            return [self._whole(table)]
+        where = superset.touched_rows(effect, table)
+        if (effect.source is not None or effect.with_clause) and not superset.binds(self.connection, where):
+            return [self._whole(table)]
+        if images.copy is None and images.cleared is None:
+            if effect.source is not None:
+                images.remember_count()
+                images.is_reported = False
+            values = superset.subset(parameters, effect.parameters)
+            images.save(where, values, is_few=superset.pins_key(effect, table))
+        return [images]
+
+    def _upsert_or_merge(self, effect: UpsertEffect | MergeEffect, parameters: Any) -> list[Images]:
+        table = self.tables.resolve(effect.target)
+        if table is None:
+            return []
+        images = self.of(table)
+        images.remember_count()
+        is_known = table.has_rowid and superset.is_stable(self.tables, effect)
+        where = superset.matched_rows(self.connection, effect, table, parameters) if is_known else None
+        if where is None:
+            return [self._whole(table)]
+        images.has_local, images.is_reported = True, False
+        if where and images.copy is None and images.cleared is None:
+            condition, uses = where
+            images.save(condition, superset.subset(parameters, uses), is_few=False)
+        return [images]
+
+    def _whole(self, table: CapturedTable) -> Images:
+        images = self.of(table)
+        images.remember_count()
+        images.save_whole()
+        return images
+
+    # Schema changes -------------------------------------------------------------------------------------------------
+
+    def _seal(self, names: frozenset[str]) -> None:
+        """Settle the images of tables that a schema change may alter, in the layout they still have."""
+        for name in [name for name in self.images if name.name.lower() in names]:
+            self._complete_images(self.images.pop(name), None)
+            self.sealed[name] = True
+
+    def _after_schema(self, effect: SchemaEffect, text: str) -> None:
+        before = self._before_schema
+        after = schema_change.objects(self.connection, self.tables.catalog)
+        self.tables.forget_names()
+        if before is None or before == after:
+            if effect.rewrites:
+                self._rewrite_alike(effect.target)
+            return
+        self.changes_schema = True
+        if not self.tick:
+            self.tick = self.shared.new_tick()
+        change = schema_change.compare(before, after)
+        self._forget(change.dropped_tables)
+        old_names = {new: old for old, new in change.renamed_tables}
+        old_layouts = {name: self.tables.by_name[old_names.get(name, name)].layout for name in change.altered_tables}
+        layouts = duckdb_catalog.tables(self.connection, self.tables.catalog)
+        for name in change.new_tables:
+            self.tables.add(self.shared.new_layout(), name, layouts[name])
+        self.tables.refresh(self.generation)
+        effects = change.renamed_tables, change.dropped_tables, change.created_tables
+        repeated = "" if effect.loads and not effect.names else text
+        for ddl in schema_change.statements(self.connection, self.tables.catalog, repeated, change, layouts):
+            old = None if effect.rewrites else old_layouts.get(ddl.object)
+            told = digests.after_altering(self.connection, ddl, old, self.tables.by_name.get(ddl.object))
+            self.records.append(JournalledDdl(told, *effects))
+            effects = (), (), ()
+        for name in change.created_tables:
+            self._whole_content(self.tables.by_name[name])
+        for name in change.altered_tables:
+            if effect.rewrites:
+                self._rewrite(self.tables.by_name[name])
+            self.sealed[name] = effect.rewrites
+
+    def _forget(self, dropped: tuple[Name, ...]) -> None:
+        self._dropped.update(dropped)
+        for name in dropped:
+            if name in self.images:
+                self.images.pop(name).discard()
+            self.sealed.pop(name, None)
+
+    def _whole_content(self, table: CapturedTable) -> None:
+        """Count all rows of a table that the statement created as added."""
+        images = self.of(table)
+        images.has_local, images.rows_before, images.is_reported = True, 0, False
+
+    def _rewrite_alike(self, target: tuple[str, ...]) -> None:
+        """Publish a table again whose column got the type it had: the definition is the same, its values may not be."""
+        if not superset.binds(self.connection, ".".join(map(quote, target))):
+            # The table does not exist, and the statement said IF EXISTS.
+            return
+        table = self.tables.resolve(target)
+        if table is not None:
+            self.changes_schema = True
+            if not self.tick:
+                self.tick = self.shared.new_tick()
+            self._rewrite(self.tables.fork(table, self.shared.new_layout()))
+            self.sealed[table.name] = True
+
+    def _rewrite(self, table: CapturedTable) -> None:
+        """Publish all rows, because the statement computed values for them that a replica may not repeat."""
+        rows = self.connection.execute(
+            f"INSERT INTO {table.images} SELECT {self.tick}, 1, rowid, NULL, {', '.join(table.values)} FROM {table.sql}"
+        ).fetchall()[0][0]
+        self._rewritten.add(table.name)
+        if rows:
+            self.records += [Clear(table.name, rows), JournalledImages(table.name, table.id, rows, 0)]
+        else:
+            unspoil(self.connection, table)
+
+
+@cache
+def user() -> str:
+    """Return the user who runs this process, for the log."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())

@@ -1,0 +1,337 @@
+"""Journalled transactions: they wait in the journal, are written to data files, and go once they are published."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from wlc.capture.duckdb import digests, journal
+from wlc.capture.duckdb.journal import JournalEntry, JournalledDdl, JournalledImages
+from wlc.dialect.duckdb import catalog as duckdb_catalog
+from wlc.dialect.sql import literal, quote
+from wlc.farm import digest, paths
+from wlc.farm.database import describe_file
+from wlc.farm.errors import UnavailableError
+from wlc.farm.model import (
+    Change,
+    Clear,
+    Ddl,
+    Digest,
+    Layout,
+    Name,
+    Record,
+    TableFile,
+    Transaction,
+    file_column,
+)
+from wlc.masters.source import BatchContent
+from wlc.masters.state import changes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    import duckdb
+
+    from wlc.capture.duckdb.journal import JournalRecord
+    from wlc.capture.duckdb.shared import Shared
+    from wlc.farm.digest import Ledger
+    from wlc.farm.model import Batch
+    from wlc.masters.state import MasterState
+
+MOST_TRANSACTIONS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Journalled transactions in commit order, and per image table what a batch takes from it."""
+
+    transactions: tuple[JournalEntry, ...]
+    layouts: dict[int, tuple[Name, Layout]]
+
+    @property
+    def ticks(self) -> list[int]:
+        """Ticks of the transactions, rising."""
+        return [transaction.tick for transaction in self.transactions]
+
+
+def pending(connection: duckdb.DuckDBPyConnection, catalog: str, most: int = MOST_TRANSACTIONS) -> Pending:
+    """Read what is journalled, in the connection's transaction.
+
+    Args:
+        connection: In a transaction, so that everything is read as of one moment.
+        catalog: The master's database.
+        most: Number of transactions to read at most, the oldest first; it bounds the memory that a batch takes.
+    """
+    layouts = journal.read_layouts(connection, catalog)
+    schema = f"{quote(catalog)}.wlc"
+    last = _last_tick(connection, schema, layouts, most)
+    found: dict[int, JournalEntry] = {}
+    for number, (name, _) in layouts.items():
+        _refuse_unreadable(connection, f"{schema}.j{number}", name)
+        rows = connection.execute(
+            "SELECT _tick, max(_meta), count(*) FILTER (_weight > 0), count(*) FILTER (_weight < 0)"
+            f" FROM {schema}.j{number} WHERE _tick <= {last} GROUP BY _tick"
+        ).fetchall()
+        for tick, meta, added, removed in rows:
+            # The images of a transaction with an entry are listed in it; these stand for themselves.
+            if meta is not None:
+                images = JournalledImages(name, number, added, removed)
+                found[tick] = journal.decode_entry(tick, meta, images)
+    for tick, entry in connection.execute(f"SELECT tick, entry FROM {schema}.entries WHERE tick <= {last}").fetchall():
+        found[tick] = journal.decode_entry(tick, entry)
+    return Pending(tuple(found[tick] for tick in sorted(found)), layouts)
+
+
+def _refuse_unreadable(connection: duckdb.DuckDBPyConnection, images: str, name: Name) -> None:
+    """Refuse to publish where DuckDB counts more images than it shows, or fewer."""
+    # DuckDB answers count(*), and the count of a column without NULL, without reading rows. Every weight is 1 or -1.
+    counts = f"SELECT (SELECT count(*) FROM {images}), (SELECT coalesce(sum(abs(_weight)), 0)::BIGINT FROM {images})"
+    counted, read = connection.execute(counts).fetchall()[0]
+    if counted != read:
+        raise UnavailableError(
+            f"of {counted} journalled rows of table {name} DuckDB shows {read}",
+            hint="close all connections to the database and run wlc flush; report this",
+        )
+
+
+def count_pending(connection: duckdb.DuckDBPyConnection, catalog: str) -> int:
+    """Return how many transactions are journalled."""
+    ticks = _ticks(f"{quote(catalog)}.wlc", journal.read_layouts(connection, catalog))
+    return int(connection.execute(f"SELECT count(DISTINCT tick) FROM ({ticks})").fetchall()[0][0])
+
+
+def _last_tick(connection: duckdb.DuckDBPyConnection, schema: str, layouts: Iterable[int], most: int) -> int:
+    """Tick of the last of the `most` oldest transactions, 0 if nothing is journalled."""
+    oldest = f"SELECT DISTINCT tick FROM ({_ticks(schema, layouts)}) ORDER BY tick LIMIT {most}"
+    return int(connection.execute(f"SELECT coalesce(max(tick), 0) FROM ({oldest})").fetchall()[0][0])
+
+
+def _ticks(schema: str, layouts: Iterable[int]) -> str:
+    sources = [f"SELECT tick FROM {schema}.entries", *(f"SELECT _tick FROM {schema}.j{number}" for number in layouts)]
+    return " UNION ALL ".join(sources)
+
+
+def is_empty(connection: duckdb.DuckDBPyConnection, catalog: str) -> bool:
+    """Say whether nothing is journalled."""
+    schema = f"{quote(catalog)}.wlc"
+    layouts = [number for (number,) in connection.execute(f"SELECT id FROM {schema}.layouts").fetchall()]
+    return not connection.execute(f"{_ticks(schema, layouts)} LIMIT 1").fetchall()
+
+
+def write_batch(
+    connection: duckdb.DuckDBPyConnection, catalog: str, waiting: Pending, folder: Path, state: MasterState
+) -> BatchContent:
+    """Write the data files of a batch.
+
+    Args:
+        connection: In the transaction in which `waiting` was read.
+        catalog: The master's database.
+        waiting: Content of the batch.
+        folder: Where to write.
+        state: What the master remembers.
+    """
+    ticks = waiting.ticks[0], waiting.ticks[-1]
+    records = (record for transaction in waiting.transactions for record in transaction.records)
+    numbers = sorted({record.layout for record in records if isinstance(record, JournalledImages)})
+    files, local, where = [], {}, {}
+    for index, number in enumerate(numbers):
+        name, layout = waiting.layouts[number]
+        path = paths.data_path(state.name, state.batch + 1, index)
+        target = folder / f"{index}.parquet"
+        rows = _write_file(connection, catalog, number, layout, ticks, target)
+        files.append(TableFile(describe_file(target, path, rows), name, layout))
+        local[path], where[number] = target, path
+    ledger = digests.ledger(connection, catalog, waiting.layouts)
+    transactions = tuple(_transaction(found, where, ledger) for found in waiting.transactions)
+    return BatchContent(catalog, transactions, tuple(files), local, ledger.changed())
+
+
+def acknowledge(
+    connection: duckdb.DuckDBPyConnection, shared: Shared, waiting: Pending, batch: Batch, chain: str
+) -> None:
+    """Delete from the journal what a batch has published, and note the new position, in one transaction."""
+    schema = f"{quote(shared.catalog)}.wlc"
+    # What was published stays journalled until we delete it, so that no commit has to wait for this query.
+    quick = digests.quick_after(connection, shared.catalog, waiting.layouts, batch)
+    with shared.commit_lock:
+        layouts = journal.read_layouts(connection, shared.catalog)
+        counts = _counts(connection, shared.catalog)
+        connection.execute("BEGIN")
+        for number in layouts:
+            connection.execute(f"DELETE FROM {schema}.j{number} WHERE _tick <= {batch.last}")
+        connection.execute(f"DELETE FROM {schema}.entries WHERE tick <= {batch.last}")
+        after = count_rows(counts, (entry for entry in waiting.transactions if entry.tick <= batch.last))
+        held = digest.after(digests.read(connection, shared.catalog), batch)
+        _write_counts(connection, shared.catalog, after, held, quick)
+        state = shared.require_state().after(batch, chain)
+        journal.write_state(connection, shared.catalog, changes(shared.state, state))
+        _drop_dead(connection, shared.catalog, layouts)
+        connection.execute("COMMIT")
+        shared.state = state
+
+
+def matches(waiting: Pending, batch: Batch) -> bool:
+    """Say whether a published batch consists of exactly the oldest journalled transactions."""
+    ours = {entry.tick: entry for entry in waiting.transactions}
+    ticks = [transaction.tick for transaction in batch.transactions]
+    if ticks != waiting.ticks[: len(ticks)]:
+        return False
+    return all(_same(ours[transaction.tick], transaction) for transaction in batch.transactions)
+
+
+def count_rows(counts: dict[Name, int], entries: Iterable[JournalEntry]) -> dict[Name, int]:
+    """Return the number of rows of every table after journalled transactions."""
+    found = dict(counts)
+    for record in (record for entry in entries for record in entry.records):
+        match record:
+            case JournalledImages(table, _, added, removed):
+                found[table] = found.get(table, 0) + added - removed
+            case Clear(table, removed):
+                found[table] = found.get(table, 0) - removed
+            case JournalledDdl():
+                for old, new in record.renamed:
+                    found[new] = found.pop(old, 0)
+                for name in record.dropped:
+                    found.pop(name, None)
+                for name in record.created:
+                    found[name] = 0
+    return found
+
+
+def bypassed(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, str]:
+    """Return the tables that were changed without the capture, and how that shows."""
+    actual = duckdb_catalog.tables(connection, catalog)
+    expected_layouts: dict[Name, Layout] = dict(journal.read_layouts(connection, catalog).values())
+    journalled = pending(connection, catalog, sys.maxsize).transactions
+    expected = count_rows(_counts(connection, catalog), journalled)
+    problems: dict[Name, str] = {}
+    for name in sorted(expected.keys() | actual.keys()):
+        if name not in actual:
+            problems[name] = "was dropped"
+        elif name not in expected:
+            problems[name] = "was created"
+        elif actual[name] != expected_layouts.get(name):
+            problems[name] = "was altered"
+        else:
+            rows = connection.execute(f"SELECT count(*) FROM {quote(catalog)}.{name.sql}").fetchall()[0][0]
+            if rows != expected[name]:
+                problems[name] = f"has {rows} rows instead of {expected[name]}"
+    return problems
+
+
+def _counts(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, int]:
+    rows = connection.execute(f"SELECT schema_name, table_name, rows FROM {quote(catalog)}.wlc.counts").fetchall()
+    return {Name(schema, table): count for schema, table, count in rows}
+
+
+def _write_counts(
+    connection: duckdb.DuckDBPyConnection,
+    catalog: str,
+    counts: dict[Name, int],
+    held: Mapping[Name, Digest],
+    quick: Mapping[Name, int],
+) -> None:
+    connection.execute(f"DELETE FROM {quote(catalog)}.wlc.counts")
+    if counts:
+        sums = {name: found.sum for name, found in held.items()}
+        connection.executemany(
+            f"INSERT INTO {quote(catalog)}.wlc.counts VALUES (?, ?, ?, ?, ?)",
+            [[name.schema, name.name, count, sums.get(name), quick.get(name)] for name, count in counts.items()],
+        )
+
+
+def write_digests(
+    connection: duckdb.DuckDBPyConnection, catalog: str, held: Mapping[Name, Digest], quick: Mapping[Name, int]
+) -> None:
+    """Note what the tables hold at the last published tick, in the caller's transaction; see `snapshot.Known`."""
+    _write_counts(connection, catalog, _counts(connection, catalog), held, quick)
+
+
+def expected_digests(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, Digest]:
+    """Return what the tables must hold now according to the capture: published, or journalled since."""
+    waiting = pending(connection, catalog, sys.maxsize)
+    ledger = digests.ledger(connection, catalog, waiting.layouts)
+    for entry in waiting.transactions:
+        _transaction(entry, dict.fromkeys(waiting.layouts, ""), ledger)
+    return ledger.all()
+
+
+def reset_counts(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
+    """Count the rows of every table when a master begins. The first snapshot adds what the tables hold."""
+    found = {}
+    for name in duckdb_catalog.tables(connection, catalog):
+        found[name] = connection.execute(f"SELECT count(*) FROM {quote(catalog)}.{name.sql}").fetchall()[0][0]
+    _write_counts(connection, catalog, found, {}, {})
+
+
+def _drop_dead(connection: duckdb.DuckDBPyConnection, catalog: str, layouts: dict[int, tuple[Name, Layout]]) -> None:
+    """Drop empty image tables of layouts that no table has any more."""
+    schema = f"{quote(catalog)}.wlc"
+    newest = {name: number for number, (name, _) in layouts.items()}
+    present = duckdb_catalog.tables(connection, catalog)
+    for number, (name, _) in layouts.items():
+        is_dead = newest[name] != number or name not in present
+        if is_dead and not connection.execute(f"SELECT count(*) FROM {schema}.j{number}").fetchall()[0][0]:
+            connection.execute(f"DROP TABLE {schema}.j{number}")
+            connection.execute(f"DELETE FROM {schema}.layouts WHERE id = {number}")
+
+
+def _write_file(
+    connection: duckdb.DuckDBPyConnection,
+    catalog: str,
+    number: int,
+    layout: Layout,
+    ticks: tuple[int, int],
+    target: Path,
+) -> int:
+    stored = ", ".join(f"c{index} AS {quote(file_column(column.name))}" for index, column in enumerate(layout.stored))
+    listed = f"_tick, _weight, {stored}" if stored else "_tick, _weight"
+    # Images lie in the order of commits, that is of ticks, unless the session gave up insertion order.
+    keeps_order = connection.execute("SELECT current_setting('preserve_insertion_order')").fetchall()[0][0]
+    order = "" if keeps_order else " ORDER BY _tick"
+    images = f"{quote(catalog)}.wlc.j{number} WHERE _tick BETWEEN {ticks[0]} AND {ticks[1]}{order}"
+    rows = connection.execute(
+        f"COPY (SELECT {listed} FROM {images}) TO {literal(str(target))} (FORMAT parquet, COMPRESSION zstd)"
+    ).fetchall()
+    return int(rows[0][0])
+
+
+def _transaction(entry: JournalEntry, where: dict[int, str], ledger: Ledger) -> Transaction:
+    records = tuple(_record(record, entry.tick, where, ledger) for record in entry.records)
+    return Transaction(entry.tick, entry.user, entry.started, entry.committed, records, entry.origin)
+
+
+def _record(record: JournalRecord, tick: int, where: dict[int, str], ledger: Ledger) -> Record:
+    match record:
+        case JournalledImages(table, layout, added, removed):
+            ledger.change(table, str(layout), tick, added - removed)
+            return Change(table, where[layout], added, removed)
+        case Clear():
+            ledger.set(record.table, digest.EMPTY)
+            return record
+        case JournalledDdl():
+            return _ddl(record, ledger)
+        case _:
+            return record
+
+
+def _ddl(record: JournalledDdl, ledger: Ledger) -> Ddl:
+    """A schema change, with what an altered table holds after it."""
+    ddl = record.ddl
+    for old, new in record.renamed:
+        ledger.set(new, ledger.digest(old))
+    for name in record.dropped:
+        ledger.drop(name)
+    for name in record.created:
+        ledger.set(name, digest.EMPTY)
+    if ddl.digest is None and ddl.layout is not None and not record.created:
+        ddl = replace(ddl, digest=ledger.digest(ddl.object))
+    ledger.alter(ddl)
+    return ddl
+
+
+def _same(entry: JournalEntry, published: Transaction) -> bool:
+    ours = (entry.user, entry.started, entry.committed, len(entry.records))
+    return ours == (published.user, published.started, published.committed, len(published.records))

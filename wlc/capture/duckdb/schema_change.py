@@ -1,0 +1,194 @@
+"""Schema changes, found by comparing the catalog before and after a statement, and recorded as statements."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wlc.dialect.duckdb.schema import schema_statements
+from wlc.dialect.sql import literal
+from wlc.farm.errors import UnsupportedError
+from wlc.farm.model import Ddl, Name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import duckdb
+
+    from wlc.farm.model import Layout
+
+# Kind, schema and name of an object, and what changes when it is replaced or altered.
+Objects = dict[tuple[str, str, str], tuple[object, ...]]
+
+_OBJECTS = """
+    SELECT 'SCHEMA', schema_name, schema_name, oid, sql, comment, NULL FROM duckdb_schemas()
+        WHERE NOT internal AND database_name = $catalog AND schema_name NOT IN ('wlc', 'wlr')
+    UNION ALL SELECT 'TABLE', schema_name, table_name, table_oid, sql, comment, NULL FROM duckdb_tables()
+        WHERE NOT internal AND database_name = $catalog AND schema_name NOT IN ('wlc', 'wlr')
+    UNION ALL SELECT 'COLUMN COMMENT', schema_name, table_name || '.' || column_name, NULL, comment, NULL, NULL
+        FROM duckdb_columns()
+        WHERE NOT internal AND database_name = $catalog AND schema_name NOT IN ('wlc', 'wlr') AND comment IS NOT NULL
+    UNION ALL SELECT 'VIEW', schema_name, view_name, view_oid, sql, comment, NULL FROM duckdb_views()
+        WHERE NOT internal AND database_name = $catalog AND schema_name NOT IN ('wlc', 'wlr')
+    UNION ALL SELECT 'INDEX', schema_name, index_name, index_oid, sql, comment, NULL FROM duckdb_indexes()
+        WHERE database_name = $catalog AND schema_name NOT IN ('wlc', 'wlr')
+    UNION ALL SELECT 'SEQUENCE', schema_name, sequence_name, sequence_oid,
+        concat_ws(' ', start_value, min_value, max_value, increment_by, cycle), comment, NULL FROM duckdb_sequences()
+        WHERE database_name = $catalog AND schema_name NOT IN ('wlc', 'wlr')
+    UNION ALL SELECT 'TYPE', schema_name, type_name, type_oid, logical_type, comment, labels::VARCHAR
+        FROM duckdb_types() WHERE NOT internal AND database_name = $catalog AND schema_name NOT IN ('wlc', 'wlr')
+    UNION ALL SELECT 'MACRO', schema_name, function_name, min(function_oid), list(macro_definition ORDER BY
+        macro_definition)::VARCHAR, min(comment), list(parameters::VARCHAR ORDER BY macro_definition)::VARCHAR
+        FROM duckdb_functions() WHERE NOT internal AND database_name = $catalog
+        AND function_type IN ('macro', 'table_macro') GROUP BY ALL
+    UNION ALL SELECT 'TRIGGER', schema_name, trigger_name, trigger_oid, sql, comment, table_name FROM duckdb_triggers()
+        WHERE database_name = $catalog AND NOT temporary AND schema_name NOT IN ('wlc', 'wlr')
+"""
+_ENUM_OF_QUERY = re.compile(r"(\s*CREATE\b.*?\bAS\s+ENUM)\s*\(\s*(?!')", re.IGNORECASE | re.DOTALL)
+_CREATE_TABLE = re.compile(r"\s*CREATE\s+TABLE\s+", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogDifference:
+    """What one statement changed in the catalog.
+
+    Attributes:
+        created_tables: New tables, replaced ones included. `altered_tables`: same table, other layout or name.
+        new_tables: Both: all tables whose rows have another layout or name from now on.
+        dropped_tables: Tables that do not exist any more, replaced and renamed ones included.
+        objects: Every object that was created, altered or dropped.
+    """
+
+    created_tables: tuple[Name, ...]
+    altered_tables: tuple[Name, ...]
+    dropped_tables: tuple[Name, ...]
+    replaced_tables: frozenset[Name]
+    renamed_tables: tuple[tuple[Name, Name], ...]
+    objects: tuple[tuple[str, Name], ...]
+
+    @property
+    def new_tables(self) -> tuple[Name, ...]:
+        """Tables that need an image table of their own from now on."""
+        return self.created_tables + self.altered_tables
+
+
+def objects(connection: duckdb.DuckDBPyConnection, catalog: str) -> Objects:
+    """Every object of a database as the connection's transaction sees it."""
+    rows = connection.execute(_OBJECTS, {"catalog": catalog}).fetchall()
+    return {(kind, schema, name): tuple(rest) for kind, schema, name, *rest in rows}
+
+
+def compare(before: Objects, after: Objects) -> CatalogDifference:
+    """Say which tables a statement created, altered and dropped, and everything else it changed."""
+    old = {Name(schema, name): rest for (kind, schema, name), rest in before.items() if kind == "TABLE"}
+    new = {Name(schema, name): rest for (kind, schema, name), rest in after.items() if kind == "TABLE"}
+    old_ids = {rest[0] for rest in old.values()}
+    created = tuple(name for name, rest in new.items() if rest[0] not in old_ids)
+    altered = tuple(
+        name for name, rest in new.items() if rest[0] in old_ids and (name not in old or old[name][:2] != rest[:2])
+    )
+    dropped = tuple(name for name, rest in old.items() if name not in new or new[name][0] != rest[0])
+    touched = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+    found = tuple(sorted((kind, Name(schema, name)) for kind, schema, name in touched))
+    replaced = frozenset(name for name in created if name in old)
+    by_id = {rest[0]: name for name, rest in old.items()}
+    renamed = tuple((by_id[new[name][0]], name) for name in altered if by_id[new[name][0]] != name)
+    return CatalogDifference(created, altered, dropped, replaced, renamed, found)
+
+
+def statements(
+    connection: duckdb.DuckDBPyConnection,
+    catalog: str,
+    text: str,
+    change: CatalogDifference,
+    layouts: Mapping[Name, Layout],
+) -> list[Ddl]:
+    """The statements that repeat a schema change elsewhere.
+
+    A statement that creates tables is recorded as the catalog shows the tables, because its own text may also read
+    rows. Every other statement is recorded as it was written, with the schema to which its names resolve. Without a
+    text, all objects were loaded at once, and the catalog shows them.
+    """
+    if not text:
+        return _loaded(connection, catalog, change)
+    if change.created_tables:
+        return [_create_table(connection, catalog, name, change, layouts[name]) for name in change.created_tables]
+    kind, name = _subject(text, change)
+    path = _search_path(connection, catalog, kind, name)
+    if found := _ENUM_OF_QUERY.match(text):
+        text = f"{found.group(1)} ({_labels(connection, catalog, name)})"
+    return [Ddl(kind, name, text.strip().rstrip(";"), path, layout=layouts.get(name))]
+
+
+def _loaded(connection: duckdb.DuckDBPyConnection, catalog: str, change: CatalogDifference) -> list[Ddl]:
+    """The statements that create everything that one statement loaded, in an order that works.
+
+    Raises:
+        UnsupportedError: It also altered or dropped something.
+    """
+    if change.altered_tables or change.dropped_tables:
+        raise UnsupportedError(
+            f"what was loaded also alters or drops tables: {(*change.altered_tables, *change.dropped_tables)[0]}",
+            hint="run the statements of its schema.sql one by one",
+        )
+    before, after = schema_statements(connection, catalog)
+    names = {name for _, name in change.objects}
+    made = {*change.objects, *(("COMMENT", name) for name in names)}
+    return [ddl for ddl in before + after if (ddl.kind.removeprefix("CREATE "), ddl.object) in made]
+
+
+def _labels(connection: duckdb.DuckDBPyConnection, catalog: str, name: Name) -> str:
+    """The values of an enum that was created from a query: elsewhere it may return them in another order."""
+    found = connection.execute(
+        "SELECT labels FROM duckdb_types() WHERE database_name = ? AND schema_name = ? AND type_name = ?",
+        [catalog, name.schema, name.name],
+    ).fetchall()[0][0]
+    return ", ".join(map(literal, found))
+
+
+def _search_path(connection: duckdb.DuckDBPyConnection, catalog: str, kind: str, subject: Name) -> str:
+    """The schema to which the statement's names resolve; if there are several, the one of its subject."""
+    database, current, schemas = connection.execute(
+        "SELECT current_database(), current_schema(), current_schemas(false)"
+    ).fetchall()[0]
+    if database != catalog:
+        return subject.schema if subject.schema != subject.name else "main"
+    finds = not kind.startswith("CREATE") or kind == "CREATE INDEX"
+    return subject.schema if finds and len(schemas) > 1 and subject.schema in schemas else current
+
+
+def _create_table(
+    connection: duckdb.DuckDBPyConnection, catalog: str, name: Name, change: CatalogDifference, layout: Layout
+) -> Ddl:
+    sql = connection.execute(
+        "SELECT sql FROM duckdb_tables() WHERE database_name = ? AND schema_name = ? AND table_name = ?",
+        [catalog, name.schema, name.name],
+    ).fetchall()[0][0]
+    how = "CREATE OR REPLACE TABLE " if name in change.replaced_tables else "CREATE TABLE "
+    return Ddl("CREATE TABLE", name, _CREATE_TABLE.sub(how, sql.rstrip(";"), count=1), name.schema, layout=layout)
+
+
+def _subject(text: str, change: CatalogDifference) -> tuple[str, Name]:
+    """Kind of the statement and its object: the table that it altered, or the first object that it changed."""
+    words = re.findall(r"[A-Za-z]+", text)[:6]
+    verb = words[0].upper()
+    kinds = (
+        "SCHEMA",
+        "TABLE",
+        "VIEW",
+        "INDEX",
+        "SEQUENCE",
+        "TYPE",
+        "MACRO",
+        "FUNCTION",
+        "TRIGGER",
+        "COLUMN",
+        "DATABASE",
+    )
+    noun = next((word.upper() for word in words[1:] if word.upper() in kinds), "")
+    kind = f"{verb} {'MACRO' if noun == 'FUNCTION' else noun}".strip()
+    if change.altered_tables:
+        return kind, change.altered_tables[0]
+    matching = [name for found, name in change.objects if found == noun] or [name for _, name in change.objects]
+    return kind, matching[0]

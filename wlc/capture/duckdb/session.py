@@ -1,0 +1,219 @@
+"""What one connection captures: statements and calls that may write, in the open transaction or one of their own."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+
+from wlc.capture.duckdb import journal
+from wlc.capture.duckdb.analysis import SEQUENCE_MOVERS, analyse, detached
+from wlc.capture.duckdb.captured_tables import CapturedTables
+from wlc.capture.duckdb.effects import Effect, UnknownEffect
+from wlc.capture.duckdb.open_transaction import OpenTransaction, user
+from wlc.capture.duckdb.outcome import StatementOutcome, submit
+from wlc.dialect.duckdb.lexer import tokens, words
+from wlc.farm.clock import utc_now
+from wlc.farm.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from wlc.capture.duckdb.shared import Shared
+
+_log = logging.getLogger("wlc")
+
+
+class CaptureSession:
+    """A connection of DuckDB with its open transaction.
+
+    Attributes:
+        transaction: None outside a transaction.
+    """
+
+    def __init__(self, raw: duckdb.DuckDBPyConnection, shared: Shared) -> None:
+        self.tables = CapturedTables(raw, shared.catalog)
+        self.transaction: OpenTransaction | None = None
+        self._raw = raw
+        self._shared = shared
+        self._is_explicit = False
+        self._prepared: dict[str, frozenset[str]] = {}
+
+    # Statements -----------------------------------------------------------------------------------------------------
+
+    def effect(self, text: str, kind: str) -> Effect:
+        """Say what a statement may do; what a prepared one does is known by its name.
+
+        Args:
+            text: One statement.
+            kind: DuckDB's name of its type.
+        """
+        effect = analyse(text, kind)
+        if kind in ("EXECUTE", "EXPLAIN") and isinstance(effect, UnknownEffect):
+            return UnknownEffect(effect.names.union(*(self._prepared.get(name, ()) for name in effect.names)))
+        return effect
+
+    def before_read(self, text: str, kind: str) -> None:
+        """Prepare for a statement that writes nothing: an open transaction takes its snapshot, in the safe way."""
+        if kind == "PREPARE":
+            # The statement may fail, and an earlier one of this name stay.
+            name = tokens(text)[1].name.lower()
+            self._prepared[name] = self._prepared.get(name, frozenset()) | words(text)
+        if self.transaction is not None:
+            # If DuckDB has aborted the transaction, the statement itself reports it.
+            with suppress(duckdb.TransactionException):
+                self.transaction.look()
+
+    def before_settings(self, text: str, kind: str) -> None:
+        """Prepare for a statement that changes settings, the search path or attached databases.
+
+        Raises:
+            UnsupportedError: It detaches the master, whose journal could not be published then.
+        """
+        self.before_read(text, kind)
+        self.tables.forget_names()
+        catalog = self._shared.catalog
+        if detached(text, kind) != catalog.lower():
+            return
+        if kind == "DETACH" and self._raw.execute("SELECT current_database()").fetchall() == [(catalog,)]:
+            # DuckDB refuses this itself.
+            return
+        raise UnsupportedError(
+            f"database {catalog} cannot be detached or replaced while its changes are captured",
+            hint="close the connection instead",
+        )
+
+    def run(self, effect: Effect, text: str, parameters: Any) -> StatementOutcome:
+        """Run one statement that may write, captured."""
+        with self.captured() as transaction:
+            try:
+                touched = transaction.before(effect, parameters, is_counted="returning" not in text.lower())
+                outcome = submit(self._raw, text, parameters)
+            except duckdb.Error as error:
+                transaction.failed()
+                raise self._error_of_whole(error, text) from error.__cause__
+            if isinstance(effect, UnknownEffect) and SEQUENCE_MOVERS & effect.names:
+                transaction.moves_sequences = True
+            transaction.after(effect, text, touched, outcome.count)
+        return outcome
+
+    def write(self, effect: Effect, call: Callable[[], int | None], text: str = "") -> int | None:
+        """Capture a call that writes without SQL text.
+
+        Args:
+            effect: What the call may do.
+            call: Returns how many rows it added, if it knows.
+            text: A statement that does the same, where the call changes the schema.
+        """
+        with self.captured() as transaction:
+            touched = transaction.before(effect, None)
+            count = call()
+            transaction.after(effect, text, touched, count)
+        return count
+
+    def _error_of_whole(self, error: duckdb.Error, text: str) -> duckdb.Error:
+        """DuckDB's error about the whole statement, where the capture has run a part of it first."""
+        if isinstance(error, (duckdb.BinderException, duckdb.CatalogException)):
+            try:
+                self._raw._bind(text)
+            except duckdb.Error as whole:
+                if str(whole).partition("\n\n")[0] != str(error).partition("\n\n")[0]:
+                    return whole
+        return error
+
+    # Transactions ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def captured(self) -> Iterator[OpenTransaction]:
+        """The open transaction, or a new one around one statement."""
+        if self.transaction is not None:
+            yield self.transaction
+            return
+        transaction = self.begin("BEGIN TRANSACTION", explicit=False)
+        try:
+            yield transaction
+            self._commit("COMMIT")
+        except BaseException:
+            self._abandon()
+            raise
+
+    def begin(self, statement: str, *, explicit: bool = True) -> OpenTransaction:
+        """Start a transaction; an explicit one is the user's."""
+        shared = self._shared
+        known = shared.generation, shared.commits
+        self._raw.execute(statement)
+        self.transaction = OpenTransaction(self._raw, shared, self.tables, user(), utc_now(), *known)
+        self._is_explicit = explicit
+        return self.transaction
+
+    def commit(self, statement: str) -> None:
+        """Commit the user's transaction with the user's statement."""
+        if self.transaction is None:
+            self._raw.execute(statement)
+            return
+        try:
+            if self._is_aborted():
+                # DuckDB rolls such a transaction back, and says so or not.
+                self.rollback(statement)
+            else:
+                self._commit(statement)
+        except BaseException:
+            self._abandon()
+            raise
+
+    def rollback(self, statement: str) -> None:
+        """Roll the user's transaction back with the user's statement."""
+        transaction, self.transaction = self.transaction, None
+        self.tables.generation = -1
+        self._raw.execute(statement)
+        if transaction is not None:
+            self._note_rollback(transaction)
+
+    def _is_aborted(self) -> bool:
+        try:
+            self._raw._table_kind((self._shared.catalog, "wlc", "state"))
+        except duckdb.TransactionException:
+            return True
+        return False
+
+    def _commit(self, statement: str) -> None:
+        transaction = self.transaction
+        assert transaction is not None
+        with self._shared.commit_lock:
+            committed = self._shared.commit_time()
+            has_changes = transaction.complete(committed)
+            with self._shared.changing_schema() if transaction.changes_schema else nullcontext():
+                self._raw.execute(statement)
+            if has_changes:
+                transaction.committed(committed)
+        self.transaction = None
+        if transaction.changes_schema:
+            self.tables.generation = -1
+        if has_changes and self._shared.beat_s == 0 and self._shared.publisher is not None:
+            self._shared.publisher.try_publish()
+
+    def _abandon(self) -> None:
+        """Take back a transaction that failed, unless DuckDB has done so already."""
+        transaction, self.transaction = self.transaction, None
+        self.tables.generation = -1
+        try:
+            self._raw.execute("ROLLBACK")
+        except duckdb.Error:
+            _log.debug("nothing to roll back", exc_info=True)
+        if transaction is not None and self._is_explicit:
+            self._note_rollback(transaction)
+
+    def _note_rollback(self, transaction: OpenTransaction) -> None:
+        """Journal a rolled-back transaction that had changes as a header, for the DBA."""
+        if not transaction.tick:
+            return
+        with self._shared.commit_lock:
+            tick = self._shared.new_tick()
+            entry = journal.JournalEntry(tick, transaction.user, transaction.started, committed=None)
+            try:
+                journal.add_entry(self._raw, self._shared.catalog, entry)
+                self._shared.last_tick = tick
+            except duckdb.Error:
+                _log.warning("a rollback could not be journalled", exc_info=True)

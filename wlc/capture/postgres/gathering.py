@@ -1,0 +1,463 @@
+"""What a PostgreSQL master's slot holds, gathered and written to data files with ticks.
+
+Rows are gathered as text in a DuckDB database in memory, which moves to disk what does not fit. It has one table for
+each layout of each captured table. Rows become typed when they are written to Parquet.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from wlc.capture.postgres import ddl
+from wlc.capture.postgres.pgoutput import BeginMessage, Decoder, Message, Rows, Truncate
+from wlc.capture.postgres.types import always_fits
+from wlc.dialect.postgres.text import read_text_sql
+from wlc.dialect.sql import literal, quote
+from wlc.dialect.types import store_sql
+from wlc.farm import paths
+from wlc.farm.database import describe_file
+from wlc.farm.errors import UnavailableError, UnsupportedError
+from wlc.farm.garbage import uncollected
+from wlc.farm.model import Change, Clear, Ddl, Layout, Name, Record, TableFile, Transaction, file_column
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from wlc.capture.postgres.ddl import Description
+    from wlc.capture.postgres.pgoutput import Positions
+
+# Environment variable with the most memory a publisher may use for rows, such as "2GB".
+MEMORY_VARIABLE = "WLC_MEMORY_LIMIT"
+_MEMORY = "1GB"
+_FORMAT = "FORMAT parquet, COMPRESSION zstd"
+_ROW_GROUP_BYTES = 16 << 20
+_STRANGER = "stop replicating and begin again, which starts a new history: wlc stop, then wlc master"
+
+
+def row_group_rows(row_bytes: float) -> int:
+    """Return how many rows of a size to write to Parquet at a time: a writer holds all of them in memory."""
+    return int(min(max(_ROW_GROUP_BYTES / max(row_bytes, 1), 2048), 122_880))
+
+
+def memory_limit() -> str:
+    """Return how much memory rows may take, as the environment or the default says."""
+    return os.environ.get(MEMORY_VARIABLE, _MEMORY)
+
+
+@dataclass(slots=True)
+class PublishedTable:
+    """A captured table as the log describes it so far.
+
+    Attributes:
+        description: From the event triggers.
+        rows: Number of rows.
+    """
+
+    description: Description
+    rows: int = 0
+
+
+@dataclass(slots=True)
+class Segment:
+    """Rows of one table in one layout."""
+
+    number: int
+    name: Name
+    layout: Layout
+    rows: int = 0
+
+    @property
+    def table(self) -> str:
+        """Name of the table that gathers them."""
+        return f"segment_{self.number}"
+
+
+@dataclass(slots=True)
+class _Changed:
+    """A transaction changed rows of a segment."""
+
+    segment: Segment
+    added: int = 0
+    removed: int = 0
+
+
+@dataclass(slots=True)
+class _Altered:
+    """A transaction altered a table, created it (there is no old description) or dropped it (there is no new one)."""
+
+    oid: int
+    old: Description | None
+    new: Description | None
+    is_resent: bool = False
+    is_settled: bool = False
+
+
+_Entry = _Changed | _Altered | Clear | Ddl
+
+
+@dataclass(slots=True)
+class Round:
+    """What one read of the slot gave.
+
+    Attributes:
+        tables: Every captured table after it, by oid.
+        touched: Those whose description or number of rows changed.
+        misfits: Those of which a data file holds a column as text that has another type in the table.
+    """
+
+    tables: dict[int, PublishedTable]
+    touched: set[int] = field(default_factory=set)
+    begun: list[BeginMessage] = field(default_factory=list)
+    lsn: int = 0
+    users: dict[int, str] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+    misfits: set[Name] = field(default_factory=set)
+    _entries: dict[int, list[_Entry]] = field(default_factory=lambda: defaultdict(list))
+    _segments: list[Segment] = field(default_factory=list)
+    _views: dict[int, dict[int, tuple[int, Ddl]]] = field(default_factory=lambda: defaultdict(dict))
+
+    def numbers(self) -> list[int]:
+        """Return the transactions that changed something, in commit order."""
+        return [begin.number for begin in self.begun if any(map(_counts, self._entries.get(begin.number, ())))]
+
+
+class Gathering:
+    """Gathers what a slot holds until it can be written as a batch.
+
+    Args:
+        folder: For what does not fit into memory, and for data files.
+        tables: Every captured table as the last batch left it, by oid; they are changed.
+
+    Attributes:
+        layouts: Of the tables as the last batch left them.
+    """
+
+    def __init__(self, folder: Path, tables: dict[int, PublishedTable]) -> None:
+        self.round = Round(tables)
+        self.layouts = {ddl.name_of(t.description): ddl.layout_of(t.description) for t in tables.values()}
+        self._folder = folder
+        self._decoder = Decoder()
+        self._current: dict[int, Segment] = {}
+        self._resending: set[int] = set()
+        self._connection = duckdb.connect(config={"python_enable_replacements": "false"})
+        self._connection.execute(f"SET temp_directory = {literal(str(folder))}")
+        self._connection.execute(f"SET memory_limit = {literal(memory_limit())}")
+        self._connection.execute("SET TimeZone = 'UTC'")
+
+    def close(self) -> None:
+        """Discard what was gathered."""
+        self._connection.close()
+
+    def read(self, blocks: Iterable[pa.RecordBatch]) -> None:
+        """Read messages of the slot.
+
+        Raises:
+            UnsupportedError: Rows do not match the description of their table from the event triggers.
+        """
+        for block in blocks:
+            for item in self._decoder.read(block.column(0)):
+                match item:
+                    case Rows():
+                        self._take_rows(item)
+                    case Truncate():
+                        for oid in item.oids:
+                            self._clear(self._number, oid)
+                    case Message(prefix="wlc"):
+                        self._take_message(json.loads(item.content))
+        self.round.begun, self.round.lsn = self._decoder.begun, self._decoder.lsn
+
+    @property
+    def _number(self) -> int:
+        """Number of the transaction that was read last."""
+        return self._decoder.current
+
+    # Rows ------------------------------------------------------------------------------------------------------------
+
+    def _take_rows(self, rows: Rows) -> None:
+        oid = rows.relation.oid
+        table = self.round.tables.get(oid)
+        if table is None:
+            raise UnsupportedError(
+                f"table {rows.relation.schema}.{rows.relation.name} is published and was not announced", hint=_STRANGER
+            )
+        segment = self._segment(oid, table)
+        expected = tuple(column.name for column in segment.layout.stored)
+        if rows.relation.columns != expected:
+            found = ", ".join(rows.relation.columns)
+            raise UnsupportedError(f"table {segment.name} has columns {found} that were not announced", hint=_STRANGER)
+        # Replicas have these rows in the old form already: only the new form counts.
+        smallest = 1 if oid in self._resending else -1
+        self._store(segment, rows, smallest)
+        kept = rows.weights >= smallest
+        with uncollected():
+            for number, added, removed in _counted(rows.transactions[kept], rows.weights[kept]):
+                change = self._change(number, segment)
+                change.added += added
+                change.removed += removed
+                table.rows += added - removed
+                segment.rows += added + removed
+        self.round.touched.add(oid)
+
+    def _segment(self, oid: int, table: PublishedTable) -> Segment:
+        if oid not in self._current:
+            number = len(self.round._segments)
+            segment = Segment(number, ddl.name_of(table.description), ddl.layout_of(table.description))
+            columns = "".join(f", c{index} VARCHAR" for index in range(len(segment.layout.stored)))
+            self._connection.execute(f"CREATE TABLE {segment.table} (number BIGINT, weight TINYINT{columns})")
+            self.round._segments.append(segment)
+            self._current[oid] = segment
+        return self._current[oid]
+
+    def _store(self, segment: Segment, rows: Rows, smallest: int) -> None:
+        names = ["number", "weight", *(f"c{index}" for index in range(len(rows.columns)))]
+        block = pa.table([pa.array(rows.transactions), pa.array(rows.weights), *rows.columns], names=names)
+        self._connection.register("block", block)
+        self._connection.execute(f"INSERT INTO {segment.table} SELECT * FROM block WHERE weight >= {smallest}")
+        self._connection.unregister("block")
+
+    def _change(self, number: int, segment: Segment) -> _Changed:
+        entries = self.round._entries[number]
+        for entry in reversed(entries):
+            if isinstance(entry, _Changed) and entry.segment is segment:
+                return entry
+        entries.append(_Changed(segment))
+        return entries[-1]  # type: ignore[return-value]
+
+    def _clear(self, number: int, oid: int) -> None:
+        """Note that all rows of a table are gone, and discard what the transaction did to them before."""
+        table = self.round.tables.get(oid)
+        if table is None or ddl.is_root(table.description):
+            return
+        entries, segment = self.round._entries[number], self._current.get(oid)
+        before = table.rows
+        for entry in [e for e in entries if isinstance(e, _Changed) and e.segment is segment]:
+            before -= entry.added - entry.removed
+            self._connection.execute(f"DELETE FROM {entry.segment.table} WHERE number = {number}")
+            entry.segment.rows -= entry.added + entry.removed
+            entries.remove(entry)
+        if before:
+            entries.append(Clear(ddl.name_of(table.description), before))
+        table.rows = 0
+        self.round.touched.add(oid)
+
+    # Schema changes --------------------------------------------------------------------------------------------------
+
+    def _take_message(self, message: dict[str, Any]) -> None:
+        number = self._number
+        if "user" in message:
+            self.round.users[number] = message["user"]
+        if "resend" in message:
+            self._resend(number, message["resend"])
+        elif "resent" in message:
+            self._resending.remove(message["resent"])
+            # Later rows of the transaction are another change.
+            for entry in self.round._entries[number]:
+                if isinstance(entry, _Altered) and entry.oid == message["resent"]:
+                    entry.is_settled = True
+        elif "table" in message:
+            self._alter(number, message["table"], message["old"], message["new"])
+        else:
+            self._take_object(number, message)
+
+    def _take_object(self, number: int, message: dict[str, Any]) -> None:
+        found = ddl.of_dropped(message) if "dropped" in message else ddl.of_object(message)
+        if found is not None:
+            self.round._entries[number].append(found)
+        elif message["object"] in ddl.KINDS and not message["tag"].startswith("REFRESH"):
+            self.round.left_out.append(f"{message['tag']} {message['identity']}")
+
+    def _alter(self, number: int, oid: int, old: Description | None, new: Description | None) -> None:
+        if new is None:
+            self.round.tables.pop(oid, None)
+        elif old is None:
+            self.round.tables[oid] = PublishedTable(new)
+        else:
+            self.round.tables[oid].description = new
+        self._current.pop(oid, None)
+        self.round.touched.add(oid)
+        altered = _Altered(oid, old, new)
+        self.round._entries[number].append(altered)
+        # The view shows the tables after this message; a later message of the transaction replaces it.
+        tables = {other: table.description for other, table in self.round.tables.items()}
+        for root in _roots_of(altered):
+            views = self.round._views[number]
+            views.pop(root, None)
+            if root in tables and ddl.is_root(tables[root]):
+                views[root] = (ddl.depth(tables[root], tables), ddl.partition_view(tables[root], tables.values()))
+
+    def _resend(self, number: int, oid: int) -> None:
+        """Note that all rows of a table follow again: replicas empty it first."""
+        table, entries = self.round.tables[oid], self.round._entries[number]
+        altered = [e for e in entries if isinstance(e, _Altered) and e.oid == oid]
+        old = altered[-1].old if altered and altered[-1].old else table.description
+        # Changes of the tables that it is a part of change it, too, so it is emptied before them.
+        family = {oid, *self._ancestors(table.description)}
+        concerned = [e for e in entries if isinstance(e, _Altered) and e.oid in family and not e.is_settled]
+        for entry in concerned:
+            entry.is_resent = True
+        if table.rows:
+            place = min((entries.index(entry) for entry in concerned), default=len(entries))
+            entries.insert(place, Clear(ddl.name_of(old), table.rows))
+        table.rows = 0
+        self._current.pop(oid, None)
+        self._resending.add(oid)
+
+    def _ancestors(self, table: Description) -> set[int]:
+        """Return the tables that a table is a part or a child of."""
+        found: set[int] = set()
+        waiting = [table]
+        while waiting:
+            for oid, *_ in waiting.pop()["parents"]:
+                if oid not in found and oid in self.round.tables:
+                    found.add(oid)
+                    waiting.append(self.round.tables[oid].description)
+        return found
+
+    # Writing ---------------------------------------------------------------------------------------------------------
+
+    def write(
+        self, database: str, number: int, last_tick: int, sequences: Iterable[Record]
+    ) -> tuple[tuple[Transaction, ...], tuple[TableFile, ...], dict[str, Path]]:
+        """Write what was gathered as the content of a batch.
+
+        Args:
+            database: Name of the database in the farm.
+            number: Of the batch.
+            last_tick: Tick before the first transaction.
+            sequences: Records about sequences; they join the last transaction.
+
+        Returns:
+            The transactions, their data files, and for the path of each the local file.
+        """
+        files: list[TableFile] = []
+        local: dict[str, Path] = {}
+        where: dict[int, str] = {}
+        for segment in self.round._segments:
+            if not segment.rows:
+                continue
+            path = paths.data_path(database, number, len(files))
+            target = self._folder / f"{segment.number}.parquet"
+            layout = self._write_file(segment, last_tick, target)
+            if layout.shape != segment.layout.shape:
+                self.round.misfits.add(segment.name)
+            files.append(TableFile(describe_file(target, path, segment.rows), segment.name, layout))
+            local[path], where[segment.number] = target, path
+        with uncollected():
+            transactions = [self._transaction(index, last_tick, where) for index in self.round.numbers()]
+        if transactions:
+            last = transactions[-1]
+            transactions[-1] = replace(last, records=(*last.records, *sequences))
+        return tuple(transactions), tuple(files), local
+
+    def _write_file(self, segment: Segment, last_tick: int, target: Path) -> Layout:
+        columns = list(segment.layout.stored)
+        for index, misfits in enumerate(self._misfits(segment)):
+            if misfits:
+                columns[index] = replace(columns[index], type="VARCHAR")
+        stored = "".join(
+            f", {store_sql(column, read_text_sql(column.type, f'c{index}'))} AS {quote(file_column(column.name))}"
+            for index, column in enumerate(columns)
+        )
+        selected = f"SELECT number + {last_tick + 1} AS _tick, weight AS _weight{stored} FROM {segment.table}"
+        rows = f"ROW_GROUP_SIZE {row_group_rows(self._row_bytes(segment))}"
+        self._connection.execute(f"COPY ({selected}) TO {literal(str(target))} ({_FORMAT}, {rows})")
+        self._connection.execute(f"DROP TABLE {segment.table}")
+        return Layout(tuple(columns), segment.layout.primary_key)
+
+    def _row_bytes(self, segment: Segment) -> float:
+        lengths = ", ".join(f"avg(coalesce(strlen(c{index}), 0))" for index in range(len(segment.layout.stored)))
+        return float(sum(self._connection.execute(f"SELECT {lengths} FROM {segment.table}").fetchall()[0]))
+
+    def _misfits(self, segment: Segment) -> list[bool]:
+        """Say for every column whether some value does not fit its type, so that the file must hold text."""
+        checks = [
+            "false"
+            if always_fits(column.type)
+            else f"coalesce(bool_or(c{index} IS NOT NULL AND {read_text_sql(column.type, f'c{index}')} IS NULL), false)"
+            for index, column in enumerate(segment.layout.stored)
+        ]
+        if all(check == "false" for check in checks):
+            return [False] * len(checks)
+        return list(self._connection.execute(f"SELECT {', '.join(checks)} FROM {segment.table}").fetchall()[0])
+
+    def _transaction(self, index: int, last_tick: int, where: Mapping[int, str]) -> Transaction:
+        begin = self.round.begun[index]
+        # Views come last, after the tables that they show; those of the lowest partitions come first.
+        views = (view for _, view in sorted(self.round._views[index].values(), key=lambda pair: -pair[0]))
+        records = (*self._records(self.round._entries[index], where), *views)
+        user = self.round.users.get(index, "")
+        return Transaction(last_tick + 1 + index, user, begin.committed, begin.committed, records, xid=begin.xid)
+
+    def _records(self, entries: list[_Entry], where: Mapping[int, str]) -> Iterator[Record]:
+        for entry in entries:
+            match entry:
+                case _Changed(segment, added, removed):
+                    if added or removed:
+                        yield Change(segment.name, where[segment.number], added, removed)
+                case _Altered():
+                    yield from _statements(entry)
+                case Clear() | Ddl():
+                    yield entry
+
+
+@contextmanager
+def gathered(folder: Path, tables: dict[int, PublishedTable]) -> Iterator[Gathering]:
+    """Gather, and discard what was gathered at the end; arguments as for `Gathering`.
+
+    Raises:
+        UnavailableError: There is not enough memory or disk space.
+    """
+    gathering = Gathering(folder, tables)
+    try:
+        yield gathering
+    except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
+        hint = f"free disk space, or give more memory: {MEMORY_VARIABLE}"
+        raise UnavailableError(
+            f"changes could not be gathered: {str(error).partition(chr(10))[0]}", hint=hint
+        ) from error
+    finally:
+        gathering.close()
+
+
+def _statements(entry: _Altered) -> Iterator[Ddl]:
+    if entry.old is None and entry.new is not None:
+        yield from ddl.create(entry.new)
+    elif entry.old is not None and entry.new is None:
+        yield ddl.drop(entry.old)
+    elif entry.old is not None and entry.new is not None:
+        yield from ddl.alter(entry.old, entry.new, is_resent=entry.is_resent)
+
+
+def _roots_of(entry: _Altered) -> set[int]:
+    """Return the partitioned tables that an alteration concerns: itself, and those it is or was part of."""
+    found = {entry.oid}
+    for description in (entry.old, entry.new):
+        if description is not None:
+            found |= {parent[0] for parent in description["parents"]}
+    return found
+
+
+def _counts(entry: _Entry) -> bool:
+    return not isinstance(entry, _Changed) or bool(entry.added or entry.removed)
+
+
+def _counted(transactions: Positions, weights: NDArray[np.int8]) -> Iterator[tuple[int, int, int]]:
+    """Yield for every transaction how many images it added and removed."""
+    numbers, starts = np.unique(transactions, return_index=True)
+    if not len(numbers):
+        return
+    added = np.add.reduceat((weights > 0).astype(np.int64), starts)
+    removed = np.add.reduceat((weights < 0).astype(np.int64), starts)
+    yield from zip(numbers.tolist(), added.tolist(), removed.tolist(), strict=True)

@@ -1,0 +1,185 @@
+"""What an attached DuckDB database contains: tables, keys and sequences.
+
+Every function takes an open connection and the catalog's name, reads `duckdb_*()` and changes nothing. Temporary
+objects and those of dbfarm itself (schemas `wlc` and `wlr`) are ignored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wlc.dialect.sql import quote
+from wlc.farm.errors import UnsupportedError
+from wlc.farm.model import Column, Layout, Name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import duckdb
+
+OWNED = "database_name = $catalog AND schema_name NOT IN ('wlc', 'wlr')"
+USER = f"{OWNED} AND NOT internal"
+
+
+def rows(connection: duckdb.DuckDBPyConnection, catalog: str, sql: str) -> list[tuple[Any, ...]]:
+    """Run a query over the catalog that `$catalog` stands for; OWNED and USER are conditions for it."""
+    return connection.execute(sql, {"catalog": catalog}).fetchall()
+
+
+def tables(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, Layout]:
+    """Return the layout of every persistent user table, ordered by name; may be empty.
+
+    Raises:
+        UnsupportedError: A schema lies inside another one.
+    """
+    refuse_nested_schemas(connection, catalog)
+    # duckdb_columns() lists the columns of views, too; the join drops them. It repeats the expression of a generated
+    # column as its default.
+    found = rows(
+        connection,
+        catalog,
+        f"""
+        SELECT c.schema_name, c.table_name, c.column_name, c.data_type, c.is_nullable,
+            CASE WHEN NOT c.is_generated THEN c.column_default END, c.generation_expression
+        FROM duckdb_columns() c SEMI JOIN (FROM duckdb_tables() WHERE {USER} AND NOT temporary) t USING (table_oid)
+        WHERE {USER} ORDER BY c.schema_name, c.table_name, c.column_index
+        """,
+    )
+    keys = primary_keys(connection, catalog)
+    columns: dict[Name, list[Column]] = {}
+    for schema, table, *column in found:
+        columns.setdefault(Name(schema, table), []).append(Column(*column))
+    return {name: Layout(tuple(listed), keys.get(name, ())) for name, listed in columns.items()}
+
+
+def refuse_nested_schemas(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
+    """Refuse a schema inside a schema: a name in the farm has one schema, and DuckDB cannot `USE` a nested one."""
+    found = rows(
+        connection,
+        catalog,
+        f"SELECT parent_schema, schema_name FROM duckdb_schemas() WHERE {USER} AND parent_schema IS NOT NULL",
+    )
+    if found:
+        path = ".".join(quote(part) for part in found[0])
+        raise UnsupportedError(
+            f"Schema {path} lies inside another schema, which cannot be replicated",
+            hint=f"move its tables into a schema of its own, then DROP SCHEMA {path}",
+        )
+
+
+def primary_keys(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, tuple[str, ...]]:
+    """Return the primary key columns, in key order, of every user table that has one."""
+    return dict(_constraints(connection, catalog, "PRIMARY KEY"))
+
+
+def unique_keys(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, tuple[tuple[str, ...], ...]]:
+    """Return the columns of every UNIQUE constraint, per user table that has one; unique indexes are not listed."""
+    keys: dict[Name, tuple[tuple[str, ...], ...]] = {}
+    for name, columns in _constraints(connection, catalog, "UNIQUE"):
+        keys[name] = (*keys.get(name, ()), columns)
+    return keys
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignKey:
+    """A foreign key: `columns` of a table refer to `referred` columns of its parent."""
+
+    table: Name
+    parent: Name
+    columns: tuple[str, ...]
+    referred: tuple[str, ...]
+
+
+def references(connection: duckdb.DuckDBPyConnection, catalog: str) -> list[ForeignKey]:
+    """Return the foreign keys of all user tables, each name spelt as in its table."""
+    found = rows(
+        connection,
+        catalog,
+        f"""
+        SELECT schema_name, table_name, referenced_table, constraint_column_names, referenced_column_names
+        FROM duckdb_constraints() WHERE {OWNED} AND constraint_type = 'FOREIGN KEY' ORDER BY ALL
+        """,
+    )
+    spelling = _spelling(connection, catalog) if found else {}
+    keys = []
+    for schema, table, referenced, columns, referred in found:
+        # DuckDB has no foreign keys across schemas.
+        name, parent = Name(schema, table), Name(schema, spelling[_folded(schema, referenced)])
+        keys.append(ForeignKey(name, parent, _spelt(spelling, name, columns), _spelt(spelling, parent, referred)))
+    return keys
+
+
+def foreign_keys(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, frozenset[Name]]:
+    """Return the tables that each user table with foreign keys refers to; a table may refer to itself."""
+    parents: dict[Name, frozenset[Name]] = {}
+    for key in references(connection, catalog):
+        parents[key.table] = parents.get(key.table, frozenset()) | {key.parent}
+    return parents
+
+
+def load_order(connection: duckdb.DuckDBPyConnection, catalog: str) -> list[Name]:
+    """Return all user tables so that every table comes after those it refers to; otherwise by name.
+
+    For a table that refers to itself an order is not enough: DuckDB accepts a row only if the row to which it refers
+    existed before the statement.
+    """
+    parents = foreign_keys(connection, catalog)
+    order: dict[Name, None] = {}
+
+    def place(name: Name) -> None:
+        if name not in order:
+            for parent in sorted(parents.get(name, frozenset()) - {name}):
+                place(parent)
+            order[name] = None
+
+    for name in tables(connection, catalog):
+        place(name)
+    return list(order)
+
+
+def sequences(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, int]:
+    """Return the last value of each user sequence; a sequence that has returned no value is left out.
+
+    `setval(name, value)` on a sequence made by `schema.schema_statements` brings it to the same position.
+    """
+    query = f"SELECT schema_name, sequence_name, last_value FROM duckdb_sequences() WHERE {OWNED} AND NOT temporary"
+    found = rows(connection, catalog, f"{query} AND last_value IS NOT NULL ORDER BY ALL")
+    return {Name(schema, sequence): value for schema, sequence, value in found}
+
+
+def _constraints(connection: duckdb.DuckDBPyConnection, catalog: str, kind: str) -> list[tuple[Name, tuple[str, ...]]]:
+    found = rows(
+        connection,
+        catalog,
+        f"""
+        SELECT schema_name, table_name, constraint_column_names FROM duckdb_constraints()
+        WHERE {OWNED} AND constraint_type = '{kind}' ORDER BY schema_name, table_name, constraint_index
+        """,
+    )
+    spelling = _spelling(connection, catalog) if found else {}
+    return [(name, _spelt(spelling, name, columns)) for *parts, columns in found for name in (Name(*parts),)]
+
+
+def _spelling(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[tuple[bytes, ...], str]:
+    """Return how tables and columns are spelt; DuckDB keeps a constraint with the spelling of its statement."""
+    # duckdb_columns() lists views, too; a view whose tables are gone has columns without names.
+    found = rows(
+        connection,
+        catalog,
+        f"""
+        SELECT c.schema_name, c.table_name, c.column_name FROM duckdb_columns() c
+        SEMI JOIN (FROM duckdb_tables() WHERE {OWNED}) t USING (table_oid) WHERE {OWNED}
+        """,
+    )
+    tables = {_folded(schema, table): table for schema, table, _ in found}
+    return tables | {_folded(schema, table, column): column for schema, table, column in found}
+
+
+def _spelt(spelling: dict[tuple[bytes, ...], str], table: Name, columns: Iterable[str]) -> tuple[str, ...]:
+    return tuple(spelling[_folded(table.schema, table.name, column)] for column in columns)
+
+
+def _folded(*names: str) -> tuple[bytes, ...]:
+    # bytes.lower() folds the letters of ASCII only, as DuckDB does with names.
+    return tuple(name.encode().lower() for name in names)

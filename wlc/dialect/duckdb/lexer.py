@@ -1,0 +1,104 @@
+"""SQL text as tokens, split by DuckDB's own tokenizer, which needs no connection and accepts any text."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import duckdb
+
+_COMMENT = duckdb.token_type.comment
+_WORDS = frozenset({"keyword", "identifier"})
+_DIGITS = frozenset("0123456789")
+# DuckDB ends a token at these only: Unicode's other spaces are letters of a name.
+_SPACES = " \t\n\r\v\f"
+
+
+class Token(NamedTuple):
+    """One token of SQL text. Making a frozen dataclass takes three times as long.
+
+    Attributes:
+        kind: DuckDB's name for it: keyword, identifier, string_const, numeric_const or operator.
+        text: The token as it is written.
+        word: The text in upper case if it can be a keyword; "" for strings, numbers, signs and names in quotes.
+        start: Its place in the text, in characters.
+        depth: Number of parentheses around it.
+    """
+
+    kind: str
+    text: str
+    word: str
+    start: int
+    depth: int
+
+    @property
+    def end(self) -> int:
+        """Place behind its last character."""
+        return self.start + len(self.text)
+
+    @property
+    def is_string(self) -> bool:
+        """Whether it is a string literal."""
+        return self.kind == "string_const"
+
+    @property
+    def name(self) -> str:
+        """The name that it stands for, if it is an identifier or a string in the place of one."""
+        return unquoted(self.text)
+
+
+def tokens(text: str) -> list[Token]:
+    """Split SQL text; comments are left out."""
+    raw = duckdb.tokenize(text)
+    starts = [start for start, _ in raw]
+    if not text.isascii():
+        starts = _places(text, starts)
+    found, depth = [], 0
+    for (_, kind), start, end in zip(raw, starts, [*starts[1:], len(text)], strict=False):
+        if kind == _COMMENT:
+            continue
+        piece, name = text[start:end].rstrip(_SPACES), kind.name
+        if piece == ")":
+            depth -= 1
+        word = piece.upper() if name in _WORDS and piece[0] != '"' else ""
+        found.append(Token(name, piece, word, start, depth))
+        if piece == "(":
+            depth += 1
+    return found
+
+
+def words(text: str) -> frozenset[str]:
+    """Lower-cased names and keywords in SQL text, without quotes; DuckDB takes a string for a table's name, too."""
+    found = (token for token in tokens(text) if token.word or token.text[0] in "\"'")
+    return frozenset(token.name.lower() for token in found)
+
+
+def unquoted(identifier: str) -> str:
+    """The name that an identifier, or a string in the place of one, stands for."""
+    quotes = identifier[:1]
+    if quotes in ('"', "'") and identifier.endswith(quotes) and len(identifier) > 1:
+        return identifier[1:-1].replace(quotes * 2, quotes)
+    return identifier
+
+
+def numbered(text: str) -> str:
+    """Rename the markers `?` of a statement to `$1`, `$2` … in their order."""
+    if "?" not in text:
+        return text
+    pieces, last, count = [], 0, 0
+    for token in tokens(text):
+        if token.text[0] == "?" and text[token.start + 1 : token.start + 2] not in _DIGITS:
+            count += 1
+            pieces.append(text[last : token.start] + f"${count}")
+            last = token.start + 1
+    return "".join(pieces) + text[last:]
+
+
+def _places(text: str, starts: list[int]) -> list[int]:
+    """Turn places in the UTF-8 bytes of a text, in rising order, into places in its characters."""
+    encoded = text.encode()
+    found, byte, character = [], 0, 0
+    for start in starts:
+        character += len(encoded[byte:start].decode())
+        byte = start
+        found.append(character)
+    return found

@@ -1,0 +1,56 @@
+"""One process at a time opens a database file, or closes one that it has written.
+
+DuckDB 2.0 reads the header of a file before it locks the file. If another process writes its last changes and closes
+the file in between, the header is out of date: DuckDB reports that the write-ahead log does not fit, or, worse,
+continues from the older state and loses what the other process committed. So a process locks the file's folder while it
+opens a file, and while it closes one that it has written. Programs that open the file with DuckDB alone do not.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_held = threading.local()
+
+
+@contextmanager
+def alone(file: str | os.PathLike[str]) -> Iterator[None]:
+    """Lock the folder of a database file while the file is opened or closed; other processes wait for a moment.
+
+    May be nested. The kernel releases the lock when the process dies. On a file system without locks nothing is locked.
+    """
+    folder = str(Path(file).absolute().parent)
+    folders: set[str] = _held.__dict__.setdefault("folders", set())
+    if folder in folders:
+        yield
+        return
+    descriptor = _lock(folder)
+    folders.add(folder)
+    try:
+        yield
+    finally:
+        folders.discard(folder)
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _lock(folder: str) -> int | None:
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        # Opening the file will fail, and report what is wrong with its folder.
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor

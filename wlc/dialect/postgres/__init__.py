@@ -1,0 +1,1 @@
+"""What capture and replay both know of PostgreSQL."""

@@ -1,0 +1,129 @@
+"""Connections to a PostgreSQL server, and what its errors mean, for masters and replicas alike."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from wlc.dialect.postgres.url import without_password, without_secrets
+from wlc.dialect.sql import literal
+from wlc.farm.errors import FarmError, InvalidError, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+Connection = psycopg.Connection[Any]
+
+# Values are read and written as text, in one form whatever the settings of the server and the role are. A statement may
+# take as long as it takes.
+SESSION: Mapping[str, str] = {
+    "DateStyle": "ISO, YMD",
+    "IntervalStyle": "postgres",
+    "TimeZone": "UTC",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "statement_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+}
+_CONNECT_S = "10"
+_REFUSED = re.compile(
+    r"does not exist|authentication failed|no password supplied|no pg_hba\.conf entry|not permitted to log in"
+    r"|permission denied|does not support SSL|SSL error: certificate"
+)
+_MALFORMED = re.compile(r"connection option|invalid (?:connection|URI|port|\w+ value)")
+# Classes of error codes: connection, resources, operator intervention, system, internal, locks, serialization.
+_OUTAGES = frozenset({"08", "40", "53", "55", "57", "58", "XX"})
+_FORBIDDEN = "42501"
+
+
+def connect(url: str, *, name: str, shown: str | None = None, **more: Any) -> Connection:
+    """Connect. Every statement is its own transaction unless one is begun.
+
+    Args:
+        url: What libpq takes; its variables and password file fill in what is left out.
+        name: Name of the program, which the server's DBA sees.
+        shown: The URL in messages; `url` without its password if omitted.
+        **more: Further parameters of libpq and psycopg.
+
+    Raises:
+        UnavailableError: The server cannot be reached.
+        InvalidError: The URL is malformed, or the server refuses the user, the password or the database.
+    """
+    try:
+        defaults: dict[str, Any] = {"fallback_application_name": name, "client_encoding": "utf8"}
+        if "connect_timeout" not in conninfo_to_dict(url) and "PGCONNECT_TIMEOUT" not in os.environ:
+            defaults["connect_timeout"] = _CONNECT_S
+        return psycopg.connect(url, autocommit=True, **defaults, **more)
+    except psycopg.Error as error:
+        raise _connecting_error(url, shown or without_password(url), error) from error
+
+
+def set_up(connection: Connection, more: Mapping[str, str] | None = None) -> None:
+    """Give the session the settings that everything here relies on, and more."""
+    settings = {**SESSION, **(more or {})}
+    listed = ", ".join(f"set_config({literal(name)}, {literal(value)}, false)" for name, value in settings.items())
+    connection.execute(f"SELECT {listed}".encode())
+
+
+@contextmanager
+def talking(shown: str, *, privileges: str | None = None) -> Iterator[None]:
+    """Translate errors of statements.
+
+    Args:
+        shown: URL without a password.
+        privileges: Hint for a missing privilege; the server's own hint if omitted.
+
+    Raises:
+        UnavailableError: The server failed, or cannot be reached any more.
+        InvalidError: A privilege is missing, or the server refuses the statement.
+    """
+    try:
+        yield
+    except psycopg.Error as error:
+        if error.sqlstate is None and not is_outage(error):
+            # This is no answer of the server, but a mistake of ours.
+            raise
+        is_forbidden = error.sqlstate == _FORBIDDEN
+        hint = privileges if is_forbidden and privileges else error.diag.message_hint
+        raise translated(shown, first_line(error), error.sqlstate or "", hint) from error
+
+
+def translated(shown: str, message: str, state: str, hint: str | None = None) -> FarmError:
+    """Return our error for one of a server.
+
+    Args:
+        shown: URL without a password.
+        message: What the server says.
+        state: The server's code of the error, "" if there is none.
+        hint: What the user can do about a statement that is refused.
+    """
+    text = f"{shown}: {message.strip()}"
+    if not state or state[:2] in _OUTAGES:
+        return UnavailableError(text, hint="try again; nothing was lost", path=shown)
+    return InvalidError(text, hint=hint, path=shown)
+
+
+def is_outage(error: psycopg.Error) -> bool:
+    """Say whether the server or the connection failed, and not the statement."""
+    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+
+
+def first_line(error: psycopg.Error) -> str:
+    """Return the server's message in one line."""
+    return (error.diag.message_primary or str(error)).strip().partition("\n")[0]
+
+
+def _connecting_error(url: str, shown: str, error: psycopg.Error) -> FarmError:
+    # Without a server there is no code, only text.
+    said = " ".join(str(error).split())
+    text = without_secrets(said, url)
+    if isinstance(error, psycopg.ProgrammingError) or _MALFORMED.search(said):
+        return InvalidError(f"{shown} is no URL of a database: {text}", hint="postgresql://user@host/db", path=shown)
+    if _REFUSED.search(said):
+        return InvalidError(f"{shown}: {text}", hint=f"psql '{shown}' shows whether you can connect", path=shown)
+    return UnavailableError(f"{shown}: {text}", hint="is the server running?", path=shown)

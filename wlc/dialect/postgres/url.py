@@ -1,0 +1,75 @@
+"""URLs of PostgreSQL databases without their passwords, for messages."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote
+
+# libpq's parameter key words, and our own `schema`.
+_KNOWN = frozenset(
+    """
+    application_name channel_binding client_encoding connect_timeout dbname fallback_application_name gssdelegation
+    gssencmode gsslib host hostaddr keepalives keepalives_count keepalives_idle keepalives_interval krbsrvname
+    load_balance_hosts max_protocol_version min_protocol_version options passfile port replication require_auth
+    requirepeer requiressl schema service ssl_max_protocol_version ssl_min_protocol_version sslcert sslcertmode
+    sslcompression sslcrl sslcrldir sslkey sslmode sslnegotiation sslrootcert sslsni target_session_attrs
+    tcp_user_timeout user
+    """.split()
+)
+_SECRET = frozenset({"password", "sslpassword"})
+_HOST = r"(?:\[[0-9A-Za-z:.%]*\]|[^][:,@/?&=]*)(?::[0-9]*)?"
+_AFTER_USER = rf"(?P<place>{_HOST}(?:,{_HOST})*(?:/[^@/?:&=]*)?)(?:\?(?P<parameters>.*))?"
+# As in libpq, a password ends at the first @. So it may contain a question mark, and no slash.
+_WELL_FORMED = re.compile(rf"(?:(?P<user>[^:@/?]*)(?::[^@/]*)?@)?{_AFTER_USER}", re.DOTALL)
+# If the password contains an @ or a slash that was not written as %40 or %2F, the place may follow the last @.
+_MALFORMED = re.compile(rf"(?P<user>[^:@/?]*):[^=]*@{_AFTER_USER}", re.DOTALL)
+
+
+def without_password(url: str) -> str:
+    """Return the URL of a PostgreSQL database without its password.
+
+    Everything that may be part of a password is left out. That is most of a malformed URL, because its password may
+    lack the escapes that URLs need.
+    """
+    scheme, mark, rest = url.partition("://")
+    if not mark:
+        return "…"
+    for form in (_WELL_FORMED, _MALFORMED):
+        if (found := form.fullmatch(rest)) and (parameters := _shown_parameters(found["parameters"])) is not None:
+            user = "" if found["user"] is None else f"{found['user']}@"
+            return f"{scheme}://{user}{found['place']}{parameters}"
+    return f"{scheme}://{re.split('[:@/?]', rest, maxsplit=1)[0]}…"
+
+
+def _shown_parameters(parameters: str | None) -> str | None:
+    """Return parameters without passwords; None if some may be part of a password that lacks escapes."""
+    shown = []
+    may_be_part = "@" in (parameters or "")
+    for pair in parameters.split("&") if parameters else []:
+        name, mark, _ = pair.partition("=")
+        if mark and name.lower() in _SECRET:
+            may_be_part = True
+        elif mark and name.lower() in _KNOWN:
+            shown.append(pair)
+        elif mark and not may_be_part:
+            # It may be a misspelt `password`.
+            shown.append(f"{name}=…")
+        else:
+            return None
+    return f"?{'&'.join(shown)}" if shown else ""
+
+
+def without_secrets(text: str, url: str) -> str:
+    """Return a driver's message about a URL without the parts that `without_password` leaves out.
+
+    A password that lacks escapes becomes part of the host's name, which drivers show.
+    """
+    known = set(_words(without_password(url))) | _SECRET
+    for word in sorted(set(_words(url)) - known, key=len, reverse=True):
+        text = text.replace(word, "…") if len(word) > 1 else text
+    return text
+
+
+def _words(url: str) -> list[str]:
+    words = re.split(r"[@:/?&=,]", url)
+    return [*words, *map(unquote, words)]

@@ -1,0 +1,23 @@
+"""Column types: one table of what every part of the product knows about them, and how values are stored.
+
+`table` has one row per type: its storage type, its text in digests, its counterparts in PostgreSQL and Spark. To add a
+type, add a row there, a line to docs/types.md and values to tests/unit/test_types.py. `syntax` parses type texts,
+`storage` makes the SQL that writes values to Parquet and reads them back.
+"""
+
+from wlc.dialect.types.storage import load_sql, storage_type, store_sql
+from wlc.dialect.types.syntax import ColumnType, parse
+from wlc.dialect.types.table import BY_NAME, TABLE, DigestText, PostgresText, TypeRow
+
+__all__ = [
+    "BY_NAME",
+    "TABLE",
+    "ColumnType",
+    "DigestText",
+    "PostgresText",
+    "TypeRow",
+    "load_sql",
+    "parse",
+    "storage_type",
+    "store_sql",
+]

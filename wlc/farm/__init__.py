@@ -1,0 +1,1 @@
+"""The farm's format as a small library of its own; it knows no SQL engine."""

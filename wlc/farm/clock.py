@@ -1,0 +1,78 @@
+"""Time: now, as text in the farm, and as people type it."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from wlc.farm.errors import InvalidError
+
+_EXAMPLES = "for example 2026-11-20, '2026-11-20 14:30', 2026-11-20T14:30:00.000001Z, -2h, '2 hours ago' or now"
+_EXACT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII)
+_RELATIVE = re.compile(r"(?:-\s*(\d+(?:\.\d+)?)\s*([a-z]+)|(\d+(?:\.\d+)?)\s*([a-z]+)\s+ago)")
+_UNIT_S = {"s": 1, "sec": 1, "second": 1, "m": 60, "min": 60, "minute": 60, "h": 3600, "hour": 3600}
+_UNIT_S |= {"d": 86400, "day": 86400, "w": 604800, "week": 604800}
+
+
+def utc_now() -> datetime:
+    """Return the time of this machine's clock in UTC."""
+    return datetime.now(UTC)
+
+
+def format_time(time: datetime) -> str:
+    """Write an aware time as the farm does: UTC, always six digits of microseconds, `Z`."""
+    if time.tzinfo is not UTC:
+        time = time.astimezone(UTC)
+    return time.isoformat(timespec="microseconds")[:-6] + "Z"
+
+
+def read_time(text: str) -> datetime:
+    """Read a time as `format_time` writes it and in no other form.
+
+    Raises:
+        ValueError: The text is anything else.
+    """
+    if not _EXACT.fullmatch(text):
+        raise ValueError(f"{text!r} is not a time of the farm")
+    return datetime.fromisoformat(text)
+
+
+def parse_time(given: str | datetime, now: datetime | None = None) -> datetime:
+    """Read a time as people type it, or as a program gives it.
+
+    Args:
+        given: An ISO date or time, `now`, or a distance back from now such as `-2h` or `2 hours ago`. A time without
+            a zone is local time; a date alone is its first moment.
+        now: What `now` and distances refer to; the machine's clock when omitted.
+
+    Returns:
+        The time in UTC.
+
+    Raises:
+        InvalidError: The text is not a time; the message shows the valid forms.
+    """
+    if isinstance(given, datetime):
+        return _utc(given)
+    wanted = given.strip()
+    try:
+        if wanted.lower() == "now":
+            return _utc(now or utc_now())
+        if relative := _RELATIVE.fullmatch(wanted.lower()):
+            amount, unit = relative.group(1) or relative.group(3), relative.group(2) or relative.group(4)
+            return _utc(now or utc_now()) - timedelta(seconds=float(amount) * unit_s(unit))
+        return _utc(datetime.fromisoformat(wanted))
+    except (ValueError, OverflowError, KeyError) as error:
+        raise InvalidError(f"{given!r} is not a time", hint=f"Write a time, {_EXAMPLES}.") from error
+
+
+def _utc(time: datetime) -> datetime:
+    return time.astimezone(UTC)
+
+
+def unit_s(unit: str) -> int:
+    """Return the seconds of a unit as people name it, such as `h`, `min` or `hours`.
+
+    Raises:
+        KeyError: The unit is unknown.
+    """
+    return _UNIT_S[unit] if unit in _UNIT_S else _UNIT_S[unit.removesuffix("s")]

@@ -1,0 +1,176 @@
+"""`wlc.config`: what the farm says about a database in a dozen lines, a cache of the log."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, TypeVar
+
+from wlc.farm.clock import format_time, read_time
+from wlc.farm.errors import CorruptError, InvalidError
+from wlc.farm.model import FORMAT_VERSION, Config, Origin
+from wlc.farm.paths import check_database_name, check_relative, is_token
+from wlc.farm.seal.checksum import checksum
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+STARTED = 1
+STOPPED = 2
+TICK_MAX = 10**12 - 1
+# The default beat: longest wait of a committed transaction, seconds.
+BEAT_S = 300.0
+
+T = TypeVar("T")
+
+_KEYS = ("snapshot", "logs", "state", "batches", "beat", "write", "name", "history", "tick", "parent", "format")
+_CHECKSUM = "sha256"
+
+
+def encode_config(config: Config) -> bytes:
+    """Write a configuration as `key=value` lines.
+
+    Raises:
+        InvalidError: A value cannot be read back; the message names it.
+    """
+    parent = f"{config.parent.history}:{config.parent.tick}" if config.parent else ""
+    values = {
+        "snapshot": config.snapshot,
+        "logs": config.logs,
+        "state": str(config.state),
+        "batches": str(config.batches),
+        "beat": format_beat(config.beat_s),
+        "write": format_time(config.write) if config.write else "",
+        "name": config.name,
+        "history": config.history,
+        "tick": str(config.tick),
+        "parent": parent,
+        "format": str(config.format),
+    }
+    lines = "".join(f"{key}={values[key]}\n" for key in _KEYS)
+    try:
+        data = f"{lines}{_CHECKSUM}={_checksum(lines)}\n".encode()
+        decode_config(data, "wlc.config")
+    except (CorruptError, UnicodeEncodeError) as error:
+        raise InvalidError(f"cannot write this configuration: {error}") from error
+    return data
+
+
+def decode_config(data: bytes, path: str) -> Config:
+    """Read a configuration.
+
+    Args:
+        data: The file's bytes.
+        path: Where it is, for messages.
+
+    Raises:
+        CorruptError: It is damaged or of an unknown version. `FarmDatabase.rebuild_config` makes a new one.
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise _corrupt(path, "not UTF-8") from error
+    values = _lines(text, path)
+
+    def read(key: str, parse: Callable[[str], T]) -> T:
+        try:
+            return parse(values[key])
+        except (ValueError, OverflowError, CorruptError) as error:
+            raise _corrupt(path, f"{key}={values[key]!r}") from error
+
+    if values["format"] != str(FORMAT_VERSION):
+        raise _corrupt(path, f"format {values['format']!r} is unknown, this version reads {FORMAT_VERSION}")
+    config = Config(
+        snapshot=read("snapshot", lambda text: check_relative(text, path) if text else ""),
+        logs=read("logs", _logs),
+        state=read("state", _state),
+        batches=read("batches", lambda text: _number(text, 1)),
+        beat_s=read("beat", parse_beat),
+        write=read("write", _time),
+        name=read("name", check_database_name),
+        history=read("history", _history),
+        tick=read("tick", lambda text: _number(text, 0)),
+        parent=read("parent", _parent),
+    )
+    # Checked last, so that an invalid value is named. A valid one that is not what was written is found here.
+    if not text.endswith(f"\n{_CHECKSUM}={_checksum(text[: text.rindex(_CHECKSUM)])}\n"):
+        raise _corrupt(path, "its checksum does not match its content")
+    return config
+
+
+def format_beat(beat_s: float) -> str:
+    """Write a beat in seconds without a needless fraction."""
+    return str(int(beat_s)) if float(beat_s).is_integer() else repr(float(beat_s))
+
+
+def parse_beat(text: str) -> float:
+    """Read a beat in seconds.
+
+    Raises:
+        InvalidError: It is not a number of seconds, 0 or more.
+    """
+    try:
+        beat_s = float(text)
+    except ValueError as error:
+        raise InvalidError(f"{text!r} is not a beat", hint="Give seconds, 0 for one batch per transaction.") from error
+    if not (math.isfinite(beat_s) and 0 <= beat_s <= TICK_MAX):
+        raise InvalidError(f"{text!r} is not a beat", hint="Give seconds, 0 for one batch per transaction.")
+    return beat_s
+
+
+def _checksum(lines: str) -> str:
+    return checksum(lines.encode())
+
+
+def _lines(text: str, path: str) -> dict[str, str]:
+    values: dict[str, str] = {}
+    if not text.endswith("\n"):
+        raise _corrupt(path, "its last line is cut off")
+    for number, line in enumerate(text[:-1].split("\n"), 1):
+        key, found, value = line.partition("=")
+        if not found or key not in (*_KEYS, _CHECKSUM) or key in values:
+            raise _corrupt(path, f"line {number}: {line!r}")
+        values[key] = value
+    if missing := [key for key in (*_KEYS, _CHECKSUM) if key not in values]:
+        raise _corrupt(path, f"no {', '.join(missing)}")
+    return values
+
+
+def _corrupt(path: str, problem: str) -> CorruptError:
+    hint = "The next flush rebuilds it from the log."
+    return CorruptError(f"{path} is damaged: {problem}", hint=hint, path=path)
+
+
+def _number(text: str, smallest: int) -> int:
+    if not (text.isascii() and text.isdigit() and smallest <= int(text) <= TICK_MAX):
+        raise ValueError(text)
+    return int(text)
+
+
+def _state(text: str) -> int:
+    if text not in (str(STARTED), str(STOPPED)):
+        raise ValueError(text)
+    return int(text)
+
+
+def _logs(text: str) -> str:
+    if not text or not text.isprintable():
+        raise ValueError(text)
+    return text
+
+
+def _time(text: str) -> datetime | None:
+    return read_time(text) if text else None
+
+
+def _history(text: str) -> str:
+    if not is_token(text):
+        raise ValueError(text)
+    return text
+
+
+def _parent(text: str) -> Origin | None:
+    if not text:
+        return None
+    history, _, tick = text.partition(":")
+    return Origin(_history(history), _number(tick, 0))

@@ -1,0 +1,495 @@
+"""One database's folder in the farm: publish and read batches and snapshots, configuration included."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wlc.farm import paths
+from wlc.farm.config import BEAT_S, STARTED, decode_config, encode_config
+from wlc.farm.data_files import create_all, fetch_verified, hash_file
+from wlc.farm.errors import CorruptError, FencedError, GapError, InvalidError
+from wlc.farm.log import decode_batch, encode_batch
+from wlc.farm.manifest import decode_manifest, encode_manifest
+from wlc.farm.model import Batch, Config, DataFile, FileRecord, Manifest, TableFile, Transaction
+from wlc.farm.seal.checksum import checksum
+from wlc.farm.seal.keys import Keys
+from wlc.farm.seal.signatures import signed_log, signed_manifest, verify_log, verify_manifest
+from wlc.farm.store import AlreadyExistsError, MissingError, Store, join_url, open_store
+from wlc.farm.store.encrypted import EncryptedStore
+from wlc.farm.versioned import VersionedObject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+def open_database(db: str, farm: str | None = None, storage_options: Mapping[str, Any] | None = None) -> FarmDatabase:
+    """Open the folder of one database in a farm; nothing is read or written yet.
+
+    Args:
+        db: URL or path of the database's folder, or its bare name in `farm`.
+        farm: URL or path of the farm; the environment variable WLC_FARM when omitted.
+        storage_options: For S3, what `s3fs.S3FileSystem` takes; and keys, see `wlc.farm.seal.keys`.
+
+    Raises:
+        InvalidError: The name or URL is invalid, or a bare name is given without a farm.
+    """
+    farm = farm or os.environ.get("WLC_FARM") or None
+    if "/" in db or db.startswith((".", "~")):
+        url = db
+    elif farm:
+        url = join_url(farm, paths.check_database_name(db))
+    elif (Path(paths.check_database_name(db)) / paths.CONFIG).is_file():
+        url = f"./{db}"
+    else:
+        raise InvalidError(f"no farm is given for database {db!r}", hint="Name it with --farm URL or set WLC_FARM.")
+    store = open_store(url, storage_options)
+    name = paths.check_database_name(store.url.rstrip("/").rpartition("/")[2])
+    return FarmDatabase(name, store, storage_options)
+
+
+def describe_file(file: Path, path: str, rows: int) -> DataFile:
+    """Describe a local Parquet file of `rows` rows that will be published under `path`."""
+    return DataFile(path, rows, file.stat().st_size, hash_file(file))
+
+
+class FarmDatabase:
+    """One database's folder in a farm.
+
+    Attributes:
+        name: The database's name, which is also the folder's.
+        store: The store at that folder.
+        storage_options: Options of its file system; they may hold secrets.
+        keys: The keys among them, or those of the environment.
+    """
+
+    def __init__(self, name: str, store: Store, storage_options: Mapping[str, Any] | None = None) -> None:
+        self.name = name
+        self.keys = Keys(storage_options)
+        self.store = self._encrypted(store, "")
+        self.storage_options = storage_options
+        self._logs: Store | None = None
+        self._logs_place = ""
+
+    @property
+    def url(self) -> str:
+        """URL or path of the database's folder."""
+        return self.store.url
+
+    @property
+    def logs(self) -> Store:
+        """The store at the log directory, which the configuration may put elsewhere."""
+        if self._logs is None:
+            try:
+                return self._open_logs(self.config().logs)
+            except MissingError:
+                return self._open_logs(paths.LOGS)
+        return self._logs
+
+    def probe_logs(self, logs: str) -> None:
+        """Refuse a place for log files that is not to be used, before the configuration names it."""
+        self._open_logs(logs).probe()
+
+    def _open_logs(self, logs: str) -> Store:
+        # The store that is open stays: files that were fetched live as long as it does.
+        if self._logs is None or self._logs_place != logs:
+            opened = open_store(join_url(self.url, logs), self.storage_options)
+            self._logs, self._logs_place = self._encrypted(opened, paths.LOGS), logs
+        return self._logs
+
+    def _encrypted(self, store: Store, folder: str) -> Store:
+        """Return a store that encrypts if there are keys; objects are bound to the database, not to the store's URL."""
+        return EncryptedStore(store, f"{self.name}/{folder}", self.keys) if self.keys.encrypts else store
+
+    def _place(self, path: str) -> str:
+        return f"{self.url}/{path}"
+
+    # Configuration
+
+    def config(self) -> Config:
+        """Return what `wlc.config` says.
+
+        Raises:
+            MissingError: There is no such database in the farm.
+            CorruptError: The file is damaged; `rebuild_config` makes it anew.
+        """
+        return self.config_versioned()[0]
+
+    def config_versioned(self) -> tuple[Config, str]:
+        """Return what `wlc.config` says and the version that `replace_config` wants; raises as `config` does."""
+        found = self._config.load()
+        if found is None:
+            raise self._no_config()
+        return found
+
+    @property
+    def _config(self) -> VersionedObject[Config]:
+        return VersionedObject(self.store, paths.CONFIG, encode_config, self._decoded_config)
+
+    def _decoded_config(self, data: bytes) -> Config:
+        where = self._place(paths.CONFIG)
+        config = decode_config(data, where)
+        if config.name != self.name:
+            raise CorruptError(f"{where} is of database {config.name!r}, not {self.name!r}", path=where)
+        self._open_logs(config.logs)
+        return config
+
+    def _no_config(self) -> MissingError:
+        return MissingError(
+            f"there is no database {self.name!r} in the farm: no {self._place(paths.CONFIG)}",
+            hint="Create it with: wlc master SOURCE --farm URL",
+            path=self._place(paths.CONFIG),
+        )
+
+    def create_config(self, config: Config) -> None:
+        """Write the first configuration, exclusively.
+
+        Raises:
+            AlreadyExistsError: The farm holds a database of this name.
+        """
+        self.store.create(paths.CONFIG, encode_config(config))
+        self._open_logs(config.logs).prepare()
+
+    def replace_config(self, config: Config, version: str | None) -> str:
+        """Replace the configuration if it still has `version` and return the new version.
+
+        Raises:
+            ConflictError: It was replaced meanwhile: read it again, then retry.
+        """
+        version = self._config.replace(config, version)
+        self._open_logs(config.logs)
+        return version
+
+    def change_config(self, change: Callable[[Config], Config]) -> Config:
+        """Replace the configuration by what a function makes of it, again if somebody else writes in between.
+
+        Args:
+            change: Pure function from the present configuration to the new one. It returns its argument to leave the
+                configuration alone, and raises FencedError where that belongs to another master.
+
+        Returns:
+            What `wlc.config` says now.
+
+        Raises:
+            MissingError: There is no such database in the farm.
+            CorruptError: The file is damaged; `rebuild_config` makes it anew.
+            UnavailableError: Others keep changing it: try again.
+        """
+
+        def changed(present: Config | None) -> Config:
+            if present is None:
+                raise self._no_config()
+            return change(present)
+
+        config = self._config.change(changed)
+        self._open_logs(config.logs)
+        return config
+
+    def rebuild_config(self, known: Config | None = None) -> Config:
+        """Bring the configuration up to the newest log file and snapshot, and return it.
+
+        Args:
+            known: What the master knows. Beat, log directory and state are only in `wlc.config`; if that is lost or
+                damaged and `known` is omitted, they become 300 seconds, the default directory and started.
+
+        Raises:
+            MissingError: There is neither a configuration nor a log file nor a snapshot.
+            GapError: The newest batch that the master has published is not there.
+            ConflictError: Another process replaced the configuration meanwhile: retry.
+        """
+        present, version = self._present_config()
+        rebuilt = self._rebuilt(present, known)
+        if rebuilt != present:
+            self.replace_config(rebuilt, version)
+        return rebuilt
+
+    def _present_config(self) -> tuple[Config | None, str | None]:
+        try:
+            return self.config_versioned()
+        except MissingError:
+            return None, None
+        except CorruptError:
+            return None, self.store.read_versioned(paths.CONFIG)[1]
+
+    def _rebuilt(self, present: Config | None, known: Config | None) -> Config:
+        if present is None:
+            self._open_logs(known.logs if known else paths.LOGS)
+        numbers, ticks = self.batch_numbers(), self.snapshot_ticks()
+        if present is None and not numbers and not ticks:
+            raise MissingError(f"{self.url} holds no database", hint="Put it back, or create one with: wlc master")
+        if present is None and known and known.batches > 1 and known.batches - 1 not in numbers:
+            raise GapError(f"batch {known.batches - 1} of {self.name} is missing", hint="Put the farm back.")
+        batch = self.read_batch(numbers[-1])[0] if numbers else None
+        manifest = self.read_manifest(ticks[-1]) if ticks else None
+        config = present or known or Config("", paths.LOGS, STARTED, 1, BEAT_S, None, self.name, "unknown", 0)
+        if batch and batch.number >= config.batches:
+            config = _with_batch(config, batch)
+        if manifest and (present is None or manifest.position.history == config.history):
+            config = _with_snapshot(config, manifest)
+        return config
+
+    # Batches
+
+    def batch_numbers(self, after: int = 0) -> list[int]:
+        """Return the numbers of the published batches greater than `after`, rising; can be empty."""
+        start = paths.log_path(self.name, after) if after else ""
+        entries = self.logs.list(f"{self.name}_", recursive=False, after=start)
+        numbers = (paths.parse_log_path(self.name, entry.path) for entry in entries)
+        return sorted(number for number in numbers if number is not None)
+
+    def read_batch(self, number: int, previous: str | None = None, *, is_own: bool = False) -> tuple[Batch, str]:
+        """Read one batch.
+
+        Args:
+            number: Its number, 1 or more.
+            previous: Chain hash of the batch before it, to be verified; None verifies nothing.
+            is_own: The caller takes it for its own: if it signs, it has signed that, too.
+
+        Returns:
+            The batch and its own chain hash.
+
+        Raises:
+            GapError: It is missing while later ones exist.
+            MissingError: Neither it nor a later one exists.
+            CorruptError: It is damaged, or another one's, or its chain is broken. Apply nothing of it.
+        """
+        path = paths.log_path(self.name, number)
+        where = f"{self.logs.url}/{path}"
+        try:
+            data = self.logs.read(path)
+        except MissingError as error:
+            later = self.batch_numbers(after=number)
+            if later:
+                message = f"batch {number} of {self.name} is missing, batch {later[0]} is there"
+                raise GapError(message, hint="Start from a snapshot after the gap.", path=where) from error
+            raise MissingError(f"batch {number} of {self.name} is not published", path=where) from error
+        verify_log(data, where, self.keys, is_own=is_own)
+        batch = decode_batch(data, where)
+        if batch.database != self.name or batch.number != number:
+            raise CorruptError(f"{where} is batch {batch.number} of {batch.database}", path=where)
+        if previous is not None and batch.previous != previous:
+            raise CorruptError(
+                f"{where} does not follow the batch before it: the hash chain is broken",
+                hint="The farm or the replica belongs to another past: make the replica anew.",
+                path=where,
+            )
+        return batch, checksum(data)
+
+    def publish(self, batch: Batch, files: Mapping[str, Path]) -> str:
+        """Make `batch` visible to replicas, all or nothing; publishing the same batch again changes nothing.
+
+        The log file, created last and exclusively, is the commit point. No data file is ever overwritten: where a dead
+        attempt, or another master that races with us, left a file of the same name, ours gets a stamp in its name.
+
+        Args:
+            batch: Ticks rise and start after the last published one.
+            files: For each path in `batch.files` the local file.
+
+        Returns:
+            Chain hash of the log file.
+
+        Raises:
+            FencedError: Another master published a batch of this number. Stop; do not retry.
+            GapError: The batch before it is missing.
+            UnavailableError: The outcome is unknown. Retry: publishing is idempotent.
+        """
+        # A batch that contradicts itself is refused before anything is written.
+        data = signed_log(encode_batch(batch), self.keys)
+        path = paths.log_path(self.name, batch.number)
+        if self.logs.exists(path):
+            return self._published(batch)
+        self._check_place(batch.number)
+        renamed = create_all(self.logs, [file.file for file in batch.files], files)
+        stamped = _with_paths(batch, renamed)
+        if stamped is not batch:
+            data = signed_log(encode_batch(stamped), self.keys)
+        try:
+            self.logs.create(path, data)
+        except AlreadyExistsError:
+            return self._published(batch)
+        # Had the farm been moved away while we wrote, the batch would be somewhere else.
+        self._check_place(batch.number)
+        return checksum(data)
+
+    def _check_place(self, number: int) -> None:
+        """Refuse to publish where the batch before is missing."""
+        if number > 1 and not self.logs.exists(paths.log_path(self.name, number - 1)):
+            raise GapError(
+                f"cannot publish batch {number} of {self.name}: batch {number - 1} is missing",
+                hint="Put it back; or wlc stop SOURCE, then wlc master SOURCE, which starts a new history.",
+                path=self.logs.url,
+            )
+
+    def _published(self, batch: Batch) -> str:
+        """Return the chain hash of the log file that is there if it says what `batch` says."""
+        present, chain = self.read_batch(batch.number, is_own=True)
+        if _without_stamps(present) != _without_stamps(batch):
+            raise FencedError(
+                f"batch {batch.number} of {self.name} was published by another master",
+                hint="Stop this master. Exactly one process may write the database.",
+                path=f"{self.logs.url}/{paths.log_path(self.name, batch.number)}",
+            )
+        return chain
+
+    def fetch(self, file: TableFile | DataFile) -> Path:
+        """Return a local copy of a batch's data file, verified; give it up with `release`.
+
+        Raises:
+            CorruptError: The file is missing or not what its log file says.
+        """
+        return fetch_verified(self.logs, file.file if isinstance(file, TableFile) else file, "")
+
+    def release(self, file: Path) -> None:
+        """Give up a file from `fetch` or `fetch_snapshot`, so that downloads do not pile up."""
+        self.logs.release(file)
+        self.store.release(file)
+
+    def delete_batch(self, number: int) -> None:
+        """Delete a batch, its log file first: without it, the rest is nothing. Can be repeated."""
+        self.logs.delete(paths.log_path(self.name, number))
+        for entry in self.logs.list(paths.data_folder(self.name, number)):
+            self.logs.delete(entry.path)
+
+    def leftover_numbers(self) -> list[int]:
+        """Return the numbers below the newest batch that have data files but no log file, rising.
+
+        A deletion that was cut short leaves them. Above the newest batch they may be those of a publication under way.
+        """
+        numbers = self.batch_numbers()
+        entries = self.logs.list(f"{self.name}_") if numbers else []
+        found = {parsed[0] for entry in entries if (parsed := paths.parse_data_path(self.name, entry.path))}
+        return sorted(number for number in found - set(numbers) if number < numbers[-1])
+
+    def log_bytes(self) -> int:
+        """Return the size of all log and data files of the batches."""
+        entries = self.logs.list(f"{self.name}_")
+        return sum(e.bytes for e in entries if _is_batch_file(self.name, e.path))
+
+    # Snapshots
+
+    def snapshot_ticks(self) -> list[int]:
+        """Return the ticks of all snapshots, rising; can be empty."""
+        ticks = (paths.parse_manifest_path(entry.path) for entry in self.store.list(paths.SNAPSHOTS))
+        return sorted(tick for tick in ticks if tick is not None)
+
+    def leftover_snapshots(self) -> list[int]:
+        """Return the ticks before the first snapshot that have data files but no manifest, rising.
+
+        One that died before its manifest leaves them. At later ticks they may be those of a snapshot under way.
+        """
+        ticks = self.snapshot_ticks()
+        folders = (entry.path.rpartition("/")[0] for entry in self.store.list(paths.SNAPSHOTS)) if ticks else ()
+        found = {tick for folder in folders if (tick := paths.parse_snapshot_folder(folder)) is not None}
+        return sorted(tick for tick in found if tick < ticks[0])
+
+    def read_manifest(self, tick: int) -> Manifest:
+        """Read the manifest of the snapshot at `tick`.
+
+        Raises:
+            MissingError: There is no snapshot at that tick.
+            CorruptError: It is damaged or another one's.
+        """
+        path = paths.manifest_path(tick)
+        data = self.store.read(path)
+        verify_manifest(data, self._place(path), self.keys)
+        manifest = decode_manifest(data, self._place(path))
+        if manifest.database != self.name or manifest.position.tick != tick:
+            message = f"{self._place(path)} is of {manifest.database} at {manifest.position}"
+            raise CorruptError(message, path=self._place(path))
+        return manifest
+
+    def publish_snapshot(self, manifest: Manifest, files: Mapping[str, Path]) -> Manifest:
+        """Make a snapshot visible, all or nothing: data files first, the manifest last.
+
+        Args:
+            manifest: Its files are named 0.parquet, 1.parquet … .
+            files: For each path in the manifest the local file.
+
+        Returns:
+            The manifest in the farm. A snapshot at the same position that was there already is as good and stays.
+
+        Raises:
+            FencedError: There is a snapshot at this tick of another history.
+            UnavailableError: The outcome is unknown. Retry.
+        """
+        encode_manifest(manifest)
+        path = paths.manifest_path(manifest.position.tick)
+        if self.store.exists(path):
+            return self._published_snapshot(manifest)
+        folder = paths.snapshot_folder(manifest.position.tick) + "/"
+        renamed = create_all(self.store, [file for table in manifest.tables for file in table.files], files, folder)
+        tables = tuple(
+            replace(table, files=tuple(replace(file, path=renamed[file.path]) for file in table.files))
+            for table in manifest.tables
+        )
+        manifest = replace(manifest, tables=tables)
+        try:
+            self.store.create(path, signed_manifest(encode_manifest(manifest), self.keys))
+        except AlreadyExistsError:
+            return self._published_snapshot(manifest)
+        return manifest
+
+    def _published_snapshot(self, manifest: Manifest) -> Manifest:
+        present = self.read_manifest(manifest.position.tick)
+        if present.position != manifest.position:
+            raise FencedError(
+                f"there is another snapshot of {self.name} at {present.position}, not at {manifest.position}",
+                hint="Stop this master if another one writes the database.",
+                path=self._place(paths.manifest_path(manifest.position.tick)),
+            )
+        return present
+
+    def fetch_snapshot(self, manifest: Manifest, file: DataFile) -> Path:
+        """Return a local copy of a snapshot's data file, verified; give it up with `release`.
+
+        Raises:
+            CorruptError: The file is missing or not what the manifest says.
+        """
+        return fetch_verified(self.store, file, paths.snapshot_folder(manifest.position.tick) + "/")
+
+    def delete_snapshot(self, tick: int) -> None:
+        """Delete a snapshot, its manifest first: without it, the rest is nothing. Can be repeated."""
+        self.store.delete(paths.manifest_path(tick))
+        for entry in self.store.list(paths.snapshot_folder(tick) + "/"):
+            self.store.delete(entry.path)
+
+
+def _with_batch(config: Config, batch: Batch) -> Config:
+    parent = batch.parent or (config.parent if config.history == batch.history else None)
+    write = batch.clock or config.write
+    config = replace(config, history=batch.history, tick=batch.last, write=write, parent=parent)
+    return replace(config, batches=batch.number + 1)
+
+
+def _with_snapshot(config: Config, manifest: Manifest) -> Config:
+    position = manifest.position
+    config = replace(config, snapshot=paths.snapshot_folder(position.tick))
+    if position.batch + 1 < config.batches or (position.tick <= config.tick and position.history == config.history):
+        return config
+    # No batch followed the snapshot yet: it is the newest of what is known, and may have begun a new history.
+    write = manifest.clock if position.tick else None
+    parent = config.parent if position.history == config.history else None
+    config = replace(config, history=position.history, tick=position.tick, write=write, parent=parent)
+    return replace(config, batches=position.batch + 1)
+
+
+def _is_batch_file(name: str, path: str) -> bool:
+    return paths.parse_log_path(name, path) is not None or paths.parse_data_path(name, path) is not None
+
+
+def _without_stamps(batch: Batch) -> Batch:
+    return _with_paths(batch, {file.file.path: paths.with_stamp(file.file.path, "") for file in batch.files})
+
+
+def _with_paths(batch: Batch, renamed: Mapping[str, str]) -> Batch:
+    if all(old == new for old, new in renamed.items()):
+        return batch
+    files = tuple(replace(file, file=replace(file.file, path=renamed[file.file.path])) for file in batch.files)
+    return replace(batch, files=files, transactions=tuple(_with_path(t, renamed) for t in batch.transactions))
+
+
+def _with_path(transaction: Transaction, renamed: Mapping[str, str]) -> Transaction:
+    records = tuple(replace(r, path=renamed[r.path]) if isinstance(r, FileRecord) else r for r in transaction.records)
+    return replace(transaction, records=records)

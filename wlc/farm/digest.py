@@ -1,0 +1,148 @@
+"""Digests: what a table holds as a number of rows and a sum that knows no order, kept from what changes.
+
+A row becomes a text that any program can write (docs/format.md), the text a 64-bit number by MD5, and a table the sum
+of its rows' numbers modulo 2^64. The sum is linear: what a transaction adds is added, what it removes is subtracted,
+and the table is not read again. A digest finds errors; signatures find forgeries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from wlc.farm.model import Change, Clear, Ddl, Digest, Name, Transaction
+from wlc.farm.plain import PlainRun, parts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from wlc.farm.model import Batch, Record
+
+EMPTY = Digest(0, 0)
+# What comparing the content of a table with a digest can give.
+SAME, DIFFERS, UNKNOWN = "same", "differs", "unknown"
+MODULUS = 1 << 64
+
+
+def plus(digest: Digest, rows: int, total: int) -> Digest:
+    """Return the digest after rows were added, or, both negative, removed."""
+    return Digest(digest.rows + rows, (digest.sum + total) % MODULUS)
+
+
+@dataclass(slots=True)
+class _Content:
+    """A table: what is known of it, and the images that came since, by path their first and last tick."""
+
+    known: Digest | None
+    rows: int = 0
+    reads: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+class Ledger:
+    """Follows transactions and says what each table that they change holds afterwards.
+
+    Args:
+        known: Digests at the start; tables that are not in it are not known.
+        total: Adds up the images of a data file from one tick to another, both included, modulo 2^64.
+    """
+
+    def __init__(self, known: Mapping[Name, Digest], total: Callable[[str, int, int], int]) -> None:
+        self._tables = {name: _Content(digest) for name, digest in known.items()}
+        self._total = total
+        self._changed: set[Name] = set()
+
+    def follow(self, transactions: Iterable[Transaction]) -> None:
+        """Take in transactions that were committed, in their order."""
+        for transaction in transactions:
+            for record in transaction.records:
+                self.take(record, transaction.tick)
+
+    def take(self, record: Record, tick: int) -> None:
+        """Take in one record of a transaction."""
+        if isinstance(record, Change):
+            self.change(record.table, record.path, tick, record.added - record.removed)
+        elif isinstance(record, Clear):
+            self.set(record.table, EMPTY)
+        elif isinstance(record, Ddl):
+            self.alter(record)
+
+    def change(self, table: Name, path: str, tick: int, rows: int) -> None:
+        """Take in images of a table; `rows` is by how many it has grown."""
+        content = self._tables.setdefault(table, _Content(None))
+        first, _ = content.reads.get(path, (tick, tick))
+        content.reads[path] = (first, tick)
+        content.rows += rows
+        self._changed.add(table)
+
+    def alter(self, ddl: Ddl) -> None:
+        """Take in a schema change."""
+        if ddl.digest is not None:
+            self.set(ddl.object, ddl.digest)
+        elif ddl.kind == "CREATE TABLE" and ddl.layout is not None:
+            self.set(ddl.object, EMPTY)
+        elif ddl.kind == "DROP TABLE":
+            self.drop(ddl.object)
+        elif ddl.kind == "ALTER TABLE":
+            self.set(ddl.object, None)
+
+    def set(self, table: Name, digest: Digest | None) -> None:
+        """Say what a table holds now; None where that is unknown."""
+        self._tables[table] = _Content(digest)
+        self._changed.add(table)
+
+    def drop(self, table: Name) -> None:
+        """Say that a table is gone."""
+        self._tables.pop(table, None)
+        self._changed.discard(table)
+
+    def digest(self, table: Name) -> Digest | None:
+        """Return what a table holds now, None where that is not known."""
+        content = self._tables.get(table)
+        if content is None or content.known is None:
+            return None
+        total = sum(self._total(path, first, last) for path, (first, last) in content.reads.items())
+        content = self._tables[table] = _Content(plus(content.known, content.rows, total))
+        return content.known
+
+    def changed(self) -> dict[Name, Digest]:
+        """Return what tables hold that were changed and are known."""
+        return {name: digest for name in sorted(self._changed) if (digest := self.digest(name)) is not None}
+
+    def all(self) -> dict[Name, Digest]:
+        """Return what all known tables hold."""
+        return {name: digest for name in sorted(self._tables) if (digest := self.digest(name)) is not None}
+
+
+def after(known: Mapping[Name, Digest], batch: Batch) -> dict[Name, Digest]:
+    """Return what tables hold after a batch by its own digests, given what they held before."""
+    found = dict(known)
+    for table in touched(batch.transactions):
+        found.pop(table, None)
+    return {**found, **batch.digests}
+
+
+def compared(held: Digest | None, expected: Digest | None) -> str:
+    """Compare what a table holds with what it should hold: SAME, DIFFERS, or UNKNOWN where nothing is expected."""
+    return UNKNOWN if expected is None else SAME if held == expected else DIFFERS
+
+
+def differing(held: Mapping[Name, Digest], expected: Mapping[Name, Digest]) -> list[Name]:
+    """Return the tables that hold something else than expected."""
+    return [name for name, digest in held.items() if compared(digest, expected.get(name)) == DIFFERS]
+
+
+def touched(transactions: Iterable[Transaction]) -> set[Name]:
+    """Return the tables, and other objects, that transactions changed."""
+    found: set[Name] = set()
+    for part in parts_of(transactions):
+        found |= part.tables if isinstance(part, PlainRun) else set(_objects_of(part))
+    return found
+
+
+def _objects_of(transactions: Iterable[Transaction]) -> Iterator[Name]:
+    for transaction in transactions:
+        for record in transaction.records:
+            if isinstance(record, Ddl):
+                yield record.object
+            elif isinstance(record, Change | Clear):
+                yield record.table

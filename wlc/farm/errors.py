@@ -1,0 +1,81 @@
+"""One tree of errors, divided by what the caller does next, not by where the error happened."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wlc.farm.model import Position
+
+
+class FarmError(Exception):
+    """Something about a farm, a master or a replica went wrong.
+
+    Args:
+        message: Names the object and the value.
+        hint: The next command to type, or what to change.
+        path: File or object that the error is about.
+        position: Replica or master position at which it happened.
+    """
+
+    exit_code = 1
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        path: str | None = None,
+        position: Position | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.path = path
+        self.position = position
+
+
+class UnavailableError(FarmError):
+    """Try again later; the outcome may be unknown. Publishing and replaying are idempotent."""
+
+    exit_code = 75
+
+
+class FencedError(FarmError):
+    """Another master owns the farm database: stop, do not retry."""
+
+    exit_code = 4
+
+
+class ReplayError(FarmError):
+    """A transaction cannot be applied: repair the replica, or accept the transaction."""
+
+    exit_code = 5
+
+
+class CorruptError(FarmError):
+    """Do not apply: a checksum, a truncation, a broken chain or an unknown version."""
+
+    exit_code = 6
+
+
+class GapError(CorruptError):
+    """A batch is missing between two that exist."""
+
+
+class ExpiredError(FarmError):
+    """What is asked for was pruned or never reached: choose one of the named targets."""
+
+    exit_code = 7
+
+
+class UnsupportedError(FarmError):
+    """The engine cannot capture or apply this; the message says what can be done instead."""
+
+    exit_code = 8
+
+
+class InvalidError(FarmError, ValueError):
+    """Fix the call, the target or the configuration."""
+
+    exit_code = 2

@@ -1,0 +1,126 @@
+"""What a farm database published, for a DBA to read: transactions and their records.
+
+Their rows are shown by `wlc.dialect.duckdb.row_images`, which needs an engine.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wlc.farm.errors import InvalidError
+from wlc.farm.model import Change, Clear, Ddl, RowsRead, RowsRefreshed, SequencePosition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Batch, Name, Record, Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """One line of the log: a record of a transaction, or a transaction that has none.
+
+    Attributes:
+        batch: Number of the log file.
+        what: "change", "clear", "sequence", the kind of a schema change, "empty", or "rollback".
+        object: Table or other object; None for a transaction without records.
+        added: Rows added, None where there is nothing to count.
+        removed: Rows removed, None where there is nothing to count.
+        statement: SQL text of a schema change.
+    """
+
+    batch: int
+    transaction: Transaction
+    what: str
+    object: Name | None = None
+    added: int | None = None
+    removed: int | None = None
+    statement: str | None = None
+
+
+def entries(
+    database: FarmDatabase,
+    *,
+    batch: int | None = None,
+    first: int | None = None,
+    last: int | None = None,
+    table: str | None = None,
+) -> Iterator[LogEntry]:
+    """Walk the log in commit order.
+
+    Args:
+        database: The farm database.
+        batch: Only this log file.
+        first: Only transactions from this tick on.
+        last: Only transactions up to this tick, itself included.
+        table: Only records of this table, `name` or `schema.name`; transactions without such a record are left out.
+
+    Raises:
+        InvalidError: There is no such batch, or no such database in the farm.
+        CorruptError: A log file is damaged. Nothing after it is shown.
+    """
+    for found in batches_between(database, batch, first, last):
+        for transaction in found.transactions:
+            if _is_between(transaction.tick, first, last):
+                yield from _entries_of(found.number, transaction, table)
+
+
+def batches_between(database: FarmDatabase, number: int | None, first: int | None, last: int | None) -> Iterator[Batch]:
+    """Read one log file, or those that can hold transactions from tick `first` to tick `last`, verifying the chain."""
+    numbers = database.batch_numbers()
+    if not numbers:
+        database.config()  # A database that the farm does not hold is refused, not found to be empty.
+    if number is not None:
+        if number not in numbers:
+            reach = f"it has {numbers[0]} to {numbers[-1]}" if numbers else "it has none yet"
+            raise InvalidError(f"{database.name} has no batch {number}; {reach}", hint=f"wlc log {database.name}")
+        numbers = [number]
+    elif first is not None:
+        start = bisect_left(numbers, first, key=lambda candidate: database.read_batch(candidate)[0].last)
+        numbers = numbers[start:]
+    chain = None
+    # Asked for every number, a batch that is missing is named.
+    for candidate in range(numbers[0], numbers[-1] + 1) if numbers else ():
+        found, chain = database.read_batch(candidate, chain)
+        if last is not None and found.first > last:
+            return
+        yield found
+
+
+def _entries_of(batch: int, transaction: Transaction, table: str | None) -> Iterator[LogEntry]:
+    if transaction.committed is None or not transaction.records:
+        if table is None:
+            yield LogEntry(batch, transaction, "rollback" if transaction.committed is None else "empty")
+        return
+    for record in transaction.records:
+        entry = _entry(batch, transaction, record)
+        if table is None or (entry.object is not None and is_named(entry.object, table)):
+            yield entry
+
+
+def _entry(batch: int, transaction: Transaction, record: Record) -> LogEntry:
+    match record:
+        case Ddl():
+            return LogEntry(batch, transaction, record.kind, record.object, statement=record.statement)
+        case Change():
+            return LogEntry(batch, transaction, "change", record.table, record.added, record.removed)
+        case Clear():
+            return LogEntry(batch, transaction, "clear", record.table, 0, record.removed)
+        case SequencePosition():
+            return LogEntry(batch, transaction, "sequence", record.sequence, statement=f"last value {record.value}")
+        case RowsRead():
+            return LogEntry(batch, transaction, "read", record.table)
+        case RowsRefreshed():
+            return LogEntry(batch, transaction, "refresh", record.table)
+
+
+def _is_between(tick: int, first: int | None, last: int | None) -> bool:
+    return (first is None or tick >= first) and (last is None or tick <= last)
+
+
+def is_named(name: Name, text: str) -> bool:
+    """Say whether `text` names a table: `name` or `schema.name`."""
+    return text in (name.name, str(name))

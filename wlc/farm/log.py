@@ -1,0 +1,429 @@
+"""Log files: a batch as JSON lines that a DBA can read with `less`, closed by a checksum."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from json.encoder import encode_basestring
+from typing import TYPE_CHECKING, Any
+
+from wlc.farm import json_fields as fields
+from wlc.farm.clock import format_time
+from wlc.farm.errors import CorruptError, FarmError, InvalidError
+from wlc.farm.garbage import uncollected
+from wlc.farm.json_fields import FieldError
+from wlc.farm.model import (
+    FORMAT_VERSION,
+    Batch,
+    Change,
+    Clear,
+    Ddl,
+    FileRecord,
+    Name,
+    Record,
+    RowsRead,
+    RowsRefreshed,
+    SequencePosition,
+    TableFile,
+    Transaction,
+)
+from wlc.farm.paths import check_database_name, log_path, parse_data_path
+from wlc.farm.plain import BEGIN, CHANGE, COMMIT, PlainRun, Total, joined, parts_of, read_run
+from wlc.farm.seal.checksum import CHECKSUM_LINE_BYTES, LINES_END, checksum_problem, with_checksum
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from wlc.farm.plain import Part
+
+# A tuple is tested several times as fast as a union of types.
+_IN_FILES = (Change, RowsRead, RowsRefreshed)
+# The line that can stand before the checksum.
+SIGNATURE_START = b'{"signature":'
+
+
+def encode_batch(batch: Batch) -> bytes:
+    """Write a batch as the bytes of its log file.
+
+    Raises:
+        InvalidError: The batch contradicts itself, so that no reader would take it.
+    """
+    try:
+        if problem := _problem(batch):
+            raise InvalidError(f"batch {batch.number} of {batch.database} cannot be published: {problem}")
+        lines = [_line("batch", _header_json(batch))]
+        for transaction in batch.transactions:
+            lines.extend(_transaction_lines(transaction))
+        lines.append(_line("end", _end_json(batch)))
+        body = ("\n".join(lines) + "\n").encode()
+    except UnicodeEncodeError as error:
+        raise InvalidError(f"batch {batch.number} holds text that is not Unicode: {error}") from error
+    return with_checksum(body, LINES_END)
+
+
+def decode_batch(data: bytes, path: str) -> Batch:
+    """Read and check a log file.
+
+    Args:
+        data: The file's bytes.
+        path: Where it is, for messages.
+
+    Raises:
+        CorruptError: It is damaged, truncated or of an unknown version; nothing of it may be applied.
+    """
+    reader = _Reader(path, _unsealed(data, path))
+    try:
+        with uncollected():
+            batch = reader.batch()
+            problem = _problem(batch)
+    except KeyError as error:
+        raise reader.corrupt(f"no {error.args[0]!r}") from error
+    except (ValueError, RecursionError) as error:
+        raise reader.corrupt(str(error)) from error
+    except CorruptError as error:
+        raise reader.corrupt(error.message) from error
+    if problem:
+        raise CorruptError(f"{path}: {problem}", path=path)
+    return batch
+
+
+def _unsealed(data: bytes, path: str) -> bytes:
+    """Check the checksum, and return the lines above it."""
+    if problem := checksum_problem(data, LINES_END):
+        raise CorruptError(f"{path}: {problem}", path=path)
+    body = data[: -len(LINES_END) - CHECKSUM_LINE_BYTES]
+    try:
+        if not body.isascii():
+            body.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptError(f"{path}: it is not UTF-8", path=path) from error
+    last = body.rfind(b"\n", 0, len(body) - 1) + 1
+    # Readers that have keys have verified the signature already; see `wlc.farm.seal.signatures`.
+    return body[:last] if body.startswith(SIGNATURE_START, last) else body
+
+
+def _line(kind: str, value: object) -> str:
+    return f'{{"{kind}":{json.dumps(value, ensure_ascii=False, separators=(",", ":"))}}}'
+
+
+def _header_json(batch: Batch) -> dict[str, Any]:
+    content = {
+        "format": batch.format,
+        "database": batch.database,
+        "number": batch.number,
+        "history": batch.history,
+        "first": batch.first,
+        "last": batch.last,
+        "previous": batch.previous,
+        "catalog": batch.catalog,
+        "parent": fields.origin_json(batch.parent),
+    }
+    return content if batch.term is None else {**content, "term": batch.term}
+
+
+def _end_json(batch: Batch) -> dict[str, Any]:
+    files = [
+        fields.data_file_json(file.file)
+        | {"table": fields.name_json(file.table), "layout": fields.layout_json(file.layout)}
+        for file in batch.files
+    ]
+    content: dict[str, Any] = {
+        "transactions": len(batch.transactions),
+        "files": files,
+        "vector": fields.vector_json(batch.vector),
+        "digests": fields.digests_json(batch.digests),
+    }
+    # Optional keys are written only where they are used.
+    if batch.lsn is not None:
+        content["lsn"] = batch.lsn
+    if batch.own is not None:
+        content["own"] = batch.own
+    if batch.handover is not None:
+        content["handover"] = {"to": batch.handover.to, "term": batch.handover.term}
+    if batch.taken:
+        content["taken"] = [
+            {"site": t.site, "history": t.history, "tick": t.tick, "batch": t.batch, "chain": t.chain}
+            for t in batch.taken
+        ]
+    return content
+
+
+def _transaction_lines(transaction: Transaction) -> Iterator[str]:
+    # Written by hand because a batch can hold a hundred thousand of them.
+    origin = "null"
+    started = committed = format_time(transaction.started)
+    if transaction.committed is not None and transaction.committed is not transaction.started:
+        committed = format_time(transaction.committed)
+    if transaction.origin is not None:
+        origin = json.dumps(fields.origin_json(transaction.origin), separators=(",", ":"))
+    more = "" if transaction.xid is None else f',"xid":{transaction.xid}'
+    if transaction.after is not None:
+        more += f',"after":{transaction.after}'
+    yield (
+        f'{{"begin":{{"tick":{transaction.tick},"user":{encode_basestring(transaction.user)},'
+        f'"started":"{started}","origin":{origin}{more}}}}}'
+    )
+    for record in transaction.records:
+        yield _record_line(record)
+    if transaction.committed is None:
+        yield f'{{"rollback":{{"tick":{transaction.tick}}}}}'
+    else:
+        yield f'{{"commit":{{"tick":{transaction.tick},"committed":"{committed}"}}}}'
+
+
+def _record_line(record: Record) -> str:
+    match record:
+        case Change(table, path, added, removed):
+            name = f"[{encode_basestring(table.schema)},{encode_basestring(table.name)}]"
+            return f'{{"change":{{"table":{name},"path":"{path}","added":{added},"removed":{removed}}}}}'
+        case Ddl():
+            return _line("ddl", fields.ddl_json(record))
+        case Clear(table, removed):
+            return _line("clear", {"table": fields.name_json(table), "removed": removed})
+        case SequencePosition():
+            return _line("sequence", fields.sequence_json(record))
+        case RowsRead(table, path, rows, exclusive):
+            content = {"table": fields.name_json(table), "path": path, "rows": rows, "exclusive": exclusive}
+            return _line("read", content)
+        case RowsRefreshed(table, path, rows, absent):
+            return _line("refresh", {"table": fields.name_json(table), "path": path, "rows": rows, "absent": absent})
+
+
+class _Reader:
+    """Walks through the lines of one log file and knows where it is."""
+
+    def __init__(self, path: str, data: bytes) -> None:
+        self.path = path
+        self.data = data
+        self.line = 0
+        self.at = 0
+        self.no_run_before = 0
+
+    def corrupt(self, problem: str) -> CorruptError:
+        return CorruptError(f"{self.path}, line {self.line}: {problem}", path=self.path)
+
+    def next(self) -> tuple[str, dict[str, Any]]:
+        """Return the next line's kind and fields."""
+        self.line += 1
+        if self.at == len(self.data):
+            raise FieldError("the file ends too early")
+        end = self.data.index(b"\n", self.at)
+        line = self.data[self.at : end].decode()
+        self.at = end + 1
+        value, end = fields.DECODER.raw_decode(line)
+        if end != len(line) or type(value) is not dict or len(value) != 1:
+            raise FieldError("not a JSON object with one key")
+        if "\\ud" in line or "\\uD" in line:
+            # Half of a surrogate pair is not a character, and could not be written again.
+            json.dumps(value, ensure_ascii=False).encode()
+        ((kind, content),) = value.items()
+        if type(content) is not dict:
+            raise FieldError(f"the content of {kind!r} is not an object")
+        return kind, content
+
+    def batch(self) -> Batch:
+        kind, header = self.next()
+        if kind != "batch":
+            raise FieldError("not the header of a log file")
+        fields.as_format(header["format"], FORMAT_VERSION)
+        fields.known(header, "format database number history first last previous catalog parent", "term info")
+        parts: list[Part] = []
+        while True:
+            parts += [*self.plain_run(), tuple(self.plain_transactions())]
+            kind, content = self.next()
+            if kind != "begin":
+                break
+            parts.append((self.transaction(content),))
+        transactions = joined(parts)
+        if kind != "end":
+            raise FieldError(f"{kind!r} where a transaction or the end was expected")
+        fields.known(content, "transactions files vector digests", "lsn own handover taken info")
+        if content["transactions"] != len(transactions) or self.at != len(self.data):
+            raise FieldError("the number of transactions or lines is wrong")
+        previous = header["previous"]
+        return Batch(
+            database=check_database_name(fields.as_text(header["database"])),
+            number=fields.as_tick(header["number"]),
+            history=fields.as_history(header["history"]),
+            first=fields.as_tick(header["first"]),
+            last=fields.as_tick(header["last"]),
+            previous="" if previous == "" else fields.as_sha256(previous),
+            catalog=fields.as_text(header["catalog"]),
+            transactions=transactions,
+            files=tuple(self.file(file) for file in fields.as_list(content["files"])),
+            vector=fields.as_vector(content["vector"]),
+            parent=fields.as_parent(header["parent"]),
+            digests=fields.as_digests(content["digests"]),
+            lsn=None if content.get("lsn") is None else fields.as_lsn(content["lsn"]),
+            term=None if header.get("term") is None else fields.as_tick(header["term"]),
+            own=None if content.get("own") is None else fields.as_tick(content["own"], 0),
+            handover=None if content.get("handover") is None else fields.as_handover(content["handover"]),
+            taken=tuple(map(fields.as_taken, fields.as_list(content.get("taken", [])))),
+        )
+
+    def plain_run(self) -> Iterator[PlainRun]:
+        """Yield the next transactions as columns, if they are many and all of them are plain."""
+        if self.at < self.no_run_before:
+            return
+        run, self.no_run_before = read_run(self.data, self.at)
+        if run is not None:
+            self.line += self.data.count(b"\n", self.at, self.no_run_before)
+            self.at = self.no_run_before
+            yield run
+
+    def plain_transactions(self) -> Iterator[Transaction]:
+        """Yield the next transactions while they are as nearly all are: rows changed, then committed here.
+
+        Their lines are matched as this program writes them, which takes a third of the time of reading JSON. Lines that
+        do not match are left to `transaction`, which reads or refuses them.
+        """
+        names: dict[tuple[bytes, bytes], Name] = {}
+        data = self.data
+        while begin := BEGIN.match(data, self.at):
+            at, count, records = begin.end(), 2, []
+            while change := CHANGE.match(data, at):
+                schema, table, path, added, removed = change.groups()
+                if (name := names.get((schema, table))) is None:
+                    name = names[schema, table] = Name(schema.decode(), table.decode())
+                records.append(Change(name, path.decode(), int(added), int(removed)))
+                at, count = change.end(), count + 1
+            commit = COMMIT.match(data, at)
+            tick, user, started, xid = begin.groups()
+            if commit is None or commit["tick"] != tick:
+                return
+            # An invalid value of this transaction is reported with the transaction's last line.
+            self.at, self.line = commit.end(), self.line + count
+            begun = fields.as_time(started.decode())
+            committed = begun if commit["committed"] == started else fields.as_time(commit["committed"].decode())
+            number = None if xid is None else int(xid)
+            yield Transaction(fields.as_tick(int(tick)), user.decode(), begun, committed, tuple(records), None, number)
+
+    def file(self, value: object) -> TableFile:
+        content = fields.as_object(value)
+        fields.known(content, "path rows bytes sha256 table layout")
+        file = fields.as_data_file(content, self.path)
+        return TableFile(file, fields.as_name(content["table"]), fields.as_layout(content["layout"]))
+
+    def transaction(self, begin: dict[str, Any]) -> Transaction:
+        tick = fields.as_tick(begin["tick"])
+        fields.known(begin, "tick user started origin", "xid after info")
+        records = []
+        kind, content = self.next()
+        while kind in _RECORDS:
+            records.append(_RECORDS[kind](content))
+            kind, content = self.next()
+        if kind not in ("commit", "rollback") or content["tick"] != tick:
+            raise FieldError(f"{kind!r} where a record, commit or rollback of transaction {tick} was expected")
+        fields.known(content, "tick committed" if kind == "commit" else "tick", "info")
+        return Transaction(
+            tick,
+            fields.as_text(begin["user"]),
+            fields.as_time(begin["started"]),
+            fields.as_time(content["committed"]) if kind == "commit" else None,
+            tuple(records),
+            fields.as_origin(begin["origin"]),
+            None if begin.get("xid") is None else fields.as_count(begin["xid"]),
+            None if begin.get("after") is None else fields.as_tick(begin["after"], 0),
+        )
+
+
+def _change(content: dict[str, Any]) -> Change:
+    fields.known(content, "table path added removed", "info")
+    return Change(
+        fields.as_name(content["table"]),
+        fields.as_text(content["path"]),
+        fields.as_count(content["added"]),
+        fields.as_count(content["removed"]),
+    )
+
+
+def _clear(content: dict[str, Any]) -> Clear:
+    fields.known(content, "table removed", "info")
+    return Clear(fields.as_name(content["table"]), fields.as_count(content["removed"]))
+
+
+def _read(content: dict[str, Any]) -> RowsRead:
+    fields.known(content, "table path rows exclusive", "info")
+    table, path = fields.as_name(content["table"]), fields.as_text(content["path"])
+    return RowsRead(table, path, fields.as_count(content["rows"]), fields.as_flag(content["exclusive"]))
+
+
+def _refresh(content: dict[str, Any]) -> RowsRefreshed:
+    fields.known(content, "table path rows absent", "info")
+    table, path = fields.as_name(content["table"]), fields.as_text(content["path"])
+    return RowsRefreshed(table, path, fields.as_count(content["rows"]), fields.as_flag(content["absent"]))
+
+
+_RECORDS: dict[str, Callable[[dict[str, Any]], Record]] = {
+    "change": _change,
+    "ddl": fields.as_ddl,
+    "clear": _clear,
+    "sequence": fields.as_sequence,
+    "read": _read,
+    "refresh": _refresh,
+}
+
+
+def _problem(batch: Batch) -> str | None:
+    """Say how a batch contradicts itself, None if it does not."""
+    parts = parts_of(batch.transactions)
+    # Within a run they rise.
+    ticks = [t.tick for part in parts for t in ((part[0], part[-1]) if isinstance(part, PlainRun) else part)]
+    if not ticks:
+        return "it holds no transaction"
+    if (batch.first, batch.last) != (ticks[0], ticks[-1]) or any(a >= b for a, b in pairwise(ticks)):
+        return "its ticks do not rise from the header's first to its last"
+    if batch.format != FORMAT_VERSION or batch.vector.get(batch.history) != batch.last:
+        return f"format {batch.format} or the vector {dict(batch.vector)} does not fit tick {batch.last}"
+    singles = [transaction for part in parts if isinstance(part, tuple) for transaction in part]
+    if any(transaction.committed is None and transaction.records for transaction in singles):
+        return "a transaction that was rolled back has records"
+    if late := [t.tick for t in singles if t.after is not None and t.after >= t.tick]:
+        return f"transaction {late[0]} began after itself"
+    if batch.own is not None and batch.own > batch.last:
+        return f"own tick {batch.own} is after the last one"
+    if len({taken.site for taken in batch.taken}) != len(batch.taken):
+        return "a site was taken from twice"
+    try:
+        log_path(check_database_name(batch.database), batch.number)
+    except FarmError as error:
+        return error.message
+    return _files_problem(batch)
+
+
+def _files_problem(batch: Batch) -> str | None:
+    number_before = -1
+    tables: dict[str, Name] = {}
+    for file in batch.files:
+        parsed = parse_data_path(batch.database, file.file.path)
+        if parsed is None or parsed[0] != batch.number or parsed[1] <= number_before:
+            return f"{file.file.path!r} is not the next data file of batch {batch.number}"
+        number_before = parsed[1]
+        tables[file.file.path] = file.table
+    rows = dict.fromkeys(tables, 0)
+    # Rows of weight 0 are in files of their own, so that readers of changes never read them.
+    uses: dict[str, type] = {}
+    for tick, records in (listed for part in parts_of(batch.transactions) for listed in _with_rows(part)):
+        paths = set()
+        for record in records:
+            kind = Change if type(record) is Total else type(record)
+            if tables.get(record.path) != record.table or record.path in paths:
+                return f"transaction {tick} cannot have a change of {record.table} in {record.path!r}"
+            if uses.setdefault(record.path, kind) is not kind:
+                return f"{record.path} holds rows of two kinds of records"
+            paths.add(record.path)
+            rows[record.path] += record.rows
+    for file in batch.files:
+        if rows[file.file.path] != file.file.rows:
+            return f"{file.file.path} has {file.file.rows} rows, its transactions have {rows[file.file.path]}"
+    return None
+
+
+def _with_rows(part: Part) -> Iterator[tuple[int, Sequence[FileRecord | Total]]]:
+    """Yield the records that have rows in data files, by tick."""
+    if isinstance(part, PlainRun):
+        # No transaction of it has two changes in one file.
+        yield from ((total.first, (total,)) for total in part.totals())
+    else:
+        for transaction in part:
+            yield transaction.tick, [r for r in transaction.records if isinstance(r, _IN_FILES)]

@@ -1,0 +1,192 @@
+"""Where things are in the farm. Farm paths are formatted and parsed here only, and the two are inverses.
+
+Paths of log and data files are relative to the log directory, all others to the database's folder.
+"""
+
+from __future__ import annotations
+
+import re
+
+from wlc.farm.errors import CorruptError, InvalidError
+
+CONFIG = "wlc.config"
+LOGS = "wlc_logs"
+SNAPSHOTS = "snapshots/"
+REPLICAS = "replicas/"
+MANIFEST = "manifest.json"
+SITES = "sites/"
+RETIRED = "retired/"
+CIRCLE = "circle.json"
+
+_DATABASE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", re.ASCII)
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+_NUMBER = r"([0-9]{12})"
+_DATA = r"(0|[1-9][0-9]{0,8})(?:-([0-9a-f]{16}))?\.parquet"
+_LARGEST = 10**12 - 1
+_SITE_NAME_LENGTH_MAX = 40
+
+
+def check_database_name(name: str) -> str:
+    """Return `name` if it can name a database in a farm.
+
+    Raises:
+        InvalidError: It cannot; the hint says what can.
+    """
+    if not _is_name(name):
+        raise InvalidError(
+            f"{name!r} cannot name a database in a farm",
+            hint="Give one with --name: letters, digits, '_', '-' and '.', at most 100, first a letter, digit or '_'.",
+        )
+    return name
+
+
+def is_site_name(text: str) -> bool:
+    """Say whether `text` can name a site: as a database's name, at most 40 characters."""
+    return _is_name(text) and len(text) <= _SITE_NAME_LENGTH_MAX
+
+
+def is_token(text: str) -> bool:
+    """Say whether `text` can be the id of a history or a replica: 1 to 64 of letters, digits, '_' and '-'."""
+    return _TOKEN.fullmatch(text) is not None
+
+
+def check_relative(path: str, where: str) -> str:
+    """Return `path`, found in file `where`, if it names something below the folder it is relative to.
+
+    Raises:
+        CorruptError: It could lead out of the folder, or is not in its one normal form.
+    """
+    is_normal = path.isprintable() and not any(part in ("", ".", "..") for part in path.split("/"))
+    if not is_normal or "\\" in path or ":" in path:
+        raise CorruptError(f"{where}: {path!r} is not a path inside the farm", path=where)
+    return path
+
+
+def log_path(name: str, number: int) -> str:
+    """Path of batch `number` (1 …) in the log directory."""
+    return f"{name}_{_digits(number)}"
+
+
+def parse_log_path(name: str, path: str) -> int | None:
+    """Return the batch number of a log file of database `name`, None if `path` is something else."""
+    found = re.fullmatch(re.escape(name) + "_" + _NUMBER, path)
+    return int(found.group(1)) if found and int(found.group(1)) > 0 else None
+
+
+def data_folder(name: str, number: int) -> str:
+    """Folder of the data files of batch `number`, with a slash at its end."""
+    return log_path(name, number) + ".d/"
+
+
+def data_path(name: str, number: int, file_number: int, stamp: str = "") -> str:
+    """Path of a data file of batch `number`; `stamp` (16 hex digits) if the plain name is taken."""
+    return data_folder(name, number) + snapshot_data_path(file_number, stamp)
+
+
+def parse_data_path(name: str, path: str) -> tuple[int, int, str] | None:
+    """Return (batch number, file number, stamp) of a data file of database `name`, None if `path` is something else."""
+    found = re.fullmatch(re.escape(name) + "_" + _NUMBER + r"\.d/" + _DATA, path)
+    if not found or int(found.group(1)) == 0:
+        return None
+    return int(found.group(1)), int(found.group(2)), found.group(3) or ""
+
+
+def snapshot_data_path(file_number: int, stamp: str = "") -> str:
+    """Path of a data file of a snapshot in the snapshot's folder."""
+    return f"{file_number}-{stamp}.parquet" if stamp else f"{file_number}.parquet"
+
+
+def parse_snapshot_data_path(path: str) -> tuple[int, str] | None:
+    """Return (file number, stamp) of a snapshot's data file, None if `path` is something else."""
+    found = re.fullmatch(_DATA, path)
+    return (int(found.group(1)), found.group(2) or "") if found else None
+
+
+def with_stamp(path: str, stamp: str) -> str:
+    """Return the path of a data file with another stamp, "" for none."""
+    folder, slash, file = path.rpartition("/")
+    number = file.removesuffix(".parquet").partition("-")[0]
+    return folder + slash + (f"{number}-{stamp}.parquet" if stamp else f"{number}.parquet")
+
+
+def snapshot_folder(tick: int) -> str:
+    """Folder of the snapshot at `tick` (0 …), without a slash at its end."""
+    return SNAPSHOTS + _digits(tick)
+
+
+def parse_snapshot_folder(path: str) -> int | None:
+    """Return the tick of a snapshot's folder, None if `path` is something else."""
+    found = re.fullmatch(SNAPSHOTS + _NUMBER, path)
+    return int(found.group(1)) if found else None
+
+
+def manifest_path(tick: int) -> str:
+    """Path of the manifest of the snapshot at `tick`."""
+    return f"{snapshot_folder(tick)}/{MANIFEST}"
+
+
+def parse_manifest_path(path: str) -> int | None:
+    """Return the tick of a manifest, None if `path` is something else."""
+    folder, _, file = path.rpartition("/")
+    return parse_snapshot_folder(folder) if file == MANIFEST else None
+
+
+def replica_path(replica: str) -> str:
+    """Path of the registration of the replica with that id.
+
+    Raises:
+        InvalidError: The id is not one.
+    """
+    if not is_token(replica):
+        raise InvalidError(f"{replica!r} cannot be the id of a replica", hint="Use letters, digits, '_' and '-'.")
+    return f"{REPLICAS}{replica}.json"
+
+
+def parse_replica_path(path: str) -> str | None:
+    """Return the id of a registered replica, None if `path` is something else."""
+    found = re.fullmatch(REPLICAS + f"({_TOKEN.pattern})" + r"\.json", path)
+    return found.group(1) if found else None
+
+
+def site_folder(site: str) -> str:
+    """Folder of a site that did not found the database, a whole farm database, without a slash at its end.
+
+    Raises:
+        InvalidError: The name cannot name a site.
+    """
+    if not is_site_name(site):
+        raise InvalidError(f"{site!r} cannot name a site", hint="Use a name as for databases, at most 40 characters.")
+    return SITES + site
+
+
+def parse_site_folder(path: str) -> str | None:
+    """Return the name of the site whose folder `path` is, None if it is something else."""
+    site = path.removeprefix(SITES)
+    return site if path.startswith(SITES) and is_site_name(site) else None
+
+
+def retired_path(history: str) -> str:
+    """Path of the object that says where a history ended that will never go on.
+
+    Raises:
+        InvalidError: The id cannot be that of a history.
+    """
+    if not is_token(history):
+        raise InvalidError(f"{history!r} cannot be the id of a history")
+    return f"{RETIRED}{history}.json"
+
+
+def parse_retired_path(path: str) -> str | None:
+    """Return the id of a retired history, None if `path` is something else."""
+    found = re.fullmatch(RETIRED + f"({_TOKEN.pattern})" + r"\.json", path)
+    return found.group(1) if found else None
+
+
+def _is_name(text: str) -> bool:
+    return _DATABASE_NAME.fullmatch(text) is not None and not text.endswith(".")
+
+
+def _digits(number: int) -> str:
+    if not 0 <= number <= _LARGEST:
+        raise InvalidError(f"number {number} does not fit into a farm path of 12 digits")
+    return f"{number:012d}"

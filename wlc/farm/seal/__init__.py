@@ -1,0 +1,1 @@
+"""Checksums, signatures and encryption of the files of a farm, and the keys for them."""

@@ -1,0 +1,188 @@
+"""What every store promises, and the one test of whether it keeps the promise."""
+
+from __future__ import annotations
+
+import secrets
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from wlc.farm.errors import FarmError, InvalidError, UnavailableError, UnsupportedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+# Start of the names of objects that only test the store.
+PROBE = "wlc_probe_"
+
+
+class MissingError(InvalidError):
+    """There is no such object in the store."""
+
+
+class AlreadyExistsError(FarmError):
+    """Somebody else created the object; theirs is untouched."""
+
+
+class ConflictError(UnavailableError):
+    """Somebody else replaced the object since it was read: read it again, then retry."""
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class StoredObject:
+    """An object of a store: its path relative to the store, and its size."""
+
+    path: str
+    bytes: int
+
+
+# The method of the same name hides the type inside the class.
+StoredObjects: TypeAlias = list[StoredObject]
+
+
+class Store(ABC):
+    """Immutable objects under relative paths, plus compare-and-swap for the few that change.
+
+    A batch is published by one `create`: exclusive, and all or nothing. If the answer is lost, the outcome is found out
+    by reading back, never guessed. The same holds for `replace`.
+
+    Attributes:
+        url: Where the store is, without a slash at its end and without credentials.
+    """
+
+    url: str
+
+    @abstractmethod
+    def read(self, path: str) -> bytes:
+        """Return the object's bytes.
+
+        Raises:
+            MissingError: There is no such object.
+        """
+
+    @abstractmethod
+    def read_versioned(self, path: str) -> tuple[bytes, str]:
+        """Return the object's bytes and the version that `replace` wants.
+
+        Raises:
+            MissingError: There is no such object.
+        """
+
+    @abstractmethod
+    def fetch(self, path: str) -> Path:
+        """Return a local file with the object's bytes, to be read only.
+
+        A local store returns the file itself; any other downloads it to a folder that lives as long as the store,
+        or until `release`.
+
+        Raises:
+            MissingError: There is no such object.
+        """
+
+    @abstractmethod
+    def release(self, file: Path) -> None:
+        """Give up a file that `fetch` returned, so that downloads do not pile up."""
+
+    @abstractmethod
+    def list(self, prefix: str = "", *, recursive: bool = True, after: str = "") -> StoredObjects:
+        """List objects whose path starts with `prefix`, sorted by path; can be empty.
+
+        Args:
+            prefix: Any start of a path, not only a folder.
+            recursive: Whether to list objects in folders below the prefix's folder.
+            after: List only paths greater than this one.
+        """
+
+    @abstractmethod
+    def exists(self, path: str) -> bool:
+        """Say whether there is such an object."""
+
+    @abstractmethod
+    def create(self, path: str, data: bytes | Path) -> None:
+        """Create the object, exclusively and whole.
+
+        Args:
+            path: Where.
+            data: Its bytes, or a file with them. The file may become the object: do not write to it afterwards.
+
+        Raises:
+            AlreadyExistsError: There is one. It is untouched, also when its bytes are the same.
+            UnavailableError: The outcome is unknown. Retry: an own object is then found as existing.
+        """
+
+    @abstractmethod
+    def replace(self, path: str, data: bytes, version: str | None) -> str:
+        """Replace the object if it still has `version` (None: if there is none) and return its new version.
+
+        Raises:
+            ConflictError: It has another version. Read again and retry.
+        """
+
+    @abstractmethod
+    def delete(self, path: str) -> None:
+        """Delete the object; nothing happens if there is none."""
+
+    def prepare(self) -> None:  # noqa: B027 - most stores need no folder to be there
+        """Make the folder for the objects, so that a missing folder later means that it was moved away."""
+
+    def sweep(self, age_s: float) -> None:  # noqa: B027 - a store whose writers leave nothing has nothing to do
+        """Remove temporary files that are older than `age_s` seconds; killed writers have left them."""
+
+    def probe(self) -> None:
+        """Test whether the store honours preconditions. Nothing is left behind if the user may delete objects.
+
+        Raises:
+            UnsupportedError: It does not; a farm on it could lose transactions.
+        """
+        path = f"{PROBE}{secrets.token_hex(8)}"
+        try:
+            self._probe(path)
+        finally:
+            # A user with the right to add but not to delete leaves this object behind.
+            with suppress(InvalidError):
+                self.delete(path)
+
+    def _probe(self, path: str) -> None:
+        self.create(path, b"first")
+        for attempt in (lambda: self.create(path, b"second"), lambda: self.replace(path, b"second", None)):
+            try:
+                attempt()
+            except (AlreadyExistsError, ConflictError):
+                continue
+            raise self._refusal("overwrites an object that must be created exclusively")
+        data, stale = self.read_versioned(path)
+        if data != b"first":
+            raise self._refusal("does not return what was written")
+        try:
+            self.replace(path, b"third", stale)
+        except InvalidError:
+            # The user has no right to replace this object; `wlc.config` and the like may still be replaced.
+            return
+        try:
+            self.replace(path, b"fourth", stale)
+        except ConflictError:
+            return
+        raise self._refusal("replaces an object that has another version")
+
+    def _refusal(self, defect: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"{self.url} cannot hold a farm: it {defect}",
+            hint="Use a store that honours If-None-Match and If-Match (AWS S3, recent MinIO, Ceph), or a directory.",
+            path=self.url,
+        )
+
+    def missing(self, path: str) -> MissingError:
+        """Build the error for an object that is not there."""
+        return MissingError(f"there is no {self.url}/{path}", path=f"{self.url}/{path}")
+
+    def already_exists(self, path: str) -> AlreadyExistsError:
+        """Build the error for an object that is there already."""
+        return AlreadyExistsError(f"{self.url}/{path} exists already", path=f"{self.url}/{path}")
+
+    def conflict(self, path: str) -> ConflictError:
+        """Build the error for an object that changed meanwhile."""
+        return ConflictError(
+            f"{self.url}/{path} was changed by another process", hint="Try again.", path=f"{self.url}/{path}"
+        )

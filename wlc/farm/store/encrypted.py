@@ -1,0 +1,196 @@
+"""A store whose objects are encrypted before they leave this machine, around any other store.
+
+An encrypted object is a header (magic, id of the key, salt) and chunks of AES-256-GCM, bound to the object's place in
+the farm: one that was cut off, changed, or put in another's place is not decrypted. What stays readable is
+`wlc.config` and what replicas say of themselves, so that one can look at a farm without its key.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wlc.farm.errors import CorruptError, InvalidError
+from wlc.farm.paths import CONFIG, REPLICAS
+from wlc.farm.seal import cipher
+from wlc.farm.store.contract import PROBE, Store, StoredObjects
+from wlc.farm.store.downloads import Downloads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+    from typing import BinaryIO
+
+    from wlc.farm.seal.keys import Key, Keys
+
+# No log file, manifest or Parquet file begins like this.
+MAGIC = b"dbfarm\x00encrypted\x001"
+_ID_BYTES = 16
+_HEADER_BYTES = len(MAGIC) + _ID_BYTES + cipher.SALT_BYTES
+_SEALED_BYTES = cipher.CHUNK_BYTES + cipher.TAG_BYTES
+
+
+def refuse_encrypted(data: bytes, where: str) -> None:
+    """Refuse an object that is encrypted, to a reader that has no key.
+
+    Raises:
+        InvalidError: It is.
+    """
+    if data.startswith(MAGIC):
+        key = data[len(MAGIC) :][:_ID_BYTES].decode("ascii", "replace")
+        message = f"{where} is encrypted with key {key}, and no encryption key is given"
+        hint = "Set WLC_ENCRYPTION_KEY or WLC_ENCRYPTION_KEY_FILE, or add --storage-option encryption_key_file=FILE."
+        raise InvalidError(message, hint=hint, path=where)
+
+
+class EncryptedStore(Store):
+    """Encrypts what is created and decrypts what is read.
+
+    Args:
+        inner: The store that the objects lie in; sizes in listings are those that they have there.
+        place: What paths are relative to, the same wherever the farm lies: objects are bound to it.
+        keys: Encryption keys.
+    """
+
+    def __init__(self, inner: Store, place: str, keys: Keys) -> None:
+        self.inner = inner
+        self.url = inner.url
+        self._place = place
+        self._keys = keys
+        self._downloads = Downloads()
+
+    def read(self, path: str) -> bytes:
+        data = self.inner.read(path)
+        if _is_plain(path) or self._is_allowed_plain(data[:_HEADER_BYTES], path):
+            return data
+        chunks = (data[at : at + _SEALED_BYTES] for at in range(_HEADER_BYTES, len(data), _SEALED_BYTES))
+        return b"".join(self._opened(data[:_HEADER_BYTES], path, chunks))
+
+    def read_versioned(self, path: str) -> tuple[bytes, str]:
+        # What is replaced is what stays readable.
+        return self.inner.read_versioned(path)
+
+    def fetch(self, path: str) -> Path:
+        found = self.inner.fetch(path)
+        if _is_plain(path):
+            return found
+        with found.open("rb") as source:
+            header = source.read(_HEADER_BYTES)
+            if self._is_allowed_plain(header, path):
+                return found
+            target = self._downloads.new_file(path)
+            try:
+                target.touch(mode=0o600)
+                _write(target, self._opened(header, path, _chunks(source, _SEALED_BYTES)))
+            except BaseException:
+                self._downloads.release(target)
+                raise
+            finally:
+                self.inner.release(found)
+        return target
+
+    def release(self, file: Path) -> None:
+        self._downloads.release(file)
+        self.inner.release(file)
+
+    def list(self, prefix: str = "", *, recursive: bool = True, after: str = "") -> StoredObjects:
+        return self.inner.list(prefix, recursive=recursive, after=after)
+
+    def exists(self, path: str) -> bool:
+        return self.inner.exists(path)
+
+    def create(self, path: str, data: bytes | Path) -> None:
+        if _is_plain(path):
+            self.inner.create(path, data)
+        elif isinstance(data, bytes):
+            chunks = (data[at : at + cipher.CHUNK_BYTES] for at in range(0, len(data), cipher.CHUNK_BYTES))
+            self.inner.create(path, b"".join(self._sealed(path, chunks)))
+        else:
+            target = self._downloads.new_file(path)
+            try:
+                with data.open("rb") as source:
+                    _write(target, self._sealed(path, _chunks(source, cipher.CHUNK_BYTES)))
+                self.inner.create(path, target)
+            finally:
+                self._downloads.release(target)
+
+    def replace(self, path: str, data: bytes, version: str | None) -> str:
+        assert _is_plain(path), f"{path} is encrypted, and never replaced"
+        return self.inner.replace(path, data, version)
+
+    def delete(self, path: str) -> None:
+        self.inner.delete(path)
+
+    def prepare(self) -> None:
+        self.inner.prepare()
+
+    def sweep(self, age_s: float) -> None:
+        self.inner.sweep(age_s)
+
+    def probe(self) -> None:
+        self.inner.probe()
+
+    def _sealed(self, path: str, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        key, salt = self._keys.encryption[0], cipher.random_bytes(cipher.SALT_BYTES)
+        header = MAGIC + key.id.encode() + salt
+        yield header
+        yield from cipher.sealed(key.content, salt, self._context(header, path), _at_least_one(chunks))
+
+    def _opened(self, header: bytes, path: str, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        key, salt = self._key(header, path), header[-cipher.SALT_BYTES :]
+        try:
+            yield from cipher.opened(key.content, salt, self._context(header, path), _at_least_one(chunks))
+        except cipher.ForgedError as error:
+            where = f"{self.url}/{path}"
+            message = f"{where} cannot be decrypted: it is damaged, cut off, or not what was published there"
+            raise CorruptError(message, path=where) from error
+
+    def _context(self, header: bytes, path: str) -> bytes:
+        return header + f"{self._place}/{path}".encode()
+
+    def _key(self, header: bytes, path: str) -> Key:
+        id_ = header[len(MAGIC) :][:_ID_BYTES].decode("ascii", "replace")
+        where, known = f"{self.url}/{path}", self._keys.encryption
+        for key in known:
+            if key.id == id_ and len(header) == _HEADER_BYTES:
+                return key
+        given = ", ".join(key.id for key in known)
+        message = f"{where} is encrypted with key {id_}, which is not among those given ({given})"
+        raise InvalidError(message, hint="Add that key to the key file, behind the one that writes.", path=where)
+
+    def _is_allowed_plain(self, header: bytes, path: str) -> bool:
+        """Say whether an object is not encrypted.
+
+        Raises:
+            CorruptError: It is not, and ought to be.
+        """
+        if header.startswith(MAGIC):
+            return False
+        if self._keys.allows_unencrypted:
+            return True
+        where = f"{self.url}/{path}"
+        hint = (
+            "Somebody else put it there; or it is from before the farm was encrypted, then:"
+            " --storage-option allow_unencrypted=true, or set WLC_ALLOW_UNENCRYPTED=1."
+        )
+        raise CorruptError(f"{where} must be encrypted, and is not", hint=hint, path=where)
+
+
+def _is_plain(path: str) -> bool:
+    return path == CONFIG or path.startswith((REPLICAS, PROBE))
+
+
+def _at_least_one(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    found = iter(chunks)
+    yield next(found, b"")
+    yield from found
+
+
+def _chunks(source: BinaryIO, size: int) -> Iterator[bytes]:
+    while chunk := source.read(size):
+        yield chunk
+
+
+def _write(target: Path, chunks: Iterable[bytes]) -> None:
+    with target.open("wb") as handle:
+        for chunk in chunks:
+            handle.write(chunk)

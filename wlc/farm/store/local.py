@@ -1,0 +1,253 @@
+"""A directory as a store: exclusive creation by hard link, durable before it is visible."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wlc.farm.errors import FarmError, InvalidError, UnavailableError, UnsupportedError
+from wlc.farm.paths import check_relative
+from wlc.farm.store.contract import Store, StoredObject, StoredObjects
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+class LocalStore(Store):
+    """Objects are files below one directory; names that start with a dot are the store's own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.url = str(root)
+        self._was_there = False
+
+    def read(self, path: str) -> bytes:
+        with self._translated(path):
+            data = self._file(path).read_bytes()
+        self._was_there = True
+        return data
+
+    def read_versioned(self, path: str) -> tuple[bytes, str]:
+        data = self.read(path)
+        return data, _version(data)
+
+    def fetch(self, path: str) -> Path:
+        if not self.exists(path):
+            raise self.missing(path)
+        return self._file(path)
+
+    def release(self, file: Path) -> None:
+        """Keep the file: it is the object itself."""
+
+    def list(self, prefix: str = "", *, recursive: bool = True, after: str = "") -> StoredObjects:
+        folder = self.root / prefix.rpartition("/")[0]
+        with self._translated(prefix):
+            entries = _files(self.root, folder, prefix, recursive=recursive)
+            return sorted(entry for entry in entries if entry.path > after)
+
+    def exists(self, path: str) -> bool:
+        self._was_there = self._was_there or self.root.is_dir()
+        with self._translated(path):
+            return self._file(path).is_file()
+
+    def create(self, path: str, data: bytes | Path) -> None:
+        target = self._file(path)
+        with self._translated(path), self._temporary(target, data) as temporary:
+            try:
+                os.link(temporary, target)
+            except OSError as error:
+                # A network file system can lose the answer to a link that it made.
+                if not _is_same_file(temporary, target):
+                    if isinstance(error, FileExistsError):
+                        raise self.already_exists(path) from error
+                    if error.errno in _NO_LINKS:
+                        raise self._refusal("has no hard links") from error
+                    raise
+            _sync(target.parent)
+
+    def replace(self, path: str, data: bytes, version: str | None) -> str:
+        target = self._file(path)
+        with self._translated(path):
+            self._make_folder(target.parent)
+            with _locked(target.parent / ".wlc.lock"):
+                present = _version(target.read_bytes()) if target.exists() else None
+                if present != version:
+                    raise self.conflict(path)
+                with self._temporary(target, data) as temporary:
+                    temporary.replace(target)
+                _sync(target.parent)
+        return _version(data)
+
+    def delete(self, path: str) -> None:
+        with self._translated(path):
+            self._file(path).unlink(missing_ok=True)
+            _remove_empty_folders(self._file(path).parent, self.root)
+
+    def prepare(self) -> None:
+        with self._translated(""):
+            _make_folder(self.root)
+
+    def sweep(self, age_s: float) -> None:
+        before = time.time() - age_s
+        for file in self.root.rglob(".*.tmp"):
+            with self._translated(file.name), suppress(FileNotFoundError):
+                if file.stat().st_mtime < before:
+                    file.unlink()
+
+    def _file(self, path: str) -> Path:
+        return self.root / check_relative(path, self.url)
+
+    @contextmanager
+    def _temporary(self, target: Path, data: bytes | Path) -> Iterator[Path]:
+        """Write `data` durably beside `target`, readable as the umask allows, and remove it afterwards."""
+        temporary = target.parent / f".{secrets.token_hex(16)}.tmp"
+        try:
+            for attempt in (1, 2):
+                self._make_folder(target.parent)
+                try:
+                    _write(temporary, data)
+                    break
+                except FileNotFoundError:
+                    # Another process deleted the last object of the folder, and the folder with it, in between.
+                    if attempt == 2 or (isinstance(data, Path) and not data.exists()):
+                        raise
+            yield temporary
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _make_folder(self, folder: Path) -> None:
+        """Create a folder of the store, durably.
+
+        The store's own folder is not created again if it was there before: somebody moved it away, or its disk is not
+        mounted, and a second one in its place would split the farm.
+        """
+        if folder != self.root:
+            self._make_folder(folder.parent)
+            _make_one(folder)
+        elif not self._was_there:
+            _make_folder(folder)
+
+    @contextmanager
+    def _translated(self, path: str) -> Iterator[None]:
+        where = f"{self.url}/{path}"
+        try:
+            yield
+        except FarmError:
+            raise
+        except FileNotFoundError as error:
+            raise self.missing(path) from error
+        except PermissionError as error:
+            raise InvalidError(f"no permission for {where}", hint="Check owner and mode.", path=where) from error
+        except (NotADirectoryError, IsADirectoryError) as error:
+            raise InvalidError(f"{where}: {error.strerror}", hint="Choose another path.", path=where) from error
+        except OSError as error:
+            raise UnavailableError(f"{where}: {error.strerror}", hint="Try again later.", path=where) from error
+
+    def _refusal(self, defect: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"{self.url} cannot hold a farm: its file system {defect}",
+            hint="Use a directory on a file system with hard links and locks, or an S3 bucket.",
+            path=self.url,
+        )
+
+
+def _version(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _write(file: Path, data: bytes | Path) -> None:
+    if isinstance(data, Path) and _link(data, file):
+        return
+    with file.open("xb") as target:
+        if isinstance(data, bytes):
+            target.write(data)
+        else:
+            with data.open("rb") as source:
+                shutil.copyfileobj(source, target, 1 << 20)
+        target.flush()
+        os.fsync(target.fileno())
+
+
+def _link(data: Path, file: Path) -> bool:
+    """Let a file on the same disk be the object's instead of a copy of it."""
+    try:
+        file.hardlink_to(data)
+    except OSError:
+        return False
+    _sync(file)
+    return True
+
+
+def _make_folder(folder: Path) -> None:
+    """Create `folder` and those above it, each durable in the one above."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    _make_one(folder)
+
+
+def _make_one(folder: Path) -> None:
+    if not folder.is_dir():
+        folder.mkdir(exist_ok=True)
+        _sync(folder.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Hold the lock file exclusively; the kernel gives it up when the process dies."""
+    with file.open("ab") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _is_same_file(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False
+
+
+def _files(root: Path, folder: Path, prefix: str, *, recursive: bool) -> Iterator[StoredObject]:
+    try:
+        found = list(os.scandir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for item in found:
+        path = Path(item.path).relative_to(root).as_posix()
+        if item.name.startswith(".") or not (path.startswith(prefix) or prefix.startswith(f"{path}/")):
+            continue
+        if item.is_dir():
+            if recursive:
+                yield from _files(root, Path(item.path), prefix, recursive=True)
+            continue
+        try:
+            yield StoredObject(path, item.stat().st_size)
+        except FileNotFoundError:
+            continue  # Deleted while we listed.
+
+
+def _remove_empty_folders(folder: Path, root: Path) -> None:
+    while folder != root and root in folder.parents:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
+        folder = folder.parent

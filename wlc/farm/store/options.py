@@ -1,0 +1,61 @@
+"""Storage options: which of them a master remembers, and how options given now override remembered ones."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Names of credentials with s3fs, botocore and S3 itself, at any depth: key, aws_access_key_id, SSECustomerKey, …
+_SECRET = re.compile(r"secret|token|passw|credential|authorization|^username$|access_?key|key$", re.IGNORECASE)
+
+
+def remembered(options: Mapping[str, Any]) -> str:
+    """Write what is fit to be kept in a database; secrets have to be given every time.
+
+    Left out, at any depth, are options whose name is a credential's, URLs with a user or a password in them, and
+    objects of a program.
+    """
+    return json.dumps(_without_secrets(options))
+
+
+def _without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for name, value in options.items():
+        if _SECRET.search(name):
+            continue
+        if isinstance(value, dict):
+            if inner := _without_secrets(value):
+                kept[name] = inner
+        elif (
+            value is None or isinstance(value, (bool, int, float)) or (isinstance(value, str) and not _is_login(value))
+        ):
+            kept[name] = value
+    return kept
+
+
+def _is_login(text: str) -> bool:
+    try:
+        return "@" in urlsplit(text).netloc
+    except ValueError:
+        # It looks like a URL and is none: whatever it holds, nothing is lost by asking for it again.
+        return True
+
+
+def recalled(text: str | None) -> dict[str, Any]:
+    """Read what `remembered` wrote; no options if nothing did."""
+    options: dict[str, Any] = json.loads(text or "{}")
+    return options
+
+
+def lay_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `below` with the options of `above` added or in place of it."""
+    options = dict(below)
+    for name, value in above.items():
+        inner = options.get(name)
+        options[name] = lay_over(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return options

@@ -1,0 +1,336 @@
+"""S3 as a store: exclusive creation by If-None-Match, compare-and-swap by If-Match."""
+
+from __future__ import annotations
+
+import functools
+import os
+import secrets
+import threading
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from aiohttp import ClientError as ConnectionFailure
+from botocore.exceptions import BotoCoreError, ClientError
+from fsspec.asyn import sync
+from fsspec.utils import tokenize
+from s3fs import S3FileSystem
+
+from wlc.farm.clock import utc_now
+from wlc.farm.errors import FarmError, InvalidError, UnavailableError
+from wlc.farm.paths import check_relative
+from wlc.farm.store.contract import Store, StoredObject, StoredObjects
+from wlc.farm.store.downloads import Downloads
+from wlc.farm.store.options import lay_over
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# What s3fs lets through: its own OSErrors, botocore's and aiohttp's errors, and ValueError for a bad endpoint.
+_DRIVER_ERRORS = (OSError, BotoCoreError, ClientError, ConnectionFailure, ValueError)
+_STAMP = "wlc-attempt"
+_ATTEMPTS = 4
+_REFUSED = {"400", "401", "403", "405", "501"}
+_CREDENTIALS = (
+    "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE), and AWS_ENDPOINT_URL if it is not AWS;"
+    " or add --storage-option key=… --storage-option secret=… to the command."
+)
+_REGION = (
+    "export AWS_REGION={region} (or --storage-option client_kwargs.region_name={region}); AWS_ENDPOINT_URL, if set, has"
+    " to be that region's, too."
+)
+_WRONG_REGION = {"PermanentRedirect", "TemporaryRedirect", "Redirect", "301", "307"} | {
+    "AuthorizationHeaderMalformed",
+    "IllegalLocationConstraintException",
+}
+_EXPIRED = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired"}
+_file_systems: dict[str, S3FileSystem] = {}
+_opening = threading.Lock()
+
+
+class S3Store(Store):
+    """Objects below one prefix of a bucket.
+
+    Every conditional write carries a random stamp in the object's metadata. When its answer is lost or ambiguous (a
+    retry inside the client finds what its first attempt wrote), the stamp that is read back says whether it was ours.
+    """
+
+    def __init__(self, location: str, options: dict[str, Any]) -> None:
+        self.bucket, _, self._prefix = location.partition("/")
+        if not self.bucket:
+            raise InvalidError("the S3 URL names no bucket", hint="Write s3://bucket/folder.")
+        self.url = f"s3://{location}"
+        self._options = options
+        self._downloads = Downloads()
+        self._opened: S3FileSystem | None = None
+        self._opening = threading.Lock()
+
+    def read(self, path: str) -> bytes:
+        return self.read_versioned(path)[0]
+
+    def read_versioned(self, path: str) -> tuple[bytes, str]:
+        key = self._key(path)
+
+        async def get(system: S3FileSystem) -> tuple[bytes, str]:
+            answer = await system._call_s3("get_object", Bucket=self.bucket, Key=key)
+            async with answer["Body"] as body:
+                return await body.read(), answer["ETag"]
+
+        found: tuple[bytes, str] = self._do(path, lambda: sync((system := self._fs).loop, get, system))
+        return found
+
+    def fetch(self, path: str) -> Path:
+        file = self._downloads.new_file(path)
+        try:
+            self._do(path, lambda: self._fs.get_file(f"{self.bucket}/{self._key(path)}", str(file)))
+        except FarmError:
+            self._downloads.release(file)
+            raise
+        return file
+
+    def release(self, file: Path) -> None:
+        self._downloads.release(file)
+
+    def list(self, prefix: str = "", *, recursive: bool = True, after: str = "") -> StoredObjects:
+        start = len(self._prefix) + 1 if self._prefix else 0
+        wanted: dict[str, Any] = {"Prefix": self._below(prefix)}
+        wanted |= {} if recursive else {"Delimiter": "/"}
+        wanted |= {"StartAfter": self._below(after)} if after else {}
+        entries: StoredObjects = []
+        while True:
+            page = self._do("", lambda: self._fs.call_s3("list_objects_v2", Bucket=self.bucket, **wanted))
+            for item in page.get("Contents", ()):
+                if not item["Key"].endswith("/"):
+                    entries.append(StoredObject(item["Key"][start:], item["Size"]))
+            if not page.get("IsTruncated"):
+                # S3 lists in the order of UTF-8, most others do; nothing promises it.
+                return sorted(entries)
+            wanted["ContinuationToken"] = page["NextContinuationToken"]
+
+    def exists(self, path: str) -> bool:
+        return self._head(path) is not None
+
+    def create(self, path: str, data: bytes | Path) -> None:
+        if isinstance(data, Path):
+            self._write(path, lambda stamp: self._upload(path, data, stamp), None, self.already_exists)
+        else:
+            self._write(path, lambda stamp: self._put(path, data, stamp, None), None, self.already_exists)
+
+    def replace(self, path: str, data: bytes, version: str | None) -> str:
+        return self._write(path, lambda stamp: self._put(path, data, stamp, version), version, self.conflict)
+
+    def delete(self, path: str) -> None:
+        key = self._key(path)
+        self._do(path, lambda: self._fs.call_s3("delete_object", Bucket=self.bucket, Key=key))
+
+    def sweep(self, age_s: float) -> None:
+        before = utc_now() - timedelta(seconds=age_s)
+        wanted = {"Bucket": self.bucket, "Prefix": self._below("")}
+        page = self._do("", lambda: self._fs.call_s3("list_multipart_uploads", **wanted))
+        for upload in page.get("Uploads", ()):
+            if upload["Initiated"] < before:
+                place = {"Bucket": self.bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
+                self._do("", functools.partial(self._fs.call_s3, "abort_multipart_upload", **place))
+
+    def _probe(self, path: str) -> None:
+        super()._probe(path)
+        # Large files are created in parts, and a server may honour the precondition for whole objects only.
+        place = {"Bucket": self.bucket, "Key": self._key(path)}
+        upload = self._do(path, lambda: self._fs.call_s3("create_multipart_upload", **place))
+        place["UploadId"] = upload["UploadId"]
+        part = self._do(path, lambda: self._fs.call_s3("upload_part", PartNumber=1, Body=b"fifth", **place))
+        parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+        try:
+            self._fs.call_s3("complete_multipart_upload", MultipartUpload=parts, IfNoneMatch="*", **place)
+        except _DRIVER_ERRORS as error:
+            if _status(error) not in ("409", "412"):
+                self._raise(error, path)
+            # Without the right to abort it, the bucket's rule for incomplete uploads removes it.
+            with suppress(InvalidError):
+                self._do(path, lambda: self._fs.call_s3("abort_multipart_upload", **place))
+            return
+        raise self._refusal("overwrites an object that must be created exclusively, if it is uploaded in parts")
+
+    @property
+    def _fs(self) -> S3FileSystem:
+        with self._opening:
+            if self._opened is None:
+                self._opened = _open_file_system(self._options)
+            return self._opened
+
+    def _below(self, path: str) -> str:
+        return f"{self._prefix}/{path}" if self._prefix else path
+
+    def _key(self, path: str) -> str:
+        return self._below(check_relative(path, self.url))
+
+    def _put(self, path: str, data: bytes, stamp: str, version: str | None) -> str:
+        condition = {"IfNoneMatch": "*"} if version is None else {"IfMatch": version}
+        place = {"Bucket": self.bucket, "Key": self._key(path), "Metadata": {_STAMP: stamp}}
+        answer = self._fs.call_s3("put_object", Body=data, **place, **condition)
+        return str(answer["ETag"])
+
+    def _upload(self, path: str, file: Path, stamp: str) -> str:
+        target = f"{self.bucket}/{self._key(path)}"
+        self._fs.put_file(str(file), target, mode="create", Metadata={_STAMP: stamp})
+        return ""
+
+    def _write(
+        self, path: str, write: Callable[[str], str], version: str | None, refusal: Callable[[str], FarmError]
+    ) -> str:
+        """Write if the object has `version` (None: if it does not exist). A lost answer is settled by reading back."""
+        stamp = secrets.token_hex(16)
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return write(stamp)
+            except _DRIVER_ERRORS as error:
+                status = _status(error)
+                if status in _REFUSED or _code(error) == "NoSuchBucket":
+                    self._raise(error, path)
+                present = self._head(path)
+                if present is not None and present["Metadata"].get(_STAMP) == stamp:
+                    return str(present["ETag"])
+                has_version = version == (present["ETag"] if present else None)
+                if status == "412" or not has_version:
+                    raise refusal(path) from error
+                # 409 and the version still there: a competing write was under way and failed.
+                if status != "409" or attempt == _ATTEMPTS:
+                    self._raise(error, path)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _head(self, path: str) -> dict[str, Any] | None:
+        key = self._key(path)
+        try:
+            found: dict[str, Any] = self._fs.call_s3("head_object", Bucket=self.bucket, Key=key)
+        except _DRIVER_ERRORS as error:
+            if _status(error) == "404":
+                return None
+            self._raise(error, path)
+        return found
+
+    def _do(self, path: str, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except FarmError:
+            raise
+        except _DRIVER_ERRORS as error:
+            self._raise(error, path)
+
+    def _raise(self, error: Exception, path: str) -> NoReturn:
+        """Translate what s3fs and botocore raise; their texts can hold credentials, so only codes and names pass."""
+        if isinstance(error, FarmError):
+            raise error
+        where = f"{self.url}/{path}" if path else self.url
+        status, code = _status(error), _code(error)
+        if code == "NoSuchBucket":
+            hint = "Create it, or check its name, the credentials and AWS_ENDPOINT_URL."
+            raise InvalidError(f"there is no bucket {self.bucket!r}", hint=hint, path=where) from error
+        if code in _WRONG_REGION:
+            region = _region(error)
+            message = f"bucket {self.bucket!r} is in another region" + (f", {region}" if region else "")
+            raise InvalidError(message, hint=_REGION.format(region=region or "…"), path=where) from error
+        if status == "404" or isinstance(error, FileNotFoundError):
+            raise self.missing(path) from error
+        if status in ("401", "403") or code in _EXPIRED:
+            # Credentials in files are renewed there: they are read anew before the next try.
+            self._forget()
+        raise _translated(error, where) from error
+
+    def _forget(self) -> None:
+        with self._opening, _opening:
+            for key in [key for key, opened in _file_systems.items() if opened is self._opened]:
+                del _file_systems[key]
+            self._opened = None
+
+
+def _translated(error: Exception, where: str) -> FarmError:
+    status, code, kind = _status(error), _code(error), type(error).__name__
+    if "Credential" in kind or kind == "ProfileNotFound":
+        return InvalidError(f"no credentials for {where} ({kind})", hint=_CREDENTIALS, path=where)
+    if code == "RequestTimeTooSkewed":
+        return InvalidError(f"{where}: this machine's clock is wrong ({code})", hint="Set the clock.", path=where)
+    if code in _EXPIRED:
+        return InvalidError(f"the credentials for {where} are valid no more ({code})", hint=_CREDENTIALS, path=where)
+    if status in ("401", "403"):
+        return InvalidError(f"no permission for {where} ({code})", hint=_CREDENTIALS, path=where)
+    is_refused = status in _REFUSED and code != "RequestTimeout"
+    if is_refused or kind in ("ParamValidationError", "InvalidRegionError", "ValueError"):
+        return InvalidError(f"{where}: the request was refused ({code or kind})", hint=_CREDENTIALS, path=where)
+    hint = "Check the network and AWS_ENDPOINT_URL, then try again."
+    return UnavailableError(f"{where}: no answer from the store ({code or kind})", hint=hint, path=where)
+
+
+def _open_file_system(options: dict[str, Any]) -> S3FileSystem:
+    """Open s3fs with the options given; what they leave open botocore takes from the usual AWS variables and files.
+
+    File systems are kept, because making one takes longer than a request. They belong to their options, to the AWS
+    variables and to the process: s3fs would go on with the credentials that it first met.
+    """
+    options = _with_region(options)
+    _refuse_login(options)
+    variables = sorted((name, value) for name, value in os.environ.items() if name.startswith("AWS_"))
+    with _opening:
+        key = tokenize(os.getpid(), options, variables)
+        if key not in _file_systems:
+            _file_systems[key] = _connect(options)
+        return _file_systems[key]
+
+
+def _connect(options: dict[str, Any]) -> S3FileSystem:
+    retries: dict[str, Any] = {"mode": "standard"}
+    retries |= {} if "AWS_MAX_ATTEMPTS" in os.environ else {"max_attempts": 2}
+    timing: dict[str, Any] = {"connect_timeout": 10, "read_timeout": 60, "retries": retries}
+    try:
+        timing = lay_over(timing, options.get("config_kwargs") or {})
+        opened = S3FileSystem(**options | {"config_kwargs": timing, "skip_instance_cache": True})
+        opened.retries = _ATTEMPTS - 1  # Its own default waits half a minute for a server that is not there.
+        opened.connect()
+    except (TypeError, KeyError, AttributeError) as error:
+        given = ", ".join(sorted(options))
+        hint = "See docs/object_stores.md for the options; region_name, for one, is client_kwargs.region_name."
+        raise InvalidError(f"s3fs refuses the storage options {given}", hint=hint) from error
+    return opened
+
+
+def _with_region(options: dict[str, Any]) -> dict[str, Any]:
+    """Add what AWS_REGION says, the variable that botocore does not look at."""
+    region, client = os.environ.get("AWS_REGION"), options.get("client_kwargs") or {}
+    if not region or not isinstance(client, dict) or "region_name" in client:
+        return options
+    return options | {"client_kwargs": client | {"region_name": region}}
+
+
+def _refuse_login(options: dict[str, Any]) -> None:
+    """Refuse an endpoint with a user or a password in it, which drivers repeat in the texts of their errors."""
+    client = options.get("client_kwargs")
+    endpoints = [options.get("endpoint_url"), client.get("endpoint_url") if isinstance(client, dict) else None]
+    endpoints += [os.environ.get(name) for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")]
+    if any("@" in str(endpoint) for endpoint in endpoints):
+        raise InvalidError("the endpoint URL must not hold credentials", hint=_CREDENTIALS)
+
+
+def _response(error: BaseException) -> dict[str, Any]:
+    """Return the server's answer that led to `error`, {} if there was none."""
+    cause: BaseException | None = error
+    while cause is not None:
+        response = getattr(cause, "response", None)
+        if isinstance(response, dict):
+            return response
+        cause = cause.__cause__
+    return {}
+
+
+def _status(error: BaseException) -> str:
+    return str(_response(error).get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
+
+
+def _code(error: BaseException) -> str:
+    return str(_response(error).get("Error", {}).get("Code", ""))
+
+
+def _region(error: BaseException) -> str:
+    """Return the region that the server says the bucket is in, empty if it does not."""
+    response = _response(error)
+    headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    return str(headers.get("x-amz-bucket-region") or response.get("Error", {}).get("Region") or "")

@@ -1,0 +1,123 @@
+"""Which module makes a path or URL a source. This table is the only place that names all of them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from wlc.farm.errors import InvalidError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from wlc.capture.duckdb.connection import Connection
+    from wlc.farm.model import Name
+    from wlc.masters.source import Source
+    from wlc.masters.state import MasterState
+
+
+class SourceModule(Protocol):
+    """What the module of an engine offers."""
+
+    def opened(self, source: str, tables: Sequence[str] = ()) -> AbstractContextManager[Source]:
+        """Open a source; `tables` are patterns of those that a new master captures, all if there are none."""
+
+    def look(self, source: str) -> MasterState:
+        """Return what a source remembers, without opening it for writing.
+
+        Raises:
+            InvalidError: It has never been a master.
+            UnavailableError: It is in use.
+        """
+
+    def default_place(self, source: str) -> tuple[str, str] | None:
+        """Return the farm and the name that a source has unless others were given, where its path or URL says so."""
+
+    def tables_to_change(self, source: str, tables: Sequence[str]) -> list[Name]:
+        """List the tables whose replica identity must change before a source can become a master."""
+
+    def check_run(self, source: str) -> None:
+        """Refuse a source that is published by the process that writes it."""
+
+    def check_repair(self, source: str) -> None:
+        """Refuse a source that cannot publish what bypassed its capture; the hint says what helps instead."""
+
+    def connect(
+        self,
+        source: str,
+        *,
+        read_only: bool,
+        config: dict[str, Any] | None,
+        storage_options: Mapping[str, Any] | None,
+    ) -> Connection:
+        """Open a master to write to it with capture."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Engine:
+    name: str
+    module: str
+    extra: str | None = None
+
+
+_FILE = _Engine("DuckDB", "wlc.capture.duckdb.source")
+_POSTGRES = _Engine("PostgreSQL", "wlc.capture.postgres.source", extra="postgres")
+_SCHEMES = {"postgresql": _POSTGRES, "postgres": _POSTGRES}
+
+
+def is_source(db: str | os.PathLike[str]) -> bool:
+    """Say whether this is a source, and not the name or URL of a database in a farm."""
+    scheme, mark, _ = os.fspath(db).partition("://")
+    return scheme in _SCHEMES if mark else Path(db).is_file()
+
+
+def module_of(source: str | os.PathLike[str]) -> SourceModule:
+    """Import the module for a path or URL.
+
+    Raises:
+        InvalidError: It needs packages that are not installed.
+    """
+    scheme, mark, _ = os.fspath(source).partition("://")
+    engine = _SCHEMES.get(scheme, _FILE) if mark else _FILE
+    try:
+        return cast("SourceModule", import_module(engine.module))
+    except ImportError as error:
+        if engine.extra is None:
+            raise
+        message = f"{engine.name} needs packages that are not installed: {error}"
+        raise InvalidError(message, hint=f"pip install 'dbfarm[{engine.extra}]'") from error
+
+
+def opened(source: str | os.PathLike[str], tables: Sequence[str] = ()) -> AbstractContextManager[Source]:
+    """Open a source; arguments as for `SourceModule.opened`."""
+    return module_of(source).opened(os.fspath(source), tables)
+
+
+def connect(
+    database: str | os.PathLike[str],
+    read_only: bool = False,
+    config: dict[str, Any] | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Connection:
+    """Open a master's database with capture; a drop-in for `duckdb.connect`.
+
+    Args:
+        database: Path of the database.
+        read_only: Open it for reading; nothing is captured, since nothing can be written.
+        config: Settings of DuckDB.
+        storage_options: Options of the farm's file system, over those that the database remembers; they hold until
+            the last connection of this process is closed.
+
+    Raises:
+        InvalidError: No such database, or it has never been a master.
+        UnavailableError: Another process has it open.
+        duckdb.ConnectionException: This process has it open with another `read_only` or `config`.
+    """
+    return module_of(database).connect(
+        os.fspath(database), read_only=read_only, config=config, storage_options=storage_options
+    )

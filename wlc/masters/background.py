@@ -1,0 +1,62 @@
+"""A master that is published in the background by the process that writes it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from wlc.farm.errors import FarmError
+from wlc.masters.publish import publish
+
+if TYPE_CHECKING:
+    from wlc.farm.database import FarmDatabase
+    from wlc.masters.source import Source
+
+_log = logging.getLogger("wlc")
+# With a beat of 0 each commit publishes; the thread publishes what a commit could not.
+_RETRY_S = 1.0
+
+
+class Publisher:
+    """Publishes on every beat until it is stopped, and whenever it is asked.
+
+    Attributes:
+        database: The master's place in the farm.
+        failure: Why the last attempt failed; None if it succeeded.
+    """
+
+    def __init__(self, source: Source, database: FarmDatabase) -> None:
+        self.database = database
+        self.failure: FarmError | None = None
+        self._source = source
+        self._is_stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Publish on every beat from now on."""
+        if self._thread is None:
+            self._is_stopped.clear()
+            self._thread = threading.Thread(target=self._beat, name=f"wlc beat {self._source}", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the background thread; returns when it has ended."""
+        if self._thread is not None:
+            self._is_stopped.set()
+            self._thread.join()
+            self._thread = None
+
+    def try_publish(self) -> None:
+        """Publish, and keep the reason if that fails: the commit stands, and the next beat tries again."""
+        try:
+            with self._source.working(), self._source.publishing():
+                publish(self._source, self.database)
+            self.failure = None
+        except FarmError as error:
+            self.failure = error
+            _log.warning("%s was not published: %s", self._source, error)
+
+    def _beat(self) -> None:
+        while not self._is_stopped.wait(self._source.beat_s or _RETRY_S):
+            self.try_publish()

@@ -1,0 +1,105 @@
+"""What ties a master to its place in the farm: `wlc.config` says whose it is, and follows what is published."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from wlc.farm.config import STOPPED
+from wlc.farm.errors import CorruptError, FencedError
+from wlc.farm.paths import snapshot_folder
+from wlc.farm.store import MissingError
+
+if TYPE_CHECKING:
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Batch, Config
+    from wlc.masters.state import MasterState
+
+
+def own(config: Config, state: MasterState) -> Config:
+    """Return the config, unless it belongs to another history.
+
+    Raises:
+        FencedError: It does.
+    """
+    if config.history != state.history:
+        raise FencedError(f"another master took {config.name} over meanwhile", hint="choose another name with --name")
+    return config
+
+
+def fence(config: Config, state: MasterState) -> None:
+    """Refuse to publish into a farm database that is not ours any more.
+
+    Raises:
+        FencedError: Another history has begun there, somebody stopped it from elsewhere, or moved its log files.
+    """
+    if config.history != state.history:
+        raise FencedError(
+            f"farm database {config.name} is at history {config.history}, this master at {state.history}",
+            hint="another copy became its master; to publish this one, too: wlc stop SOURCE, then"
+            " wlc master SOURCE --name OTHER",
+        )
+    # Whoever can write wlc.config must not be able to send our rows to another place.
+    if config.logs != state.logs:
+        raise FencedError(
+            f"wlc.config of farm database {config.name} says logs={config.logs}, this master knows {state.logs}",
+            hint="put logs= right there; to publish elsewhere: wlc stop SOURCE, then wlc master SOURCE --logs URL",
+        )
+    if config.state == STOPPED:
+        raise FencedError(
+            f"farm database {config.name} was stopped",
+            hint="wlc stop SOURCE, then wlc master SOURCE, which starts a new history from a snapshot",
+        )
+
+
+def outdated(database: FarmDatabase, number: int) -> FencedError:
+    """Build the error for a published batch that contradicts what this master remembers."""
+    return FencedError(
+        f"batch {number} of {database.name} was published by another master, or by this one before it was restored",
+        hint="run exactly one master; to go on from this copy: wlc stop SOURCE, then wlc master SOURCE, which starts"
+        " a new history",
+        path=database.url,
+    )
+
+
+def present_config(database: FarmDatabase, state: MasterState) -> Config:
+    """Return the present config. Rebuild a lost or damaged one from the log files and what the master knows."""
+    try:
+        return database.config()
+    except (MissingError, CorruptError):
+        return database.rebuild_config(state.config())
+
+
+def advance_config(database: FarmDatabase, batch: Batch) -> None:
+    """Let `wlc.config` follow a published batch. It can always be rebuilt, so only a fence matters here."""
+
+    def follow(config: Config) -> Config:
+        if config.batches > batch.number:
+            return config
+        return replace(config, batches=batch.number + 1, tick=batch.last, write=batch.clock or config.write)
+
+    database.change_config(follow)
+
+
+def announce_snapshot(database: FarmDatabase, state: MasterState) -> None:
+    """Let `wlc.config` name the snapshot at the last published tick.
+
+    Raises:
+        FencedError: The farm's database is another master's.
+    """
+    folder = snapshot_folder(state.tick)
+    database.change_config(lambda config: replace(own(config, state), snapshot=folder))
+
+
+def settle(database: FarmDatabase, state: MasterState) -> None:
+    """Repair `wlc.config` after all is published, if it was lost or damaged or an earlier run left it behind.
+
+    Raises:
+        FencedError: The farm's database is another master's.
+    """
+    config = present_config(database, state)
+    fence(config, state)
+    if config.batches > state.batch + 1:
+        raise outdated(database, state.batch + 1)
+    if config.batches <= state.batch:
+        database.rebuild_config()

@@ -1,0 +1,69 @@
+"""Which farm database a name, a URL or a source stands for, and which master a source is."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wlc.farm.database import FarmDatabase, open_database
+from wlc.farm.errors import InvalidError, UnavailableError
+from wlc.farm.paths import CONFIG
+from wlc.masters import adapters
+from wlc.masters.source import database_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from wlc.masters.source import Source
+
+
+def resolve(
+    db: str | os.PathLike[str], farm: str | None = None, *, storage_options: Mapping[str, Any] | None = None
+) -> FarmDatabase:
+    """Open the farm database that a name, a URL or a source stands for.
+
+    A source that another process uses cannot say where it publishes. Its farm is then looked for at `farm`, or at the
+    default place.
+
+    Args:
+        db: Name in the farm, URL of the database's folder, or a source that knows its farm.
+        farm: URL of the farm; WLC_FARM if omitted, for a bare name.
+        storage_options: Options of the farm's file system, over those that a source remembers.
+
+    Raises:
+        InvalidError: A source that has never been a master, or a bare name without a farm.
+        UnavailableError: The source is in use, and there is no farm at the default place.
+    """
+    if not adapters.is_source(db):
+        return open_database(os.fspath(db), farm, storage_options)
+    source = os.fspath(db)
+    module = adapters.module_of(source)
+    try:
+        state = module.look(source)
+    except UnavailableError:
+        if (place := module.default_place(source)) is None:
+            raise
+        default_farm, name = place
+        if farm is None and not (Path(default_farm) / name / CONFIG).is_file():
+            raise
+        return open_database(name, farm or default_farm, storage_options)
+    return database_of(state, storage_options, farm)
+
+
+@contextmanager
+def opened_master(
+    source: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
+) -> Iterator[tuple[Source, FarmDatabase]]:
+    """Open a master to work with it; the options hold for all users of the source in this process.
+
+    Raises:
+        InvalidError: It has never been a master, or was stopped.
+    """
+    with adapters.opened(source) as found:
+        if not found.require_state().is_master:
+            raise InvalidError(f"{found} was stopped", hint=f"wlc master {found} starts a new history", path=str(found))
+        found.keep_options(storage_options or {})
+        with found.working():
+            yield found, database_of(found.require_state())

@@ -1,0 +1,210 @@
+"""What is done with a master: it begins, is published, copied, verified, repaired and stopped."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wlc.farm.config import STOPPED
+from wlc.farm.digest import DIFFERS, compared
+from wlc.farm.errors import FencedError, GapError, InvalidError
+from wlc.farm.store import MissingError
+from wlc.masters import adapters
+from wlc.masters.claim import Wish, claim
+from wlc.masters.fence import own, settle
+from wlc.masters.lookup import opened_master
+from wlc.masters.publish import publish
+from wlc.masters.running import publish_and_settle
+from wlc.masters.status import status_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Manifest
+    from wlc.masters.publish import Flushed
+    from wlc.masters.source import Source
+    from wlc.masters.status import MasterStatus
+
+
+def master(
+    source: str | os.PathLike[str],
+    *,
+    farm: str | None = None,
+    name: str | None = None,
+    logs: str | None = None,
+    beat_s: float | None = None,
+    tables: Sequence[str] = (),
+    storage_options: Mapping[str, Any] | None = None,
+) -> MasterStatus:
+    """Make a database a master: its farm folder, `wlc.config`, and a snapshot unless it is empty.
+
+    Args:
+        source: Path of an existing DuckDB database, or URL of a PostgreSQL database.
+        farm: URL of the farm; WLC_FARM or `dbfarm` beside the source if omitted.
+        name: Name in the farm; the file's stem, or the database's name, if omitted.
+        logs: URL of another place for the log files.
+        beat_s: Longest wait of a committed transaction, seconds; 0 publishes each at once. If omitted, what an earlier
+            history had, or 300.
+        tables: Patterns of the tables to replicate, of PostgreSQL only; all if there are none.
+        storage_options: Options of the farm's file system; secrets among them are not remembered.
+
+    Raises:
+        InvalidError: No such database, a bad name or beat, or it is a master already.
+        UnsupportedError: The store ignores preconditions, or a column cannot be replicated.
+    """
+    with adapters.opened(source, tables) as found:
+        database = claim(found, Wish(farm, name, logs, beat_s, storage_options or {}))
+        return status_of(database, found.details())
+
+
+def flush(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> Flushed:
+    """Publish what waits, now.
+
+    Args:
+        source: Path or URL of the master.
+        storage_options: Options of the farm's file system, over those that the database remembers.
+
+    Raises:
+        FencedError: The farm's database is another master's.
+        UnavailableError: The farm cannot be reached.
+    """
+    with opened_master(source, storage_options) as (found, database):
+        flushed = publish_and_settle(found, database)
+        found.warn_bypassed()
+        return flushed
+
+
+def snapshot(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> Manifest:
+    """Take a new snapshot at the current tick; what waits is published first.
+
+    Raises:
+        UnsupportedError: Something bypassed the capture, so that no tick describes the database.
+    """
+    with opened_master(source, storage_options) as (found, database):
+        return found.take_snapshot(database, is_first=False)
+
+
+def stop(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> MasterStatus:
+    """Publish the rest and end the history; later writes are not captured.
+
+    A copy that was fenced off, or whose farm is gone, is stopped without touching the farm: what it has not published
+    stays in it alone.
+    """
+    with opened_master(source, storage_options) as (found, database), found.publishing(), found.stopping():
+        try:
+            _end_history(found, database)
+        except (FencedError, MissingError, GapError) as error:
+            warnings.warn(f"{found} publishes no more, and the farm is left as it is: {error}", stacklevel=2)
+        found.uninstall()
+        state = replace(found.require_state(), state=STOPPED)
+        found.remember(state)
+        try:
+            return status_of(database, found.details())
+        except MissingError:
+            return status_of(database, found.details(), replace(state.config(), state=STOPPED))
+
+
+def _end_history(source: Source, database: FarmDatabase) -> None:
+    state = source.require_state()
+    config = database.config()
+    if config.history == state.history and config.state == STOPPED and source.is_idle():
+        # We died before the database could note it.
+        return
+    try:
+        source.refuse_gap()
+    except GapError as error:
+        warnings.warn(f"the history ends with tick {state.tick}: {error.message}", stacklevel=3)
+    else:
+        publish(source, database)
+        settle(database, source.require_state())
+    database.change_config(lambda config: replace(own(config, state), state=STOPPED))
+
+
+def check_repair(source: str | os.PathLike[str]) -> None:
+    """Refuse a master that `repair` cannot help.
+
+    Raises:
+        InvalidError: It cannot; the hint says what helps instead.
+    """
+    adapters.module_of(source).check_repair(os.fspath(source))
+
+
+def repair(
+    source: str | os.PathLike[str],
+    *,
+    published: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+) -> Flushed:
+    """Publish what bypassed the capture: the difference between the database and its published state.
+
+    Args:
+        source: Path of the master's database.
+        published: A replica of the farm database at its last tick, made by `wlr.replicate`.
+        storage_options: As for `flush`.
+
+    Raises:
+        InvalidError: The replica is at another tick: flush, replicate, and try again. Or see `check_repair`.
+    """
+    check_repair(source)
+    with opened_master(source, storage_options) as (found, database), found.publishing():
+        publish(found, database)
+        found.journal_difference(Path(published))
+        return publish(found, database)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceCheck:
+    """What comparing a table of a master with what was captured gave.
+
+    Attributes:
+        outcome: "same"; "differs": rows were written without the capture; "unknown": it is not known what the table
+            must hold.
+        rows: How many rows the table has, None if it does not exist.
+        expected: How many rows it must have, None where that is not known.
+        hint: Commands that help where the outcome is "differs", None otherwise.
+    """
+
+    table: str
+    outcome: str
+    rows: int | None
+    expected: int | None
+    hint: str | None = None
+
+
+def verify_source(
+    source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
+) -> list[SourceCheck]:
+    """Read every row of a master, and compare what its tables hold with what was captured.
+
+    It finds what was written without the capture even where as many rows were removed as were added. A PostgreSQL
+    master is published first, up to the moment of the comparison.
+
+    Args:
+        source: Path or URL of the master.
+        storage_options: As for `flush`.
+
+    Returns:
+        Every table, by name.
+    """
+    with opened_master(source, storage_options) as (found, database):
+        held, expected = found.verify(database)
+        hint = _repair_hint(source, str(found))
+    checks = []
+    for name in sorted(held.keys() | expected.keys()):
+        is_, must_be = held.get(name), expected.get(name)
+        outcome = compared(is_, must_be)
+        rows, expected_rows = is_.rows if is_ else None, must_be.rows if must_be else None
+        checks.append(SourceCheck(str(name), outcome, rows, expected_rows, hint if outcome == DIFFERS else None))
+    return checks
+
+
+def _repair_hint(source: str | os.PathLike[str], shown: str) -> str:
+    try:
+        check_repair(source)
+    except InvalidError as error:
+        return error.hint or ""
+    return f"wlc repair {shown}"

@@ -1,0 +1,107 @@
+"""Delete what nobody can need."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from wlc.farm.clock import utc_now
+from wlc.farm.errors import InvalidError
+from wlc.farm.registry import replicas
+from wlc.masters.lookup import resolve
+from wlc.masters.retention import DEADLINE, Retention, SnapshotPoint, decide
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+    from datetime import datetime, timedelta
+
+    from wlc.farm.database import FarmDatabase
+
+# No upload takes a day: an older unfinished one has no writer any more.
+_DEAD_S = 86400.0
+
+
+def prune(
+    db: str | os.PathLike[str],
+    farm: str | None = None,
+    *,
+    dry_run: bool = False,
+    deadline: timedelta = DEADLINE,
+    reach: datetime | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Retention:
+    """Delete the log files and snapshots that neither the newest snapshot nor a live registered replica needs.
+
+    Args:
+        db: Name in the farm, URL of the database's folder, or a source that knows its farm.
+        farm: URL of the farm, for a bare name; WLC_FARM if omitted.
+        dry_run: Decide only.
+        deadline: How long a registered replica may be silent and still keep the log files that it needs.
+        reach: Keep what is needed to replicate up to this time and any later one.
+        storage_options: Options of the farm's file system, over those that a source remembers.
+
+    Returns:
+        What was, or with `dry_run` would be, deleted and why.
+
+    Raises:
+        InvalidError: The deadline is negative, or there is no such database.
+        CorruptError: A manifest or a registration is damaged; nothing was deleted.
+    """
+    if deadline.total_seconds() < 0:
+        raise InvalidError(f"deadline {deadline} is negative", hint="give a number of days, 7 for a week")
+    database = resolve(db, farm, storage_options=storage_options)
+    database.config()  # A name that the farm does not hold is refused, instead of found empty.
+    return prune_database(database, deadline=deadline, reach=reach, dry_run=dry_run)
+
+
+def prune_database(
+    database: FarmDatabase,
+    *,
+    deadline: timedelta = DEADLINE,
+    reach: datetime | None = None,
+    now: datetime | None = None,
+    dry_run: bool = False,
+) -> Retention:
+    """Delete log files and snapshots that neither the newest snapshot nor a live replica needs.
+
+    Dying in between is harmless: snapshots go first and log files from the oldest on, so that what is left is always
+    a snapshot with an unbroken log; a later call deletes the rest.
+
+    Args:
+        database: The farm database.
+        deadline: How long a registered replica may be silent and still keep the log files that it needs.
+        reach: Keep what is needed to replicate up to this time and any later one.
+        now: Time of the decision; the machine's clock when omitted.
+        dry_run: Decide only.
+
+    Returns:
+        What was, or with `dry_run` would be, deleted and why.
+
+    Raises:
+        CorruptError: A manifest or a registration is damaged; nothing was deleted.
+    """
+    manifests = [database.read_manifest(tick) for tick in database.snapshot_ticks()]
+    retention = decide(
+        [SnapshotPoint(manifest.position, manifest.clock) for manifest in manifests],
+        database.batch_numbers(),
+        replicas(database),
+        now or utc_now(),
+        deadline,
+        reach,
+    )
+    if not dry_run:
+        _delete(database, retention)
+    return retention
+
+
+def _delete(database: FarmDatabase, retention: Retention) -> None:
+    for tick in retention.delete_snapshots:
+        database.delete_snapshot(tick)
+    for number in retention.delete_batches:
+        database.delete_batch(number)
+    for number in database.leftover_numbers():
+        database.delete_batch(number)
+    for tick in database.leftover_snapshots():
+        database.delete_snapshot(tick)
+    for store in (database.store, database.logs):
+        store.sweep(_DEAD_S)

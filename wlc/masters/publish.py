@@ -1,0 +1,129 @@
+"""The one way to publish, whatever the source: data files, the log file, then the source and `wlc.config` follow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wlc.farm.errors import FencedError, GapError
+from wlc.farm.model import Batch
+from wlc.farm.store import MissingError
+from wlc.masters.fence import advance_config, fence, outdated, present_config
+
+if TYPE_CHECKING:
+    from wlc.farm.database import FarmDatabase
+    from wlc.masters.source import BatchContent, Source
+    from wlc.masters.state import MasterState
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """What was published; `tick` is the last published one afterwards."""
+
+    batches: int
+    transactions: int
+    rows: int
+    tick: int
+
+    def __add__(self, later: Flushed) -> Flushed:
+        """Return what this flush and a later one published."""
+        return Flushed(
+            self.batches + later.batches,
+            self.transactions + later.transactions,
+            self.rows + later.rows,
+            later.tick,
+        )
+
+
+def publish(source: Source, database: FarmDatabase, upto: str | None = None) -> Flushed:
+    """Publish every transaction that waits: one batch for all of them, or one for each where the beat is 0.
+
+    Dying anywhere in between is harmless. A batch exists with its log file or not at all; the source forgets only what
+    a log file holds.
+
+    Args:
+        source: A master; the caller is `publishing`.
+        database: Its place in the farm.
+        upto: A place in the source's own log; everything that is committed now, if omitted.
+
+    Raises:
+        FencedError: The farm's database is another master's. Nothing was published.
+        GapError: Changes are lost, and the history ends.
+        UnavailableError: The source or the farm cannot be reached. Try again.
+    """
+    source.refuse_gap()
+    last_place = source.last_place() if upto is None else upto
+    flushed = Flushed(0, 0, 0, source.require_state().tick)
+    while not source.is_idle() and (batch := _publish_batch(source, database, last_place)):
+        rows = sum(file.file.rows for file in batch.files)
+        flushed += Flushed(1, len(batch.transactions), rows, batch.last)
+    return flushed
+
+
+def _publish_batch(source: Source, database: FarmDatabase, upto: str) -> Batch | None:
+    """Publish the next batch; None if nothing waits."""
+    state = source.require_state()
+    config = present_config(database, state)
+    fence(config, state)
+    source.beat_s = config.beat_s
+    present = _present_batch(database, state)
+    if present is None:
+        with source.gather(upto, is_each=config.beat_s == 0) as gathered:
+            if gathered is None:
+                return None
+            content = gathered.write()
+            batch = _batch(state, content)
+            try:
+                chain = database.publish(batch, content.local)
+            except FencedError:
+                present = _present_batch(database, state)
+                if present is None:
+                    raise
+            else:
+                gathered.note(batch, chain)
+    if present is not None:
+        batch, chain = present
+        # It holds as many transactions as the beat of that time wanted.
+        with source.gather_again(batch) as gathered:
+            if gathered is None or not gathered.matches(batch):
+                raise outdated(database, batch.number)
+            gathered.note(batch, chain)
+    advance_config(database, batch)
+    return batch
+
+
+def _batch(state: MasterState, content: BatchContent) -> Batch:
+    last = content.transactions[-1].tick
+    return Batch(
+        database=state.name,
+        number=state.batch + 1,
+        history=state.history,
+        first=content.transactions[0].tick,
+        last=last,
+        previous=state.chain,
+        catalog=content.catalog,
+        transactions=content.transactions,
+        files=content.files,
+        vector={**state.vector, state.history: last},
+        parent=state.parent,
+        digests=content.digests,
+        lsn=content.lsn,
+    )
+
+
+def _present_batch(database: FarmDatabase, state: MasterState) -> tuple[Batch, str] | None:
+    """Return our own batch after which we died or lost the answer.
+
+    Raises:
+        FencedError: The batch is another master's.
+    """
+    number = state.batch + 1
+    try:
+        batch, chain = database.read_batch(number, is_own=True)
+    except MissingError:
+        return None
+    except GapError as error:
+        raise outdated(database, number) from error
+    if batch.history != state.history or batch.previous != state.chain:
+        raise outdated(database, number)
+    return batch, chain

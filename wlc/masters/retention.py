@@ -1,0 +1,128 @@
+"""Decide what of a farm database can be deleted; nothing is deleted here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from wlc.farm.clock import format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
+
+    from wlc.farm.model import Position
+    from wlc.farm.registry import Replica
+
+DEADLINE = timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPoint:
+    """A snapshot as a place to start from: its position and the commit time there."""
+
+    position: Position
+    clock: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What can go, what stays, and why.
+
+    Attributes:
+        delete_batches: Numbers, rising.
+        delete_snapshots: Ticks, rising.
+        keep_batches: Numbers, rising.
+        keep_snapshots: Ticks, rising.
+        overdue: Registered replicas that were silent for longer than the deadline; they keep nothing.
+        holding: Live replicas that need log files which no kept snapshot needs.
+        reasons: Sentences for the DBA, at least one.
+    """
+
+    delete_batches: tuple[int, ...]
+    delete_snapshots: tuple[int, ...]
+    keep_batches: tuple[int, ...]
+    keep_snapshots: tuple[int, ...]
+    overdue: tuple[Replica, ...]
+    holding: tuple[Replica, ...]
+    reasons: tuple[str, ...]
+
+
+def decide(
+    snapshots: Iterable[SnapshotPoint],
+    batches: Iterable[int],
+    replicas: Iterable[Replica],
+    now: datetime,
+    deadline: timedelta = DEADLINE,
+    reach: datetime | None = None,
+) -> Retention:
+    """Decide what can be deleted.
+
+    The newest snapshot and everything after it always stays, and so does the batch that holds its position: the chain
+    goes on from there. A live replica keeps the batch of its position and all later ones; a replica that never reported
+    a position keeps all. While the first batch stays, so does the snapshot before it: without a snapshot, readers
+    assume that the log begins with an empty database.
+
+    Args:
+        snapshots: All of the farm database.
+        batches: Numbers of all published batches.
+        replicas: All that are registered.
+        now: Time of the decision.
+        deadline: How long a replica may be silent and still keep the log files that it needs.
+        reach: Keep what is needed to replicate up to this time and any later one; None keeps the newest snapshot only.
+    """
+    starts = sorted(snapshots, key=lambda start: (start.position.batch, start.position.tick))
+    numbers = sorted(batches)
+    registered = sorted(replicas, key=lambda replica: replica.id)
+    overdue = tuple(replica for replica in registered if now - replica.seen > deadline)
+    live = tuple(replica for replica in registered if now - replica.seen <= deadline)
+    if not starts:
+        reason = "there is no snapshot, so the whole log is needed; take one with: wlc snapshot SOURCE"
+        kept = tuple(numbers)
+        return Retention((), (), kept, (), overdue, (), (reason, *_overdue_reasons(overdue, now)))
+    oldest = _oldest_kept(starts, reach)
+    holding = tuple(replica for replica in live if _needed_from(replica) < starts[oldest].position.batch)
+    needed = min([starts[oldest].position.batch, *map(_needed_from, holding)])
+    gone = [start for start in starts[:oldest] if start.position.batch > 0 or needed > 1]
+    return Retention(
+        delete_batches=tuple(number for number in numbers if number < needed),
+        delete_snapshots=tuple(sorted(start.position.tick for start in gone)),
+        keep_batches=tuple(number for number in numbers if number >= needed),
+        keep_snapshots=tuple(sorted(start.position.tick for start in starts if start not in gone)),
+        overdue=overdue,
+        holding=holding,
+        reasons=(_start_reason(starts[oldest]), *map(_holding_reason, holding), *_overdue_reasons(overdue, now)),
+    )
+
+
+def _oldest_kept(starts: Sequence[SnapshotPoint], reach: datetime | None) -> int:
+    """Return the index of the last snapshot from which `reach` can be reached, or of the first snapshot."""
+    if reach is None:
+        return len(starts) - 1
+    early_enough = [index for index, start in enumerate(starts) if start.clock <= reach]
+    return early_enough[-1] if early_enough else 0
+
+
+def _needed_from(replica: Replica) -> int:
+    return replica.position.batch if replica.position else 0
+
+
+def _start_reason(start: SnapshotPoint) -> str:
+    tick, clock = start.position.tick, format_time(start.clock)
+    return f"the snapshot at tick {tick} ({clock}) and everything after it stays; what is older is not needed by it"
+
+
+def _holding_reason(replica: Replica) -> str:
+    if replica.position is None:
+        return f"replica {replica.id} ({replica.target}) never told how far it is, so it keeps all log files"
+    tick, batch = replica.position.tick, replica.position.batch
+    return f"replica {replica.id} ({replica.target}) is at tick {tick}, so it keeps log files from batch {batch} on"
+
+
+def _overdue_reasons(overdue: Iterable[Replica], now: datetime) -> list[str]:
+    return [
+        f"replica {replica.id} ({replica.target} of {replica.user} on {replica.host}) was last heard of at "
+        f"{format_time(replica.seen)}, {(now - replica.seen).days} days ago, and holds nothing back"
+        for replica in overdue
+    ]

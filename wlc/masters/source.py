@@ -1,0 +1,231 @@
+"""The contract of a source: what a database of any engine must do to be a master.
+
+`wlc.masters.adapters` says which module implements it for which path or URL. A verb that means nothing to an engine
+gets a plain answer.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from wlc.farm.database import FarmDatabase, open_database
+from wlc.farm.errors import InvalidError
+from wlc.farm.store.options import lay_over
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from wlc.farm.model import Batch, Digest, Manifest, Name, TableFile, Transaction
+    from wlc.masters.state import MasterState
+
+
+@dataclass(frozen=True, slots=True)
+class BatchContent:
+    """What a source writes into a batch.
+
+    Attributes:
+        catalog: Name of the database inside its engine.
+        transactions: In commit order, at least one.
+        files: The data files, in the order of their numbers.
+        local: For the path of each data file the local file.
+        digests: What the changed tables hold afterwards, as far as it is known.
+        lsn: Where the source stands in its own log after the batch; None if it has no such log.
+    """
+
+    catalog: str
+    transactions: tuple[Transaction, ...]
+    files: tuple[TableFile, ...]
+    local: Mapping[str, Path]
+    digests: Mapping[Name, Digest]
+    lsn: str | None = None
+
+
+class Gathered(Protocol):
+    """Transactions that a source has gathered for one batch, as of one moment."""
+
+    def write(self) -> BatchContent:
+        """Write the data files into a temporary folder, which lasts as long as the gathering."""
+
+    def matches(self, batch: Batch) -> bool:
+        """Say whether a published batch consists of exactly these transactions."""
+
+    def note(self, batch: Batch, chain: str) -> None:
+        """Note that the transactions are published, in one transaction with the new state, and forget them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceDetails:
+    """What only the source itself knows of its state.
+
+    Attributes:
+        unpublished: Transactions that wait in the journal; None where that is not known without reading them.
+        bypassed: Tables changed without capture, and how that shows; None if this is not a master now.
+        slot: "reserved" while all is well; "unreserved", "lost" or "gone" otherwise; None without a slot.
+        retained_bytes: Size of the server's log that is kept until it is published; None without a slot.
+        lsn: Up to where the server's log is published; None without such a log.
+        warning: What the DBA must do soon; None if nothing.
+    """
+
+    unpublished: int | None = None
+    bypassed: Mapping[str, str] | None = None
+    slot: str | None = None
+    retained_bytes: int | None = None
+    lsn: str | None = None
+    warning: str | None = None
+
+
+class Source(ABC):
+    """An open database that is a master, was one, or becomes one. `str` shows it without a password.
+
+    Attributes:
+        beat_s: The beat that it follows, seconds; publishing keeps it as `wlc.config` says.
+    """
+
+    beat_s: float
+
+    # What it is
+
+    @property
+    @abstractmethod
+    def state(self) -> MasterState | None:
+        """What it remembers of itself; None if it has never been a master."""
+
+    def require_state(self) -> MasterState:
+        """Return what it remembers.
+
+        Raises:
+            InvalidError: It has never been a master.
+        """
+        return require_state(self.state, str(self))
+
+    @property
+    @abstractmethod
+    def default_name(self) -> str:
+        """Name in the farm unless another is given."""
+
+    @property
+    @abstractmethod
+    def default_folder(self) -> Path:
+        """Folder in which the farm `dbfarm` lies unless another is given."""
+
+    @abstractmethod
+    def keep_options(self, options: Mapping[str, Any]) -> None:
+        """Let options of the farm's file system hold for all users of the source in this process."""
+
+    # Becoming a master
+
+    @abstractmethod
+    def check(self) -> None:
+        """Refuse what cannot be captured, before anything is changed."""
+
+    @abstractmethod
+    def install(self, state: MasterState) -> None:
+        """Create what the capture needs, in place of what an earlier history left, and remember `state`."""
+
+    @abstractmethod
+    def has_objects(self) -> bool:
+        """Say whether a replica could not start from nothing."""
+
+    @abstractmethod
+    def remember(self, state: MasterState) -> None:
+        """Replace what it remembers, all or nothing."""
+
+    # Publishing
+
+    @abstractmethod
+    def working(self) -> AbstractContextManager[None]:
+        """Translate errors of the engine and of the machine into the farm's while a master works."""
+
+    @abstractmethod
+    def publishing(self) -> AbstractContextManager[None]:
+        """Keep all other publishers of the database waiting.
+
+        Raises:
+            UnavailableError: Another one has been publishing for too long. Try again.
+        """
+
+    @abstractmethod
+    def refuse_gap(self) -> None:
+        """Refuse to publish where changes are lost.
+
+        Raises:
+            GapError: They are, so that the history ends.
+            FencedError: This is a copy of the master.
+        """
+
+    @abstractmethod
+    def last_place(self) -> str:
+        """Return the place in the source's own log up to which it has committed; "" without such a log."""
+
+    @abstractmethod
+    def is_idle(self) -> bool:
+        """Say whether it is certain, without reading much, that nothing waits to be published."""
+
+    @abstractmethod
+    def gather(self, upto: str, *, is_each: bool) -> AbstractContextManager[Gathered | None]:
+        """Gather transactions for the next batch; None if nothing waits.
+
+        Args:
+            upto: What `last_place` gave.
+            is_each: Gather one transaction only.
+        """
+
+    @abstractmethod
+    def gather_again(self, batch: Batch) -> AbstractContextManager[Gathered | None]:
+        """Gather as many transactions as a batch has that is published and not noted; None if nothing waits."""
+
+    # What a master does now and then
+
+    @abstractmethod
+    def take_snapshot(self, database: FarmDatabase, *, is_first: bool) -> Manifest:
+        """Publish a snapshot at the tick that it remembers; a later one publishes everything before.
+
+        Raises:
+            UnsupportedError: Something bypassed the capture, so that no tick describes the database.
+        """
+
+    @abstractmethod
+    def warn_bypassed(self) -> None:
+        """Warn of tables that were changed without capture."""
+
+    @abstractmethod
+    def details(self) -> SourceDetails:
+        """Return what only the source itself knows of its state."""
+
+    @abstractmethod
+    def verify(self, database: FarmDatabase) -> tuple[Mapping[Name, Digest], Mapping[Name, Digest]]:
+        """Read every row. Return what the tables hold, and what they must hold according to the capture."""
+
+    @abstractmethod
+    def journal_difference(self, published: Path) -> None:
+        """Journal what turns the published state, a DuckDB file, into the present one."""
+
+    @abstractmethod
+    def stopping(self) -> AbstractContextManager[None]:
+        """Keep others from committing while the history ends, where the engine can."""
+
+    @abstractmethod
+    def uninstall(self) -> None:
+        """Remove what must not stay in a database that is no longer a master."""
+
+
+def require_state(state: MasterState | None, shown: str) -> MasterState:
+    """Return what a source remembers.
+
+    Raises:
+        InvalidError: It has never been a master.
+    """
+    if state is None:
+        raise InvalidError(f"{shown} is not a master", hint=f"wlc master {shown}", path=shown)
+    return state
+
+
+def database_of(
+    state: MasterState, storage_options: Mapping[str, Any] | None = None, farm: str | None = None
+) -> FarmDatabase:
+    """Open a master's place in the farm; options given now prevail over those that it remembers."""
+    return open_database(state.name, farm or state.farm, lay_over(state.options, storage_options or {}))

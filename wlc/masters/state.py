@@ -1,0 +1,180 @@
+"""What a master remembers of itself, in its own database: keys and values there, typed fields here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from wlc.farm.clock import format_time, read_time, utc_now
+from wlc.farm.config import STARTED, format_beat
+from wlc.farm.errors import CorruptError
+from wlc.farm.model import Config, Origin, Position
+from wlc.farm.store.options import recalled, remembered
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from wlc.farm.model import Batch
+
+# A state besides those of `wlc.config`: the database claims its place in the farm, or died while it did.
+BEGINNING = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How far a master has published.
+
+    Attributes:
+        clock: Commit time of the last published transaction; a time before the next one if there is none.
+        vector: Per history the last tick contained.
+    """
+
+    position: Position
+    clock: datetime
+    vector: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class MasterState:
+    """Where a master publishes, and how far it has come.
+
+    Attributes:
+        farm: URL of the farm.
+        name: Name of the database in the farm.
+        batch: Number of the last published batch, 0 before the first.
+        tick: Last published tick.
+        chain: Chain hash of the last published batch, "" before the first.
+        clock: Commit time of the last published transaction, None before the first.
+        vector: Per history the last tick contained.
+        parent: Where the history grew from, until its first batch has said so.
+        beat_s: Longest wait of a committed transaction, seconds.
+        logs: URL of the log directory.
+        options: Options of the farm's file system, without secrets.
+        state: BEGINNING, STARTED or STOPPED.
+        began: No commit of the history is earlier; None where the source gives out commit times itself.
+    """
+
+    farm: str
+    name: str
+    history: str
+    batch: int
+    tick: int
+    chain: str
+    clock: datetime | None
+    vector: Mapping[str, int]
+    parent: Origin | None
+    beat_s: float
+    logs: str
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    state: int = BEGINNING
+    began: datetime | None = None
+
+    @property
+    def is_master(self) -> bool:
+        """Whether changes are captured now."""
+        return self.state == STARTED
+
+    def config(self) -> Config:
+        """Return the config as this master would write it."""
+        return Config(
+            snapshot="",
+            logs=self.logs,
+            state=STARTED,
+            batches=self.batch + 1,
+            beat_s=self.beat_s,
+            write=self.clock,
+            name=self.name,
+            history=self.history,
+            tick=self.tick,
+            parent=self.parent,
+        )
+
+    def after(self, batch: Batch, chain: str) -> MasterState:
+        """Return what to remember once a batch is published."""
+        return replace(
+            self,
+            batch=batch.number,
+            tick=batch.last,
+            chain=chain,
+            parent=None,
+            vector=dict(batch.vector),
+            clock=batch.clock or self.clock,
+        )
+
+    def reached(self) -> Reached:
+        """Return what a snapshot says of the moment at which everything is published."""
+        position = Position(self.history, self.tick, self.batch, self.chain)
+        vector = {**self.vector, self.history: self.tick} if self.tick else self.vector
+        return Reached(position, self.clock or self.began or utc_now(), vector)
+
+
+def encode(state: MasterState) -> dict[str, str]:
+    """Write a state as keys and values."""
+    return {
+        "farm": state.farm,
+        "name": state.name,
+        "history": state.history,
+        "batch": str(state.batch),
+        "tick": str(state.tick),
+        "chain": state.chain,
+        "clock": _time_text(state.clock),
+        "vector": json.dumps(dict(state.vector)),
+        "parent": json.dumps(asdict(state.parent)) if state.parent else "",
+        "beat_s": format_beat(state.beat_s),
+        "logs": state.logs,
+        "options": remembered(state.options),
+        "state": str(state.state),
+        "began": _time_text(state.began),
+    }
+
+
+def changes(old: MasterState | None, new: MasterState) -> dict[str, str]:
+    """Return the keys and values in which two states differ."""
+    before = encode(old) if old else {}
+    return {key: value for key, value in encode(new).items() if before.get(key) != value}
+
+
+def decode(values: Mapping[str, str], shown: str) -> MasterState | None:
+    """Read what `encode` wrote; None if there is nothing, since the database has never been a master.
+
+    Args:
+        values: Keys and values; those of a source's own are ignored.
+        shown: The source, for messages.
+
+    Raises:
+        CorruptError: A value is missing or invalid.
+    """
+    if not values:
+        return None
+    try:
+        parent = json.loads(values["parent"] or "null")
+        return MasterState(
+            farm=values["farm"],
+            name=values["name"],
+            history=values["history"],
+            batch=int(values["batch"]),
+            tick=int(values["tick"]),
+            chain=values["chain"],
+            clock=_time(values["clock"]),
+            vector=json.loads(values["vector"]),
+            parent=Origin(**parent) if parent else None,
+            beat_s=float(values["beat_s"]),
+            logs=values["logs"],
+            options=recalled(values["options"]),
+            state=int(values["state"]),
+            began=_time(values["began"]),
+        )
+    except (KeyError, ValueError, TypeError) as error:
+        message = f"what {shown} remembers of itself as a master is damaged: {error}"
+        hint = "restore the database from a backup; table wlc.state must be as it was written"
+        raise CorruptError(message, hint=hint, path=shown) from error
+
+
+def _time(text: str) -> datetime | None:
+    return read_time(text) if text else None
+
+
+def _time_text(time: datetime | None) -> str:
+    return format_time(time) if time else ""

@@ -1,0 +1,138 @@
+"""What there is to know about a master: asked of the farm, or of the master itself."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from wlc.farm.config import STARTED, parse_beat
+from wlc.masters import adapters
+from wlc.masters.lookup import resolve
+from wlc.masters.source import SourceDetails, database_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Config, Name
+
+
+@dataclass(frozen=True, slots=True)
+class MasterStatus:
+    """State of a master. What only the source itself knows is None where only the farm was asked.
+
+    Attributes:
+        state: "started" or "stopped".
+        tick: Last published tick, 0 before the first.
+        clock: Its commit time, None before the first.
+        batches: Number of batches published so far.
+        unpublished: Transactions that wait in the journal; None for a PostgreSQL master, which has no journal.
+        bypassed: Tables changed without capture, and how that shows.
+        slot: Of a PostgreSQL master: "reserved" while all is well; "unreserved", "lost" or "gone" otherwise.
+        retained_bytes: Of a PostgreSQL master: size of the server's log that is kept until it is published.
+        lsn: Of a PostgreSQL master: up to where the server's log is published.
+    """
+
+    name: str
+    state: str
+    tick: int
+    clock: datetime | None
+    beat_s: float
+    batches: int
+    history: str
+    farm: str
+    snapshot: str
+    log_bytes: int
+    unpublished: int | None = None
+    bypassed: Mapping[str, str] | None = None
+    slot: str | None = None
+    retained_bytes: int | None = None
+    lsn: str | None = None
+
+
+def tables_to_change(source: str | os.PathLike[str], tables: Sequence[str] = ()) -> list[Name]:
+    """List the tables whose replica identity `master` would change to FULL; arguments as for `master`."""
+    return adapters.module_of(source).tables_to_change(os.fspath(source), tables)
+
+
+def status(
+    db: str | os.PathLike[str], farm: str | None = None, *, storage_options: Mapping[str, Any] | None = None
+) -> MasterStatus:
+    """Return the state of a master, asked of the source or of the farm; arguments as for `resolve`."""
+    if not adapters.is_source(db):
+        return status_of(resolve(db, farm, storage_options=storage_options))
+    with adapters.opened(db) as source:
+        state = source.require_state()
+        return status_of(database_of(state, storage_options, farm), source.details())
+
+
+def tick(
+    db: str | os.PathLike[str], farm: str | None = None, *, storage_options: Mapping[str, Any] | None = None
+) -> int:
+    """Return the last published tick, 0 before the first; arguments as for `resolve`."""
+    return resolve(db, farm, storage_options=storage_options).config().tick
+
+
+def clock(
+    db: str | os.PathLike[str], farm: str | None = None, *, storage_options: Mapping[str, Any] | None = None
+) -> datetime | None:
+    """Return the commit time of the last published transaction, None before the first; arguments as for `resolve`."""
+    return resolve(db, farm, storage_options=storage_options).config().write
+
+
+def beat(
+    db: str | os.PathLike[str],
+    beat_s: float | None = None,
+    farm: str | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> float:
+    """Return or set the beat, seconds; masters that are open follow at their next beat.
+
+    Args:
+        db: As for `resolve`.
+        beat_s: The new beat; 0 publishes every commit.
+        farm: As for `resolve`.
+        storage_options: As for `resolve`.
+
+    Raises:
+        InvalidError: The beat is invalid.
+    """
+    database = resolve(db, farm, storage_options=storage_options)
+    if beat_s is None:
+        return database.config().beat_s
+    parse_beat(str(beat_s))
+    if adapters.is_source(db):
+        with adapters.opened(db) as source:
+            source.remember(replace(source.require_state(), beat_s=float(beat_s)))
+    return database.change_config(lambda config: replace(config, beat_s=beat_s)).beat_s
+
+
+def status_of(
+    database: FarmDatabase, details: SourceDetails | None = None, config: Config | None = None
+) -> MasterStatus:
+    """Return the state of a master as its farm and, where it was asked, the source itself say it."""
+    config = config or database.config()
+    details = details or SourceDetails()
+    if details.warning:
+        warnings.warn(details.warning, stacklevel=3)
+    return MasterStatus(
+        name=config.name,
+        state="started" if config.state == STARTED else "stopped",
+        tick=config.tick,
+        clock=config.write,
+        beat_s=config.beat_s,
+        batches=config.batches - 1,
+        history=config.history,
+        farm=database.url,
+        snapshot=config.snapshot,
+        log_bytes=database.log_bytes(),
+        unpublished=details.unpublished,
+        bypassed=details.bypassed,
+        slot=details.slot,
+        retained_bytes=details.retained_bytes,
+        lsn=details.lsn,
+    )

@@ -1,0 +1,198 @@
+"""The rows in which tables of a replica differ from the master's, found by making the tables anew from the farm."""
+
+from __future__ import annotations
+
+import glob
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from wlc.dialect.duckdb.digest_sql import hash_sql
+from wlc.dialect.sql import literal, quote
+from wlc.farm.database import describe_file
+from wlc.farm.errors import InvalidError, UnsupportedError
+from wlc.farm.model import WEIGHT, Digest, Name, TableFile, file_column
+from wlr.engine.adapters import target_at
+from wlr.fold import sql as fold
+from wlr.replication import replicate
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from wlc.farm.model import Layout
+    from wlr.engine.scan import Scan
+    from wlr.engine.state import ReplicaState
+
+# Rows are compared in this many buckets first, so that nearly all rows of a table with few differences are skipped.
+_BUCKETS = 4096
+_MOST_RANGES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """Neighbouring rows that differ: from key `low` to key `high`; of a table without a key, one row, shown whole.
+
+    Attributes:
+        missing: Number of rows of the master that the replica does not have.
+        surplus: Number of rows of the replica that the master does not have.
+    """
+
+    low: str
+    high: str
+    missing: int
+    surplus: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableFix:
+    """Row images that turn a table of the replica into the master's."""
+
+    table: Name
+    file: TableFile
+    local: Path
+    added: int
+    removed: int
+    digest: Digest
+
+    @property
+    def path(self) -> str:
+        """Path of the data file in the step."""
+        return self.file.file.path
+
+
+def chosen_tables(scan: Scan, tables: Sequence[str]) -> list[Name]:
+    """Return the tables that a user names, of those that the replica has or should have; all if none is named."""
+    known = {str(name): name for name in sorted({*scan.layouts, *scan.state.digests})}
+    if not tables:
+        return list(known.values())
+    chosen = []
+    for text in tables:
+        name = known.get(text) or known.get(f"main.{text}")
+        if name is None:
+            raise InvalidError(f"the replica has no table {text}", hint=f"Its tables: {', '.join(known) or 'none'}.")
+        chosen.append(name)
+    return chosen
+
+
+@contextmanager
+def opened_reference(
+    state: ReplicaState, names: Collection[Name], work: Path, storage_options: Mapping[str, Any] | None
+) -> Iterator[RestoredTables]:
+    """Restore tables from the farm, as of a replica's position, to a DuckDB file in the work folder."""
+    file = work / "reference.duckdb"
+    make = partial(replicate, into=file, tick=state.position.tick, storage_options=storage_options, register=False)
+    try:
+        make(state.master, tables=[glob.escape(str(name)) for name in names])
+    except UnsupportedError:
+        # A table that refers to another one cannot be made without it.
+        file.unlink(missing_ok=True)
+        make(state.master, tables=state.tables or None)
+    with target_at(file).scanned(work) as scan:
+        yield RestoredTables(scan, work)
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredTables:
+    """Tables as the farm has them.
+
+    Attributes:
+        own: Reads the tables.
+        work: Folder for temporary files.
+    """
+
+    own: Scan
+    work: Path
+
+    def locate(self, scan: Scan, name: Name) -> tuple[int, int, tuple[KeyRange, ...]]:
+        """Count the rows that differ, missing and surplus, and return where the first of them are."""
+        with scan.images(name) as images:
+            self._compare(scan, name, images)
+            missing, surplus = _counts(scan)
+            return missing, surplus, _ranges(scan, name, images)
+
+    def fix(self, scan: Scan, name: Name, number: int) -> TableFix:
+        """Write the rows that differ as the data file of a change."""
+        with scan.images(name) as images:
+            self._compare(scan, name, images)
+        added, removed = _counts(scan)
+        file, tick = self.work / f"{number}.parquet", scan.state.position.tick
+        spread = f"SELECT *, unnest(range(abs({WEIGHT}))) AS _copy FROM temp.difference"
+        query = (
+            f"SELECT CAST({tick} AS BIGINT) AS _tick, CAST(sign({WEIGHT}) AS TINYINT) AS {WEIGHT},"
+            f" * EXCLUDE ({WEIGHT}, _copy) FROM ({spread})"
+        )
+        scan.connection.execute(f"COPY ({query}) TO {literal(str(file))} (FORMAT parquet)")
+        described = describe_file(file, f"repair.d/{number}.parquet", added + removed)
+        digest = self.own.digest(name)
+        return TableFix(name, TableFile(described, name, scan.layouts[name]), file, added, removed, digest)
+
+    def _compare(self, scan: Scan, name: Name, images: str) -> None:
+        """Make a temporary table of the images that one side has more often; positive weights are missing here."""
+        layout = scan.layouts[name]
+        if self.own.layouts.get(name, layout).shape != layout.shape or name not in self.own.layouts:
+            raise InvalidError(f"table {name} has other columns than in the master", hint="Make the replica anew.")
+        reference = self._fetch(scan, name)
+        number = hash_sql(layout)
+        buckets = (
+            f"SELECT h % {_BUCKETS} AS b FROM (SELECT {number} AS h, 1 AS w FROM ({reference}) UNION ALL"
+            f" SELECT {number}, -1 FROM ({images})) GROUP BY b HAVING sum(w) <> 0 OR sum(CAST(h AS HUGEINT) * w) <> 0"
+        )
+        scan.connection.execute(f"CREATE OR REPLACE TEMP TABLE buckets AS {buckets}")
+        some = f"WHERE {number} % {_BUCKETS} IN (SELECT b FROM temp.buckets)"
+        raw = f"SELECT *, 1 AS {WEIGHT} FROM ({reference}) {some} UNION ALL SELECT *, -1 FROM ({images}) {some}"
+        scan.connection.execute(f"CREATE OR REPLACE TEMP TABLE difference AS {fold.sum_sql(layout, raw)}")
+
+    def _fetch(self, scan: Scan, name: Name) -> str:
+        """Copy the farm's rows to where the connection of the replica can read them."""
+        file = self.work / "reference.parquet"
+        with self.own.images(name) as images:
+            self.own.connection.execute(f"COPY ({images}) TO {literal(str(file))} (FORMAT parquet)")
+        columns = ", ".join(quote(file_column(column.name)) for column in scan.layouts[name].stored)
+        return f"SELECT {columns} FROM read_parquet({literal(str(file))}, hive_partitioning = false)"
+
+
+def _counts(scan: Scan) -> tuple[int, int]:
+    """Count the rows that are missing, and those that are surplus."""
+    sums = (f"coalesce(sum(abs({WEIGHT})) FILTER ({WEIGHT} {sign} 0), 0)" for sign in "><")
+    missing, surplus = scan.connection.execute(f"SELECT {', '.join(sums)} FROM temp.difference").fetchall()[0]
+    return int(missing), int(surplus)
+
+
+def _ranges(scan: Scan, name: Name, images: str) -> tuple[KeyRange, ...]:
+    layout = scan.layouts[name]
+    shown = _shown(layout)
+    if not layout.primary_key:
+        sides = f"greatest({WEIGHT}, 0), greatest(-{WEIGHT}, 0)"
+        query = f"SELECT {shown}, {shown}, {sides} FROM temp.difference ORDER BY ALL LIMIT {_MOST_RANGES}"
+    else:
+        query = _islands_sql(layout, images, shown)
+    return tuple(KeyRange(str(a), str(b), int(c), int(d)) for a, b, c, d in scan.connection.execute(query).fetchall())
+
+
+def _shown(layout: Layout) -> str:
+    """Write a row's key, or the whole row of a table without one, as people read it."""
+    columns = [c for c in layout.stored if c.name in layout.primary_key] or layout.stored
+    values = (f"coalesce(CAST({quote(file_column(c.name))} AS VARCHAR), 'NULL')" for c in columns)
+    return " || ', ' || ".join(values)
+
+
+def _islands_sql(layout: Layout, images: str, shown: str) -> str:
+    """Select ranges of keys that differ without an equal key between them."""
+    key = ", ".join(quote(file_column(column)) for column in layout.primary_key)
+    weight = WEIGHT
+    differing = (
+        f"SELECT {key}, {shown} AS s, sum(greatest({weight}, 0)) AS missing, sum(greatest(-{weight}, 0)) AS surplus"
+        f" FROM temp.difference GROUP BY {key}, s"
+    )
+    sound = f"SELECT {key}, NULL, 0, 0 FROM ({images}) AS r ANTI JOIN temp.difference USING ({key})"
+    numbered = (
+        f"SELECT *, row_number() OVER (ORDER BY {key}) - row_number() OVER (PARTITION BY s IS NULL ORDER BY {key}) AS g"
+        f" FROM ({differing} UNION ALL {sound})"
+    )
+    return (
+        "SELECT first(s ORDER BY k), last(s ORDER BY k), sum(missing), sum(surplus)"
+        f" FROM (SELECT *, row({key}) AS k FROM ({numbered}) WHERE s IS NOT NULL) GROUP BY g"
+        f" ORDER BY min(k) LIMIT {_MOST_RANGES}"
+    )

@@ -1,0 +1,72 @@
+"""Which schema statements a replica runs, and which failures do not matter to a replica of some tables."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from wlc.dialect.duckdb.lexer import tokens
+from wlc.farm.model import Ddl
+from wlr.plan.patterns import matches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from wlc.farm.model import Name
+    from wlr.plan.step import Action
+
+_CREATED = re.compile(r"\s*CREATE\s+(?:OR\s+REPLACE\s+)?TABLE\b", re.IGNORECASE)
+# These hold no rows, and may need tables that a replica of some tables lacks.
+_DERIVED = re.compile(
+    r"\s*(?:CREATE|ALTER|DROP|COMMENT\s+ON)\s+(?:OR\s+REPLACE\s+)?(?:RECURSIVE\s+)?(?:VIEW|MACRO|FUNCTION)\b",
+    re.IGNORECASE,
+)
+
+
+def is_run(ddl: Ddl, patterns: Collection[str]) -> bool:
+    """Say whether a DuckDB replica of some tables runs the statement.
+
+    A statement that only PostgreSQL has, such as CREATE FUNCTION, is recorded in its dialect alone and is ignored.
+    """
+    return ddl.dialect != "postgres" and is_wanted(ddl, patterns)
+
+
+def is_wanted(ddl: Ddl, patterns: Collection[str]) -> bool:
+    """Say whether a replica of some tables runs the statement: it ignores triggers and tables that it does not have."""
+    return not is_trigger(ddl) and (not _CREATED.match(ddl.statement) or matches(ddl.object, patterns))
+
+
+def may_fail(ddl: Ddl, patterns: Collection[str], tables: Collection[Name]) -> bool:
+    """Say whether a replica of some tables may ignore a failure: of a view, or of a statement about other tables."""
+    if not patterns or _CREATED.match(ddl.statement):
+        return False
+    if _DERIVED.match(ddl.statement):
+        return True
+    words = {token.name.lower() for token in tokens(ddl.statement) if not token.is_string}
+    return not any(table.name.lower() in words for table in tables)
+
+
+def may_be_left_out(
+    actions: Sequence[Action], number: int, patterns: Collection[str], tables: Collection[Name]
+) -> bool:
+    """Say whether the action that failed is a statement whose failure may be ignored; see `may_fail`."""
+    action = actions[number] if actions else None
+    return isinstance(action, Ddl) and may_fail(action, patterns, tables)
+
+
+def leaving_out(attempt: Callable[[set[int]], int | None]) -> None:
+    """Try a step until it is done, without statements that a replica of some tables cannot run and does not need.
+
+    Args:
+        attempt: Tries it without the actions of these numbers; returns the number of one more to leave out, None once
+            the step is done.
+    """
+    skipped: set[int] = set()
+    while (failed := attempt(skipped)) is not None:
+        skipped.add(failed)
+
+
+def is_trigger(ddl: Ddl) -> bool:
+    """Say whether the statement is about a trigger. The log holds what triggers changed on the master."""
+    words = [token.word for token in tokens(ddl.statement)[:5]]
+    return words[:1] in (["CREATE"], ["DROP"]) and "TRIGGER" in words

@@ -1,0 +1,102 @@
+"""The table of replica engines: no other module names one. An adapter is imported when it is needed."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from wlc.dialect.postgres.url import without_password
+from wlc.farm.errors import InvalidError
+from wlr.engine.place import Place, is_remote, path_of
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from wlr.engine.contract import Target
+
+_PARQUET = "parquet://"
+_POSTGRES = ("postgresql://", "postgres://")
+
+
+def target_at(into: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Target:
+    """Return the target that a path or URL names; the target is not opened.
+
+    Args:
+        into: What the user typed, see `locate`.
+        storage_options: Options of the target's file system.
+
+    Raises:
+        InvalidError: The text names no target, or the engine's packages are not installed.
+    """
+    place = locate(into, storage_options)
+    return _ADAPTERS[place.engine](place)
+
+
+def locate(into: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Place:
+    """Decide where a replica is and which engine it belongs to.
+
+    `postgresql://` and `postgres://` are PostgreSQL databases; `parquet://` and other URLs, folders, and paths without
+    a suffix that do not exist yet are Parquet replicas; other paths are DuckDB files.
+
+    Args:
+        into: What the user typed.
+        storage_options: Options of the replica's file system.
+
+    Raises:
+        InvalidError: The text is empty or cannot be a path, or PostgreSQL's drivers are not installed.
+    """
+    text = str(into)
+    options = dict(storage_options or {})
+    if not text.strip():
+        raise InvalidError("a replica needs a place", hint="wlr replicate MASTER --into copy.duckdb")
+    if text.startswith(_POSTGRES):
+        if find_spec("psycopg") is None:
+            message = "PostgreSQL needs packages that are not installed"
+            raise InvalidError(message, hint="pip install 'dbfarm[postgres]'")
+        return Place("postgres", text, without_password(text))
+    if text.startswith(_PARQUET):
+        # parquet://lake and parquet:///data/lake are paths, parquet://s3://bucket/lake is the URL behind it.
+        inner = text.removeprefix(_PARQUET)
+        if not inner:
+            raise InvalidError(f"{text} names no folder", hint="wlr replicate MASTER --into parquet://lake")
+        return _parquet_place(inner if is_remote(inner) else str(path_of(inner)), options)
+    if is_remote(text):
+        return _parquet_place(text, options)
+    path = path_of(text)
+    try:
+        is_folder = path.is_dir() or text.endswith("/") or (not path.suffix and not path.exists())
+    except OSError as error:
+        raise InvalidError(f"{text[:200]!r} cannot be a path: {error.strerror}", hint="Choose another path.") from error
+    return _parquet_place(str(path), options) if is_folder else Place("duckdb", str(path), str(path), options)
+
+
+def folder_target(folder: Path) -> Target:
+    """Return the target whose files can become a snapshot's, in a local folder; see `Target.as_snapshot`."""
+    return _parquet(_parquet_place(str(folder), {}))
+
+
+def _parquet_place(url: str, options: Mapping[str, Any]) -> Place:
+    return Place("parquet", url, url, options)
+
+
+def _duckdb(place: Place) -> Target:
+    from wlr.engine.duckdb.target import DuckDBTarget
+
+    return DuckDBTarget(place)
+
+
+def _postgres(place: Place) -> Target:
+    from wlr.engine.postgres.target import PostgresTarget
+
+    return PostgresTarget(place)
+
+
+def _parquet(place: Place) -> Target:
+    from wlr.engine.parquet.target import ParquetTarget
+
+    return ParquetTarget(place)
+
+
+_ADAPTERS: dict[str, Callable[[Place], Target]] = {"duckdb": _duckdb, "postgres": _postgres, "parquet": _parquet}

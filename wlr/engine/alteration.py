@@ -1,0 +1,80 @@
+"""Rewrite a file after ALTER TABLE changed its table's columns: DuckDB does it to the rows themselves.
+
+The rows are loaded into a table of their own with the old columns and nothing else, the statement is run on it, and
+what comes out is written. So a default, a dropped field of a struct or a new name mean here what they mean to DuckDB.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wlc.dialect.sql import literal, quote
+from wlc.dialect.types import load_sql, store_sql
+from wlc.farm.model import file_column
+from wlr.ddl import running
+from wlr.engine.calculator import applying, open_scratch
+from wlr.fold.kernel import FILE_FORMAT, Piece
+from wlr.plan.failure import StepError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    import duckdb
+
+    from wlc.farm.model import Ddl, Layout, Name
+    from wlr.fold.files import Alteration
+
+
+# A statement makes these without a table, so that a table can be altered where nothing else of the schema is.
+_SURROUNDINGS = ("CREATE SCHEMA", "CREATE TYPE", "CREATE SEQUENCE", "CREATE MACRO")
+
+
+def alter(alteration: Alteration, base: Piece, folder: Path) -> Piece:
+    """Write the rows of a file again as they are after a statement.
+
+    Args:
+        alteration: What the statement does.
+        base: The file.
+        folder: Exists and is empty; the new file is put there.
+
+    Raises:
+        StepError: The statement cannot be applied to the rows.
+    """
+    statement, catalog = alteration.statement, alteration.catalog
+    connection = open_scratch(catalog, folder / "rows.duckdb")
+    try:
+        with applying(folder):
+            for needed in _surroundings(alteration.schema):
+                running.run(connection, catalog, needed)
+            _load(connection, base.path, alteration.table, alteration.before)
+            # The statement comes from the farm: it must not reach out to anything but what was loaded.
+            connection.execute(f"SET allowed_directories = [{literal(str(folder.resolve()))}]")
+            connection.execute("SET enable_external_access = false")
+            running.check(connection, catalog, statement)
+            running.run(connection, catalog, statement)
+            path = folder.resolve() / "0.parquet"
+            columns = ", ".join(f"{store_sql(c)} AS {quote(file_column(c.name))}" for c in alteration.after.stored)
+            query = f"SELECT {columns} FROM {quote(catalog)}.{alteration.name.sql}"
+            rows = connection.execute(f"COPY ({query}) TO {literal(str(path))} ({FILE_FORMAT})").fetchall()[0][0]
+    finally:
+        connection.close()
+    if rows != base.rows:
+        raise StepError(f"{statement.kind} left {rows} of {base.rows} rows of a file", table=str(alteration.table))
+    return Piece(path, base.rows, base.low, base.high)
+
+
+def _load(connection: duckdb.DuckDBPyConnection, file: Path, table: Name, layout: Layout) -> None:
+    if table.schema != "main":
+        connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quote(table.schema)}")
+    columns = ", ".join(f"{load_sql(c, quote(file_column(c.name)))} AS {quote(c.name)}" for c in layout.stored)
+    # An empty table first: it is the declared types that the rows are to have, not those of their values.
+    declared = ", ".join(f"{quote(column.name)} {column.type}" for column in layout.stored)
+    connection.execute(f"CREATE TABLE {table.sql} ({declared})")
+    source = f"read_parquet({literal(str(file))}, hive_partitioning = false)"
+    connection.execute(f"INSERT INTO {table.sql} SELECT {columns} FROM {source}")
+
+
+def _surroundings(statements: Iterable[Ddl]) -> tuple[Ddl, ...]:
+    """Pick the statements that a table's own columns may depend on."""
+    return tuple(statement for statement in statements if statement.kind in _SURROUNDINGS)

@@ -1,0 +1,181 @@
+"""DuckDB as the calculator of every engine: confined connections in memory, and what DuckDB's errors mean.
+
+All engines fold changes, run schema statements and read data files with DuckDB, whatever their replicas are stored in.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import duckdb
+
+from wlc.dialect.sql import literal, quote
+from wlc.farm.errors import CorruptError, UnavailableError
+from wlr.engine.memory import MEMORY_VARIABLE
+from wlr.plan.failure import StepError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+# How DuckDB's message begins when the checksum of a block is wrong.
+CORRUPT = "Corrupt database file"
+_MACHINE = (
+    duckdb.IOException,
+    duckdb.FatalException,
+    duckdb.InternalException,
+    duckdb.InterruptException,
+    duckdb.ConnectionException,
+)
+# Name of the database in memory that a connection starts with. A target may have the same name.
+_MEMORY = "memory"
+
+
+def connect(work: Path, *, threads: int | None = None, memory: str | None = None) -> duckdb.DuckDBPyConnection:
+    """Open a database in memory that spills into a folder.
+
+    Args:
+        work: Where to put what does not fit into memory.
+        threads: Most threads; all that the machine has if omitted.
+        memory: Most memory, such as "2GB", unless the environment says otherwise; DuckDB's own default if omitted.
+    """
+    connection = duckdb.connect(config={"python_enable_replacements": "false"})
+    connection.execute(f"SET temp_directory = {literal(str(work / 'spill'))}")
+    # Keys are kept as text, and text of a zoned time depends on where it is written.
+    connection.execute("SET GLOBAL TimeZone = 'UTC'")
+    if threads:
+        connection.execute(f"SET threads = {threads}")
+    if limit := os.environ.get(MEMORY_VARIABLE) or memory:
+        connection.execute(f"SET memory_limit = {literal(limit)}")
+    return connection
+
+
+def connect_free_of(catalog: str) -> duckdb.DuckDBPyConnection:
+    """Open a database in memory that leaves a name free, for another one to be attached under it."""
+    # A connection in memory is called `memory`; a master may be called so, too, and then a connection to the file
+    # itself under another name is needed. DuckDB names a file after its stem and takes no other name, so a second
+    # database in memory is attached, and `memory` freed by detaching it.
+    connection = duckdb.connect(config={"python_enable_replacements": "false"})
+    if catalog.lower() == _MEMORY:
+        connection.execute("ATTACH ':memory:' AS wlr_scratch")
+        connection.execute("USE wlr_scratch")
+        connection.execute(f"DETACH {_MEMORY}")
+    return connection
+
+
+def open_scratch(name: str, file: Path | None = None) -> duckdb.DuckDBPyConnection:
+    """Open an empty database under a name, in memory or in a new file, and stand in it."""
+    connection = connect_free_of(name)
+    connection.execute(f"ATTACH {literal(str(file or ':memory:'))} AS {quote(name)}; USE {quote(name)}.main")
+    return connection
+
+
+class Scratch:
+    """A folder for what does not fit into memory, and the only place besides `folders` that the engine may read.
+
+    Args:
+        work: Made by `confine`, removed by `remove`.
+        folders: Folders with data files.
+    """
+
+    def __init__(self, work: Path, folders: Sequence[Path]) -> None:
+        self._work = work
+        self._folders = [folder.resolve() for folder in folders]
+        self._links = 0
+
+    @property
+    def folder(self) -> Path:
+        """The folder, once it is made."""
+        return self._work.resolve()
+
+    def confine(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Keep statements from the farm away from the machine; the connection has attached all it needs."""
+        # This also removes files of a killed run.
+        self.remove()
+        self._work.mkdir(parents=True)
+        self._folders.append(self._work.resolve())
+        connection.execute(f"SET temp_directory = {literal(str(self._work))}")
+        if limit := os.environ.get(MEMORY_VARIABLE):
+            connection.execute(f"SET memory_limit = {literal(limit)}")
+        allowed = ", ".join(literal(str(folder)) for folder in self._folders)
+        connection.execute(f"SET allowed_directories = [{allowed}]")
+        connection.execute("SET enable_external_access = false")
+
+    def reachable(self, file: Path) -> str:
+        """Return where the engine can read a data file; if need be it is linked or copied."""
+        file = file.resolve()
+        if any(file.is_relative_to(folder) for folder in self._folders):
+            return str(file)
+        self._links += 1
+        link = self._work / f"{self._links}_{file.name}"
+        try:
+            link.hardlink_to(file)
+        except OSError:
+            shutil.copyfile(file, link)
+        return str(link)
+
+    def remove(self) -> None:
+        """Remove the folder with all that is in it."""
+        shutil.rmtree(self._work, ignore_errors=True)
+
+
+# Errors -------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def applying(path: Path) -> Iterator[None]:
+    """Translate DuckDB's errors while a step is applied.
+
+    Args:
+        path: What is written to, for messages.
+
+    Raises:
+        StepError: The step does not fit, or needs more memory.
+        UnavailableError: The machine failed.
+        CorruptError: A block of the file has a wrong checksum: no transaction is at fault.
+    """
+    try:
+        yield
+    except duckdb.Error as error:
+        raise _step_error(path, error) from error
+
+
+def _step_error(path: Path, error: duckdb.Error) -> Exception:
+    if CORRUPT in str(error):
+        return corrupt(path, error)
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return StepError(first_line(error), is_shortage=True)
+    if isinstance(error, _MACHINE):
+        hint = "Nothing was lost: run it again."
+        return UnavailableError(f"writing to {path} failed: {first_line(error)}", hint=hint, path=str(path))
+    return StepError(first_line(error), is_reference="foreign key" in str(error))
+
+
+def corrupt(path: Path, error: duckdb.Error) -> CorruptError:
+    """Build the error for a damaged file."""
+    return CorruptError(f"{path} is damaged: {first_line(error)}", hint="Make the replica anew.", path=str(path))
+
+
+@contextmanager
+def using(path: Path) -> Iterator[None]:
+    """Translate DuckDB's errors outside of steps.
+
+    Raises:
+        UnavailableError: The machine failed.
+        CorruptError: The file is damaged.
+    """
+    try:
+        yield
+    except duckdb.Error as error:
+        if CORRUPT in str(error):
+            raise corrupt(path, error) from error
+        hint = "Nothing was lost: run it again."
+        raise UnavailableError(f"{path}: {first_line(error)}", hint=hint, path=str(path)) from error
+
+
+def first_line(error: BaseException) -> str:
+    """Return what DuckDB reports, without advice for its developers."""
+    return str(error).partition("\n")[0].partition(". If this is an unexpected")[0]

@@ -1,0 +1,297 @@
+"""The contract of replica engines: what every kind of target can do, or the answer of one that cannot."""
+
+from __future__ import annotations
+
+import shlex
+from abc import ABC, abstractmethod
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from wlc.farm.errors import CorruptError, InvalidError, UnavailableError, UnsupportedError
+from wlr.engine.memory import MEMORY_HINT
+from wlr.plan.failure import Failure, StepError
+from wlr.plan.patterns import matches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Any
+
+    from wlc.farm.model import DataFile, Manifest, Name, SnapshotTable, TableFile
+    from wlr.engine.bulk import Bulk
+    from wlr.engine.place import Place
+    from wlr.engine.scan import Scan
+    from wlr.engine.state import ReplicaState
+    from wlr.plan.cut import Limits
+    from wlr.plan.retention import PrunedTicks
+    from wlr.plan.step import Step
+
+
+class Target(ABC):
+    """A place that a replica of one kind is in, or can be made in.
+
+    Attributes:
+        noun: What such a place is, for messages.
+        place: Where it is.
+    """
+
+    noun: ClassVar[str]
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    def __str__(self) -> str:
+        return str(self.place)
+
+    @abstractmethod
+    def find_state(self) -> ReplicaState | None:
+        """Read what a replica remembers; None if nothing is there, or an empty database.
+
+        Raises:
+            InvalidError: Something else is there.
+            UnavailableError: It is in use or cannot be reached.
+            CorruptError: The replica is damaged.
+        """
+
+    def read_state(self) -> ReplicaState:
+        """Read what a replica remembers, without writing anything; raises as `find_state` does.
+
+        Raises:
+            InvalidError: There is no replica.
+        """
+        state = self.find_state()
+        if state is None:
+            raise no_replica(str(self.place))
+        return state
+
+    @abstractmethod
+    def build(self, new: NewReplica) -> None:
+        """Make a new replica, all or nothing.
+
+        Raises:
+            InvalidError: Something is in the way.
+            UnavailableError: Another process is building it.
+            UnsupportedError: The snapshot cannot be loaded.
+        """
+
+    @abstractmethod
+    def open(self, folders: Sequence[Path] = (), bulk: Bulk | None = None) -> OpenReplica:
+        """Open the replica for writing; nobody else can until it is closed.
+
+        Args:
+            folders: Folders that data files will be read from.
+            bulk: How to do large work; in this process if omitted.
+
+        Raises:
+            InvalidError: There is no replica.
+            UnavailableError: Another process, or this one, has it open.
+        """
+
+    @abstractmethod
+    def scanned(self, work: Path, storage_options: Mapping[str, Any] | None = None) -> AbstractContextManager[Scan]:
+        """Open the replica to read its rows.
+
+        Args:
+            work: A folder for what does not fit into memory.
+            storage_options: Options of the farm's file system, where the column types of a replica may be recorded.
+
+        Raises:
+            InvalidError: There is no replica.
+            UnavailableError: It is in use.
+            CorruptError: One of its files is damaged.
+        """
+
+    def accept(self) -> Failure:
+        """Skip exactly the transaction that failed, and return its failure.
+
+        Raises:
+            InvalidError: No transaction has failed.
+        """
+        with self.open() as replica:
+            failure = replica.state.failure
+            if failure is None:
+                raise InvalidError(f"no transaction has failed in {self}", hint=f"wlr status {self}", path=str(self))
+            accepted = replica.state.accepted | {failure.tick}
+            replica.remember(replace(replica.state, accepted=accepted, failure=None))
+        return failure
+
+    def unlock(self) -> None:
+        """Allow direct writes to replicated tables."""
+        self._set_unlocked(True)
+
+    def lock(self) -> None:
+        """Refuse direct writes to replicated tables."""
+        self._set_unlocked(False)
+
+    def _set_unlocked(self, is_unlocked: bool) -> None:
+        with self.open() as replica:
+            replica.remember(replace(replica.state, is_unlocked=is_unlocked))
+
+    # Old ticks and files, which most engines do not have
+
+    def check_keep(self, keep: str) -> None:  # noqa: ARG002
+        """Check how much of the past should stay readable, as the user typed it.
+
+        Raises:
+            InvalidError: The text is invalid, or a replica of this kind holds one tick only.
+        """
+        message = f"{self} is {self.noun}, which holds one tick: --keep is for Parquet replicas"
+        raise InvalidError(message, hint="Leave --keep out.")
+
+    def files(self, table: str, tick: int | None = None) -> list[str]:  # noqa: ARG002
+        """Return paths or URLs of the files that hold a table at a tick; see `wlr.files`."""
+        raise self._has_no_files()
+
+    def prune(self, keep: str | None = None, *, dry_run: bool = False) -> PrunedTicks:  # noqa: ARG002
+        """Remove ticks that need not stay readable; see `wlr.prune`."""
+        raise self._has_no_files()
+
+    def as_snapshot(self, database: str) -> tuple[Manifest, dict[str, Path]]:  # noqa: ARG002
+        """Return the replica as a snapshot of a farm database: its manifest, without a vector, and its local files.
+
+        Args:
+            database: Name of the farm database.
+
+        Returns:
+            The manifest, and a local file for each path that it names.
+
+        Raises:
+            InvalidError: A replica of this kind has no files that can be a snapshot's.
+        """
+        raise self._has_no_files()
+
+    def _has_no_files(self) -> InvalidError:
+        message = f"{self} is {self.noun}, not a Parquet replica"
+        return InvalidError(message, hint="wlr status TARGET", path=str(self))
+
+
+class OpenReplica(ABC):
+    """A replica that is open for writing, which nobody else can open meanwhile.
+
+    Attributes:
+        state: What it remembers, as last committed.
+        limits: How much a step may hold.
+    """
+
+    state: ReplicaState
+    limits: Limits
+
+    @property
+    def parents(self) -> Mapping[Name, Collection[Name]]:
+        """For each table those that its foreign keys refer to; empty where a step checks no foreign keys."""
+        return {}
+
+    @abstractmethod
+    def apply(self, step: Step, fetch: Callable[[TableFile], Path]) -> None:
+        """Apply a step and the position behind it in one transaction.
+
+        Raises:
+            StepError: The step cannot be applied; the replica was not changed.
+            UnavailableError: The machine failed, not the step.
+        """
+
+    @abstractmethod
+    def remember(self, state: ReplicaState) -> None:
+        """Store a new state.
+
+        Raises:
+            UnsupportedError: An engine without a guard cannot be unlocked.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let others open the replica."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class NewReplica:
+    """What a new replica is made of.
+
+    Attributes:
+        state: What it remembers from the start.
+        manifest: The snapshot to load; None for an empty replica.
+        fetch: Returns a local file with the content of one of the snapshot's files.
+        release: Takes such a file back.
+        folders: Folders that data files will be read from.
+        progress: Called with rows done, rows in all, and what is being done.
+    """
+
+    state: ReplicaState
+    manifest: Manifest | None
+    fetch: Callable[[DataFile], Path]
+    release: Callable[[Path], None]
+    folders: Sequence[Path] = ()
+    progress: Callable[[int, int, str], None] | None = None
+
+    @property
+    def tables(self) -> list[SnapshotTable]:
+        """The snapshot's tables that the replica will have."""
+        if self.manifest is None:
+            return []
+        return [table for table in self.manifest.tables if matches(table.table, self.state.tables)]
+
+    def load(self, load_table: Callable[[SnapshotTable, list[Path]], int]) -> None:
+        """Load all tables.
+
+        Args:
+            load_table: Loads one table from local files and returns how many rows the table has then.
+
+        Raises:
+            CorruptError: A table has another number of rows than the manifest says.
+        """
+        total, done = sum(_rows(table) for table in self.tables), 0
+        for table in self.tables:
+            if self.progress:
+                self.progress(done, total, f"loading {table.table}")
+            fetched = [self.fetch(file) for file in table.files]
+            try:
+                found = load_table(table, fetched)
+            finally:
+                for file in fetched:
+                    self.release(file)
+            if found != _rows(table):
+                message = f"the snapshot's table {table.table} has {found} rows, the manifest says {_rows(table)}"
+                raise CorruptError(message)
+            done += found
+
+
+def _rows(table: SnapshotTable) -> int:
+    return sum(file.rows for file in table.files)
+
+
+def no_replica(where: str) -> InvalidError:
+    """Build the error for a place without a replica."""
+    hint = f"wlr replicate MASTER --into {shlex.quote(where)}"
+    return InvalidError(f"there is no replica {where}", hint=hint, path=where)
+
+
+@contextmanager
+def loading(what: str, hint: str) -> Iterator[None]:
+    """Turn a `StepError` into the error for a part of a snapshot that cannot be loaded.
+
+    Args:
+        what: The part of the snapshot.
+        hint: What to do if the part does not fit the engine.
+
+    Raises:
+        UnavailableError: The machine has too little memory.
+        UnsupportedError: The part does not fit the engine.
+    """
+    try:
+        yield
+    except StepError as error:
+        message = f"{what} of the snapshot cannot be loaded: {error.cause}"
+        if error.is_shortage:
+            raise UnavailableError(message, hint=MEMORY_HINT) from error
+        raise UnsupportedError(message, hint=hint) from error

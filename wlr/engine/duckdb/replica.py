@@ -1,0 +1,252 @@
+"""A DuckDB file that is a replica: opened, rolled forward step by step, closed."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+
+from wlc.dialect.duckdb import catalog as catalogs
+from wlc.dialect.duckdb.opening import alone
+from wlc.dialect.sql import quote
+from wlc.farm.model import Ddl, Name
+from wlr.ddl import relevance, running
+from wlr.engine.calculator import Scratch, applying, using
+from wlr.engine.contract import OpenReplica
+from wlr.engine.duckdb import changes, guard
+from wlr.engine.duckdb import state as states
+from wlr.engine.duckdb.connection import attach, work_folder
+from wlr.engine.duckdb.tables import read_tables
+from wlr.engine.state import OWNER, after, changed
+from wlr.fold import fit
+from wlr.fold import net as net_changes
+from wlr.fold import sql as fold
+from wlr.fold.tally import Tally
+from wlr.plan.cut import LIMITS
+from wlr.plan.failure import StepError
+from wlr.plan.step import Fold
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from pathlib import Path
+
+    from wlc.farm.model import Digest, TableFile
+    from wlr.engine.bulk import Bulk
+    from wlr.engine.state import ReplicaState
+    from wlr.fold.net import FoldsElsewhere, NetChange
+    from wlr.plan.step import Action, Step
+
+
+def open_replica(into: Path, state: ReplicaState, folders: Sequence[Path] = (), bulk: Bulk | None = None) -> OpenDuckDB:
+    """Open a replica for writing; nobody else can open it until it is closed.
+
+    Args:
+        into: The file.
+        state: As it was read before, which tells the name of the database.
+        folders: Folders that data files will be read from.
+        bulk: How to do large work.
+    """
+    connection = attach(into, state.catalog)
+    scratch = Scratch(work_folder(into), folders)
+    try:
+        with using(into):
+            scratch.confine(connection)
+            # It may have been written to since it was looked at.
+            state = states.read(connection, state.catalog, str(into))
+            return OpenDuckDB(into, connection, state, scratch, bulk.folding(scratch.folder) if bulk else None)
+    except BaseException:
+        connection.close()
+        raise
+
+
+class OpenDuckDB(OpenReplica):
+    """A replica's file, open for writing."""
+
+    def __init__(
+        self,
+        path: Path,
+        connection: duckdb.DuckDBPyConnection,
+        state: ReplicaState,
+        scratch: Scratch,
+        elsewhere: FoldsElsewhere | None = None,
+    ) -> None:
+        self.state = state
+        self.limits = elsewhere.limits if elsewhere else LIMITS
+        self._elsewhere = elsewhere
+        self._path = path
+        self._connection = connection
+        self._catalog = state.catalog
+        self._scratch = scratch
+        self._replicated = states.read_tables(connection, self._catalog)
+        self._tables = read_tables(connection, self._catalog)
+
+    @property
+    def parents(self) -> Mapping[Name, Collection[Name]]:
+        return self._tables.parents
+
+    def close(self) -> None:
+        """Close the file and let others open it."""
+        # Others are kept from opening the file for the moment of closing it, and not while it is written to.
+        with suppress(duckdb.Error):
+            self._connection.execute(f"CHECKPOINT {quote(self._catalog)}")
+        if self._elsewhere:
+            self._elsewhere.close()
+        # The next one to open the file has a work folder of the same name.
+        self._scratch.remove()
+        with alone(self._path):
+            self._connection.close()
+
+    def remember(self, state: ReplicaState) -> None:
+        with using(self._path):
+            self._connection.execute("BEGIN")
+            if state.is_unlocked != self.state.is_unlocked:
+                self._set_unlocked(state.is_unlocked)
+            states.write(self._connection, self._catalog, changed(self.state, state))
+            self._connection.execute("COMMIT")
+        self.state = state
+
+    def _set_unlocked(self, is_unlocked: bool) -> None:
+        table = f"{quote(self._catalog)}.wlr.guard"
+        self._connection.execute(f"DELETE FROM {table}")
+        if is_unlocked:
+            self._connection.execute(f"INSERT INTO {table} VALUES ('{OWNER}')")
+
+    # Steps -----------------------------------------------------------------------------------------------------------
+
+    def apply(self, step: Step, fetch: Callable[[TableFile], Path]) -> None:
+        actions = step.actions()
+        relevance.leaving_out(lambda skipped: self._try(step, actions, fetch, skipped))
+
+    def _try(
+        self, step: Step, actions: tuple[Action, ...], fetch: Callable[[TableFile], Path], skipped: set[int]
+    ) -> int | None:
+        """Apply a step; returns the number of an action that failed and may be left out, None once it is done."""
+        has_ddl = any(isinstance(action, Ddl) for action in actions)
+        number = 0
+        tally = Tally(self.state.digests)
+        prepared: list[NetChange] | None = None
+        with applying(self._path):
+            # A fold does not read the target, so it need not be done while a transaction is open.
+            if actions and isinstance(actions[0], Fold):
+                prepared = self._prepare(actions[0], fetch)
+        try:
+            with applying(self._path):
+                self._connection.execute("BEGIN")
+                for number, action in enumerate(actions):
+                    if number not in skipped:
+                        self._act(action, fetch, prepared if number == 0 else None, tally)
+                if has_ddl:
+                    states.write_tables(self._connection, self._catalog, self._replicated)
+                if actions:
+                    guard.put_on(self._connection, self._catalog, self._replicated)
+                self._commit(step, tally.settle(step, self._replicated))
+        except BaseException as error:
+            self._rollback()
+            if (
+                isinstance(error, StepError)
+                and number not in skipped
+                and relevance.may_be_left_out(actions, number, self.state.tables, self._replicated)
+            ):
+                return number
+            if isinstance(error, StepError) and error.key is None and len(step.transactions) == 1:
+                error.key = self._missing_key(error, actions, fetch)
+            raise
+        finally:
+            if prepared:
+                net_changes.drop(self._connection, prepared)
+        return None
+
+    def _act(
+        self, action: Action, fetch: Callable[[TableFile], Path], prepared: list[NetChange] | None, tally: Tally
+    ) -> None:
+        if isinstance(action, Ddl):
+            self._run_ddl(action)
+            tally.alter(action)
+            return
+        nets = prepared if prepared is not None else self._prepare(action, fetch)
+        with net_changes.tallied(self._connection, nets, tally):
+            guard.take_off(self._connection, self._catalog, [net.change.table for net in nets])
+            changes.write(self._connection, self._tables, nets, self._path)
+        for sequence in action.sequences:
+            running.set_sequence(self._connection, self._catalog, sequence)
+        if prepared is None:
+            net_changes.drop(self._connection, nets)
+
+    def _commit(self, step: Step, digests: Mapping[Name, Digest | None]) -> None:
+        state = after(self.state, step, digests)
+        states.write(self._connection, self._catalog, changed(self.state, state))
+        self._connection.execute("COMMIT")
+        self.state = state
+
+    def _rollback(self) -> None:
+        """Undo a step, and read the catalog again as it was before."""
+        try:
+            self._connection.execute("ROLLBACK")
+            self._connection.execute(f"USE {quote(self._catalog)}.main")
+            self._replicated = states.read_tables(self._connection, self._catalog)
+            self._tables = read_tables(self._connection, self._catalog)
+        except duckdb.Error:
+            # No transaction is open any more, or the instance is broken. The error that led here is reported.
+            return
+
+    def _prepare(self, action: Fold, fetch: Callable[[TableFile], Path]) -> list[NetChange]:
+        wanted = tuple(
+            change for change in action.changes if fit.is_replicated(change.table, self._replicated, self.state.tables)
+        )
+        return net_changes.prepare(
+            self._connection,
+            self._tables,
+            replace(action, changes=wanted),
+            lambda read: self._scratch.reachable(fetch(read.file)),
+            self._elsewhere,
+        )
+
+    def _missing_key(
+        self, error: StepError, actions: tuple[Action, ...], fetch: Callable[[TableFile], Path]
+    ) -> str | None:
+        """Find a row that a failed transaction removes and the replica does not have, to name it."""
+        if not actions or not isinstance(actions[0], Fold):
+            return None
+        only = tuple(change for change in actions[0].changes if str(change.table) == error.table and change.removed)
+        try:
+            for net in self._prepare(replace(actions[0], changes=only), fetch):
+                found = self._connection.execute(fold.missing_sql(net.table, net.source)).fetchall()
+                net_changes.drop(self._connection, [net])
+                if found:
+                    return str(found[0][0])
+        except (StepError, duckdb.Error):
+            # The failure stands without it.
+            return None
+        return None
+
+    # Schema changes --------------------------------------------------------------------------------------------------
+
+    def _run_ddl(self, statement: Ddl) -> None:
+        if not relevance.is_run(statement, self.state.tables):
+            return
+        before, own = set(catalogs.tables(self._connection, self._catalog)), self._own_tables(self._replicated)
+        try:
+            with applying(self._path):
+                running.check(self._connection, self._catalog, statement)
+                self._take_off_guard(running.altered_table(statement))
+                running.run(self._connection, self._catalog, statement)
+            fit.refuse_change_of_own(own, self._own_tables(()), statement.statement)
+        except StepError as error:
+            error.table = str(statement.object)
+            raise
+        self._tables = read_tables(self._connection, self._catalog)
+        present = set(self._tables.order)
+        self._replicated = (self._replicated & present) | (present - before)
+
+    def _take_off_guard(self, altered: str | None) -> None:
+        if altered is not None:
+            named = [table for table in self._replicated if table.name.lower() == altered.lower()]
+            guard.take_off(self._connection, self._catalog, named)
+
+    def _own_tables(self, replicated: Collection[Name]) -> dict[Name, tuple[Any, ...]]:
+        """Return the definitions of the owner's tables, which are not replicated, to detect a change of one."""
+        query = f"SELECT schema_name, table_name, table_oid, sql FROM duckdb_tables() WHERE {catalogs.USER}"
+        found = catalogs.rows(self._connection, self._catalog, query)
+        return {Name(*row[:2]): row[2:] for row in found if Name(*row[:2]) not in replicated}

@@ -1,0 +1,1 @@
+"""Replicas that are folders of Parquet files."""

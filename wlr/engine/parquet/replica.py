@@ -1,0 +1,291 @@
+"""A folder or bucket that is a replica: opened, rolled forward step by step, closed."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from wlc.farm.clock import utc_now
+from wlc.farm.errors import FarmError
+from wlc.farm.model import Ddl
+from wlr.ddl import relevance
+from wlr.engine.contract import OpenReplica
+from wlr.engine.parquet.catalog import CatalogTable, LakeCatalog, by_id
+from wlr.engine.parquet.executor import LocalExecutor
+from wlr.engine.parquet.folder import LakeFolder, Pointer, TakenOverError, with_version, work_folder
+from wlr.engine.parquet.lease import Lease
+from wlr.engine.parquet.version import LakeTable, Version
+from wlr.fold import fit
+from wlr.fold.files import Alteration, Executor, FilePart, MergeJob
+from wlr.fold.sql import TargetTable
+from wlr.fold.tally import Tally
+from wlr.plan.cut import Limits
+from wlr.plan.failure import StepError
+from wlr.plan.step import Fold
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+    from pathlib import Path
+
+    from wlc.farm.model import Name, TableFile
+    from wlr.engine.bulk import Bulk
+    from wlr.engine.state import ReplicaState
+    from wlr.plan.step import Action, Step, TableChange
+
+# A step rewrites every file that it touches, so few large steps cost less; unfinished work is kept on disk.
+LIMITS = Limits(rows=500_000_000, transactions=2_000_000, files=4096)
+
+
+def open_replica(folder: LakeFolder, bulk: Bulk | None = None) -> OpenLake:
+    """Open a replica for writing; nobody else can until it is closed."""
+    folder.require()
+    lease = Lease(folder.store)
+    try:
+        pointer, version = folder.require()
+        current = folder.read_current(pointer)
+        # From now on a run that held the lease before us, should it live, cannot commit.
+        pointer = replace(pointer, run=lease.run)
+        version = folder.replace_pointer(pointer, version)
+        folder.sweep(current.position.tick, version)
+        executor: Executor = LocalExecutor(folder.store, work_folder(folder, lease))
+        if bulk is not None:
+            executor = bulk.executor(executor, folder.url, folder.storage_options)
+        try:
+            return OpenLake(folder, lease, pointer, version, current, executor)
+        except BaseException:
+            executor.close()
+            raise
+    except BaseException:
+        lease.release()
+        raise
+
+
+@dataclass(slots=True)
+class _Draft:
+    """The tables as a step that is under way leaves them.
+
+    Attributes:
+        tally: What they hold.
+        written: Paths of the files that the step has written; later actions may have put others in their place.
+        is_manifest_written: The pointer may name the manifest from now on, even if no answer said so.
+    """
+
+    tables: dict[Name, tuple[FilePart, ...]]
+    tally: Tally
+    written: set[str] = field(default_factory=set)
+    has_ddl: bool = False
+    is_manifest_written: bool = False
+
+    def noted(self, after: tuple[FilePart, ...], before: tuple[FilePart, ...]) -> tuple[FilePart, ...]:
+        """Note which files of a table were written, and return them all."""
+        self.written |= {part.file.path for part in after} - {part.file.path for part in before}
+        return after
+
+
+class OpenLake(OpenReplica):
+    """A lake that this run has the lease of."""
+
+    limits = LIMITS
+
+    def __init__(
+        self, folder: LakeFolder, lease: Lease, pointer: Pointer, version: str, current: Version, executor: Executor
+    ) -> None:
+        self.state = with_version(pointer.state, current)
+        self._folder = folder
+        self._lease = lease
+        self._pointer = pointer
+        self._version = version
+        self._current = current
+        self._executor = executor
+        self._catalog = self._open_catalog()
+
+    def close(self) -> None:
+        self._catalog.close()
+        self._executor.close()
+        self._lease.release()
+
+    def _open_catalog(self) -> LakeCatalog:
+        catalog = LakeCatalog(self._current.catalog, self.state.tables, self._folder.url)
+        catalog.load((*self._current.schema, *self._current.schema_after), self._current.sequences)
+        return catalog
+
+    @property
+    def current(self) -> Version:
+        """The current version of the replica."""
+        return self._current
+
+    def remember(self, state: ReplicaState) -> None:
+        self._point(self._current, state)
+
+    def remove(self, listed: Collection[str]) -> None:
+        """Remove files that no manifest needs; see `LakeFolder.remove`."""
+        self._folder.remove(listed, self._version)
+
+    def _point(self, current: Version, state: ReplicaState, manifest: tuple[str, str] | None = None) -> None:
+        path, sha256 = manifest or (self._pointer.manifest, self._pointer.sha256)
+        pointer = Pointer(path, sha256, self._lease.run, state)
+        self._version = self._folder.replace_pointer(pointer, self._version)
+        self._pointer, self._current, self.state = pointer, current, state
+
+    # Steps -----------------------------------------------------------------------------------------------------------
+
+    def apply(self, step: Step, fetch: Callable[[TableFile], Path]) -> None:
+        actions = step.actions()
+        relevance.leaving_out(lambda skipped: self._try(step, actions, fetch, skipped))
+
+    def _try(
+        self, step: Step, actions: tuple[Action, ...], fetch: Callable[[TableFile], Path], skipped: set[int]
+    ) -> int | None:
+        """Apply a step; returns the number of an action that failed and may be left out, None once it is done."""
+        draft = _Draft({table.table: table.parts for table in self._current.tables}, Tally(self._current.digests))
+        number = 0
+        try:
+            for number, action in enumerate(actions):
+                if number not in skipped:
+                    self._act(draft, step, action, actions[number + 1 : number + 2], fetch)
+            self._commit(draft, step)
+        except BaseException as error:
+            tables = self._catalog.tables()
+            self._catalog.close()
+            self._catalog = self._open_catalog()
+            # Files of the failed step do not count. If they cannot be removed now, the next run removes them.
+            if not draft.is_manifest_written:
+                with suppress(FarmError):
+                    self._folder.sweep(self._current.position.tick, self._version)
+            if (
+                isinstance(error, StepError)
+                and number not in skipped
+                and relevance.may_be_left_out(actions, number, self.state.tables, tables)
+            ):
+                return number
+            raise
+        return None
+
+    def _commit(self, draft: _Draft, step: Step) -> None:
+        """Write the manifest and let the pointer follow: then the step counts."""
+        schema, schema_after = self._current.schema, self._current.schema_after
+        if draft.has_ddl:
+            schema, schema_after = self._catalog.statements()
+        layouts = self._catalog.tables()
+        version = Version(
+            position=step.position,
+            batch_last=step.mark.batch_last,
+            clock=step.clock or self.state.clock,
+            made=utc_now(),
+            catalog=self._current.catalog,
+            schema=schema,
+            schema_after=schema_after,
+            sequences=self._catalog.sequences(),
+            tables=tuple(LakeTable(name, layouts[name].layout, parts) for name, parts in sorted(draft.tables.items())),
+            digests=draft.tally.settle(step, draft.tables),
+        )
+        named = {part.file.path for parts in draft.tables.values() for part in parts}
+        for path in draft.written - named:
+            self._folder.store.delete(path)
+        manifest = self._folder.write_version(version, self._lease.run)
+        draft.is_manifest_written = True
+        replaced = self._pointer.manifest if version.position == self._current.position else None
+        try:
+            self._point(version, replace(with_version(self.state, version), failure=None), manifest)
+        except TakenOverError:
+            # Files that the manifest names may be gone; it must not become a readable tick later.
+            with suppress(FarmError):
+                self._folder.store.delete(manifest[0])
+            raise
+        if replaced:
+            # A tick that was repaired has one manifest, which readers of old ticks then find.
+            with suppress(FarmError):
+                self._folder.store.delete(replaced)
+
+    def _act(
+        self,
+        draft: _Draft,
+        step: Step,
+        action: Action,
+        following: Sequence[Action],
+        fetch: Callable[[TableFile], Path],
+    ) -> None:
+        if isinstance(action, Ddl):
+            cleared = {
+                change.table
+                for after in following
+                if isinstance(after, Fold)
+                for change in after.changes
+                if change.cleared is not None
+            }
+            self._run_ddl(draft, step, action, cleared)
+            draft.tally.alter(action)
+            return
+        for change in action.changes:
+            if fit.is_replicated(change.table, draft.tables, self.state.tables):
+                draft.tables[change.table] = self._change(draft, step, change, fetch)
+        for sequence in action.sequences:
+            self._catalog.set_sequence(sequence)
+
+    def _change(
+        self, draft: _Draft, step: Step, change: TableChange, fetch: Callable[[TableFile], Path]
+    ) -> tuple[FilePart, ...]:
+        parts, name = draft.tables[change.table], str(change.table)
+        if change.cleared is not None:
+            fit.refuse_other_count(change, sum(part.file.rows for part in parts))
+            parts = ()
+        if not change.reads:
+            draft.tally.fold(change, lambda: 0)
+            return parts
+        layout = change.reads[-1].file.layout
+        if layout.shape != self._catalog.tables()[change.table].layout.shape:
+            raise StepError("data files have other columns than the table", table=name)
+        table = TargetTable(change.table, change.table.sql, layout)
+        try:
+            outcome = self._executor.merge(MergeJob(table, change, parts, step.last), fetch)
+        except StepError as error:
+            error.table = error.table or name
+            raise
+        fit.refuse_other_weight(change, outcome.removed, outcome.added)
+        draft.tally.fold(change, lambda: outcome.total)
+        return draft.noted(outcome.parts, parts)
+
+    # Schema changes --------------------------------------------------------------------------------------------------
+
+    def _run_ddl(self, draft: _Draft, step: Step, statement: Ddl, cleared: Collection[Name]) -> None:
+        before = self._catalog.tables()
+        if not self._catalog.run(statement):
+            return
+        draft.has_ddl = True
+        after, old = self._catalog.tables(), by_id(before)
+        tables: dict[Name, tuple[FilePart, ...]] = {}
+        for name, table in after.items():
+            was = old.get(table.id)
+            if was is None:
+                tables[name] = ()
+            elif was.name in draft.tables:
+                parts = draft.tables[was.name]
+                # Where all rows are published again, what was there only counts.
+                tables[name] = parts if name in cleared else self._converted(draft, step, statement, was, table, parts)
+        draft.tables = tables
+
+    def _converted(
+        self,
+        draft: _Draft,
+        step: Step,
+        statement: Ddl,
+        was: CatalogTable,
+        table: CatalogTable,
+        parts: tuple[FilePart, ...],
+    ) -> tuple[FilePart, ...]:
+        """Return the files of a table after a statement may have changed its columns or its key."""
+        if was.layout.shape != table.layout.shape and parts:
+            schema = self._catalog.statements()[0]
+            alteration = Alteration(
+                statement, was.name, was.layout, table.name, table.layout, schema, self._current.catalog
+            )
+            try:
+                parts = draft.noted(self._executor.alter(alteration, parts, step.last), parts)
+            except StepError as error:
+                error.table = error.table or str(was.name)
+                raise
+        if was.layout.key_places != table.layout.key_places and parts:
+            described = TargetTable(table.name, table.name.sql, table.layout)
+            parts = draft.noted(self._executor.sort(described, parts, step.last), parts)
+        return parts

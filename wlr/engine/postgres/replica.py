@@ -1,0 +1,258 @@
+"""A PostgreSQL database that is a replica: opened, rolled forward step by step, closed."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from wlc.farm.errors import InvalidError, UnavailableError
+from wlc.farm.model import Ddl, Name
+from wlr.engine.calculator import applying as applying_locally
+from wlr.engine.contract import OpenReplica
+from wlr.engine.postgres import connection as connections
+from wlr.engine.postgres import state as states
+from wlr.engine.postgres import write
+from wlr.engine.postgres.catalog import PostgresCatalog, told_apart
+from wlr.engine.postgres.connection import Address, applying, using
+from wlr.engine.postgres.ddl import SchemaChange, text_of
+from wlr.engine.postgres.names import MAIN, Names, refuse_schema
+from wlr.engine.postgres.workshop import Workshop, work_folder
+from wlr.engine.state import after, changed
+from wlr.fold import fit
+from wlr.fold import net as net_changes
+from wlr.fold.tally import Tally
+from wlr.plan.cut import LIMITS
+from wlr.plan.failure import StepError
+from wlr.plan.step import Fold
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from pathlib import Path
+
+    from wlc.dialect.postgres.connection import Connection
+    from wlc.farm.model import TableFile
+    from wlr.engine.bulk import Bulk
+    from wlr.engine.place import Place
+    from wlr.engine.state import ReplicaState
+    from wlr.fold.net import NetChange
+    from wlr.plan.step import Action, Step
+
+
+def open_replica(place: Place, folders: Sequence[Path] = (), bulk: Bulk | None = None) -> OpenPostgres:
+    """Open a replica for writing; no other run can open it until it is closed."""
+    address = Address.of(place)
+    connection = connections.connect(address)
+    try:
+        connections.take_alone(connection, address)
+        with using(address):
+            state, schema = states.read(connection, address)
+            if address.schema not in (None, schema):
+                message = f"the replica in {address.shown} has its tables in schema {schema}"
+                raise InvalidError(message, hint="Leave ?schema= out.", path=address.shown)
+            connections.refuse_without_privileges(connection, address)
+            return OpenPostgres(address, connection, state, Names(schema), folders, bulk)
+    except BaseException:
+        connection.close()
+        raise
+
+
+class OpenPostgres(OpenReplica):
+    """A replica's database, open for writing."""
+
+    def __init__(
+        self,
+        address: Address,
+        connection: Connection,
+        state: ReplicaState,
+        names: Names,
+        folders: Sequence[Path] = (),
+        bulk: Bulk | None = None,
+    ) -> None:
+        self.state = state
+        self._address = address
+        self._connection = connection
+        self._names = names
+        self._replicated = states.read_tables(connection)
+        self._folders = folders
+        self._workshop_found: Workshop | None = None
+        self._elsewhere = bulk.folding(work_folder(connections.identity(connection))) if bulk else None
+        self.limits = self._elsewhere.limits if self._elsewhere else LIMITS
+
+    @property
+    def _workshop(self) -> Workshop:
+        """Create it when it is needed: `accept` and the like move no rows."""
+        if self._workshop_found is None:
+            self._workshop_found = Workshop(connections.identity(self._connection), self._folders)
+        return self._workshop_found
+
+    def close(self) -> None:
+        if self._elsewhere:
+            self._elsewhere.close()
+        if self._workshop_found:
+            self._workshop_found.close()
+        self._connection.close()
+
+    def remember(self, state: ReplicaState) -> None:
+        with using(self._address), self._connection.transaction():
+            if state.is_unlocked != self.state.is_unlocked:
+                states.set_unlocked(self._connection, state.is_unlocked)
+            states.write(self._connection, changed(self.state, state))
+        self.state = state
+
+    # Steps -----------------------------------------------------------------------------------------------------------
+
+    def apply(self, step: Step, fetch: Callable[[TableFile], Path]) -> None:
+        actions = step.actions()
+        tally = Tally(self.state.digests)
+        prepared: list[NetChange] | None = None
+        # A fold does not read the target, so it is done before the transaction is opened.
+        if actions and isinstance(actions[0], Fold):
+            prepared = self._prepare(actions[0], fetch)
+        try:
+            with applying(self._address), self._connection.transaction():
+                connections.as_replica(self._connection)
+                self._act_all(actions, fetch, prepared, tally)
+                state = after(self.state, step, tally.settle(step, _Present(self._names, self._replicated)))
+                states.write(self._connection, changed(self.state, state))
+        except BaseException as error:
+            self._relearn()
+            if isinstance(error, StepError) and error.key is None and len(step.transactions) == 1:
+                error.key = self._missing_key(error, actions, fetch)
+            raise
+        finally:
+            if prepared:
+                net_changes.drop(self._workshop.duckdb, prepared)
+        self.state = state
+
+    def _act_all(
+        self,
+        actions: tuple[Action, ...],
+        fetch: Callable[[TableFile], Path],
+        prepared: list[NetChange] | None,
+        tally: Tally,
+    ) -> None:
+        cleared: dict[Name, int] = {}
+        for number, action in enumerate(actions):
+            if isinstance(action, Ddl):
+                self._run_ddl(action, actions[number + 1 : number + 2], cleared)
+                tally.alter(action)
+            else:
+                self._write(action, fetch, prepared if number == 0 else None, cleared, tally)
+        if any(isinstance(action, Ddl) for action in actions):
+            states.write_tables(self._connection, self._replicated)
+
+    def _write(
+        self,
+        action: Fold,
+        fetch: Callable[[TableFile], Path],
+        prepared: list[NetChange] | None,
+        cleared: dict[Name, int],
+        tally: Tally,
+    ) -> None:
+        nets = prepared if prepared is not None else self._prepare(action, fetch)
+        with self._folding(), net_changes.tallied(self._workshop.duckdb, nets, tally):
+            for net in nets:
+                with self._naming(net.change.table):
+                    write.write(self._connection, self._workshop, net, cleared.pop(net.change.table, None))
+        for sequence in action.sequences:
+            self._schema().set_sequence(sequence)
+        if prepared is None:
+            net_changes.drop(self._workshop.duckdb, nets)
+
+    @contextmanager
+    def _naming(self, table: Name) -> Iterator[None]:
+        """Name the table in errors of statements about it."""
+        try:
+            with applying(self._address):
+                yield
+        except StepError as error:
+            error.table = error.table or str(table)
+            raise
+
+    def _relearn(self) -> None:
+        """Read again which tables are replicated, after a step that would have created some was undone."""
+        # If the connection is lost, the error that led here says more.
+        with suppress(psycopg.Error):
+            self._replicated = states.read_tables(self._connection)
+
+    def _folding(self) -> Any:
+        return applying_locally(self._workshop.folder)
+
+    def _prepare(self, action: Fold, fetch: Callable[[TableFile], Path]) -> list[NetChange]:
+        wanted = tuple(change for change in action.changes if self._is_replicated(change.table))
+        workshop = self._workshop
+        with self._folding():
+            return net_changes.prepare(
+                workshop.duckdb,
+                self._names,
+                replace(action, changes=wanted),
+                lambda read: workshop.scratch.reachable(fetch(read.file)),
+                self._elsewhere,
+            )
+
+    def _is_replicated(self, table: Name) -> bool:
+        present = (table,) if self._names.place(table) in self._replicated else ()
+        return fit.is_replicated(table, present, self.state.tables)
+
+    def _missing_key(
+        self, error: StepError, actions: tuple[Action, ...], fetch: Callable[[TableFile], Path]
+    ) -> str | None:
+        """Name a row that a failed transaction removes and the replica does not have."""
+        if not actions or not isinstance(actions[0], Fold):
+            return None
+        only = tuple(change for change in actions[0].changes if str(change.table) == error.table and change.removed)
+        found: str | None = None
+        # The failure is reported without a key if this fails, too.
+        with suppress(StepError, UnavailableError, psycopg.Error):
+            for net in self._prepare(replace(actions[0], changes=only), fetch):
+                with self._connection.transaction(force_rollback=True):
+                    write.stage_removed(self._connection, self._workshop, net, keeps=False)
+                    found = write.missing(self._connection, net)
+                net_changes.drop(self._workshop.duckdb, [net])
+        return found
+
+    # Schema changes --------------------------------------------------------------------------------------------------
+
+    def _schema(self) -> SchemaChange:
+        return SchemaChange(
+            self._connection, self._address, self._names, self.state.catalog, self.state.tables, self._replicated
+        )
+
+    def _run_ddl(self, ddl: Ddl, following: tuple[Action, ...], cleared: dict[Name, int]) -> None:
+        if text_of(ddl) is not None and self._names.main not in ("public", MAIN):
+            refuse_schema(ddl, self._address.shown)
+        before, own = PostgresCatalog(self._connection).tables, told_apart(self._connection, self._replicated)
+        is_rewritten = self._clear_ahead(ddl, following, cleared)
+        self._schema().run(ddl, is_rewritten=is_rewritten)
+        fit.refuse_change_of_own(own, told_apart(self._connection, ()), text_of(ddl) or ddl.statement)
+        present = PostgresCatalog(self._connection).tables
+        self._replicated = (self._replicated & present) | (present - before)
+
+    def _clear_ahead(self, ddl: Ddl, following: tuple[Action, ...], cleared: dict[Name, int]) -> bool:
+        """Empty a table if all its rows follow, so that its change computes no values; say whether it was emptied."""
+        rewrites = (
+            isinstance(action, Fold)
+            and any(change.table == ddl.object and change.cleared is not None for change in action.changes)
+            for action in following
+        )
+        table = self._names.place(ddl.object)
+        if text_of(ddl) is not None or not any(rewrites) or table not in self._replicated:
+            return False
+        cleared[ddl.object] = connections.run(self._connection, f"DELETE FROM ONLY {table.sql}") + cleared.get(
+            ddl.object, 0
+        )
+        return True
+
+
+class _Present:
+    """The master's names of the replicated tables, for `in` only."""
+
+    def __init__(self, names: Names, replicated: Collection[Name]) -> None:
+        self._names = names
+        self._replicated = replicated
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, Name) and self._names.place(name) in self._replicated

@@ -1,0 +1,154 @@
+"""Reads the log of a farm database: where it ends, where reading can start, one batch after the other."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from wlc.farm.errors import CorruptError, ExpiredError, GapError
+from wlc.farm.model import Position
+from wlc.farm.store import MissingError
+from wlr.plan import bounds
+from wlr.plan.cut import cut
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Batch, Manifest
+    from wlr.plan.step import Step
+    from wlr.plan.stop import Stop
+
+
+def last_tick(database: FarmDatabase, numbers: list[int]) -> int:
+    """Return the last published tick; the configuration may be one batch behind, never ahead.
+
+    Args:
+        database: The farm database.
+        numbers: Numbers of its batches, listed just before.
+
+    Raises:
+        GapError: The newest batch was published and is missing.
+        MissingError: There is no such database in the farm.
+    """
+    config = database.config()
+    if numbers and numbers[-1] >= config.batches:
+        return database.read_batch(numbers[-1])[0].last
+    newest = config.batches - 1
+    # Pruning keeps the newest batch, which may have been published after the listing.
+    if newest and newest not in numbers and newest not in database.batch_numbers(after=newest - 1):
+        message = f"batch {newest} of {database.name} was published and is missing"
+        raise GapError(message, hint="Put the log file back.", path=database.logs.url)
+    return config.tick
+
+
+def choose_snapshot(database: FarmDatabase, stop: Stop) -> Manifest | None:
+    """Read the newest snapshot at or before the stop; None to start from an empty database.
+
+    Raises:
+        InvalidError: The stop is ahead of the farm.
+        ExpiredError: Every snapshot and batch at or before the stop was pruned.
+    """
+    numbers = database.batch_numbers()
+    # The name of a snapshot says its tick; its time is in the manifest only.
+    needs_clocks = stop.until is not None
+    snapshots = tuple(
+        (tick, database.read_manifest(tick).clock if needs_clocks else None) for tick in database.snapshot_ticks()
+    )
+    first = numbers[0] if numbers else None
+    tick = bounds.choose_snapshot(bounds.Reach(snapshots, first, last_tick(database, numbers)), stop)
+    return None if tick is None else database.read_manifest(tick)
+
+
+def batches_from(
+    database: FarmDatabase,
+    number: int,
+    position: Position,
+    read: Callable[[int, str | None], tuple[Batch, str]] | None = None,
+) -> Iterator[tuple[Batch, str]]:
+    """Read batches and their chain hashes from a position to the end of the log, verifying the chain.
+
+    Args:
+        database: The farm database.
+        number: Number of the first batch: that of the position, or the next one.
+        position: Where the reader stands.
+        read: Reads a batch by its number and the chain hash before it; the farm's own function if omitted.
+
+    Raises:
+        CorruptError: A log file is damaged, the chain is broken, or the farm belongs to another past.
+    """
+    read = read or database.read_batch
+    previous = position.chain if number == position.batch + 1 else None
+    while True:
+        try:
+            batch, chain = read(number, previous)
+        except MissingError:
+            return
+        if number == position.batch and chain != position.chain:
+            raise CorruptError(
+                f"batch {number} of {database.url} is not the one that the replica has applied",
+                hint="The master was restored from another past: make the replica anew.",
+                path=database.url,
+                position=position,
+            )
+        yield batch, chain
+        number, previous = number + 1, chain
+
+
+def steps_after(database: FarmDatabase, manifest: Manifest | None, stop: Stop) -> Iterator[Step]:
+    """Cut the log after a snapshot, up to the stop, into steps.
+
+    Raises:
+        ExpiredError: The batch after the snapshot was pruned.
+        CorruptError: A log file is damaged, or the chain is broken.
+        InvalidError: A batch belongs to a history that does not continue the snapshot's.
+    """
+    position = manifest.position if manifest else Position("", 0)
+    numbers, snapshots = database.batch_numbers(), database.snapshot_ticks()
+    first = bounds.first_batch_to_read(position, position.tick, numbers, snapshots[-1] if snapshots else None)
+    return cut(batches_from(database, first, position), position, stop)
+
+
+def batch_of(database: FarmDatabase, tick: int) -> int:
+    """Return the number of the first batch that ends at a tick or after it, one more than the last if none does.
+
+    Raises:
+        ExpiredError: That batch was pruned.
+    """
+    numbers = database.batch_numbers()
+    place = bisect_left(numbers, tick, key=lambda number: database.read_batch(number)[0].last)
+    if place == 0 and numbers and numbers[0] > 1:
+        oldest = database.read_batch(numbers[0])[0].first
+        if oldest > tick:
+            message = f"the log of {database.name} before tick {oldest} was pruned"
+            raise ExpiredError(message, hint=f"Read the changes from tick {oldest} on.")
+    if place < len(numbers):
+        return numbers[place]
+    return numbers[-1] + 1 if numbers else 1
+
+
+def batches_between(database: FarmDatabase, first: int, last: int, chain: str | None = None) -> list[tuple[Batch, str]]:
+    """Read batches and their chain hashes, verifying that each follows the one before.
+
+    Args:
+        database: The farm database.
+        first: Number of the first batch.
+        last: Number of the last batch, included.
+        chain: Chain hash of the batch before the first; None if it is unknown.
+
+    Raises:
+        ExpiredError: The first batch was pruned.
+        InvalidError: A new history begins between them with changes that no log holds.
+    """
+    numbers = database.batch_numbers()
+    if numbers and first < numbers[0]:
+        message = f"batch {first} of {database.name} was pruned, the oldest one is {numbers[0]}"
+        raise ExpiredError(message, hint="Read the table anew, then the changes after its tick.")
+    found: list[tuple[Batch, str]] = []
+    for number in range(first, last + 1):
+        batch, chain = database.read_batch(number, chain)
+        if found:
+            before, before_chain = found[-1]
+            bounds.check_history(batch, Position(before.history, before.last, before.number, before_chain))
+        found.append((batch, chain))
+    return found

@@ -1,0 +1,1 @@
+"""Transactions folded into one net change, in SQL."""

@@ -1,0 +1,193 @@
+"""The net change of each table of a step: folded from data files by DuckDB, for whatever engine writes it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from wlc.dialect.duckdb.digest_sql import sum_images
+from wlc.dialect.sql import literal
+from wlc.farm.model import WEIGHT, Layout
+from wlr.fold import fit
+from wlr.fold import sql as fold
+from wlr.plan.failure import StepError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+
+    import duckdb
+
+    from wlc.farm.model import Name
+    from wlr.fold.sql import RowImages, TargetTable
+    from wlr.fold.tally import Tally
+    from wlr.plan.cut import Limits
+    from wlr.plan.step import Fold, Read, TableChange
+
+# Fewer images are added up sooner than a thread is there for them.
+_ASIDE = 100_000
+# Of a table that was only cleared, nothing but its name matters.
+_NO_LAYOUT = Layout(())
+
+
+@dataclass(frozen=True, slots=True)
+class NetChange:
+    """The net change of one table.
+
+    Attributes:
+        source: Temporary table, or query in parentheses, with the images and their weights.
+        removed: Copies to remove for good; `added`: copies to add; `stays`: rows that take other values.
+    """
+
+    table: TargetTable
+    change: TableChange
+    source: str
+    removed: int
+    added: int
+    stays: int = 0
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether `source` is a table that has to be dropped."""
+        return self.source.startswith("temp.")
+
+
+class Describes(Protocol):
+    """Knows a target's tables."""
+
+    def describe(self, name: Name, layout: Layout) -> TargetTable:
+        """Describe a table whose rows have a layout."""
+
+
+class FoldsElsewhere(Protocol):
+    """Folds large changes outside of this process.
+
+    Attributes:
+        limits: How much a step may hold.
+    """
+
+    @property
+    def limits(self) -> Limits: ...
+
+    def __call__(self, table: TargetTable, change: TableChange) -> list[str] | None:
+        """Return local files with the net change of a table as `fold.net_sql` selects it, None to fold it here."""
+
+    def close(self) -> None:
+        """Give up what folding needs."""
+
+
+def prepare(
+    connection: duckdb.DuckDBPyConnection,
+    tables: Describes,
+    action: Fold,
+    fetch: Callable[[Read], str],
+    elsewhere: FoldsElsewhere | None = None,
+) -> list[NetChange]:
+    """Fold the changes of every table into its net change; the target is not read, and may be another database.
+
+    Raises:
+        CorruptError: Data files do not hold what the log file says.
+    """
+    nets = []
+    for number, change in enumerate(action.changes):
+        layouts = [read.file.layout for read in change.reads]
+        table = tables.describe(change.table, layouts[-1] if layouts else _NO_LAYOUT)
+        files = elsewhere(table, change) if elsewhere else None
+        if files is None:
+            nets.append(_net(connection, table, change, fetch, f'temp."net {number}"'))
+        else:
+            query = f"SELECT * FROM read_parquet([{', '.join(map(literal, files))}], hive_partitioning = false)"
+            nets.append(_folded(connection, table, change, query, f'temp."net {number}"'))
+    return nets
+
+
+def _net(
+    connection: duckdb.DuckDBPyConnection,
+    table: TargetTable,
+    change: TableChange,
+    fetch: Callable[[Read], str],
+    name: str,
+) -> NetChange:
+    found = sources(change, fetch)
+    if not found:
+        return NetChange(table, change, "", 0, 0)
+    # A change that only adds or only removes rows needs no folding: it is read straight from the files.
+    raw = f"({fold.raw_sql(table.layout, found)})"
+    if not change.removed and not table.references_itself:
+        return NetChange(table, change, raw, 0, change.added)
+    if not change.added and table.key and not table.keeps_rows:
+        return NetChange(table, change, raw, change.removed, 0)
+    return _folded(connection, table, change, fold.net_sql(table, fold.raw_sql(table.layout, found)), name)
+
+
+def _folded(
+    connection: duckdb.DuckDBPyConnection, table: TargetTable, change: TableChange, query: str, name: str
+) -> NetChange:
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE {name.removeprefix('temp.')} AS {query}")
+    removed, added, stays, total = _counts(connection, table, name)
+    fit.refuse_other_weight(change, 0, total)
+    return NetChange(table, change, name, removed, added, stays)
+
+
+def _counts(connection: duckdb.DuckDBPyConnection, table: TargetTable, net: str) -> tuple[int, int, int, int]:
+    """Copies to remove, copies to add, rows that stay, and what all weights add up to."""
+    weight, stays = WEIGHT, fold.STAYS if table.keeps_rows else "false"
+    found = connection.execute(
+        f"SELECT coalesce(sum(-{weight}) FILTER ({weight} < 0 AND NOT {stays}), 0),"
+        f" coalesce(sum({weight}) FILTER ({weight} > 0 AND NOT {stays}), 0),"
+        f" count(*) FILTER ({weight} > 0 AND {stays}), coalesce(sum({weight}), 0) FROM {net}"
+    ).fetchall()[0]
+    return int(found[0]), int(found[1]), int(found[2]), int(found[3])
+
+
+def sources(change: TableChange, fetch: Callable[[Read], str]) -> list[RowImages]:
+    """Read files together where one range of ticks fits all: every batch has one file, and ticks rise with batches."""
+    if len({read.file.layout.shape for read in change.reads}) > 1:
+        raise StepError("data files of one range have different columns", table=str(change.table))
+    folders = {read.file.file.path.rpartition("/")[0] for read in change.reads}
+    if len(folders) == len(change.reads) > 1:
+        first, last = min(read.first for read in change.reads), max(read.last for read in change.reads)
+        return [fold.RowImages(tuple(map(fetch, change.reads)), first, last)]
+    return [fold.RowImages((fetch(read),), read.first, read.last) for read in change.reads]
+
+
+@contextmanager
+def tallied(connection: duckdb.DuckDBPyConnection, nets: list[NetChange], into: Tally) -> Iterator[None]:
+    """Take net changes into account once the body has written them.
+
+    Large ones that are read straight from files are added up meanwhile, on a connection of their own: rows that are
+    written to a table with a key keep one core busy.
+    """
+    aside = [
+        net for net in nets if net.removed + net.added >= _ASIDE and not net.is_temporary and into.asks(net.change)
+    ]
+    totals: dict[Name, Future[int]] = {}
+    with ExitStack() as stack:
+        if aside:
+            other = stack.enter_context(connection.cursor())
+            pool = stack.enter_context(ThreadPoolExecutor(1, "wlr digests"))
+            totals = {net.change.table: pool.submit(_total, other, net) for net in aside}
+        try:
+            yield
+        except BaseException:
+            if aside:
+                pool.shutdown(wait=False, cancel_futures=True)
+                other.interrupt()
+            raise
+        for net in nets:
+            found = totals.get(net.change.table)
+            into.fold(net.change, found.result if found else partial(_total, connection, net))
+
+
+def _total(connection: duckdb.DuckDBPyConnection, net: NetChange) -> int:
+    return sum_images(connection, net.table.layout, net.source) if net.source else 0
+
+
+def drop(connection: duckdb.DuckDBPyConnection, nets: list[NetChange]) -> None:
+    """Drop the temporary tables of net changes."""
+    for net in nets:
+        if net.is_temporary:
+            connection.execute(f"DROP TABLE IF EXISTS {net.source}")

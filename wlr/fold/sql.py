@@ -1,0 +1,358 @@
+"""The SQL that folds changes into one net change and applies it, for targets that speak DuckDB's SQL.
+
+Row images carry weights, so folding is adding: images that add up to nothing were undone inside the range, what is left
+with a negative weight has to be in the target and go, what is left with a positive one has to come. This needs no order
+and no key. (Picking the first -1 and the last +1 image of each key costs the same, and is wrong where a transaction
+holds a pair of images that cancels.)
+
+Adding up is only right if equal means identical, which SQL's `=` does not say: -0.0 = 0.0, and texts under a collation.
+Images are therefore compared in their storage types, where intervals, zoned times and the like are text, and with the
+sign of floats beside them.
+
+Everything here builds text and touches nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wlc.dialect.sql import literal, quote
+from wlc.dialect.types import load_sql, parse, storage_type, store_sql
+from wlc.farm.model import WEIGHT, Column, Name, file_column
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wlc.farm.model import Layout
+
+# Data files call no column of a table `_tick`, and a net change has no ticks, so the name is free for what is said of
+# an image: that the other image of its key is there, too, so that the row stays and takes other values; or its number.
+STAYS = NUMBER = "_tick"
+
+
+@dataclass(frozen=True, slots=True)
+class RowImages:
+    """Local files of one layout and the ticks that count in them, `first` and `last` included.
+
+    Attributes:
+        values: For a table that was altered after the files were written, the SQL that makes each stored column of
+            the altered table from a file's row; empty if the files have the table's columns.
+    """
+
+    files: tuple[str, ...]
+    first: int
+    last: int
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTable:
+    """A table of the target and what is special about it.
+
+    Attributes:
+        sql: Its full name as SQL text.
+        is_collated: Some column may have a collation, so that texts are compared as bytes.
+        is_referenced: Foreign keys refer to it, so that a row whose key stays must stay.
+        references_itself: (columns, referred columns) of its foreign keys to itself.
+        has_rowid: False where a column called rowid hides DuckDB's.
+    """
+
+    name: Name
+    sql: str
+    layout: Layout
+    is_collated: bool = False
+    is_referenced: bool = False
+    references_itself: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()
+    has_rowid: bool = True
+
+    @property
+    def key(self) -> tuple[Column, ...]:
+        """The columns of its primary key; empty if it has none."""
+        by_name = {column.name: column for column in self.layout.columns}
+        return tuple(by_name[name] for name in self.layout.primary_key)
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether a row whose key stays is updated in place instead of deleted and inserted."""
+        return self.is_referenced and bool(self.key)
+
+
+# Folding -------------------------------------------------------------------------------------------------------------
+
+
+def raw_sql(layout: Layout, sources: Sequence[RowImages]) -> str:
+    """Select all row images as the files hold them: columns in storage types, and the weight."""
+    columns = stored_columns(layout)
+    return " UNION ALL ".join(
+        f"SELECT {named_values_sql(source.values or columns, columns)}, {WEIGHT} FROM"
+        f" read_parquet([{', '.join(map(literal, source.files))}], hive_partitioning = false)"
+        f" WHERE _tick BETWEEN {source.first} AND {source.last}"
+        for source in sources
+    )
+
+
+def stored_columns(layout: Layout) -> tuple[str, ...]:
+    """Return the names that a table's stored columns have in its files, quoted."""
+    return tuple(quote(file_column(column.name)) for column in layout.stored)
+
+
+def named_values_sql(values: Sequence[str], names: Sequence[str]) -> str:
+    """List values under their names; a column that keeps its name is only named."""
+    return ", ".join(name if value == name else f"{value} AS {name}" for value, name in zip(values, names, strict=True))
+
+
+def sum_sql(layout: Layout, raw: str) -> str:
+    """Select images whose weights do not add up to nothing, with the sum as their weight.
+
+    Args:
+        layout: Of the images.
+        raw: A query that selects images and weights, such as `raw_sql`.
+    """
+    columns = [quote(file_column(column.name)) for column in layout.stored]
+    told_apart = (tell_apart(c, quote(file_column(c.name))) for c in layout.stored)
+    return (
+        f"SELECT {', '.join(columns)}, CAST(sum({WEIGHT}) AS BIGINT) AS {WEIGHT} FROM ({raw})"
+        f" GROUP BY {', '.join([*columns, *filter(None, told_apart)])} HAVING sum({WEIGHT}) <> 0"
+    )
+
+
+def same_stored_sql(layout: Layout, one: str, other: str) -> str:
+    """Say of two images in storage types, by their aliases, whether they are identical."""
+    tests = (_identical(column, _stored(column, one), _stored(column, other)) for column in layout.stored)
+    return " AND ".join(tests) or "true"
+
+
+def net_sql(table: TargetTable, raw: str) -> str:
+    """Select the net change of a target's table, and of rows that have to be kept whether they stay.
+
+    Args:
+        table: The table.
+        raw: A query that selects images and weights, such as `raw_sql`.
+    """
+    net = sum_sql(table.layout, raw)
+    if not table.keeps_rows:
+        return net
+    keys = ", ".join(quote(file_column(column.name)) for column in table.key)
+    stays = f"count(*) FILTER ({WEIGHT} < 0) OVER k > 0 AND count(*) FILTER ({WEIGHT} > 0) OVER k > 0"
+    twins = (column for column in outside_key(table) if parse(column.type).row.has_equal_twins)
+    stays += "".join(f" AND NOT ({_is_elided(column)})" for column in twins)
+    return f"SELECT *, {stays} AS {STAYS} FROM ({net}) WINDOW k AS (PARTITION BY {keys})"
+
+
+def _is_elided(column: Column) -> str:
+    """Say of both images of a key that an UPDATE would leave the column as it was: DuckDB skips equal values."""
+    stored = quote(file_column(column.name))
+    value, exact = load_sql(column, stored), stored
+    if told_apart := tell_apart(column, stored):
+        exact = f"CAST({told_apart} AS TINYINT)"
+    return (
+        f"min({value}) OVER k IS NOT DISTINCT FROM max({value}) OVER k"
+        f" AND min({exact}) OVER k IS DISTINCT FROM max({exact}) OVER k"
+    )
+
+
+def tell_apart(column: Column, stored: str) -> str:
+    """Return what tells values of a storage type apart that SQL takes for equal, "" where SQL is exact."""
+    storage = parse(storage_type(column.type))
+    if storage.row.is_float:
+        return f"signbit({stored})"
+    return f"CAST({stored} AS VARCHAR)" if storage.holds(lambda row: row.is_float) else ""
+
+
+# Applying: `t` is the target's row, `n` an image ----------------------------------------------------------------------
+
+
+def delete_keyed_sql(table: TargetTable, net: str) -> str:
+    """Delete the rows of a keyed table whose image, key and all, has a negative weight."""
+    match = f"{_same_key(table, 'n')} AND {_same_image(table, 'n')}"
+    return f"DELETE FROM {table.sql} AS t USING {_gone(table, net)} AS n WHERE {match}"
+
+
+def delete_bag_sql(table: TargetTable, net: str) -> str:
+    """Delete as many copies of each image as its negative weight says, and no more."""
+    return (
+        f"DELETE FROM {table.sql} WHERE rowid IN (SELECT r FROM (SELECT t.rowid AS r, n.{WEIGHT} AS w,"
+        f" row_number() OVER (PARTITION BY n.{NUMBER}) AS copy FROM {table.sql} AS t"
+        f" JOIN {_numbered(net)} AS n ON {_same_image(table, 'n')}) WHERE copy <= -w)"
+    )
+
+
+def copies_left_sql(table: TargetTable, net: str) -> str:
+    """Select images to remove, each weighted with the copies that the target keeps; negative if it has too few.
+
+    For tables whose rows `rowid` cannot identify: all copies are deleted, and those left are inserted again.
+    """
+    return _copies_left(table.layout, net, table.sql, _same_image(table, "n"))
+
+
+def stored_copies_left_sql(layout: Layout, net: str, rows: str) -> str:
+    """Select what `copies_left_sql` does for `rows`, a query in parentheses, whose columns are in storage types."""
+    return _copies_left(layout, net, rows, same_stored_sql(layout, "t", "n"))
+
+
+def _copies_left(layout: Layout, net: str, rows: str, match: str) -> str:
+    columns = ", ".join(f"n.{column}" for column in stored_columns(layout))
+    return (
+        f"SELECT {columns}, n.{WEIGHT} + count(t.there) AS {WEIGHT} FROM {_numbered(net)} AS n"
+        f" LEFT JOIN (SELECT *, true AS there FROM {rows}) AS t ON {match}"
+        f" GROUP BY {columns}, n.{NUMBER}, n.{WEIGHT}"
+    )
+
+
+def delete_equal_sql(table: TargetTable, net: str) -> str:
+    """Delete every row that is identical to an image to remove, however many copies there are."""
+    return f"DELETE FROM {table.sql} AS t USING {_gone(table, net)} AS n WHERE {_same_image(table, 'n')}"
+
+
+def changed_columns_sql(table: TargetTable, net: str) -> str:
+    """Select one row that says, for every column of `outside_key`, whether some row that stays changes it."""
+    flags = []
+    for column in outside_key(table):
+        old, new = _stored(column, "o"), _stored(column, "n")
+        different = f"{old} IS DISTINCT FROM {new}"
+        if told_apart := tell_apart(column, old):
+            different += f" OR {told_apart} IS DISTINCT FROM {tell_apart(column, new)}"
+        flags.append(f"coalesce(bool_or({different}), false)")
+    return f"SELECT {', '.join(flags)} FROM {_old_and_new(net)} WHERE {_same_stored_key(table)}"
+
+
+def update_sql(table: TargetTable, net: str, changed: Sequence[Column]) -> str:
+    """Give rows that stay their new values; foreign keys that refer to them see nothing."""
+    values = ", ".join(f"{quote(column.name)} = {_loaded(column, 'n')}" for column in changed)
+    match = f"{_same_stored_key(table)} AND {_same_key(table, 'o')} AND {_same_image(table, 'o')}"
+    return f"UPDATE {table.sql} AS t SET {values} FROM {_old_and_new(net)} WHERE {match}"
+
+
+def outside_key(table: TargetTable) -> list[Column]:
+    """Stored columns that are not part of the primary key, in declared order."""
+    return [column for column in table.layout.stored if column.name not in table.layout.primary_key]
+
+
+def insert_sql(table: TargetTable, source: str, *, copies: bool = False, where: str = "true") -> str:
+    """Insert images with a positive weight.
+
+    Args:
+        table: Where.
+        source: A table, or a query in parentheses.
+        copies: Insert an image as many times as its weight says instead of once.
+        where: A condition on images `n`.
+    """
+    values = ", ".join(_loaded(column, "n") for column in table.layout.stored)
+    once = f"{_insert_into(table)} SELECT {values} FROM {source} AS n WHERE n.{WEIGHT} > 0 AND {where}"
+    if not copies:
+        return once
+    return f"{once} UNION ALL SELECT {values} FROM {source} AS n, range(1, n.{WEIGHT}) WHERE n.{WEIGHT} > 1 AND {where}"
+
+
+def insert_new_sql(table: TargetTable, net: str) -> str:
+    """Insert what a net change adds, but not the new images of rows that stay.
+
+    Folding leaves images in no order. Rows go in by their key: the index takes them faster, and gives them up faster.
+    """
+    where = f"NOT n.{STAYS}" if table.keeps_rows else "true"
+    order = ", ".join(_loaded(column, "n") for column in table.key)
+    insert = insert_sql(table, net, copies=not table.key, where=where)
+    return f"{insert} ORDER BY {order}" if order else insert
+
+
+def rows_sql(layout: Layout, files: Sequence[str]) -> str:
+    """Select all rows of a snapshot's files as images that are added."""
+    columns = ", ".join(quote(file_column(column.name)) for column in layout.stored)
+    listed = ", ".join(map(literal, files))
+    return f"SELECT {columns}, 1 AS {WEIGHT} FROM read_parquet([{listed}], hive_partitioning = false)"
+
+
+def ready_condition(table: TargetTable) -> str:
+    """Say of an image `n` that the rows of its own table that it refers to exist; an image must not refer to itself."""
+    columns = {column.name: column for column in table.layout.stored}
+    conditions = []
+    for referring, referred in table.references_itself:
+        pairs = [(columns[a], columns[b]) for a, b in zip(referring, referred, strict=True)]
+        is_none = " OR ".join(f"{_stored(a, 'n')} IS NULL" for a, _ in pairs)
+        is_there = " AND ".join(f"p.{quote(b.name)} = {_loaded(a, 'n')}" for a, b in pairs)
+        conditions.append(f"({is_none} OR EXISTS (SELECT 1 FROM {table.sql} AS p WHERE {is_there}))")
+    return " AND ".join(conditions) or "true"
+
+
+def missing_sql(table: TargetTable, net: str) -> str:
+    """Select as text the key, or whole image, of one image to remove that is not in the target; may give no row."""
+    shown = " || ', ' || ".join(
+        f"{literal(column.name + ' = ')} || coalesce(CAST({_stored(column, 'n')} AS VARCHAR), 'NULL')"
+        for column in table.key or table.layout.stored
+    )
+    match = f"{_same_key(table, 'n')} AND {_same_image(table, 'n')}" if table.key else _same_image(table, "n")
+    return (
+        f"SELECT {shown} FROM (SELECT * FROM {net} WHERE {WEIGHT} < 0) AS n WHERE -n.{WEIGHT} >"
+        f" (SELECT count(*) FROM {table.sql} AS t WHERE {match}) ORDER BY ALL LIMIT 1"
+    )
+
+
+# Parts of statements -------------------------------------------------------------------------------------------------
+
+
+def _insert_into(table: TargetTable) -> str:
+    return f"INSERT INTO {table.sql} ({', '.join(quote(column.name) for column in table.layout.stored)})"
+
+
+def _gone(table: TargetTable, net: str) -> str:
+    """The images of rows that do not stay."""
+    stays = f" AND NOT {STAYS}" if table.keeps_rows else ""
+    return f"(SELECT * FROM {net} WHERE {WEIGHT} < 0{stays})"
+
+
+def _numbered(net: str) -> str:
+    return f"(SELECT *, row_number() OVER () AS {NUMBER} FROM {net} WHERE {WEIGHT} < 0)"
+
+
+def _old_and_new(net: str) -> str:
+    """Both images of rows that stay."""
+    old, new = (f"(SELECT * FROM {net} WHERE {STAYS} AND {WEIGHT} {sign} 0)" for sign in "<>")
+    return f"{old} AS o, {new} AS n"
+
+
+def _same_key(table: TargetTable, alias: str) -> str:
+    """Join by key in the key's own types, which is what indexes and zone maps of the target know."""
+    tests = (f"{_target_value(table, column)} = {_loaded(column, alias)}" for column in table.key)
+    return " AND ".join(tests)
+
+
+def _same_stored_key(table: TargetTable) -> str:
+    return " AND ".join(f"{_stored(column, 'o')} = {_stored(column, 'n')}" for column in table.key)
+
+
+def _same_image(table: TargetTable, alias: str) -> str:
+    """Compare all columns in storage types, where equal is identical but for the sign of zero."""
+    tests = []
+    for column in table.layout.stored:
+        if column.name in table.layout.primary_key and _is_exact(column):
+            continue
+        here, there = store_sql(column, _target_value(table, column)), _stored(column, alias)
+        tests.append(_identical(column, here, there))
+    return " AND ".join(tests) or "true"
+
+
+def _is_exact(column: Column) -> bool:
+    """Say whether equal values of a key are identical, so that comparing the key compares the image, too."""
+    return storage_type(column.type) == column.type and not tell_apart(column, "")
+
+
+def _identical(column: Column, here: str, there: str) -> str:
+    """Say of two values of a column in its storage type whether they are identical."""
+    test = f"{here} IS NOT DISTINCT FROM {there}"
+    if told_apart := tell_apart(column, here):
+        test += f" AND {told_apart} IS NOT DISTINCT FROM {tell_apart(column, there)}"
+    return test
+
+
+def _target_value(table: TargetTable, column: Column) -> str:
+    value = f"t.{quote(column.name)}"
+    return f'({value} COLLATE "binary")' if table.is_collated and column.type == "VARCHAR" else value
+
+
+def _stored(column: Column, alias: str) -> str:
+    return f"{alias}.{quote(file_column(column.name))}"
+
+
+def _loaded(column: Column, alias: str) -> str:
+    return load_sql(column, _stored(column, alias))

@@ -1,0 +1,115 @@
+"""Digests of a replica's tables, kept while steps are applied and compared with what the master's batches say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from wlc.farm import json_fields as fields
+from wlc.farm.digest import EMPTY, plus
+from wlc.farm.errors import CorruptError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Mapping
+
+    from wlc.farm.model import Ddl, Digest, Name
+    from wlr.plan.step import Step, TableChange
+
+
+class Tally:
+    """What the tables of a replica hold while a step is applied.
+
+    The content of a table that is missing here is unknown; None marks a table that differs from the
+    master's because a transaction was accepted.
+
+    Args:
+        known: What they held before it.
+    """
+
+    def __init__(self, known: Mapping[Name, Digest | None]) -> None:
+        self._found = dict(known)
+
+    def fold(self, change: TableChange, total: Callable[[], int]) -> None:
+        """Take in a net change; `total` adds up the numbers of its images, and is asked if that matters."""
+        known = self._before(change)
+        if known is not None:
+            self._found[change.table] = plus(known, change.added - change.removed, total())
+
+    def asks(self, change: TableChange) -> bool:
+        """Say whether the total of a net change matters."""
+        return self._before(change) is not None
+
+    def _before(self, change: TableChange) -> Digest | None:
+        return self._found.get(change.table) if change.cleared is None else EMPTY
+
+    def alter(self, ddl: Ddl) -> None:
+        """Take in a schema change."""
+        if ddl.kind == "CREATE TABLE" and ddl.layout is not None:
+            self._found[ddl.object] = EMPTY
+        elif ddl.kind == "DROP TABLE":
+            self._found.pop(ddl.object, None)
+        elif self._is_accepted(ddl.object):
+            return
+        elif ddl.digest is not None:
+            self._found[ddl.object] = ddl.digest
+        elif ddl.kind == "ALTER TABLE":
+            self._found.pop(ddl.object, None)
+
+    def settle(self, step: Step, present: Container[Name]) -> dict[Name, Digest | None]:
+        """Return what the replicated tables hold after a step.
+
+        Args:
+            step: All of it was taken in.
+            present: The tables that the replica has then.
+
+        Raises:
+            CorruptError: A table would hold something else than in the master. Nothing of the step may be committed.
+        """
+        for name in step.left_out:
+            self._found[name] = None
+        for name in step.repaired:
+            self._found.pop(name, None)
+        for name, told in step.digests.items():
+            if name not in present or self._is_accepted(name):
+                continue
+            own = self._found.pop(name, None)
+            if told is None:
+                continue
+            if own not in (None, told):
+                raise _differs(name, own, told, step)
+            self._found[name] = told
+        return {name: digest for name, digest in self._found.items() if name in present}
+
+    def _is_accepted(self, name: Name) -> bool:
+        return name in self._found and self._found[name] is None
+
+
+def _differs(name: Name, own: Digest | None, told: Digest, step: Step) -> CorruptError:
+    assert own is not None
+    return CorruptError(
+        f"table {name} would not be what it was in the master after transaction {step.last}: {own.rows} rows with sum"
+        f" {own.sum:016x} instead of {told.rows} with {told.sum:016x}",
+        hint="wlr verify TARGET says whether the replica was changed, wlc verify DB whether the farm was.",
+        position=step.position,
+    )
+
+
+def tally_json(digests: Mapping[Name, Digest | None]) -> list[dict[str, Any]]:
+    """Write what tables hold."""
+    nothing = {"rows": None, "sum": None}
+    return [
+        {"table": fields.name_json(name), **(fields.digest_json(digest) if digest else nothing)}
+        for name, digest in sorted(digests.items(), key=lambda item: item[0])
+    ]
+
+
+def as_tally(value: object) -> dict[Name, Digest | None]:
+    """Read what `tally_json` wrote.
+
+    Raises:
+        FieldError: It is something else.
+    """
+    found: dict[Name, Digest | None] = {}
+    for item in fields.as_list(value):
+        content = fields.as_object(item)
+        found[fields.as_name(content["table"])] = None if content["sum"] is None else fields.as_digest(content)
+    return found

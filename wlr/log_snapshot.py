@@ -1,0 +1,113 @@
+"""Make a snapshot of a farm database from an older one and the log, without touching the master."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import wlc
+from wlc.farm.errors import UnavailableError, UnsupportedError
+from wlc.farm.model import Ddl, Manifest
+from wlr import farm_log
+from wlr.engine.adapters import folder_target
+from wlr.plan.stop import Stop
+from wlr.replay import Replay
+from wlr.workers import workers
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping
+
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Position
+    from wlr.engine.contract import Target
+
+
+def snapshot_from_log(
+    db: str | os.PathLike[str],
+    *,
+    farm: str | None = None,
+    engine: str = "auto",
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Manifest:
+    """Write a snapshot at the last published tick, so that older log files can be pruned.
+
+    A Parquet replica is made in a scratch folder and rolled forward; its files become the snapshot's.
+
+    Args:
+        db: Name in the farm, URL of the database's folder there, or path of the master.
+        farm: URL of the farm, for a bare name.
+        engine: "local", "spark" or "auto", see `wlr.replicate`.
+        storage_options: Options of the farm's file system.
+        progress: Called with units done, units in all, and what is being done.
+
+    Raises:
+        ReplayError: A transaction cannot be applied.
+        UnsupportedError: The log holds a schema change that cannot be part of a snapshot; take one from the master.
+        UnavailableError: The farm is out of reach: try again.
+    """
+    database = wlc.resolve(db, farm, storage_options=storage_options)
+    with tempfile.TemporaryDirectory(prefix="wlr-snapshot-") as work:
+        lake = folder_target(Path(work) / "lake")
+        bulk = workers(engine, database)
+        run = Replay(lake, database, Stop(), bulk=bulk, progress=progress)
+        made_from = run.make(()).snapshot
+        return _publish(database, lake, made_from)
+
+
+def _publish(database: FarmDatabase, replica: Target, made_from: int | None) -> Manifest:
+    manifest, files = replica.as_snapshot(database.name)
+    schema = (manifest.schema, manifest.schema_after)
+    if made_from is not None:
+        schema = _with_originals(database, database.read_manifest(made_from), manifest.position) or schema
+    manifest = replace(manifest, schema=schema[0], schema_after=schema[1], vector=_vector(database, manifest.position))
+    published = database.publish_snapshot(manifest, files)
+    # The configuration, which names the newest snapshot, can be rebuilt at any time.
+    database.rebuild_config()
+    return published
+
+
+def _with_originals(
+    database: FarmDatabase, base: Manifest, position: Position
+) -> tuple[tuple[Ddl, ...], tuple[Ddl, ...]] | None:
+    """Return the schema's statements with their originals in the master's dialect; None if the master is a DuckDB.
+
+    The lake's own statements are DuckDB's. On an empty database, the statements of the snapshot and then those of the
+    log lead to the same schema.
+    """
+    statements = [*base.schema, *base.schema_after]
+    if all(statement.original is None for statement in statements):
+        return None
+    told = len(statements)
+    start = base.position
+    first = start.batch if start.batch in database.batch_numbers() else start.batch + 1
+    for batch, chain in farm_log.batches_from(database, first, start):
+        if batch.number > position.batch:
+            break
+        if batch.number == position.batch and chain != position.chain:
+            raise UnavailableError(f"batch {batch.number} of {database.name} changed meanwhile", hint="Try again.")
+        for transaction in batch.transactions:
+            if start.tick < transaction.tick <= position.tick:
+                statements += [record for record in transaction.records if isinstance(record, Ddl)]
+    for statement in statements[told:]:
+        if statement.kind == "ALTER TYPE" and "ADD VALUE" in statement.statement.upper():
+            raise UnsupportedError(
+                f"{statement.object} got a new value since the snapshot at tick {base.position.tick}, and PostgreSQL"
+                " cannot load rows with it in the transaction that adds it",
+                hint="Take a snapshot from the master itself: wlc snapshot SOURCE",
+            )
+    return tuple(statements), ()
+
+
+def _vector(database: FarmDatabase, position: Position) -> Mapping[str, int]:
+    """Return per history the last tick contained, from the snapshot or the batch at the position."""
+    ticks = database.snapshot_ticks()
+    if position.tick in ticks:
+        return database.read_manifest(position.tick).vector
+    batch, _ = database.read_batch(position.batch)
+    if batch.last != position.tick:
+        raise UnavailableError(f"batch {position.batch} of {database.name} changed meanwhile", hint="Try again.")
+    return batch.vector

@@ -1,0 +1,196 @@
+"""Where a replay can start and stop, and what it must refuse, decided before anything is changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wlc.farm.clock import format_time
+from wlc.farm.errors import ExpiredError, InvalidError
+from wlc.farm.model import Origin, Position
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
+
+    from wlc.farm.model import Batch
+    from wlr.plan.stop import Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What the farm offers.
+
+    Attributes:
+        snapshots: (tick, clock) of snapshots, rising; the clock is None where it does not matter.
+        first_batch: Number of the oldest batch, None without batches.
+        tick: Last published tick.
+    """
+
+    snapshots: tuple[tuple[int, datetime | None], ...]
+    first_batch: int | None
+    tick: int
+
+
+def choose_snapshot(reach: Reach, stop: Stop) -> int | None:
+    """Return the tick of the newest snapshot at or before the stop, None to start from an empty database.
+
+    Raises:
+        InvalidError: The stop is ahead of the farm.
+        ExpiredError: Nothing at or before the stop is left; the message names what can be reached.
+    """
+    refuse_ahead(reach.tick, stop)
+    for tick, clock in reversed(reach.snapshots):
+        is_early = stop.until is None or (clock is not None and clock <= stop.until)
+        if is_early and (stop.tick is None or tick <= stop.tick):
+            return tick
+    # A log that begins with a snapshot does not begin with an empty database.
+    has_start = bool(reach.snapshots) and reach.snapshots[0][0] == 0
+    if not has_start and (reach.first_batch == 1 or (reach.first_batch is None and not reach.snapshots)):
+        return None
+    if not reach.snapshots:
+        raise ExpiredError("the first log files were pruned and there is no snapshot", hint="wlc snapshot SOURCE")
+    oldest, clock = reach.snapshots[0]
+    raise ExpiredError(
+        f"{stop} is before the oldest snapshot, tick {oldest}{f' at {format_time(clock)}' if clock else ''}",
+        hint=f"The nearest that can be reached is --tick {oldest}; the newest is --tick {reach.tick}.",
+    )
+
+
+def refuse_ahead(end: int, stop: Stop) -> None:
+    """Refuse a tick that was not published yet.
+
+    Raises:
+        InvalidError: It was not; the message names the last one.
+    """
+    if stop.tick is not None and stop.tick > end:
+        raise InvalidError(
+            f"tick {stop.tick} is not published: the farm's last one is {end}",
+            hint=f"Use --tick {end}, or wait; wlc flush SOURCE publishes what is journalled.",
+        )
+
+
+def refuse_behind(position: Position, clock: datetime | None, stop: Stop) -> None:
+    """Refuse a stop that the replica has passed.
+
+    Raises:
+        InvalidError: It has; a new replica can be made at that point.
+    """
+    hint = "A replica only rolls forward: replicate into another file to go back."
+    if stop.tick is not None and stop.tick < position.tick:
+        raise InvalidError(f"tick {stop.tick} is behind the replica, which is at tick {position.tick}", hint=hint)
+    if stop.until is not None and clock is not None and stop.until < clock:
+        message = f"{stop} is behind the replica, which is at tick {position.tick} of {format_time(clock)}"
+        raise InvalidError(message, hint=hint)
+
+
+def follows(batch: Batch, history: str) -> bool:
+    """Say whether the first batch of a history goes on at the next tick after another history's last one."""
+    return batch.parent == Origin(history, batch.first - 1)
+
+
+def refuse_beyond_break(newest_first: Iterable[Batch], position: Position, history: str, stop: Stop) -> None:
+    """Refuse to go beyond the tick after which a later history grew with changes that no log has.
+
+    Args:
+        newest_first: All batches; read no further than to the replica's own history.
+        position: Where the replica stands.
+        history: The farm's present one.
+        stop: How far the replica shall go.
+
+    Raises:
+        InvalidError: The stop is behind the break; the message names the last tick that can be reached.
+    """
+    end, began = _find_break(newest_first, position, history)
+    if end is None or (stop.tick is not None and stop.tick <= end):
+        return
+    committed = (t for t in began.transactions if t.committed is not None) if began else ()
+    if stop.until is not None and not any(map(stop.includes, committed)):
+        return
+    raise InvalidError(
+        f"the history of the replica ended at tick {end}; later ones, up to history {history}, grew with changes that"
+        " only their snapshots have",
+        hint=f"Make the replica anew, or go to --tick {end}.",
+        position=position,
+    )
+
+
+def _find_break(newest_first: Iterable[Batch], position: Position, history: str) -> tuple[int | None, Batch | None]:
+    """Find the last tick before the first break after a position, and the batch behind it if there is one."""
+    end: int | None = None
+    began: Batch | None = None
+    later: Batch | None = None
+    for batch in newest_first:
+        if later is None and batch.history != history:
+            end = max(batch.last, position.tick)
+        elif later is not None and later.history != batch.history and not follows(later, batch.history):
+            end, began = batch.last, later
+        if batch.history == position.history:
+            return end, began
+        later = batch
+    if not position.history:
+        # Without batches, only snapshots hold anything.
+        return (end, began) if later is not None and _begins_with_nothing(later) else (position.tick, later)
+    if later is None or not follows(later, position.history):
+        return position.tick, later
+    return end, began
+
+
+def _begins_with_nothing(batch: Batch) -> bool:
+    """Say whether the first batch of a log starts from an empty database.
+
+    A history that grew from an empty one can have begun with a snapshot that holds rows.
+    """
+    return batch.parent is None or batch.first == batch.parent.tick + 1
+
+
+def is_whole(first: Batch, history: str) -> bool:
+    """Say whether a log from its first batch on is a whole history, with no other history before it."""
+    return first.history == history and _begins_with_nothing(first)
+
+
+def first_batch_to_read(
+    position: Position, batch_last: int, numbers: Sequence[int], newest_snapshot: int | None
+) -> int:
+    """Return the number of the batch to go on with, the position's own one if it is still there.
+
+    Args:
+        position: Where the replica stands.
+        batch_last: Last tick of the batch of that position.
+        numbers: Numbers of the batches in the farm, rising.
+        newest_snapshot: Tick of the newest snapshot, for the hint.
+
+    Raises:
+        ExpiredError: What comes next was pruned.
+    """
+    wanted = position.batch if position.batch in numbers else position.batch + 1
+    is_lost = wanted > position.batch and position.tick < batch_last
+    if is_lost or (numbers and numbers[0] > wanted):
+        raise ExpiredError(
+            f"the log after tick {position.tick} was pruned: batch {position.batch if is_lost else wanted} is gone",
+            hint=f"Make the replica anew: the newest snapshot is at tick {newest_snapshot}.",
+            position=position,
+        )
+    return wanted
+
+
+def check_history(batch: Batch, position: Position) -> None:
+    """Refuse a batch that does not go on where the replica stands.
+
+    Raises:
+        InvalidError: Its history began elsewhere.
+    """
+    if batch.history == position.history or (not position.history and _begins_with_nothing(batch)):
+        return
+    # A tick missing between two histories means changes that are in no log, only in a snapshot.
+    if batch.parent == Origin(position.history, position.tick) and batch.first == batch.parent.tick + 1:
+        return
+    grew = f"tick {batch.parent.tick} of history {batch.parent.history}" if batch.parent else "nothing"
+    has_gap = batch.parent is not None and batch.first > batch.parent.tick + 1
+    lost = " and what was written between the two is in no log" if has_gap else ""
+    raise InvalidError(
+        f"batch {batch.number} begins history {batch.history}, which grew from {grew}{lost};"
+        f" the replica is at {position}",
+        hint="The master was restored or started anew: make the replica anew, from a snapshot of that history.",
+        position=position,
+    )

@@ -1,0 +1,249 @@
+"""A step: transactions that a replica applies in one transaction of its own, and the actions for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from wlc.farm.digest import touched
+from wlc.farm.errors import CorruptError
+from wlc.farm.model import Change, Clear, Ddl, Name, Position, SequencePosition, TableFile, Transaction
+from wlc.farm.plain import PlainRun, Total, joined, parts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from wlc.farm.model import Digest, Record
+    from wlc.farm.plain import Part
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Rows of a data file whose tick is from `first` to `last`, both included."""
+
+    file: TableFile
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """What a run of transactions did to one table.
+
+    Attributes:
+        reads: Where the row images are that count, in commit order.
+        added: Number of +1 images in `reads`; `removed`: number of -1 images.
+        cleared: Rows the table must have at the start because all of them were removed; None where they stay.
+    """
+
+    table: Name
+    reads: tuple[Read, ...]
+    added: int
+    removed: int
+    cleared: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Changes of many transactions that can be applied as one net change, in any order of the rows."""
+
+    changes: tuple[TableChange, ...]
+    sequences: tuple[SequencePosition, ...] = ()
+
+
+Action = Fold | Ddl
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The batch of a step's transactions up to tick `last`, from the mark before on; the batch ends at `batch_last`."""
+
+    last: int
+    history: str
+    batch: int
+    chain: str
+    batch_last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Transactions that are applied in one transaction of the replica, together with the position behind them.
+
+    Attributes:
+        transactions: In commit order; those rolled back or accepted among them do nothing.
+        files: Of the batches the transactions come from, by path.
+        marks: The batches the transactions come from, in order.
+        catalog: Name that DDL text of the step gives the database.
+        skipped: Ticks of accepted transactions among `transactions`.
+        digests: What tables hold in the master after the last transaction: those that were changed by batches which end
+            in the step. None where the master does not know.
+        repaired: Tables that were repaired: they hold what `digests` says, whatever the replica knew before.
+    """
+
+    transactions: Sequence[Transaction]
+    files: dict[str, TableFile]
+    marks: tuple[Mark, ...]
+    catalog: str
+    skipped: frozenset[int] = frozenset()
+    digests: Mapping[Name, Digest | None] = field(default_factory=dict)
+    repaired: frozenset[Name] = frozenset()
+
+    @property
+    def first(self) -> int:
+        """Tick of the first transaction."""
+        return self.transactions[0].tick
+
+    @property
+    def last(self) -> int:
+        """Tick of the last transaction."""
+        return self.transactions[-1].tick
+
+    @property
+    def mark(self) -> Mark:
+        """The batch that the last transaction comes from."""
+        return next(mark for mark in self.marks if mark.last >= self.last)
+
+    @property
+    def position(self) -> Position:
+        """Where the replica stands afterwards."""
+        return Position(self.mark.history, self.last, self.mark.batch, self.mark.chain)
+
+    @property
+    def clock(self) -> datetime | None:
+        """Commit time of the last transaction that was committed, None if none was."""
+        return next((t.committed for t in reversed(self.transactions) if t.committed is not None), None)
+
+    @property
+    def applied(self) -> Sequence[Transaction]:
+        """The transactions that count: committed ones that were not accepted."""
+        # A run holds committed transactions only, and an accepted transaction is a step of its own.
+        return joined(
+            part
+            if isinstance(part, PlainRun)
+            else tuple(t for t in part if t.committed is not None and t.tick not in self.skipped)
+            for part in parts_of(self.transactions)
+        )
+
+    @property
+    def left_out(self) -> set[Name]:
+        """Tables that accepted transactions changed."""
+        if not self.skipped:
+            return set()
+        return touched(t for t in self.transactions if t.tick in self.skipped)
+
+    @property
+    def rows(self) -> int:
+        """Row images in all of its changes."""
+        return sum(map(rows_of, parts_of(self.applied)))
+
+    def actions(self) -> tuple[Action, ...]:
+        """What to do, in this order: DDL as recorded, everything between two DDL statements folded."""
+        return actions_of(self.applied, self.files)
+
+    def halves(self) -> tuple[Step, Step]:
+        """Cut the step of two or more transactions into two that are half as long."""
+        middle = len(self.transactions) // 2
+        first, second = self.transactions[:middle], self.transactions[middle:]
+        return replace(self, transactions=first, digests={}), replace(self, transactions=second)
+
+    def parts(self, parents: Mapping[Name, Collection[Name]]) -> tuple[Step, ...]:
+        """Cut a step that breaks a foreign key before every transaction that deletes from a table after its child.
+
+        Engines that still see a child row that was deleted in the same transaction cannot remove both in one step.
+        If that gives no cut, the step is cut in halves.
+
+        Args:
+            parents: For each table those that its foreign keys refer to.
+        """
+        parts: list[list[Transaction]] = [[]]
+        referred: set[Name] = set()
+        for transaction in self.transactions:
+            changes = [record for record in transaction.records if isinstance(record, Change | Clear)]
+            removing = {record.table for record in changes if record.removed > getattr(record, "added", 0)}
+            if removing & referred and parts[-1]:
+                parts.append([])
+                referred = set()
+            parts[-1].append(transaction)
+            for record in changes:
+                if record.removed:
+                    referred.update(parents.get(record.table, ()))
+        if len(parts) == 1:
+            return self.halves()
+        *earlier, last = (replace(self, transactions=tuple(part)) for part in parts)
+        return (*(replace(part, digests={}) for part in earlier), last)
+
+
+def count_rows(transaction: Transaction) -> int:
+    """Count the row images of a transaction."""
+    return sum(r.rows for r in transaction.records if type(r) is Change)
+
+
+def rows_of(part: Part) -> int:
+    """Count the row images of consecutive transactions."""
+    return part.rows if isinstance(part, PlainRun) else sum(map(count_rows, part))
+
+
+@dataclass(slots=True)
+class _TableRun:
+    reads: dict[str, tuple[int, int]] = field(default_factory=dict)
+    added: int = 0
+    removed: int = 0
+    cleared: int | None = None
+
+
+def actions_of(transactions: Sequence[Transaction], files: dict[str, TableFile]) -> tuple[Action, ...]:
+    """Fold committed transactions to actions, given the files of their batches by path; see `Step.actions`."""
+    actions: list[Action] = []
+    tables: dict[Name, _TableRun] = {}
+    sequences: dict[Name, SequencePosition] = {}
+    for tick, record in (changed for part in parts_of(transactions) for changed in _records(part)):
+        match record:
+            case Change() | Total():
+                _add_change(tables.setdefault(record.table, _TableRun()), tick, record)
+            case Clear():
+                _add_clear(tables.setdefault(record.table, _TableRun()), record)
+            case SequencePosition():
+                sequences[record.sequence] = record
+            case Ddl():
+                actions += [*_fold(tables, sequences, files), record]
+                tables, sequences = {}, {}
+    return (*actions, *_fold(tables, sequences, files))
+
+
+def _records(part: Part) -> Iterator[tuple[int, Record | Total]]:
+    if isinstance(part, PlainRun):
+        yield from ((total.first, total) for total in part.totals())
+    else:
+        yield from ((transaction.tick, record) for transaction in part for record in transaction.records)
+
+
+def _add_change(run: _TableRun, tick: int, change: Change | Total) -> None:
+    first, _ = run.reads.get(change.path, (tick, tick))
+    run.reads[change.path] = (first, change.last if isinstance(change, Total) else tick)
+    run.added += change.added
+    run.removed += change.removed
+
+
+def _add_clear(run: _TableRun, clear: Clear) -> None:
+    """Everything before a clear is gone; its count, less what came in before it, is what the replica must hold."""
+    before = clear.removed - run.added + run.removed
+    if run.cleared is None:
+        run.cleared = before
+    elif run.added - run.removed != clear.removed:
+        message = f"table {clear.table} was cleared of {clear.removed} rows, the log had {run.added - run.removed}"
+        raise CorruptError(message)
+    run.reads.clear()
+    run.added = run.removed = 0
+
+
+def _fold(
+    tables: dict[Name, _TableRun], sequences: dict[Name, SequencePosition], files: dict[str, TableFile]
+) -> list[Action]:
+    if not tables and not sequences:
+        return []
+    changes = []
+    for name, run in tables.items():
+        reads = tuple(Read(files[path], first, last) for path, (first, last) in run.reads.items())
+        changes.append(TableChange(name, reads, run.added, run.removed, run.cleared))
+    return [Fold(tuple(changes), tuple(sequences.values()))]

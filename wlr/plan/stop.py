@@ -1,0 +1,32 @@
+"""Where a replay stops: at a tick, at a time, or at the end of the log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wlc.farm.clock import format_time
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from wlc.farm.model import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Where to stop: after `tick`, or before the first transaction committed later than `until`; else at the end."""
+
+    tick: int | None = None
+    until: datetime | None = None
+
+    def includes(self, transaction: Transaction) -> bool:
+        """Say whether the replica is to hold the transaction, given that it holds all before it."""
+        if self.tick is not None:
+            return transaction.tick <= self.tick
+        return self.until is None or transaction.committed is None or transaction.committed <= self.until
+
+    def __str__(self) -> str:
+        if self.tick is not None:
+            return f"tick {self.tick}"
+        return "the end" if self.until is None else format_time(self.until)

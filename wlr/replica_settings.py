@@ -1,0 +1,56 @@
+"""What the owner of a replica sets: its beat, whether it may be written to, which failure is accepted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from wlc.farm.config import TICK_MAX
+from wlc.farm.errors import InvalidError
+from wlr.engine.adapters import target_at
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    from wlr.plan.failure import Failure
+
+
+def beat(
+    into: str | os.PathLike[str], beat_s: float | None = None, *, storage_options: Mapping[str, Any] | None = None
+) -> float:
+    """Return, or set, how often a following replica looks for new log files, in seconds.
+
+    Raises:
+        InvalidError: The beat is negative or not a number.
+    """
+    target = target_at(into, storage_options)
+    if beat_s is None:
+        return target.read_state().beat_s
+    if not 0 <= beat_s <= TICK_MAX:
+        raise InvalidError(f"a beat of {beat_s} seconds is invalid", hint="Give 0 or more seconds.")
+    with target.open() as replica:
+        replica.remember(replace(replica.state, beat_s=float(beat_s)))
+    return float(beat_s)
+
+
+def accept(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> Failure:
+    """Skip exactly the transaction that failed: the next replication continues after it.
+
+    Returns:
+        The failure that was accepted.
+
+    Raises:
+        InvalidError: No transaction has failed.
+    """
+    return target_at(into, storage_options).accept()
+
+
+def unlock(into: str | os.PathLike[str]) -> None:
+    """Allow direct writes to replicated tables, to repair the replica by hand; `lock` ends it."""
+    target_at(into).unlock()
+
+
+def lock(into: str | os.PathLike[str]) -> None:
+    """Refuse direct writes to replicated tables; a new replica is locked."""
+    target_at(into).lock()

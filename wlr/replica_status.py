@@ -1,0 +1,97 @@
+"""Where a replica stands: its position, its lag behind the farm, its last failure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wlc.farm.database import open_database
+from wlc.farm.errors import FarmError
+from wlr.engine.adapters import target_at
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from wlr.engine.state import ReplicaState
+    from wlr.plan.failure import Failure
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """Where a replica stands.
+
+    Attributes:
+        lag_s: Seconds between the replica's clock and the farm's; None if the farm cannot be read.
+        lag_transactions: Ticks between the two; None if the farm cannot be read.
+        failure: The transaction that could not be applied; None if the last run succeeded.
+        tables: Patterns of the tables it replicates; empty for all.
+        is_unlocked: Its owner allows direct writes to replicated tables.
+        keep: How many old ticks of a Parquet replica stay readable, or for how long; empty for all.
+    """
+
+    master: str
+    tick: int
+    clock: datetime | None
+    lag_s: float | None
+    lag_transactions: int | None
+    failure: Failure | None
+    beat_s: float
+    tables: tuple[str, ...]
+    accepted: tuple[int, ...]
+    is_unlocked: bool
+    history: str
+    keep: str = ""
+
+
+def status(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> ReplicaStatus:
+    """Return where a replica stands, and how far it is behind the farm.
+
+    Args:
+        into: The replica.
+        storage_options: Options of the file systems of replica and farm.
+
+    Raises:
+        InvalidError: There is no replica.
+        UnavailableError: Another process is using it: try again.
+    """
+    state = target_at(into, storage_options).read_state()
+    lag_s, lag_transactions = _lag(state, storage_options)
+    return ReplicaStatus(
+        state.master,
+        state.position.tick,
+        state.clock,
+        lag_s,
+        lag_transactions,
+        state.failure,
+        state.beat_s,
+        state.tables,
+        tuple(sorted(state.accepted)),
+        state.is_unlocked,
+        state.position.history,
+        state.keep,
+    )
+
+
+def tick(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> int:
+    """Return the last transaction that a replica holds, 0 before the first; raises as `status` does."""
+    return target_at(into, storage_options).read_state().position.tick
+
+
+def clock(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> datetime | None:
+    """Return the commit time of the last transaction that a replica holds; raises as `status` does."""
+    return target_at(into, storage_options).read_state().clock
+
+
+def _lag(state: ReplicaState, storage_options: Mapping[str, Any] | None) -> tuple[float | None, int | None]:
+    try:
+        config = open_database(state.master, storage_options=storage_options).config()
+    except FarmError:
+        return None, None
+    behind = max(config.tick - state.position.tick, 0)
+    if behind == 0:
+        return 0.0, 0
+    if config.write is None or state.clock is None:
+        return None, behind
+    return max((config.write - state.clock).total_seconds(), 0.0), behind

@@ -1,0 +1,119 @@
+"""Make a replica, or roll it forward: checks what is asked for, then lets `wlr.replay` do it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import wlc
+from wlc.farm.clock import parse_time, utc_now
+from wlc.farm.database import open_database
+from wlc.farm.errors import InvalidError
+from wlr.engine.adapters import target_at
+from wlr.plan.stop import Stop
+from wlr.replay import Replay
+from wlr.workers import workers
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
+
+    from wlc.farm.database import FarmDatabase
+    from wlr.engine.state import ReplicaState
+    from wlr.replay import Replicated
+
+
+def replicate(
+    master: str | os.PathLike[str] | None = None,
+    *,
+    into: str | os.PathLike[str],
+    farm: str | None = None,
+    until: str | datetime | None = None,
+    tick: int | None = None,
+    tables: Sequence[str] | None = None,
+    keep: str | None = None,
+    engine: str = "auto",
+    spark_master: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    register: bool = True,
+    dry_run: bool = False,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Replicated:
+    """Make a replica from the newest suitable snapshot, or roll it forward from where it stands.
+
+    Args:
+        master: Name in the farm, URL of the database's folder there, or path of the master; remembered.
+        into: The replica: a DuckDB file; the folder or URL of a Parquet replica; or the URL of a PostgreSQL database,
+            see `wlr.engine.adapters.locate`.
+        farm: URL of the farm, for a bare name.
+        until: Stop before the first transaction committed later; an aware time, or text as people type it.
+        tick: Stop after this transaction.
+        tables: Patterns such as `main.sales_*`; only tables that match one are replicated. For a new replica only.
+        keep: How many old ticks of a Parquet replica stay readable, or for how long ("3 days"); remembered. `prune`
+            removes the rest.
+        engine: Who does large work: "local" is this process, "spark" is Spark, "auto" decides by the size of the work.
+        spark_master: Master at which to start a Spark session, unless the program has one.
+        storage_options: Options of the farm's file system, and of a Parquet replica's. They are laid over those that
+            a master given by its path remembers. A replica does not remember them: give them every time, or set the
+            usual AWS variables.
+        register: Note this replica in the farm, so that pruning keeps what it needs.
+        dry_run: Only say what would be done.
+        progress: Called with units done, units in all, and what is being done.
+
+    Raises:
+        InvalidError: The target cannot be reached, or an argument is invalid. Nothing was changed.
+        ExpiredError: The next batch was pruned: make the replica anew.
+        ReplayError: A transaction cannot be applied; all before it were. Repair the replica and try again, or accept.
+        CorruptError: A file of the farm is damaged. All transactions before it were applied.
+        UnavailableError: The replica or the farm is in use or out of reach: try again.
+    """
+    stop, target = _stop(until, tick), target_at(into, storage_options)
+    state = target.find_state()
+    database = _database(master, farm, state, storage_options)
+    if state is not None and state.verify and not database.keys.verifying:
+        # A replica that was made with keys to verify demands signatures, whether the keys are given again or not.
+        options = {**(database.storage_options or {}), "verify_key": state.verify}
+        database = open_database(database.url, storage_options=options)
+    bulk = workers(engine, database, spark_master)
+    if keep is not None:
+        target.check_keep(keep)
+    run = Replay(target, database, stop, registers=register, bulk=bulk, keep=keep, progress=progress)
+    if state is not None:
+        _check_same(state, tables)
+    if dry_run:
+        return run.rehearse(state)
+    return run.make(tuple(tables or ())) if state is None else run.roll_forward()
+
+
+def _stop(until: str | datetime | None, tick: int | None) -> Stop:
+    if until is not None and tick is not None:
+        raise InvalidError("--tick and --until exclude each other", hint="Give one of them.")
+    if tick is not None and tick < 0:
+        raise InvalidError(f"tick {tick} is invalid", hint="Ticks are 0 (before the first transaction), 1, 2, …")
+    if until is None:
+        return Stop(tick)
+    now = utc_now()
+    moment = parse_time(until, now)
+    if moment > now:
+        message = f"{moment.isoformat()} is in the future: what will be committed until then is unknown"
+        raise InvalidError(message, hint="Leave --until out to go to the end.")
+    return Stop(None, moment)
+
+
+def _database(
+    master: str | os.PathLike[str] | None,
+    farm: str | None,
+    state: ReplicaState | None,
+    storage_options: Mapping[str, Any] | None,
+) -> FarmDatabase:
+    if master is None:
+        if state is None:
+            raise InvalidError("a new replica needs a master", hint="wlr replicate MASTER --into TARGET")
+        return open_database(state.master, storage_options=storage_options)
+    return wlc.resolve(master, farm, storage_options=storage_options)
+
+
+def _check_same(state: ReplicaState, tables: Sequence[str] | None) -> None:
+    if tables is not None and tuple(tables) != state.tables:
+        has = f"tables {', '.join(state.tables)}" if state.tables else "all tables"
+        raise InvalidError(f"the replica was made of {has}", hint="Make another replica for other tables.")

@@ -1,0 +1,1 @@
+"""A farm as a data source of Spark."""

@@ -1,0 +1,54 @@
+"""What the options of a read mean in the farm: the table, its columns, the last transaction that counts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wlc.farm.errors import InvalidError
+from wlc.farm.model import file_column
+from wlr.spark.read.feed import contents_at, refuse_broken
+from wlr.spark.read.query import FEED
+from wlr.spark.read.types import spark_schema, table_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from wlr.spark.read.options import ReadOptions
+
+
+class FoundTable:
+    """The table that the options of a read name.
+
+    Attributes:
+        table: Name of the table as it is written in the log.
+        tick: The last transaction that counts.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+        stop = options.stop
+        self.table, contents, self.tick = contents_at(options.place.open(), options.table, stop)
+        self.layout = contents.layout
+        if not options.changes:
+            refuse_broken(self.table, contents)
+
+    @property
+    def schema(self) -> StructType:
+        """The columns that can be read."""
+        if not self.options.changes:
+            return table_schema(self.layout)
+        columns = [(file_column(column.name), column.type) for column in self.layout.stored]
+        return spark_schema([*columns, *FEED])
+
+    def check(self, schema: StructType) -> None:
+        """Refuse a schema given by the user if a column does not exist, has another type, or is not nullable."""
+        there = {field.name: field.dataType for field in self.schema.fields}
+        for field in schema.fields:
+            if field.name not in there:
+                message = f"there is no column {field.name} in {self.table}"
+                raise InvalidError(message, hint=f"Columns are: {', '.join(there)}")
+            if field.dataType != there[field.name]:
+                message = f"column {field.name} of {self.table} is {there[field.name].simpleString()}"
+                raise InvalidError(f"{message}, not {field.dataType.simpleString()}")
+            if not field.nullable:
+                raise InvalidError(f"column {field.name} of {self.table} has to be nullable in a schema for Spark")

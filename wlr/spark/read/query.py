@@ -1,0 +1,179 @@
+"""The SQL of a read: rows of a table as of a moment, or its changes, as Spark gets them.
+
+As of a moment, a table is its snapshot plus the net change of the log. Tasks that read a slice of the snapshot leave
+out the rows that the net change removes; they are independent of each other. Another task gives what the net change
+adds. In a table without a key, equal rows can be there several times: the tasks of the snapshot leave out all copies
+of what the net change removes, and the other task adds the copies that stay.
+
+Folding is that of `wlr.fold.sql`, as in replay. Everything here builds text and touches nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wlc.dialect.sql import literal, quote
+from wlc.dialect.types import load_sql, store_sql
+from wlc.farm.model import WEIGHT, file_column
+from wlr.fold import sql as fold
+from wlr.spark.read.types import spark_sql
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from wlc.farm.model import Column, Layout
+    from wlr.spark.read.trace import TableContents
+
+# Columns of a change feed that are not the table's, and their types.
+FEED = (("_tick", "BIGINT"), (WEIGHT, "TINYINT"), ("_committed", "TIMESTAMP WITH TIME ZONE"), ("_user", "VARCHAR"))
+# Arrow table in the connection: tick, committed and user of the transactions of a feed.
+TRANSACTIONS = "transactions"
+
+
+@dataclass(frozen=True, slots=True)
+class FileSlice:
+    """Rows of a snapshot's file by their number in it, `first` included and `end` not."""
+
+    path: str
+    first: int
+    end: int
+
+
+def snapshot_sql(contents: TableContents, slices: Sequence[FileSlice], local: Mapping[str, str]) -> str:
+    """Select the rows of a snapshot that are still there, as stored; all copies of removed rows are left out."""
+    base = _base(contents, slices, local)
+    if not contents.removed:
+        return base
+    if contents.has_key:
+        keys = (quote(file_column(name)) for name in contents.layout.primary_key)
+        match = " AND ".join(f"t.{key} IS NOT DISTINCT FROM n.{key}" for key in keys)
+    else:
+        match = fold.same_stored_sql(contents.layout, "t", "n")
+    gone = f"(SELECT * FROM {_net(contents, local)} WHERE {WEIGHT} < 0)"
+    return f"SELECT t.* FROM ({base}) AS t ANTI JOIN {gone} AS n ON {match}"
+
+
+def net_sql(contents: TableContents, local: Mapping[str, str], bucket: int = 0, buckets: int = 1) -> str:
+    """Select one bucket of what `snapshot_sql` leaves out: rows that were added, and copies that stay."""
+    columns = fold.stored_columns(contents.layout)
+    net = _net(contents, local, bucket, buckets)
+    copies = f"SELECT * FROM {net} WHERE {WEIGHT} > 0"
+    if contents.files and contents.removed and not contents.has_key:
+        base = _base(contents, _whole(contents), local)
+        left = fold.stored_copies_left_sql(contents.layout, net, f"({base})")
+        refusal = literal("the log removes rows that the snapshot does not have, copies too many: ")
+        checked = f"CASE WHEN {WEIGHT} < 0 THEN error({refusal} || {WEIGHT}) ELSE {WEIGHT} END AS {WEIGHT}"
+        stays = f"SELECT {', '.join(columns)}, {checked} FROM ({left})"
+        copies += f" UNION ALL SELECT * FROM ({stays}) WHERE {WEIGHT} <> 0"
+    if contents.layout.primary_key:
+        return f"SELECT {', '.join(columns)} FROM ({copies})"
+    # An image is there as many times as its weight says.
+    listed = ", ".join(f"n.{column}" for column in columns)
+    return f"SELECT {listed} FROM ({copies}) AS n, range(n.{WEIGHT}) AS copy(_tick)"
+
+
+def log_sql(contents: TableContents, local: Mapping[str, str]) -> str:
+    """Select all images of the log, which is what a table holds if nothing was ever removed."""
+    return f"SELECT {', '.join(fold.stored_columns(contents.layout))} FROM ({_raw(contents, local)})"
+
+
+def rows_sql(contents: TableContents, local: Mapping[str, str]) -> str:
+    """Select all rows of a table that holds any, as stored."""
+    selects = [snapshot_sql(contents, _whole(contents), local)] if contents.files else []
+    selects += [net_sql(contents, local)] if contents.parts else []
+    return " UNION ALL ".join(f"({select})" for select in selects)
+
+
+def output_sql(layout: Layout, wanted: Sequence[str], stored: str, conditions: Sequence[str] = ()) -> str:
+    """Select wanted columns of stored rows as Spark's values."""
+    by_name = {column.name: column for column in layout.stored}
+    values = (f"{spark_sql(by_name[name], quote(file_column(name)))} AS {quote(name)}" for name in wanted)
+    return _where(f"SELECT {', '.join(values)} FROM ({stored})", conditions)
+
+
+def feed_sql(layout: Layout, old: Layout, wanted: Sequence[str], images: str, conditions: Sequence[str] = ()) -> str:
+    """Select wanted columns of a change feed.
+
+    Args:
+        layout: Layout of the table at the end of the feed.
+        old: Layout of the images. Columns that it lacks are NULL; columns of another type are cast exactly, or fail.
+        wanted: Names of columns in the feed.
+        images: A query that selects images as stored, with `_tick` and `_weight`.
+        conditions: Conditions on the columns of the feed.
+    """
+    values = {file_column(column.name): _mapped(column, old) for column in layout.stored}
+    values |= {
+        "_tick": "i._tick",
+        WEIGHT: f"i.{WEIGHT}",
+        "_committed": "CAST(t.committed AS TIMESTAMPTZ)",
+        "_user": "t.user_name",
+    }
+    selected = ", ".join(f"{values[name]} AS {quote(name)}" for name in wanted)
+    return _where(f"SELECT {selected} FROM ({images}) AS i JOIN {TRANSACTIONS} AS t ON i._tick = t.tick", conditions)
+
+
+def images_sql(layout: Layout, path: str, first: int, last: int) -> str:
+    """Select the images of a data file whose tick is from `first` to `last`, as stored."""
+    columns = ", ".join(["_tick", WEIGHT, *fold.stored_columns(layout)])
+    return f"SELECT {columns} FROM {_parquet(path)} WHERE _tick BETWEEN {first} AND {last}"
+
+
+def removed_sql(contents: TableContents, local: Mapping[str, str], tick: int) -> str:
+    """Select all rows of a table as images that a transaction removed."""
+    rows = rows_sql(contents, local)
+    return f"SELECT *, CAST({tick} AS BIGINT) AS _tick, CAST(-1 AS TINYINT) AS {WEIGHT} FROM ({rows})"
+
+
+# Parts of statements -------------------------------------------------------------------------------------------------
+
+
+def _whole(contents: TableContents) -> list[FileSlice]:
+    return [FileSlice(file.path, 0, file.rows) for file in contents.files]
+
+
+def _base(contents: TableContents, slices: Sequence[FileSlice], local: Mapping[str, str]) -> str:
+    selected = fold.named_values_sql(contents.values, fold.stored_columns(contents.layout))
+    return " UNION ALL ".join(
+        f"SELECT {selected} FROM {_parquet(local[part.path], ', file_row_number = true')}"
+        f" WHERE file_row_number >= {part.first} AND file_row_number < {part.end}"
+        for part in slices
+    )
+
+
+def _raw(contents: TableContents, local: Mapping[str, str]) -> str:
+    reads = ((part.read, part.values) for part in contents.parts)
+    sources = [fold.RowImages((local[read.file.file.path],), read.first, read.last, values) for read, values in reads]
+    return fold.raw_sql(contents.layout, sources)
+
+
+def _net(contents: TableContents, local: Mapping[str, str], bucket: int = 0, buckets: int = 1) -> str:
+    raw = _raw(contents, local)
+    if buckets > 1:
+        columns = ", ".join(fold.stored_columns(contents.layout))
+        raw = f"SELECT * FROM ({raw}) WHERE hash({columns}) % {buckets} = {bucket}"
+    return f"({fold.sum_sql(contents.layout, raw)})"
+
+
+def _parquet(path: str, extra: str = "") -> str:
+    return f"read_parquet([{literal(path)}], hive_partitioning = false{extra})"
+
+
+def _mapped(column: Column, old: Layout) -> str:
+    """Return the SQL of a feed's column, given the layout of the images."""
+    there = next((c for c in old.stored if c.name.lower() == column.name.lower()), None)
+    if there is None:
+        return spark_sql(column, store_sql(column, f"CAST(NULL AS {column.type})"))
+    stored = f"i.{quote(file_column(there.name))}"
+    if there.type == column.type:
+        return spark_sql(column, stored)
+    value = load_sql(there, stored)
+    cast = f"TRY_CAST({value} AS {column.type})"
+    says = literal(f"column {column.name} was {there.type}, and has a value that {column.type} cannot hold: ")
+    is_same = f"CAST({cast} AS {there.type}) IS NOT DISTINCT FROM {value}"
+    exact = f"CASE WHEN {is_same} THEN {cast} ELSE error({says} || CAST({value} AS VARCHAR)) END"
+    return spark_sql(column, store_sql(column, exact))
+
+
+def _where(select: str, conditions: Sequence[str]) -> str:
+    return f"SELECT * FROM ({select}) WHERE {' AND '.join(conditions)}" if conditions else select

@@ -1,0 +1,102 @@
+"""The change feed as a stream: log files are its offsets, so that a restart reads each exactly once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles, SupportsTriggerAvailableNow
+
+from wlc.farm.errors import CorruptError, InvalidError
+from wlr import farm_log
+from wlr.spark.read.feed import feed_tasks
+from wlr.spark.read.tasks import ReadJob, ReadTask
+from wlr.spark.reading import speaking
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from pyspark.sql.datasource import InputPartition
+    from pyspark.sql.streaming.datasource import ReadLimit
+    from pyspark.sql.types import StructType
+
+    from wlc.farm.database import FarmDatabase
+    from wlr.spark.read.found import FoundTable
+
+# {"batch": number of the last log file that was read, "chain": its chain hash}
+Offset = dict[str, Any]
+
+
+class FarmStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """Reads log file after log file.
+
+    The offset carries the chain hash: a farm that was restored from another past has another one and is refused.
+    """
+
+    def __init__(self, found: FoundTable, schema: StructType) -> None:
+        if found.options.stop.tick is not None:
+            raise InvalidError("a stream has no option 'to_tick'", hint="Stop it with trigger(availableNow=True).")
+        self.found = found
+        self.job = ReadJob(found.options.place, schema)
+        self._last: int | None = None
+
+    def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name, as those below.
+        with speaking():
+            database = self._open()
+            numbers = database.batch_numbers()
+            first = self.found.options.first
+            number = farm_log.batch_of(database, first) if first is not None else (numbers[0] if numbers else 1)
+            if number not in numbers:
+                return _offset(database, number - 1)
+            return {"batch": number - 1, "chain": database.read_batch(number)[0].previous}
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        with speaking():
+            database = self._open()
+            numbers = database.batch_numbers(after=start["batch"])
+            if self._last is not None:
+                numbers = [number for number in numbers if number <= self._last]
+            if isinstance(limit, ReadMaxFiles):
+                numbers = numbers[: limit.max_files]
+            if numbers:
+                return _offset(database, numbers[-1])
+            return start
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        most = self.found.options.batches_max
+        return ReadAllAvailable() if most is None else ReadMaxFiles(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        with speaking():
+            numbers = self._open().batch_numbers()
+            self._last = numbers[-1] if numbers else 0
+
+    def partitions(self, start: Offset, end: Offset) -> list[ReadTask]:
+        with speaking():
+            if start["batch"] == end["batch"]:
+                return []
+            database, options = self._open(), self.found.options
+            batches = farm_log.batches_between(database, start["batch"] + 1, end["batch"], start["chain"])
+            if batches[-1][1] != end["chain"]:
+                raise _other_past(database, end["batch"])
+            ticks = (options.first or 1, None)
+            return feed_tasks(database, batches, self.found.table, self.found.layout, ticks, options.partitions)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return partition.read(self.job) if isinstance(partition, ReadTask) else iter(())
+
+    def _open(self) -> FarmDatabase:
+        return self.found.options.place.open()
+
+
+def _offset(database: FarmDatabase, number: int) -> Offset:
+    return {"batch": number, "chain": database.read_batch(number)[1] if number else ""}
+
+
+def _other_past(database: FarmDatabase, number: int) -> CorruptError:
+    return CorruptError(
+        f"batch {number} of {database.url} is not the one that the stream has seen",
+        hint="The master was restored from another past: begin a new stream, with a new checkpoint.",
+        path=database.url,
+    )

@@ -1,0 +1,243 @@
+"""The tasks of a read, independent of each other: each fetches some files and gives their rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from wlr.spark.read import query
+from wlr.spark.reading import files_of, grouped, run, speaking
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from datetime import datetime
+
+    from pyspark.sql.types import StructType
+
+    from wlc.farm.model import Layout
+    from wlr.plan.step import Read
+    from wlr.spark.read.query import FileSlice
+    from wlr.spark.read.trace import TableContents
+    from wlr.spark.reading import FarmPlace, TaskFiles
+
+# Rows in a row group of DuckDB; a slice that ends inside a row group reads all of it.
+_GROUP_ROWS = 122_880
+# Fewer rows are not worth a task; more net changes than a bucket's are worth one more task.
+TASK_ROWS = 4 * _GROUP_ROWS
+_BUCKET_ROWS = 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ReadJob:
+    """What all tasks of a read have in common: the farm, the columns that Spark wants, and conditions on the rows."""
+
+    place: FarmPlace
+    schema: StructType
+    conditions: tuple[str, ...] = ()
+
+    @property
+    def wanted(self) -> list[str]:
+        """Names of the columns that Spark wants, in its order."""
+        return [field.name for field in self.schema.fields]
+
+    def sql(self, layout: Layout, stored: str) -> str:
+        """Return the query that gives Spark the rows of a table, selected as stored."""
+        return query.output_sql(layout, self.wanted, stored, self.conditions)
+
+
+class ReadTask(InputPartition, ABC):  # type: ignore[misc]  # pyspark has no types that mypy follows.
+    """A part of a read."""
+
+    def __init__(self) -> None:
+        """Spark's own constructor takes a value, which our tasks do not have."""
+
+    @abstractmethod
+    def fetch(self, files: TaskFiles) -> None:
+        """Fetch the data files that the query reads."""
+
+    @abstractmethod
+    def sql(self, job: ReadJob, files: TaskFiles) -> str:
+        """Return the query, over fetched files."""
+
+    def tables(self) -> dict[str, pa.Table]:
+        """Return the Arrow tables that the query names."""
+        return {}
+
+    def read(self, job: ReadJob) -> Iterator[pa.RecordBatch]:
+        """Give the rows of the task."""
+        schema = to_arrow_schema(job.schema, timezone="UTC")
+        with speaking(), files_of(job.place) as files:
+            self.fetch(files)
+            yield from run(self.sql(job, files), files, job.place.memory, schema, self.tables())
+
+
+# A table as of a moment ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SnapshotTask(ReadTask):
+    """Rows of a snapshot that are still there."""
+
+    contents: TableContents
+    slice: FileSlice
+
+    def fetch(self, files: TaskFiles) -> None:
+        files.fetch_snapshot(self.contents.snapshot, [f for f in self.contents.files if f.path == self.slice.path])
+        if self.contents.removed:
+            files.fetch_log(part.read.file for part in self.contents.parts)
+
+    def sql(self, job: ReadJob, files: TaskFiles) -> str:
+        return job.sql(self.contents.layout, query.snapshot_sql(self.contents, [self.slice], files.local))
+
+
+@dataclass(frozen=True)
+class NetTask(ReadTask):
+    """One bucket of what the log adds to the snapshot in the end."""
+
+    contents: TableContents
+    bucket: int
+    buckets: int
+
+    def fetch(self, files: TaskFiles) -> None:
+        _fetch_all(files, self.contents)
+
+    def sql(self, job: ReadJob, files: TaskFiles) -> str:
+        return job.sql(self.contents.layout, query.net_sql(self.contents, files.local, self.bucket, self.buckets))
+
+
+@dataclass(frozen=True)
+class LogTask(ReadTask):
+    """Rows of some files of the log, where nothing was ever removed."""
+
+    contents: TableContents
+
+    def fetch(self, files: TaskFiles) -> None:
+        files.fetch_log(part.read.file for part in self.contents.parts)
+
+    def sql(self, job: ReadJob, files: TaskFiles) -> str:
+        return job.sql(self.contents.layout, query.log_sql(self.contents, files.local))
+
+
+def table_tasks(contents: TableContents, partitions: int) -> list[ReadTask]:
+    """Cut a table as of a moment into about `partitions` tasks at most; none if the table has no rows."""
+    return [*_snapshot_tasks(contents, partitions), *_log_tasks(contents, partitions)]
+
+
+def _snapshot_tasks(contents: TableContents, partitions: int) -> list[ReadTask]:
+    # If rows were removed, every task folds the log: together they should not fold more than they read.
+    images = contents.added + contents.removed if contents.removed else 0
+    rows = sum(file.rows for file in contents.files)
+    step = max(TASK_ROWS, images, -(-rows // partitions))
+    step = -(-step // _GROUP_ROWS) * _GROUP_ROWS
+    slices = (
+        query.FileSlice(file.path, first, min(first + step, file.rows))
+        for file in contents.files
+        for first in range(0, file.rows, step)
+    )
+    return [SnapshotTask(contents, slice_) for slice_ in slices]
+
+
+def _log_tasks(contents: TableContents, partitions: int) -> list[ReadTask]:
+    if not contents.parts:
+        return []
+    if contents.removed:
+        buckets = min(partitions, 1 + (contents.added + contents.removed) // _BUCKET_ROWS)
+        return [NetTask(contents, bucket, buckets) for bucket in range(buckets)]
+    parts = iter(contents.parts)
+    runs = _runs([part.read for part in contents.parts], partitions)
+    return [LogTask(replace(contents, parts=tuple(islice(parts, len(run_))))) for run_ in runs]
+
+
+def _runs(reads: Sequence[Read], partitions: int) -> list[list[Read]]:
+    """Group files that follow each other into runs that are worth a task."""
+    rows = sum(read.file.file.rows for read in reads)
+    return grouped(reads, max(TASK_ROWS, -(-rows // partitions)))
+
+
+def _fetch_all(files: TaskFiles, contents: TableContents) -> None:
+    files.fetch_log(part.read.file for part in contents.parts)
+    files.fetch_snapshot(contents.snapshot, contents.files)
+
+
+# Changes -------------------------------------------------------------------------------------------------------------
+
+
+class FeedTransaction(NamedTuple):
+    """What a change feed says of a transaction."""
+
+    tick: int
+    committed: datetime
+    user: str
+
+
+@dataclass(frozen=True)
+class ChangesTask(ReadTask):
+    """Images of some data files of the log."""
+
+    layout: Layout
+    reads: tuple[Read, ...]
+    transactions: tuple[FeedTransaction, ...]
+
+    def fetch(self, files: TaskFiles) -> None:
+        files.fetch_log(read.file for read in self.reads)
+
+    def tables(self) -> dict[str, pa.Table]:
+        return {query.TRANSACTIONS: _transactions(self.transactions)}
+
+    def sql(self, job: ReadJob, files: TaskFiles) -> str:
+        selects = []
+        for old, reads in groupby(self.reads, key=lambda read: read.file.layout):
+            images = " UNION ALL ".join(
+                query.images_sql(old, files.local[read.file.file.path], read.first, read.last) for read in reads
+            )
+            selects.append(query.feed_sql(self.layout, old, job.wanted, images, job.conditions))
+        return " UNION ALL ".join(f"({select})" for select in selects)
+
+
+@dataclass(frozen=True)
+class RemovedTask(ReadTask):
+    """All that a table held when it was cleared, dropped or replaced."""
+
+    layout: Layout
+    contents: TableContents
+    transaction: FeedTransaction
+
+    def fetch(self, files: TaskFiles) -> None:
+        _fetch_all(files, self.contents)
+
+    def tables(self) -> dict[str, pa.Table]:
+        return {query.TRANSACTIONS: _transactions((self.transaction,))}
+
+    def sql(self, job: ReadJob, files: TaskFiles) -> str:
+        images = query.removed_sql(self.contents, files.local, self.transaction.tick)
+        return query.feed_sql(self.layout, self.contents.layout, job.wanted, images, job.conditions)
+
+
+def changes_tasks(
+    layout: Layout, reads: Sequence[Read], transactions: Iterable[FeedTransaction], partitions: int
+) -> list[ReadTask]:
+    """Cut the images of data files into tasks; each knows the transactions of its own files only."""
+    known = sorted(transactions)
+    tasks: list[ReadTask] = []
+    for run_ in _runs(reads, partitions):
+        first, last = min(read.first for read in run_), max(read.last for read in run_)
+        own = tuple(one for one in known if first <= one.tick <= last)
+        tasks.append(ChangesTask(layout, tuple(run_), own))
+    return tasks
+
+
+def _transactions(found: Sequence[FeedTransaction]) -> pa.Table:
+    ticks, times, users = zip(*found, strict=True)
+    return pa.table(
+        {
+            "tick": pa.array(ticks, pa.int64()),
+            "committed": pa.array(times, pa.timestamp("us", "UTC")),
+            "user_name": pa.array(users, pa.string()),
+        }
+    )

@@ -1,0 +1,114 @@
+"""DuckDB's types and values in Spark: the schema of a table, and the SQL that makes Spark's values of stored ones.
+
+A value arrives exactly or not at all: a type that Spark does not have becomes another one that holds its values, mostly
+text; a value that none of Spark's types can hold is an error. docs/spark.md has the table.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from pyspark.sql import types as spark
+
+from wlc.dialect.sql import literal, quote
+from wlc.dialect.types import parse, storage_type
+from wlc.farm.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from wlc.dialect.types import ColumnType
+    from wlc.farm.model import Column, Layout
+
+
+def spark_schema(columns: list[tuple[str, str]]) -> spark.StructType:
+    """Return the schema that columns, given as names and types as declared, have in Spark.
+
+    Raises:
+        UnsupportedError: A column has a type that is not known; the message names it.
+    """
+    fields = []
+    for name, declared in columns:
+        try:
+            made = _spark_type(_parsed(declared))
+        except UnsupportedError as error:
+            raise UnsupportedError(f"Column {quote(name)}: {error.message}", hint=error.hint) from error
+        fields.append(spark.StructField(name, made, True))
+    return spark.StructType(fields)
+
+
+def table_schema(layout: Layout) -> spark.StructType:
+    """Return the schema of a table in Spark: its stored columns in their order, all of them nullable."""
+    return spark_schema([(column.name, column.type) for column in layout.stored])
+
+
+def spark_sql(column: Column, stored: str) -> str:
+    """Return the SQL that turns a column's stored value into Spark's."""
+    return _spark_sql(_parsed(column.type), stored, column.name, 0)
+
+
+def _parsed(declared: str) -> ColumnType:
+    return parse(storage_type(declared))
+
+
+def _spark_type(parsed: ColumnType) -> spark.DataType:
+    if not parsed.row.is_nested:
+        return _plain_type(parsed)
+    fields = [spark.StructField(name, _spark_type(member)) for name, member in parsed.fields]
+    if parsed.kind == "LIST":
+        return spark.ArrayType(fields[0].dataType)
+    if parsed.kind == "STRUCT":
+        return spark.StructType(fields)
+    if _is_odd_map(parsed):
+        # Spark compares keys, and cannot compare maps.
+        return spark.ArrayType(spark.StructType(fields))
+    return spark.MapType(fields[0].dataType, fields[1].dataType)
+
+
+def _plain_type(parsed: ColumnType) -> spark.DataType:
+    if parsed.row.spark_as is not None:
+        return _plain_type(parse(parsed.row.spark_as))
+    assert parsed.row.spark is not None
+    sizes = map(int, re.findall(r"\d+", parsed.parameters)) if parsed.kind == "DECIMAL" else ()
+    made: spark.DataType = getattr(spark, parsed.row.spark)(*sizes)
+    return made
+
+
+def _spark_sql(parsed: ColumnType, value: str, name: str, depth: int) -> str:
+    if _is_plain(parsed):
+        return value
+    if parsed.row.spark_refuses_infinity:
+        says = literal(f"column {name} holds a value that Spark does not have: ")
+        # The value is part of the message so that the error is not raised before there is one.
+        return f"CASE WHEN {value} IS NULL OR isfinite({value}) THEN {value} ELSE error({says} || {value}::VARCHAR) END"
+    if parsed.row.spark_as is not None:
+        return f"CAST({value} AS {parsed.row.spark_as})"
+    item = f"_{depth}"
+    if parsed.kind == "LIST":
+        return f"list_transform({value}, lambda {item}: {_spark_sql(parsed.fields[0][1], item, name, depth + 1)})"
+    if parsed.kind == "MAP":
+        packed = _pack([(key, _spark_sql(member, f"{item}.{key}", name, depth + 1)) for key, member in parsed.fields])
+        entries = f"list_transform(map_entries({value}), lambda {item}: {packed})"
+        return entries if _is_odd_map(parsed) else f"map_from_entries({entries})"
+    packed = _pack(
+        [
+            (field, _spark_sql(member, f"struct_extract({value}, {literal(field)})", name, depth))
+            for field, member in parsed.fields
+        ]
+    )
+    return f"CASE WHEN {value} IS NOT NULL THEN {packed} END"
+
+
+def _is_plain(parsed: ColumnType) -> bool:
+    """Say whether Spark takes stored values as they are."""
+    if _is_odd_map(parsed) or parsed.row.spark_as is not None or parsed.row.spark_refuses_infinity:
+        return False
+    return all(_is_plain(member) for _, member in parsed.fields)
+
+
+def _is_odd_map(parsed: ColumnType) -> bool:
+    """Say whether it is a map whose keys hold maps."""
+    return parsed.kind == "MAP" and parsed.fields[0][1].holds(lambda row: row.name == "MAP")
+
+
+def _pack(parts: list[tuple[str, str]]) -> str:
+    return "struct_pack(" + ", ".join(f"{quote(name)} := {value}" for name, value in parts) + ")"

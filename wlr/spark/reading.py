@@ -1,0 +1,161 @@
+"""Reads in one task: fetches data files, lets DuckDB make Arrow batches of them, and removes the copies."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+
+from wlc.dialect.sql import literal
+from wlc.farm.database import FarmDatabase, open_database
+from wlc.farm.errors import CorruptError, FarmError, UnavailableError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from wlc.farm.model import DataFile, TableFile
+    from wlr.plan.step import Read
+
+MEMORY = "1GB"
+_BATCH_ROWS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class FarmPlace:
+    """A database of a farm, as tasks get it; storage options may hold secrets and are shown nowhere.
+
+    Attributes:
+        memory: Memory that DuckDB may use in a task before it writes to disk, such as "1GB".
+    """
+
+    database: str
+    farm: str | None
+    storage: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    memory: str = MEMORY
+
+    def open(self) -> FarmDatabase:
+        """Open the folder of the database in the farm."""
+        return open_database(self.database, self.farm, dict(self.storage))
+
+
+@contextmanager
+def speaking() -> Iterator[None]:
+    """Put the hint of an error into its message, since Spark shows the message only.
+
+    The cause is left out, because the texts of drivers can hold credentials.
+    """
+    try:
+        yield
+    except FarmError as error:
+        message = f"{error.message}. {error.hint}" if error.hint else error.message
+        said = type(error)(message, hint=error.hint, path=error.path, position=error.position)
+    else:
+        return
+    raise said from None
+
+
+def grouped(reads: Sequence[Read], enough: int) -> list[list[Read]]:
+    """Group consecutive files into runs of about `enough` row images; can be empty."""
+    runs: list[list[Read]] = []
+    gathered = enough
+    for read in reads:
+        if gathered >= enough:
+            runs.append([])
+            gathered = 0
+        runs[-1].append(read)
+        gathered += read.file.file.rows
+    return runs
+
+
+class TaskFiles:
+    """Local copies of the data files of a task."""
+
+    def __init__(self, database: FarmDatabase) -> None:
+        self._database = database
+        self.local: dict[str, str] = {}
+
+    def fetch_log(self, files: Iterable[TableFile]) -> None:
+        """Fetch data files of batches, verified."""
+        for file in files:
+            if file.file.path not in self.local:
+                self.local[file.file.path] = str(self._database.fetch(file))
+
+    def fetch_snapshot(self, tick: int | None, files: Iterable[DataFile]) -> None:
+        """Fetch data files of the snapshot at a tick, verified."""
+        wanted = [file for file in files if file.path not in self.local]
+        if not wanted or tick is None:
+            return
+        manifest = self._database.read_manifest(tick)
+        for file in wanted:
+            self.local[file.path] = str(self._database.fetch_snapshot(manifest, file))
+
+    def release(self) -> None:
+        """Give all copies up."""
+        for file in self.local.values():
+            self._database.release(Path(file))
+        self.local.clear()
+
+
+@contextmanager
+def files_of(place: FarmPlace) -> Iterator[TaskFiles]:
+    """Open the farm for one task; local copies of its files are removed afterwards."""
+    files = TaskFiles(place.open())
+    try:
+        yield files
+    finally:
+        files.release()
+
+
+def run(
+    sql: str, files: TaskFiles, memory: str, schema: pa.Schema, tables: Mapping[str, pa.Table] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Run a query over fetched files and give its rows as batches of exactly `schema`.
+
+    Args:
+        sql: One query.
+        files: The only files that the query can read.
+        memory: Memory that DuckDB may use before it writes to disk.
+        schema: Names, types and nullability that Spark expects.
+        tables: Arrow tables that the query names.
+
+    Raises:
+        UnsupportedError: A value cannot be given to Spark.
+        UnavailableError: The machine failed.
+        CorruptError: A file does not have the columns that the log says.
+    """
+    with tempfile.TemporaryDirectory(prefix="dbfarm-spark-") as scratch, _reading(), duckdb.connect() as connection:
+        # A task has one core; other tasks use the others.
+        connection.execute("SET threads = 1")
+        connection.execute(f"SET memory_limit = {literal(memory)}")
+        connection.execute(f"SET temp_directory = {literal(scratch)}")
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute("SET preserve_insertion_order = false")
+        connection.execute(f"SET allowed_paths = [{', '.join(map(literal, files.local.values()))}]")
+        connection.execute("SET enable_external_access = false")
+        for name, table in (tables or {}).items():
+            connection.register(name, table)
+        for batch in connection.sql(sql).to_arrow_reader(_BATCH_ROWS):
+            yield batch.cast(schema)
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    try:
+        yield
+    except (duckdb.OutOfMemoryException, duckdb.IOException, duckdb.FatalException) as error:
+        hint = 'Give DuckDB more memory with option("memory", "4GB"), or look at the disk for temporary files.'
+        raise UnavailableError(f"reading the farm failed: {_first_line(error)}", hint=hint) from error
+    except (duckdb.InvalidInputException, duckdb.ConversionException) as error:
+        raise UnsupportedError(_first_line(error)) from error
+    except duckdb.Error as error:
+        raise CorruptError(f"data files of the farm cannot be read: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0].removeprefix("Invalid Input Error: ")

@@ -1,0 +1,1 @@
+"""Replay in Spark's tasks."""

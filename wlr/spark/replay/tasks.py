@@ -1,0 +1,208 @@
+"""The tasks of a bulk replay: route changes to base files, merge base files, rewrite altered ones, fold a backlog.
+
+A task that fails, or runs twice, leaves nothing that counts: its files have names of their own, and count once the
+replica's manifest names them, which it does with the result of the attempt that succeeded.
+"""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections import defaultdict
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wlc.farm.store import open_store
+from wlr.engine.alteration import alter
+from wlr.engine.calculator import connect
+from wlr.engine.table_files import fetched, publish
+from wlr.fold import kernel
+from wlr.fold.net import sources
+from wlr.plan.step import TableChange
+from wlr.spark.reading import files_of
+from wlr.spark.replay.rows import SparkTask, numbers, payloads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    import duckdb
+    import pyarrow as pa
+
+    from wlr.fold.files import Alteration, FilePart
+    from wlr.fold.kernel import Merged
+    from wlr.fold.sql import RowImages, TargetTable
+    from wlr.plan.step import Read
+    from wlr.spark.reading import FarmPlace, TaskFiles
+
+# How much memory DuckDB may use in a task before it writes to disk, unless the executors' environment says otherwise.
+MEMORY = "1GB"
+
+
+@dataclass(frozen=True, slots=True)
+class MergeWork:
+    """What all tasks of a merge know.
+
+    Attributes:
+        parts: The table's base files; empty if all rows are new.
+        slots: Number of merges; those of a keyed table are numbered as its base files are.
+        tasks: What each task routes.
+        target: URL of the replica; `target_options` may hold secrets and are shown nowhere.
+    """
+
+    table: TargetTable
+    parts: tuple[FilePart, ...]
+    slots: int
+    tick: int
+    target: str
+    target_options: Mapping[str, Any] = field(repr=False)
+    farm: FarmPlace
+    tasks: tuple[tuple[Read, ...], ...]
+
+
+@dataclass(frozen=True)
+class RouteTask(SparkTask):
+    """Gives the changes of each base file as the bytes of Parquet files."""
+
+    merge: MergeWork
+
+    def work(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
+        work = self.merge
+        for number in numbers(batches):
+            with _working() as (connection, folder), files_of(work.farm) as files:
+                found = _sources(work.table, work.tasks[number], files)
+                lows = [part.low for part in work.parts]
+                routed = kernel.route(connection, work.table, found, lows, folder / "changes")
+                for part, changes in routed.items():
+                    # New rows that have no place of their own are shared out among the tasks that write them.
+                    slot = part if work.parts else number % work.slots
+                    yield from ((slot, file.read_bytes()) for file in changes)
+
+
+@dataclass(frozen=True)
+class MergeTask(SparkTask):
+    """Merges each base file whose changes come in, and gives what `merged_of` reads."""
+
+    merge: MergeWork
+
+    def work(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
+        with _working() as (connection, folder):
+            for number, files in sorted(_gathered(batches, folder).items()):
+                yield number, pickle.dumps(self._merge(connection, number, files, folder / str(number)))
+
+    def _merge(
+        self, connection: duckdb.DuckDBPyConnection, number: int, files: list[Path], into: Path
+    ) -> tuple[Merged, tuple[FilePart, ...]]:
+        work = self.merge
+        store = open_store(work.target, dict(work.target_options))
+        part = work.parts[number] if work.parts else None
+        into.mkdir()
+        with fetched(store, part) if part else nullcontext() as base:
+            merged = kernel.merge(connection, work.table, base, files, into)
+        # The pieces are files of this task, which are gone when it ends.
+        return replace(merged, pieces=()), publish(store, work.table.name, work.tick, merged.pieces)
+
+
+def merged_of(payload: bytes) -> tuple[Merged, tuple[FilePart, ...]]:
+    """Read what a merge task says of a base file: what became of it, and the files that came in its place."""
+    found: tuple[Merged, tuple[FilePart, ...]] = pickle.loads(payload)  # noqa: S301 - Only our own tasks write it.
+    return found
+
+
+@dataclass(frozen=True)
+class AlterTask(SparkTask):
+    """Rewrites each base file whose number comes in, after its table was altered; gives what `altered_of` reads."""
+
+    alteration: Alteration
+    parts: tuple[FilePart, ...]
+    tick: int
+    target: str
+    target_options: Mapping[str, Any] = field(repr=False)
+
+    def work(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
+        for number in numbers(batches):
+            with _working() as (_, folder):
+                store = open_store(self.target, dict(self.target_options))
+                with fetched(store, self.parts[number]) as base:
+                    piece = alter(self.alteration, base, folder)
+                yield number, pickle.dumps(publish(store, self.alteration.name, self.tick, [piece]))
+
+
+def altered_of(payload: bytes) -> tuple[FilePart, ...]:
+    """Read the files that came in the place of an altered one."""
+    found: tuple[FilePart, ...] = pickle.loads(payload)  # noqa: S301 - Only our own tasks write it.
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class FoldWork:
+    """What all tasks of a fold know.
+
+    Attributes:
+        tasks: What each task reads.
+        buckets: Number of tasks that fold, each its share of the keys.
+    """
+
+    table: TargetTable
+    farm: FarmPlace
+    tasks: tuple[tuple[Read, ...], ...]
+    buckets: int
+
+
+@dataclass(frozen=True)
+class ScatterTask(SparkTask):
+    """Gives the changes of each bucket as the bytes of Parquet files."""
+
+    fold: FoldWork
+
+    def work(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
+        work = self.fold
+        for number in numbers(batches):
+            with _working() as (connection, folder), files_of(work.farm) as files:
+                found = _sources(work.table, work.tasks[number], files)
+                routed = kernel.route_evenly(connection, work.table, found, work.buckets, folder / "changes")
+                for bucket, changes in routed.items():
+                    yield from ((bucket, file.read_bytes()) for file in changes)
+
+
+@dataclass(frozen=True)
+class GatherTask(SparkTask):
+    """Gives the net change of each bucket whose changes come in as the bytes of a Parquet file."""
+
+    fold: FoldWork
+
+    def work(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
+        with _working() as (connection, folder):
+            for bucket, files in sorted(_gathered(batches, folder).items()):
+                file = folder / f"net {bucket}.parquet"
+                kernel.fold_all(connection, self.fold.table, files, file)
+                yield bucket, file.read_bytes()
+
+
+def _sources(table: TargetTable, reads: tuple[Read, ...], files: TaskFiles) -> list[RowImages]:
+    files.fetch_log(read.file for read in reads)
+    change = TableChange(table.name, reads, 0, 0)
+    return sources(change, lambda read: files.local[read.file.file.path])
+
+
+def _gathered(batches: Iterable[pa.RecordBatch], folder: Path) -> dict[int, list[Path]]:
+    """Write payloads to files as they come: a task's payloads together need not fit into memory."""
+    changes: dict[int, list[Path]] = defaultdict(list)
+    for number, payload in payloads(batches):
+        file = folder / f"{number} {len(changes[number])}.parquet"
+        file.write_bytes(payload)
+        changes[number].append(file)
+    return changes
+
+
+@contextmanager
+def _working() -> Iterator[tuple[duckdb.DuckDBPyConnection, Path]]:
+    """Open a connection for one task, which has one core, and a folder that is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="wlr-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        connection = connect(folder, threads=1, memory=MEMORY)
+        try:
+            yield connection, folder
+        finally:
+            connection.close()
