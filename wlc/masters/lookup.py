@@ -66,4 +66,4 @@ def opened_master(
             raise InvalidError(f"{found} was stopped", hint=f"wlc master {found} starts a new history", path=str(found))
         found.keep_options(storage_options or {})
         with found.working():
-            yield found, database_of(found.require_state())
+            yield found, database_of(found.require_state(), storage_options)

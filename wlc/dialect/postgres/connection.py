@@ -35,6 +35,7 @@ _REFUSED = re.compile(
     r"does not exist|authentication failed|no password supplied|no pg_hba\.conf entry|not permitted to log in"
     r"|permission denied|does not support SSL|SSL error: certificate"
 )
+_NO_DATABASE = re.compile(r'database "([^"]*)" does not exist')
 _MALFORMED = re.compile(r"connection option|invalid (?:connection|URI|port|\w+ value)")
 # Classes of error codes: connection, resources, operator intervention, system, internal, locks, serialization.
 _OUTAGES = frozenset({"08", "40", "53", "55", "57", "58", "XX"})
@@ -124,6 +125,9 @@ def _connecting_error(url: str, shown: str, error: psycopg.Error) -> FarmError:
     text = without_secrets(said, url)
     if isinstance(error, psycopg.ProgrammingError) or _MALFORMED.search(said):
         return InvalidError(f"{shown} is no URL of a database: {text}", hint="postgresql://user@host/db", path=shown)
+    if missing := _NO_DATABASE.search(said):
+        hint = f"psql -l lists the server's databases; createdb {missing[1]} adds an empty one."
+        return InvalidError(f"{shown}: {text}", hint=hint, path=shown)
     if _REFUSED.search(said):
         return InvalidError(f"{shown}: {text}", hint=f"psql '{shown}' shows whether you can connect", path=shown)
     return UnavailableError(f"{shown}: {text}", hint="is the server running?", path=shown)
