@@ -14,7 +14,7 @@ from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Column, Layout, Name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     import duckdb
 
@@ -34,22 +34,11 @@ def tables(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, La
         UnsupportedError: A schema lies inside another one.
     """
     refuse_nested_schemas(connection, catalog)
-    # duckdb_columns() lists the columns of views, too; the join drops them. It repeats the expression of a generated
-    # column as its default.
-    found = rows(
-        connection,
-        catalog,
-        f"""
-        SELECT c.schema_name, c.table_name, c.column_name, c.data_type, c.is_nullable,
-            CASE WHEN NOT c.is_generated THEN c.column_default END, c.generation_expression
-        FROM duckdb_columns() c SEMI JOIN (FROM duckdb_tables() WHERE {USER} AND NOT temporary) t USING (table_oid)
-        WHERE {USER} ORDER BY c.schema_name, c.table_name, c.column_index
-        """,
-    )
-    keys = primary_keys(connection, catalog)
+    found = _columns(connection, catalog)
+    keys = dict(_constraints(connection, catalog, "PRIMARY KEY", found))
     columns: dict[Name, list[Column]] = {}
-    for schema, table, *column in found:
-        columns.setdefault(Name(schema, table), []).append(Column(*column))
+    for name, column in found:
+        columns.setdefault(name, []).append(column)
     return {name: Layout(tuple(listed), keys.get(name, ())) for name, listed in columns.items()}
 
 
@@ -66,11 +55,6 @@ def refuse_nested_schemas(connection: duckdb.DuckDBPyConnection, catalog: str) -
             f"Schema {path} lies inside another schema, which cannot be replicated",
             hint=f"move its tables into a schema of its own, then DROP SCHEMA {path}",
         )
-
-
-def primary_keys(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, tuple[str, ...]]:
-    """Return the primary key columns, in key order, of every user table that has one."""
-    return dict(_constraints(connection, catalog, "PRIMARY KEY"))
 
 
 def unique_keys(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, tuple[tuple[str, ...], ...]]:
@@ -101,7 +85,7 @@ def references(connection: duckdb.DuckDBPyConnection, catalog: str) -> list[Fore
         FROM duckdb_constraints() WHERE {OWNED} AND constraint_type = 'FOREIGN KEY' ORDER BY ALL
         """,
     )
-    spelling = _spelling(connection, catalog) if found else {}
+    spelling = _spelling(_columns(connection, catalog)) if found else {}
     keys = []
     for schema, table, referenced, columns, referred in found:
         # DuckDB has no foreign keys across schemas.
@@ -112,19 +96,28 @@ def references(connection: duckdb.DuckDBPyConnection, catalog: str) -> list[Fore
 
 def foreign_keys(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, frozenset[Name]]:
     """Return the tables that each user table with foreign keys refers to; a table may refer to itself."""
+    return parents_of(references(connection, catalog))
+
+
+def parents_of(keys: Iterable[ForeignKey]) -> dict[Name, frozenset[Name]]:
+    """Return the tables that each table with foreign keys refers to; a table may refer to itself."""
     parents: dict[Name, frozenset[Name]] = {}
-    for key in references(connection, catalog):
+    for key in keys:
         parents[key.table] = parents.get(key.table, frozenset()) | {key.parent}
     return parents
 
 
 def load_order(connection: duckdb.DuckDBPyConnection, catalog: str) -> list[Name]:
-    """Return all user tables so that every table comes after those it refers to; otherwise by name.
+    """Return all user tables, see `ordered`."""
+    return ordered(tables(connection, catalog), foreign_keys(connection, catalog))
+
+
+def ordered(names: Iterable[Name], parents: Mapping[Name, frozenset[Name]]) -> list[Name]:
+    """Order tables so that every one comes after those it refers to; otherwise they stay in their order.
 
     For a table that refers to itself an order is not enough: DuckDB accepts a row only if the row to which it refers
     existed before the statement.
     """
-    parents = foreign_keys(connection, catalog)
     order: dict[Name, None] = {}
 
     def place(name: Name) -> None:
@@ -133,7 +126,7 @@ def load_order(connection: duckdb.DuckDBPyConnection, catalog: str) -> list[Name
                 place(parent)
             order[name] = None
 
-    for name in tables(connection, catalog):
+    for name in names:
         place(name)
     return list(order)
 
@@ -148,7 +141,31 @@ def sequences(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name,
     return {Name(schema, sequence): value for schema, sequence, value in found}
 
 
-def _constraints(connection: duckdb.DuckDBPyConnection, catalog: str, kind: str) -> list[tuple[Name, tuple[str, ...]]]:
+def _columns(connection: duckdb.DuckDBPyConnection, catalog: str) -> list[tuple[Name, Column]]:
+    """Return the columns of every persistent user table, ordered by the table's name and their place in it."""
+    # duckdb_columns() lists the columns of views, too. It repeats the expression of a generated column as its default.
+    tables = rows(connection, catalog, f"SELECT table_oid FROM duckdb_tables() WHERE {USER} AND NOT temporary")
+    if not tables:
+        return []
+    found = rows(
+        connection,
+        catalog,
+        f"""
+        SELECT table_oid, schema_name, table_name, column_name, data_type, is_nullable,
+            CASE WHEN NOT is_generated THEN column_default END, generation_expression
+        FROM duckdb_columns() WHERE {USER} ORDER BY schema_name, table_name, column_index
+        """,
+    )
+    oids = {oid for (oid,) in tables}
+    return [(Name(schema, table), Column(*column)) for oid, schema, table, *column in found if oid in oids]
+
+
+def _constraints(
+    connection: duckdb.DuckDBPyConnection,
+    catalog: str,
+    kind: str,
+    columns: Iterable[tuple[Name, Column]] | None = None,
+) -> list[tuple[Name, tuple[str, ...]]]:
     found = rows(
         connection,
         catalog,
@@ -157,23 +174,19 @@ def _constraints(connection: duckdb.DuckDBPyConnection, catalog: str, kind: str)
         WHERE {OWNED} AND constraint_type = '{kind}' ORDER BY schema_name, table_name, constraint_index
         """,
     )
-    spelling = _spelling(connection, catalog) if found else {}
-    return [(name, _spelt(spelling, name, columns)) for *parts, columns in found for name in (Name(*parts),)]
+    if not found:
+        return []
+    spelling = _spelling(_columns(connection, catalog) if columns is None else columns)
+    return [(name, _spelt(spelling, name, listed)) for *parts, listed in found for name in (Name(*parts),)]
 
 
-def _spelling(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[tuple[bytes, ...], str]:
+def _spelling(columns: Iterable[tuple[Name, Column]]) -> dict[tuple[bytes, ...], str]:
     """Return how tables and columns are spelt; DuckDB keeps a constraint with the spelling of its statement."""
-    # duckdb_columns() lists views, too; a view whose tables are gone has columns without names.
-    found = rows(
-        connection,
-        catalog,
-        f"""
-        SELECT c.schema_name, c.table_name, c.column_name FROM duckdb_columns() c
-        SEMI JOIN (FROM duckdb_tables() WHERE {OWNED}) t USING (table_oid) WHERE {OWNED}
-        """,
-    )
-    tables = {_folded(schema, table): table for schema, table, _ in found}
-    return tables | {_folded(schema, table, column): column for schema, table, column in found}
+    spelling = {}
+    for name, column in columns:
+        spelling[_folded(name.schema, name.name)] = name.name
+        spelling[_folded(name.schema, name.name, column.name)] = column.name
+    return spelling
 
 
 def _spelt(spelling: dict[tuple[bytes, ...], str], table: Name, columns: Iterable[str]) -> tuple[str, ...]:

@@ -49,13 +49,15 @@ class TargetTables:
 def read_tables(connection: duckdb.DuckDBPyConnection, catalog: str) -> TargetTables:
     """Read the catalog as it is now."""
     itself: dict[Name, tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = {}
-    for key in catalogs.references(connection, catalog):
+    keys = catalogs.references(connection, catalog)
+    parents = catalogs.parents_of(keys)
+    for key in keys:
         if key.table == key.parent:
             itself[key.table] = (*itself.get(key.table, ()), (key.columns, key.referred))
     return TargetTables(
         catalog,
-        tuple(catalogs.load_order(connection, catalog)),
-        catalogs.foreign_keys(connection, catalog),
+        tuple(catalogs.ordered(catalogs.tables(connection, catalog), parents)),
+        parents,
         frozenset(Name(*row) for row in connection.execute(_COLLATED, [catalog]).fetchall()),
         itself,
     )
