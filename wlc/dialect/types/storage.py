@@ -151,7 +151,8 @@ def _store_leaf(parsed: ColumnType, value: str, depth: int) -> str:
             ]
             return _pack([(_tag(parsed), f"enum_code(union_tag({value}))"), *members])
         case "VARIANT":
-            return f"CAST(variant_to_parquet_variant({value}) AS {parsed.row.stored_as})"
+            # The order of keys in the encoding depends on how the value was built. Reading it back puts them in one order.
+            return _variant_bytes(parsed, _load_leaf(parsed, _variant_bytes(parsed, value), depth))
         case "EMPTY STRUCT":
             return "true"
         case _:
@@ -174,6 +175,10 @@ def _load_leaf(parsed: ColumnType, value: str, depth: int) -> str:
             return "struct_pack()"
         case _:
             return value if _storage(parsed) == parsed.text else f"CAST({value} AS {parsed.text})"
+
+
+def _variant_bytes(parsed: ColumnType, value: str) -> str:
+    return f"CAST(variant_to_parquet_variant({value}) AS {parsed.row.stored_as})"
 
 
 def _pack(parts: list[tuple[str, str]]) -> str:
