@@ -56,6 +56,9 @@ def master(
     yes: Annotated[
         bool, typer.Option("--yes", help="Set REPLICA IDENTITY FULL of PostgreSQL tables without asking.")
     ] = False,
+    moved: Annotated[
+        bool, typer.Option("--moved", help="The database takes the place of the master that it is a copy of.")
+    ] = False,
     storage_option: StorageOptions = None,
 ) -> Report:
     """Make a database a master, once.
@@ -71,7 +74,14 @@ def master(
     with working("making the first snapshot"):
         return record(
             wlc.master(
-                source, farm=farm, name=name, logs=logs, beat_s=beat, tables=tables or (), storage_options=options
+                source,
+                farm=farm,
+                name=name,
+                logs=logs,
+                beat_s=beat,
+                tables=tables or (),
+                moved=moved,
+                storage_options=options,
             )
         )
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -13,6 +15,7 @@ import wlr
 from tests.fault.processes import program, rounds, run_command
 from tests.fault.trial import check_log
 from tests.oracle import Contents, file_contents, published
+from wlc.farm.config import STOPPED
 from wlc.farm.database import open_database
 from wlc.farm.errors import CorruptError, FencedError, InvalidError
 
@@ -78,6 +81,13 @@ def copied(source: Path, name: str) -> Path:
     return source.parent.with_name(name) / source.name
 
 
+def moved_copy(source: Path, name: str) -> Path:
+    """A copy that takes the master's place, as its owner says, while the master lives on."""
+    copy = copied(source, name)
+    wlc.master(copy, moved=True)
+    return copy
+
+
 def published_contents(farm: str, name: str = "bank") -> Contents:
     check_log(open_database(name, farm))
     return published(f"{farm}/{name}")
@@ -88,7 +98,7 @@ def published_contents(farm: str, name: str = "bank") -> Contents:
 
 @pytest.mark.parametrize("first_writes", [True, False], ids=["both wrote", "only the first wrote since"])
 def test_copy_that_comes_second_is_fenced_off(source: Path, farm: str, first_writes: bool):
-    copy = copied(source, "copy")
+    copy = moved_copy(source, "copy")
     write(source, 10)
     wlc.flush(source)
     if first_writes:
@@ -105,19 +115,120 @@ def test_copy_that_comes_second_is_fenced_off(source: Path, farm: str, first_wri
 
 
 def test_first_master_is_fenced_off_where_the_copy_was_faster(source: Path, farm: str):
-    copy = copied(source, "copy")
+    copy = moved_copy(source, "copy")
     write(copy, 20)
     wlc.flush(copy)
     write(source, 10)
     with pytest.raises(FencedError):
         wlc.flush(source)
     assert published_contents(farm) == file_contents(copy)
+    # What cannot be published is not written any more; what is there stays readable.
+    with wlc.connect(source) as connection:
+        with pytest.raises(FencedError, match="refuses writes.*published by another master") as refused:
+            connection.execute("INSERT INTO t VALUES (11)")
+        assert refused.value.hint is not None
+        assert f"wlc stop {source}, then wlc master {source}" in refused.value.hint
+        connection.execute("BEGIN; CREATE TABLE later (i INTEGER)")
+        with pytest.raises(FencedError):
+            connection.execute("COMMIT")
+        assert connection.execute("SELECT max(i) FROM t").fetchall() == [(10,)]
+        connection.execute("CREATE TEMP TABLE mine AS FROM t")
+
+
+def test_a_master_whose_fence_is_gone_writes_again(source: Path, farm: str):
+    config = open_database("bank", farm).config()
+    open_database("bank", farm).change_config(lambda config: replace(config, state=STOPPED))
+    with wlc.connect(source) as connection:
+        connection.execute("INSERT INTO t VALUES (10)")
+        with pytest.raises(FencedError, match="was stopped"):
+            wlc.flush(source)
+        with pytest.raises(FencedError, match="was stopped"):
+            connection.execute("INSERT INTO t VALUES (11)")
+        open_database("bank", farm).change_config(lambda present: replace(present, state=config.state))
+        wlc.flush(source)
+        connection.execute("INSERT INTO t VALUES (11)")
+    assert published_contents(farm) == file_contents(source)
+
+
+def test_a_copy_publishes_and_stops_nothing_until_its_owner_says_so(source: Path, farm: str):
+    copy = copied(source, "copy")
+    before = published_contents(farm)
+    with wlc.connect(copy) as connection:
+        for statement in ("INSERT INTO t VALUES (20)", "CREATE TABLE u (i INTEGER)", "BEGIN; DELETE FROM t; COMMIT"):
+            with pytest.raises(FencedError) as refused:
+                connection.execute(statement)
+            assert str(source) in refused.value.message
+            assert str(copy) in refused.value.message
+            with suppress(duckdb.Error):
+                connection.execute("ROLLBACK")
+        assert connection.execute("SELECT count(*) FROM t").fetchall() == [(3,)]
+    for command in (wlc.flush, wlc.snapshot, lambda copy: wlc.beat(copy, 7)):
+        with pytest.raises(FencedError, match="a copy publishes nothing"):
+            command(copy)
+    with pytest.raises(InvalidError, match="belongs to another source.*a copy publishes nothing"):
+        wlc.master(copy, farm=farm)
+    with pytest.warns(UserWarning, match="a copy publishes nothing"):
+        wlc.status(copy)
+    with pytest.warns(UserWarning, match="the farm is left as it is"):
+        wlc.stop(copy)
+    assert wlc.status("bank", farm=farm).state == "started"
+    write(source, 10)
+    wlc.flush(source)
+    assert published_contents(farm) == file_contents(source) != before
+
+
+def test_a_copy_becomes_a_master_of_its_own(source: Path, farm: str):
+    copy = copied(source, "copy")
+    wlc.master(copy, farm=farm, name="other")
+    for path, value in ((source, 10), (copy, 20)):
+        write(path, value)
+        wlc.flush(path)
+    assert published_contents(farm) == file_contents(source)
+    assert published_contents(farm, "other") == file_contents(copy)
+
+
+def test_a_moved_master_goes_on(source: Path, farm: str):
+    write(source, 10)
+    history, place = wlc.status("bank", farm=farm).history, source.with_name("moved.duckdb")
+    source.rename(place)
+    with pytest.raises(FencedError):
+        wlc.flush(place)
+    assert wlc.master(place, moved=True).history == wlc.master(place, moved=True).history == history
+    wlc.flush(place)
+    assert published_contents(farm) == file_contents(place)
+    wlc.stop(place)
+    place.rename(source)
+    assert wlc.master(source, farm=farm, moved=True).history != history
+    assert published_contents(farm) == file_contents(source)
+
+
+@pytest.mark.parametrize("is_captured", [True, False], ids=["wlc.connect", "DuckDB alone"])
+def test_an_export_of_a_master_is_restored_into_it(source: Path, farm: str, tmp_path: Path, is_captured: bool):
+    exported = tmp_path / "exported"
+    with (wlc.connect if is_captured else duckdb.connect)(str(source)) as connection:
+        connection.execute(f"EXPORT DATABASE '{tmp_path}/export'")
+    (tmp_path / "export").rename(exported)
+    with wlc.connect(source) as connection:
+        connection.execute(f"DROP TABLE t; IMPORT DATABASE '{exported}'")
+        connection.execute("INSERT INTO t VALUES (10)")
+    assert published_contents(farm) == file_contents(source)
+    assert file_contents(source)["main.t"] == {(str(value),): 1 for value in (0, 1, 2, 10)}
+    # A new file, made from the export or otherwise, is a copy.
+    new = tmp_path / "bank.duckdb"
+    with duckdb.connect(str(new)) as connection:
+        connection.execute(f"IMPORT DATABASE '{exported}'")
+    with wlc.connect(source) as connection:
+        connection.execute(f"ATTACH '{tmp_path}/whole.duckdb' AS whole; COPY FROM DATABASE bank TO whole")
+    for copy in (new, tmp_path / "whole.duckdb"):
+        with pytest.raises(FencedError, match="a copy publishes nothing"):
+            wlc.flush(copy)
 
 
 def test_fenced_copy_can_publish_under_another_name(source: Path, farm: str):
     copy = copied(source, "copy")
     write(source, 10)
     wlc.flush(source)
+    wlc.master(copy, moved=True)
     write(copy, 20)
     with pytest.warns(UserWarning, match="publishes no more"):
         wlc.stop(copy)
@@ -133,7 +244,7 @@ def test_fenced_copy_can_publish_under_another_name(source: Path, farm: str):
 
 def test_two_processes_publish_the_same_batch_at_once(source: Path, farm: str):
     for number in range(rounds(3)):
-        copy = copied(source, f"copy {number}")
+        copy = moved_copy(source, f"copy {number}")
         before = published_contents(farm)
         with (
             program(source, 100 + number, text=WRITE_AND_FLUSH) as one,
@@ -152,6 +263,7 @@ def test_two_processes_publish_the_same_batch_at_once(source: Path, farm: str):
             wlc.flush(loser)
         if winner is copy:
             shutil.copyfile(copy, source)
+            wlc.master(source, moved=True)
 
 
 # A backup
@@ -190,7 +302,7 @@ def test_master_restored_from_a_backup_is_refused_and_goes_on_in_a_new_history(s
 
 
 def test_restored_backup_whose_next_batch_was_pruned_is_fenced_off(source: Path, farm: str):
-    backup = copied(source, "backup")
+    backup = moved_copy(source, "backup")
     for value in (10, 11, 12):
         write(source, value)
         wlc.flush(source)

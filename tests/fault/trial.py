@@ -9,6 +9,7 @@ import shutil
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import duckdb
 
@@ -17,6 +18,7 @@ import wlr
 from tests.fault.breaker import Breaker, Died, abandon_masters, breakable_clock, breakable_database, breakable_store
 from tests.lake import lake_contents, surplus
 from tests.oracle import Contents, contents, file_contents, replayed
+from wlc.capture.duckdb.home import Home
 from wlc.farm.clock import utc_now
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import FarmError, ReplayError
@@ -27,6 +29,7 @@ from wlr.engine.parquet.folder import POINTER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from datetime import datetime
     from pathlib import Path
 
@@ -103,12 +106,13 @@ class Bench:
         start = World(base / "start", farm)
         start.folder.mkdir(parents=True)
         _empty(farm)
-        operation.prepare(start)
+        with _one_home():
+            operation.prepare(start)
         self.start, self._objects = start, self._save()
         sound = self._world()
         self.states = start.states
         before = len(start.states)
-        with suppress(ReplayError) if not operation.is_sound else nullcontext():
+        with _one_home(), suppress(ReplayError) if not operation.is_sound else nullcontext():
             operation.run(sound)
         # A run that commits notes its states in the sound run only.
         self.states = start.states + sound.states[before:]
@@ -141,6 +145,10 @@ class Bench:
 
     def run(self, fault: Fault | None, *, store: bool = True) -> Breaker:
         """Run the operation once with a fault at a call of the store, or of the database, and check what it leaves."""
+        with _one_home():
+            return self._run(fault, store=store)
+
+    def _run(self, fault: Fault | None, *, store: bool) -> Breaker:
         world = self._world()
         breaker = Breaker(
             world.folder,
@@ -188,6 +196,11 @@ class Bench:
         if not breaker.is_dead:
             # The process lives on; whatever it still has open, it gives up as a program that ends does.
             abandon_masters()
+
+
+def _one_home() -> AbstractContextManager[object]:
+    """Let the copies of a world stand for one place: a copy of a master would publish nothing."""
+    return patch("wlc.capture.duckdb.shared.home_at", lambda _: Home("host", "boot", "/world", 1, 1))
 
 
 def _forget_lease(lake: Path) -> None:

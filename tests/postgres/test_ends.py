@@ -15,6 +15,7 @@ import wlr
 from tests.fault.processes import run_command
 from tests.postgres.cluster import Cluster, execute, new_folder, program, running
 from tests.postgres.held import held_by_duckdb, held_by_postgres
+from wlc.dialect.postgres.url import without_password
 from wlc.farm.database import open_database
 from wlc.farm.errors import FarmError, FencedError, GapError, InvalidError, UnavailableError, UnsupportedError
 
@@ -210,19 +211,29 @@ def test_a_restored_copy_is_refused_and_leaves_the_original_alone(
     for operation in (wlc.flush, wlc.snapshot):
         with pytest.raises(FencedError, match="is a copy") as caught:
             operation(copy)
-        assert "wlc stop" in str(caught.value.hint)
+        assert f"wlc master {without_password(copy)} --name OTHER" in str(caught.value.hint)
     slot = slot_of(bank)
+    with pytest.raises(InvalidError, match="belongs to another source.*is a copy"):
+        wlc.master(copy, name="bank")
     # The copy becomes a master of its own elsewhere, and takes nothing away from the original.
     with pytest.warns(UserWarning, match="the farm is left as it is"):
         wlc.stop(copy)
     assert slot_of(bank) == slot
     wlc.master(copy, name="other")
+    assert slot_of(bank) == slot
     transfer(copy, 78)
     assert wlc.flush(copy).transactions == 1
     # What the copy took over is where the original left it.
     transfer(bank, 2)
     assert wlc.flush(bank).transactions == 1
     check_equal(bank, farm, tmp_path / "replica.duckdb")
+    # A copy that takes the original's place begins a new history there.
+    heir = cluster.create_database()
+    subprocess.run([program("psql"), "-q", heir], input=dumped, capture_output=True, text=True, check=True)
+    history = wlc.status("bank", farm=farm).history
+    assert wlc.master(heir, moved=True).history != history
+    with pytest.raises(FencedError, match="history"):
+        wlc.flush(bank)
 
 
 def test_another_master_fences_off_the_first(bank: str, farm: str, cluster: Cluster, tmp_path: Path):

@@ -18,23 +18,30 @@ from wlc.farm.seal.keys import ALLOW_UNENCRYPTED, Keys
 from wlc.farm.store import AlreadyExistsError, MissingError
 from wlc.farm.store.options import lay_over
 from wlc.masters.fence import own
+from wlc.masters.source import database_of
 from wlc.masters.state import MasterState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from wlc.farm.errors import FencedError
     from wlc.farm.model import Config
     from wlc.masters.source import Source
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the user wants of a new master; None leaves it to what was before, or to the default."""
+    """What the user wants of a new master; None leaves it to what was before, or to the default.
+
+    Attributes:
+        is_moved: The source takes the place of the master of which it is a copy.
+    """
 
     farm: str | None = None
     name: str | None = None
     logs: str | None = None
     beat_s: float | None = None
+    is_moved: bool = False
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
@@ -48,14 +55,18 @@ def claim(source: Source, wish: Wish) -> FarmDatabase:
     """
     if wish.beat_s is not None:
         parse_beat(str(wish.beat_s))
-    old = source.state
+    old = _former(source, wish)
     if old is not None and old.is_master:
+        if wish.is_moved:
+            return database_of(old, wish.storage_options)
         raise InvalidError(f"{source} is a master already, as {old.name} in {old.farm}", hint=f"wlc status {source}")
     name = check_database_name(wish.name if wish.name is not None else old.name if old else source.default_name)
-    farm = wish.farm or os.environ.get("WLC_FARM") or (old.farm if old else str(source.default_folder / "dbfarm"))
+    # A copy publishes into the same farm, too, unless its owner wants another.
+    known = source.state
+    farm = wish.farm or os.environ.get("WLC_FARM") or (known.farm if known else str(source.default_folder / "dbfarm"))
     farm = _absolute(farm)
     # Remembered options belong to the farm for which they were given.
-    options = lay_over(old.options if old and old.farm == farm else {}, wish.storage_options)
+    options = lay_over(known.options if known and known.farm == farm else {}, wish.storage_options)
     # Whoever publishes later must not forget that there are keys.
     options |= Keys(options).noted()
     database = open_database(name, farm, options)
@@ -63,23 +74,61 @@ def claim(source: Source, wish: Wish) -> FarmDatabase:
     database.store.probe()
     # The user must say every time that older objects may be unencrypted.
     options = {key: value for key, value in options.items() if key != ALLOW_UNENCRYPTED}
-    _begin(source, database, replace(wish, farm=farm, storage_options=options))
+    is_copied_here = known is not None and (known.farm, known.name) == (farm, name) and not wish.is_moved
+    place = _Place(database, old, source.elsewhere() if is_copied_here else None)
+    _begin(source, place, replace(wish, farm=farm, storage_options=options))
     return database
 
 
-def _begin(source: Source, database: FarmDatabase, wish: Wish) -> None:
+def _former(source: Source, wish: Wish) -> MasterState | None:
+    """Return what the source was before; None for a copy, which is nobody's master until it begins a history.
+
+    A copy that takes the master's place goes on where its engine can, and begins a new history there where not.
+    """
+    old = source.state
+    if old is None or source.elsewhere() is None:
+        return old
+    if not wish.is_moved:
+        return None
+    is_going_on = source.settle_here() and old.is_master
+    return source.state if is_going_on else replace(old, state=STOPPED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A place in the farm that a source claims.
+
+    Attributes:
+        old: What the source was before; None if it was nothing, or is a copy.
+        away: Why the source is not the master that it remembers to be in this place; None if it is, or was elsewhere.
+    """
+
+    database: FarmDatabase
+    old: MasterState | None
+    away: FencedError | None
+
+    def taken(self) -> InvalidError:
+        """Build the error for a place that belongs to another source."""
+        message = f"farm database {self.database.name} exists already and belongs to another source"
+        hint = "choose another name with --name, or stop its master first: wlc stop SOURCE"
+        if self.away is not None:
+            message, hint = f"{message}: {self.away.message}", self.away.hint or hint
+        return InvalidError(message, hint=hint, path=self.database.url)
+
+
+def _begin(source: Source, place: _Place, wish: Wish) -> None:
     """Claim the farm's database while it counts as stopped, take the snapshot, then start both.
 
     Dying in between leaves a database of ours that counts as stopped, from which the next attempt starts over.
     """
     source.check()
-    old = source.state
-    present = _claimable(database, old)
+    database = place.database
+    present = _claimable(place)
     if wish.logs is not None:
         database.probe_logs(_absolute(wish.logs))
-    state = _first_state(database, present, old, wish)
+    state = _first_state(database, present, place.old, wish)
     source.install(state)
-    _take_over(database, present, replace(state.config(), state=STOPPED))
+    _take_over(place, present, replace(state.config(), state=STOPPED))
     if present is not None or source.has_objects():
         source.take_snapshot(database, is_first=True)
     database.change_config(lambda config: replace(own(config, state), state=STARTED))
@@ -91,13 +140,14 @@ def _absolute(url: str) -> str:
     return url if "://" in url else str(Path(url).absolute())
 
 
-def _claimable(database: FarmDatabase, old: MasterState | None) -> Config | None:
+def _claimable(place: _Place) -> Config | None:
     """Return the config of the stopped database that a new history may follow; None if there is no database yet.
 
     A database of ours also counts as stopped where only we were stopped, or where we died before we were its master.
     """
+    old = place.old
     try:
-        config = database.config()
+        config = place.database.config()
     except MissingError:
         return None
     is_ours = old is not None and config.history == old.history
@@ -105,32 +155,24 @@ def _claimable(database: FarmDatabase, old: MasterState | None) -> Config | None
     is_unfinished = is_ours and old is not None and not old.is_master
     if is_unfinished or ((is_ours or is_parent) and config.state == STOPPED):
         return config
-    raise _taken(database)
+    raise place.taken()
 
 
-def _take_over(database: FarmDatabase, present: Config | None, ours: Config) -> None:
+def _take_over(place: _Place, present: Config | None, ours: Config) -> None:
     """Make the farm's database ours, unless somebody else did since we looked."""
 
     def take_over(config: Config) -> Config:
         if config not in (present, ours):
-            raise _taken(database)
+            raise place.taken()
         return ours
 
     if present is not None:
-        database.change_config(take_over)
+        place.database.change_config(take_over)
         return
     try:
-        database.create_config(ours)
+        place.database.create_config(ours)
     except AlreadyExistsError as error:
-        raise _taken(database) from error
-
-
-def _taken(database: FarmDatabase) -> InvalidError:
-    return InvalidError(
-        f"farm database {database.name} exists already and belongs to another source",
-        hint="choose another name with --name, or stop its master first: wlc stop SOURCE",
-        path=database.url,
-    )
+        raise place.taken() from error
 
 
 def _first_state(database: FarmDatabase, present: Config | None, old: MasterState | None, wish: Wish) -> MasterState:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,10 +10,14 @@ from wlc.farm.config import STOPPED
 from wlc.farm.errors import CorruptError, FencedError
 from wlc.farm.paths import snapshot_folder
 from wlc.farm.store import MissingError
+from wlc.masters.state import Fence
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Batch, Config
+    from wlc.masters.source import Source
     from wlc.masters.state import MasterState
 
 
@@ -50,6 +55,24 @@ def fence(config: Config, state: MasterState) -> None:
             f"farm database {config.name} was stopped",
             hint="wlc stop SOURCE, then wlc master SOURCE, which starts a new history from a snapshot",
         )
+
+
+@contextmanager
+def remembering_fence(source: Source, database: FarmDatabase) -> Iterator[None]:
+    """Let a source remember that it is fenced off, and forget it once it is not.
+
+    Raises:
+        FencedError: It still is.
+    """
+    try:
+        if (state := source.require_state()).fence is not None:
+            settle(database, state)
+            source.remember(replace(state, fence=None))
+        yield
+    except FencedError as error:
+        fence = Fence(error.message, error.hint or "")
+        source.remember(replace(source.require_state(), fence=fence))
+        raise
 
 
 def outdated(database: FarmDatabase, number: int) -> FencedError:

@@ -38,6 +38,7 @@ def master(
     logs: str | None = None,
     beat_s: float | None = None,
     tables: Sequence[str] = (),
+    moved: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> MasterStatus:
     """Make a database a master: its farm folder, `wlc.config`, and a snapshot unless it is empty.
@@ -50,6 +51,9 @@ def master(
         beat_s: Longest wait of a committed transaction, seconds; 0 publishes each at once. If omitted, what an earlier
             history had, or 300.
         tables: Patterns of the tables to replicate, of PostgreSQL only; all if there are none.
+        moved: The database takes the place of the master of which it is a copy, or which it was before it was moved. A
+            DuckDB master goes on where it was; a PostgreSQL master begins a new history. Without it, a copy becomes a
+            master of its own.
         storage_options: Options of the farm's file system; secrets among them are not remembered.
 
     Raises:
@@ -57,7 +61,7 @@ def master(
         UnsupportedError: The store ignores preconditions, or a column cannot be replicated.
     """
     with adapters.opened(source, tables) as found:
-        database = claim(found, Wish(farm, name, logs, beat_s, storage_options or {}))
+        database = claim(found, Wish(farm, name, logs, beat_s, moved, storage_options or {}))
         return status_of(database, found.details())
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from wlc.farm.errors import FencedError, GapError
 from wlc.farm.model import Batch
 from wlc.farm.store import MissingError
-from wlc.masters.fence import advance_config, fence, outdated, present_config
+from wlc.masters.fence import advance_config, fence, outdated, present_config, remembering_fence
 
 if TYPE_CHECKING:
     from wlc.farm.database import FarmDatabase
@@ -54,9 +54,10 @@ def publish(source: Source, database: FarmDatabase, upto: str | None = None) -> 
     source.refuse_gap()
     last_place = source.last_place() if upto is None else upto
     flushed = Flushed(0, 0, 0, source.require_state().tick)
-    while not source.is_idle() and (batch := _publish_batch(source, database, last_place)):
-        rows = sum(file.file.rows for file in batch.files)
-        flushed += Flushed(1, len(batch.transactions), rows, batch.last)
+    with remembering_fence(source, database):
+        while not source.is_idle() and (batch := _publish_batch(source, database, last_place)):
+            rows = sum(file.file.rows for file in batch.files)
+            flushed += Flushed(1, len(batch.transactions), rows, batch.last)
     return flushed
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from wlc.farm.errors import FencedError
     from wlc.farm.model import Batch, Digest, Manifest, Name, TableFile, Transaction
     from wlc.masters.state import MasterState
 
@@ -111,6 +112,14 @@ class Source(ABC):
     @abstractmethod
     def default_folder(self) -> Path:
         """Folder in which the farm `dbfarm` lies unless another is given."""
+
+    @abstractmethod
+    def elsewhere(self) -> FencedError | None:
+        """Return the error for a copy of a master, None for a master in its own place and for what is none."""
+
+    @abstractmethod
+    def settle_here(self) -> bool:
+        """Note that its place is here now; returns False where its history cannot go on here."""
 
     @abstractmethod
     def keep_options(self, options: Mapping[str, Any]) -> None:

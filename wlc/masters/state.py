@@ -37,6 +37,14 @@ class Reached:
 
 
 @dataclass(frozen=True, slots=True)
+class Fence:
+    """Why a master may not publish any more, and what its owner can do: see `FencedError`."""
+
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
 class MasterState:
     """Where a master publishes, and how far it has come.
 
@@ -54,6 +62,7 @@ class MasterState:
         options: Options of the farm's file system, without secrets.
         state: BEGINNING, STARTED or STOPPED.
         began: No commit of the history is earlier; None where the source gives out commit times itself.
+        fence: Why the last attempt to publish was refused; None unless another master took the place in the farm.
     """
 
     farm: str
@@ -70,6 +79,7 @@ class MasterState:
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     state: int = BEGINNING
     began: datetime | None = None
+    fence: Fence | None = None
 
     @property
     def is_master(self) -> bool:
@@ -127,6 +137,7 @@ def encode(state: MasterState) -> dict[str, str]:
         "options": remembered(state.options),
         "state": str(state.state),
         "began": _time_text(state.began),
+        "fence": json.dumps(asdict(state.fence)) if state.fence else "",
     }
 
 
@@ -150,6 +161,7 @@ def decode(values: Mapping[str, str], shown: str) -> MasterState | None:
         return None
     try:
         parent = json.loads(values["parent"] or "null")
+        fence = json.loads(values["fence"] or "null")
         return MasterState(
             farm=values["farm"],
             name=values["name"],
@@ -165,6 +177,7 @@ def decode(values: Mapping[str, str], shown: str) -> MasterState | None:
             options=recalled(values["options"]),
             state=int(values["state"]),
             began=_time(values["began"]),
+            fence=Fence(**fence) if fence else None,
         )
     except (KeyError, ValueError, TypeError) as error:
         message = f"what {shown} remembers of itself as a master is damaged: {error}"

@@ -100,6 +100,7 @@ def beat(
 
     Raises:
         InvalidError: The beat is invalid.
+        FencedError: The source is a copy of a master, whose beat it is.
     """
     database = resolve(db, farm, storage_options=storage_options)
     if beat_s is None:
@@ -107,6 +108,8 @@ def beat(
     parse_beat(str(beat_s))
     if adapters.is_source(db):
         with adapters.opened(db) as source:
+            if (away := source.elsewhere()) is not None:
+                raise away
             source.remember(replace(source.require_state(), beat_s=float(beat_s)))
     return database.change_config(lambda config: replace(config, beat_s=beat_s)).beat_s
 

@@ -28,6 +28,7 @@ from wlc.capture.duckdb.outcome import NOTHING, StatementOutcome, submit
 from wlc.capture.duckdb.session import CaptureSession
 from wlc.capture.duckdb.shared import Shared, close_shared
 from wlc.dialect.duckdb.lexer import words
+from wlc.farm.errors import FencedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -317,6 +318,9 @@ def _release(raw: duckdb.DuckDBPyConnection, shared: Shared) -> Exception | None
         shared.publisher.stop()
         shared.publisher.try_publish()
         failure = shared.publisher.failure
+        if isinstance(failure, FencedError) and not shared.commits:
+            # Whoever only read has nothing to publish.
+            failure = None
     close_shared(shared)
     return failure
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from wlc.capture.duckdb import journal
+from wlc.capture.duckdb import imports, journal
 from wlc.capture.duckdb.analysis import SEQUENCE_MOVERS, analyse, detached
 from wlc.capture.duckdb.captured_tables import CapturedTables
-from wlc.capture.duckdb.effects import Effect, UnknownEffect
+from wlc.capture.duckdb.effects import Effect, SchemaEffect, UnknownEffect
 from wlc.capture.duckdb.open_transaction import OpenTransaction, user
 from wlc.capture.duckdb.outcome import StatementOutcome, submit
 from wlc.dialect.duckdb.lexer import tokens, words
@@ -19,8 +19,9 @@ from wlc.farm.clock import utc_now
 from wlc.farm.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
+    from wlc.capture.duckdb.images import Images
     from wlc.capture.duckdb.shared import Shared
 
 _log = logging.getLogger("wlc")
@@ -86,11 +87,16 @@ class CaptureSession:
         )
 
     def run(self, effect: Effect, text: str, parameters: Any) -> StatementOutcome:
-        """Run one statement that may write, captured."""
+        """Run one statement that may write, captured.
+
+        Raises:
+            FencedError: What it writes could not be published.
+        """
         with self.captured() as transaction:
             try:
                 touched = transaction.before(effect, parameters, is_counted="returning" not in text.lower())
-                outcome = submit(self._raw, text, parameters)
+                self._refuse_early(effect, touched)
+                outcome = self._submit(effect, text, parameters)
             except duckdb.Error as error:
                 transaction.failed()
                 raise self._error_of_whole(error, text) from error.__cause__
@@ -106,12 +112,29 @@ class CaptureSession:
             effect: What the call may do.
             call: Returns how many rows it added, if it knows.
             text: A statement that does the same, where the call changes the schema.
+
+        Raises:
+            FencedError: What it writes could not be published.
         """
         with self.captured() as transaction:
             touched = transaction.before(effect, None)
+            self._refuse_early(effect, touched)
             count = call()
             transaction.after(effect, text, touched, count)
         return count
+
+    def _submit(self, effect: Effect, text: str, parameters: Any) -> StatementOutcome:
+        if not (isinstance(effect, SchemaEffect) and effect.loads):
+            return submit(self._raw, text, parameters)
+        *leading, last = imports.statements(self._raw, text)
+        for statement in leading:
+            submit(self._raw, statement, None)
+        return submit(self._raw, last, parameters)
+
+    def _refuse_early(self, effect: Effect, touched: Sequence[Images]) -> None:
+        """Refuse a statement that certainly writes rows; others are refused at the commit if they have written."""
+        if touched and not isinstance(effect, (SchemaEffect, UnknownEffect)):
+            self._shared.refuse_writes()
 
     def _error_of_whole(self, error: duckdb.Error, text: str) -> duckdb.Error:
         """DuckDB's error about the whole statement, where the capture has run a part of it first."""
@@ -183,7 +206,8 @@ class CaptureSession:
         assert transaction is not None
         with self._shared.commit_lock:
             committed = self._shared.commit_time()
-            has_changes = transaction.complete(committed)
+            if has_changes := transaction.complete(committed):
+                self._shared.refuse_writes()
             with self._shared.changing_schema() if transaction.changes_schema else nullcontext():
                 self._raw.execute(statement)
             if has_changes:

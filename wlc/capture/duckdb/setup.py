@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wlc.capture.duckdb import journal, pending
+from wlc.capture.duckdb.home import encode_home
 from wlc.capture.duckdb.journal import CapturedTable
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.sql import quote
@@ -31,7 +32,8 @@ def begin(shared: Shared, state: MasterState) -> None:
         for number, (name, layout) in enumerate(duckdb_catalog.tables(connection, catalog).items(), start=1):
             journal.add_layout(connection, CapturedTable(number, catalog, name, layout))
         # No commit is earlier than the snapshot that comes next, even if the clock is set back in between.
-        journal.write_state(connection, catalog, encode(replace(state, began=utc_now())))
+        values = encode(replace(state, began=utc_now())) | {"home": encode_home(shared.here)}
+        journal.write_state(connection, catalog, values)
         pending.reset_counts(connection, catalog)
     except BaseException:
         connection.execute("ROLLBACK")

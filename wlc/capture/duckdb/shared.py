@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import threading
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from wlc.capture.duckdb import journal
+from wlc.capture.duckdb.home import Home, decode_home, elsewhere, encode_home, home_at
 from wlc.dialect.duckdb.opening import alone
 from wlc.farm.clock import utc_now
 from wlc.farm.config import BEAT_S
-from wlc.farm.errors import InvalidError, UnavailableError
+from wlc.farm.errors import FencedError, InvalidError, UnavailableError
 from wlc.farm.store.options import lay_over
 from wlc.masters.source import require_state
 from wlc.masters.state import changes, decode
@@ -46,7 +48,9 @@ class Shared:
         generation: Rises before and again after a COMMIT that changes the schema, so that it is odd in between.
         commits: Captured commits in this process; rises after a COMMIT has returned.
         beat_s: Seconds a committed transaction may wait; 0 publishes with every commit.
+        here: Where the file was when it was opened.
         state: What the database remembers of itself; None if it has never been a master.
+        away: Why this file is not the master that it remembers to be; None if it is, or was never one.
         publisher: Publishes in the background; None until a connection is opened that captures.
         options: Options of the farm's file system that this process was given; secrets are kept nowhere else.
     """
@@ -54,7 +58,9 @@ class Shared:
     path: str
     catalog: str
     base: duckdb.DuckDBPyConnection
+    here: Home
     state: MasterState | None = None
+    away: FencedError | None = None
     beat_s: float = BEAT_S
     last_tick: int = 0
     last_commit: datetime | None = None
@@ -72,6 +78,7 @@ class Shared:
     _additions: dict[Name, int] = field(default_factory=dict)
     _tick: int = 0
     _layout: int = 0
+    _home: Home | None = None
 
     @property
     def root(self) -> duckdb.DuckDBPyConnection:
@@ -139,9 +146,12 @@ class Shared:
 
     def load(self) -> None:
         """Learn the state, the last tick and the last layout from the journal."""
-        known = decode(journal.read_state(self.root, self.catalog), self.path)
+        values = journal.read_state(self.root, self.catalog)
+        known = decode(values, self.path)
         if known is None:
             return
+        self._home = decode_home(values.get("home"), self.path)
+        self.away = elsewhere(known.name, self._home, self.here, self.path)
         self.state = replace(known, options=lay_over(known.options, self.options))
         layouts = journal.read_layouts(self.root, self.catalog)
         self._layout = max(layouts, default=0)
@@ -157,16 +167,32 @@ class Shared:
     def remember(self, state: MasterState) -> None:
         """Replace the state in the journal, all or nothing."""
         with self.commit_lock:
-            if values := changes(self.state, state):
-                self.root.execute("BEGIN")
-                try:
-                    journal.write_state(self.root, self.catalog, values)
-                    self.root.execute("COMMIT")
-                except BaseException:
-                    with suppress(duckdb.Error):
-                        self.root.execute("ROLLBACK")
-                    raise
-            self.load()
+            self._write(changes(self.state, state))
+
+    def settle_here(self) -> None:
+        """Remember that the master's file is this one."""
+        self._write({"home": encode_home(self.here)})
+
+    def renew_home(self) -> None:
+        """Remember what changed of the master's place although the file never moved: the machine started again."""
+        if self.away is not None or self._home is None:
+            return
+        renewed = replace(self.here, path=self._home.path)
+        if renewed != self._home:
+            with suppress(duckdb.Error):
+                self._write({"home": encode_home(renewed)})
+
+    def _write(self, values: dict[str, str]) -> None:
+        if values:
+            self.root.execute("BEGIN")
+            try:
+                journal.write_state(self.root, self.catalog, values)
+                self.root.execute("COMMIT")
+            except BaseException:
+                with suppress(duckdb.Error):
+                    self.root.execute("ROLLBACK")
+                raise
+        self.load()
 
     def keep_options(self, options: Mapping[str, Any]) -> None:
         """Lay options of the farm's file system over those that all users of the database have."""
@@ -178,6 +204,24 @@ class Shared:
     def is_master(self) -> bool:
         """Whether changes are captured now."""
         return self.state is not None and self.state.is_master
+
+    def refuse_writes(self) -> None:
+        """Refuse to capture what could never be published.
+
+        Raises:
+            FencedError: The file is a copy of the master, or another master took its place in the farm.
+        """
+        if self.state is None or not self.state.is_master:
+            return
+        if self.away is not None:
+            raise self.away
+        if (fence := self.state.fence) is not None:
+            source = shlex.quote(self.path)
+            raise FencedError(
+                f"{self.path} refuses writes, which could not be published: {fence.message}",
+                hint=f"{fence.hint.replace('SOURCE', source)}; if this was mended: wlc flush {source}",
+                path=self.path,
+            )
 
     @contextmanager
     def reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -235,8 +279,10 @@ def open_shared(
         if shared is None:
             root = _connect(source, read_only=read_only, config=config)
             catalog = root.execute("SELECT current_database()").fetchall()[0][0]
-            shared = Shared(source, catalog, root)
+            shared = Shared(source, catalog, root, home_at(source))
             shared.load()
+            if not read_only:
+                shared.renew_home()
             _open[key] = shared
         elif must_agree:
             # DuckDB itself compares mode and settings, and raises an error if they differ.

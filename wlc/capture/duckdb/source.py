@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from wlc.capture.duckdb.connection import Connection
     from wlc.farm.database import FarmDatabase
+    from wlc.farm.errors import FencedError
     from wlc.farm.model import Batch, Digest, Manifest, Name
     from wlc.masters.source import BatchContent, Gathered
     from wlc.masters.state import MasterState
@@ -84,12 +85,14 @@ def connect(
     try:
         require_state(shared.state, str(path))
         probe.check()
-        if shared.is_master and not read_only:
+        if shared.is_master and shared.away is None and not read_only:
             found = DuckDBSource(shared)
             found.keep_options(storage_options or {})
             if shared.publisher is None:
                 shared.publisher = Publisher(found, database_of(found.require_state()))
             found.warn_bypassed()
+            if found.require_state().fence is not None:
+                shared.publisher.try_publish()
             shared.publisher.start()
         return Connection(shared, shared.root.cursor())
     except BaseException:
@@ -142,6 +145,13 @@ class DuckDBSource(Source):
     def default_folder(self) -> Path:
         return Path(self._shared.path).parent
 
+    def elsewhere(self) -> FencedError | None:
+        return self._shared.away
+
+    def settle_here(self) -> bool:
+        self._shared.settle_here()
+        return True
+
     def keep_options(self, options: Mapping[str, Any]) -> None:
         if options:
             self._shared.keep_options(options)
@@ -178,7 +188,9 @@ class DuckDBSource(Source):
             yield
 
     def refuse_gap(self) -> None:
-        """Refuse nothing: the journal loses nothing, and a copy is refused by its next batch."""
+        """Refuse a copy of the file; the journal loses nothing."""
+        if (away := self.elsewhere()) is not None:
+            raise away
 
     def last_place(self) -> str:
         return ""
@@ -265,7 +277,8 @@ class DuckDBSource(Source):
         with shared.reading() as connection:
             unpublished = pending.count_pending(connection, shared.catalog)
             found = pending.bypassed(connection, shared.catalog) if shared.is_master else {}
-        return SourceDetails(unpublished, {str(name): problem for name, problem in found.items()})
+        warning = str(shared.away) if shared.is_master and shared.away else None
+        return SourceDetails(unpublished, {str(name): problem for name, problem in found.items()}, warning=warning)
 
     def verify(self, database: FarmDatabase) -> tuple[Mapping[Name, Digest], Mapping[Name, Digest]]:  # noqa: ARG002
         catalog = self._shared.catalog

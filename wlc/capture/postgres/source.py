@@ -70,7 +70,7 @@ def default_place(source: str) -> tuple[str, str] | None:  # noqa: ARG001 -- a s
 def tables_to_change(source: str, tables: Sequence[str]) -> list[Name]:
     """List the tables that get REPLICA IDENTITY FULL when a database becomes a master."""
     with opened(source, tables) as found:
-        if found.state is not None and found.state.is_master:
+        if found.state is not None and found.state.is_master and found.elsewhere() is None:
             return []
         found.check()
         return setup.needing_identity(found.connection, tables)
@@ -200,15 +200,28 @@ class PostgresSource(Source):
             if not self.connection.closed:
                 self.connection.execute("SELECT pg_advisory_unlock(%s, 0)", [_LOCK])
 
-    def refuse_gap(self) -> None:
+    def elsewhere(self) -> FencedError | None:
+        if self._state is None:
+            return None
         with talking(self.url):
-            is_copy = setup.place(self.connection) != self.slot_state.place
-        if is_copy:
-            raise FencedError(
-                f"{self} is a copy of the database that became the master of {self.require_state().name}",
-                hint=f"wlc stop {self}, then wlc master {self} --name OTHER; without --name it takes the other's place",
-                path=str(self),
-            )
+            here = setup.place(self.connection)
+        if here == self.slot_state.place:
+            return None
+        return FencedError(
+            f"{self} is a copy of the database that became the master of {self._state.name}: that is database"
+            f" {_shown_place(self.slot_state.place)}, this is {_shown_place(here)}",
+            hint=f"if this database takes its place: wlc master {self} --moved; if the other one goes on:"
+            f" wlc master {self} --name OTHER, which makes this database a master of its own",
+            path=str(self),
+        )
+
+    def settle_here(self) -> bool:
+        """Return False: the slot that holds what waits to be published stays with the other server or database."""
+        return False
+
+    def refuse_gap(self) -> None:
+        if (away := self.elsewhere()) is not None:
+            raise away
         if problem := self._gap():
             where = f"changes of {self} after {self.slot_state.lsn or 'its beginning'}"
             raise GapError(
@@ -443,6 +456,11 @@ class _Round:
         sequences = {} if self._is_again else self._sequences
         self._source._note(self._gathering, batch, chain, sequences)
         self._source._advance(str(batch.lsn))
+
+
+def _shown_place(place: str) -> str:
+    server, _, number = place.rpartition(".")
+    return f"{number} of server {server}"
 
 
 def _numbers(transactions: Iterable[Transaction]) -> list[tuple[int, int | None]]:

@@ -1,0 +1,88 @@
+"""The file that became a master, told from its copies and from itself after a move of what lies around it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from wlc.capture.duckdb.home import Home, decode_home, elsewhere, encode_home, home_at
+from wlc.farm.errors import CorruptError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DISK, OTHER_DISK, NETWORK, REMOUNTED = (os.makedev(*pair) for pair in ((8, 1), (8, 2), (0, 51), (0, 52)))
+HOME = Home("db1", "boot 1", "/srv/sales.duckdb", DISK, 12)
+REBOOTED = {"boot": "boot 2"}
+
+
+@pytest.mark.parametrize(
+    "change, is_home",
+    [
+        ({}, True),
+        (REBOOTED, True),
+        ({**REBOOTED, "device": OTHER_DISK}, True),
+        ({"host": "container-2"}, True),
+        ({**REBOOTED, "host": "clone"}, False),
+        ({"path": "/srv/copy.duckdb"}, False),
+        ({"inode": 13}, False),
+        ({"path": "/srv/copy.duckdb", "inode": 13}, False),
+        ({"device": OTHER_DISK}, False),
+        ({"boot": "", "host": "db2"}, False),
+    ],
+)
+def test_what_makes_a_file_the_master(change: dict[str, Any], is_home: bool) -> None:
+    assert HOME.is_home_of(replace(HOME, **change)) is is_home
+
+
+def test_a_file_system_that_was_mounted_again_has_another_number() -> None:
+    assert replace(HOME, device=NETWORK).is_home_of(replace(HOME, device=REMOUNTED))
+
+
+def test_machines_without_a_boot_id_are_told_by_their_names() -> None:
+    home = replace(HOME, boot="")
+    assert home.is_home_of(home)
+    assert not home.is_home_of(replace(home, host="db2"))
+
+
+def test_another_path_to_the_same_file_is_home_while_both_lead_there() -> None:
+    bound = replace(HOME, path="/mnt/sales.duckdb")
+    assert HOME.is_home_of(bound, names=HOME)
+    assert not HOME.is_home_of(bound, names=None), "the directory was renamed"
+    assert not HOME.is_home_of(bound, names=replace(HOME, inode=13)), "another file was put in its place"
+
+
+def test_files(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    master = tmp_path / "folder" / "sales.duckdb"
+    master.write_bytes(b"rows")
+    home = home_at(str(master))
+    link, alias, copy = tmp_path / "link.duckdb", tmp_path / "alias.duckdb", tmp_path / "a copy.duckdb"
+    os.link(master, link)
+    alias.symlink_to(master)
+    shutil.copy2(master, copy)
+    for path in (master, link, alias):
+        assert elsewhere("sales", home, home_at(str(path)), str(path)) is None
+    refused = elsewhere("sales", home, home_at(str(copy)), str(copy))
+    assert refused is not None
+    assert str(master) in refused.message
+    assert str(copy) in refused.message
+    assert refused.hint is not None
+    assert f"wlc master '{copy}' --moved" in refused.hint
+    assert f"wlc master '{copy}' --name OTHER" in refused.hint
+    link.unlink()
+    copy.replace(master)
+    restored = elsewhere("sales", home, home_at(str(master)), str(master))
+    assert restored is not None
+    assert "put in its place" in restored.message
+
+
+def test_what_is_written_is_read() -> None:
+    assert decode_home(encode_home(HOME), "sales.duckdb") == HOME
+    for damaged in (None, "", "{}", "[]", '{"host": 1}'):
+        with pytest.raises(CorruptError, match=r"sales\.duckdb"):
+            decode_home(damaged, "sales.duckdb")

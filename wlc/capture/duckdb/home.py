@@ -1,0 +1,139 @@
+"""Where a master's file lives, so that a copy of the file does not take itself for the master.
+
+A copy holds everything that the master remembers, and would publish into the master's farm. Only the file that became
+the master may do that: the same file, under the same path, on the same machine. What differs between two runs although
+the file never moved is ignored:
+
+    the path     a bind mount or a hard link: the remembered path still names this file
+    the host     a container with a new name on the same running machine
+    the device   the machine or the file system started again: numbers of devices are given out anew
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import socket
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from wlc.farm.errors import CorruptError, FencedError
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A file on a machine.
+
+    Attributes:
+        host: Name of the machine.
+        boot: Random id of its present run, which its containers share; "" where the system has none.
+        path: Absolute, without symbolic links.
+        device: Number of the file system.
+        inode: Number of the file there.
+    """
+
+    host: str
+    boot: str
+    path: str
+    device: int
+    inode: int
+
+    @property
+    def _is_lasting_device(self) -> bool:
+        # Network file systems, overlays and the like get another number whenever they are mounted.
+        return os.major(self.device) != 0
+
+    def is_machine_of(self, other: Home) -> bool:
+        """Say whether both are on one machine."""
+        return self.host == other.host or (self.boot != "" and self.boot == other.boot)
+
+    def is_file_of(self, other: Home) -> bool:
+        """Say whether both are one file of one machine, whatever its path."""
+        if not self.is_machine_of(other) or self.inode != other.inode:
+            return False
+        is_comparable = self.boot == other.boot and self._is_lasting_device and other._is_lasting_device
+        return not is_comparable or self.device == other.device
+
+    def is_home_of(self, here: Home, names: Home | None = None) -> bool:
+        """Say whether a file is the one that became the master.
+
+        Args:
+            here: The file.
+            names: What the remembered path names at present, None if nothing.
+        """
+        is_same_path = self.path == here.path or (names is not None and names.is_file_of(here))
+        return is_same_path and self.is_file_of(here)
+
+    def __str__(self) -> str:
+        return f"{self.path} on {self.host}"
+
+
+def home_at(path: str) -> Home:
+    """Return where a file is now.
+
+    Raises:
+        OSError: There is no such file.
+    """
+    found = Path(path).resolve()
+    stat = found.stat()
+    return Home(socket.gethostname(), _boot_id(), str(found), stat.st_dev, stat.st_ino)
+
+
+def named_by(path: str) -> Home | None:
+    """Return what a path names now, None if that is nothing."""
+    try:
+        return home_at(path)
+    except OSError:
+        return None
+
+
+def encode_home(home: Home) -> str:
+    """Write a home as JSON."""
+    return json.dumps(asdict(home))
+
+
+def decode_home(text: str | None, shown: str) -> Home:
+    """Read what `encode_home` wrote, None if there is nothing.
+
+    Raises:
+        CorruptError: It is something else.
+    """
+    try:
+        return Home(**json.loads(text or ""))
+    except (ValueError, TypeError) as error:
+        message = f"{shown} does not remember where it became a master: {error}"
+        raise CorruptError(message, hint=f"wlc master {shlex.quote(shown)} --moved", path=shown) from error
+
+
+def elsewhere(name: str, home: Home, here: Home, shown: str) -> FencedError | None:
+    """Return the error for a file that is a copy of a master, or was moved; None for the master.
+
+    Args:
+        name: The master's name in the farm.
+        home: The file that became the master.
+        here: The file that remembers it.
+        shown: The file as its user calls it.
+    """
+    if home.is_home_of(here, named_by(home.path)):
+        return None
+    if (home.host, home.path) == (here.host, here.path):
+        where = f"the master of farm database {name} was another file at {home}, and this file was put in its place"
+    else:
+        where = f"the master of farm database {name} is {home}, and this file is {here}"
+    source = shlex.quote(shown)
+    return FencedError(
+        f"{where}; a copy publishes nothing",
+        hint=f"if this file takes its place: wlc master {source} --moved; if the other one goes on:"
+        f" wlc master {source} --name OTHER, which makes this file a master of its own",
+        path=shown,
+    )
+
+
+def _boot_id() -> str:
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
