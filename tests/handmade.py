@@ -63,9 +63,10 @@ class HandmadeFarm:
     chain: str = ""
     parent: Origin | None = None
     layouts: dict[Name, Layout] = field(default_factory=dict)
+    name: str = "sales"
 
     def __post_init__(self) -> None:
-        self.db: FarmDatabase = open_database(f"{self.folder}/sales")
+        self.db: FarmDatabase = open_database(f"{self.folder}/{self.name}")
         self._schema = duckdb.connect()
         self._schema.execute("ATTACH ':memory:' AS hand; USE hand")
         self.db.create_config(self._config())
@@ -76,17 +77,17 @@ class HandmadeFarm:
 
     def _config(self) -> Config:
         time = time_of(self.tick) if self.tick else None
-        return Config("", paths.LOGS, 1, self.batch + 1, 300.0, time, "sales", self.history, self.tick, self.parent)
+        return Config("", paths.LOGS, 1, self.batch + 1, 300.0, time, self.name, self.history, self.tick, self.parent)
 
     def publish(self, *transactions: Sequence[object] | None) -> None:
         """Publish one batch."""
         self.batch += 1
         first = self.tick + 1
         with tempfile.TemporaryDirectory() as folder:
-            files = _Files(Path(folder), self.batch)
+            files = _Files(self.name, Path(folder), self.batch)
             made = tuple(self._transaction(records, files) for records in transactions)
             batch = Batch(
-                "sales",
+                self.name,
                 self.batch,
                 self.history,
                 first,
@@ -134,6 +135,7 @@ class HandmadeFarm:
 class _Files:
     """The data files of a batch: one for each table and layout, in the order of their first use."""
 
+    name: str
     folder: Path
     batch: int
     rows: dict[tuple[Name, Layout], list[str]] = field(default_factory=dict)
@@ -145,13 +147,13 @@ class _Files:
             selected = [f"SELECT {tick}, {weight}, {f'* {row}' if row.startswith('FROM ') else row}" for row in listed]
             counts.append(_count(selected))
             images += selected
-        path = paths.data_path("sales", self.batch, list(self.rows).index((name, layout)))
+        path = paths.data_path(self.name, self.batch, list(self.rows).index((name, layout)))
         return Change(name, path, *counts)
 
     def listed(self) -> tuple[TableFile, ...]:
         made = []
         for number, ((name, layout), images) in enumerate(self.rows.items()):
-            path = paths.data_path("sales", self.batch, number)
+            path = paths.data_path(self.name, self.batch, number)
             _write(self.folder / f"{number}.parquet", layout, images)
             file = describe_file(self.folder / f"{number}.parquet", path, _count(images))
             made.append(TableFile(file, name, layout))
@@ -159,7 +161,7 @@ class _Files:
 
     def local(self) -> dict[str, Path]:
         return {
-            paths.data_path("sales", self.batch, number): self.folder / f"{number}.parquet"
+            paths.data_path(self.name, self.batch, number): self.folder / f"{number}.parquet"
             for number in range(len(self.rows))
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import wlc
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
+    from wlr.engine.contract import Target
     from wlr.engine.state import ReplicaState
     from wlr.replay import Replicated
 
@@ -61,7 +63,8 @@ def replicate(
         progress: Called with units done, units in all, and what is being done.
 
     Raises:
-        InvalidError: The target cannot be reached, or an argument is invalid. Nothing was changed.
+        InvalidError: The target cannot be reached, the replica is one of another database, or an argument is invalid.
+            Nothing was changed.
         ExpiredError: The next batch was pruned: make the replica anew.
         ReplayError: A transaction cannot be applied; all before it were. Repair the replica and try again, or accept.
         CorruptError: A file of the farm is damaged. All transactions before it were applied.
@@ -80,6 +83,7 @@ def replicate(
     run = Replay(target, database, stop, registers=register, bulk=bulk, keep=keep, progress=progress)
     if state is not None:
         _check_same(state, tables)
+        _check_database(state, database, target)
     if dry_run:
         return run.rehearse(state)
     return run.make(tuple(tables or ())) if state is None else run.roll_forward()
@@ -111,6 +115,19 @@ def _database(
             raise InvalidError("a new replica needs a master", hint="wlr replicate MASTER --into TARGET")
         return open_database(state.master, storage_options=storage_options)
     return wlc.resolve(master, farm, storage_options=storage_options)
+
+
+def _check_database(state: ReplicaState, database: FarmDatabase, target: Target) -> None:
+    """Refuse to go on from another database; its folder may have been moved, but keeps its name."""
+    name = state.master.rstrip("/").rpartition("/")[2]
+    if name != database.name:
+        raise InvalidError(
+            f"{target} is a replica of database {name} ({state.master}), not of {database.name} ({database.url})",
+            hint=f"wlr replicate --into {shlex.quote(str(target))} goes on with {name}; replicate {database.name} into"
+            " a new place.",
+            path=str(target),
+            position=state.position,
+        )
 
 
 def _check_same(state: ReplicaState, tables: Sequence[str] | None) -> None:

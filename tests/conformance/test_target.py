@@ -388,6 +388,19 @@ def test_log_that_was_pruned_and_another_past(kind: Kind, farm: HandmadeFarm, in
     assert kind.held(into) == {"main.t": {}}
 
 
+def test_a_replica_belongs_to_one_database(kind: Kind, farm: HandmadeFarm, into: str, tmp_path: Path) -> None:
+    # A replica that holds nothing would fit the beginning of any log.
+    replicate(farm, into)
+    other = HandmadeFarm(tmp_path, name="other")
+    for number in range(2):
+        with pytest.raises(InvalidError, match=r"is a replica of database sales \(.*\), not of other \(") as refused:
+            replicate(other, into)
+        assert f"wlr replicate --into {into}" in str(refused.value.hint)
+        other.publish([f"CREATE TABLE u{number} (a INTEGER)"])
+    assert wlr.status(into).master == farm.url
+    assert kind.held(into) == {}
+
+
 def test_new_history(kind: Kind, farm: HandmadeFarm, into: str) -> None:
     farm.publish([KEYED], [Rows("t", rows(1))])
     replicate(farm, into)

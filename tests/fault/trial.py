@@ -103,16 +103,19 @@ class Bench:
     def __init__(self, operation: Operation, base: Path, farm: str = "memory://farm") -> None:
         self.operation, self.base, self.farm = operation, base, farm
         self._trials = 0
+        with _one_home():
+            self._start(operation, base, farm)
+
+    def _start(self, operation: Operation, base: Path, farm: str) -> None:
         start = World(base / "start", farm)
         start.folder.mkdir(parents=True)
         _empty(farm)
-        with _one_home():
-            operation.prepare(start)
+        operation.prepare(start)
         self.start, self._objects = start, self._save()
         sound = self._world()
         self.states = start.states
         before = len(start.states)
-        with _one_home(), suppress(ReplayError) if not operation.is_sound else nullcontext():
+        with suppress(ReplayError) if not operation.is_sound else nullcontext():
             operation.run(sound)
         # A run that commits notes its states in the sound run only.
         self.states = start.states + sound.states[before:]
