@@ -5,6 +5,8 @@ from __future__ import annotations
 import getpass
 import secrets
 import socket
+import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -12,28 +14,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wlc.farm.clock import utc_now
-from wlc.farm.errors import CorruptError, ReplayError, UnavailableError
+from wlc.farm.errors import CorruptError, ExpiredError, ReplayError, UnavailableError, UnsupportedError
+from wlc.farm.model import Ddl
 from wlc.farm.registry import Replica, register
 from wlc.farm.store import MissingError
 from wlr import farm_log
+from wlr.engine.adapters import target_at
 from wlr.engine.contract import NewReplica
 from wlr.engine.memory import MEMORY_HINT
 from wlr.engine.state import ReplicaState
+from wlr.moved_tables import read_entering, with_moved
 from wlr.plan import bounds
 from wlr.plan.cut import LIMITS, Limits, cut
 from wlr.plan.failure import Failure, StepError
-from wlr.plan.patterns import matches
+from wlr.plan.patterns import exactly, matches
+from wlr.plan.stop import Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
-    from wlc.farm.model import Batch, Manifest, Position, TableFile
+    from wlc.farm.model import Batch, Manifest, Name, Position, TableFile, Transaction
     from wlr.engine.bulk import Bulk
     from wlr.engine.contract import OpenReplica, Target
+    from wlr.moved_tables import EnteringTable
     from wlr.plan.step import Step
-    from wlr.plan.stop import Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +219,8 @@ class Replay:
     def _apply(self, replica: OpenReplica, step: Step) -> None:
         """Apply a step; cut one that fails in halves until the transaction at fault is alone."""
         try:
-            replica.apply(step, self._fetch)
+            with self._with_moved(replica, step) as whole:
+                replica.apply(whole, self._fetch)
         except StepError as error:
             if len(step.transactions) == 1:
                 raise self._failed(replica, step, error) from error
@@ -222,6 +229,56 @@ class Replay:
             return
         for part in parts:
             self._apply(replica, part)
+
+    @contextmanager
+    def _with_moved(self, replica: OpenReplica, step: Step) -> Iterator[Step]:
+        """Bring tables into a step that it renames so that they match the replica's patterns."""
+        patterns = replica.state.tables
+        has_ddl = any(type(record) is Ddl for t in step.transactions[:1] for record in t.records)
+        # A transaction with a schema change is a step of its own.
+        if not patterns or not has_ddl or not step.applied:
+            yield step
+            return
+        with tempfile.TemporaryDirectory(prefix="wlr-moved-") as folder:
+            restore = partial(self._restored, step, Path(folder))
+            whole, entering = with_moved(step, patterns, replica.holds, restore)
+            local = {table.file.file.path: table.local for table in entering if table.file}
+            self._files.update(local)
+            try:
+                yield whole
+            finally:
+                for path in local:
+                    self._files.pop(path, None)
+
+    def _restored(
+        self, step: Step, folder: Path, transaction: Transaction, old: Name, new: Name
+    ) -> EnteringTable | None:
+        """Restore a table from the farm as a part of a step's transaction leaves it."""
+        stamp, tick = secrets.token_hex(4), transaction.tick
+        part = replace(step, transactions=(transaction,), digests={})
+        try:
+            scratch = self._scratch(folder / f"{stamp}.duckdb", tick - 1, (exactly(old), exactly(new)))
+            with scratch.into.open(self._folders()) as replica:
+                scratch._apply(replica, part)
+        except ReplayError as error:
+            raise StepError(f"table {old} cannot be restored: {error.message}", table=str(new)) from error
+        except ExpiredError as error:
+            message = f"transaction {tick} renames {old} to {new}, and the farm has its rows no longer: {error.message}"
+            raise ExpiredError(message, hint="Make the replica anew.", path=str(self.into)) from error
+        with scratch.into.scanned(folder) as scan:
+            return read_entering(scan, new, tick, folder / f"{stamp}.parquet")
+
+    def _scratch(self, file: Path, tick: int, tables: tuple[str, ...]) -> Replay:
+        """Make a replica of some tables in a scratch file."""
+        scratch = Replay(target_at(file), self.database, Stop(tick))
+        try:
+            scratch.make(tables)
+        except UnsupportedError:
+            # A table that refers to another one cannot be made without it.
+            file.unlink(missing_ok=True)
+            scratch = Replay(target_at(file), self.database, Stop(tick))
+            scratch.make(())
+        return scratch
 
     def _failed(self, replica: OpenReplica, step: Step, error: StepError) -> Exception:
         if error.is_shortage:

@@ -193,6 +193,40 @@ def test_only_tables_that_fit_a_pattern(kind: Kind, farm: HandmadeFarm, into: st
         wlr.replicate(into=into, tables=["main.u"], engine="local")
 
 
+def test_tables_renamed_into_a_filter_come_in_with_their_rows(kind: Kind, farm: HandmadeFarm, into: str) -> None:
+    """A tool builds a table under another name and swaps the two."""
+    farm.publish(["CREATE TABLE daily (id INTEGER PRIMARY KEY, v VARCHAR)"], [Rows("daily", rows(1))])
+    wlr.replicate(farm.url, into=into, tables=["main.daily"], engine="local")
+    farm.publish(
+        [
+            "CREATE TABLE fresh (id INTEGER PRIMARY KEY, v VARCHAR, w DOUBLE DEFAULT 2)",
+            "COMMENT ON TABLE fresh IS 'x'",
+        ],
+        [Rows("fresh", ("5, 'a', 1", "6, 'b', NULL"))],
+    )
+    swap = ["ALTER TABLE daily RENAME TO old", "ALTER TABLE FRESH RENAME TO daily"]
+    farm.publish(
+        [Rows("fresh", ("7, 'c', 1",)), *swap, Rows("daily", ("8, 'd', 1",)), "DROP TABLE old"],
+        [Rows("daily", ("9, 'e', 1",), ("6, 'b', NULL",))],
+    )
+    assert wlr.replicate(into=into, engine="local").tick == farm.tick
+    held = in_t((5, "a", 1.0), (7, "c", 1.0), (8, "d", 1.0), (9, "e", 1.0))
+    assert kind.held(into) == {"main.daily": held}
+    farm.publish(["ALTER TABLE daily RENAME TO parked"], [Rows("parked", ("10, 'f', 1",))])
+    assert wlr.replicate(into=into, engine="local").tick == farm.tick
+    assert kind.held(into) == {}
+
+
+def test_statements_about_other_tables_of_the_same_name_do_not_matter(
+    kind: Kind, farm: HandmadeFarm, into: str
+) -> None:
+    farm.publish(["CREATE TABLE daily (a INTEGER)"], ["CREATE SCHEMA s"], ["CREATE TABLE s.daily (a INTEGER)"])
+    wlr.replicate(farm.url, into=into, tables=["main.daily"], engine="local")
+    farm.publish(["ALTER TABLE s.daily ADD COLUMN b INTEGER"], ["DROP TABLE s.daily"], [Rows("daily", ("1",))])
+    assert wlr.replicate(into=into, engine="local").tick == farm.tick
+    assert kind.held(into) == {"main.daily": in_t((1,))}
+
+
 # Failure and accept --------------------------------------------------------------------------------------------------
 
 

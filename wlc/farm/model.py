@@ -40,6 +40,11 @@ class Name:
         schema, name = (part.replace('"', '""') for part in (self.schema, self.name))
         return f'"{schema}"."{name}"'
 
+    @property
+    def folded(self) -> tuple[bytes, bytes]:
+        """The name as DuckDB compares it: ASCII letters in lower case."""
+        return self.schema.encode().lower(), self.name.encode().lower()
+
 
 @dataclass(frozen=True, slots=True)
 class Column:

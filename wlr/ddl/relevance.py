@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb.lexer import tokens
-from wlc.farm.model import Ddl
+from wlc.farm.model import Ddl, Name
 from wlr.plan.patterns import matches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from wlc.farm.model import Name
+    from wlc.dialect.duckdb.lexer import Token
     from wlr.plan.step import Action
 
 _CREATED = re.compile(r"\s*CREATE\s+(?:OR\s+REPLACE\s+)?TABLE\b", re.IGNORECASE)
@@ -34,6 +35,11 @@ def is_run(ddl: Ddl, patterns: Collection[str]) -> bool:
 def is_wanted(ddl: Ddl, patterns: Collection[str]) -> bool:
     """Say whether a replica of some tables runs the statement: it ignores triggers and tables that it does not have."""
     return not is_trigger(ddl) and (not _CREATED.match(ddl.statement) or matches(ddl.object, patterns))
+
+
+def is_created(ddl: Ddl) -> bool:
+    """Say whether the statement creates a table."""
+    return _CREATED.match(ddl.statement) is not None
 
 
 def may_fail(ddl: Ddl, patterns: Collection[str], tables: Collection[Name]) -> bool:
@@ -64,6 +70,52 @@ def leaving_out(attempt: Callable[[set[int]], int | None]) -> None:
     skipped: set[int] = set()
     while (failed := attempt(skipped)) is not None:
         skipped.add(failed)
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatement:
+    """A statement about one existing table.
+
+    Attributes:
+        table: Its name before the statement; letters may be in another case than the table's own.
+        renamed: Its name afterwards, None unless the statement changes it.
+        is_drop: The statement drops the table.
+    """
+
+    table: Name
+    renamed: Name | None = None
+    is_drop: bool = False
+
+
+def about_table(ddl: Ddl) -> TableStatement | None:
+    """Read which table ALTER TABLE or DROP TABLE is about; None for any other statement."""
+    listed = tokens(ddl.statement)
+    verb, noun = ([token.word for token in listed[:2]] + ["", ""])[:2]
+    if verb not in ("ALTER", "DROP") or noun != "TABLE":
+        return None
+    at = 2
+    while at < len(listed) and listed[at].word in ("IF", "EXISTS"):
+        at += 1
+    name, at = _last_part(listed, at)
+    # A statement may name the database or leave the schema out. Renaming keeps the schema.
+    table = Name(ddl.object.schema, name)
+    if verb == "DROP":
+        return TableStatement(table, is_drop=True)
+    if [token.word for token in listed[at : at + 2]] == ["RENAME", "TO"] and len(listed) > at + 2:
+        return TableStatement(table, Name(ddl.object.schema, listed[at + 2].name))
+    return TableStatement(table)
+
+
+def _last_part(listed: list[Token], at: int) -> tuple[str, int]:
+    """Return the last part of the dotted name at a place, and the place behind it."""
+    name = ""
+    while at < len(listed):
+        name = listed[at].name
+        at += 1
+        if at >= len(listed) or listed[at].text != ".":
+            break
+        at += 1
+    return name, at
 
 
 def is_trigger(ddl: Ddl) -> bool:

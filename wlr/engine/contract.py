@@ -185,6 +185,10 @@ class OpenReplica(ABC):
         return {}
 
     @abstractmethod
+    def holds(self, table: Name) -> bool:
+        """Say whether a table of the master is replicated here; the case of letters does not matter."""
+
+    @abstractmethod
     def apply(self, step: Step, fetch: Callable[[TableFile], Path]) -> None:
         """Apply a step and the position behind it in one transaction.
 

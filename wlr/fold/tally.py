@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 from wlc.farm import json_fields as fields
 from wlc.farm.digest import EMPTY, plus
 from wlc.farm.errors import CorruptError
+from wlr.fold.fit import absent
+from wlr.plan.patterns import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping
+    from collections.abc import Callable, Collection, Container, Mapping
 
     from wlc.farm.model import Ddl, Digest, Name
     from wlr.plan.step import Step, TableChange
@@ -54,22 +56,29 @@ class Tally:
         elif ddl.kind == "ALTER TABLE":
             self._found.pop(ddl.object, None)
 
-    def settle(self, step: Step, present: Container[Name]) -> dict[Name, Digest | None]:
+    def settle(self, step: Step, present: Container[Name], patterns: Collection[str] = ()) -> dict[Name, Digest | None]:
         """Return what the replicated tables hold after a step.
 
         Args:
             step: All of it was taken in.
             present: The tables that the replica has then.
+            patterns: Of the tables that it should have; empty for all.
 
         Raises:
             CorruptError: A table would hold something else than in the master. Nothing of the step may be committed.
+            StepError: The replica lacks a table that it should have.
         """
-        for name in step.left_out:
-            self._found[name] = None
+        for name, exists in step.left_out.items():
+            if exists or name in present:
+                self._found[name] = None
         for name in step.repaired:
             self._found.pop(name, None)
         for name, told in step.digests.items():
-            if name not in present or self._is_accepted(name):
+            if self._is_accepted(name):
+                continue
+            if name not in present:
+                if told is not None and matches(name, patterns):
+                    raise absent(name)
                 continue
             own = self._found.pop(name, None)
             if told is None:
@@ -77,7 +86,8 @@ class Tally:
             if own not in (None, told):
                 raise _differs(name, own, told, step)
             self._found[name] = told
-        return {name: digest for name, digest in self._found.items() if name in present}
+        # What an accepted transaction should have created stays marked, too.
+        return {name: digest for name, digest in self._found.items() if digest is None or name in present}
 
     def _is_accepted(self, name: Name) -> bool:
         return name in self._found and self._found[name] is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from wlc.farm.digest import touched
 from wlc.farm.errors import CorruptError
 from wlc.farm.model import Change, Clear, Ddl, Name, Position, SequencePosition, TableFile, Transaction
 from wlc.farm.plain import PlainRun, Total, joined, parts_of
@@ -18,6 +17,10 @@ if TYPE_CHECKING:
     from wlc.farm.plain import Part
 
 
+# Paths of data files that a replication writes for itself, which no other machine can read.
+LOCAL = "local/"
+
+
 @dataclass(frozen=True, slots=True)
 class Read:
     """Rows of a data file whose tick is from `first` to `last`, both included."""
@@ -25,6 +28,11 @@ class Read:
     file: TableFile
     first: int
     last: int
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the file is not in the farm."""
+        return self.file.file.path.startswith(LOCAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +134,16 @@ class Step:
         )
 
     @property
-    def left_out(self) -> set[Name]:
-        """Tables that accepted transactions changed."""
-        if not self.skipped:
-            return set()
-        return touched(t for t in self.transactions if t.tick in self.skipped)
+    def left_out(self) -> dict[Name, bool]:
+        """Tables that accepted transactions changed, each with whether it exists in the master afterwards."""
+        found: dict[Name, bool] = {}
+        for transaction in self.transactions if self.skipped else ():
+            for record in transaction.records if transaction.tick in self.skipped else ():
+                if isinstance(record, Change | Clear):
+                    found[record.table] = True
+                elif isinstance(record, Ddl) and record.kind.endswith(" TABLE"):
+                    found[record.object] = record.layout is not None
+        return found
 
     @property
     def rows(self) -> int:

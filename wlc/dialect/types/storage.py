@@ -151,7 +151,7 @@ def _store_leaf(parsed: ColumnType, value: str, depth: int) -> str:
             ]
             return _pack([(_tag(parsed), f"enum_code(union_tag({value}))"), *members])
         case "VARIANT":
-            # The order of keys in the encoding depends on how the value was built. Reading it back puts them in one order.
+            # The order of the encoded keys depends on how the value was built. Reading it back puts them in one order.
             return _variant_bytes(parsed, _load_leaf(parsed, _variant_bytes(parsed, value), depth))
         case "EMPTY STRUCT":
             return "true"

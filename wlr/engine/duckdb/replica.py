@@ -86,6 +86,9 @@ class OpenDuckDB(OpenReplica):
     def parents(self) -> Mapping[Name, Collection[Name]]:
         return self._tables.parents
 
+    def holds(self, table: Name) -> bool:
+        return table.folded in {name.folded for name in self._replicated}
+
     def close(self) -> None:
         """Close the file and let others open it."""
         # Others are kept from opening the file for the moment of closing it, and not while it is written to.
@@ -141,7 +144,7 @@ class OpenDuckDB(OpenReplica):
                     states.write_tables(self._connection, self._catalog, self._replicated)
                 if actions:
                     guard.put_on(self._connection, self._catalog, self._replicated)
-                self._commit(step, tally.settle(step, self._replicated))
+                self._commit(step, tally.settle(step, self._replicated, self.state.tables))
         except BaseException as error:
             self._rollback()
             if (

@@ -100,6 +100,9 @@ class OpenLake(OpenReplica):
         self._executor = executor
         self._catalog = self._open_catalog()
 
+    def holds(self, table: Name) -> bool:
+        return table.folded in {held.table.folded for held in self._current.tables}
+
     def close(self) -> None:
         self._catalog.close()
         self._executor.close()
@@ -178,7 +181,7 @@ class OpenLake(OpenReplica):
             schema_after=schema_after,
             sequences=self._catalog.sequences(),
             tables=tuple(LakeTable(name, layouts[name].layout, parts) for name, parts in sorted(draft.tables.items())),
-            digests=draft.tally.settle(step, draft.tables),
+            digests=draft.tally.settle(step, draft.tables, self.state.tables),
         )
         named = {part.file.path for parts in draft.tables.values() for part in parts}
         for path in draft.written - named:

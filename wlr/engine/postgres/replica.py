@@ -88,6 +88,9 @@ class OpenPostgres(OpenReplica):
             self._workshop_found = Workshop(connections.identity(self._connection), self._folders)
         return self._workshop_found
 
+    def holds(self, table: Name) -> bool:
+        return self._names.place(table).folded in {name.folded for name in self._replicated}
+
     def close(self) -> None:
         if self._elsewhere:
             self._elsewhere.close()
@@ -115,7 +118,8 @@ class OpenPostgres(OpenReplica):
             with applying(self._address), self._connection.transaction():
                 connections.as_replica(self._connection)
                 self._act_all(actions, fetch, prepared, tally)
-                state = after(self.state, step, tally.settle(step, _Present(self._names, self._replicated)))
+                present = _Present(self._names, self._replicated)
+                state = after(self.state, step, tally.settle(step, present, self.state.tables))
                 states.write(self._connection, changed(self.state, state))
         except BaseException as error:
             self._relearn()

@@ -48,7 +48,8 @@ class SparkExecutor:
 
     def merge(self, job: MergeJob, fetch: Callable[[TableFile], Path]) -> MergedFiles:
         # Copies of a bag's row may be in any of its files: one place decides which of them are removed.
-        if not self._is_large(job.change.added + job.change.removed, job.parts) or _needs_whole_table(job):
+        is_here = _needs_whole_table(job) or any(read.is_local for read in job.change.reads)
+        if is_here or not self._is_large(job.change.added + job.change.removed, job.parts):
             return self.local.merge(job, fetch)
         from wlr.spark.replay.tasks import MergeWork, merged_of
 

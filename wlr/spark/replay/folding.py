@@ -36,7 +36,7 @@ class SparkFold:
 
     def __call__(self, table: TargetTable, change: TableChange) -> list[str] | None:
         # Changes that only add rows cannot be folded further.
-        if not change.removed:
+        if not change.removed or any(read.is_local for read in change.reads):
             return None
         from wlr.spark.replay.tasks import FoldWork, GatherTask, ScatterTask
 

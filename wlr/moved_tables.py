@@ -1,0 +1,133 @@
+"""Tables that a rename brings into a replica of some tables, or takes out of it.
+
+A replica of some tables has no rows of the others. When one of these gets a name that the replica's patterns match, the
+farm has its rows: the table is restored to a scratch file as it was at that statement, and comes in from there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from wlc.dialect.duckdb.schema import schema_statements
+from wlc.dialect.sql import literal
+from wlc.farm.database import describe_file
+from wlc.farm.model import WEIGHT, Change, Ddl, Name, TableFile
+from wlr.ddl.relevance import about_table, is_created
+from wlr.plan.patterns import matches
+from wlr.plan.step import LOCAL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from pathlib import Path
+
+    from wlc.farm.model import Record, Transaction
+    from wlr.engine.scan import Scan
+    from wlr.plan.step import Step
+
+
+@dataclass(frozen=True, slots=True)
+class EnteringTable:
+    """A table as it was restored.
+
+    Attributes:
+        schema: Statements that create it, its indexes and its comments.
+        file: Its rows as a data file of the step, at `local`; None for an empty table.
+    """
+
+    schema: tuple[Ddl, ...]
+    file: TableFile | None
+    local: Path
+
+    def records(self) -> list[Record]:
+        """Return what creates the table in a transaction."""
+        rows = [Change(self.file.table, self.file.file.path, self.file.file.rows, 0)] if self.file else []
+        return [*self.schema, *rows]
+
+
+def with_moved(
+    step: Step,
+    patterns: Collection[str],
+    holds: Callable[[Name], bool],
+    restore: Callable[[Transaction, Name, Name], EnteringTable | None],
+) -> tuple[Step, list[EnteringTable]]:
+    """Write a step of one transaction again as a replica of some tables needs it.
+
+    Args:
+        step: Its transaction may rename tables.
+        patterns: Of the tables that the replica has.
+        holds: Says whether the replica has a table before the step.
+        restore: Restores a table as a part of the transaction leaves it, given its old and its new name; None if it
+            is a view.
+
+    Returns:
+        The step, in which a table that comes in is created and filled, one that leaves is dropped, and statements about
+        tables that the replica does not have are left out; and the tables that come in.
+    """
+    (transaction,) = step.transactions
+    present: dict[tuple[bytes, bytes], bool] = {}
+    records: list[Record] = []
+    entering: list[EnteringTable] = []
+
+    def is_held(name: Name) -> bool:
+        return present.get(name.folded, holds(name))
+
+    for number, record in enumerate(transaction.records):
+        about = about_table(record) if isinstance(record, Ddl) else None
+        if not isinstance(record, Ddl) or about is None:
+            if isinstance(record, Ddl) and is_created(record):
+                present[record.object.folded] = matches(record.object, patterns)
+            records.append(record)
+            continue
+        was_held, name = is_held(about.table), about.renamed or about.table
+        is_wanted = matches(name, patterns)
+        if about.renamed is not None and is_wanted and not was_held:
+            part = replace(transaction, records=transaction.records[: number + 1])
+            table = restore(part, about.table, about.renamed)
+            entering += [table] if table else []
+            records += table.records() if table else [record]
+        elif about.renamed is not None and was_held and not is_wanted:
+            records.append(_drop(about.table, record))
+        elif was_held or is_wanted:
+            records.append(record)
+        present[about.table.folded] = was_held and about.renamed is None and not about.is_drop
+        if about.renamed is not None:
+            present[about.renamed.folded] = is_wanted
+    files = {table.file.file.path: table.file for table in entering if table.file}
+    whole = replace(transaction, records=tuple(records))
+    return replace(step, transactions=(whole,), files={**step.files, **files}), entering
+
+
+def _drop(table: Name, renaming: Ddl) -> Ddl:
+    original = None if renaming.original is None else f"DROP TABLE IF EXISTS {table.sql} CASCADE"
+    return Ddl("DROP TABLE", table, f"DROP TABLE {table.sql}", renaming.search_path, original=original)
+
+
+def read_entering(scan: Scan, renamed: Name, tick: int, local: Path) -> EnteringTable | None:
+    """Read a restored table; None if there is no table of that name.
+
+    Args:
+        scan: Of the scratch file.
+        renamed: The table's name.
+        tick: Of the transaction that renames it.
+        local: Where to put its rows.
+    """
+    name = next((found for found in scan.layouts if found.folded == renamed.folded), None)
+    if name is None:
+        return None
+    layout = scan.layouts[name]
+    indexes = {
+        Name(name.schema, index)
+        for (index,) in scan.connection.execute(
+            "SELECT index_name FROM duckdb_indexes() WHERE schema_name = ? AND table_name = ?", [name.schema, name.name]
+        ).fetchall()
+    }
+    before, after = schema_statements(scan.connection, scan.state.catalog)
+    own = [ddl for ddl in before if ddl.object == name and ddl.kind in ("CREATE TABLE", "COMMENT")]
+    own += [ddl for ddl in after if ddl.object in indexes]
+    with scan.images(name) as images:
+        query = f"SELECT CAST({tick} AS BIGINT) AS _tick, CAST(1 AS TINYINT) AS {WEIGHT}, * FROM ({images})"
+        copied = scan.connection.execute(f"COPY ({query}) TO {literal(str(local))} (FORMAT parquet)").fetchall()
+    rows = int(copied[0][0])
+    file = TableFile(describe_file(local, f"{LOCAL}{local.name}", rows), name, layout) if rows else None
+    return EnteringTable(tuple(own), file, local)
