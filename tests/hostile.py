@@ -108,7 +108,30 @@ STATEMENTS = [
     "ALTER TABLE t ADD COLUMN s VARCHAR DEFAULT (SELECT content FROM read_text('{folder}/secret.csv'))",
     "ALTER TABLE t ALTER v TYPE VARCHAR USING (SELECT content FROM read_text('{folder}/secret.csv'))",
     "ALTER TABLE t ALTER v SET DEFAULT (SELECT content FROM read_text('{folder}/secret.csv'))",
+    "CREATE TABLE x (a BIGINT DEFAULT sleep_ms(60000))",
+    "CREATE TABLE x (a VARCHAR DEFAULT current_setting('s3_secret_access_key'))",
+    "CREATE TABLE x (a VARCHAR DEFAULT main.\"write_log\"('x'))",
+    "CREATE TABLE x (a VARCHAR, CHECK ('x'.write_log() IS NULL))",
+    "CREATE TABLE x (a VARCHAR, b VARCHAR AS (current_setting /**/ ('s3_secret_access_key')))",
+    "CREATE TABLE x (a BIGINT DEFAULT system.main.setval('s', 5))",
+    "CREATE INDEX x ON t ((concat(v, current_setting('s3_secret_access_key'))))",
+    "ALTER TABLE t ALTER v TYPE VARCHAR USING write_log(v)",
+    "ALTER TABLE t ALTER v SET DEFAULT pg_sleep(60)",
+    "ALTER TABLE t ADD COLUMN s BIGINT DEFAULT sleep_ms(60000)",
+    "CREATE MACRO x(a) AS current_setting(a)",
+    "CREATE MACRO x(a := current_setting('s3_secret_access_key')) AS a",
+    "CREATE VIEW x AS SELECT current_setting('s3_secret_access_key')",
+    "CREATE VIEW x AS SELECT sleep_ms(60000)",
+    "CREATE VIEW x AS SELECT setval('s', 5)",
+    "CREATE VIEW x AS FROM pg_settings",
+    "CREATE VIEW x AS FROM duckdb_logs",
+    "CREATE VIEW x WITH (DEFER_BINDING = true) AS FROM (SUMMARIZE '{folder}/secret.csv')",
+    "CREATE VIEW x WITH (DEFER_BINDING = true) AS SELECT spatial_area(v) FROM t",
     # What is not the farm's
+    "CREATE TABLE sales.wlr (a INTEGER)",
+    'CREATE VIEW "sales" . "WLC" AS SELECT 1',
+    "CREATE SCHEMA IF NOT EXISTS sales.wlc",
+    'CREATE VIEW x AS FROM sales."WLR".state',
     "DROP SCHEMA wlr CASCADE",
     'DROP SCHEMA IF EXISTS "WLR" CASCADE',
     "DROP TABLE wlr.state",
@@ -123,3 +146,38 @@ STATEMENTS = [
     "CREATE TABLE information_schema.x (a INTEGER)",
     "CREATE TABLE other.main.x (a INTEGER)",
 ]
+
+# The last of each would stay when the macro is gone: it would mean the engine's own function then.
+BEHIND_MACROS = [
+    [
+        "CREATE MACRO parquet_metadata(f) AS TABLE SELECT 1 AS a",
+        "CREATE VIEW x AS FROM parquet_metadata('{folder}/x.parquet')",
+    ],
+    ["CREATE MACRO duckdb_secrets() AS TABLE SELECT 1 AS a", "CREATE VIEW x AS FROM main.duckdb_secrets()"],
+    [
+        "CREATE SCHEMA q",
+        "CREATE MACRO q.enable_logging(storage_path) AS TABLE SELECT 1 AS a",
+        "CREATE VIEW x AS FROM q.enable_logging('{folder}/log')",
+    ],
+    ["CREATE MACRO st_read(f) AS TABLE SELECT 1 AS a", "CREATE VIEW x AS FROM st_read('{folder}/x')"],
+    ["CREATE MACRO sleep_ms(a) AS a", "CREATE VIEW x AS SELECT sleep_ms(60000)"],
+    ["CREATE MACRO getenv(a) AS a", "CREATE TABLE x (a VARCHAR DEFAULT getenv('HOME'))"],
+    ["CREATE MACRO write_log(a) AS a", "CREATE MACRO x(a) AS write_log(a)"],
+]
+
+
+def nested(depth: int) -> list[str]:
+    """Statements that a parser could need all of its stack or memory for."""
+    inside = "(SELECT " * depth + "1" + ")" * depth
+    from_inside = "(SELECT * FROM " * depth + "t" + ")" * depth
+    return [
+        f"CREATE VIEW x AS SELECT {inside}",
+        f"CREATE VIEW x AS SELECT * FROM {from_inside}",
+        f"CREATE VIEW x WITH (DEFER_BINDING = true) AS SELECT * FROM {from_inside}",
+        f"CREATE MACRO x() AS {inside}",
+        f"CREATE TABLE x (a INTEGER DEFAULT {'(' * depth}1{')' * depth})",
+        f"CREATE TABLE x (a INTEGER{'[]' * depth})",
+        f"CREATE TABLE x (a {'STRUCT(a ' * depth}INTEGER{')' * depth})",
+        f"CREATE VIEW x AS SELECT 1{' + 1' * depth}",
+        f"CREATE VIEW x AS SELECT {'NOT ' * depth}true",
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from typing import TYPE_CHECKING
 
@@ -9,10 +10,11 @@ import pytest
 
 import wlr
 from tests.handmade import HandmadeFarm, Rows, secret_folder
-from tests.hostile import STATEMENTS
+from tests.hostile import STATEMENTS, nested
 from tests.postgres.cluster import execute
 from wlc.farm.errors import ReplayError
 from wlc.farm.model import Ddl, Name
+from wlr.ddl.time_limit import LIMIT_VARIABLE
 from wlr.engine.adapters import locate
 from wlr.engine.postgres import connection as connections
 from wlr.engine.postgres.ddl import SchemaChange
@@ -70,6 +72,7 @@ HOSTILE = [
     "ALTER TABLE public.t ADD COLUMN w text DEFAULT pg_read_file('{folder}/secret.csv')",
     "ALTER TABLE public.t ADD CONSTRAINT c CHECK (pg_ls_dir('{folder}') IS NULL)",
     "ALTER TABLE public.t ALTER COLUMN v TYPE text USING pg_read_file('{folder}/secret.csv')",
+    "ALTER TABLE public.t ADD COLUMN w bigint DEFAULT setval('s', 5)",
     "ALTER TABLE public.t DISABLE TRIGGER ALL",
     "ALTER TABLE public.t DISABLE TRIGGER wlr_guard",
     "ALTER TABLE public.t ADD COLUMN w int, DISABLE TRIGGER ALL",
@@ -197,10 +200,29 @@ def test_translated_words_are_refused_or_left_out(replica: str, outside: Path) -
         found = outcome(replica, made)
         # What holds no rows is left out; comments, macros and types have no counterpart, and nothing is run for them.
         is_nothing = any(word in statement for word in ("MACRO", "FUNCTION", "CREATE TYPE", "COMMENT ON"))
-        # The name of another database is a schema here, or no part of the name.
-        is_nothing = is_nothing or "memory." in statement
+        # The name of a database is a schema here, or no part of the name.
+        is_nothing = is_nothing or "memory." in statement or '"sales" . "WLC"' in statement
         assert found in ("refused", "left out") or is_nothing, statement
         assert [path.name for path in outside.iterdir()] == ["secret.csv"], statement
+
+
+def test_nested_statements_are_refused_or_left_out(replica: str) -> None:
+    for statement in [*nested(3_000), *nested(60_000)[1:2]]:
+        if "MACRO" in statement:
+            continue
+        for dialect in ("duckdb", "postgres"):
+            made = Ddl("CREATE TABLE", Name("main", "x"), statement, dialect=dialect)
+            assert outcome(replica, made) in ("refused", "left out"), statement[:60]
+
+
+def test_a_statement_is_stopped_after_its_time(replica: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LIMIT_VARIABLE, "0.3")
+    endless = "CREATE MATERIALIZED VIEW public.x AS SELECT count(*) FROM generate_series(1, 1000000000000)"
+    begun = time.monotonic()
+    assert outcome(replica, Ddl("CREATE", Name("public", "x"), endless, dialect="postgres")) == "left out"
+    index = "CREATE INDEX i ON public.t ((length(repeat(v, 1000000000)::bytea::text)))"
+    assert outcome(replica, Ddl("CREATE", Name("public", "x"), index, dialect="postgres")) in ("refused", "left out")
+    assert time.monotonic() - begun < 20
 
 
 def test_honest_words_run(replica: str) -> None:

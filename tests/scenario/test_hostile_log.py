@@ -14,19 +14,22 @@ import pytest
 import wlc
 import wlr
 from tests.handmade import HandmadeFarm, Rows, rows_of, secret_folder
-from tests.hostile import STATEMENTS
+from tests.hostile import BEHIND_MACROS, STATEMENTS, nested
 from tests.lake import lake_contents
 from wlc.farm.config import decode_config, encode_config
 from wlc.farm.errors import CorruptError, FarmError, FencedError, InvalidError, ReplayError
 from wlc.farm.manifest import encode_manifest
 from wlc.farm.model import Column, Ddl, Layout, Manifest, Name, Position, SnapshotTable
 from wlr.ddl import running
+from wlr.ddl.functions import FUNCTIONS, TABLE_FUNCTIONS, internal
+from wlr.ddl.time_limit import LIMIT_VARIABLE
 from wlr.engine.calculator import Scratch, applying
 from wlr.engine.duckdb.connection import attach
 from wlr.engine.parquet.catalog import LakeCatalog
 from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 KEYED = "CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR)"
@@ -117,6 +120,81 @@ def test_none_of_them_runs(tmp_path: Path) -> None:
         assert not logging, statement
     connection.close()
     catalog.close()
+
+
+@pytest.fixture
+def checked(tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    """Check and run a statement as a step would, and return why it was refused; "" if it ran."""
+    connection = attach(tmp_path / "x.duckdb", "sales")
+    connection.execute(f"{KEYED}; CREATE SEQUENCE s")
+    Scratch(tmp_path / "work", []).confine(connection)
+
+    def run(statement: str) -> str:
+        ddl = Ddl("CREATE TABLE", X, statement)
+        try:
+            with applying(tmp_path):
+                running.check(connection, "sales", ddl)
+                running.run(connection, "sales", ddl)
+        except StepError as error:
+            return error.cause
+        return ""
+
+    yield run
+    connection.close()
+
+
+@pytest.mark.parametrize("statements", BEHIND_MACROS)
+def test_a_macro_hides_no_function(checked: Callable[[str], str], tmp_path: Path, statements: list[str]) -> None:
+    *before, last = (statement.replace("{folder}", str(tmp_path)) for statement in statements)
+    assert [checked(statement) for statement in before] == [""] * len(before)
+    assert "is not the farm's to call" in checked(last)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE VIEW x AS SELECT upper(v), count(*) OVER (), v LIKE 'a%', [1, 2], {'a': 1}, date_part('year', now())"
+        " FROM t, range(3), unnest([1]) WHERE id IN (SELECT max(id) FROM t)",
+        "CREATE TABLE files (id INTEGER PRIMARY KEY DEFAULT nextval('s'), v DECIMAL(10, 2) CHECK (abs(v) < 10))",
+        "CREATE TABLE read_log (a INTEGER REFERENCES t(id), b VARCHAR AS (concat(a, 'x')), c UUID DEFAULT uuid())",
+        "CREATE INDEX x ON t (lower(v), (id + 1))",
+        "ALTER TABLE t ALTER v SET DEFAULT current_date::VARCHAR",
+        "CREATE MACRO x(a, b := 2) AS greatest(a, b), (a) AS (SELECT unnest(a))",
+        "CREATE MACRO x(a) AS TABLE WITH y(b) AS (SELECT a) FROM y",
+    ],
+)
+def test_what_masters_have_runs(checked: Callable[[str], str], statement: str) -> None:
+    assert checked(statement) == ""
+
+
+def test_a_view_may_call_a_macro_of_the_database(checked: Callable[[str], str]) -> None:
+    assert checked("CREATE MACRO twice(a) AS 2 * a") == ""
+    assert checked("CREATE MACRO own_rows(a) AS TABLE SELECT a") == ""
+    assert checked("CREATE VIEW x AS SELECT twice(a) FROM own_rows(3) AS r(a)") == ""
+
+
+def test_nested_statements_are_refused(checked: Callable[[str], str]) -> None:
+    for statement in [*nested(3_000), *nested(60_000)[1:2]]:
+        assert checked(statement), statement[:60]
+
+
+def test_long_statements_are_refused(checked: Callable[[str], str]) -> None:
+    assert "characters" in checked(f"CREATE TABLE x (a VARCHAR DEFAULT '{'x' * (1 << 20)}')")
+
+
+def test_a_statement_is_stopped_after_its_time(checked: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LIMIT_VARIABLE, "0.3")
+    assert checked("CREATE VIEW v0 AS SELECT 1 AS a") == ""
+    refused = [checked(f"CREATE VIEW v{n + 1} AS SELECT x.a FROM v{n} AS x, v{n} AS y") for n in range(30)]
+    assert "was stopped after 0.3 seconds" in next(filter(None, refused))
+    assert LIMIT_VARIABLE in next(filter(None, refused))
+
+
+def test_every_function_of_the_engine_is_judged() -> None:
+    """A new DuckDB's functions are refused until somebody has put them on the list."""
+    assert {"parquet_metadata", "read_text", "duckdb_secrets", "query"} <= internal(in_from=True) - TABLE_FUNCTIONS
+    assert {"sleep_ms", "write_log", "current_setting", "setval"} <= internal(in_from=False) - FUNCTIONS
+    assert FUNCTIONS - internal(in_from=False) == {"unnest", "unlist"}
 
 
 TYPES = [

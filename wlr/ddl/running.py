@@ -21,8 +21,11 @@ from wlr.ddl.statements import (
     OutsideError,
     refuse_hostile,
     refuse_hostile_macro,
+    refuse_oversized,
     short,
+    understanding,
 )
+from wlr.ddl.time_limit import limited
 from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
@@ -46,6 +49,12 @@ def check(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> None
         OutsideError: It makes a view that reads something outside the database.
         StepError: The statement is more than one, of another kind, or about what belongs to dbfarm or others.
     """
+    with understanding(ddl.statement), limited(connection, ddl.statement):
+        _check(connection, catalog, ddl)
+
+
+def _check(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> None:
+    refuse_oversized(ddl.statement)
     try:
         kinds = [statement.type.name for statement in connection.extract_statements(ddl.statement)]
     except duckdb.Error as error:
@@ -91,10 +100,14 @@ def run(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> None:
     """Run a checked statement.
 
     After a failure the connection may still look up names in the statement's schema.
+
+    Raises:
+        StepError: The statement took too long, or made a macro that reads something outside the database.
     """
     connection.execute(f"USE {quote(catalog)}.{quote(ddl.search_path)}")
-    connection.execute(ddl.statement)
-    refuse_hostile_macro(connection, catalog, ddl.statement)
+    with understanding(ddl.statement), limited(connection, ddl.statement):
+        connection.execute(ddl.statement)
+        refuse_hostile_macro(connection, catalog, ddl.statement)
     connection.execute(f"USE {quote(catalog)}.main")
 
 

@@ -1,18 +1,22 @@
 """Which statements from the farm may run on a DuckDB replica, decided with DuckDB's own tokenizer and parser.
 
 Whoever can write to the farm can write any text. A statement that runs while the replica is confined cannot reach
-files. But a view or macro runs later, for a reader whose connection is not confined, and some functions change the
-machine without opening a file. So the bodies of views and macros are checked, and every other query is refused.
+files. But a view, a macro or a default runs later, for a reader whose connection is not confined, and some functions
+change the machine without opening a file. So the bodies of views and macros and all calls are checked, and every other
+query is refused.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from contextlib import contextmanager
 from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Any
 
 from wlc.dialect.duckdb.lexer import tokens
+from wlc.farm.errors import FarmError
+from wlr.ddl.functions import SYSTEM_VIEWS, internal, is_allowed, is_the_engines, refused_call
 from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
@@ -32,16 +36,9 @@ _KIND = re.compile(
 )
 # Databases that are attached beside the replica's.
 _BESIDE = frozenset({"memory", "temp", "system", "wlr_scratch"})
-# Table functions that neither open files nor change anything. Macros of the database are allowed, too.
-_HARMLESS = frozenset(
-    "range generate_series unnest repeat repeat_row json_each json_tree test_all_types icu_calendar_names"
-    " pg_timezone_names pragma_table_info pragma_version duckdb_columns duckdb_constraints duckdb_databases"
-    " duckdb_functions duckdb_indexes duckdb_keywords duckdb_schemas duckdb_sequences duckdb_tables duckdb_triggers"
-    " duckdb_types duckdb_views".split()
-)
-_REACHING_SCALARS = frozenset({"getenv", "write_log"})
-# A macro may be dropped later. A call of it must not become a call of an extension's function then.
-_OUTSIDE = re.compile(r"read|scan|query|glob|attach|http|load|exec|install|copy|write|sniff|open|file", re.IGNORECASE)
+# The parser of views uses the stack, and every statement memory. DuckDB itself takes a depth of 1,000 expressions.
+LENGTH_MAX = 1 << 20
+DEPTH_MAX = 200
 # Names that DuckDB, or an extension that it loads by itself, takes for a file or an address if no such table exists.
 _FILE = re.compile(
     r"[/\\*?\[]|:|\.(csv|tsv|txt|parquet|json|jsonl|ndjson|geojson|xlsx?|db|ddb|duckdb|sqlite3?|arrow|arrows|feather|ipc"
@@ -52,6 +49,46 @@ _FILE = re.compile(
 
 class OutsideError(StepError):
     """A view or macro reads something outside the database."""
+
+
+def refuse_oversized(statement: str) -> None:
+    """Refuse a statement that a parser could take too much memory or stack for; to be called before one sees it.
+
+    Raises:
+        StepError: It is too long, or nested too deeply.
+    """
+    if len(statement) > LENGTH_MAX:
+        raise StepError(f"the statement has {len(statement)} characters, at most {LENGTH_MAX} are run")
+    depth = max((token.depth for token in tokens(statement)), default=0)
+    if depth > DEPTH_MAX:
+        raise StepError(f"brackets are nested {depth} deep, at most {DEPTH_MAX}: {short(statement)}")
+
+
+@contextmanager
+def understanding(statement: str) -> Iterator[None]:
+    """Turn an error of our own about a statement from the farm into one of the statement.
+
+    Whoever can write to the farm can write any text. Text that our code fails at must not stop the replica for good:
+    a recorded failure names the transaction, and it can be accepted.
+
+    Raises:
+        StepError: The body failed.
+    """
+    try:
+        yield
+    except (
+        RecursionError,
+        NotImplementedError,
+        MemoryError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+    ) as error:
+        if isinstance(error, FarmError):
+            raise
+        cause = "nested too deeply" if isinstance(error, RecursionError) else f"{type(error).__name__}: {error}"
+        raise StepError(f"the statement cannot be understood ({cause}): {short(statement)}") from error
 
 
 def refuse_hostile(connection: duckdb.DuckDBPyConnection, catalog: str, statement: str) -> None:
@@ -72,14 +109,19 @@ def refuse_hostile(connection: duckdb.DuckDBPyConnection, catalog: str, statemen
         raise StepError(f"not a change of the database's schema: {short(statement)}")
     kind, rest = found.group(0), listed[len(found.group(0).split()) :]
     path, rest = _path(rest)
-    if _names_own(listed) or (kind.endswith("SCHEMA") and path[-1].lower() in OWN):
+    is_own = path[-1].lower() in OWN and (
+        kind.endswith("SCHEMA") or [p.lower() for p in path[:-1]] == [catalog.lower()]
+    )
+    if _names_own(listed) or is_own:
         raise StepError(f"schemas wlc and wlr are not the farm's to change: {short(statement)}")
     if _is_beside(path, catalog):
         raise StepError(f"database {path[0]} is not the farm's to change: {short(statement)}")
     if kind.startswith("CREATE"):
         _refuse_query(kind, rest, statement)
-        if kind.endswith("VIEW"):
-            _check_body(connection, catalog, _body(rest, statement), statement)
+    if kind.startswith("CREATE") and kind.endswith("VIEW"):
+        _check_body(connection, catalog, _body(rest, statement), statement)
+    else:
+        _refuse_calls(kind, rest, statement)
 
 
 def refuse_hostile_macro(connection: duckdb.DuckDBPyConnection, catalog: str, statement: str) -> None:
@@ -155,6 +197,26 @@ def _refuse_query(kind: str, rest: list[Token], statement: str) -> None:
         raise StepError(f"a schema change reads no rows: {short(statement)}")
 
 
+def _refuse_calls(kind: str, rest: list[Token], statement: str) -> None:
+    """Refuse calls in defaults, checks, generated columns, keys of indexes, USING, and defaults of parameters.
+
+    A name before a bracket is a call, a type, a table or a list of columns. Only a name of the engine's own functions
+    matters, and the engine itself refuses one that it does not know.
+    """
+    is_macro = kind.endswith(("MACRO", "FUNCTION"))
+    before = ""
+    for one, after in pairwise(rest):
+        name = one.name.lower()
+        is_table = before in ("REFERENCES", "ON")
+        if one.text != "." and after.text != ".":
+            before = one.word
+        if after.text != "(" or one.is_string or is_table or is_allowed(name, in_from=False):
+            continue
+        is_call = name in internal(in_from=False) if is_macro else is_the_engines(name, in_from=False)
+        if is_call or (is_macro and name in internal(in_from=True) and not is_allowed(name, in_from=True)):
+            raise StepError(f"function {name} is not the farm's to call: {short(statement)}")
+
+
 def _body(rest: list[Token], statement: str) -> str:
     """The query of a view: what follows the first AS that is not in brackets."""
     for token in rest:
@@ -177,38 +239,29 @@ def _parsed(connection: duckdb.DuckDBPyConnection, body: str, statement: str) ->
 
 
 def _problems(connection: duckdb.DuckDBPyConnection, catalog: str, tree: Any) -> Iterator[str]:
-    for node in _nodes(tree):
+    for node, in_from in _nodes(tree):
         kind = str(node.get("type", ""))
         if kind.endswith("_QUERY_NODE"):
             yield "it writes"
-        elif kind == "TABLE_FUNCTION":
-            name = str(node["function"].get("function_name", "")).lower()
-            if not _is_harmless(connection, catalog, name):
-                yield f"function {name} is not the farm's to call"
         elif kind == "BASE_TABLE":
             path = [str(part) for part in node["qualified_name"]["path"]]
-            if _FILE.search(".".join(path)) or _is_beside(path, catalog):
+            is_outside = _FILE.search(".".join(path)) or path[-1].lower() in SYSTEM_VIEWS or _is_beside(path, catalog)
+            if is_outside or OWN.intersection(part.lower() for part in path[:-1]):
                 yield f"{'.'.join(path)} lies outside the database"
-        elif kind == "FUNCTION" and str(node.get("function_name", "")).lower() in _REACHING_SCALARS:
-            yield f"function {node['function_name']} is not the farm's to call"
+        elif "function_name" in node:
+            problem = refused_call(connection, catalog, str(node["function_name"]), in_from=in_from)
+            if problem:
+                yield problem
 
 
-def _is_harmless(connection: duckdb.DuckDBPyConnection, catalog: str, name: str) -> bool:
-    if name in _HARMLESS:
-        return True
-    query = (
-        "SELECT count(*) FROM duckdb_functions() WHERE database_name = ? AND NOT internal"
-        " AND function_type = 'table_macro' AND lower(function_name) = ?"
-    )
-    return not _OUTSIDE.search(name) and connection.execute(query, [catalog, name]).fetchall()[0][0] > 0
-
-
-def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    pending = [tree]
+def _nodes(tree: Any) -> Iterator[tuple[dict[str, Any], bool]]:
+    """Yield every node, and whether it is the call of a table function."""
+    pending = [(tree, False)]
     while pending:
-        found = pending.pop()
+        found, in_from = pending.pop()
         if isinstance(found, dict):
-            yield found
-            pending.extend(found.values())
+            yield found, in_from
+            is_from = found.get("type") == "TABLE_FUNCTION"
+            pending.extend((value, is_from and key == "function") for key, value in found.items())
         elif isinstance(found, list):
-            pending.extend(found)
+            pending.extend((value, False) for value in found)

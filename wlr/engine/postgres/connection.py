@@ -18,6 +18,7 @@ from psycopg import errors
 from wlc.dialect.postgres import connection as connections
 from wlc.dialect.postgres.connection import first_line, is_outage
 from wlc.farm.errors import InvalidError, UnavailableError
+from wlr.ddl.time_limit import limit_s, overrun
 from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
@@ -172,8 +173,26 @@ def run(connection: Connection, statement: str) -> int:
 
 
 def run_foreign(connection: Connection, statement: str) -> None:
-    """Run one statement from the farm. The extended protocol refuses a second statement in the same text."""
-    connection.execute(statement.encode(), binary=True)
+    """Run one statement from the farm. The extended protocol refuses a second statement in the same text.
+
+    Args:
+        connection: In a transaction, which the caller rolls back, or back to a savepoint, after an error.
+        statement: Its text.
+
+    Raises:
+        StepError: It took too long.
+    """
+    seconds = limit_s(statement)
+    query = "SELECT current_setting('statement_timeout'), set_config('statement_timeout', %s, true)"
+    before = fetch(connection, query, [f"{max(1, round(seconds * 1000))}ms"])[0][0]
+    begun = time.monotonic()
+    try:
+        connection.execute(statement.encode(), binary=True)
+    except errors.QueryCanceled as error:
+        if time.monotonic() - begun < seconds:
+            raise
+        raise overrun(seconds) from error
+    connection.execute("SELECT set_config('statement_timeout', %s, true)", [before])
 
 
 # Errors --------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from wlc.dialect.sql import quote
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Name
 from wlr.ddl.relevance import is_wanted, may_fail
+from wlr.ddl.statements import refuse_oversized, understanding
 from wlr.engine.postgres import original
 from wlr.engine.postgres.catalog import PostgresCatalog, views_over
 from wlr.engine.postgres.connection import applying, fetch, run, run_foreign
@@ -75,8 +76,10 @@ class SchemaChange:
             return
         self._refuse_own(ddl)
         try:
-            with applying(self._address), self._connection.transaction():
-                if (text := text_of(ddl)) is not None:
+            text = text_of(ddl)
+            refuse_oversized(ddl.statement if text is None else text)
+            with understanding(ddl.statement), applying(self._address), self._connection.transaction():
+                if text is not None:
                     self._in_own_words(text, ddl)
                 else:
                     self._search(ddl.search_path)

@@ -30,7 +30,7 @@ _PIECE = re.compile(
 _ESCAPED = re.compile(r"""&['"]""")
 # Volatile functions that return a value and change nothing but a sequence.
 _HARMLESS = (
-    "nextval setval currval lastval random random_normal gen_random_uuid uuidv4 uuidv7 clock_timestamp timeofday"
+    "nextval currval lastval random random_normal gen_random_uuid uuidv4 uuidv7 clock_timestamp timeofday"
     " statement_timestamp uuid_generate_v1 uuid_generate_v1mc uuid_generate_v4"
 ).split()
 # These functions read tables or run queries that a text names.
