@@ -208,7 +208,8 @@ def test_translated_words_are_refused_or_left_out(replica: str, outside: Path) -
 
 def test_nested_statements_are_refused_or_left_out(replica: str) -> None:
     for statement in [*nested(3_000), *nested(60_000)[1:2]]:
-        if "MACRO" in statement:
+        # Macros have no counterpart, and PostgreSQL ignores how many dimensions an array is declared with.
+        if "MACRO" in statement or "[]" in statement:
             continue
         for dialect in ("duckdb", "postgres"):
             made = Ddl("CREATE TABLE", Name("main", "x"), statement, dialect=dialect)

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 
+_CAUSE_MAX = 2000
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """The transaction that could not be applied, and why; `table` and `key` are None where they are unknown."""
@@ -66,6 +69,8 @@ class StepError(Exception):
         is_shortage: bool = False,
         is_reference: bool = False,
     ) -> None:
+        # An engine may repeat a statement of any length.
+        cause = cause if len(cause) <= _CAUSE_MAX else f"{cause[:_CAUSE_MAX]} …"
         super().__init__(cause)
         self.cause = cause
         self.table = table

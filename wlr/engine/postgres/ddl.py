@@ -9,7 +9,7 @@ from wlc.dialect.sql import quote
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Name
 from wlr.ddl.relevance import is_wanted, may_fail
-from wlr.ddl.statements import refuse_oversized, understanding
+from wlr.ddl.statements import refuse_oversized, short, understanding
 from wlr.engine.postgres import original
 from wlr.engine.postgres.catalog import PostgresCatalog, views_over
 from wlr.engine.postgres.connection import applying, fetch, run, run_foreign
@@ -93,7 +93,7 @@ class SchemaChange:
     def _refuse_own(self, ddl: Ddl) -> None:
         for schema in (ddl.object.schema, ddl.search_path):
             if is_own(self._names.schema(schema)) and text_of(ddl) != "":
-                raise StepError(f"schema {schema} is not the farm's to change: {ddl.statement}", table=str(ddl.object))
+                raise StepError(f"schema {schema} is not the farm's to change: {short(ddl.statement)}", table=str(ddl.object))
 
     def _search(self, schema: str) -> None:
         run(self._connection, f"SET LOCAL search_path = {quote(self._names.schema(schema))}")
@@ -116,7 +116,7 @@ class SchemaChange:
         try:
             made = Translator(ddl, catalog, self._names, self._master, is_rewritten=is_rewritten).translate()
         except UnsupportedError as error:
-            cause = f"no counterpart in PostgreSQL of {ddl.statement}: {error.message}; {_HINT}"
+            cause = f"no counterpart in PostgreSQL of {short(ddl.statement)}: {error.message[:200]}; {_HINT}"
             raise StepError(cause, table=str(ddl.object)) from error
         if made.left_out:
             warnings.warn(made.left_out, stacklevel=2)
@@ -161,7 +161,7 @@ class SchemaChange:
 
     def _refuse_rows(self, table: Name, ddl: Ddl) -> None:
         if fetch(self._connection, f"SELECT EXISTS (SELECT FROM {table.sql})")[0][0]:
-            cause = f"fields of values that are there cannot be changed in PostgreSQL: {ddl.statement}; {_HINT}"
+            cause = f"fields of values that are there cannot be changed in PostgreSQL: {short(ddl.statement)}; {_HINT}"
             raise StepError(cause, table=str(ddl.object))
 
     def set_sequence(self, sequence: SequencePosition) -> None:
