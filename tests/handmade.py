@@ -118,6 +118,9 @@ class HandmadeFarm:
             name = _name(record.table)
             return files.add(self.tick, name, self.layouts[name], record)
         assert isinstance(record, Clear | SequencePosition | Ddl)
+        if isinstance(record, Ddl) and record.layout is not None:
+            # A statement of a master of another engine, which the schema here would refuse.
+            self.layouts[record.object] = record.layout
         return record
 
     def _ddl(self, statement: str) -> Ddl:

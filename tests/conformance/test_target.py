@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -21,7 +22,7 @@ from tests.oracle import replayed
 from tests.postgres.held import held_by_duckdb, held_in
 from wlc.dialect.duckdb.snapshot import take
 from wlc.farm.errors import CorruptError, ExpiredError, InvalidError, ReplayError, UnavailableError, UnsupportedError
-from wlc.farm.model import Clear, Name, Origin, Position, SequencePosition
+from wlc.farm.model import Clear, Ddl, Name, Origin, Position, SequencePosition
 from wlc.farm.registry import replicas
 
 if TYPE_CHECKING:
@@ -225,6 +226,29 @@ def test_statements_about_other_tables_of_the_same_name_do_not_matter(
     farm.publish(["ALTER TABLE s.daily ADD COLUMN b INTEGER"], ["DROP TABLE s.daily"], [Rows("daily", ("1",))])
     assert wlr.replicate(into=into, engine="local").tick == farm.tick
     assert kind.held(into) == {"main.daily": in_t((1,))}
+
+
+def test_a_column_before_the_key_is_dropped(kind: Kind, farm: HandmadeFarm, into: str) -> None:
+    """DuckDB refuses it; masters of other engines do it."""
+
+    def dropped(column: str) -> Ddl:
+        layout = farm.layouts[T]
+        left = tuple(found for found in layout.columns if found.name != column)
+        return Ddl("ALTER TABLE", T, f'ALTER TABLE t DROP COLUMN "{column}"', layout=replace(layout, columns=left))
+
+    farm.publish(
+        ['CREATE TABLE t (a INTEGER, id INTEGER PRIMARY KEY, "x, y" DECIMAL(9, 2) DEFAULT 1, v VARCHAR)'],
+        ["COMMENT ON COLUMN t.v IS 'text'"],
+        [Rows("t", ("7, 1, 2.5, 'a'", "8, 2, NULL, 'b'"))],
+    )
+    replicate(farm, into)
+    farm.publish([Rows("t", ("9, 3, 1, 'c'",)), dropped("a"), Rows("t", ("4, 1.5, 'd'",), ("1, 2.5, 'a'",))])
+    farm.publish([dropped("x, y"), Rows("t", ("5, 'e'",), ("2, 'b'",))])
+    replicate(farm, into)
+    assert kind.held(into)["main.t"] == in_t((3, "c"), (4, "d"), (5, "e"))
+    farm.publish([Rows("t", ("3, 'f'",))])
+    with pytest.raises(ReplayError, match=r"table main\.t"):
+        replicate(farm, into)
 
 
 # Failure and accept --------------------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ import duckdb
 
 from wlc.dialect.duckdb.lexer import unquoted
 from wlc.dialect.sql import literal, quote
+from wlr.ddl.rebuild import blocked_column, without_column
+from wlr.ddl.relevance import about_table
 from wlr.ddl.statements import (
     OWN,
     OutsideError,
@@ -29,7 +31,7 @@ from wlr.ddl.time_limit import limited
 from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
-    from wlc.farm.model import Ddl, SequencePosition
+    from wlc.farm.model import Ddl, Name, SequencePosition
 
 _ALLOWED = {"CREATE", "ALTER", "DROP"}
 _IDENTIFIER = r'(?:"(?:[^"]|"")*"|[\w$]+)'
@@ -96,19 +98,27 @@ def altered_table(ddl: Ddl) -> str | None:
     return unquoted(re.findall(_IDENTIFIER, found.group(1))[-1]) if found else None
 
 
-def run(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> None:
+def run(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> Name | None:
     """Run a checked statement.
 
     After a failure the connection may still look up names in the statement's schema.
 
+    Returns:
+        The table that was made anew for it, although it is the same table to the master; None if there is none.
+
     Raises:
         StepError: The statement took too long, or made a macro that reads something outside the database.
     """
+    dropped = blocked_column(connection, catalog, ddl, about_table(ddl))
     connection.execute(f"USE {quote(catalog)}.{quote(ddl.search_path)}")
-    with understanding(ddl.statement), limited(connection, ddl.statement):
-        connection.execute(ddl.statement)
-        refuse_hostile_macro(connection, catalog, ddl.statement)
+    if dropped is not None:
+        without_column(connection, catalog, dropped)
+    else:
+        with understanding(ddl.statement), limited(connection, ddl.statement):
+            connection.execute(ddl.statement)
+            refuse_hostile_macro(connection, catalog, ddl.statement)
     connection.execute(f"USE {quote(catalog)}.main")
+    return dropped.table if dropped else None
 
 
 def set_sequence(connection: duckdb.DuckDBPyConnection, catalog: str, sequence: SequencePosition) -> None:

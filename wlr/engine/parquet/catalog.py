@@ -50,6 +50,8 @@ class LakeCatalog:
         self._where = Path(url)
         self._connection = open_scratch(name)
         self._connection.execute("SET enable_external_access = false")
+        # Ids of tables that were made anew, with those that they had first.
+        self._first_ids: dict[int, int] = {}
 
     def load(self, statements: Iterable[Ddl], sequences: Iterable[SequencePosition] = ()) -> None:
         """Build the schema of a snapshot or a manifest.
@@ -73,9 +75,15 @@ class LakeCatalog:
     def tables(self) -> dict[Name, CatalogTable]:
         """Return all user tables."""
         layouts = catalogs.tables(self._connection, self._name)
+        ids = self._ids()
+        return {
+            name: CatalogTable(self._first_ids.get(ids[name], ids[name]), name, layout)
+            for name, layout in layouts.items()
+        }
+
+    def _ids(self) -> dict[Name, int]:
         query = f"SELECT schema_name, table_name, table_oid FROM duckdb_tables() WHERE {catalogs.USER}"
-        ids = {Name(schema, name): oid for schema, name, oid in catalogs.rows(self._connection, self._name, query)}
-        return {name: CatalogTable(ids[name], name, layout) for name, layout in layouts.items()}
+        return {Name(schema, name): oid for schema, name, oid in catalogs.rows(self._connection, self._name, query)}
 
     def run(self, statement: Ddl, *, is_snapshot: bool = False) -> bool:
         """Run a statement from the log or a snapshot, unless it is about a table that is not replicated.
@@ -94,10 +102,14 @@ class LakeCatalog:
                     statement = running.without_outside(self._connection, self._name, statement)
                 else:
                     running.check(self._connection, self._name, statement)
-                running.run(self._connection, self._name, statement)
+                before = self._ids()
+                made_anew = running.run(self._connection, self._name, statement)
         except StepError as error:
             error.table = str(statement.object)
             raise
+        if made_anew:
+            old = before[made_anew]
+            self._first_ids[self._ids()[made_anew]] = self._first_ids.get(old, old)
         return True
 
     def set_sequence(self, sequence: SequencePosition) -> None:
