@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import signal
 import sys
 import traceback
@@ -18,7 +19,7 @@ from wlc.farm.errors import FarmError
 from wlc.farm.version import __version__
 
 from .interruption import has_ended, interruptible, received
-from .output import Report, show
+from .output import Report, printable, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -103,7 +104,7 @@ def _plain_warnings() -> Iterator[None]:
 
     def tell(message: Warning | str, *_: object, **__: object) -> None:
         if str(message) not in told:
-            print(f"warning: {message}", file=sys.stderr)
+            print(printable(f"warning: {message}"), file=sys.stderr)
         told.add(str(message))
 
     with warnings.catch_warnings():
@@ -124,12 +125,12 @@ def _show_all(answer: Report | Iterator[Report] | None, as_json: bool) -> None:
 def explain(error: BaseException, *, verbose: bool = False) -> int:
     """Write an error to standard error as a message and a hint, and return the exit code of its class."""
     if verbose:
-        traceback.print_exception(error, file=sys.stderr)
+        print(printable("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     message, hint, code = _diagnosis(error)
     if message:
-        print(f"error: {message}", file=sys.stderr)
+        print(printable(f"error: {message}"), file=sys.stderr)
     if hint:
-        print(f"hint: {hint}", file=sys.stderr)
+        print(printable(f"hint: {hint}"), file=sys.stderr)
     return code
 
 
@@ -151,8 +152,16 @@ def _diagnosis(error: BaseException) -> tuple[str, str | None, int]:
     return f"{type(error).__name__}: {error}", hint, EXIT_DEFECT
 
 
+class _PrintableFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
 def run_app(app: typer.Typer, program: str, arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code; wrong usage, too, is reported as a message and a hint."""
+    if logging.lastResort is not None:
+        # It writes warnings of the library to standard error.
+        logging.lastResort.setFormatter(_PrintableFormatter())
     with interruptible():
         try:
             code = app(args=arguments, prog_name=program, standalone_mode=False)
@@ -170,5 +179,5 @@ def _explain_usage(error: Any, program: str) -> int:
         error.show()
         return EXIT_USAGE
     message = error.format_message() if hasattr(error, "format_message") else str(error)
-    print(f"error: {message}", f"hint: {path} --help", sep="\n", file=sys.stderr)
+    print(printable(f"error: {message}"), f"hint: {path} --help", sep="\n", file=sys.stderr)
     return EXIT_USAGE

@@ -64,6 +64,30 @@ class Numbers(tuple[int, ...]):
 
 Report = Value | Lines | Fields | Listing
 
+# Control characters, which a terminal obeys, and those that change the direction of text; not tab and new line.
+_CONTROLS = {
+    number: f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
+    for number in (
+        *(set(range(0x20)) - {0x09, 0x0A}),
+        *range(0x7F, 0xA0),
+        *(0x061C, 0x200E, 0x200F, 0x2028, 0x2029),
+        *range(0x202A, 0x202F),
+        *range(0x2066, 0x206A),
+    )
+}
+_CONTROLS_IN_JSON = {number: f"\\u{number:04x}" for number in _CONTROLS if number > 0x20}
+
+
+def printable(line: str) -> str:
+    """Write control characters as escapes: texts of a farm and values of its rows must not command a terminal."""
+    return line if line.isprintable() else line.translate(_CONTROLS)
+
+
+def _json(value: Any) -> str:
+    # JSON itself escapes only the first 32.
+    line = json.dumps(value, ensure_ascii=False)
+    return line if line.isprintable() else line.translate(_CONTROLS_IN_JSON)
+
 
 def record(value: Any) -> Fields:
     """Report a dataclass field by field, under the names of the Python API."""
@@ -76,13 +100,13 @@ def show(report: Report, *, as_json: bool, stream: TextIO | None = None) -> None
     if as_json:
         _write_json(report, out)
     elif isinstance(report, Value):
-        print(text(report.value, null=""), file=out)
+        print(printable(text(report.value, null="")), file=out)
     elif isinstance(report, Lines):
-        out.writelines(line + "\n" for line in report.lines)
+        out.writelines(printable(line) + "\n" for line in report.lines)
     elif out.isatty():
         _write_rich(report, out)
     else:
-        out.writelines(line + "\n" for line in _plain_lines(report))
+        out.writelines(printable(line) + "\n" for line in _plain_lines(report))
     out.flush()
 
 
@@ -148,18 +172,18 @@ def _write_json(report: Report, out: TextIO) -> None:
         names = unique_names(report.columns)
         _write_json_rows(names, report.rows, out)
     elif isinstance(report, Value):
-        print(json.dumps({report.name: plain(report.value)}, ensure_ascii=False), file=out)
+        print(_json({report.name: plain(report.value)}), file=out)
     elif isinstance(report, Lines):
-        print(json.dumps(list(report.lines), ensure_ascii=False), file=out)
+        print(_json(list(report.lines)), file=out)
     else:
-        print(json.dumps(plain(report.values), ensure_ascii=False), file=out)
+        print(_json(plain(report.values)), file=out)
 
 
 def _write_json_rows(names: Sequence[str], rows: Iterable[Sequence[object]], out: TextIO) -> None:
     # One array with a row per line: valid JSON that is written row by row, for any number of rows.
     separator = "["
     for row in rows:
-        line = json.dumps(dict(zip(names, map(plain, row), strict=True)), ensure_ascii=False)
+        line = _json(dict(zip(names, map(plain, row), strict=True)))
         out.write(f"{separator}{line}")
         separator = ",\n "
     out.write("[]\n" if separator == "[" else "]\n")
@@ -171,7 +195,8 @@ def _plain_lines(report: Fields | Listing) -> Iterable[str]:
         indented = "\n" + " " * (width + 2)
         shown = {name: _field_text(value).replace("\n", indented) for name, value in report.values.items()}
         return [f"{name:<{width}}  {value}".rstrip() for name, value in shown.items()]
-    return _aligned([list(report.columns), *([text(cell, null=report.null) for cell in row] for row in report.rows)])
+    rows = ([text(cell, null=report.null) for cell in row] for row in report.rows)
+    return _aligned([list(report.columns), *rows])
 
 
 def _field_text(value: object) -> str:
@@ -187,7 +212,7 @@ def _field_text(value: object) -> str:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    cells = [[" ".join(cell.splitlines()) for cell in row] for row in rows]
+    cells = [[printable(" ".join(cell.splitlines())) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 
@@ -202,10 +227,10 @@ def _write_rich(report: Fields | Listing, out: TextIO) -> None:
         table.add_column(style="bold")
         table.add_column(overflow="fold")
         for name, value in report.values.items():
-            table.add_row(name, Text(_field_text(value)))
+            table.add_row(Text(printable(name)), Text(printable(_field_text(value))))
     else:
         for name in report.columns:
-            table.add_column(Text(name), overflow="fold")
+            table.add_column(Text(printable(name)), overflow="fold")
         for row in report.rows:
-            table.add_row(*(Text(text(cell, null=report.null)) for cell in row))
+            table.add_row(*(Text(printable(text(cell, null=report.null))) for cell in row))
     Console(file=out).print(table)

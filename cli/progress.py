@@ -8,6 +8,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .output import printable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -60,7 +62,12 @@ class _Bar:
         with self._lock:
             if self._stopped:
                 return
-            columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+            columns = (
+                SpinnerColumn(),
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                MofNCompleteColumn(),
+            )
             self._progress = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
             self._progress.add_task(self._what, total=self._state[1], completed=self._state[0])
             self._progress.start()
@@ -69,7 +76,7 @@ class _Bar:
         with self._lock:
             self._state = (done, total)
             if self._progress is not None:
-                self._progress.update(0, completed=done, total=total, description=what or self._what)
+                self._progress.update(0, completed=done, total=total, description=printable(what or self._what))
 
     def stop(self) -> None:
         with self._lock:
@@ -92,7 +99,7 @@ class _Lines:
 
     def advance(self, done: int, total: int, what: str = "") -> None:
         if self._now() >= self._next_line_s:
-            print(f"{what or self._what}: {done} of {total}", file=sys.stderr, flush=True)
+            print(printable(f"{what or self._what}: {done} of {total}"), file=sys.stderr, flush=True)
             self._next_line_s = self._now() + LINE_EVERY_S
 
     def stop(self) -> None:

@@ -9,7 +9,9 @@ from decimal import Decimal
 
 import pytest
 
-from cli.output import Fields, Listing, Numbers, Value, plain, record, show, text, unique_names
+from cli.command import explain
+from cli.output import Fields, Lines, Listing, Numbers, Value, plain, record, show, text, unique_names
+from wlc.farm.errors import FarmError
 from wlc.farm.model import Name, Position
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, 5, tzinfo=UTC)
@@ -115,3 +117,39 @@ def test_terminal_gets_a_drawn_table(report) -> None:
 
 def test_terminal_shows_square_brackets_as_they_are() -> None:
     assert "[red]" in shown(Listing(("[a]",), [("[red]",)]), stream=Terminal())
+
+
+EVIL = "a\x1b]0;x\x07b\x9b2Jc\u202ede\x7f\x00"
+SHOWN = r"a\x1b]0;x\x07b\x9b2Jc\u202ede\x7f\x00"
+
+
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
+@pytest.mark.parametrize(
+    "report",
+    [Value("v", EVIL), Lines([EVIL]), Fields({EVIL: EVIL}), Fields({"v": (EVIL, EVIL)}), Listing([EVIL], [[EVIL]])],
+)
+def test_control_characters_reach_no_terminal(report, stream, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "dumb")
+    found = shown(report, stream=stream())
+    assert r"\x1b]0;x\x07" in found
+    assert SHOWN in found or stream is Terminal
+    found = found.replace("\x1b[1m", "").replace("\x1b[0m", "")
+    assert found.replace("\n", "").isprintable()
+    found = shown(report, as_json=True)
+    assert found.replace("\n", "").isprintable()
+    assert EVIL in repr_free(json.loads(found))
+
+
+def repr_free(value) -> str:
+    """All texts in a value, one behind the other."""
+    if isinstance(value, dict):
+        return "".join(key + repr_free(inner) for key, inner in value.items())
+    return value if isinstance(value, str) else "".join(map(repr_free, value))
+
+
+def test_errors_and_warnings_are_printable(capsys) -> None:
+    explain(FarmError(EVIL, hint=EVIL), verbose=True)
+    found = capsys.readouterr().err
+    assert f"error: {SHOWN}\nhint: {SHOWN}\n" in found
+    assert found.replace("\n", "").isprintable()
