@@ -8,6 +8,7 @@ import random
 import socket
 import time
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,8 +24,11 @@ from tests.lake import folder_of, lake_contents, surplus, version_of
 from tests.oracle import contents
 from tests.screen import told
 from wlc.farm.clock import format_time, utc_now
-from wlc.farm.errors import CorruptError, InvalidError, ReplayError, UnavailableError
+from wlc.farm.errors import CorruptError, InvalidError, ReplayError, UnavailableError, UnsupportedError
+from wlc.farm.store import memory, open_store
+from wlc.farm.store.memory import MemoryStore
 from wlr.engine.adapters import target_at
+from wlr.engine.parquet.folder import LakeFolder, TakenOverError
 from wlr.engine.parquet.lease import PATH
 
 if TYPE_CHECKING:
@@ -273,6 +277,40 @@ def test_zombie_can_neither_commit_nor_remove_anything(lake: Path, monkeypatch: 
     wlr.prune(lake)
     assert surplus(lake) == []
     assert lake_contents(lake) == AT_THREE
+
+
+def test_store_that_ignores_preconditions_is_refused(hand: HandmadeFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that was halted, and goes on after its lease, would take the pointer back there."""
+
+    def overwriting(self: MemoryStore, path: str, data: bytes, version: str | None) -> str:
+        self._objects[self._key(path)] = data
+        return memory._version(data)
+
+    into = "memory://overwriting/lake"
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryStore, "replace", overwriting)
+        with pytest.raises(UnsupportedError, match=f"{into} cannot hold a farm or a replica: it overwrites"):
+            wlr.replicate(hand.url, into=into, engine="local")
+        assert open_store(into).list() == []
+    assert wlr.replicate(hand.url, into=into, tick=2, engine="local").tick == 2
+    monkeypatch.setattr(MemoryStore, "replace", overwriting)
+    with pytest.raises(UnsupportedError):
+        wlr.replicate(into=into, engine="local")
+    assert wlr.tick(into) == 2
+
+
+def test_fence_is_checked_on_the_pointer_that_is_replaced(lake: Path) -> None:
+    folder = LakeFolder(str(lake))
+    pointer, version = folder.require()
+    first, second = replace(pointer, run="first"), replace(pointer, run="second")
+    taken = folder.replace_pointer(first, version)
+    assert folder.commit_pointer(replace(first, sha256="0" * 64)) != taken
+    ahead = replace(second, sha256="1" * 64)
+    folder.replace_pointer(second, folder.require()[1])
+    folder.commit_pointer(ahead)
+    with pytest.raises(TakenOverError):
+        folder.commit_pointer(first)
+    assert folder.require()[0].sha256 == ahead.sha256
 
 
 def test_zombie_whose_step_fails_removes_nothing_of_others(

@@ -107,7 +107,7 @@ def test_a_server_that_ignores_preconditions_leaves_nothing(
     variables = KEYS | {"AWS_ENDPOINT_URL": proxy.url}
     done = run("wlc", "master", str(source), "--farm", s3_url, **variables)
     assert (done.returncode, done.stdout) == (8, "")
-    assert f"error: {s3_url}/sales cannot hold a farm: it overwrites an object" in done.stderr
+    assert f"error: {s3_url}/sales cannot hold a farm or a replica: it overwrites an object" in done.stderr
     assert "hint: Use a store that honours If-None-Match and If-Match" in done.stderr
     assert users.objects(s3_url.split("/")[2]) == {}
     assert source.read_bytes() == before

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import pytest
 
-from wlc.farm.errors import CorruptError, FencedError, UnavailableError
+from wlc.farm.errors import CorruptError, FencedError, UnavailableError, UnsupportedError
 from wlc.farm.store import ConflictError, open_store
 from wlc.farm.store.memory import MemoryStore
 from wlc.farm.versioned import VersionedObject
@@ -96,6 +97,37 @@ def test_a_fence_is_checked_on_the_value_that_is_replaced(store: Store) -> None:
         number.change(fenced)
     assert calls == [1, 50]
     assert counter(store).change(lambda value: value or 0) == 50
+
+
+class Overwriting(MemoryStore):
+    """A store that ignores one precondition, or both."""
+
+    ignored: frozenset[str] = frozenset()
+
+    def replace(self, path: str, data: bytes, version: str | None) -> str:
+        if ("if-none-match" if version is None else "if-match") in self.ignored:
+            self._objects[self._key(path)] = data
+            return hashlib.sha256(data).hexdigest()
+        return super().replace(path, data, version)
+
+
+@pytest.mark.parametrize(
+    "ignored, said",
+    [
+        ({"if-none-match"}, "must be created exclusively"),
+        ({"if-match"}, "has another version"),
+        ({"if-none-match", "if-match"}, "must be created exclusively"),
+        (set(), ""),
+    ],
+)
+def test_a_store_that_ignores_preconditions_is_found_out_by_the_object_itself(ignored: set[str], said: str) -> None:
+    store = Overwriting("memory://x", {})
+    store.ignored = frozenset(ignored)
+    number = counter(store, is_stamped=True)
+    version = number.replace(7, None)
+    with pytest.raises(UnsupportedError, match=said) if said else nullcontext():
+        number.prove(7)
+    assert number.load() == (7, version), "the value and its version stay"
 
 
 def test_others_that_keep_writing_are_named(store: Store) -> None:

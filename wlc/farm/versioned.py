@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 _ATTEMPTS = 5
+# No object has this version: the hash of nothing that anybody writes, in the quotes of an ETag.
+_NO_VERSION = f'"{"0" * 32}"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,28 @@ class VersionedObject(Generic[Value]):
                 return at
             raise self.store.conflict(self.path) from error
 
+    def prove(self, value: Value) -> None:
+        """Check that the store refuses what it must refuse, by writing the present value once more.
+
+        A program that died or was halted may write later what it had decided before. Only the store can refuse that.
+
+        Args:
+            value: What this writer has just written.
+
+        Raises:
+            UnsupportedError: The store ignores preconditions. Nothing was changed, for the value is the present one.
+        """
+        data = self.encode(value)
+        for version, defect in (
+            (None, "overwrites an object that must be created exclusively"),
+            (_NO_VERSION, "replaces an object that has another version"),
+        ):
+            try:
+                self.store.replace(self.path, data, version)
+            except (ConflictError, AlreadyExistsError):
+                continue
+            raise self.store.refusal(defect)
+
     def _present(self) -> tuple[bytes | None, str]:
         try:
             return self.store.read_versioned(self.path)
@@ -79,6 +103,10 @@ class VersionedObject(Generic[Value]):
             return None, ""
 
     def change(self, change: Callable[[Value | None], Value]) -> Value:
+        """Do what `change_versioned` does, and return the value alone."""
+        return self.change_versioned(change)[0]
+
+    def change_versioned(self, change: Callable[[Value | None], Value]) -> tuple[Value, str | None]:
         """Replace the value by what a function makes of it, again if somebody else writes in between.
 
         Args:
@@ -86,7 +114,7 @@ class VersionedObject(Generic[Value]):
                 attempt. It returns its argument to write nothing, and raises to refuse: nothing is written then.
 
         Returns:
-            The value that is in the store now.
+            The value that is in the store now, and its version; None if there is no object, and none was wanted.
 
         Raises:
             UnavailableError: Others keep writing: try again.
@@ -95,11 +123,10 @@ class VersionedObject(Generic[Value]):
             value, version = self.load() or (None, None)
             changed = change(value)
             if changed == value:
-                return changed
+                return changed, version
             try:
-                self.replace(changed, version)
+                return changed, self.replace(changed, version)
             except ConflictError:
                 continue
-            return changed
         where = f"{self.store.url}/{self.path}"
         raise UnavailableError(f"{where} keeps changing", hint="Try again.", path=where)

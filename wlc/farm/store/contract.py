@@ -151,10 +151,10 @@ class Store(ABC):
                 attempt()
             except (AlreadyExistsError, ConflictError):
                 continue
-            raise self._refusal("overwrites an object that must be created exclusively")
+            raise self.refusal("overwrites an object that must be created exclusively")
         data, stale = self.read_versioned(path)
         if data != b"first":
-            raise self._refusal("does not return what was written")
+            raise self.refusal("does not return what was written")
         try:
             self.replace(path, b"third", stale)
         except InvalidError:
@@ -164,11 +164,12 @@ class Store(ABC):
             self.replace(path, b"fourth", stale)
         except ConflictError:
             return
-        raise self._refusal("replaces an object that has another version")
+        raise self.refusal("replaces an object that has another version")
 
-    def _refusal(self, defect: str) -> UnsupportedError:
+    def refusal(self, defect: str) -> UnsupportedError:
+        """Build the error for a store that does not keep its promises."""
         return UnsupportedError(
-            f"{self.url} cannot hold a farm: it {defect}",
+            f"{self.url} cannot hold a farm or a replica: it {defect}",
             hint="Use a store that honours If-None-Match and If-Match (AWS S3, recent MinIO, Ceph), or a directory.",
             path=self.url,
         )

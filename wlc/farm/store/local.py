@@ -71,7 +71,7 @@ class LocalStore(Store):
                     if isinstance(error, FileExistsError):
                         raise self.already_exists(path) from error
                     if error.errno in _NO_LINKS:
-                        raise self._refusal("has no hard links") from error
+                        raise self.refusal("has no hard links") from error
                     raise
             _sync(target.parent)
 
@@ -153,9 +153,9 @@ class LocalStore(Store):
         except OSError as error:
             raise UnavailableError(f"{where}: {error.strerror}", hint="Try again later.", path=where) from error
 
-    def _refusal(self, defect: str) -> UnsupportedError:
+    def refusal(self, defect: str) -> UnsupportedError:
         return UnsupportedError(
-            f"{self.url} cannot hold a farm: its file system {defect}",
+            f"{self.url} cannot hold a farm or a replica: its file system {defect}",
             hint="Use a directory on a file system with hard links and locks, or an S3 bucket.",
             path=self.url,
         )

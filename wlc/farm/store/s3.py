@@ -150,7 +150,7 @@ class S3Store(Store):
             with suppress(InvalidError):
                 self._do(path, lambda: self._fs.call_s3("abort_multipart_upload", **place))
             return
-        raise self._refusal("overwrites an object that must be created exclusively, if it is uploaded in parts")
+        raise self.refusal("overwrites an object that must be created exclusively, if it is uploaded in parts")
 
     @property
     def _fs(self) -> S3FileSystem:

@@ -181,6 +181,22 @@ class LakeFolder:
         except ConflictError as error:
             raise self._taken_over() from error
 
+    def commit_pointer(self, pointer: Pointer) -> str:
+        """Replace the pointer as the run that wrote it last, and return its new version.
+
+        Raises:
+            TakenOverError: Another run took the replica over; the pointer is what that one made of it.
+        """
+
+        def committed(present: Pointer | None) -> Pointer:
+            if present is None or present.run != pointer.run:
+                raise self._taken_over()
+            return pointer
+
+        version = self._pointer.change_versioned(committed)[1]
+        assert version is not None
+        return version
+
     def _taken_over(self) -> TakenOverError:
         return TakenOverError(
             f"another run took {self.url} over", hint="Nothing was lost: try again later.", path=self.url

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.farm import json_fields as fields
 from wlc.farm.clock import format_time, utc_now
-from wlc.farm.errors import FarmError, UnavailableError
+from wlc.farm.errors import FarmError, UnavailableError, UnsupportedError
 from wlc.farm.store import ConflictError
 from wlc.farm.versioned import VersionedObject
 
@@ -84,14 +84,22 @@ class Lease:
 
         Raises:
             UnavailableError: Another run holds it.
+            UnsupportedError: The store ignores preconditions, so that a lease protects nothing in it.
         """
         holder, version = self._object.load() or (None, None)
         if holder is not None:
             _refuse_live(holder, self._store.url)
+        ours = self._holder()
         try:
-            return self._object.replace(self._holder(), version)
+            taken = self._object.replace(ours, version)
         except ConflictError as error:
             raise UnavailableError(f"{self._store.url} is in use by another run: try again when it is done") from error
+        try:
+            self._object.prove(ours)
+        except UnsupportedError:
+            self._store.delete(PATH)
+            raise
+        return taken
 
     def _holder(self) -> LeaseHolder:
         return LeaseHolder(self.run, socket.gethostname(), os.getpid(), utc_now())

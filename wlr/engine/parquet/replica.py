@@ -128,7 +128,7 @@ class OpenLake(OpenReplica):
     def _point(self, current: Version, state: ReplicaState, manifest: tuple[str, str] | None = None) -> None:
         path, sha256 = manifest or (self._pointer.manifest, self._pointer.sha256)
         pointer = Pointer(path, sha256, self._lease.run, state)
-        self._version = self._folder.replace_pointer(pointer, self._version)
+        self._version = self._folder.commit_pointer(pointer)
         self._pointer, self._current, self.state = pointer, current, state
 
     # Steps -----------------------------------------------------------------------------------------------------------
