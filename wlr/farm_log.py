@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from bisect import bisect_left
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from wlc.farm.errors import CorruptError, ExpiredError, GapError
@@ -13,6 +15,7 @@ from wlr.plan.cut import cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Batch, Manifest
@@ -45,19 +48,83 @@ def last_tick(database: FarmDatabase, numbers: list[int]) -> int:
 def choose_snapshot(database: FarmDatabase, stop: Stop) -> Manifest | None:
     """Read the newest snapshot at or before the stop; None to start from an empty database.
 
+    Where signatures are verified, it is the newest that verifies, with a warning about those that do not: whoever can
+    write to the farm can add one.
+
     Raises:
         InvalidError: The stop is ahead of the farm.
         ExpiredError: Every snapshot and batch at or before the stop was pruned.
+        CorruptError: The snapshot is damaged; or none verifies that could be the beginning.
     """
     numbers = database.batch_numbers()
-    # The name of a snapshot says its tick; its time is in the manifest only.
-    needs_clocks = stop.until is not None
-    snapshots = tuple(
-        (tick, database.read_manifest(tick).clock if needs_clocks else None) for tick in database.snapshot_ticks()
-    )
-    first = numbers[0] if numbers else None
-    tick = bounds.choose_snapshot(bounds.Reach(snapshots, first, last_tick(database, numbers)), stop)
-    return None if tick is None else database.read_manifest(tick)
+    first, end = numbers[0] if numbers else None, last_tick(database, numbers)
+    candidates = _Candidates(database, database.snapshot_ticks())
+    while True:
+        reach = bounds.Reach(tuple(candidates.reachable(needs_clocks=stop.until is not None)), first, end)
+        try:
+            tick = bounds.choose_snapshot(reach, stop)
+        except ExpiredError as error:
+            candidates.raise_refused(error)
+            raise
+        if tick is None:
+            if 0 in candidates.refused:
+                # The log began with a snapshot, and nothing says with which.
+                candidates.raise_refused(None)
+            return None
+        if (manifest := candidates.read(tick)) is not None:
+            candidates.warn(tick)
+            return manifest
+
+
+def newest_snapshot(database: FarmDatabase, last: int) -> Manifest | None:
+    """Read the newest snapshot up to a tick that verifies, as `choose_snapshot` does; None if there is no snapshot."""
+    candidates = _Candidates(database, [tick for tick in database.snapshot_ticks() if tick <= last])
+    for tick in reversed(candidates.ticks):
+        if (manifest := candidates.read(tick)) is not None:
+            candidates.warn(tick)
+            return manifest
+    candidates.raise_refused(None)
+    return None
+
+
+@dataclass(slots=True)
+class _Candidates:
+    """Snapshots to start from, and those among them that do not verify, with the reason."""
+
+    database: FarmDatabase
+    ticks: list[int]
+    refused: dict[int, CorruptError] = field(default_factory=dict)
+
+    def reachable(self, *, needs_clocks: bool) -> Iterator[tuple[int, datetime | None]]:
+        """Give tick and time of each; the name of a snapshot says its tick, its time is in the manifest only."""
+        for tick in self.ticks:
+            manifest = self.read(tick) if needs_clocks else None
+            if tick not in self.refused:
+                yield tick, manifest.clock if manifest else None
+
+    def read(self, tick: int) -> Manifest | None:
+        """Read a manifest, None if it does not verify."""
+        if tick in self.refused:
+            return None
+        try:
+            return self.database.read_manifest(tick)
+        except CorruptError as error:
+            if not self.database.keys.verifying:
+                raise
+            self.refused[tick] = error
+            return None
+
+    def raise_refused(self, cause: Exception | None) -> None:
+        """Report the newest snapshot that does not verify, if there is one."""
+        if self.refused:
+            raise self.refused[max(self.refused)] from cause
+
+    def warn(self, chosen: int) -> None:
+        """Say which snapshots are newer than the chosen one and do not verify."""
+        for tick in sorted(self.refused):
+            if tick > chosen:
+                problem = self.refused[tick].message
+                warnings.warn(f"snapshot {tick} is ignored, snapshot {chosen} is used: {problem}", stacklevel=4)
 
 
 def batches_from(

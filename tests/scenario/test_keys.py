@@ -20,6 +20,7 @@ from wlc.farm.database import open_database
 from wlc.farm.errors import CorruptError, FarmError, InvalidError
 from wlc.farm.seal.keys import add_key, new_key, read_key_file
 from wlc.farm.store.encrypted import MAGIC
+from wlr import farm_log
 
 SECRET = "nobody may read this"
 
@@ -262,14 +263,40 @@ def test_snapshots_are_signed(source: Path, tmp_path: Path, signing: dict[str, A
     manifest = tmp_path / "dbfarm" / "sales" / "snapshots" / "000000000000" / "manifest.json"
     # It is JSON still.
     assert set(json.loads(manifest.read_text())) == {"manifest", "signature", "sha256"}
-    data = manifest.read_bytes()
-    body = b"".join(line for line in data.splitlines(keepends=True)[:-1] if b'"signature"' not in line)
-    manifest.unlink()
-    manifest.write_bytes(body + b',"sha256":"' + sealed(body).splitlines()[-1][11:-2] + b'"}\n')
+    take_signature_off(manifest)
     open_database(farm_of(source)).read_manifest(0)
     with pytest.raises(CorruptError, match=r"manifest\.json is not signed"):
         wlr.replicate(farm_of(source), into=tmp_path / "copy.duckdb", storage_options=verifying(tmp_path))
     assert not (tmp_path / "copy.duckdb").exists()
+
+
+def take_signature_off(manifest: Path) -> None:
+    data = manifest.read_bytes()
+    body = b"".join(line for line in data.splitlines(keepends=True)[:-1] if b'"signature"' not in line)
+    manifest.unlink()
+    manifest.write_bytes(body + b',"sha256":"' + sealed(body).splitlines()[-1][11:-2] + b'"}\n')
+
+
+def test_newest_snapshot_that_verifies_is_the_beginning(source: Path, tmp_path: Path, signing: dict[str, Any]) -> None:
+    wlc.master(source, storage_options=signing)
+    write(source, "INSERT INTO t VALUES (3, 'a')")
+    wlc.snapshot(source)
+    snapshots = tmp_path / "dbfarm" / "sales" / "snapshots"
+    take_signature_off(snapshots / "000000000001" / "manifest.json")
+    (snapshots / "999999999999").mkdir()
+    (snapshots / "999999999999" / "manifest.json").write_bytes(b"{}")
+    options, into = verifying(tmp_path), tmp_path / "copy.duckdb"
+    with pytest.warns(UserWarning, match="snapshot 0 is used") as told:
+        made = wlr.replicate(farm_of(source), into=into, storage_options=options, until="now")
+    assert (made.snapshot, made.tick) == (0, 1)
+    assert [str(one.message).split(" is ignored")[0] for one in told] == ["snapshot 1", "snapshot 999999999999"]
+    assert any("manifest.json is not signed" in str(one.message) for one in told)
+    with pytest.warns(UserWarning, match="snapshot 0 is used"):
+        assert farm_log.newest_snapshot(open_database(farm_of(source), storage_options=options), 1) is not None
+    # Without the first one nothing says with what the log begins.
+    take_signature_off(snapshots / "000000000000" / "manifest.json")
+    with pytest.raises(CorruptError, match=r"manifest\.json"):
+        wlr.replicate(farm_of(source), into=tmp_path / "second.duckdb", storage_options=options)
 
 
 def test_signing_keys_are_rotated(source: Path, tmp_path: Path, signing: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ from wlc.farm.model import (
 )
 from wlc.farm.paths import data_path, with_stamp
 from wlc.farm.seal.checksum import checksum
-from wlc.farm.store import AlreadyExistsError, MissingError, Store
+from wlc.farm.store import AlreadyExistsError, MissingError, Store, StoredObject
 
 TIME = datetime(2026, 11, 20, 10, tzinfo=UTC)
 TABLE = Name("main", "t")
@@ -355,6 +356,30 @@ def test_a_snapshot_is_read_by_others(database: FarmDatabase, tmp_path: Path) ->
     assert other.store.list() == []
     with pytest.raises(MissingError):
         other.read_manifest(30)
+
+
+@pytest.mark.parametrize("lists_older", [True, False])
+def test_a_snapshot_that_a_listing_omits_is_found_by_its_name(
+    database: FarmDatabase, monkeypatch: pytest.MonkeyPatch, lists_older: bool
+) -> None:
+    for tick in (0, 30):
+        database.publish_snapshot(manifest(Position("h1", tick)), {})
+    config = replace(CONFIG, snapshot="snapshots/000000000030")
+    database.create_config(config)
+    listing = type(database.store).list
+
+    def lagging(store: Store, prefix: str = "", **options: Any) -> list[StoredObject]:
+        found = listing(store, prefix, **options)
+        return [entry for entry in found if lists_older and "snapshots/000000000030" not in entry.path]
+
+    monkeypatch.setattr(type(database.store), "list", lagging)
+    assert database.snapshot_ticks() == ([0, 30] if lists_older else [30])
+    # What is not there is not named, either.
+    database.store.delete("snapshots/000000000030/manifest.json")
+    assert database.snapshot_ticks() == ([0] if lists_older else [])
+    database.store.delete("wlc.config")
+    database.store.create("wlc.config", b"damaged")
+    assert database.snapshot_ticks() == ([0] if lists_older else [])
 
 
 def test_a_snapshot_without_manifest_is_none(database: FarmDatabase, tmp_path: Path) -> None:

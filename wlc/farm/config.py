@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from wlc.farm.clock import format_time, read_time
 from wlc.farm.errors import CorruptError, InvalidError
 from wlc.farm.model import FORMAT_VERSION, Config, Origin
-from wlc.farm.paths import check_database_name, check_relative, is_token
+from wlc.farm.paths import check_database_name, check_relative, is_token, snapshot_folder
 from wlc.farm.seal.checksum import checksum
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
+
+    from wlc.farm.model import Batch, Manifest
 
 STARTED = 1
 STOPPED = 2
@@ -116,6 +119,27 @@ def parse_beat(text: str) -> float:
     if not (math.isfinite(beat_s) and 0 <= beat_s <= TICK_MAX):
         raise InvalidError(f"{text!r} is not a beat", hint="Give seconds, 0 for one batch per transaction.")
     return beat_s
+
+
+def with_batch(config: Config, batch: Batch) -> Config:
+    """Return a configuration that has followed a batch."""
+    parent = batch.parent or (config.parent if config.history == batch.history else None)
+    write = batch.clock or config.write
+    config = replace(config, history=batch.history, tick=batch.last, write=write, parent=parent)
+    return replace(config, batches=batch.number + 1)
+
+
+def with_snapshot(config: Config, manifest: Manifest) -> Config:
+    """Return a configuration that has followed a snapshot."""
+    position = manifest.position
+    config = replace(config, snapshot=snapshot_folder(position.tick))
+    if position.batch + 1 < config.batches or (position.tick <= config.tick and position.history == config.history):
+        return config
+    # No batch followed the snapshot yet: it is the newest of what is known, and may have begun a new history.
+    write = manifest.clock if position.tick else None
+    parent = config.parent if position.history == config.history else None
+    config = replace(config, history=position.history, tick=position.tick, write=write, parent=parent)
+    return replace(config, batches=position.batch + 1)
 
 
 def _checksum(lines: str) -> str:

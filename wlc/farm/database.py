@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm import paths
-from wlc.farm.config import BEAT_S, STARTED, decode_config, encode_config
+from wlc.farm.config import BEAT_S, STARTED, decode_config, encode_config, with_batch, with_snapshot
 from wlc.farm.data_files import create_all, fetch_verified, hash_file
 from wlc.farm.errors import CorruptError, FencedError, GapError, InvalidError
 from wlc.farm.log import decode_batch, encode_batch
@@ -225,9 +225,9 @@ class FarmDatabase:
         manifest = self.read_manifest(ticks[-1]) if ticks else None
         config = present or known or Config("", paths.LOGS, STARTED, 1, BEAT_S, None, self.name, "unknown", 0)
         if batch and batch.number >= config.batches:
-            config = _with_batch(config, batch)
+            config = with_batch(config, batch)
         if manifest and (present is None or manifest.position.history == config.history):
-            config = _with_snapshot(config, manifest)
+            config = with_snapshot(config, manifest)
         return config
 
     # Batches
@@ -371,8 +371,19 @@ class FarmDatabase:
 
     def snapshot_ticks(self) -> list[int]:
         """Return the ticks of all snapshots, rising; can be empty."""
-        ticks = (paths.parse_manifest_path(entry.path) for entry in self.store.list(paths.SNAPSHOTS))
-        return sorted(tick for tick in ticks if tick is not None)
+        listed = (paths.parse_manifest_path(entry.path) for entry in self.store.list(paths.SNAPSHOTS))
+        ticks = {tick for tick in listed if tick is not None}
+        # Where listings lag, a new snapshot is found by its name. Without it, a log would seem to begin with nothing.
+        named = self._named_snapshot()
+        if named is not None and named not in ticks and self.store.exists(paths.manifest_path(named)):
+            ticks.add(named)
+        return sorted(ticks)
+
+    def _named_snapshot(self) -> int | None:
+        try:
+            return paths.parse_snapshot_folder(self.config().snapshot)
+        except (MissingError, CorruptError):
+            return None
 
     def leftover_snapshots(self) -> list[int]:
         """Return the ticks before the first snapshot that have data files but no manifest, rising.
@@ -454,25 +465,6 @@ class FarmDatabase:
         self.store.delete(paths.manifest_path(tick))
         for entry in self.store.list(paths.snapshot_folder(tick) + "/"):
             self.store.delete(entry.path)
-
-
-def _with_batch(config: Config, batch: Batch) -> Config:
-    parent = batch.parent or (config.parent if config.history == batch.history else None)
-    write = batch.clock or config.write
-    config = replace(config, history=batch.history, tick=batch.last, write=write, parent=parent)
-    return replace(config, batches=batch.number + 1)
-
-
-def _with_snapshot(config: Config, manifest: Manifest) -> Config:
-    position = manifest.position
-    config = replace(config, snapshot=paths.snapshot_folder(position.tick))
-    if position.batch + 1 < config.batches or (position.tick <= config.tick and position.history == config.history):
-        return config
-    # No batch followed the snapshot yet: it is the newest of what is known, and may have begun a new history.
-    write = manifest.clock if position.tick else None
-    parent = config.parent if position.history == config.history else None
-    config = replace(config, history=position.history, tick=position.tick, write=write, parent=parent)
-    return replace(config, batches=position.batch + 1)
 
 
 def _is_batch_file(name: str, path: str) -> bool:

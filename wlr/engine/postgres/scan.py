@@ -11,6 +11,7 @@ from wlc.dialect.types import parse, store_sql
 from wlc.farm.database import open_database
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Ddl, Layout, file_column
+from wlr import farm_log
 from wlr.engine.calculator import connect as connect_duckdb
 from wlr.engine.postgres import connection as connections
 from wlr.engine.postgres import state as states
@@ -62,8 +63,7 @@ def scanned(place: Place, work: Path, storage_options: Mapping[str, Any] | None)
 
 def _layouts(database: FarmDatabase, position: Position) -> dict[Name, Layout]:
     """Read from the farm which columns the master's tables had: PostgreSQL's types do not show the original ones."""
-    ticks = [tick for tick in database.snapshot_ticks() if tick <= position.tick]
-    manifest = database.read_manifest(ticks[-1]) if ticks else None
+    manifest = farm_log.newest_snapshot(database, position.tick)
     layouts = {table.table: table.layout for table in manifest.tables} if manifest else {}
     first, after = (manifest.position.batch, manifest.position.tick) if manifest else (1, 0)
     for number in database.batch_numbers():
