@@ -17,9 +17,10 @@ from wlc.farm import digest
 from wlc.farm.digest import EMPTY, Ledger
 from wlc.farm.errors import CorruptError, FarmError
 from wlc.farm.manifest import encode_manifest
-from wlc.farm.model import Change, RowsRead, RowsRefreshed
+from wlc.farm.model import Change, Position, RowsRead, RowsRefreshed
 from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import MissingError
+from wlr import farm_log
 from wlr.audit_progress import AuditProgress, progress_file, recall, remember
 from wlr.engine.calculator import connect
 
@@ -121,6 +122,7 @@ class _AuditRun:
         database = self._database
         config = database.config()
         numbers, ticks = database.batch_numbers(), database.snapshot_ticks()
+        self._compare_witness(numbers)
         before = self._known_start(numbers)
         todo = [number for number in numbers if number > before]
         for first, second in pairwise(numbers):
@@ -141,6 +143,7 @@ class _AuditRun:
             self._note(database.logs.url, f"{_batches(numbers[-1] + 1, config.batches - 1)} missing")
         if config.snapshot and not any(config.snapshot.endswith(f"{tick:012d}") for tick in ticks):
             self._note(f"{database.url}/{config.snapshot}", "wlc.config names this snapshot, and it is not there")
+        self._note_for_witness(numbers)
         return FarmAudit(
             database.url,
             last,
@@ -152,6 +155,20 @@ class _AuditRun:
             self._rows,
             tuple(self._problems),
         )
+
+    def _compare_witness(self, numbers: list[int]) -> None:
+        if self._database.witness is None:
+            return
+        try:
+            farm_log.refuse_rolled_back(self._database, numbers, farm_log.last_tick(self._database, numbers))
+        except (CorruptError, MissingError) as error:
+            self._error(error)
+
+    def _note_for_witness(self, numbers: list[int]) -> None:
+        """Let the reader's witness see the end of a farm in which all is well."""
+        if self._database.witness is not None and numbers and not self._problems:
+            batch, chain = self._database.read_batch(numbers[-1])
+            self._database.witness.note(Position(batch.history, batch.last, batch.number, chain))
 
     def _known_start(self, numbers: list[int]) -> int:
         """Return the number of the last batch that need not be read again, once it is known to be the same."""

@@ -45,6 +45,33 @@ def last_tick(database: FarmDatabase, numbers: list[int]) -> int:
     return config.tick
 
 
+def refuse_rolled_back(database: FarmDatabase, numbers: list[int], end: int) -> None:
+    """Refuse a farm that lacks what the reader's witness has seen.
+
+    Args:
+        database: The farm database.
+        numbers: Numbers of its batches.
+        end: Its last tick.
+
+    Raises:
+        CorruptError: It was rolled back, or belongs to another past.
+    """
+    if database.witness is None or (seen := database.witness.seen()) is None:
+        return
+    problem = None
+    if end < seen.tick or (numbers[-1] if numbers else 0) < seen.batch:
+        problem = f"ends at tick {end}, and was seen at tick {seen.tick}: it was rolled back"
+    elif seen.batch in numbers and database.read_batch(seen.batch)[1] != seen.chain:
+        problem = f"holds another batch {seen.batch} than the one that was seen at {seen}"
+    if problem:
+        raise CorruptError(
+            f"{database.url} {problem} (witness {database.witness.file})",
+            hint="Ask whoever owns the farm. If it was made anew on purpose, delete the witness file.",
+            path=database.url,
+            position=seen,
+        )
+
+
 def choose_snapshot(database: FarmDatabase, stop: Stop) -> Manifest | None:
     """Read the newest snapshot at or before the stop; None to start from an empty database.
 
@@ -58,6 +85,7 @@ def choose_snapshot(database: FarmDatabase, stop: Stop) -> Manifest | None:
     """
     numbers = database.batch_numbers()
     first, end = numbers[0] if numbers else None, last_tick(database, numbers)
+    refuse_rolled_back(database, numbers, end)
     candidates = _Candidates(database, database.snapshot_ticks())
     while True:
         reach = bounds.Reach(tuple(candidates.reachable(needs_clocks=stop.until is not None)), first, end)

@@ -132,6 +132,8 @@ class Replay:
                 self._release(None)
                 if replica.state.position != start.position:
                     self._register(replica.state)
+            if self.database.witness is not None:
+                self.database.witness.note(replica.state.position)
             return self._result(replica.state.position.tick, replica.state.clock)
 
     # Planning
@@ -171,6 +173,8 @@ class Replay:
         """Check that the target can be reached from a state, and cut the log between the two into steps."""
         numbers = self.database.batch_numbers()
         end = farm_log.last_tick(self.database, numbers)
+        if self._made_from is None:
+            farm_log.refuse_rolled_back(self.database, numbers, end)
         bounds.refuse_ahead(end, self.stop)
         bounds.refuse_behind(state.position, state.clock, self.stop)
         if state.position.tick > end:

@@ -20,6 +20,7 @@ from wlc.farm.seal.signatures import signed_log, signed_manifest, verify_log, ve
 from wlc.farm.store import AlreadyExistsError, MissingError, Store, join_url, open_store
 from wlc.farm.store.encrypted import EncryptedStore
 from wlc.farm.versioned import VersionedObject
+from wlc.farm.witness import witness_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -63,11 +64,13 @@ class FarmDatabase:
         store: The store at that folder.
         storage_options: Options of its file system; they may hold secrets.
         keys: The keys among them, or those of the environment.
+        witness: What this reader has seen of the database before; None if that is kept nowhere.
     """
 
     def __init__(self, name: str, store: Store, storage_options: Mapping[str, Any] | None = None) -> None:
         self.name = name
         self.keys = Keys(storage_options)
+        self.witness = witness_of(storage_options, store.url)
         self.store = self._encrypted(store, "")
         self.storage_options = storage_options
         self._logs: Store | None = None

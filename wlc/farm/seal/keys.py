@@ -32,8 +32,10 @@ KINDS = (ENCRYPTION, SIGNING, VERIFY)
 # What a master or a replica notes among its options, because it must not forget it.
 ENCRYPTED, SIGNED = "encrypted", "signed"
 ALLOW_UNENCRYPTED = "allow_unencrypted"
+# Where a reader keeps what it has seen; see `wlc.farm.witness`.
+WITNESS = "witness_file"
 _NAMES = {f"{kind}_key" for kind in KINDS} | {f"{kind}_key_file" for kind in KINDS}
-_NAMES |= {ENCRYPTED, SIGNED, ALLOW_UNENCRYPTED}
+_NAMES |= {ENCRYPTED, SIGNED, ALLOW_UNENCRYPTED, WITNESS}
 _WORD = re.compile(r"([a-z]+):([0-9a-f]{16}):([A-Za-z0-9+/]{43}=)")
 _MAKE = "wlc key {kind} FILE makes one"
 
