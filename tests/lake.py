@@ -88,7 +88,7 @@ def rebuilt(
 
 
 def _run(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> None:
-    connection.execute(f"USE {quote(catalog)}.{quote(ddl.search_path)}")
+    connection.execute(f"USE {quote(catalog)}.{quote(ddl.search_path[0])}")
     connection.execute(ddl.statement)
     connection.execute(f"USE {quote(catalog)}.main")
 

@@ -87,8 +87,13 @@ class replayed:  # noqa: N801 -- reads as a function in a with statement
         self.connection.execute(f"ATTACH ':memory:' AS {quote(catalog)}; USE {quote(catalog)}")
 
     def _run(self, ddl: Ddl) -> None:
-        self.connection.execute(f"USE {quote(self._catalog())}.{quote(ddl.search_path)}")
+        paths = ",".join(f"{quote(self._catalog())}.{quote(schema)}" for schema in ddl.search_path)
+        self.connection.execute(f"SET search_path = {literal(paths)}")
+        for name, value in ddl.settings:
+            self.connection.execute(f"SET {name} = {literal(value)}")
         self.connection.execute(ddl.statement)
+        for name, _ in ddl.settings:
+            self.connection.execute(f"RESET {name}")
         self.connection.execute(f"USE {quote(self._catalog())}.main")
 
     def _catalog(self) -> str:

@@ -109,7 +109,7 @@ def test_schema_changes(database: FarmDatabase) -> None:
     create, _, _, _ = database.read_batch(1)[0].transactions[0].records
     alter, _ = database.read_batch(3)[0].transactions[0].records
     function, _ = database.read_batch(4)[0].transactions[0].records
-    assert (create.layout.primary_key, create.dialect, create.search_path) == (("id",), "duckdb", "main")
+    assert (create.layout.primary_key, create.dialect, create.search_path) == (("id",), "duckdb", ("main",))
     assert [(c.name, c.type, c.nullable, c.default) for c in alter.layout.columns] == [
         ("id", "INTEGER", False, None),
         ("name", "VARCHAR", True, None),
@@ -117,6 +117,7 @@ def test_schema_changes(database: FarmDatabase) -> None:
         ("note", "VARCHAR", True, "'?'"),
     ]
     assert alter.original == "ALTER TABLE t ADD COLUMN note VARCHAR DEFAULT '?' /* as written */"
+    assert alter.settings == (("TimeZone", "Asia/Tokyo"), ("integer_division", "true"))
     assert f"{alter.digest.sum:016x}" == "65bae701e680a5b4"
     assert (function.dialect, function.original, function.layout) == ("postgres", None, None)
 
@@ -150,7 +151,7 @@ def test_headers_and_footers(database: FarmDatabase) -> None:
         {"main.t": (2, "65bae701e680a5b4")},
         {"main.t": (2, "7c2350e7c5d61844")},
     ]
-    assert chain == "d5316dfe52d0ac29e6ecc6f1b333051214863354b277b65a7cffeccfb1869823"
+    assert chain == "be719dca78ec47064cefaa45b4382c86be6c828ac49b992c427a321fb09351e3"
 
 
 def test_data_files_are_as_the_log_says(database: FarmDatabase) -> None:

@@ -162,7 +162,9 @@ def batches() -> list[tuple[Batch, list[list[str]]]]:
     refreshed = ["5, 0, 3, NULL, NULL", "6, 0, 5, 'e', 5.00"]
     wider = digest(WIDER, "5, 'e', 5.00, '?'", "6, NULL, NULL, '?'")
     statement = "ALTER TABLE t ADD COLUMN note VARCHAR DEFAULT '?'"
-    alter = Ddl("ALTER TABLE", T, statement, layout=WIDER, original=f"{statement} /* as written */", digest=wider)
+    settings = (("TimeZone", "Asia/Tokyo"), ("integer_division", "true"))
+    original = f"{statement} /* as written */"
+    alter = Ddl("ALTER TABLE", T, statement, layout=WIDER, original=original, digest=wider, settings=settings)
     third = Batch(
         "shop",
         3,

@@ -143,7 +143,7 @@ def test_triggers_and_cascades_do_not_do_again_what_the_log_holds(farm: Handmade
     ):
         made = Name("public", name)
         farm.layouts[made] = layout
-        farm.publish([Ddl("CREATE TABLE", made, text, "public", "postgres", layout)])
+        farm.publish([Ddl("CREATE TABLE", made, text, ("public",), "postgres", layout)])
     farm.publish([Rows("public.parent", rows(1)), Rows("public.child", rows(1, 2))])
     wlr.replicate(farm.url, into=database_url)
     execute(
@@ -470,7 +470,7 @@ def test_statements_of_other_kinds_are_refused(
     farm.publish([KEYED], [Rows("t", rows(1))])
     wlr.replicate(farm.url, into=database_url)
     before = execute(database_url, "SELECT oid, proname FROM pg_proc ORDER BY 1")
-    farm.publish([Ddl("CREATE TABLE", Name("main", "x"), statement, "main", dialect)])
+    farm.publish([Ddl("CREATE TABLE", Name("main", "x"), statement, ("main",), dialect)])
     # Functions hold no rows: there is a warning, and the replica goes on without them.
     is_left_out = "TRIGGER" in statement or "FUNCTION" in statement
     if not is_left_out:

@@ -356,3 +356,37 @@ def test_arrives(master: Path, tmp_path: Path, script: str) -> None:
         made = wlr.replicate(master, into=into, engine="local")
         assert made.transactions == 0
         assert differences(expected, facts(any_file(into))) == {}, f"{into} through a snapshot of everything"
+
+
+# Every statement stands where the session's settings or its search path decide what it does.
+SESSION = """
+    SET TimeZone = 'Asia/Tokyo'; CREATE TABLE t (i INTEGER PRIMARY KEY); INSERT INTO t VALUES (1), (2);
+    ALTER TABLE t ADD COLUMN z TIMESTAMPTZ DEFAULT '2020-06-01 00:00:00';
+    ALTER TABLE t ADD COLUMN n STRUCT(q TIMESTAMPTZ) DEFAULT '{q: 2020-06-01}';
+    ALTER TABLE t ADD COLUMN c TIMETZ DEFAULT '10:00:00'; CREATE TYPE zoned AS TIMESTAMPTZ;
+    ALTER TABLE t ADD COLUMN u zoned DEFAULT '2020-06-01'; ALTER TABLE t ADD COLUMN d DATE DEFAULT '2020-06-01';
+    SET integer_division = true; CREATE VIEW halves AS SELECT i / 2 AS h, 3 / 2 AS x FROM t; CREATE MACRO half(a) AS a / 2;
+    ALTER TABLE t ADD COLUMN k INTEGER DEFAULT 1; ALTER TABLE t ALTER k SET DEFAULT (7 / 2); RESET integer_division;
+    CREATE SCHEMA one; CREATE SCHEMA two; CREATE TABLE two.r (x INTEGER); SET search_path = 'one,two';
+    CREATE VIEW found AS FROM r; ALTER TABLE r ADD COLUMN y INTEGER; USE main;
+    SET enable_view_dependencies = true; CREATE TABLE b (i INTEGER); CREATE VIEW over_b AS FROM b;
+    CREATE VIEW above AS FROM over_b; CREATE SEQUENCE owned; ALTER SEQUENCE owned OWNED BY b; DROP TABLE b CASCADE;
+    CREATE SEQUENCE q; CREATE TABLE uses (i INTEGER DEFAULT nextval('q')); DROP SEQUENCE q CASCADE;
+"""
+
+
+def test_what_a_session_means(master: Path, tmp_path: Path) -> None:
+    early = tmp_path / "early.duckdb"
+    wlr.replicate(master, into=early)
+    with wlc.connect(master) as connection:
+        for statement in connection.extract_statements(SESSION):
+            connection.execute(statement)
+    wlc.flush(master)
+    expected = facts(master)
+    assert Counter(name for _, name, *_ in expected["views"]) == Counter(map(repr, ("found", "halves")))
+    assert not expected["sequences"]
+    wlr.replicate(master, into=early)
+    assert differences(expected, facts(early)) == {}, "through the log"
+    lake = tmp_path / "lake"
+    wlr.replicate(master, into=lake, engine="local")
+    assert differences(expected, facts(any_file(lake))) == {}, "files"

@@ -120,7 +120,7 @@ def build(farm: FarmDatabase, manifest: Manifest) -> duckdb.DuckDBPyConnection:
     copy = duckdb.connect(":memory:")
     copy.execute(f"ATTACH ':memory:' AS {quote(manifest.catalog)}")
     for ddl in manifest.schema:
-        copy.execute(f"USE {quote(manifest.catalog)}.{quote(ddl.search_path)}")
+        copy.execute(f"USE {quote(manifest.catalog)}.{quote(ddl.search_path[0])}")
         copy.execute(ddl.statement)
     copy.execute(f"USE {quote(manifest.catalog)}.main")
     for table in manifest.tables:
@@ -136,7 +136,7 @@ def build(farm: FarmDatabase, manifest: Manifest) -> duckdb.DuckDBPyConnection:
     for position in manifest.sequences:
         copy.execute(f"SELECT setval({literal(position.sequence.sql)}, {position.value})")
     for ddl in manifest.schema_after:
-        copy.execute(f"USE {quote(manifest.catalog)}.{quote(ddl.search_path)}")
+        copy.execute(f"USE {quote(manifest.catalog)}.{quote(ddl.search_path[0])}")
         copy.execute(ddl.statement)
     copy.execute(f"USE {quote(manifest.catalog)}.main")
     return copy

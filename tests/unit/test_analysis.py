@@ -270,3 +270,20 @@ def test_a_query_is_analysed_once(split: list[str], text: str, kind: type) -> No
 def test_a_query_that_only_reads_is_not_taken_apart(split: list[str]) -> None:
     assert effect("SELECT a, b FROM t WHERE c = 'x' ORDER BY 1") == ReadEffect()
     assert split == []
+
+
+@pytest.mark.parametrize(
+    ("default", "casts", "rewrites"),
+    [
+        ("'2020-06-01'", True, False),
+        ("-5", True, False),
+        ("/* x */ true -- y", True, False),
+        ("NULL", False, False),
+        ("'a' || 'b'", False, True),
+        ("5 NOT NULL", False, True),
+    ],
+)
+def test_constants_that_a_type_may_read_in_other_ways(default: str, casts: bool, rewrites: bool) -> None:
+    found = analyse(f"ALTER TABLE t ADD COLUMN c zoned DEFAULT {default}", "ALTER")
+    assert isinstance(found, SchemaEffect)
+    assert (found.casts, found.rewrites) == (casts, rewrites)

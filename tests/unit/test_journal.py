@@ -23,7 +23,8 @@ DDL = Ddl(
     "CREATE TABLE",
     T,
     "CREATE TABLE t (a INTEGER)",
-    "main",
+    ("one", "main"),
+    settings=(("TimeZone", "Asia/Tokyo"), ("integer_division", "true")),
     layout=Layout((Column("a", "INTEGER"),)),
     digest=Digest(0, 0),
 )

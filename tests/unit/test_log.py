@@ -155,7 +155,16 @@ layouts = st.lists(columns, min_size=1, max_size=4, unique_by=lambda column: col
     lambda found: Layout(tuple(found), (found[0].name,))
 )
 other_records = st.one_of(
-    st.builds(Ddl, texts, table_names, texts, texts, texts, st.none() | layouts),
+    st.builds(
+        Ddl,
+        texts,
+        table_names,
+        texts,
+        st.lists(texts, min_size=1, max_size=3).map(tuple),
+        texts,
+        st.none() | layouts,
+        settings=st.dictionaries(texts, texts, max_size=2).map(lambda found: tuple(sorted(found.items()))),
+    ),
     st.builds(Clear, table_names, counts),
     st.builds(SequencePosition, table_names, st.integers(-(2**63), 2**63 - 1)),
 )

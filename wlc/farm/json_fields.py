@@ -210,16 +210,21 @@ def as_layout(value: object) -> Layout:
 def as_ddl(value: object) -> Ddl:
     """Return a schema statement."""
     fields = as_object(value)
-    known(fields, "kind object statement search_path dialect layout", "original digest info")
+    known(fields, "kind object statement search_path dialect layout", "original digest settings info")
+    path = tuple(as_text(schema) for schema in as_list(fields["search_path"]))
+    if not path:
+        raise FieldError("a search path names no schema")
+    settings = as_object(fields.get("settings", {}))
     return Ddl(
         kind=as_text(fields["kind"]),
         object=_object_name(fields["object"]),
         statement=as_text(fields["statement"]),
-        search_path=as_text(fields["search_path"]),
+        search_path=path,
         dialect=as_text(fields["dialect"]),
         layout=None if fields["layout"] is None else as_layout(fields["layout"]),
         original=None if fields.get("original") is None else as_text(fields["original"]),
         digest=None if fields.get("digest") is None else as_digest(fields["digest"]),
+        settings=tuple(sorted((name, as_text(value)) for name, value in settings.items())),
     )
 
 
@@ -321,7 +326,7 @@ def ddl_json(ddl: Ddl) -> dict[str, Any]:
         "kind": ddl.kind,
         "object": name_json(ddl.object),
         "statement": ddl.statement,
-        "search_path": ddl.search_path,
+        "search_path": list(ddl.search_path),
         "dialect": ddl.dialect,
         "layout": layout_json(ddl.layout) if ddl.layout else None,
     }
@@ -329,6 +334,8 @@ def ddl_json(ddl: Ddl) -> dict[str, Any]:
         content["original"] = ddl.original
     if ddl.digest is not None:
         content["digest"] = digest_json(ddl.digest)
+    if ddl.settings:
+        content["settings"] = dict(ddl.settings)
     return content
 
 

@@ -17,6 +17,8 @@ FORMAT_VERSION = 1
 # In data files: 1 for a row that was added, -1 for one that was removed.
 WEIGHT = "_weight"
 _TAKEN = re.compile(r"_+(tick|weight)", re.IGNORECASE)
+# Names and values of a session's settings, in the order of the names.
+Settings = tuple[tuple[str, str], ...]
 
 
 def file_column(name: str) -> str:
@@ -121,20 +123,22 @@ class Digest:
 class Ddl:
     """One statement that changed the schema.
 
-    `search_path` is the schema that unqualified names resolve to; `layout` is that of the table after the statement,
-    None for anything but a table that exists afterwards. Where the master is no DuckDB, `original` is the statement in
-    its own dialect; a change that DuckDB has nothing like has that dialect itself and no `original`. `digest` is what
-    an altered table holds afterwards, None where it is not known.
+    `search_path` lists the schemas in which unqualified names are looked up; `layout` is that of the table after the
+    statement, None for anything but a table that exists afterwards. Where the master is no DuckDB, `original` is the
+    statement in its own dialect; a change that DuckDB has nothing like has that dialect itself and no `original`.
+    `digest` is what an altered table holds afterwards, None where it is not known. `settings` are those of the
+    statement's session that change what it means.
     """
 
     kind: str
     object: Name
     statement: str
-    search_path: str = "main"
+    search_path: tuple[str, ...] = ("main",)
     dialect: str = "duckdb"
     layout: Layout | None = None
     original: str | None = None
     digest: Digest | None = None
+    settings: Settings = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wlc.dialect.duckdb.lexer import tokens
+from wlc.dialect.duckdb.lexer import tokens, without_comments
 from wlc.farm.model import Ddl, Name
 from wlr.plan.patterns import matches
 
@@ -34,22 +34,26 @@ def is_run(ddl: Ddl, patterns: Collection[str]) -> bool:
 
 def is_wanted(ddl: Ddl, patterns: Collection[str]) -> bool:
     """Say whether a replica of some tables runs the statement: it ignores triggers and tables that it does not have."""
-    return not is_trigger(ddl) and (not _CREATED.match(ddl.statement) or matches(ddl.object, patterns))
+    return not is_trigger(ddl) and (not _matches(_CREATED, ddl) or matches(ddl.object, patterns))
 
 
 def is_created(ddl: Ddl) -> bool:
     """Say whether the statement creates a table."""
-    return _CREATED.match(ddl.statement) is not None
+    return _matches(_CREATED, ddl)
 
 
 def may_fail(ddl: Ddl, patterns: Collection[str], tables: Collection[Name]) -> bool:
     """Say whether a replica of some tables may ignore a failure: of a view, or of a statement about other tables."""
-    if not patterns or _CREATED.match(ddl.statement):
+    if not patterns or _matches(_CREATED, ddl):
         return False
-    if _DERIVED.match(ddl.statement):
+    if _matches(_DERIVED, ddl):
         return True
     words = {token.name.lower() for token in tokens(ddl.statement) if not token.is_string}
     return not any(table.name.lower() in words for table in tables)
+
+
+def _matches(kind: re.Pattern[str], ddl: Ddl) -> bool:
+    return kind.match(without_comments(ddl.statement)) is not None
 
 
 def may_be_left_out(

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from wlc.dialect.duckdb.lexer import unquoted
+from wlc.dialect.duckdb import settings
+from wlc.dialect.duckdb.lexer import unquoted, without_comments
 from wlc.dialect.sql import literal, quote
 from wlr.ddl.rebuild import blocked_column, without_column
 from wlr.ddl.relevance import about_table
@@ -62,13 +63,16 @@ def _check(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> Non
     except duckdb.Error as error:
         raise StepError(f"statement cannot be parsed: {error}", table=str(ddl.object)) from error
     # DuckDB adds a column with a computed default in several steps, which it calls one statement of type MULTI.
-    is_allowed = kinds == ["MULTI"] and _ALTERED.match(ddl.statement) is not None
+    is_allowed = kinds == ["MULTI"] and _altered(ddl) is not None
     is_allowed = is_allowed or (len(kinds) == 1 and kinds[0] in _ALLOWED)
     if not is_allowed or ddl.dialect != "duckdb":
         message = f"not one schema change in DuckDB's dialect: {short(ddl.statement)}"
         raise StepError(message, table=str(ddl.object))
-    if ddl.object.schema.lower() in OWN or ddl.search_path.lower() in OWN:
+    if any(schema.lower() in OWN for schema in (ddl.object.schema, *ddl.search_path)):
         message = f"schemas wlc and wlr are not the farm's to change: {short(ddl.statement)}"
+        raise StepError(message, table=str(ddl.object))
+    if not settings.is_allowed(ddl.settings):
+        message = f"settings that change no statement's meaning: {dict(ddl.settings)} of {short(ddl.statement)}"
         raise StepError(message, table=str(ddl.object))
     try:
         refuse_hostile(connection, catalog, ddl.statement)
@@ -94,8 +98,12 @@ def without_outside(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Dd
 
 def altered_table(ddl: Ddl) -> str | None:
     """Return the name of the table that ALTER TABLE changes, without its schema; None for other statements."""
-    found = _ALTERED.match(ddl.statement)
+    found = _altered(ddl)
     return unquoted(re.findall(_IDENTIFIER, found.group(1))[-1]) if found else None
+
+
+def _altered(ddl: Ddl) -> re.Match[str] | None:
+    return _ALTERED.match(without_comments(ddl.statement))
 
 
 def run(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> Name | None:
@@ -110,12 +118,13 @@ def run(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> Name |
         StepError: The statement took too long, or made a macro that reads something outside the database.
     """
     dropped = blocked_column(connection, catalog, ddl, about_table(ddl))
-    connection.execute(f"USE {quote(catalog)}.{quote(ddl.search_path)}")
+    connection.execute(settings.search_path_sql(catalog, ddl.search_path))
     if dropped is not None:
         without_column(connection, catalog, dropped)
     else:
         with understanding(ddl.statement), limited(connection, ddl.statement):
-            connection.execute(ddl.statement)
+            with settings.applied(connection, ddl.settings):
+                connection.execute(ddl.statement)
             refuse_hostile_macro(connection, catalog, ddl.statement)
     connection.execute(f"USE {quote(catalog)}.main")
     return dropped.table if dropped else None

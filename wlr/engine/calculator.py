@@ -59,6 +59,8 @@ def connect_free_of(catalog: str) -> duckdb.DuckDBPyConnection:
     # itself under another name is needed. DuckDB names a file after its stem and takes no other name, so a second
     # database in memory is attached, and `memory` freed by detaching it.
     connection = duckdb.connect(config={"python_enable_replacements": "false"})
+    # The log states the time zone of a statement that was run in another one.
+    connection.execute("SET GLOBAL TimeZone = 'UTC'")
     if catalog.lower() == _MEMORY:
         connection.execute("ATTACH ':memory:' AS wlr_scratch")
         connection.execute("USE wlr_scratch")

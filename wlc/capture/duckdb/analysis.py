@@ -48,6 +48,7 @@ _NOT_CALLED = frozenset(
 _READ = ReadEffect()
 _SESSION = SessionEffect()
 _SESSION_TYPES = frozenset({"SET", "VARIABLE_SET", "ATTACH", "DETACH", "LOAD", "PRAGMA", "CALL", "EXTENSION"})
+_CONSTANTS = ("numeric_const", "string_const")
 _LOAD = SchemaEffect(frozenset(), rewrites=False, loads=True)
 _SCHEMA_TYPES = frozenset({"CREATE", "CREATE_FUNC", "ALTER", "DROP"})
 _WRITING_WORDS = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
@@ -163,18 +164,18 @@ def _schema(text: str, kind: str) -> SchemaEffect:
         return SchemaEffect(named, rewrites=False, loads="with" in named and _writes(text))
     parts = tokens(text)
     found = {token.word for token in parts}
-    computes = {"DEFAULT", "ADD"} <= found and not _default_is_constant(text)
+    default = _default(parts) if {"DEFAULT", "ADD"} <= found else []
     target, _ = _name(parts, 4 if parts[2].word == "IF" and parts[3].word == "EXISTS" else 2)
-    return SchemaEffect(words(text), rewrites=computes or not found.isdisjoint(("TYPE", "USING")), target=target)
+    casts = len(default) == 1 and (default[0].kind in _CONSTANTS or default[0].word in ("TRUE", "FALSE"))
+    computes = bool(default) and not casts and [token.word for token in default] != ["NULL"]
+    rewrites = computes or not found.isdisjoint(("TYPE", "USING"))
+    return SchemaEffect(words(text), rewrites=rewrites, target=target, casts=casts)
 
 
-def _default_is_constant(text: str) -> bool:
-    parts = tokens(text)
+def _default(parts: list[Token]) -> list[Token]:
+    """What follows DEFAULT, without signs."""
     at = next(index for index, token in enumerate(parts) if token.word == "DEFAULT")
-    rest = [token for token in parts[at + 1 :] if token.text not in (";", "-", "+")]
-    return len(rest) == 1 and (
-        rest[0].kind in ("numeric_const", "string_const") or rest[0].word in ("NULL", "TRUE", "FALSE")
-    )
+    return [token for token in parts[at + 1 :] if token.text not in (";", "-", "+")]
 
 
 def _name(parts: list[Token], at: int) -> tuple[tuple[str, ...], int]:

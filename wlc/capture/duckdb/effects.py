@@ -99,6 +99,8 @@ class SchemaEffect:
     Attributes:
         rewrites: The statement computes values for existing rows, and another session may compute others: it has
             other settings, another time or another random seed.
+        casts: It gives existing rows a constant. The type that this is cast to says whether another session may get
+            another value.
         target: Name of what an ALTER alters, or ().
         loads: It may write rows into existing tables: those of `names`, or any if `names` is empty.
         inner: The statement itself, where another one wraps it.
@@ -109,6 +111,7 @@ class SchemaEffect:
     loads: bool = False
     inner: str | None = None
     target: tuple[str, ...] = ()
+    casts: bool = False
 
 
 @dataclass(frozen=True, slots=True)

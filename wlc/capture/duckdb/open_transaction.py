@@ -27,6 +27,7 @@ from wlc.capture.duckdb.images import Images, conflict, unspoil
 from wlc.capture.duckdb.journal import JournalEntry, JournalledDdl, JournalledImages
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.sql import quote
+from wlc.dialect.types import parse
 from wlc.farm.model import Clear, Name, SequencePosition
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.captured_tables import CapturedTables
     from wlc.capture.duckdb.journal import CapturedTable, JournalRecord
     from wlc.capture.duckdb.shared import Shared
+    from wlc.farm.model import Layout
 
 
 @dataclass
@@ -330,6 +332,8 @@ class OpenTransaction:
         old_names = {new: old for old, new in change.renamed_tables}
         old_layouts = {name: self.tables.by_name[old_names.get(name, name)].layout for name in change.altered_tables}
         layouts = duckdb_catalog.tables(self.connection, self.tables.catalog)
+        if effect.casts and any(_casts_unlike(old, layouts[name]) for name, old in old_layouts.items()):
+            effect = replace(effect, rewrites=True)
         for name in change.new_tables:
             self.tables.add(self.shared.new_layout(), name, layouts[name])
         self.tables.refresh(self.generation)
@@ -382,6 +386,11 @@ class OpenTransaction:
             self.records += [Clear(table.name, rows), JournalledImages(table.name, table.id, rows, 0)]
         else:
             unspoil(self.connection, table)
+
+
+def _casts_unlike(before: Layout, after: Layout) -> bool:
+    """Whether a new column has a type to which another session may cast the same constant in another way."""
+    return any(not parse(column.type).row.casts_alike for column in after.stored if column not in before.stored)
 
 
 @cache

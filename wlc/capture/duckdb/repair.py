@@ -95,7 +95,7 @@ def _differences(connection: duckdb.DuckDBPyConnection, shared: Shared) -> list[
     }
     for name in before:
         if present.get(name) != before[name]:
-            ddl = Ddl("DROP TABLE", name, f"DROP TABLE {name.sql} CASCADE", name.schema)
+            ddl = Ddl("DROP TABLE", name, f"DROP TABLE {name.sql} CASCADE", (name.schema,))
             records.append(JournalledDdl(ddl, dropped=(name,)))
     for name, layout in present.items():
         if before.get(name) != layout:

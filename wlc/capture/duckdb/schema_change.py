@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import dropwhile
 from typing import TYPE_CHECKING
 
+from wlc.dialect.duckdb import settings
+from wlc.dialect.duckdb.lexer import tokens, unquoted, without_comments
 from wlc.dialect.duckdb.schema import schema_statements
-from wlc.dialect.sql import literal
+from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Ddl, Name
 
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 
     import duckdb
 
+    from wlc.dialect.duckdb.lexer import Token
     from wlc.farm.model import Layout
 
 # Kind, schema and name of an object, and what changes when it is replaced or altered.
@@ -45,6 +49,12 @@ _OBJECTS = """
     UNION ALL SELECT 'TRIGGER', schema_name, trigger_name, trigger_oid, sql, comment, table_name FROM duckdb_triggers()
         WHERE database_name = $catalog AND NOT temporary AND schema_name NOT IN ('wlc', 'wlr')
 """
+# What may be dropped together with another object.
+_DROPPED_WITH = frozenset({"TABLE", "VIEW", "SEQUENCE", "TYPE", "MACRO"})
+_KINDS = _DROPPED_WITH | {"SCHEMA", "INDEX", "FUNCTION", "TRIGGER", "COLUMN", "DATABASE"}
+# Their bodies name relations that are looked up along the search path.
+_WITH_BODY = frozenset({"CREATE VIEW", "CREATE MACRO"})
+_PATH = re.compile(r'"[^"]*"|[^".,]+|[.,]')
 _ENUM_OF_QUERY = re.compile(r"(\s*CREATE\b.*?\bAS\s+ENUM)\s*\(\s*(?!')", re.IGNORECASE | re.DOTALL)
 _CREATE_TABLE = re.compile(r"\s*CREATE\s+TABLE\s+", re.IGNORECASE)
 
@@ -58,6 +68,7 @@ class CatalogDifference:
         new_tables: Both: all tables whose rows have another layout or name from now on.
         dropped_tables: Tables that do not exist any more, replaced and renamed ones included.
         objects: Every object that was created, altered or dropped.
+        gone: Objects that were dropped, but not those that were in a dropped schema, and no parts of tables.
     """
 
     created_tables: tuple[Name, ...]
@@ -66,6 +77,7 @@ class CatalogDifference:
     replaced_tables: frozenset[Name]
     renamed_tables: tuple[tuple[Name, Name], ...]
     objects: tuple[tuple[str, Name], ...]
+    gone: tuple[tuple[str, Name], ...] = ()
 
     @property
     def new_tables(self) -> tuple[Name, ...]:
@@ -94,7 +106,20 @@ def compare(before: Objects, after: Objects) -> CatalogDifference:
     replaced = frozenset(name for name in created if name in old)
     by_id = {rest[0]: name for name, rest in old.items()}
     renamed = tuple((by_id[new[name][0]], name) for name in altered if by_id[new[name][0]] != name)
-    return CatalogDifference(created, altered, dropped, replaced, renamed, found)
+    return CatalogDifference(created, altered, dropped, replaced, renamed, found, _gone(before, after))
+
+
+def _gone(before: Objects, after: Objects) -> tuple[tuple[str, Name], ...]:
+    present = {(kind, rest[0]) for (kind, _, _), rest in after.items()}
+    schemas = {schema for kind, schema, _ in after if kind == "SCHEMA"} | {"main"}
+    return tuple(
+        sorted(
+            (kind, Name(schema, name))
+            for (kind, schema, name), rest in before.items()
+            if kind in _DROPPED_WITH and (kind, schema, name) not in after and (kind, rest[0]) not in present
+            if schema in schemas
+        )
+    )
 
 
 def statements(
@@ -107,18 +132,32 @@ def statements(
     """The statements that repeat a schema change elsewhere.
 
     A statement that creates tables is recorded as the catalog shows the tables, because its own text may also read
-    rows. Every other statement is recorded as it was written, with the schema to which its names resolve. Without a
-    text, all objects were loaded at once, and the catalog shows them.
+    rows. Every other statement is recorded as it was written, without comments, with the schemas in which its names are
+    looked up and the settings that change its meaning. Without a text, all objects were loaded at once, and the catalog
+    shows them.
+
+    What is dropped together with a statement's object depends on settings at its creation, and on whether the file was
+    closed since. So it is dropped by statements of its own; an owned sequence needs nothing else.
+
+    Raises:
+        UnsupportedError: It means something else wherever the session's other databases are missing.
     """
     if not text:
         return _loaded(connection, catalog, change)
     if change.created_tables:
-        return [_create_table(connection, catalog, name, change, layouts[name]) for name in change.created_tables]
+        made = [_create_table(connection, catalog, name, change, layouts[name]) for name in change.created_tables]
+        return [*made, *(_drop(kind, name) for kind, name in change.gone)]
     kind, name = _subject(text, change)
     path = _search_path(connection, catalog, kind, name)
+    text = without_comments(text)
     if found := _ENUM_OF_QUERY.match(text):
         text = f"{found.group(1)} ({_labels(connection, catalog, name)})"
-    return [Ddl(kind, name, text.strip().rstrip(";"), path, layout=layouts.get(name))]
+    statement = text.strip().rstrip(";").rstrip()
+    main = Ddl(kind, name, statement, path, layout=layouts.get(name), settings=settings.of_session(connection))
+    others = [(gone, other) for gone, other in change.gone if (gone, other) != (kind.removeprefix("DROP "), name)]
+    # PostgreSQL keeps tables that DuckDB drops with a sequence. They go while they are there everywhere.
+    tables = [_drop(gone, other) for gone, other in others if gone == "TABLE"]
+    return [*tables, main, *(_drop(gone, other) for gone, other in others if gone != "TABLE")]
 
 
 def _loaded(connection: duckdb.DuckDBPyConnection, catalog: str, change: CatalogDifference) -> list[Ddl]:
@@ -147,15 +186,41 @@ def _labels(connection: duckdb.DuckDBPyConnection, catalog: str, name: Name) -> 
     return ", ".join(map(literal, found))
 
 
-def _search_path(connection: duckdb.DuckDBPyConnection, catalog: str, kind: str, subject: Name) -> str:
-    """The schema to which the statement's names resolve; if there are several, the one of its subject."""
-    database, current, schemas = connection.execute(
-        "SELECT current_database(), current_schema(), current_schemas(false)"
+def _drop(kind: str, name: Name) -> Ddl:
+    return Ddl(f"DROP {kind}", name, f"DROP {kind} IF EXISTS {name.sql}", (name.schema,))
+
+
+def _search_path(connection: duckdb.DuckDBPyConnection, catalog: str, kind: str, subject: Name) -> tuple[str, ...]:
+    """The schemas of the database in which names are looked up."""
+    set_path, database, schemas, present = connection.execute(
+        "SELECT current_setting('search_path'), current_database(), current_schemas(false),"
+        " (SELECT list(schema_name) FROM duckdb_schemas() WHERE database_name = ?)",
+        [catalog],
     ).fetchall()[0]
-    if database != catalog:
-        return subject.schema if subject.schema != subject.name else "main"
-    finds = not kind.startswith("CREATE") or kind == "CREATE INDEX"
-    return subject.schema if finds and len(schemas) > 1 and subject.schema in schemas else current
+    databases = _databases(set_path, database, len(schemas))
+    path = tuple(
+        schema for name, schema in zip(databases, schemas, strict=True) if name == catalog and schema in present
+    )
+    if kind in _WITH_BODY and not {catalog}.issuperset(databases):
+        other = next(name for name in databases if name != catalog)
+        raise UnsupportedError(
+            f"{kind} {subject} cannot be captured: its names may mean objects of database {other}, which replicas lack",
+            hint=f"USE {quote(catalog)}, and run it again",
+        )
+    # A statement that runs in another database gives the full name of its object.
+    return path or ("main" if kind.endswith("SCHEMA") else subject.schema,)
+
+
+def _databases(search_path: str, current: str, count: int) -> list[str]:
+    """The database of every entry of a search path; an entry without one means the current database."""
+    entries: list[list[str]] = [[]]
+    for part in _PATH.findall(search_path):
+        if part == ",":
+            entries.append([])
+        elif part != ".":
+            entries[-1].append(unquoted(part))
+    found = [entry[0] if len(entry) > 1 else current for entry in entries]
+    return found if len(found) == count else [current] * count
 
 
 def _create_table(
@@ -166,29 +231,28 @@ def _create_table(
         [catalog, name.schema, name.name],
     ).fetchall()[0][0]
     how = "CREATE OR REPLACE TABLE " if name in change.replaced_tables else "CREATE TABLE "
-    return Ddl("CREATE TABLE", name, _CREATE_TABLE.sub(how, sql.rstrip(";"), count=1), name.schema, layout=layout)
+    statement = _CREATE_TABLE.sub(how, sql.rstrip(";"), count=1)
+    return Ddl("CREATE TABLE", name, statement, (name.schema,), layout=layout)
 
 
 def _subject(text: str, change: CatalogDifference) -> tuple[str, Name]:
-    """Kind of the statement and its object: the table that it altered, or the first object that it changed."""
-    words = re.findall(r"[A-Za-z]+", text)[:6]
-    verb = words[0].upper()
-    kinds = (
-        "SCHEMA",
-        "TABLE",
-        "VIEW",
-        "INDEX",
-        "SEQUENCE",
-        "TYPE",
-        "MACRO",
-        "FUNCTION",
-        "TRIGGER",
-        "COLUMN",
-        "DATABASE",
-    )
-    noun = next((word.upper() for word in words[1:] if word.upper() in kinds), "")
-    kind = f"{verb} {'MACRO' if noun == 'FUNCTION' else noun}".strip()
+    """Kind of the statement and its object: the table that it altered, or what it names of the objects it changed."""
+    # DuckDB has run the statement, so what stands before the kind of object can only be OR REPLACE and the like.
+    parts = tokens(text)
+    at = next((index for index, token in enumerate(parts) if index and token.word in _KINDS), 0)
+    noun = parts[at].word if at else ""
+    noun = "MACRO" if noun == "FUNCTION" else noun
+    kind = f"{parts[0].word} {noun}".strip()
     if change.altered_tables:
         return kind, change.altered_tables[0]
     matching = [name for found, name in change.objects if found == noun] or [name for _, name in change.objects]
-    return kind, matching[0]
+    path = _path(parts[at + 1 :])
+    named = [name for name in matching if [part.lower() for part in (name.schema, name.name)][-len(path) :] == path]
+    return kind, (named or matching)[0]
+
+
+def _path(parts: list[Token]) -> list[str]:
+    """Schema and name, or the name alone, with which a list of tokens begins; in lower case."""
+    named = list(dropwhile(lambda token: token.word in ("IF", "NOT", "EXISTS", "TABLE"), parts))
+    length = next((at for at in range(1, len(named), 2) if named[at].text != "."), len(named))
+    return [token.name.lower() for token in named[:length:2]][-2:]

@@ -66,6 +66,21 @@ def tokens(text: str) -> list[Token]:
     return found
 
 
+def without_comments(text: str) -> str:
+    """The text with a space in the place of every comment."""
+    raw = duckdb.tokenize(text)
+    if all(kind != _COMMENT for _, kind in raw):
+        return text
+    starts = [start for start, _ in raw]
+    if not text.isascii():
+        starts = _places(text, starts)
+    ends = [*starts[1:], len(text)]
+    pieces = [
+        " " if kind == _COMMENT else text[start:end] for (_, kind), start, end in zip(raw, starts, ends, strict=True)
+    ]
+    return "".join(pieces)
+
+
 def words(text: str) -> frozenset[str]:
     """Lower-cased names and keywords in SQL text, without quotes; DuckDB takes a string for a table's name, too."""
     found = (token for token in tokens(text) if token.word or token.text[0] in "\"'")

@@ -88,7 +88,7 @@ def _types(connection: duckdb.DuckDBPyConnection, catalog: str) -> Iterator[Ddl]
             ((definition,),) = connection.execute(query).fetchall()
         else:
             definition = "ENUM (" + ", ".join(literal(label) for label in labels) + ")"
-        yield Ddl("CREATE TYPE", made, f"CREATE TYPE {made.sql} AS {definition}", schema)
+        yield Ddl("CREATE TYPE", made, f"CREATE TYPE {made.sql} AS {definition}", (schema,))
 
 
 def _sequences(connection: duckdb.DuckDBPyConnection, catalog: str) -> Iterator[Ddl]:
@@ -102,7 +102,7 @@ def _sequences(connection: duckdb.DuckDBPyConnection, catalog: str) -> Iterator[
         first = start if last is not None or following is None else int(following.group(1))
         made = Name(schema, name)
         text = f"CREATE SEQUENCE {made.sql} INCREMENT BY {increment} MINVALUE {least} MAXVALUE {greatest} START {first}"
-        yield Ddl("CREATE SEQUENCE", made, f"{text} {'' if cycles else 'NO '}CYCLE", schema)
+        yield Ddl("CREATE SEQUENCE", made, f"{text} {'' if cycles else 'NO '}CYCLE", (schema,))
 
 
 def _macros(connection: duckdb.DuckDBPyConnection, catalog: str) -> Iterator[Ddl]:
@@ -118,7 +118,7 @@ def _macros(connection: duckdb.DuckDBPyConnection, catalog: str) -> Iterator[Ddl
         signatures = _signatures(connection, catalog, made, gives_table, overloads)
         body = "AS TABLE (" if gives_table else "AS ("
         parts = (f"({', '.join(s)}) {body}{o.definition})" for s, o in zip(signatures, overloads, strict=True))
-        yield Ddl("CREATE MACRO", made, f"CREATE MACRO {made.sql} " + ", ".join(parts), made.schema)
+        yield Ddl("CREATE MACRO", made, f"CREATE MACRO {made.sql} " + ", ".join(parts), (made.schema,))
 
 
 def _tables(connection: duckdb.DuckDBPyConnection, catalog: str) -> Iterator[Ddl]:
@@ -126,20 +126,20 @@ def _tables(connection: duckdb.DuckDBPyConnection, catalog: str) -> Iterator[Ddl
     query = f"SELECT schema_name, table_name, sql FROM duckdb_tables() WHERE {USER} AND NOT temporary"
     for schema, name, sql in rows(connection, catalog, f"{query} ORDER BY table_oid"):
         made = Name(schema, name)
-        yield Ddl("CREATE TABLE", made, _plain(sql), schema, layout=layouts[made])
+        yield Ddl("CREATE TABLE", made, _plain(sql), (schema,), layout=layouts[made])
 
 
 def _views(connection: duckdb.DuckDBPyConnection, catalog: str) -> Iterator[Ddl]:
     query = f"SELECT schema_name, view_name, sql FROM duckdb_views() WHERE {USER} AND NOT temporary ORDER BY view_oid"
     for schema, name, sql in rows(connection, catalog, query):
-        yield Ddl("CREATE VIEW", Name(schema, name), _plain(sql), schema)
+        yield Ddl("CREATE VIEW", Name(schema, name), _plain(sql), (schema,))
 
 
 def _indexes(connection: duckdb.DuckDBPyConnection, catalog: str) -> Iterator[Ddl]:
     # Indexes behind constraints have no statement of their own.
     query = f"SELECT schema_name, index_name, sql FROM duckdb_indexes() WHERE {OWNED} AND sql <> '' ORDER BY index_oid"
     for schema, name, sql in rows(connection, catalog, query):
-        yield Ddl("CREATE INDEX", Name(schema, name), _plain(sql), schema)
+        yield Ddl("CREATE INDEX", Name(schema, name), _plain(sql), (schema,))
 
 
 def _comments(connection: duckdb.DuckDBPyConnection, catalog: str) -> tuple[list[Ddl], list[Ddl]]:
@@ -171,7 +171,7 @@ def _comments(connection: duckdb.DuckDBPyConnection, catalog: str) -> tuple[list
 
 
 def _comment(kind: str, name: Name, column: str, text: str) -> Ddl:
-    return Ddl("COMMENT", name, f"COMMENT ON {kind} {name.sql}{column} IS {literal(text)}", name.schema)
+    return Ddl("COMMENT", name, f"COMMENT ON {kind} {name.sql}{column} IS {literal(text)}", (name.schema,))
 
 
 def _plain(sql: str) -> str:
@@ -262,14 +262,14 @@ def _arranged(scratch: duckdb.DuckDBPyConnection, catalog: str, pending: list[Dd
 def _attempt(scratch: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> tuple[Ddl, str | None]:
     """Run a statement; a name without a schema may mean `main` or the object's own schema."""
     error: str | None = None
-    for search_path in dict.fromkeys(("main", ddl.search_path)):
+    for search_path in dict.fromkeys(("main", *ddl.search_path)):
         # An object in main is written without its schema.
         if ddl.object.schema == "main" and search_path != "main":
             continue
         target = quote(catalog) + "." + quote(search_path)
         error = _error(scratch, f"USE {target}") or _error(scratch, ddl.statement)
         if error is None:
-            return replace(ddl, search_path=search_path), None
+            return replace(ddl, search_path=(search_path,)), None
     return ddl, error
 
 

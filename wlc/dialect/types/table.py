@@ -78,6 +78,7 @@ class TypeRow:
         takes_all_postgres: Every text of those types is a value of this one.
         is_exact_in_json: A JSON text holds it exactly. JSON itself does not qualify: its null could not be told from
             NULL.
+        casts_alike: A cast of a constant to it gives the same value in every session, whatever its settings are.
         spark: Class in `pyspark.sql.types`, for types that are stored as themselves.
         spark_as: DuckDB type that Spark gets instead, because Spark has no such type.
         spark_refuses_infinity: Spark has the type, and takes an infinity for an ordinary value.
@@ -100,14 +101,21 @@ class TypeRow:
     from_postgres: tuple[str, ...] = ()
     takes_all_postgres: bool = False
     is_exact_in_json: bool = False
+    casts_alike: bool = False
     spark: str | None = None
     spark_as: str | None = None
     spark_refuses_infinity: bool = False
 
 
-_integer = partial(TypeRow, is_integer=True, is_native=True, is_exact_in_json=True)
+_integer = partial(TypeRow, is_integer=True, is_native=True, is_exact_in_json=True, casts_alike=True)
 _float = partial(
-    TypeRow, is_float=True, has_equal_twins=True, is_native=True, digest=DigestText.BITS, takes_all_postgres=True
+    TypeRow,
+    is_float=True,
+    has_equal_twins=True,
+    is_native=True,
+    digest=DigestText.BITS,
+    takes_all_postgres=True,
+    casts_alike=True,
 )
 _seconds = partial(TypeRow, stored_as="TIMESTAMP", postgres="timestamp", postgres_text=PostgresText.MOMENT)
 # Nanoseconds do not fit into the times of PostgreSQL and Spark.
@@ -124,6 +132,7 @@ TABLE: tuple[TypeRow, ...] = (
         takes_all_postgres=True,
         is_exact_in_json=True,
         spark="BooleanType",
+        casts_alike=True,
     ),
     # Integers
     _integer(name="TINYINT", postgres="smallint", spark="ByteType"),
@@ -160,8 +169,8 @@ TABLE: tuple[TypeRow, ...] = (
     ),
     _integer(name="UBIGINT", postgres="numeric(20,0)", spark_as="DECIMAL(20,0)"),
     # Parquet would hold a DOUBLE.
-    TypeRow(name="HUGEINT", stored_as="VARCHAR", postgres="numeric(39,0)", is_exact_in_json=True),
-    TypeRow(name="UHUGEINT", stored_as="VARCHAR", postgres="numeric(39,0)", is_exact_in_json=True),
+    TypeRow(name="HUGEINT", stored_as="VARCHAR", postgres="numeric(39,0)", is_exact_in_json=True, casts_alike=True),
+    TypeRow(name="UHUGEINT", stored_as="VARCHAR", postgres="numeric(39,0)", is_exact_in_json=True, casts_alike=True),
     # Other numbers
     TypeRow(name="BIGNUM", stored_as="VARCHAR", postgres="numeric"),
     TypeRow(
@@ -171,6 +180,7 @@ TABLE: tuple[TypeRow, ...] = (
         parameters_default="(18,3)",
         postgres="numeric{}",
         spark="DecimalType",
+        casts_alike=True,
     ),
     _float(name="FLOAT", aliases=("REAL",), postgres="real", from_postgres=("real",), spark="FloatType"),
     _float(name="DOUBLE", postgres="double precision", from_postgres=("double precision",), spark="DoubleType"),
@@ -187,6 +197,7 @@ TABLE: tuple[TypeRow, ...] = (
         takes_all_postgres=True,
         is_exact_in_json=True,
         spark="StringType",
+        casts_alike=True,
     ),
     TypeRow(
         name="ENUM",
@@ -194,6 +205,7 @@ TABLE: tuple[TypeRow, ...] = (
         stored_as="VARCHAR",
         postgres="text",
         is_exact_in_json=True,
+        casts_alike=True,
     ),
     TypeRow(
         name="JSON",
@@ -210,6 +222,7 @@ TABLE: tuple[TypeRow, ...] = (
         takes_all_postgres=True,
         is_exact_in_json=True,
         spark_as="VARCHAR",
+        casts_alike=True,
     ),
     TypeRow(
         name="BLOB",
@@ -218,6 +231,7 @@ TABLE: tuple[TypeRow, ...] = (
         postgres_text=PostgresText.HEX,
         from_postgres=("bytea",),
         spark="BinaryType",
+        casts_alike=True,
     ),
     TypeRow(name="BIT", stored_as="VARCHAR", postgres="bit varying"),
     # Parquet's GEOMETRY comes back under another coordinate system; well-known binary does not.
@@ -238,6 +252,7 @@ TABLE: tuple[TypeRow, ...] = (
         is_exact_in_json=True,
         spark="DateType",
         spark_refuses_infinity=True,
+        casts_alike=True,
     ),
     # Spark's TIME ends before 24:00:00.
     TypeRow(
@@ -246,6 +261,7 @@ TABLE: tuple[TypeRow, ...] = (
         from_postgres=("time without time zone",),
         is_exact_in_json=True,
         spark_as="VARCHAR",
+        casts_alike=True,
     ),
     _nanoseconds(name="TIME_NS"),
     # Parquet moves the time to UTC and drops the zone.
@@ -266,6 +282,7 @@ TABLE: tuple[TypeRow, ...] = (
         is_exact_in_json=True,
         spark="TimestampNTZType",
         spark_refuses_infinity=True,
+        casts_alike=True,
     ),
     _seconds(name="TIMESTAMP_S", is_exact_in_json=True),
     _seconds(name="TIMESTAMP_MS", is_exact_in_json=True),

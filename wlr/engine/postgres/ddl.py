@@ -18,7 +18,7 @@ from wlr.engine.postgres.translate import PostgresStatement, Translation, Transl
 from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from wlc.dialect.postgres.connection import Connection
     from wlc.farm.model import Ddl, Name, SequencePosition
@@ -91,13 +91,14 @@ class SchemaChange:
             raise
 
     def _refuse_own(self, ddl: Ddl) -> None:
-        for schema in (ddl.object.schema, ddl.search_path):
+        for schema in (ddl.object.schema, *ddl.search_path):
             if is_own(self._names.schema(schema)) and text_of(ddl) != "":
                 message = f"schema {schema} is not the farm's to change: {short(ddl.statement)}"
                 raise StepError(message, table=str(ddl.object))
 
-    def _search(self, schema: str) -> None:
-        run(self._connection, f"SET LOCAL search_path = {quote(self._names.schema(schema))}")
+    def _search(self, schemas: Sequence[str]) -> None:
+        listed = ", ".join(quote(self._names.schema(schema)) for schema in schemas)
+        run(self._connection, f"SET LOCAL search_path = {listed}")
 
     def _in_own_words(self, text: str, ddl: Ddl) -> None:
         if not text:

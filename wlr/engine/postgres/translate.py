@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _CREATED = "SCHEMA TABLE SEQUENCE VIEW RECURSIVE INDEX UNIQUE TYPE MACRO FUNCTION".split()
 _SEQUENCE_WORDS = frozenset("INCREMENT BY MINVALUE MAXVALUE START WITH NO CYCLE -".split())
+# Settings of a DuckDB session that change how values are computed, and not how a statement is read.
+_SAME_MEANING = frozenset({"Calendar", "TimeZone"})
 _COMMENTED = {"TABLE": "rpv", "VIEW": "v", "SEQUENCE": "S", "INDEX": "i", "COLUMN": "rpv"}
 
 
@@ -111,17 +113,22 @@ class Translator:
         if len(path) > 2 or (len(path) == 2 and path[0].lower() == self.master.lower() and not self._is_schema(path)):
             path = path[1:]
         own = self.names.place(self.ddl.object)
-        schema = self._allowed(path[0] if len(path) == 2 else self.ddl.search_path)
-        if (self.names.schema(schema).lower(), path[-1].lower()) == (own.schema.lower(), own.name.lower()):
-            return self.catalog.find(own) or own
-        made = Name(self.names.schema(schema), path[-1])
-        if len(path) == 2:
-            return self.catalog.find(made) or made
-        return self.catalog.find(made) or self.catalog.find(Name(self.names.main, path[0])) or made
+        schemas = path[:1] if len(path) == 2 else self.ddl.search_path
+        meant = [Name(self.names.schema(self._allowed(schema)), path[-1]) for schema in schemas]
+        first = meant[0]
+        if len(path) == 1:
+            meant.append(Name(self.names.main, path[0]))
+        for name in meant:
+            if (name.schema.lower(), name.name.lower()) == (own.schema.lower(), own.name.lower()):
+                return self.catalog.find(own) or own
+            if found := self.catalog.find(name):
+                return found
+        return first
 
     def _made(self, path: tuple[str, ...]) -> Name:
         """Return the name that the statement gives a new relation."""
-        schema = path[-2] if len(path) > 1 and path[-2].lower() != self.master.lower() else self.ddl.search_path
+        is_named = len(path) > 1 and path[-2].lower() != self.master.lower()
+        schema = path[-2] if is_named else self.ddl.search_path[0]
         return Name(self.names.schema(self._allowed(schema)), path[-1])
 
     def _allowed(self, schema: str) -> str:
@@ -209,7 +216,14 @@ class Translator:
 
     def _expression(self, text: str) -> str:
         """Translate an expression over the columns of the changed table."""
+        self._refuse_settings()
         return expression_sql(text, self.spelling, self.resolve)
+
+    def _refuse_settings(self) -> None:
+        """Refuse an expression that DuckDB reads in another way than by default."""
+        changed = [name for name, _ in self.ddl.settings if name not in _SAME_MEANING]
+        if changed:
+            raise UnsupportedError(f"setting {changed[0]} changes its meaning")
 
     def _create_sequence(self, replaces: bool, exists: bool) -> Translation:
         name = self._made(self.reader.path())
@@ -227,6 +241,7 @@ class Translator:
         present = made if replaces and self.catalog.kinds.get(made) == "v" else None
         before = [PostgresStatement(f"DROP VIEW {made.sql}")] if present else []
         try:
+            self._refuse_settings()
             statement = view_sql(self.ddl.statement, self.catalog.columns, self.resolve, made)
         except UnsupportedError as error:
             return Translation(tuple(before), replaces=present, left_out=f"{what} is left out: {error.message}")
@@ -242,6 +257,7 @@ class Translator:
             self.reader.name()
         spelling = {name.lower(): name for name in self.catalog.columns.get(table, [])}
         try:
+            self._refuse_settings()
             parts = ", ".join(f"({expression_sql(item, spelling, self.resolve)})" for item in self.reader.items())
         except UnsupportedError as error:
             return Translation(left_out=f"{what} is left out: {error.message}")

@@ -1,0 +1,103 @@
+"""What is recorded of a schema change, told from the catalog before and after it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import duckdb
+import pytest
+
+from wlc.capture.duckdb.schema_change import compare, objects, statements
+from wlc.dialect.duckdb.catalog import tables
+from wlc.farm.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from wlc.farm.model import Ddl
+
+
+@pytest.fixture
+def connection() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as opened:
+        for text in (
+            "SET GLOBAL TimeZone = 'UTC'; SET enable_view_dependencies = true; CREATE SCHEMA one; CREATE SCHEMA two",
+            "CREATE TABLE t (i INTEGER); CREATE VIEW v AS FROM t; CREATE VIEW a AS FROM v; CREATE SEQUENCE s",
+            "CREATE TABLE two.r (x INTEGER); CREATE TYPE e AS ENUM ('a'); CREATE MACRO m() AS 1",
+            "CREATE SEQUENCE q; CREATE TABLE uses (i INTEGER DEFAULT nextval('q')); ATTACH ':memory:' AS beside",
+        ):
+            opened.execute(text)
+        yield opened
+
+
+def recorded(connection: duckdb.DuckDBPyConnection, text: str) -> list[Ddl]:
+    before = objects(connection, "memory")
+    connection.execute(text)
+    change = compare(before, objects(connection, "memory"))
+    return statements(connection, "memory", text, change, tables(connection, "memory"))
+
+
+@pytest.mark.parametrize(
+    "text, kind, name, statement",
+    [
+        ("/* DROP TABLE */ CREATE VIEW w AS SELECT 1 AS i", "CREATE VIEW", "w", "CREATE VIEW w AS SELECT 1 AS i"),
+        ("-- x\nCREATE --TABLE\n/*\n*/ SEQUENCE n", "CREATE SEQUENCE", "n", "CREATE SEQUENCE n"),
+        ("ALTER /* VIEW */ TABLE t ADD COLUMN k INTEGER;", "ALTER TABLE", "t", "ALTER TABLE t ADD COLUMN k INTEGER"),
+        ("CREATE OR REPLACE FUNCTION table_of() AS 1", "CREATE MACRO", "table_of", None),
+        ("COMMENT/**/ON/**/TABLE t IS '/* is kept */'", "COMMENT TABLE", "t", "COMMENT ON TABLE t IS '/* is kept */'"),
+        ('DROP /* TYPE */ VIEW IF EXISTS "a"', "DROP VIEW", "a", 'DROP VIEW IF EXISTS "a"'),
+    ],
+)
+def test_kinds_are_told_from_the_statement_without_comments(
+    connection: duckdb.DuckDBPyConnection, text: str, kind: str, name: str, statement: str | None
+) -> None:
+    (ddl,) = recorded(connection, text)
+    assert (ddl.kind, ddl.object.name) == (kind, name)
+    assert " ".join(ddl.statement.split()) == (statement or text)
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("DROP VIEW v CASCADE", ["DROP VIEW v CASCADE", 'DROP VIEW IF EXISTS "main"."a"']),
+        (
+            "DROP TABLE t CASCADE",
+            [
+                "DROP TABLE t CASCADE",
+                'DROP SEQUENCE IF EXISTS "main"."s"',
+                'DROP VIEW IF EXISTS "main"."a"',
+                'DROP VIEW IF EXISTS "main"."v"',
+            ],
+        ),
+        ("DROP SEQUENCE q CASCADE", ['DROP TABLE IF EXISTS "main"."uses"', "DROP SEQUENCE q CASCADE"]),
+        ("DROP SCHEMA two CASCADE", ["DROP SCHEMA two CASCADE"]),
+        ("ALTER VIEW a RENAME TO b", ["ALTER VIEW a RENAME TO b"]),
+    ],
+)
+def test_what_is_dropped_together(connection: duckdb.DuckDBPyConnection, text: str, expected: list[str]) -> None:
+    connection.execute("ALTER SEQUENCE s OWNED BY t")
+    found = recorded(connection, text)
+    assert [ddl.statement for ddl in found] == expected
+    assert all(ddl.statement.startswith(ddl.kind) for ddl in found)
+
+
+def test_what_the_session_has_set_goes_along(connection: duckdb.DuckDBPyConnection) -> None:
+    connection.execute("SET integer_division = true")
+    connection.execute("SET search_path = 'one,two'")
+    (ddl,) = recorded(connection, "CREATE VIEW w AS SELECT x / 2 FROM r")
+    assert (ddl.search_path, ddl.settings) == (("one", "two"), (("integer_division", "true"),))
+    connection.execute("USE main")
+    connection.execute("RESET integer_division")
+    (ddl,) = recorded(connection, "CREATE VIEW x AS SELECT i / 2 FROM t")
+    assert (ddl.search_path, ddl.settings) == (("main",), ())
+
+
+def test_names_of_another_database_are_refused(connection: duckdb.DuckDBPyConnection) -> None:
+    connection.execute("CREATE TABLE beside.t (i INTEGER)")
+    connection.execute("SET search_path = 'beside.main,memory.main'")
+    with pytest.raises(UnsupportedError, match="database beside") as caught:
+        recorded(connection, "CREATE VIEW memory.main.w AS SELECT * FROM t")
+    (ddl,) = recorded(connection, "ALTER TABLE memory.main.t ADD COLUMN k INTEGER")
+    assert ddl.search_path == ("main",)
+    connection.execute(str(caught.value.hint).partition(",")[0])
+    assert recorded(connection, "CREATE VIEW x AS SELECT * FROM t")[0].search_path == ("main",)

@@ -1,0 +1,105 @@
+"""Settings of DuckDB, by what they do to a schema statement. A test compares the list with `duckdb_settings()`."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from wlc.dialect.sql import literal, quote
+from wlc.farm.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import duckdb
+
+    from wlc.farm.model import Settings
+
+# They say how a statement is parsed, bound or computed: with another value it makes another object, or fails. The log
+# states them with each statement, unless they have the value that is given here.
+MEANING = {
+    "Calendar": "gregorian",
+    "TimeZone": "UTC",
+    "default_collation": "",
+    "default_null_order": "NULLS_LAST",
+    "default_order": "ASCENDING",
+    "dialect_compatibility_mode": "NONE",
+    "disable_timestamptz_casts": "false",
+    "error_on_division_by_zero": "true",
+    "ieee_floating_point_ops": "true",
+    "ignore_unknown_crs": "false",
+    "integer_division": "false",
+    "json_geometry_format": "wkt",
+    "legacy_disable_null_type": "false",
+    "order_by_non_integer_literal": "false",
+    "preserve_identifier_case": "preserve_case",
+    "regex_match_operator_semantics": "partial",
+    "scalar_subquery_error_on_multiple_rows": "true",
+    "table_function_identifier_conversion": "DEFAULT",
+}
+# They put another parser in the place of DuckDB's own, which replicas do not have.
+PARSER = {"active_grammar_extensions": "[]", "allow_parser_override_extension": "DEFAULT", "current_dialect": None}
+# The time zone that a statement without one runs in; DuckDB's default is that of the machine.
+_SAME = {"Etc/UTC": "UTC"}
+# A value of `MEANING` as DuckDB shows it.
+_VALUE = re.compile(r"[\w+/.\- ]{0,64}", re.ASCII)
+
+
+def of_session(connection: duckdb.DuckDBPyConnection) -> Settings:
+    """Return the settings that change what the session's statements mean.
+
+    Raises:
+        UnsupportedError: The session has another parser than DuckDB's own.
+    """
+    found = _values(connection, (*MEANING, *PARSER))
+    for name, value in PARSER.items():
+        if found[name] != value:
+            raise UnsupportedError(
+                f"schema statements of another parser cannot be captured: setting {name} is {found[name]}",
+                hint=f"RESET {name}",
+            )
+    return tuple((name, _SAME.get(found[name], found[name])) for name in sorted(MEANING) if _differs(name, found[name]))
+
+
+def is_allowed(settings: Settings) -> bool:
+    """Whether a statement of a farm may have these settings."""
+    return all(name in MEANING and _VALUE.fullmatch(value) for name, value in settings)
+
+
+@contextmanager
+def applied(connection: duckdb.DuckDBPyConnection, settings: Settings) -> Iterator[None]:
+    """Give a statement the settings of the session that it comes from; the caller has the database to itself."""
+    if not settings:
+        yield
+        return
+    # A transaction that failed runs no SET any more. Another connection changes what has no value of its own here.
+    with connection.cursor() as other:
+        before = _values(other, [name for name, _ in settings])
+        try:
+            _set(other, settings)
+            yield
+        finally:
+            _set(other, before.items())
+
+
+def search_path_sql(catalog: str, schemas: Sequence[str]) -> str:
+    """Return the statement after which unqualified names are looked up in these schemas of a database."""
+    paths = [f"{quote(catalog)}.{quote(schema)}" for schema in schemas]
+    # SET search_path reads no doubled quotes, so DuckDB has no longer path with such a name either.
+    return f"USE {paths[0]}" if len(paths) == 1 else f"SET search_path = {literal(','.join(paths))}"
+
+
+def _differs(name: str, value: str) -> bool:
+    return _SAME.get(value, value) != MEANING[name]
+
+
+def _values(connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> dict[str, str]:
+    # duckdb_settings() takes several times as long, because it shows all of them.
+    listed = ", ".join(f"CAST(current_setting({literal(name)}) AS VARCHAR)" for name in names)
+    return dict(zip(names, connection.execute(f"SELECT {listed}").fetchall()[0], strict=True))
+
+
+def _set(connection: duckdb.DuckDBPyConnection, settings: Iterable[tuple[str, str]]) -> None:
+    for name, value in settings:
+        connection.execute(f"SET GLOBAL {quote(name)} = {literal(value)}")
