@@ -164,6 +164,24 @@ SCRIPTS = {
         UPDATE c SET s = {'t': 'A'} WHERE random() < 2
         UPDATE c SET j = '"A"' WHERE random() < 2
     """,
+    "deleted and upserted in one transaction": """
+        BEGIN
+        DELETE FROM k WHERE id BETWEEN 3 AND 4
+        INSERT OR REPLACE INTO k VALUES (1, 1, 'replaced')
+        INSERT OR REPLACE INTO k SELECT i, 0, 'again' FROM range(3, 6) r(i)
+        COMMIT
+        BEGIN
+        INSERT OR REPLACE INTO k VALUES (3, 31, 'x')
+        INSERT INTO k VALUES (7, 26, 'y'), (9, 35, 'z') ON CONFLICT (id) DO UPDATE SET b = excluded.b
+        INSERT OR REPLACE INTO k SELECT i, 2, 'w' FROM range(4, 6) r(i)
+        COMMIT
+        BEGIN
+        DELETE FROM k
+        INSERT OR REPLACE INTO k VALUES (1, 2, 'a'), (2, 3, 'b')
+        DELETE FROM k WHERE id = 2
+        INSERT OR REPLACE INTO k SELECT i, 2, 'c' FROM range(2, 70) r(i) RETURNING id
+        COMMIT
+    """,
     "values of several types in one column": """
         CREATE TABLE d (d DOUBLE PRIMARY KEY, l VARCHAR[], v INTEGER)
         INSERT INTO d VALUES (0.1, ['x,('], 1), ('nan', NULL, 2), ('0.15', [], 3)

@@ -146,10 +146,11 @@ class Images:
         if self.cleared is not None and self.table.has_rowid:
             self._spare_others()
         self.removed, self.added = self.saved, 0
-        if self.copy is not None:
-            self._complete_copy(meta)
+        # First the rows that were saved one by one: the copy's images would count as saved, too.
         if self.saved and self.cleared is None and not self._only_deleted():
             self.added += self._add(self._still_there(), meta)
+        if self.copy is not None:
+            self._complete_copy(meta)
         if self.table.has_rowid and (self.has_local or (self.updated and self.added < self.saved)):
             local = f"rowid >= {LOCAL_ROWID}"
             if self.copy is None or self._count(f"{self.table.sql} WHERE {local}"):
