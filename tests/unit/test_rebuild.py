@@ -27,7 +27,7 @@ def connection() -> duckdb.DuckDBPyConnection:
 
 
 def run(connection: duckdb.DuckDBPyConnection, statement: str) -> Name | None:
-    return running.run(connection, "m", Ddl("ALTER TABLE", Name("s", "t"), statement, "s"))
+    return running.run(connection, "m", Ddl("ALTER TABLE", Name("s", "t"), statement, ("s",)))
 
 
 def facts(connection: duckdb.DuckDBPyConnection) -> list[object]:
