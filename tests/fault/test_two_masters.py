@@ -202,6 +202,27 @@ def test_a_moved_master_goes_on(source: Path, farm: str):
     assert published_contents(farm) == file_contents(source)
 
 
+def test_a_master_and_its_farm_are_moved_together(tmp_path: Path):
+    source, moved = tmp_path / "old" / "bank.duckdb", tmp_path / "new" / "bank.duckdb"
+    source.parent.mkdir()
+    with duckdb.connect(str(source)) as connection:
+        connection.execute("CREATE TABLE t (i INTEGER)")
+    wlc.master(source)
+    write(source, 1)
+    source.parent.rename(moved.parent)
+    assert wlc.master(moved, moved=True).farm == str(tmp_path / "new" / "dbfarm" / "bank")
+    wlc.flush(moved)
+    farm = tmp_path / "farm"
+    (tmp_path / "new" / "dbfarm").rename(farm)
+    with pytest.raises(InvalidError, match="there is no database") as refused:
+        wlc.master(moved, moved=True)
+    assert refused.value.hint == f"If the farm was moved, name it: wlc master {moved} --moved --farm URL"
+    wlc.master(moved, moved=True, farm=str(farm))
+    write(moved, 2)
+    wlc.flush(moved)
+    assert published_contents(str(farm)) == file_contents(moved)
+
+
 @pytest.mark.parametrize("is_captured", [True, False], ids=["wlc.connect", "DuckDB alone"])
 def test_an_export_of_a_master_is_restored_into_it(source: Path, farm: str, tmp_path: Path, is_captured: bool):
     exported = tmp_path / "exported"

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from wlc.capture.duckdb.home import Home, decode_home, elsewhere, encode_home, home_at
-from wlc.farm.errors import CorruptError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,7 +81,14 @@ def test_files(tmp_path: Path) -> None:
 
 
 def test_what_is_written_is_read() -> None:
-    assert decode_home(encode_home(HOME), "sales.duckdb") == HOME
-    for damaged in (None, "", "{}", "[]", '{"host": 1}'):
-        with pytest.raises(CorruptError, match=r"sales\.duckdb"):
-            decode_home(damaged, "sales.duckdb")
+    for home in (HOME, replace(HOME, inode=2**64 - 1)):
+        assert decode_home(encode_home(home)) == home
+    for damaged in (None, "", "{}", "[]", "[" * 100_000, encode_home(HOME).replace("12", '"x"')):
+        assert decode_home(damaged) is None
+
+
+def test_a_file_that_does_not_know_its_home_is_a_copy() -> None:
+    refused = elsewhere("sales", None, HOME, "sales.duckdb")
+    assert refused is not None
+    assert refused.message.startswith("sales.duckdb does not say which file became the master")
+    assert "wlc master sales.duckdb --moved" in str(refused.hint)

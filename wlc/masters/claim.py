@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,12 +60,12 @@ def claim(source: Source, wish: Wish) -> FarmDatabase:
     old = _former(source, wish)
     if old is not None and old.is_master:
         if wish.is_moved:
-            return database_of(old, wish.storage_options)
+            return _moved_place(source, old, wish)
         raise InvalidError(f"{source} is a master already, as {old.name} in {old.farm}", hint=f"wlc status {source}")
     name = check_database_name(wish.name if wish.name is not None else old.name if old else source.default_name)
     # A copy publishes into the same farm, too, unless its owner wants another.
     known = source.state
-    farm = wish.farm or os.environ.get("WLC_FARM") or (known.farm if known else str(source.default_folder / "dbfarm"))
+    farm = wish.farm or os.environ.get("WLC_FARM") or (known.farm if known else _beside(source))
     farm = _absolute(farm)
     # Remembered options belong to the farm for which they were given.
     options = lay_over(known.options if known and known.farm == farm else {}, wish.storage_options)
@@ -92,6 +94,26 @@ def _former(source: Source, wish: Wish) -> MasterState | None:
         return None
     is_going_on = source.settle_here() and old.is_master
     return source.state if is_going_on else replace(old, state=STOPPED)
+
+
+def _moved_place(source: Source, old: MasterState, wish: Wish) -> FarmDatabase:
+    """Return the place of a master that goes on; its farm may have been moved, too, for example in the same folder."""
+    given = wish.farm or os.environ.get("WLC_FARM")
+    for farm in dict.fromkeys(_absolute(url) for url in (given, old.farm, _beside(source)) if url):
+        database = database_of(old, wish.storage_options, farm)
+        with suppress(MissingError):
+            if database.config().history == old.history:
+                if farm != old.farm:
+                    source.remember(replace(old, farm=farm))
+                return database
+    try:
+        # Another master may have taken the place; publishing says so.
+        database = database_of(old, wish.storage_options)
+        database.config()
+    except MissingError as error:
+        hint = f"If the farm was moved, name it: wlc master {shlex.quote(str(source))} --moved --farm URL"
+        raise MissingError(error.message, hint=hint, path=error.path) from error
+    return database
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +155,11 @@ def _begin(source: Source, place: _Place, wish: Wish) -> None:
         source.take_snapshot(database, is_first=True)
     database.change_config(lambda config: replace(own(config, state), state=STARTED))
     source.remember(replace(source.require_state(), state=STARTED))
+
+
+def _beside(source: Source) -> str:
+    """Return the farm of a source for which no other is given."""
+    return str(source.default_folder / "dbfarm")
 
 
 def _absolute(url: str) -> str:

@@ -52,8 +52,8 @@ def master(
             history had, or 300.
         tables: Patterns of the tables to replicate, of PostgreSQL only; all if there are none.
         moved: The database takes the place of the master of which it is a copy, or which it was before it was moved. A
-            DuckDB master goes on where it was; a PostgreSQL master begins a new history. Without it, a copy becomes a
-            master of its own.
+            DuckDB master goes on where it was, in the farm given if that was moved, too; a PostgreSQL master begins a
+            new history. Without it, a copy becomes a master of its own.
         storage_options: Options of the farm's file system; secrets among them are not remembered.
 
     Raises:

@@ -161,7 +161,7 @@ def decode(values: Mapping[str, str], shown: str) -> MasterState | None:
         return None
     try:
         parent = json.loads(values["parent"] or "null")
-        fence = json.loads(values["fence"] or "null")
+        fence = json.loads(values.get("fence") or "null")
         return MasterState(
             farm=values["farm"],
             name=values["name"],

@@ -18,7 +18,8 @@ import socket
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from wlc.farm.errors import CorruptError, FencedError
+from wlc.farm import json_fields as fields
+from wlc.farm.errors import FencedError
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -95,31 +96,31 @@ def encode_home(home: Home) -> str:
     return json.dumps(asdict(home))
 
 
-def decode_home(text: str | None, shown: str) -> Home:
-    """Read what `encode_home` wrote, None if there is nothing.
-
-    Raises:
-        CorruptError: It is something else.
-    """
+def decode_home(text: str | None) -> Home | None:
+    """Read what `encode_home` wrote, None if it is something else: such a file does not know where it lives."""
     try:
-        return Home(**json.loads(text or ""))
-    except (ValueError, TypeError) as error:
-        message = f"{shown} does not remember where it became a master: {error}"
-        raise CorruptError(message, hint=f"wlc master {shlex.quote(shown)} --moved", path=shown) from error
+        values = fields.as_object(fields.DECODER.decode(text or ""))
+        texts = {key: fields.as_text(values[key]) for key in ("host", "boot", "path")}
+        # Numbers of files have all 64 bits on some file systems.
+        return Home(**texts, device=int(values["device"]), inode=int(values["inode"]))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
-def elsewhere(name: str, home: Home, here: Home, shown: str) -> FencedError | None:
+def elsewhere(name: str, home: Home | None, here: Home, shown: str) -> FencedError | None:
     """Return the error for a file that is a copy of a master, or was moved; None for the master.
 
     Args:
         name: The master's name in the farm.
-        home: The file that became the master.
+        home: The file that became the master; None if that is not known.
         here: The file that remembers it.
         shown: The file as its user calls it.
     """
-    if home.is_home_of(here, named_by(home.path)):
+    if home is not None and home.is_home_of(here, named_by(home.path)):
         return None
-    if (home.host, home.path) == (here.host, here.path):
+    if home is None:
+        where = f"{shown} does not say which file became the master of farm database {name}"
+    elif (home.host, home.path) == (here.host, here.path):
         where = f"the master of farm database {name} was another file at {home}, and this file was put in its place"
     else:
         where = f"the master of farm database {name} is {home}, and this file is {here}"

@@ -150,7 +150,7 @@ class Shared:
         known = decode(values, self.path)
         if known is None:
             return
-        self._home = decode_home(values.get("home"), self.path)
+        self._home = decode_home(values.get("home"))
         self.away = elsewhere(known.name, self._home, self.here, self.path)
         self.state = replace(known, options=lay_over(known.options, self.options))
         layouts = journal.read_layouts(self.root, self.catalog)
