@@ -104,6 +104,7 @@ def _moved_place(source: Source, old: MasterState, wish: Wish) -> FarmDatabase:
         with suppress(MissingError):
             if database.config().history == old.history:
                 if farm != old.farm:
+                    database.store.probe()
                     source.remember(replace(old, farm=farm))
                 return database
     try:

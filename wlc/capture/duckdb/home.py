@@ -116,7 +116,7 @@ def elsewhere(name: str, home: Home | None, here: Home, shown: str) -> FencedErr
         here: The file that remembers it.
         shown: The file as its user calls it.
     """
-    if home is not None and home.is_home_of(here, named_by(home.path)):
+    if home is not None and (home.is_home_of(here) or home.is_home_of(here, named_by(home.path))):
         return None
     if home is None:
         where = f"{shown} does not say which file became the master of farm database {name}"

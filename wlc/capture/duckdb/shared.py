@@ -50,7 +50,6 @@ class Shared:
         beat_s: Seconds a committed transaction may wait; 0 publishes with every commit.
         here: Where the file was when it was opened.
         state: What the database remembers of itself; None if it has never been a master.
-        away: Why this file is not the master that it remembers to be; None if it is, or was never one.
         publisher: Publishes in the background; None until a connection is opened that captures.
         options: Options of the farm's file system that this process was given; secrets are kept nowhere else.
     """
@@ -60,7 +59,6 @@ class Shared:
     base: duckdb.DuckDBPyConnection
     here: Home
     state: MasterState | None = None
-    away: FencedError | None = None
     beat_s: float = BEAT_S
     last_tick: int = 0
     last_commit: datetime | None = None
@@ -88,6 +86,11 @@ class Shared:
             if thread not in self._roots:
                 self._roots[thread] = self.base.cursor()
             return self._roots[thread]
+
+    @property
+    def away(self) -> FencedError | None:
+        """Why this file is not the master that it remembers to be; None if it is, or was never one."""
+        return elsewhere(self.state.name, self._home, self.here, self.path) if self.state else None
 
     def close(self) -> None:
         """End the background publisher and close the file."""
@@ -151,7 +154,6 @@ class Shared:
         if known is None:
             return
         self._home = decode_home(values.get("home"))
-        self.away = elsewhere(known.name, self._home, self.here, self.path)
         self.state = replace(known, options=lay_over(known.options, self.options))
         layouts = journal.read_layouts(self.root, self.catalog)
         self._layout = max(layouts, default=0)
@@ -175,7 +177,7 @@ class Shared:
 
     def renew_home(self) -> None:
         """Remember what changed of the master's place although the file never moved: the machine started again."""
-        if self.away is not None or self._home is None:
+        if self.state is None or self._home is None or self.away is not None:
             return
         renewed = replace(self.here, path=self._home.path)
         if renewed != self._home:
@@ -183,16 +185,17 @@ class Shared:
                 self._write({"home": encode_home(renewed)})
 
     def _write(self, values: dict[str, str]) -> None:
-        if values:
-            self.root.execute("BEGIN")
-            try:
-                journal.write_state(self.root, self.catalog, values)
-                self.root.execute("COMMIT")
-            except BaseException:
-                with suppress(duckdb.Error):
-                    self.root.execute("ROLLBACK")
-                raise
-        self.load()
+        with self.commit_lock:
+            if values:
+                self.root.execute("BEGIN")
+                try:
+                    journal.write_state(self.root, self.catalog, values)
+                    self.root.execute("COMMIT")
+                except BaseException:
+                    with suppress(duckdb.Error):
+                        self.root.execute("ROLLBACK")
+                    raise
+            self.load()
 
     def keep_options(self, options: Mapping[str, Any]) -> None:
         """Lay options of the farm's file system over those that all users of the database have."""
@@ -213,8 +216,8 @@ class Shared:
         """
         if self.state is None or not self.state.is_master:
             return
-        if self.away is not None:
-            raise self.away
+        if (away := self.away) is not None:
+            raise away
         if (fence := self.state.fence) is not None:
             source = shlex.quote(self.path)
             raise FencedError(
