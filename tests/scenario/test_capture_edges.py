@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -11,12 +13,12 @@ import pytest
 import wlc
 import wlr
 from tests.oracle import contents
+from wlc.capture.duckdb.shared import explained
 from wlc.dialect.duckdb.catalog import sequences
 from wlc.farm.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 SEED = """
     CREATE TABLE k (id INTEGER PRIMARY KEY, a INTEGER, b VARCHAR);
@@ -389,3 +391,40 @@ def test_connections_of_one_process_agree_on_mode_and_settings(tmp_path: Path) -
                         wlc.connect(source, **second)
             # Whoever only asks or publishes takes the database as it is open.
             assert wlc.status(source).bypassed == {}
+
+
+def test_a_master_cut_off_from_files_is_published(tmp_path: Path) -> None:
+    source = tmp_path / "sales.duckdb"
+    with duckdb.connect(str(source)) as connection:
+        connection.execute("CREATE TABLE t (i INTEGER)")
+    wlc.master(source, farm=str(tmp_path / "farm"))
+    config = {"enable_external_access": "false", "lock_configuration": True}
+    with wlc.connect(source, config=config) as captured, wlc.connect(source, config=config) as other:
+        with pytest.raises(duckdb.ConnectionException, match="different configuration"):
+            wlc.connect(source)
+        captured.execute("INSERT INTO t VALUES (1)")
+        other.cursor().execute("INSERT INTO t VALUES (2)")
+        assert wlc.flush(source).transactions == 2
+    with wlc.connect(source) as captured:
+        captured.execute("SET allowed_directories = ['/nowhere']; SET enable_external_access = false")
+        captured.execute("SET lock_configuration = true")
+        captured.execute("DELETE FROM t WHERE i = 1")
+        assert wlc.flush(source).transactions == 1
+        assert wlc.snapshot(source).position.tick == 3
+        captured.cursor().execute("INSERT INTO t VALUES (3)")
+        for where in (tmp_path / "t.csv", Path(tempfile.gettempdir()) / "wlc-t.csv"):
+            with pytest.raises(duckdb.PermissionException):
+                captured.execute(f"COPY t TO '{where}'")
+        work = captured._shared.work
+        assert work.exists()
+    assert not work.exists()
+    wlr.replicate("sales", farm=str(tmp_path / "farm"), into=tmp_path / "replica.duckdb")
+    with duckdb.connect(str(tmp_path / "replica.duckdb"), read_only=True) as replica:
+        assert replica.execute("SELECT i FROM t ORDER BY i").fetchall() == [(2,), (3,)]
+
+
+def test_what_the_settings_forbid_is_said() -> None:
+    with pytest.raises(wlc.UnavailableError, match="could not be published") as caught, explained("sales.duckdb"):
+        raise duckdb.PermissionException("Permission Error: Cannot access file")
+    assert "wlc flush sales.duckdb" in str(caught.value.hint)
+    assert "disk" not in str(caught.value.hint)

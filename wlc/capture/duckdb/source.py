@@ -215,7 +215,7 @@ class DuckDBSource(Source):
     @contextmanager
     def _gathered(self, most: int) -> Iterator[_Waiting | None]:
         shared = self._shared
-        with shared.root.cursor() as connection, tempfile.TemporaryDirectory(prefix="wlc-") as folder:
+        with shared.root.cursor() as connection, tempfile.TemporaryDirectory(prefix="wlc-", dir=shared.work) as folder:
             shared.begin_reading(connection)
             found = pending.pending(connection, shared.catalog, most)
             yield _Waiting(shared, connection, found, Path(folder)) if found.transactions else None
@@ -241,7 +241,14 @@ class DuckDBSource(Source):
                     digests.read(connection, shared.catalog), digests.read_quick(connection, shared.catalog)
                 )
                 manifest = snapshot.take(
-                    connection, shared.catalog, database, reached.position, reached.clock, reached.vector, known
+                    connection,
+                    shared.catalog,
+                    database,
+                    reached.position,
+                    reached.clock,
+                    reached.vector,
+                    known,
+                    shared.work,
                 )
             finally:
                 connection.execute("ROLLBACK")
