@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 _LAST = ("enable_external_access", "lock_configuration")
 
 
-def split(config: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, str]]:
+def split(config: Mapping[str, Any] | None) -> tuple[dict[str, object], dict[str, str]]:
     """Part the settings of a connection from those that must be set last."""
-    first, last = dict[str, Any](), dict[str, str]()
+    first, last = dict[str, object](), dict[str, str]()
     for name, value in (config or {}).items():
         if name.lower() in _LAST:
             last[name.lower()] = str(value).lower()
