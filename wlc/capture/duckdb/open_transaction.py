@@ -94,8 +94,10 @@ class OpenTransaction:
             else frozenset(map(str.lower, target_of(effect)))
         )
         fired = self.tables.named(self.tables.triggered(names))
+        # A statement reports what it does itself, and not what a trigger does, in its own table or in another one.
         known = {images.table.name for images in touched}
-        return touched + [self._whole(table) for table in fired if table.name not in known]
+        fired_on = [self._whole(table) for table in fired]
+        return touched + [images for images in fired_on if images.table.name not in known]
 
     def _before(self, effect: Effect, parameters: Any) -> list[Images]:
         match effect:
