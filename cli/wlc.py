@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import sys
 import tempfile
 import warnings
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wlc.farm.errors import CorruptError, FarmError, InvalidError
+from wlc.farm.errors import CorruptError, FarmError, FencedError, InvalidError
 
 from .command import command, new_app, run_app
 from .interruption import stop_on_signal
@@ -147,7 +148,11 @@ def sql(
         # Without this sentence the user might run the statements a second time.
         message = f"the statements are committed and wait to be published, since {error.message}"
         again = f"wlc flush {source}"
-        hint = f"{error.hint} Then: {again}" if isinstance(error, InvalidError) else again
+        hint = again
+        if isinstance(error, InvalidError):
+            hint = f"{error.hint} Then: {again}"
+        elif isinstance(error, FencedError) and error.hint:
+            hint = error.hint.replace("SOURCE", shlex.quote(source))
         raise type(error)(message, hint=hint) from error
 
 

@@ -12,6 +12,8 @@ import pytest
 
 import wlc
 import wlr
+from cli import wlc as commands
+from cli.command import run_app
 from tests.fault.processes import program, rounds, run_command
 from tests.fault.trial import check_log
 from tests.oracle import Contents, file_contents, published
@@ -148,6 +150,20 @@ def test_a_master_whose_fence_is_gone_writes_again(source: Path, farm: str):
         wlc.flush(source)
         connection.execute("INSERT INTO t VALUES (11)")
     assert published_contents(farm) == file_contents(source)
+
+
+def test_the_command_that_meets_the_fence_says_what_to_type(
+    source: Path, farm: str, capsys: pytest.CaptureFixture[str]
+):
+    open_database("bank", farm).change_config(lambda config: replace(config, state=STOPPED))
+    for said in ("the statements are committed and wait to be published", "refuses writes"):
+        assert run_app(commands.app, "wlc", ["sql", str(source), "INSERT INTO t VALUES (10)"]) == 4
+        error = capsys.readouterr().err
+        assert said in error
+        assert "farm database bank was stopped" in error
+        assert f"hint: wlc stop {source}, then wlc master {source}" in error
+    assert run_app(commands.app, "wlc", ["sql", str(source), "SELECT count(*) FROM t WHERE i = 10"]) == 0
+    assert "1" in capsys.readouterr().out.split()
 
 
 def test_a_copy_publishes_and_stops_nothing_until_its_owner_says_so(source: Path, farm: str):
