@@ -26,8 +26,9 @@ from wlr.engine.state import ReplicaState
 from wlr.moved_tables import read_entering, with_moved
 from wlr.plan import bounds
 from wlr.plan.cut import LIMITS, Limits, cut
-from wlr.plan.failure import Failure, StepError
+from wlr.plan.failure import Failure, StepError, with_changed
 from wlr.plan.patterns import exactly, matches
+from wlr.plan.step import tables_of
 from wlr.plan.stop import Stop
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class Replay:
     _batches: set[int] = field(default_factory=set)
     _transactions: int = 0
     _rows: int = 0
+    _suspects: tuple[Name, ...] = ()
     _start: int = 0
     _end: int = 0
 
@@ -113,6 +115,13 @@ class Replay:
 
     def roll_forward(self) -> Replicated:
         """Apply the log from the replica's position up to the stop."""
+        try:
+            return self._roll_forward()
+        except ReplayError:
+            self._name_changed()
+            raise
+
+    def _roll_forward(self) -> Replicated:
         with self.into.open(self._folders(), self.bulk) as replica:
             start = replica.state
             steps = self._steps(start, replica.limits)
@@ -289,13 +298,35 @@ class Replay:
             message = f"transaction {step.last} needs too much memory: {error.cause}"
             return UnavailableError(message, hint=MEMORY_HINT)
         failure = Failure(step.last, error.table, error.key, error.cause, utc_now())
+        if found := replica.obstacle(step, error):
+            table = found.table or failure.table
+            failure = replace(failure, table=table, obstacle=found.text, remedy=found.remedy)
         replica.remember(replace(replica.state, failure=failure))
-        return ReplayError(
-            str(failure),
-            hint=f"Repair the replica and replicate again, or skip the transaction: wlr accept {self.into}",
-            path=str(self.into),
-            position=replica.state.position,
-        )
+        self._suspects = tables_of(step.transactions[0].records) if failure.obstacle is None else ()
+        return self._replay_error(failure, replica.state.position)
+
+    def _replay_error(self, failure: Failure, position: Position) -> ReplayError:
+        repair = f"Repair the replica and replicate again, or skip the transaction: wlr accept {self.into}"
+        return ReplayError(str(failure), hint=failure.remedy or repair, path=str(self.into), position=position)
+
+    def _name_changed(self) -> None:
+        """Find out whether a table of the transaction that failed was changed behind the replay's back.
+
+        Raises:
+            ReplayError: It was; the failure says so.
+        """
+        with tempfile.TemporaryDirectory(prefix="wlr-failed-") as folder:
+            with self.into.scanned(Path(folder), self.database.storage_options) as scan:
+                names = [name for name in self._suspects if scan.is_changed(name)]
+            if not names:
+                return
+            with self.into.open() as replica:
+                failure = replica.state.failure
+                if failure is None:
+                    return
+                failure = with_changed(failure, names[0], self.into)
+                replica.remember(replace(replica.state, failure=failure))
+                raise self._replay_error(failure, replica.state.position)
 
     def _fetch(self, file: TableFile) -> Path:
         path = file.file.path

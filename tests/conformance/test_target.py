@@ -328,6 +328,46 @@ def test_failing_ddl_undoes_its_whole_transaction(kind: Kind, farm: HandmadeFarm
     assert wlr.tick(into) == 2
 
 
+def test_what_belongs_to_the_owner_is_named_and_not_skipped(kind: Kind, farm: HandmadeFarm, into: str) -> None:
+    if not kind.refusal:
+        pytest.skip("a Parquet replica holds nothing of its owner's")
+    farm.publish([KEYED], [Rows("t", rows(1))])
+    replicate(farm, into)
+    kind.write(into, "CREATE TABLE mine (a INTEGER)")
+    farm.publish([Rows("t", rows(2))], ["CREATE TABLE mine (b INTEGER)", Rows("mine", ("7",))], [Rows("t", rows(3))])
+    with pytest.raises(
+        ReplayError, match=r"transaction 4, table main\.mine: table .*mine belongs to the replica's owner"
+    ):
+        replicate(farm, into)
+    assert wlr.tick(into) == 3
+    with pytest.raises(InvalidError, match="transaction 4 is sound and cannot be skipped") as caught:
+        wlr.accept(into)
+    assert "Rename" in str(caught.value.hint)
+    kind.write(into, "ALTER TABLE mine RENAME TO yours")
+    replicate(farm, into)
+    assert kind.held(into)["main.mine"] == in_t((7,))
+    assert wlr.status(into).failure is None
+
+
+def test_a_replicated_table_that_was_dropped_is_named_instead_of_an_innocent_transaction(
+    kind: Kind, farm: HandmadeFarm, into: str
+) -> None:
+    if not kind.refusal:
+        pytest.skip("nobody can drop a table of a Parquet replica")
+    farm.publish([KEYED], ["CREATE TABLE b (x INTEGER)"], [Rows("t", rows(1)), Rows("b", ("1",))])
+    replicate(farm, into)
+    for statement in ("DROP TABLE b", "TRUNCATE b"):
+        with pytest.raises(Exception, match="is replicated"):
+            kind.write(into, statement)
+    kind.write(into, "DROP TABLE b CASCADE")
+    farm.publish([Rows("t", rows(2))], [Rows("b", ("2",))])
+    with pytest.raises(ReplayError, match=r"replicated table .*b was dropped in the replica"):
+        replicate(farm, into)
+    with pytest.raises(InvalidError, match="cannot be skipped"):
+        wlr.accept(into)
+    assert wlr.tick(into) <= 4
+
+
 # Guard ---------------------------------------------------------------------------------------------------------------
 
 

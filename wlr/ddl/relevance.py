@@ -56,6 +56,12 @@ def _matches(kind: re.Pattern[str], ddl: Ddl) -> bool:
     return kind.match(without_comments(ddl.statement)) is not None
 
 
+def named_in(ddl: Ddl, tables: Collection[Name]) -> list[Name]:
+    """Return the tables that a statement may be about: it has a word that is their name or their schema."""
+    words = {token.name.lower() for text in (ddl.statement, ddl.original or "") for token in tokens(text)}
+    return [table for table in tables if {table.name.lower(), table.schema.lower()} & words]
+
+
 def may_be_left_out(
     actions: Sequence[Action], number: int, patterns: Collection[str], tables: Collection[Name]
 ) -> bool:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from wlr.engine.scan import Scan
     from wlr.engine.state import ReplicaState
     from wlr.plan.cut import Limits
+    from wlr.plan.failure import Obstacle
     from wlr.plan.retention import PrunedTicks
     from wlr.plan.step import Step
 
@@ -108,12 +109,15 @@ class Target(ABC):
         """Skip exactly the transaction that failed, and return its failure.
 
         Raises:
-            InvalidError: No transaction has failed.
+            InvalidError: No transaction has failed, or something in the replica itself is in its way.
         """
         with self.open() as replica:
             failure = replica.state.failure
             if failure is None:
                 raise InvalidError(f"no transaction has failed in {self}", hint=f"wlr status {self}", path=str(self))
+            if failure.obstacle is not None:
+                message = f"transaction {failure.tick} is sound and cannot be skipped: {failure.obstacle}"
+                raise InvalidError(message, hint=failure.remedy, path=str(self))
             accepted = replica.state.accepted | {failure.tick}
             replica.remember(replace(replica.state, accepted=accepted, failure=None))
         return failure
@@ -196,6 +200,10 @@ class OpenReplica(ABC):
             StepError: The step cannot be applied; the replica was not changed.
             UnavailableError: The machine failed, not the step.
         """
+
+    def obstacle(self, step: Step, error: StepError) -> Obstacle | None:  # noqa: ARG002
+        """Say what in the replica itself kept a step of one transaction from being applied; None if nothing did."""
+        return None
 
     @abstractmethod
     def remember(self, state: ReplicaState) -> None:

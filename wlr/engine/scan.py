@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb.digest_sql import sum_rows
+from wlc.farm.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,6 +34,16 @@ class Scan:
     state: ReplicaState
     layouts: Mapping[Name, Layout]
     images: Callable[[Name], AbstractContextManager[str]]
+
+    def is_changed(self, name: Name) -> bool:
+        """Say whether a table certainly holds something else than the replay left in it."""
+        told = self.state.digests.get(name)
+        if told is None or name not in self.layouts:
+            return False
+        try:
+            return self.digest(name) != told
+        except UnsupportedError:
+            return False
 
     def digest(self, name: Name) -> Digest:
         """Read all rows of a table and return their digest."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm import json_fields as fields
@@ -17,17 +17,31 @@ _CAUSE_MAX = 2000
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The transaction that could not be applied, and why; `table` and `key` are None where they are unknown."""
+    """The transaction that could not be applied, and why.
+
+    Attributes:
+        table: The table at fault; None if it is unknown. `key`: the row at fault.
+        obstacle: What in the replica itself is in the way; None if the transaction is at fault. A transaction that is
+            not at fault cannot be accepted.
+        remedy: What to do about it in the replica; None if that is unknown.
+    """
 
     tick: int
     table: str | None
     key: str | None
     cause: str
     at: datetime
+    obstacle: str | None = None
+    remedy: str | None = None
+
+    @property
+    def reason(self) -> str:
+        """What is in the way, and what the engine reported."""
+        return self.cause if self.obstacle is None else f"{self.obstacle} ({self.cause})"
 
     def __str__(self) -> str:
         where = f", table {self.table}" if self.table else ""
-        return f"transaction {self.tick}{where}{f', {self.key}' if self.key else ''}: {self.cause}"
+        return f"transaction {self.tick}{where}{f', {self.key}' if self.key else ''}: {self.reason}"
 
 
 def failure_json(failure: Failure | None) -> dict[str, Any] | None:
@@ -46,7 +60,42 @@ def as_failure(value: object) -> Failure | None:
     content = fields.as_object(value)
     table, key = (None if content[name] is None else fields.as_text(content[name]) for name in ("table", "key"))
     cause, at = fields.as_text(content["cause"]), fields.as_time(content["at"])
-    return Failure(fields.as_tick(content["tick"]), table, key, cause, at)
+    obstacle, remedy = (None if (text := content.get(name)) is None else fields.as_text(text) for name in _OWN)
+    return Failure(fields.as_tick(content["tick"]), table, key, cause, at, obstacle, remedy)
+
+
+_OWN = ("obstacle", "remedy")
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Something in the replica itself that is in the way of a sound transaction.
+
+    Attributes:
+        remedy: What to do about it.
+        table: The table of the replica that it is about; None for that of the transaction.
+    """
+
+    text: str
+    remedy: str
+    table: str | None = None
+
+
+def in_the_way(what: str) -> Obstacle:
+    """Build the obstacle of an object of the owner's that has the name of one that a transaction creates."""
+    text = f"{what} belongs to the replica's owner, and the master creates one of that name"
+    return Obstacle(text, f"Rename or drop {what} in the replica, and replicate again.")
+
+
+def lost(table: object) -> Obstacle:
+    """Build the obstacle of a replicated table that somebody dropped."""
+    return Obstacle(f"replicated table {table} was dropped in the replica", "Make the replica anew.", str(table))
+
+
+def with_changed(failure: Failure, table: object, into: object) -> Failure:
+    """Add to a failure that a table of the transaction was changed in the replica; its owner may do so on purpose."""
+    cause = f"{failure.cause}; table {table} was changed in this replica since it was replicated"
+    return replace(failure, cause=cause, remedy=f"wlr repair {into} --table {table}")
 
 
 class StepError(Exception):

@@ -10,7 +10,7 @@ from wlc.farm.model import Change, Clear, Ddl, Name, Position, SequencePosition,
 from wlc.farm.plain import PlainRun, Total, joined, parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from wlc.farm.model import Digest, Record
@@ -185,6 +185,11 @@ class Step:
             return self.halves()
         *earlier, last = (replace(self, transactions=tuple(part)) for part in parts)
         return (*(replace(part, digests={}) for part in earlier), last)
+
+
+def tables_of(records: Iterable[Record]) -> tuple[Name, ...]:
+    """Return the tables whose rows a transaction changes."""
+    return tuple(dict.fromkeys(record.table for record in records if isinstance(record, Change | Clear)))
 
 
 def count_rows(transaction: Transaction) -> int:

@@ -2,7 +2,8 @@
 
 A replica that was written to is not a copy any more, and nobody would notice until a change does not fit. DuckDB has no
 permissions, so every replicated table gets a trigger for each kind of statement, which fails the statement unless
-`wlr.guard` holds a row, put there by the replica's owner.
+`wlr.guard` holds a row, put there by the replica's owner. No trigger sees DROP TABLE. A view in schema `wlr` that
+depends on the table keeps it from being dropped, unless with CASCADE.
 
 The replay takes the triggers off the tables that it writes to and puts them on again, all in the transaction of the
 step. That costs a millisecond. Leaving them on would double the time of a large DELETE, although they look at no row;
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import duckdb
 
 PREFIX = "wlr_guard_"
+_KEEPER = " is replicated"
 _KINDS = ("insert", "update", "delete")
 
 
@@ -31,6 +33,28 @@ def put_on(connection: duckdb.DuckDBPyConnection, catalog: str, tables: Collecti
     for name in sorted(set(tables) - _guarded(connection, catalog)):
         for kind in _KINDS:
             _create(connection, catalog, name, kind)
+    if missing := sorted({_keeper(name): name for name in tables}.items() - _kept(connection, catalog, tables)):
+        connection.execute("SET enable_view_dependencies = true")
+        for keeper, name in missing:
+            table = f"{quote(catalog)}.{name.sql}" if name.schema.lower() == catalog.lower() else name.sql
+            connection.execute(f"CREATE VIEW {quote(catalog)}.wlr.{quote(keeper)} AS SELECT 1 AS one FROM {table}")
+        connection.execute("RESET enable_view_dependencies")
+
+
+def _keeper(name: Name) -> str:
+    return f"{name}{_KEEPER}"
+
+
+def _kept(connection: duckdb.DuckDBPyConnection, catalog: str, tables: Collection[Name]) -> set[tuple[str, Name]]:
+    query = "SELECT view_name FROM duckdb_views() WHERE database_name = ? AND schema_name = 'wlr'"
+    found = {view for (view,) in connection.execute(query, [catalog]).fetchall()}
+    return {(_keeper(name), name) for name in tables if _keeper(name) in found}
+
+
+def let_go(connection: duckdb.DuckDBPyConnection, catalog: str, tables: Collection[Name]) -> None:
+    """Let statements drop or alter tables until the caller's transaction puts their guards on again."""
+    for name in sorted(tables):
+        connection.execute(f"DROP VIEW IF EXISTS {quote(catalog)}.wlr.{quote(_keeper(name))}")
 
 
 def _create(connection: duckdb.DuckDBPyConnection, catalog: str, name: Name, kind: str) -> None:

@@ -15,7 +15,7 @@ from wlc.farm.model import Ddl, Name
 from wlr.ddl import relevance, running
 from wlr.engine.calculator import Scratch, applying, using
 from wlr.engine.contract import OpenReplica
-from wlr.engine.duckdb import changes, guard
+from wlr.engine.duckdb import changes, guard, obstacles
 from wlr.engine.duckdb import state as states
 from wlr.engine.duckdb.connection import attach, work_folder
 from wlr.engine.duckdb.tables import read_tables
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from wlr.engine.bulk import Bulk
     from wlr.engine.state import ReplicaState
     from wlr.fold.net import FoldsElsewhere, NetChange
+    from wlr.plan.failure import Obstacle
     from wlr.plan.step import Action, Step
 
 
@@ -224,6 +225,10 @@ class OpenDuckDB(OpenReplica):
             return None
         return None
 
+    def obstacle(self, step: Step, error: StepError) -> Obstacle | None:
+        with using(self._path):
+            return obstacles.find(self._connection, self._tables, self._replicated, step, error)
+
     # Schema changes --------------------------------------------------------------------------------------------------
 
     def _run_ddl(self, statement: Ddl) -> None:
@@ -233,6 +238,7 @@ class OpenDuckDB(OpenReplica):
         try:
             with applying(self._path):
                 running.check(self._connection, self._catalog, statement)
+                guard.let_go(self._connection, self._catalog, relevance.named_in(statement, self._replicated))
                 self._take_off_guard(running.altered_table(statement))
                 running.run(self._connection, self._catalog, statement)
             fit.refuse_change_of_own(own, self._own_tables(()), statement.statement)

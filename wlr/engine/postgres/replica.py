@@ -10,6 +10,7 @@ import psycopg
 
 from wlc.farm.errors import InvalidError, UnavailableError
 from wlc.farm.model import Ddl, Name
+from wlr.ddl.relevance import named_in
 from wlr.engine.calculator import applying as applying_locally
 from wlr.engine.contract import OpenReplica
 from wlr.engine.postgres import connection as connections
@@ -25,7 +26,7 @@ from wlr.fold import fit
 from wlr.fold import net as net_changes
 from wlr.fold.tally import Tally
 from wlr.plan.cut import LIMITS
-from wlr.plan.failure import StepError
+from wlr.plan.failure import StepError, in_the_way, lost
 from wlr.plan.step import Fold
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from wlr.engine.place import Place
     from wlr.engine.state import ReplicaState
     from wlr.fold.net import NetChange
+    from wlr.plan.failure import Obstacle
     from wlr.plan.step import Action, Step
 
 
@@ -218,6 +220,19 @@ class OpenPostgres(OpenReplica):
                 net_changes.drop(self._workshop.duckdb, [net])
         return found
 
+    def obstacle(self, step: Step, error: StepError) -> Obstacle | None:
+        with using(self._address):
+            catalog = PostgresCatalog(self._connection)
+            if gone := sorted(self._replicated - catalog.tables):
+                return lost(gone[0])
+            for record in step.transactions[0].records:
+                if isinstance(record, Ddl) and record.kind.startswith("CREATE ") and error.table == str(record.object):
+                    place = self._names.place(record.object)
+                    is_there = catalog.find(place) is not None or "already exists" in error.cause
+                    if is_there and not self.holds(record.object):
+                        return in_the_way(f"{record.kind.removeprefix('CREATE ').lower()} {place}")
+        return None
+
     # Schema changes --------------------------------------------------------------------------------------------------
 
     def _schema(self) -> SchemaChange:
@@ -229,6 +244,7 @@ class OpenPostgres(OpenReplica):
         if text_of(ddl) is not None and self._names.main not in ("public", MAIN):
             refuse_schema(ddl, self._address.shown)
         before, own = PostgresCatalog(self._connection).tables, told_apart(self._connection, self._replicated)
+        states.let_go(self._connection, named_in(ddl, self._replicated))
         is_rewritten = self._clear_ahead(ddl, following, cleared)
         self._schema().run(ddl, is_rewritten=is_rewritten)
         fit.refuse_change_of_own(own, told_apart(self._connection, ()), text_of(ddl) or ddl.statement)

@@ -6,7 +6,8 @@ Its tables:
     guard   has a row while the replica's owner allows direct writes to replicated tables
 
 Every replicated table has a trigger that makes a statement fail unless `wlr.guard` has a row. It does not fire for
-replay, which runs with the role of a replica. DROP SCHEMA wlr CASCADE drops the function and with it the triggers.
+replay, which runs with the role of a replica. A view over the table keeps it from being dropped. DROP SCHEMA wlr
+CASCADE drops the function and with it the triggers.
 """
 
 from __future__ import annotations
@@ -50,6 +51,25 @@ _UNGUARDED = f"""
     JOIN pg_class AS c ON c.relname = r.table_name AND c.relnamespace = n.oid
     WHERE NOT EXISTS (SELECT FROM pg_trigger AS g WHERE g.tgrelid = c.oid AND g.tgname = {literal(GUARD)})
 """
+_UNKEPT = """
+    SELECT c.oid, schema_name, table_name FROM wlr.tables AS r
+    JOIN pg_namespace AS n ON n.nspname = r.schema_name
+    JOIN pg_class AS c ON c.relname = r.table_name AND c.relnamespace = n.oid
+    WHERE to_regclass(format('wlr.%I', format('table %s is replicated', c.oid))) IS NULL
+"""
+
+
+def _keeper(number: int) -> str:
+    """Name a view that depends on a replicated table, so that the table is not dropped, unless with CASCADE."""
+    return f'wlr."table {number} is replicated"'
+
+
+def let_go(connection: Connection, tables: Iterable[Name]) -> None:
+    """Let statements drop tables until `write_tables`, in the caller's transaction."""
+    for name in tables:
+        for (number,) in fetch(connection, "SELECT to_regclass(%s)::oid", [name.sql]):
+            if number is not None:
+                run(connection, f"DROP VIEW IF EXISTS {_keeper(number)}")
 
 
 def install(connection: Connection) -> None:
@@ -130,6 +150,8 @@ def write_tables(connection: Connection, tables: Iterable[Name]) -> None:
     rows = ", ".join(f"({literal(name.schema)}, {literal(name.name)})" for name in sorted(tables))
     if rows:
         run(connection, f"INSERT INTO wlr.tables VALUES {rows}")
+    for number, schema, table in fetch(connection, _UNKEPT):
+        run(connection, f"CREATE VIEW {_keeper(number)} AS SELECT 1 AS one FROM ONLY {Name(schema, table).sql}")
     for row in fetch(connection, _UNGUARDED):
         run(
             connection,
