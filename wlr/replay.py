@@ -6,7 +6,7 @@ import getpass
 import secrets
 import socket
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wlc.farm.clock import utc_now
-from wlc.farm.errors import CorruptError, ExpiredError, ReplayError, UnavailableError, UnsupportedError
+from wlc.farm.errors import CorruptError, ExpiredError, FarmError, ReplayError, UnavailableError, UnsupportedError
 from wlc.farm.model import Ddl
 from wlc.farm.registry import Replica, register
 from wlc.farm.store import MissingError
@@ -118,7 +118,12 @@ class Replay:
         try:
             return self._roll_forward()
         except ReplayError:
-            self._name_changed()
+            changed = None
+            # What failed is reported, whatever reading the replica meets.
+            with suppress(FarmError):
+                changed = self._with_changed()
+            if changed is not None:
+                raise changed from None
             raise
 
     def _roll_forward(self) -> Replicated:
@@ -309,24 +314,20 @@ class Replay:
         repair = f"Repair the replica and replicate again, or skip the transaction: wlr accept {self.into}"
         return ReplayError(str(failure), hint=failure.remedy or repair, path=str(self.into), position=position)
 
-    def _name_changed(self) -> None:
-        """Find out whether a table of the transaction that failed was changed behind the replay's back.
-
-        Raises:
-            ReplayError: It was; the failure says so.
-        """
+    def _with_changed(self) -> ReplayError | None:
+        """Return the error that names a table of the failed transaction which was changed behind the replay's back."""
         with tempfile.TemporaryDirectory(prefix="wlr-failed-") as folder:
             with self.into.scanned(Path(folder), self.database.storage_options) as scan:
                 names = [name for name in self._suspects if scan.is_changed(name)]
             if not names:
-                return
+                return None
             with self.into.open() as replica:
                 failure = replica.state.failure
                 if failure is None:
-                    return
+                    return None
                 failure = with_changed(failure, names[0], self.into)
                 replica.remember(replace(replica.state, failure=failure))
-                raise self._replay_error(failure, replica.state.position)
+                return self._replay_error(failure, replica.state.position)
 
     def _fetch(self, file: TableFile) -> Path:
         path = file.file.path

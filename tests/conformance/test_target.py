@@ -313,6 +313,19 @@ def test_bag_conflict_counts_copies(kind: Kind, farm: HandmadeFarm, into: str) -
     assert kind.held(into)["main.t"] == in_t((1, "a"), (1, "a"))
 
 
+def test_an_accepted_schema_change_leaves_the_replica_readable(kind: Kind, farm: HandmadeFarm, into: str) -> None:
+    farm.publish([KEYED], [Rows("t", rows(1))])
+    replicate(farm, into)
+    farm.publish([Rows("t", (), rows(77)), "ALTER TABLE t RENAME COLUMN v TO w"], [Rows("t", rows(2), rows(1))])
+    for tick in (3, 4):
+        with pytest.raises(ReplayError, match=rf"transaction {tick}, table main\.t"):
+            replicate(farm, into)
+        assert wlr.accept(into).tick == tick
+    assert replicate(farm, into).tick == 4
+    assert [(table.table, table.outcome) for table in wlr.verify(into).tables] == [("main.t", "accepted")]
+    assert kind.held(into)["main.t"] == in_t((1, "a"))
+
+
 def test_failing_ddl_undoes_its_whole_transaction(kind: Kind, farm: HandmadeFarm, into: str) -> None:
     farm.publish([KEYED], [Rows("t", rows(1))])
     replicate(farm, into)

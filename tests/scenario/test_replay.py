@@ -15,7 +15,7 @@ import wlr
 from tests.handmade import HandmadeFarm, Rows, rows_of, time_of
 from tests.lake import any_file
 from wlc.dialect.duckdb.snapshot import take
-from wlc.farm.errors import ReplayError, UnavailableError
+from wlc.farm.errors import CorruptError, ReplayError, UnavailableError
 from wlc.farm.model import Clear, Name, Position, SequencePosition
 from wlc.farm.registry import replicas
 from wlr.engine.duckdb import replica
@@ -251,6 +251,16 @@ def test_failing_ddl_undoes_its_whole_transaction(farm: HandmadeFarm, into: Path
         wlr.replicate(into=into)
     assert content(into, 2) == [(1, "a")]
     assert rows_of(into, "FROM mine") == []
+
+
+def test_a_replica_whose_state_was_changed_is_not_to_be_tried_again(farm: HandmadeFarm, into: Path) -> None:
+    farm.publish([KEYED])
+    wlr.replicate(farm.url, into=into)
+    with duckdb.connect(str(into)) as connection:
+        connection.execute("ALTER TABLE wlr.state RENAME COLUMN value TO v")
+    for call in (wlr.status, wlr.verify, wlr.accept, lambda place: wlr.replicate(into=place)):
+        with pytest.raises(CorruptError, match="not as the replay left it"):
+            call(into)
 
 
 # Killed, locked, registered

@@ -167,13 +167,17 @@ def using(path: Path) -> Iterator[None]:
 
     Raises:
         UnavailableError: The machine failed.
-        CorruptError: The file is damaged.
+        CorruptError: The file is damaged, or was changed.
     """
     try:
         yield
     except duckdb.Error as error:
         if CORRUPT in str(error):
             raise corrupt(path, error) from error
+        if not isinstance(error, (*_MACHINE, duckdb.OutOfMemoryException, duckdb.TransactionException)):
+            # The statement is ours and does not fit what is there. It will not fit later either.
+            message = f"{path} is not as the replay left it: {first_line(error)}"
+            raise CorruptError(message, hint="Make the replica anew.", path=str(path)) from error
         hint = "Nothing was lost: run it again."
         raise UnavailableError(f"{path}: {first_line(error)}", hint=hint, path=str(path)) from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wlc.dialect.postgres.text import read_text_sql
@@ -15,13 +16,14 @@ from wlr import farm_log
 from wlr.engine.calculator import connect as connect_duckdb
 from wlr.engine.postgres import connection as connections
 from wlr.engine.postgres import state as states
+from wlr.engine.postgres.catalog import PostgresCatalog
 from wlr.engine.postgres.connection import Address, using
 from wlr.engine.postgres.names import Names
 from wlr.engine.postgres.types import postgres_type
 from wlr.engine.scan import Scan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
     import duckdb
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from wlr.engine.place import Place
 
 _LONGEST_ROW = 1 << 30
+_NAME_MAX = 63
 
 
 @contextmanager
@@ -44,9 +47,14 @@ def scanned(place: Place, work: Path, storage_options: Mapping[str, Any] | None)
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             state, schema = states.read(connection, address)
             names, replicated = Names(schema), states.read_tables(connection)
+            found = PostgresCatalog(connection).columns
         database = open_database(state.master, storage_options=storage_options)
-        known = _layouts(database, state.position)
-        layouts = {name: layout for name, layout in known.items() if names.place(name) in replicated}
+        known = _layouts(database, state.position, state.accepted)
+        layouts = {
+            name: _present(layout, found.get(names.place(name), ()))
+            for name, layout in known.items()
+            if names.place(name) in replicated and names.place(name) in found
+        }
 
         @contextmanager
         def images(name: Name) -> Iterator[str]:
@@ -61,15 +69,25 @@ def scanned(place: Place, work: Path, storage_options: Mapping[str, Any] | None)
         yield Scan(local, state, layouts, images)
 
 
-def _layouts(database: FarmDatabase, position: Position) -> dict[Name, Layout]:
-    """Read from the farm which columns the master's tables had: PostgreSQL's types do not show the original ones."""
+def _present(layout: Layout, columns: Collection[str]) -> Layout:
+    """Return a layout without the columns that a table has lost."""
+    # PostgreSQL cuts longer names.
+    kept = (c for c in layout.columns if c.name in columns or len(c.name.encode()) > _NAME_MAX)
+    return replace(layout, columns=tuple(kept))
+
+
+def _layouts(database: FarmDatabase, position: Position, accepted: Collection[int]) -> dict[Name, Layout]:
+    """Read from the farm which columns the tables had: PostgreSQL's types do not show the original ones.
+
+    What accepted transactions changed does not count.
+    """
     manifest = farm_log.newest_snapshot(database, position.tick)
     layouts = {table.table: table.layout for table in manifest.tables} if manifest else {}
     first, after = (manifest.position.batch, manifest.position.tick) if manifest else (1, 0)
     for number in database.batch_numbers():
         if first <= number <= position.batch:
             for transaction in database.read_batch(number)[0].transactions:
-                if after < transaction.tick <= position.tick:
+                if after < transaction.tick <= position.tick and transaction.tick not in accepted:
                     for record in transaction.records:
                         if isinstance(record, Ddl) and record.layout is not None:
                             layouts[record.object] = record.layout
