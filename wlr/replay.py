@@ -23,7 +23,6 @@ from wlr.engine.adapters import target_at
 from wlr.engine.contract import NewReplica
 from wlr.engine.memory import MEMORY_HINT
 from wlr.engine.state import ReplicaState
-from wlr.moved_tables import read_entering, with_moved
 from wlr.plan import bounds
 from wlr.plan.cut import LIMITS, Limits, cut
 from wlr.plan.failure import Failure, StepError, with_changed
@@ -257,6 +256,9 @@ class Replay:
         if not patterns or not has_ddl or not step.applied:
             yield step
             return
+        # It needs DuckDB, which takes long to import.
+        from wlr.moved_tables import with_moved
+
         with tempfile.TemporaryDirectory(prefix="wlr-moved-") as folder:
             restore = partial(self._restored, step, Path(folder))
             whole, entering = with_moved(step, patterns, replica.holds, restore)
@@ -272,6 +274,8 @@ class Replay:
         self, step: Step, folder: Path, transaction: Transaction, old: Name, new: Name
     ) -> EnteringTable | None:
         """Restore a table from the farm as a part of a step's transaction leaves it."""
+        from wlr.moved_tables import read_entering
+
         stamp, tick = secrets.token_hex(4), transaction.tick
         part = replace(step, transactions=(transaction,), digests={})
         try:
