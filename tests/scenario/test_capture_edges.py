@@ -439,3 +439,24 @@ def test_what_the_settings_forbid_is_said() -> None:
         raise duckdb.PermissionException("Permission Error: Cannot access file")
     assert "wlc flush sales.duckdb" in str(caught.value.hint)
     assert "disk" not in str(caught.value.hint)
+
+
+def test_a_refused_statement_leaves_nothing_to_commit(tmp_path: Path) -> None:
+    source = tmp_path / "sales.duckdb"
+    with duckdb.connect(str(source)) as connection:
+        connection.execute("CREATE TABLE t (i INTEGER); CREATE MACRO rows_of_t() AS TABLE SELECT * FROM t")
+    wlc.master(source, farm=str(tmp_path / "farm"))
+    with wlc.connect(source) as captured:
+        captured.execute("BEGIN; INSERT INTO t VALUES (1)")
+        with pytest.raises(UnsupportedError, match="query_table"):
+            captured.execute("CREATE VIEW v AS FROM query_table('t')")
+        with pytest.raises(duckdb.TransactionException, match="aborted"):
+            captured.execute("INSERT INTO t VALUES (2)")
+        captured.execute("ROLLBACK")
+        with pytest.raises(UnsupportedError, match=r"main\.rows_of_t"):
+            captured.execute("DROP TABLE t")
+        captured.execute("BEGIN; ALTER TABLE t RENAME TO old; CREATE TABLE t (i INTEGER); DROP TABLE old; COMMIT")
+        captured.execute("INSERT INTO t VALUES (3)")
+        assert captured.execute("SELECT count(*) FROM duckdb_views() WHERE NOT internal").fetchall() == [(0,)]
+        wlc.snapshot(source)
+    assert wlc.status(source).bypassed == {}

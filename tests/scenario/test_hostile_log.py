@@ -16,12 +16,12 @@ import wlr
 from tests.handmade import HandmadeFarm, Rows, rows_of, secret_folder
 from tests.hostile import BEHIND_MACROS, STATEMENTS, nested
 from tests.lake import lake_contents
+from wlc.dialect.duckdb.functions import FUNCTIONS, TABLE_FUNCTIONS, internal
 from wlc.farm.config import decode_config, encode_config
 from wlc.farm.errors import CorruptError, FarmError, FencedError, InvalidError, ReplayError
 from wlc.farm.manifest import encode_manifest
 from wlc.farm.model import Column, Ddl, Layout, Manifest, Name, Position, SnapshotTable
 from wlr.ddl import running
-from wlr.ddl.functions import FUNCTIONS, TABLE_FUNCTIONS, internal
 from wlr.ddl.time_limit import LIMIT_VARIABLE
 from wlr.engine.calculator import Scratch, applying
 from wlr.engine.duckdb.connection import attach

@@ -1,22 +1,13 @@
-"""Which statements from the farm may run on a DuckDB replica, decided with DuckDB's own tokenizer and parser.
-
-Whoever can write to the farm can write any text. A statement that runs while the replica is confined cannot reach
-files. But a view, a macro or a default runs later, for a reader whose connection is not confined, and some functions
-change the machine without opening a file. So the bodies of views and macros and all calls are checked, and every other
-query is refused.
-"""
+"""What `wlc.dialect.duckdb.statements` refuses, as failures of a step."""
 
 from __future__ import annotations
 
-import json
-import re
 from contextlib import contextmanager
-from itertools import pairwise, takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from wlc.dialect.duckdb.lexer import tokens
-from wlc.farm.errors import FarmError
-from wlr.ddl.functions import SYSTEM_VIEWS, internal, is_allowed, is_the_engines, refused_call
+from wlc.dialect.duckdb import statements
+from wlc.dialect.duckdb.statements import OWN as OWN
+from wlc.dialect.duckdb.statements import short as short
 from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
@@ -24,244 +15,41 @@ if TYPE_CHECKING:
 
     import duckdb
 
-    from wlc.dialect.duckdb.lexer import Token
-
-OWN = frozenset({"wlc", "wlr"})
-_KIND = re.compile(
-    r"CREATE( OR REPLACE)?( PERSISTENT)?"
-    r" (SCHEMA|TABLE|(RECURSIVE )?VIEW|MACRO|FUNCTION|SEQUENCE|TYPE|(UNIQUE )?INDEX)\b"
-    r"|ALTER (TABLE|VIEW|SEQUENCE|SCHEMA|INDEX|TYPE)\b"
-    r"|DROP (SCHEMA|TABLE|VIEW|SEQUENCE|TYPE|INDEX|(MACRO|FUNCTION)( TABLE)?)\b"
-    r"|COMMENT ON (SCHEMA|TABLE|VIEW|COLUMN|SEQUENCE|TYPE|INDEX|(MACRO|FUNCTION)( TABLE)?)\b"
-)
-# Databases that are attached beside the replica's.
-_BESIDE = frozenset({"memory", "temp", "system", "wlr_scratch"})
-# The parser of views uses the stack, and every statement memory. DuckDB itself takes a depth of 1,000 expressions.
-LENGTH_MAX = 1 << 20
-DEPTH_MAX = 200
-# Names that DuckDB, or an extension that it loads by itself, takes for a file or an address if no such table exists.
-_FILE = re.compile(
-    r"[/\\*?\[]|:|\.(csv|tsv|txt|parquet|json|jsonl|ndjson|geojson|xlsx?|db|ddb|duckdb|sqlite3?|arrow|arrows|feather|ipc"
-    r"|avro|orc|gpkg|shp|fgb|kml|gpx|dbf|osm|pbf|vortex|lance|log|ya?ml|html?|xml)(\.(gz|zst|zstd|bz2|xz))?$",
-    re.IGNORECASE,
-)
-
 
 class OutsideError(StepError):
     """A view or macro reads something outside the database."""
 
 
-def refuse_oversized(statement: str) -> None:
-    """Refuse a statement that a parser could take too much memory or stack for; to be called before one sees it.
-
-    Raises:
-        StepError: It is too long, or nested too deeply.
-    """
-    if len(statement) > LENGTH_MAX:
-        raise StepError(f"the statement has {len(statement)} characters, at most {LENGTH_MAX} are run")
-    depth = max((token.depth for token in tokens(statement)), default=0)
-    if depth > DEPTH_MAX:
-        raise StepError(f"brackets are nested {depth} deep, at most {DEPTH_MAX}: {short(statement)}")
+@contextmanager
+def _judging() -> Iterator[None]:
+    try:
+        yield
+    except statements.OutsideStatementError as error:
+        raise OutsideError(str(error)) from error
+    except statements.StatementError as error:
+        raise StepError(str(error)) from error
 
 
 @contextmanager
 def understanding(statement: str) -> Iterator[None]:
-    """Turn an error of our own about a statement from the farm into one of the statement.
-
-    Whoever can write to the farm can write any text. Text that our code fails at must not stop the replica for good:
-    a recorded failure names the transaction, and it can be accepted.
-
-    Raises:
-        StepError: The body failed.
-    """
-    try:
+    """Turn an error of our own about a statement from the farm into a failure of it, so that it can be accepted."""
+    with _judging(), statements.understanding(statement):
         yield
-    except (
-        RecursionError,
-        NotImplementedError,
-        MemoryError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-    ) as error:
-        if isinstance(error, FarmError):
-            raise
-        cause = "nested too deeply" if isinstance(error, RecursionError) else f"{type(error).__name__}: {error}"
-        raise StepError(f"the statement cannot be understood ({cause}): {short(statement)}") from error
+
+
+def refuse_oversized(statement: str) -> None:
+    """Refuse a statement that a parser could take too much memory or stack for."""
+    with _judging():
+        statements.refuse_oversized(statement)
 
 
 def refuse_hostile(connection: duckdb.DuckDBPyConnection, catalog: str, statement: str) -> None:
-    """Refuse what no schema change needs; the caller has checked that it is one statement, and its type.
-
-    Args:
-        connection: Its functions and macros are those that the statement would call.
-        catalog: Name of the database that it is about.
-        statement: Its text.
-
-    Raises:
-        OutsideError: It makes a view that reads something outside the database.
-        StepError: It is of another kind, or changes what belongs to dbfarm or to another database.
-    """
-    listed = tokens(statement)
-    found = _KIND.match(" ".join(token.text.upper() for token in listed))
-    if not found:
-        raise StepError(f"not a change of the database's schema: {short(statement)}")
-    kind, rest = found.group(0), listed[len(found.group(0).split()) :]
-    path, rest = _path(rest)
-    is_own = path[-1].lower() in OWN and (
-        kind.endswith("SCHEMA") or [p.lower() for p in path[:-1]] == [catalog.lower()]
-    )
-    if _names_own(listed) or is_own:
-        raise StepError(f"schemas wlc and wlr are not the farm's to change: {short(statement)}")
-    if _is_beside(path, catalog):
-        raise StepError(f"database {path[0]} is not the farm's to change: {short(statement)}")
-    if kind.startswith("CREATE"):
-        _refuse_query(kind, rest, statement)
-    if kind.startswith("CREATE") and kind.endswith("VIEW"):
-        _check_body(connection, catalog, _body(rest, statement), statement)
-    else:
-        _refuse_calls(kind, rest, statement)
+    """Refuse what no schema change needs; see `wlc.dialect.duckdb.statements`."""
+    with _judging():
+        statements.refuse_hostile(connection, catalog, statement)
 
 
 def refuse_hostile_macro(connection: duckdb.DuckDBPyConnection, catalog: str, statement: str) -> None:
-    """Refuse a macro that was just created, and not called yet, if it reads something outside the database.
-
-    Raises:
-        OutsideError: It does.
-    """
-    words = tokens(statement)
-    kind = _KIND.match(" ".join(token.text.upper() for token in words))
-    if not kind or not re.match(r"CREATE.* (MACRO|FUNCTION)$", kind.group(0)):
-        return
-    path, _ = _path(words[len(kind.group(0).split()) :])
-    rows = connection.execute(
-        "SELECT function_type, macro_definition FROM duckdb_functions() WHERE database_name = ? AND NOT internal"
-        " AND lower(function_name) = lower(?)",
-        [catalog, path[-1]],
-    ).fetchall()
-    for made, definition in rows:
-        body = definition if made == "table_macro" else f"SELECT ({definition})"
-        _check_body(connection, catalog, body, statement)
-
-
-def short(statement: str) -> str:
-    """A statement in one line that fits into a message."""
-    text = " ".join(statement.split())
-    return text if len(text) <= 100 else text[:97] + "..."
-
-
-# Names ---------------------------------------------------------------------------------------------------------------
-
-
-def _names_own(listed: list[Token]) -> bool:
-    pairs = pairwise(token for token in listed if token.word not in ("IF", "EXISTS", "NOT"))
-    return any(
-        (one.name.lower() in OWN and other.text == ".") or (one.word == "SCHEMA" and other.name.lower() in OWN)
-        for one, other in pairs
-    )
-
-
-def _path(listed: list[Token]) -> tuple[list[str], list[Token]]:
-    """Return the name of the object that a statement changes, and the tokens behind it."""
-    at = 0
-    while at < len(listed) and listed[at].text.upper() in ("IF", "NOT", "EXISTS", "CONCURRENTLY"):
-        at += 1
-    parts = []
-    while at < len(listed):
-        parts.append(listed[at].name)
-        at += 1
-        if at >= len(listed) or listed[at].text != ".":
-            break
-        at += 1
-    return parts or [""], listed[at:]
-
-
-def _is_beside(path: list[str], catalog: str) -> bool:
-    first = path[0].lower()
-    return len(path) > 1 and first in _BESIDE and first != catalog.lower()
-
-
-# Queries -------------------------------------------------------------------------------------------------------------
-
-
-def _refuse_query(kind: str, rest: list[Token], statement: str) -> None:
-    """Refuse a table or a type that a query fills: a master records the rows instead."""
-    words = [token.text.upper() for token in rest[:3]]
-    is_query = any(token.word == "AS" and token.depth == 0 for token in rest)
-    is_filled = kind.endswith("TABLE") and (words[:1] != ["("] or is_query)
-    if kind.endswith("TYPE") and words == ["AS", "ENUM", "("]:
-        labels = takewhile(lambda token: token.text != ")", rest[3:])
-        is_filled = any(not token.is_string and token.text != "," for token in labels)
-    if is_filled:
-        raise StepError(f"a schema change reads no rows: {short(statement)}")
-
-
-def _refuse_calls(kind: str, rest: list[Token], statement: str) -> None:
-    """Refuse calls in defaults, checks, generated columns, keys of indexes, USING, and defaults of parameters.
-
-    A name before a bracket is a call, a type, a table or a list of columns. Only a name of the engine's own functions
-    matters, and the engine itself refuses one that it does not know.
-    """
-    is_macro = kind.endswith(("MACRO", "FUNCTION"))
-    before = ""
-    for one, after in pairwise(rest):
-        name = one.name.lower()
-        is_table = before in ("REFERENCES", "ON")
-        if one.text != "." and after.text != ".":
-            before = one.word
-        if after.text != "(" or one.is_string or is_table or is_allowed(name, in_from=False):
-            continue
-        is_call = name in internal(in_from=False) if is_macro else is_the_engines(name, in_from=False)
-        if is_call or (is_macro and name in internal(in_from=True) and not is_allowed(name, in_from=True)):
-            raise StepError(f"function {name} is not the farm's to call: {short(statement)}")
-
-
-def _body(rest: list[Token], statement: str) -> str:
-    """The query of a view: what follows the first AS that is not in brackets."""
-    for token in rest:
-        if token.depth == 0 and token.word == "AS":
-            return statement[token.end :]
-    raise StepError(f"a view without a query: {short(statement)}")
-
-
-def _check_body(connection: duckdb.DuckDBPyConnection, catalog: str, body: str, statement: str) -> None:
-    for problem in _problems(connection, catalog, _parsed(connection, body, statement)):
-        raise OutsideError(f"{problem}: {short(statement)}")
-
-
-def _parsed(connection: duckdb.DuckDBPyConnection, body: str, statement: str) -> Any:
-    for query in (body, f"SELECT * FROM ({body.rstrip().rstrip(';')}\n)"):
-        found = json.loads(connection.execute("SELECT json_serialize_sql($1)", [query]).fetchall()[0][0])
-        if not found["error"] and len(found["statements"]) == 1:
-            return found["statements"][0]
-    raise OutsideError(f"not one query: {short(statement)}")
-
-
-def _problems(connection: duckdb.DuckDBPyConnection, catalog: str, tree: Any) -> Iterator[str]:
-    for node, in_from in _nodes(tree):
-        kind = str(node.get("type", ""))
-        if kind.endswith("_QUERY_NODE"):
-            yield "it writes"
-        elif kind == "BASE_TABLE":
-            path = [str(part) for part in node["qualified_name"]["path"]]
-            is_outside = _FILE.search(".".join(path)) or path[-1].lower() in SYSTEM_VIEWS or _is_beside(path, catalog)
-            if is_outside or OWN.intersection(part.lower() for part in path[:-1]):
-                yield f"{'.'.join(path)} lies outside the database"
-        elif "function_name" in node:
-            problem = refused_call(connection, catalog, str(node["function_name"]), in_from=in_from)
-            if problem:
-                yield problem
-
-
-def _nodes(tree: Any) -> Iterator[tuple[dict[str, Any], bool]]:
-    """Yield every node, and whether it is the call of a table function."""
-    pending = [(tree, False)]
-    while pending:
-        found, in_from = pending.pop()
-        if isinstance(found, dict):
-            yield found, in_from
-            is_from = found.get("type") == "TABLE_FUNCTION"
-            pending.extend((value, is_from and key == "function") for key, value in found.items())
-        elif isinstance(found, list):
-            pending.extend((value, False) for value in found)
+    """Refuse a macro that was just created, and not called yet, if it reads something outside the database."""
+    with _judging():
+        statements.refuse_hostile_macro(connection, catalog, statement)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from wlc.capture.duckdb import digests, journal, schema_change, superset
+from wlc.capture.duckdb import acceptance, digests, journal, schema_change, superset
 from wlc.capture.duckdb.effects import (
     AppendEffect,
     Effect,
@@ -70,6 +70,7 @@ class OpenTransaction:
     _settled: list[Images] = field(default_factory=list)
     _rewritten: set[Name] = field(default_factory=set)
     _dropped: set[Name] = field(default_factory=set)
+    _altered: set[Name] = field(default_factory=set)
     _before_schema: schema_change.Objects | None = None
     _has_looked: bool = False
 
@@ -160,6 +161,8 @@ class OpenTransaction:
         sequences = self._sequences() if pending or self.records or self.moves_sequences else []
         if not pending and not self.records and not sequences:
             return False
+        if self._altered:
+            acceptance.refuse_broken_macros(self.connection, self.tables.catalog, frozenset(self._altered))
         self._settle_tick()
         entry = JournalEntry(self.tick, self.user, self.started, committed)
         alone = len(pending) == 1 and not self.records and not sequences and pending[0].cleared is None
@@ -341,7 +344,9 @@ class OpenTransaction:
         self.tables.refresh(self.generation)
         effects = change.renamed_tables, change.dropped_tables, change.created_tables
         repeated = "" if effect.loads and not effect.names else text
+        self._altered |= {Name(*key[1:]) for key, old in before.items() if after.get(key) != old}
         for ddl in schema_change.statements(self.connection, self.tables.catalog, repeated, change, layouts):
+            acceptance.refuse_untaken(self.connection, self.tables.catalog, ddl)
             old = None if effect.rewrites else old_layouts.get(ddl.object)
             told = digests.after_altering(self.connection, ddl, old, self.tables.by_name.get(ddl.object))
             self.records.append(JournalledDdl(told, *effects))

@@ -154,7 +154,13 @@ class CaptureSession:
     def captured(self) -> Iterator[OpenTransaction]:
         """The open transaction, or a new one around one statement."""
         if self.transaction is not None:
-            yield self.transaction
+            try:
+                yield self.transaction
+            except UnsupportedError:
+                # The statement has run and is not captured. Nothing of the transaction may be committed.
+                with suppress(duckdb.Error):
+                    self._raw.execute("SELECT error('the transaction was refused')").fetchall()
+                raise
             return
         transaction = self.begin("BEGIN TRANSACTION", explicit=False)
         try:

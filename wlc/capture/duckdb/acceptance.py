@@ -1,0 +1,70 @@
+"""Schema changes that replicas cannot follow are refused on the master, before they are committed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wlc.dialect.duckdb.lexer import words
+from wlc.dialect.duckdb.schema import schema_statements
+from wlc.dialect.duckdb.statements import (
+    StatementError,
+    refuse_hostile,
+    refuse_hostile_macro,
+    refuse_oversized,
+    understanding,
+)
+from wlc.farm.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from wlc.farm.model import Ddl, Name
+
+_INSIDE = "create it in another database that is attached; docs/security.md says what replicas call and read"
+
+
+def refuse_untaken(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> None:
+    """Refuse a statement that every replica would refuse.
+
+    Args:
+        connection: Has run it, in a transaction that is still open.
+        catalog: Name of the database.
+        ddl: What would be recorded.
+
+    Raises:
+        UnsupportedError: It calls what replicas do not call, or is too long or nested too deeply.
+    """
+    if ddl.kind.endswith("TRIGGER"):
+        # Replicas have no triggers: their effects arrive as rows.
+        return
+    try:
+        with understanding(ddl.statement):
+            refuse_oversized(ddl.statement)
+            refuse_hostile(connection, catalog, ddl.statement)
+            refuse_hostile_macro(connection, catalog, ddl.statement)
+    except StatementError as error:
+        raise UnsupportedError(f"{ddl.kind} {ddl.object} cannot be captured: {error}", hint=_INSIDE) from error
+
+
+def refuse_broken_macros(connection: duckdb.DuckDBPyConnection, catalog: str, changed: frozenset[Name]) -> None:
+    """Refuse to leave a macro over something that is not there any more: no replica and no snapshot can create it.
+
+    Args:
+        connection: In a transaction that is about to be committed.
+        catalog: Name of the database.
+        changed: Objects that the transaction dropped, altered or renamed, under their old names.
+
+    Raises:
+        UnsupportedError: There is such a macro.
+    """
+    query = "SELECT macro_definition FROM duckdb_functions() WHERE database_name = ? AND NOT internal"
+    names = {name.name.lower() for name in changed}
+    if not any(names & words(text) for (text,) in connection.execute(query, [catalog]).fetchall()):
+        return
+    try:
+        schema_statements(connection, catalog)
+    except UnsupportedError as error:
+        raise UnsupportedError(
+            f"the change cannot be captured, because replicas could not create what depends on it: {error.message}",
+            hint="drop or replace the macro in the same transaction, or before",
+        ) from error
