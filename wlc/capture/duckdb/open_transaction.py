@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from wlc.capture.duckdb import acceptance, digests, journal, schema_change, superset
+from wlc.capture.duckdb import acceptance, checks, digests, journal, schema_change, superset
 from wlc.capture.duckdb.effects import (
     AppendEffect,
     Effect,
@@ -352,6 +352,7 @@ class OpenTransaction:
             self.records.append(JournalledDdl(told, *effects))
             effects = (), (), ()
         for name in change.created_tables:
+            checks.refuse_unstable(self.connection, self.tables.catalog, name, self.tables.functions)
             self._whole_content(self.tables.by_name[name])
         for name in change.altered_tables:
             if effect.rewrites:
