@@ -40,6 +40,7 @@ LONGEST = (
     "tests/scenario/test_end_to_end.py",
     "tests/scenario/test_verify.py",
     "tests/scenario/test_bench.py",
+    "tests/suites/test_duckdb_suite.py",
     "tests/test_package.py",
 )
 

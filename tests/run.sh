@@ -79,6 +79,7 @@ go_deep() {
     # What the caller has set stays.
     export DBFARM_FAULTS="${DBFARM_FAULTS:-all}" DBFARM_ROUNDS="${DBFARM_ROUNDS:-20}"
     export DBFARM_EXAMPLES="${DBFARM_EXAMPLES:-500}" DBFARM_SOAK_MINUTES="${DBFARM_SOAK_MINUTES:-30}"
+    export DBFARM_SUITES="${DBFARM_SUITES:-all}"
     export DBFARM_SEED="${DBFARM_SEED:-$(date +%s)}"
     say "deep: faults $DBFARM_FAULTS, rounds $DBFARM_ROUNDS, examples $DBFARM_EXAMPLES, seed $DBFARM_SEED"
 }

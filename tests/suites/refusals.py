@@ -1,0 +1,46 @@
+"""What `wlc.connect` refuses, or shows differently, on purpose; each with its reason."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_CATALOG = r"SHOW (ALL )?(TABLES|SCHEMAS|DATABASES)|information_schema\.|pg_catalog\.|pg_\w+|duckdb_\w+\(|database_size|storage_info"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A difference that is documented.
+
+    Attributes:
+        reason: Why it is one.
+        error: What the error of `wlc.connect` contains, a pattern; "" if it reports none.
+        statement: What the statement contains, a pattern.
+    """
+
+    reason: str
+    error: str = ""
+    statement: str = ""
+
+
+REFUSALS: tuple[Refusal, ...] = (
+    Refusal("a name in the farm has one schema; see docs/limits.md", r"lies inside another schema"),
+    Refusal("values of the type cannot be written exactly; see docs/types.md", r"cannot be replicated exactly"),
+    Refusal("the master would be written without capture; see docs/limits.md", r"DETACH|ATTACH OR REPLACE"),
+    Refusal("replicas have only the master's database; see docs/limits.md", r"[Ss]earch path.*another database"),
+    Refusal("DuckDB counts from memory that it has not set", "", r"CREATE (UNIQUE )?INDEX IF NOT EXISTS"),
+    Refusal("wlc.connect looks for Python objects in all frames", "", r"duckdb_settings|python_scan_all_frames"),
+    Refusal("the master's file has the schema wlc, which these list", "", _CATALOG),
+)
+
+# Files of the suite that differ, each with what differs.
+FILES: dict[str, str] = {}
+
+
+def documented(statement: str, error: str) -> Refusal | None:
+    """Return the documented refusal that a difference belongs to."""
+    for refusal in REFUSALS:
+        fits_error = bool(refusal.error) == bool(error) and re.search(refusal.error, error, re.DOTALL)
+        if fits_error and re.search(refusal.statement, statement, re.IGNORECASE | re.DOTALL):
+            return refusal
+    return None

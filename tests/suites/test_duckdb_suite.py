@@ -1,0 +1,168 @@
+"""DuckDB's own SQL suite on `wlc.connect`: every statement has the outcome that it has on plain DuckDB.
+
+`DBFARM_DUCKDB_SUITE` names a checkout of DuckDB. Without it, an archive beside the project is used if there is one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import selectors
+import subprocess
+import sys
+import tarfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.suites.refusals import FILES, REFUSALS, documented
+from tests.suites.sqllogic import Command, commands
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parent.parent.parent
+VARIABLE = "DBFARM_DUCKDB_SUITE"
+ARCHIVE = ROOT.parent / "shared" / "suites" / "duckdb-sql.tar.xz"
+# A run of every day takes a sample of these many files, and as many of them as fit into the time.
+SAMPLE, SAMPLE_S = 12, 35.0
+FILE_S = 120.0
+IS_DEEP = os.environ.get("DBFARM_SUITES") == "all"
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder test/sql of DuckDB."""
+    if named := os.environ.get(VARIABLE):
+        return Path(named) / "test" / "sql"
+    if not ARCHIVE.exists():
+        pytest.skip(f"DuckDB's SQL suite is not here: set {VARIABLE} to a checkout of DuckDB")
+    folder = tmp_path_factory.mktemp("duckdb")
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / "test" / "sql"
+
+
+def reports(files: list[Path], seconds: float) -> Iterator[dict[str, object]]:
+    """Run files until the time is over; a file that ends its process, or takes too long, is reported as crashed."""
+    until, left = time.monotonic() + seconds, list(files)
+    while left and time.monotonic() < until:
+        with subprocess.Popen(
+            [sys.executable, "-m", "tests.suites.beside", *map(str, left)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            try:
+                for line in _lines(process, min(FILE_S, seconds), until):
+                    left.pop(0)
+                    yield json.loads(line)
+                if left and time.monotonic() < until:
+                    yield {
+                        "file": str(left.pop(0)),
+                        "outcome": "crashed",
+                        "statements": 0,
+                        "detail": "the process ended",
+                    }
+            finally:
+                process.kill()
+
+
+def _lines(process: subprocess.Popen[bytes], seconds: float, until: float) -> Iterator[bytes]:
+    """Yield lines that a process writes, for as long as none takes too long."""
+    assert process.stdout is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while selector.select(max(0.0, min(seconds, until - time.monotonic()))):
+            line = process.stdout.readline()
+            if not line:
+                return
+            yield line
+
+
+def test_statements_have_the_outcome_of_plain_duckdb(suite: Path) -> None:
+    files = sorted(suite.rglob("*.test"))
+    assert files, f"{suite} holds no tests"
+    if not IS_DEEP:
+        files = random.Random(os.environ.get("DBFARM_SEED", "1")).sample(files, min(SAMPLE, len(files)))
+    found = list(reports(files, float("inf") if IS_DEEP else SAMPLE_S))
+    outcomes = Counter(str(report["outcome"]) for report in found)
+    statements = sum(int(str(report["statements"])) for report in found)
+    print(f"{len(found)} files, {statements} statements: {dict(outcomes)}")
+    wrong = []
+    for report in found:
+        name = Path(str(report["file"])).relative_to(suite).as_posix()
+        is_wrong = report["outcome"] in ("differs", "crashed")
+        if is_wrong and name not in FILES:
+            wrong.append(f"{name}: {report['outcome']}: {report['detail']}")
+        elif not is_wrong and name in FILES:
+            wrong.append(f"{name} is listed in FILES, and its outcome is {report['outcome']}")
+    assert wrong == []
+    assert found, "not one file was done in time"
+
+
+def test_every_refusal_has_a_reason() -> None:
+    assert all(refusal.reason and (refusal.error or refusal.statement) for refusal in REFUSALS)
+    assert all(FILES.values())
+    assert documented("SELECT 1", "BinderException: no such column") is None
+
+
+FILE = """
+# a comment
+require parquet
+
+statement ok
+CREATE TABLE t (i INTEGER);
+
+loop k 0 2
+
+foreach type <signed> date
+
+query I rowsort
+SELECT ${k}::${type}
+----
+0
+
+endloop
+
+endloop
+
+statement error con2
+SELECT
+x
+----
+no such column
+
+mode skip
+
+statement ok
+never
+
+mode unskip
+
+skipif duckdb
+statement ok
+never
+
+load __TEST_DIR__/x.db readonly
+"""
+
+
+def test_files_are_read() -> None:
+    read = list(commands(FILE))
+    assert read[:2] == [
+        Command("require", "parquet", "", 3),
+        Command("statement", "CREATE TABLE t (i INTEGER);", "", 5),
+    ]
+    queries = [command.text for command in read if command.verb == "query"]
+    assert queries[:2] == ["SELECT 0::tinyint", "SELECT 0::smallint"]
+    assert queries[-1] == "SELECT 1::date"
+    assert len(queries) == 12
+    assert [(c.verb, c.text, c.connection) for c in read[-2:]] == [
+        ("statement", "SELECT\nx", "con2"),
+        ("load", "__TEST_DIR__/x.db readonly", ""),
+    ]
