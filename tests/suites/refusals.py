@@ -26,8 +26,8 @@ class Refusal:
 REFUSALS: tuple[Refusal, ...] = (
     Refusal("a name in the farm has one schema; see docs/limits.md", r"lies inside another schema"),
     Refusal("values of the type cannot be written exactly; see docs/types.md", r"cannot be replicated exactly"),
-    Refusal("the master would be written without capture; see docs/limits.md", r"DETACH|ATTACH OR REPLACE"),
-    Refusal("replicas have only the master's database; see docs/limits.md", r"[Ss]earch path.*another database"),
+    Refusal("the master would be written without capture; see docs/limits.md", r"cannot be detached or replaced"),
+    Refusal("replicas have only the master's database; see docs/limits.md", r"another (attached )?database"),
     Refusal("DuckDB counts from memory that it has not set", "", r"CREATE (UNIQUE )?INDEX IF NOT EXISTS"),
     Refusal("wlc.connect looks for Python objects in all frames", "", r"duckdb_settings|python_scan_all_frames"),
     Refusal("the master's file has the schema wlc, which these list", "", _CATALOG),
