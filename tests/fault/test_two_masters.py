@@ -178,9 +178,10 @@ def test_a_copy_publishes_and_stops_nothing_until_its_owner_says_so(source: Path
             with suppress(duckdb.Error):
                 connection.execute("ROLLBACK")
         assert connection.execute("SELECT count(*) FROM t").fetchall() == [(3,)]
-    for command in (wlc.flush, wlc.snapshot, lambda copy: wlc.beat(copy, 7)):
+    for command in (wlc.flush, wlc.snapshot, wlc.prune, lambda copy: wlc.beat(copy, 7)):
         with pytest.raises(FencedError, match="a copy publishes nothing"):
             command(copy)
+    assert (wlc.tick(copy), wlc.prune(copy, dry_run=True).delete_batches) == (2, ())
     with pytest.raises(InvalidError, match="belongs to another source.*a copy publishes nothing"):
         wlc.master(copy, farm=farm)
     with pytest.warns(UserWarning, match="a copy publishes nothing"):

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from wlc.capture.duckdb.connection import Connection
     from wlc.farm.model import Name
-    from wlc.masters.source import Source
-    from wlc.masters.state import MasterState
+    from wlc.masters.source import Remembered, Source
 
 
 class SourceModule(Protocol):
@@ -26,7 +25,7 @@ class SourceModule(Protocol):
     def opened(self, source: str, tables: Sequence[str] = ()) -> AbstractContextManager[Source]:
         """Open a source; `tables` are patterns of those that a new master captures, all if there are none."""
 
-    def look(self, source: str) -> MasterState:
+    def look(self, source: str) -> Remembered:
         """Return what a source remembers, without opening it for writing.
 
         Raises:

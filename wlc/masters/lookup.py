@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 
 def resolve(
-    db: str | os.PathLike[str], farm: str | None = None, *, storage_options: Mapping[str, Any] | None = None
+    db: str | os.PathLike[str],
+    farm: str | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    changes: bool = False,
 ) -> FarmDatabase:
     """Open the farm database that a name, a URL or a source stands for.
 
@@ -31,17 +35,19 @@ def resolve(
         db: Name in the farm, URL of the database's folder, or a source that knows its farm.
         farm: URL of the farm; WLC_FARM if omitted, for a bare name.
         storage_options: Options of the farm's file system, over those that a source remembers.
+        changes: The caller changes the farm, which a copy of a master must not do.
 
     Raises:
         InvalidError: A source that has never been a master, or a bare name without a farm.
         UnavailableError: The source is in use, and there is no farm at the default place.
+        FencedError: The source is a copy of a master, and the farm would be changed.
     """
     if not adapters.is_source(db):
         return open_database(os.fspath(db), farm, storage_options)
     source = os.fspath(db)
     module = adapters.module_of(source)
     try:
-        state = module.look(source)
+        found = module.look(source)
     except UnavailableError:
         if (place := module.default_place(source)) is None:
             raise
@@ -49,7 +55,9 @@ def resolve(
         if farm is None and not (Path(default_farm) / name / CONFIG).is_file():
             raise
         return open_database(name, farm or default_farm, storage_options)
-    return database_of(state, storage_options, farm)
+    if changes and found.away is not None:
+        raise found.away
+    return database_of(found.state, storage_options, farm)
 
 
 @contextmanager

@@ -45,11 +45,12 @@ def prune(
 
     Raises:
         InvalidError: The deadline is negative, or there is no such database.
+        FencedError: The source is a copy of a master.
         CorruptError: A manifest or a registration is damaged; nothing was deleted.
     """
     if deadline.total_seconds() < 0:
         raise InvalidError(f"deadline {deadline} is negative", hint="give a number of days, 7 for a week")
-    database = resolve(db, farm, storage_options=storage_options)
+    database = resolve(db, farm, storage_options=storage_options, changes=not dry_run)
     database.config()  # A name that the farm does not hold is refused, instead of found empty.
     return prune_database(database, deadline=deadline, reach=reach, dry_run=dry_run)
 

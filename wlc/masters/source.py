@@ -79,6 +79,18 @@ class SourceDetails:
     warning: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What a source remembers of itself.
+
+    Attributes:
+        away: Why it is not the master that it remembers to be, as `Source.elsewhere` says; None if it is.
+    """
+
+    state: MasterState
+    away: FencedError | None
+
+
 class Source(ABC):
     """An open database that is a master, was one, or becomes one. `str` shows it without a password.
 

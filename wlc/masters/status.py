@@ -102,14 +102,12 @@ def beat(
         InvalidError: The beat is invalid.
         FencedError: The source is a copy of a master, whose beat it is.
     """
-    database = resolve(db, farm, storage_options=storage_options)
+    database = resolve(db, farm, storage_options=storage_options, changes=beat_s is not None)
     if beat_s is None:
         return database.config().beat_s
     parse_beat(str(beat_s))
     if adapters.is_source(db):
         with adapters.opened(db) as source:
-            if (away := source.elsewhere()) is not None:
-                raise away
             source.remember(replace(source.require_state(), beat_s=float(beat_s)))
     return database.change_config(lambda config: replace(config, beat_s=beat_s)).beat_s
 

@@ -316,8 +316,8 @@ def open_shared(
         return shared
 
 
-def look_into(source: str) -> MasterState | None:
-    """Return what a database remembers of itself, and change nothing; None if it has never been a master.
+def look_into(source: str) -> tuple[MasterState | None, FencedError | None]:
+    """Return what a database remembers of itself, and why it is only a copy of that; change nothing.
 
     Raises:
         InvalidError: The file is not a DuckDB database.
@@ -326,7 +326,7 @@ def look_into(source: str) -> MasterState | None:
     # Nobody in this process opens the file for writing meanwhile: DuckDB would refuse that.
     with _open_lock:
         if (shared := _open.get(_key(source))) is not None:
-            return shared.state
+            return shared.state, shared.away
         try:
             connection = _connect(source, read_only=True, config=None)
         except duckdb.ConnectionException:
@@ -334,7 +334,10 @@ def look_into(source: str) -> MasterState | None:
             connection = _connect(source, read_only=False, config=None)
         try:
             catalog = connection.execute("SELECT current_database()").fetchall()[0][0]
-            return decode(journal.read_state(connection, catalog), source)
+            values = journal.read_state(connection, catalog)
+            if (state := decode(values, source)) is None:
+                return None, None
+            return state, elsewhere(state.name, decode_home(values.get("home")), home_at(source), source)
         finally:
             connection.close()
 

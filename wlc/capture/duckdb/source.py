@@ -15,7 +15,7 @@ from wlc.farm.errors import InvalidError, UnsupportedError
 from wlc.masters.background import Publisher
 from wlc.masters.fence import announce_snapshot
 from wlc.masters.publish import publish
-from wlc.masters.source import Source, SourceDetails, database_of, require_state
+from wlc.masters.source import Remembered, Source, SourceDetails, database_of, require_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -46,9 +46,10 @@ def opened(source: str, tables: Sequence[str] = ()) -> Iterator[DuckDBSource]:
         close_shared(shared)
 
 
-def look(source: str) -> MasterState:
+def look(source: str) -> Remembered:
     """Return what a file remembers, without changing it."""
-    return require_state(look_into(source), source)
+    state, away = look_into(source)
+    return Remembered(require_state(state, source), away)
 
 
 def default_place(source: str) -> tuple[str, str] | None:

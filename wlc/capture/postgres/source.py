@@ -24,7 +24,7 @@ from wlc.farm.errors import FencedError, GapError, InvalidError, UnavailableErro
 from wlc.masters import state as master_states
 from wlc.masters.fence import announce_snapshot
 from wlc.masters.publish import publish
-from wlc.masters.source import BatchContent, Source, SourceDetails
+from wlc.masters.source import BatchContent, Remembered, Source, SourceDetails
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -56,10 +56,10 @@ def opened(source: str, tables: Sequence[str] = ()) -> Iterator[PostgresSource]:
         yield PostgresSource(source, connection, tables)
 
 
-def look(source: str) -> MasterState:
+def look(source: str) -> Remembered:
     """Return what a database remembers."""
     with opened(source) as found:
-        return found.require_state()
+        return Remembered(found.require_state(), found.elsewhere())
 
 
 def default_place(source: str) -> tuple[str, str] | None:  # noqa: ARG001 -- a server does not say where farms are
