@@ -6,18 +6,25 @@ each layout of each captured table. Rows become typed when they are written to P
 
 from __future__ import annotations
 
-import json
 import os
 from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 
 from wlc.capture.postgres import ddl
+from wlc.capture.postgres.messages import (
+    ObjectChanged,
+    ObjectDropped,
+    ResendBegun,
+    ResendEnded,
+    TableChanged,
+    read_message,
+)
 from wlc.capture.postgres.pgoutput import BeginMessage, Decoder, Message, Rows, Truncate
 from wlc.capture.postgres.types import always_fits
 from wlc.dialect.postgres.text import read_text_sql
@@ -35,7 +42,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from wlc.capture.postgres.ddl import Description
+    from wlc.capture.postgres.described import DescribedTable
+    from wlc.capture.postgres.messages import TriggerMessage
     from wlc.capture.postgres.pgoutput import Positions
 
 # Environment variable with the most memory a publisher may use for rows, such as "2GB".
@@ -65,7 +73,7 @@ class PublishedTable:
         rows: Number of rows.
     """
 
-    description: Description
+    description: DescribedTable
     rows: int = 0
 
 
@@ -98,8 +106,8 @@ class _Altered:
     """A transaction altered a table, created it (there is no old description) or dropped it (there is no new one)."""
 
     oid: int
-    old: Description | None
-    new: Description | None
+    old: DescribedTable | None
+    new: DescribedTable | None
     is_resent: bool = False
     is_settled: bool = False
 
@@ -146,7 +154,7 @@ class Gathering:
 
     def __init__(self, folder: Path, tables: dict[int, PublishedTable]) -> None:
         self.round = Round(tables)
-        self.layouts = {ddl.name_of(t.description): ddl.layout_of(t.description) for t in tables.values()}
+        self.layouts = {t.description.qualified: t.description.layout for t in tables.values()}
         self._folder = folder
         self._decoder = Decoder()
         self._current: dict[int, Segment] = {}
@@ -175,7 +183,7 @@ class Gathering:
                         for oid in item.oids:
                             self._clear(self._number, oid)
                     case Message(prefix="wlc"):
-                        self._take_message(json.loads(item.content))
+                        self._take_message(read_message(item.content))
         self.round.begun, self.round.lsn = self._decoder.begun, self._decoder.lsn
 
     @property
@@ -213,7 +221,7 @@ class Gathering:
     def _segment(self, oid: int, table: PublishedTable) -> Segment:
         if oid not in self._current:
             number = len(self.round._segments)
-            segment = Segment(number, ddl.name_of(table.description), ddl.layout_of(table.description))
+            segment = Segment(number, table.description.qualified, table.description.layout)
             columns = "".join(f", c{index} VARCHAR" for index in range(len(segment.layout.stored)))
             self._connection.execute(f"CREATE TABLE {segment.table} (number BIGINT, weight TINYINT{columns})")
             self.round._segments.append(segment)
@@ -238,7 +246,7 @@ class Gathering:
     def _clear(self, number: int, oid: int) -> None:
         """Note that all rows of a table are gone, and discard what the transaction did to them before."""
         table = self.round.tables.get(oid)
-        if table is None or ddl.is_root(table.description):
+        if table is None or table.description.is_root:
             return
         entries, segment = self.round._entries[number], self._current.get(oid)
         before = table.rows
@@ -248,37 +256,35 @@ class Gathering:
             entry.segment.rows -= entry.added + entry.removed
             entries.remove(entry)
         if before:
-            entries.append(Clear(ddl.name_of(table.description), before))
+            entries.append(Clear(table.description.qualified, before))
         table.rows = 0
         self.round.touched.add(oid)
 
     # Schema changes --------------------------------------------------------------------------------------------------
 
-    def _take_message(self, message: dict[str, Any]) -> None:
+    def _take_message(self, message: TriggerMessage) -> None:
         number = self._number
-        if "user" in message:
-            self.round.users[number] = message["user"]
-        if "resend" in message:
-            self._resend(number, message["resend"])
-        elif "resent" in message:
-            self._resending.remove(message["resent"])
-            # Later rows of the transaction are another change.
-            for entry in self.round._entries[number]:
-                if isinstance(entry, _Altered) and entry.oid == message["resent"]:
-                    entry.is_settled = True
-        elif "table" in message:
-            self._alter(number, message["table"], message["old"], message["new"])
-        else:
-            self._take_object(number, message)
+        match message:
+            case ResendBegun(oid):
+                self._resend(number, oid)
+            case ResendEnded(oid):
+                self._resending.remove(oid)
+                # Later rows of the transaction are another change.
+                for entry in self.round._entries[number]:
+                    if isinstance(entry, _Altered) and entry.oid == oid:
+                        entry.is_settled = True
+            case TableChanged(oid, old, new):
+                self._alter(number, oid, old, new)
+            case ObjectDropped():
+                self.round._entries[number].append(ddl.of_dropped(message))
+            case ObjectChanged():
+                self.round.users[number] = message.user
+                if (found := ddl.of_object(message)) is not None:
+                    self.round._entries[number].append(found)
+                elif message.object in ddl.KINDS and not message.tag.startswith("REFRESH"):
+                    self.round.left_out.append(f"{message.tag} {message.identity}")
 
-    def _take_object(self, number: int, message: dict[str, Any]) -> None:
-        found = ddl.of_dropped(message) if "dropped" in message else ddl.of_object(message)
-        if found is not None:
-            self.round._entries[number].append(found)
-        elif message["object"] in ddl.KINDS and not message["tag"].startswith("REFRESH"):
-            self.round.left_out.append(f"{message['tag']} {message['identity']}")
-
-    def _alter(self, number: int, oid: int, old: Description | None, new: Description | None) -> None:
+    def _alter(self, number: int, oid: int, old: DescribedTable | None, new: DescribedTable | None) -> None:
         if new is None:
             self.round.tables.pop(oid, None)
         elif old is None:
@@ -294,7 +300,7 @@ class Gathering:
         for root in _roots_of(altered):
             views = self.round._views[number]
             views.pop(root, None)
-            if root in tables and ddl.is_root(tables[root]):
+            if root in tables and tables[root].is_root:
                 views[root] = (ddl.depth(tables[root], tables), ddl.partition_view(tables[root], tables.values()))
 
     def _resend(self, number: int, oid: int) -> None:
@@ -309,20 +315,20 @@ class Gathering:
             entry.is_resent = True
         if table.rows:
             place = min((entries.index(entry) for entry in concerned), default=len(entries))
-            entries.insert(place, Clear(ddl.name_of(old), table.rows))
+            entries.insert(place, Clear(old.qualified, table.rows))
         table.rows = 0
         self._current.pop(oid, None)
         self._resending.add(oid)
 
-    def _ancestors(self, table: Description) -> set[int]:
+    def _ancestors(self, table: DescribedTable) -> set[int]:
         """Return the tables that a table is a part or a child of."""
         found: set[int] = set()
         waiting = [table]
         while waiting:
-            for oid, *_ in waiting.pop()["parents"]:
-                if oid not in found and oid in self.round.tables:
-                    found.add(oid)
-                    waiting.append(self.round.tables[oid].description)
+            for parent in waiting.pop().parents:
+                if parent.oid not in found and parent.oid in self.round.tables:
+                    found.add(parent.oid)
+                    waiting.append(self.round.tables[parent.oid].description)
         return found
 
     # Writing ---------------------------------------------------------------------------------------------------------
@@ -445,7 +451,7 @@ def _roots_of(entry: _Altered) -> set[int]:
     found = {entry.oid}
     for description in (entry.old, entry.new):
         if description is not None:
-            found |= {parent[0] for parent in description["parents"]}
+            found |= {parent.oid for parent in description.parents}
     return found
 
 

@@ -9,13 +9,13 @@ Tables of the schema:
 
 from __future__ import annotations
 
-import json
 import re
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from wlc.capture.postgres.described import DescribedTable
 from wlc.dialect.postgres.url import without_password
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnsupportedError
@@ -228,21 +228,21 @@ def bypassed(connection: Connection) -> dict[str, str]:
     return found | dict.fromkeys(sorted(triggers - {name for (name,) in enabled}), "does not fire")
 
 
-def descriptions(connection: Connection) -> dict[int, dict[str, Any]]:
+def descriptions(connection: Connection) -> dict[int, DescribedTable]:
     """Describe every captured table as the caller's transaction sees it."""
     rows = connection.execute(
         "SELECT c.oid::bigint, wlc.describe(c.oid) FROM pg_class c WHERE wlc.is_captured(c.oid)"
     ).fetchall()
-    return dict(rows)
+    return {oid: DescribedTable.read(description) for oid, description in rows}
 
 
-def write_published(connection: Connection, tables: Mapping[int, tuple[dict[str, Any], int] | None]) -> None:
+def write_published(connection: Connection, tables: Mapping[int, tuple[DescribedTable, int] | None]) -> None:
     """Note the tables as the last published batch leaves them; None for one that was dropped."""
     with connection.cursor() as cursor:
         cursor.executemany("DELETE FROM wlc.published WHERE oid = %s", [[oid] for oid in tables])
         cursor.executemany(
             "INSERT INTO wlc.published VALUES (%s, %s, %s)",
-            [[oid, json.dumps(found[0]), found[1]] for oid, found in tables.items() if found],
+            [[oid, found[0].json(), found[1]] for oid, found in tables.items() if found],
         )
 
 

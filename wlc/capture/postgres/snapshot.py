@@ -16,6 +16,7 @@ import pyarrow as pa
 from wlc.capture.postgres import ddl, digests, setup
 from wlc.capture.postgres.connection import ArrowReader, connect, talking
 from wlc.capture.postgres.gathering import MEMORY_VARIABLE, memory_limit, row_group_rows
+from wlc.capture.postgres.messages import ObjectChanged
 from wlc.capture.postgres.sequences import read_sequences
 from wlc.capture.postgres.types import always_fits, duckdb_type
 from wlc.dialect.postgres.text import read_text_sql
@@ -30,7 +31,7 @@ from wlc.farm.model import Ddl, Layout, Manifest, Name, SequencePosition, Snapsh
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from wlc.capture.postgres.ddl import Description
+    from wlc.capture.postgres.described import DescribedTable
     from wlc.capture.postgres.sequences import Sequences
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import DataFile, Digest
@@ -101,7 +102,7 @@ def take(
     database: FarmDatabase,
     reached: Reached,
     known: Mapping[Name, Digest],
-) -> tuple[Manifest, dict[int, tuple[Description, int]], Sequences]:
+) -> tuple[Manifest, dict[int, tuple[DescribedTable, int]], Sequences]:
     """Copy every captured table and the schema as of a moment, and publish them as a snapshot.
 
     Args:
@@ -121,11 +122,11 @@ def take(
         first, last = _objects(connection, 1, 3), _objects(connection, 4, 5)
         # Captured tables are in these schemas only.
         schemas = connection.execute("SELECT nspname FROM pg_namespace WHERE NOT wlc.is_system(nspname)").fetchall()
-        ordered = sorted(tables.values(), key=lambda table: table["oid"])
-        rows = [table for table in ordered if not ddl.is_root(table)]
+        ordered = sorted(tables.values(), key=lambda table: table.oid)
+        rows = [table for table in ordered if not table.is_root]
         copied = _copy_all(url, moment, rows, Path(folder))
         sequences = read_sequences(connection)
-        roots = [table for table in ordered if ddl.is_root(table)]
+        roots = [table for table in ordered if table.is_root]
         lowest_first = sorted(roots, key=lambda root: -ddl.depth(root, tables))
         before = (
             *(ddl.schema(schema) for (schema,) in sorted(schemas)),
@@ -150,7 +151,7 @@ def take(
                 schema=before,
                 schema_after=after,
                 tables=tuple(
-                    SnapshotTable(ddl.name_of(table), layout, found)
+                    SnapshotTable(table.qualified, layout, found)
                     for table, (layout, found) in zip(rows, copied, strict=True)
                 ),
                 sequences=tuple(positions),
@@ -159,7 +160,7 @@ def take(
             ),
             files,
         )
-        return manifest, {**_counts(rows, copied), **{root["oid"]: (root, 0) for root in roots}}, sequences
+        return manifest, {**_counts(rows, copied), **{root.oid: (root, 0) for root in roots}}, sequences
 
 
 def digest_tables(url: str, moment: Moment) -> dict[Name, Digest]:
@@ -167,7 +168,7 @@ def digest_tables(url: str, moment: Moment) -> dict[Name, Digest]:
     with connect(url) as connection, talking(url), tempfile.TemporaryDirectory(prefix="wlc-verify-") as folder:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         connection.execute(f"SET TRANSACTION SNAPSHOT {literal(moment.name)}")
-        rows = [table for table in setup.descriptions(connection).values() if not ddl.is_root(table)]
+        rows = [table for table in setup.descriptions(connection).values() if not table.is_root]
         copied = _copy_all(url, moment, rows, Path(folder))
         return digests.of_files(_as_declared(rows, copied, Path(folder)))
 
@@ -175,22 +176,22 @@ def digest_tables(url: str, moment: Moment) -> dict[Name, Digest]:
 _Copied = list[tuple[Layout, tuple["DataFile", ...]]]
 
 
-def _copy_all(url: str, moment: Moment, tables: list[Description], folder: Path) -> _Copied:
+def _copy_all(url: str, moment: Moment, tables: list[DescribedTable], folder: Path) -> _Copied:
     with ThreadPoolExecutor(_READERS) as pool:
         return list(pool.map(lambda pair: _copy(url, moment, pair[1], folder, pair[0]), enumerate(tables)))
 
 
-def _counts(tables: list[Description], copied: _Copied) -> dict[int, tuple[Description, int]]:
+def _counts(tables: list[DescribedTable], copied: _Copied) -> dict[int, tuple[DescribedTable, int]]:
     counted = (sum(file.rows for file in found) for _, found in copied)
-    return {table["oid"]: (table, rows) for table, rows in zip(tables, counted, strict=True)}
+    return {table.oid: (table, rows) for table, rows in zip(tables, counted, strict=True)}
 
 
-def _as_declared(tables: list[Description], copied: _Copied, folder: Path) -> dict[Name, tuple[Layout, list[Path]]]:
+def _as_declared(tables: list[DescribedTable], copied: _Copied, folder: Path) -> dict[Name, tuple[Layout, list[Path]]]:
     """Return layout and files of the tables whose files have the types of the table."""
     return {
-        ddl.name_of(table): (layout, [folder / file.path for file in found])
+        table.qualified: (layout, [folder / file.path for file in found])
         for table, (layout, found) in zip(tables, copied, strict=True)
-        if layout.shape == ddl.layout_of(table).shape
+        if layout.shape == table.layout.shape
     }
 
 
@@ -199,24 +200,24 @@ def _objects(connection: Any, first: int, last: int) -> list[Ddl]:
     found = []
     for kind, schema, identity, definition, is_identity in connection.execute(_OBJECTS, [first, last]).fetchall():
         tag = f"CREATE {kind.upper()}"
-        message = {"object": kind, "tag": tag, "schema": schema, "identity": identity, "query": None}
-        statement = ddl.of_object({**message, "definition": definition, "is_identity": is_identity})
+        message = ObjectChanged(kind, tag, schema, identity, None, definition, is_identity, query=None, user="")
+        statement = ddl.of_object(message)
         if definition is not None and statement is not None:
             found.append(statement)
     return found
 
 
 def _copy(
-    url: str, moment: Moment, table: Description, folder: Path, number: int
+    url: str, moment: Moment, table: DescribedTable, folder: Path, number: int
 ) -> tuple[Layout, tuple[DataFile, ...]]:
     """Copy one table into a data file; returns the layout that the file has, and no file for an empty table."""
-    layout = ddl.layout_of(table)
+    layout = table.layout
     path = paths.snapshot_data_path(number)
     target = folder / path
-    bases = {column["name"]: column["base"] for column in table["columns"]}
+    bases = {column.name: column.base for column in table.columns}
     columns = list(layout.stored)
     while True:
-        misfit = _write(url, moment, ddl.name_of(table), [(c, bases[c.name]) for c in columns], target)
+        misfit = _write(url, moment, table.qualified, [(c, bases[c.name]) for c in columns], target)
         if isinstance(misfit, int):
             break
         # A value of this column does not fit its type: the file holds the column as text.

@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from wlc.capture.postgres import ddl, digests, setup, snapshot
+from wlc.capture.postgres import digests, setup, snapshot
 from wlc.capture.postgres.connection import ArrowReader, talking
 from wlc.capture.postgres.connection import connect as connect_to
+from wlc.capture.postgres.described import DescribedTable
 from wlc.capture.postgres.gathering import Gathering, PublishedTable, gathered
 from wlc.capture.postgres.sequences import moved_sequences, records, write_sequences
 from wlc.capture.postgres.slot import Slot, find_slot, lsn_text, read_lsn
@@ -295,16 +296,16 @@ class PostgresSource(Source):
     def _published_tables(self) -> dict[int, PublishedTable]:
         with talking(self.url):
             found = self.connection.execute("SELECT oid::bigint, description, rows FROM wlc.published").fetchall()
-        return {oid: PublishedTable(description, rows) for oid, description, rows in found}
+        return {oid: PublishedTable(DescribedTable.read(description), rows) for oid, description, rows in found}
 
     def _note(self, gathering: Gathering, batch: Batch, chain: str, sequences: Sequences) -> None:
         """Remember what is published, in one transaction."""
         found = gathering.round
-        tables = {ddl.name_of(table.description) for table in found.tables.values()}
+        tables = {table.description.qualified for table in found.tables.values()}
         state = self.require_state().after(batch, chain)
         held = digests.noted(self.slot_state.digests, batch, tables)
         slots = replace(self.slot_state, lsn=str(batch.lsn), digests=held)
-        changed: dict[int, tuple[dict[str, Any], int] | None] = {
+        changed: dict[int, tuple[DescribedTable, int] | None] = {
             oid: (found.tables[oid].description, found.tables[oid].rows) if oid in found.tables else None
             for oid in found.touched
         }

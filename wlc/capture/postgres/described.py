@@ -1,0 +1,148 @@
+"""Tables of a PostgreSQL master as its event triggers describe them, see `wlc.describe` in functions.sql."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from wlc.capture.postgres.types import duckdb_type
+from wlc.farm.model import Column, Layout, Name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_PARTITIONED = "p"
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedColumn:
+    """A column, with the server's texts.
+
+    Attributes:
+        number: `attnum`, which stays when the column is renamed.
+        type: As the server writes it.
+        base: The same with domains resolved.
+        shape: What the text of a value depends on besides: labels of enums, attributes of composite types. Only
+            functions.sql reads it.
+        generated: Expression of a generated column.
+        is_inherited: A parent has it, too.
+        identity: "a" (ALWAYS) or "d" (BY DEFAULT).
+        identity_options: Options of the identity's sequence.
+        collation: Where it is not that of the type.
+        missing: Value in rows that are older than the column.
+    """
+
+    number: int
+    name: str
+    type: str
+    base: str
+    shape: object
+    nullable: bool
+    default: str | None
+    generated: str | None
+    is_inherited: bool
+    identity: str | None
+    identity_options: str | None
+    collation: str | None
+    missing: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedConstraint:
+    """A constraint: `type` is a letter of `pg_constraint.contype`."""
+
+    type: str
+    definition: str
+    is_inherited: bool
+
+    @property
+    def is_foreign_key(self) -> bool:
+        """Whether it refers to another table."""
+        return self.type == "f"
+
+    @property
+    def is_primary_key(self) -> bool:
+        """Whether it is the table's primary key."""
+        return self.type == "p"
+
+
+class Parent(NamedTuple):
+    """The table that a table inherits from, or the partitioned table that it is a part of."""
+
+    oid: int
+    schema: str
+    name: str
+
+    @property
+    def qualified(self) -> Name:
+        """Its qualified name."""
+        return Name(self.schema, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTable:
+    """Everything about a table that a replica needs.
+
+    Attributes:
+        kind: `pg_class.relkind`.
+        key: Columns of the primary key, in its order.
+        partition_key: Of a partitioned table.
+        bound: Which rows a partition takes.
+    """
+
+    oid: int
+    schema: str
+    name: str
+    kind: str
+    columns: tuple[DescribedColumn, ...]
+    key: tuple[str, ...]
+    constraints: Mapping[str, DescribedConstraint]
+    partition_key: str | None
+    bound: str | None
+    parents: tuple[Parent, ...]
+
+    @classmethod
+    def read(cls, content: Mapping[str, Any]) -> DescribedTable:
+        """Read what an event trigger wrote, or `json`."""
+        constraints = {name: DescribedConstraint(**found) for name, found in content["constraints"].items()}
+        parts = {
+            "columns": tuple(DescribedColumn(**column) for column in content["columns"]),
+            "key": tuple(content["key"]),
+            "constraints": constraints,
+            "parents": tuple(Parent(*parent) for parent in content["parents"]),
+        }
+        return cls(**{**content, **parts})
+
+    def json(self) -> str:
+        """Return the description as an event trigger writes it."""
+        return json.dumps(asdict(self))
+
+    @property
+    def qualified(self) -> Name:
+        """Its qualified name."""
+        return Name(self.schema, self.name)
+
+    @property
+    def is_root(self) -> bool:
+        """Whether it is partitioned: it has no rows of its own."""
+        return self.kind == _PARTITIONED
+
+    @property
+    def layout(self) -> Layout:
+        """Its layout in the farm, which has no generated columns."""
+        columns = (
+            Column(column.name, duckdb_type(column.base), nullable=column.name not in self.key)
+            for column in self.columns
+            if column.generated is None
+        )
+        return Layout(tuple(columns), self.key)
+
+    def with_column(self, changed: DescribedColumn) -> DescribedTable:
+        """Return the table with another description of the column that has this number."""
+        columns = (changed if column.number == changed.number else column for column in self.columns)
+        return replace(self, columns=tuple(columns))
+
+    def without_column(self, dropped: DescribedColumn) -> DescribedTable:
+        """Return the table without a column."""
+        return replace(self, columns=tuple(column for column in self.columns if column.number != dropped.number))
