@@ -26,8 +26,20 @@ def encode_document(kind: str, content: Mapping[str, Any]) -> bytes:
     Raises:
         UnicodeEncodeError: A text holds half of a surrogate pair.
     """
-    text = json.dumps(content, ensure_ascii=False, indent=1)
-    return with_checksum(f'{{"{kind}":\n{text}\n'.encode(), DOCUMENT_END)
+    members = ",\n ".join(f"{_json(key)}: {_lines(value)}" for key, value in content.items())
+    return with_checksum(f'{{"{kind}":\n{{\n {members}\n}}\n'.encode(), DOCUMENT_END)
+
+
+def _lines(value: object) -> str:
+    """Return a list with a line for each item, for people who read it."""
+    # `json.dumps(indent=…)` is written in Python, and took half of the time that a step of a lake takes.
+    if not isinstance(value, list | tuple) or not value:
+        return _json(value)
+    return "[\n  " + ",\n  ".join(map(_json, value)) + "\n ]"
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def decode_document(

@@ -55,16 +55,17 @@ def schema_statements(connection: duckdb.DuckDBPyConnection, catalog: str) -> tu
         UnavailableError: Macros changed while they were read: try again.
     """
     refuse_nested_schemas(connection, catalog)
+    functions = _functions(connection, catalog)
     before = [
         *_schemas(connection, catalog),
         *_types(connection, catalog),
         *_sequences(connection, catalog),
-        *_macros(connection, catalog),
+        *_macros(connection, catalog, functions),
         *_tables(connection, catalog),
         *_views(connection, catalog),
     ]
     after = list(_indexes(connection, catalog))
-    comments, index_comments = _comments(connection, catalog)
+    comments, index_comments = _comments(connection, catalog, functions)
     with closing(_scratch(connection, catalog)) as scratch:
         tried = [_arranged(scratch, catalog, part) for part in (before, comments, after, index_comments)]
     return tuple(tried[0] + tried[1]), tuple(tried[2] + tried[3])
@@ -105,16 +106,33 @@ def _sequences(connection: duckdb.DuckDBPyConnection, catalog: str) -> Iterator[
         yield Ddl("CREATE SEQUENCE", made, f"{text} {'' if cycles else 'NO '}CYCLE", (schema,))
 
 
-def _macros(connection: duckdb.DuckDBPyConnection, catalog: str) -> Iterator[Ddl]:
+@dataclass(frozen=True, slots=True)
+class _Functions:
+    """All overloads of a macro, or of a table macro."""
+
+    name: Name
+    gives_table: bool
+    overloads: list[_Macro]
+    comment: str | None
+
+
+def _functions(connection: duckdb.DuckDBPyConnection, catalog: str) -> list[_Functions]:
+    # DuckDB goes through all its own functions, too, so this is read once.
     query = f"""
-        SELECT schema_name, function_name, function_type, parameters, parameter_types, macro_definition
+        SELECT schema_name, function_name, function_type, parameters, parameter_types, macro_definition, comment
         FROM duckdb_functions() WHERE {USER} AND function_type IN ('macro', 'table_macro') ORDER BY function_oid
     """
-    macros: dict[tuple[Name, bool], list[_Macro]] = {}
-    for schema, name, kind, parameters, types, definition in rows(connection, catalog, query):
-        found = macros.setdefault((Name(schema, name), kind == "table_macro"), [])
-        found.append(_Macro(tuple(parameters), tuple(types), definition))
-    for (made, gives_table), overloads in macros.items():
+    found: dict[tuple[Name, bool], _Functions] = {}
+    for schema, name, kind, parameters, types, definition, comment in rows(connection, catalog, query):
+        made, gives_table = Name(schema, name), kind == "table_macro"
+        functions = found.setdefault((made, gives_table), _Functions(made, gives_table, [], comment))
+        functions.overloads.append(_Macro(tuple(parameters), tuple(types), definition))
+    return list(found.values())
+
+
+def _macros(connection: duckdb.DuckDBPyConnection, catalog: str, functions: Iterable[_Functions]) -> Iterator[Ddl]:
+    for found in functions:
+        made, gives_table, overloads = found.name, found.gives_table, found.overloads
         signatures = _signatures(connection, catalog, made, gives_table, overloads)
         body = "AS TABLE (" if gives_table else "AS ("
         parts = (f"({', '.join(s)}) {body}{o.definition})" for s, o in zip(signatures, overloads, strict=True))
@@ -142,9 +160,11 @@ def _indexes(connection: duckdb.DuckDBPyConnection, catalog: str) -> Iterator[Dd
         yield Ddl("CREATE INDEX", Name(schema, name), _plain(sql), (schema,))
 
 
-def _comments(connection: duckdb.DuckDBPyConnection, catalog: str) -> tuple[list[Ddl], list[Ddl]]:
+def _comments(
+    connection: duckdb.DuckDBPyConnection, catalog: str, functions: Iterable[_Functions]
+) -> tuple[list[Ddl], list[Ddl]]:
     """Return the comments on everything but indexes, and those on indexes."""
-    found = rows(
+    listed = rows(
         connection,
         catalog,
         f"""
@@ -152,8 +172,6 @@ def _comments(connection: duckdb.DuckDBPyConnection, catalog: str) -> tuple[list
         UNION ALL SELECT 'VIEW', schema_name, view_name, comment FROM duckdb_views() WHERE {USER} AND NOT temporary
         UNION ALL SELECT 'SEQUENCE', schema_name, sequence_name, comment FROM duckdb_sequences() WHERE {OWNED}
         UNION ALL SELECT 'TYPE', schema_name, type_name, comment FROM duckdb_types() WHERE {USER}
-        UNION ALL SELECT DISTINCT CASE function_type WHEN 'macro' THEN 'MACRO' ELSE 'MACRO TABLE' END, schema_name,
-            function_name, comment FROM duckdb_functions() WHERE {USER}
         UNION ALL SELECT 'INDEX', schema_name, index_name, comment FROM duckdb_indexes() WHERE {OWNED}
         """,
     )
@@ -161,9 +179,14 @@ def _comments(connection: duckdb.DuckDBPyConnection, catalog: str) -> tuple[list
     columns = rows(connection, catalog, f"{query} AND comment IS NOT NULL")
     others: list[Ddl] = []
     of_indexes: list[Ddl] = []
-    for kind, schema, name, text in found:
+    for kind, schema, name, text in listed:
         if text is not None:
             (of_indexes if kind == "INDEX" else others).append(_comment(kind, Name(schema, name), "", text))
+    others += [
+        _comment("MACRO TABLE" if found.gives_table else "MACRO", found.name, "", found.comment)
+        for found in functions
+        if found.comment is not None
+    ]
     others += [
         _comment("COLUMN", Name(schema, name), "." + quote(column), text) for schema, name, column, text in columns
     ]
@@ -266,8 +289,7 @@ def _attempt(scratch: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> tupl
         # An object in main is written without its schema.
         if ddl.object.schema == "main" and search_path != "main":
             continue
-        target = quote(catalog) + "." + quote(search_path)
-        error = _error(scratch, f"USE {target}") or _error(scratch, ddl.statement)
+        error = _error(scratch, f"USE {quote(catalog)}.{quote(search_path)}") or _error(scratch, ddl.statement)
         if error is None:
             return replace(ddl, search_path=(search_path,)), None
     return ddl, error

@@ -234,7 +234,7 @@ class OpenDuckDB(OpenReplica):
     def _run_ddl(self, statement: Ddl) -> None:
         if not relevance.is_run(statement, self.state.tables):
             return
-        before, own = set(catalogs.tables(self._connection, self._catalog)), self._own_tables(self._replicated)
+        before, own = set(self._tables.order), self._own_tables(self._replicated)
         try:
             with applying(self._path):
                 running.check(self._connection, self._catalog, statement)

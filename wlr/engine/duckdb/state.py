@@ -100,7 +100,11 @@ def read_tables(connection: duckdb.DuckDBPyConnection, catalog: str) -> set[Name
 
 def write_tables(connection: duckdb.DuckDBPyConnection, catalog: str, tables: Iterable[Name]) -> None:
     """Replace the names of all replicated tables, in the caller's transaction."""
-    table = f"{quote(catalog)}.wlr.tables"
-    connection.execute(f"DELETE FROM {table}")
-    for name in sorted(tables):
-        connection.execute(f"INSERT INTO {table} VALUES (?, ?)", [name.schema, name.name])
+    table, wanted = f"{quote(catalog)}.wlr.tables", set(tables)
+    noted = read_tables(connection, catalog)
+    for sql, names in (
+        (f"DELETE FROM {table} WHERE schema_name = ? AND table_name = ?", noted - wanted),
+        (f"INSERT INTO {table} VALUES (?, ?)", wanted - noted),
+    ):
+        for name in sorted(names):
+            connection.execute(sql, [name.schema, name.name])

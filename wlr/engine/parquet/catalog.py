@@ -50,6 +50,7 @@ class LakeCatalog:
         self._where = Path(url)
         self._connection = open_scratch(name)
         self._connection.execute("SET enable_external_access = false")
+        self._tables: dict[Name, CatalogTable] | None = None
         # Ids of tables that were made anew, with those that they had first.
         self._first_ids: dict[int, int] = {}
 
@@ -74,12 +75,15 @@ class LakeCatalog:
 
     def tables(self) -> dict[Name, CatalogTable]:
         """Return all user tables."""
+        if self._tables is not None:
+            return self._tables
         layouts = catalogs.tables(self._connection, self._name)
         ids = self._ids()
-        return {
+        self._tables = {
             name: CatalogTable(self._first_ids.get(ids[name], ids[name]), name, layout)
             for name, layout in layouts.items()
         }
+        return self._tables
 
     def _ids(self) -> dict[Name, int]:
         query = f"SELECT schema_name, table_name, table_oid FROM duckdb_tables() WHERE {catalogs.USER}"
@@ -96,6 +100,7 @@ class LakeCatalog:
         """
         if not relevance.is_run(statement, self._patterns):
             return False
+        self._tables = None
         try:
             with applying(self._where):
                 if is_snapshot:

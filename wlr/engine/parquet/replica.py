@@ -11,7 +11,7 @@ from wlc.farm.errors import FarmError
 from wlc.farm.model import Ddl
 from wlr.ddl import relevance
 from wlr.engine.contract import OpenReplica
-from wlr.engine.parquet.catalog import CatalogTable, LakeCatalog, by_id
+from wlr.engine.parquet.catalog import LakeCatalog, by_id
 from wlr.engine.parquet.executor import LocalExecutor
 from wlr.engine.parquet.folder import LakeFolder, Pointer, TakenOverError, with_version, work_folder
 from wlr.engine.parquet.lease import Lease
@@ -255,6 +255,8 @@ class OpenLake(OpenReplica):
         before = self._catalog.tables()
         if not self._catalog.run(statement):
             return
+        # The first statement of a step finds the schema of the last one, so that the catalog need not be read.
+        schema = self._catalog.statements()[0] if draft.has_ddl else self._current.schema
         draft.has_ddl = True
         after, old = self._catalog.tables(), by_id(before)
         tables: dict[Name, tuple[FilePart, ...]] = {}
@@ -265,30 +267,25 @@ class OpenLake(OpenReplica):
             elif was.name in draft.tables:
                 parts = draft.tables[was.name]
                 # Where all rows are published again, what was there only counts.
-                tables[name] = parts if name in cleared else self._converted(draft, step, statement, was, table, parts)
+                if name not in cleared:
+                    change = Alteration(
+                        statement, was.name, was.layout, name, table.layout, schema, self._current.catalog
+                    )
+                    parts = self._converted(draft, step, change, parts)
+                tables[name] = parts
         draft.tables = tables
 
     def _converted(
-        self,
-        draft: _Draft,
-        step: Step,
-        statement: Ddl,
-        was: CatalogTable,
-        table: CatalogTable,
-        parts: tuple[FilePart, ...],
+        self, draft: _Draft, step: Step, alteration: Alteration, parts: tuple[FilePart, ...]
     ) -> tuple[FilePart, ...]:
         """Return the files of a table after a statement may have changed its columns or its key."""
-        if was.layout.shape != table.layout.shape and parts:
-            schema = self._catalog.statements()[0]
-            alteration = Alteration(
-                statement, was.name, was.layout, table.name, table.layout, schema, self._current.catalog
-            )
+        if alteration.before.shape != alteration.after.shape and parts:
             try:
                 parts = draft.noted(self._executor.alter(alteration, parts, step.last), parts)
             except StepError as error:
-                error.table = error.table or str(was.name)
+                error.table = error.table or str(alteration.table)
                 raise
-        if was.layout.key_places != table.layout.key_places and parts:
-            described = TargetTable(table.name, table.name.sql, table.layout)
+        if alteration.before.key_places != alteration.after.key_places and parts:
+            described = TargetTable(alteration.name, alteration.name.sql, alteration.after)
             parts = draft.noted(self._executor.sort(described, parts, step.last), parts)
         return parts
