@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
@@ -11,7 +13,6 @@ from tests.object_store import s3_environment, s3_server, s3_url  # noqa: F401 -
 from tests.postgres.server import cluster, database_url  # noqa: F401 - fixtures
 
 if TYPE_CHECKING:
-    import pytest
     from xdist.remote import Producer
 
 # Two busy cores make any example slow now and then; time is measured by the benchmarks only.
@@ -66,8 +67,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupSc
     return GroupScheduling(config, log)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the longest groups first where several processes share the tests."""
+    """Leave out what only a deep run tries, and put the longest groups first where several processes share the tests."""
+    if os.environ.get("DBFARM_DEEP") != "1":
+        left_out = [item for item in items if item.get_closest_marker("deep")]
+        items[:] = [item for item in items if not item.get_closest_marker("deep")]
+        config.hook.pytest_deselected(items=left_out)
     if not hasattr(config, "workerinput"):
         return
     groups: dict[str, list[pytest.Item]] = {}

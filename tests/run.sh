@@ -76,6 +76,7 @@ coverage() {
 
 go_deep() {
     is_deep=yes
+    export DBFARM_DEEP=1
     # What the caller has set stays.
     export DBFARM_FAULTS="${DBFARM_FAULTS:-all}" DBFARM_ROUNDS="${DBFARM_ROUNDS:-20}"
     export DBFARM_EXAMPLES="${DBFARM_EXAMPLES:-500}" DBFARM_SOAK_MINUTES="${DBFARM_SOAK_MINUTES:-30}"

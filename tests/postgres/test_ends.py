@@ -12,7 +12,7 @@ import pytest
 
 import wlc
 import wlr
-from tests.fault.processes import run_command
+from tests.fault.processes import call_command, run_command
 from tests.postgres.cluster import Cluster, execute, new_folder, program, running
 from tests.postgres.held import held_by_duckdb, held_by_postgres
 from wlc.dialect.postgres.url import without_password
@@ -429,11 +429,11 @@ def test_passwords_are_never_shown(cluster: Cluster, database_url: str, farm: st
         ("prune", url, "--dry-run"),
     )
     for command in commands:
-        done = run_command("wlc", *command)
+        done = call_command("wlc", *command)
         said += f"\n$ {command[0]}: {done.stdout}{done.stderr}"
     execute(database_url, f"SELECT pg_drop_replication_slot('{slot_of(database_url)}')")
     for command in (("flush", url), ("run", url), ("status", url), ("stop", url), ("flush", url)):
-        done = run_command("wlc", *command)
+        done = call_command("wlc", *command)
         said += f"\n$ {command[0]}: {done.stdout}{done.stderr}"
     assert secret not in said
     assert "bank" in said

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 import wlc
@@ -16,20 +18,21 @@ from tests.sound import assert_same, assert_sound
 from wlc.farm.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.postgres.cluster import Cluster
+    from tests.postgres.comparing import Rows
 
-SHOP = """
-    CREATE TABLE customers (id bigint PRIMARY KEY, name text NOT NULL, mail varchar(80), since date);
-    CREATE TABLE orders (id bigserial PRIMARY KEY, customer bigint REFERENCES customers ON DELETE CASCADE,
-        amount numeric(12,2), at timestamptz, note text);
-    CREATE TABLE notes (day date, text text);
-    INSERT INTO customers SELECT i, 'c' || i, NULL, '2020-01-01' FROM generate_series(1, 50) i;
-    INSERT INTO orders (customer, amount, at, note) SELECT i % 50 + 1, i / 7.0, '2024-01-01', 'n' || i
-        FROM generate_series(1, 500) i;
-    INSERT INTO notes VALUES ('2024-01-01', 'a'), ('2024-01-01', 'a'), (NULL, NULL)
-"""
+TABLES = {
+    "customers": "CREATE TABLE customers (id bigint PRIMARY KEY, name text NOT NULL, mail varchar(80), since date)",
+    "orders": """CREATE TABLE orders (id bigserial PRIMARY KEY, customer bigint REFERENCES customers ON DELETE CASCADE,
+        amount numeric(12,2), at timestamptz, note text)""",
+    "notes": "CREATE TABLE notes (day date, text text)",
+}
+ROWS = {
+    "customers": "INSERT INTO customers SELECT i, 'c' || i, NULL, '2020-01-01' FROM generate_series(1, 50) i",
+    "orders": """INSERT INTO orders (customer, amount, at, note)
+        SELECT i % 50 + 1, i / 7.0, '2024-01-01', 'n' || i FROM generate_series(1, 500) i""",
+    "notes": "INSERT INTO notes VALUES ('2024-01-01', 'a'), ('2024-01-01', 'a'), (NULL, NULL)",
+}
 
 # Each is a transaction of its own.
 CHANGES = {
@@ -157,62 +160,141 @@ class Shop:
         for place in places:
             wlr.replicate("shop", farm=str(self.folder / "farm"), into=str(place))
 
-    def follow(self, cluster: Cluster) -> None:
-        """Publish, roll the replicas forward, make new ones, and compare them all."""
+    def follow(self) -> None:
+        """Publish, roll the replicas forward, and compare them all."""
         wlc.flush(self.url)
-        new, postgres = self.folder / "new.duckdb", cluster.create_database()
-        self.replicate(self.copy, self.postgres, self.lake, new, postgres)
-        expected, texts = expected_in_duckdb(self.url), texts_of(self.url)
-        assert held_in_duckdb(self.copy) == expected
-        assert held_in_duckdb(new) == expected
-        assert held_in_duckdb(to_duckdb(self.lake, self.folder / "lake.duckdb")) == expected
-        assert texts_of(self.postgres) == texts
-        assert texts_of(postgres) == texts
-        assert_same(self.copy, new, self.lake, self.postgres, postgres, may_be_unknown=self.may_be_unknown)
+        self.replicate(self.copy, self.postgres, self.lake)
+        self.compare(self.copy, self.postgres, to_duckdb(self.lake, self.folder / "lake.duckdb"))
+        assert_same(self.copy, self.lake, self.postgres, may_be_unknown=self.may_be_unknown)
         assert_sound(self.folder / "farm" / "shop")
 
+    def new_replicas(self, cluster: Cluster) -> tuple[Path, str]:
+        """Make a replica as a file and one in a server."""
+        name = cluster.create_database()
+        file = self.folder / f"{name.rpartition('/')[2]}.duckdb"
+        self.replicate(file, name)
+        return file, name
 
-@pytest.fixture
-def shop(cluster: Cluster, database_url: str, tmp_path: Path) -> Shop:
-    execute(database_url, SHOP)
-    wlc.master(database_url, farm=str(tmp_path / "farm"), name="shop")
-    shop = Shop(database_url, tmp_path, tmp_path / "copy.duckdb", cluster.create_database(), tmp_path / "lake")
+    def compare(self, *replicas: Path | str) -> None:
+        """Compare every row of replicas with the master."""
+        for replica in replicas:
+            if isinstance(replica, str):
+                assert texts_of(replica) == texts_of(self.url)
+            else:
+                assert held_in_duckdb(replica) == expected_in_duckdb(self.url)
+
+
+def new_shop(cluster: Cluster, folder: Path) -> Shop:
+    """Make a master with a replica of each kind."""
+    url = cluster.create_database()
+    execute(url, *TABLES.values(), *ROWS.values())
+    wlc.master(url, farm=str(folder / "farm"), name="shop")
+    shop = Shop(url, folder, folder / "copy.duckdb", cluster.create_database(), folder / "lake")
     shop.replicate(shop.copy, shop.postgres, shop.lake)
     return shop
 
 
+@pytest.fixture
+def shop(cluster: Cluster, tmp_path: Path) -> Shop:
+    return new_shop(cluster, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def busy_shop(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Shop:
+    """A shop to which one change after the other is made."""
+    return new_shop(cluster, tmp_path_factory.mktemp("busy"))
+
+
 @pytest.mark.parametrize("change", CHANGES)
-def test_changes_arrive(shop: Shop, cluster: Cluster, change: str) -> None:
-    execute(shop.url, CHANGES[change])
-    shop.follow(cluster)
+def test_changes_arrive(busy_shop: Shop, change: str) -> None:
+    execute(busy_shop.url, "TRUNCATE customers CASCADE", "TRUNCATE notes", *ROWS.values())
+    execute(busy_shop.url, CHANGES[change])
+    busy_shop.follow()
 
 
-@pytest.mark.filterwarnings("ignore:CREATE FUNCTION public.grow:UserWarning")
+def test_replicas_that_are_made_after_changes_hold_the_same(busy_shop: Shop, cluster: Cluster) -> None:
+    busy_shop.follow()
+    busy_shop.compare(*busy_shop.new_replicas(cluster))
+
+
+def schema_of(change: str) -> str:
+    """Every change of the schema happens to a shop of its own."""
+    return change.replace(" ", "_")
+
+
+def tables_of(change: str) -> list[str]:
+    """Return the tables that a change is about, and those that they refer to."""
+    text = SCHEMA_CHANGES[change] + (" customers" if "orders" in SCHEMA_CHANGES[change] else "")
+    return [table for table in TABLES if table in text]
+
+
+def execute_in(schema: str, url: str, *statements: str) -> None:
+    """Run statements as somebody who works in a schema."""
+    with psycopg.connect(url, autocommit=True, options=f"-c search_path={schema}") as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What a master holds, and what each of its replicas holds of it."""
+
+    in_duckdb: list[tuple[Rows, Rows]]
+    in_postgres: list[tuple[Rows, Rows]]
+
+
+@pytest.fixture(scope="module")
+def changed_schemas(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Compared:
+    """Make all changes, follow them, and make replicas from the snapshots that can be taken afterwards."""
+    folder, url = tmp_path_factory.mktemp("schemas"), cluster.create_database()
+    for change in SCHEMA_CHANGES:
+        execute(url, f"CREATE SCHEMA {schema_of(change)}")
+        names = tables_of(change)
+        execute_in(schema_of(change), url, *(TABLES[name] for name in names), *(ROWS[name] for name in names))
+    wlc.master(url, farm=str(folder / "farm"), name="shop")
+    shop = Shop(url, folder, folder / "copy.duckdb", cluster.create_database(), folder / "lake", may_be_unknown=True)
+    shop.replicate(shop.copy, shop.postgres, shop.lake)
+    for change, script in SCHEMA_CHANGES.items():
+        execute_in(schema_of(change), url, *_statements(script))
+    wlc.flush(url)
+    replicas: list[Path | str] = [shop.copy, shop.postgres]
+    shop.replicate(*replicas, shop.lake)
+    assert_same(*replicas, shop.lake, may_be_unknown=True)
+    assert_sound(folder / "farm" / "shop")
+    # Snapshots of the changed schema can be loaded, too: the one that the log leads to, and the master's own.
+    wlr.snapshot_from_log("shop", farm=str(folder / "farm"))
+    replicas += shop.new_replicas(cluster)
+    execute(url, "CREATE TABLE later (a int)")
+    wlc.snapshot(url)
+    shop.replicate(*replicas, shop.lake)
+    replicas += shop.new_replicas(cluster)
+    expected, texts = expected_in_duckdb(url), texts_of(url)
+    files = [*(replica for replica in replicas if isinstance(replica, Path)), to_duckdb(shop.lake, folder / "l.duckdb")]
+    servers = [replica for replica in replicas if isinstance(replica, str)]
+    return Compared(
+        [(held_in_duckdb(file), expected) for file in files], [(texts_of(server), texts) for server in servers]
+    )
+
+
+@pytest.mark.filterwarnings("ignore:CREATE FUNCTION in_a_function.grow:UserWarning")
 @pytest.mark.parametrize("change", SCHEMA_CHANGES)
-def test_schema_changes_arrive(shop: Shop, cluster: Cluster, change: str) -> None:
-    shop = replace(shop, may_be_unknown=True)
-    for statement in _statements(SCHEMA_CHANGES[change]):
-        execute(shop.url, statement)
-    shop.follow(cluster)
-    # Snapshots of the changed schema can be loaded, too: the master's own, and the one that the log leads to.
-    wlr.snapshot_from_log("shop", farm=str(shop.folder / "farm"))
-    rolled, postgres = shop.folder / "rolled.duckdb", cluster.create_database()
-    shop.replicate(rolled, postgres)
-    assert held_in_duckdb(rolled) == expected_in_duckdb(shop.url)
-    assert texts_of(postgres) == texts_of(shop.url)
-    execute(shop.url, "CREATE TABLE later (a int)")
-    wlc.snapshot(shop.url)
-    fresh, postgres = shop.folder / "fresh.duckdb", cluster.create_database()
-    shop.replicate(fresh, postgres)
-    assert held_in_duckdb(fresh) == expected_in_duckdb(shop.url)
-    assert texts_of(postgres) == texts_of(shop.url)
+def test_schema_changes_arrive(changed_schemas: Compared, change: str) -> None:
+    for held, expected in (*changed_schemas.in_duckdb, *changed_schemas.in_postgres):
+        tables = [table for table in expected if table.startswith(f"{schema_of(change)}.")]
+        assert {table: held[table] for table in tables} == {table: expected[table] for table in tables}
+
+
+def test_schema_changes_leave_nothing_else(changed_schemas: Compared) -> None:
+    for held, expected in (*changed_schemas.in_duckdb, *changed_schemas.in_postgres):
+        assert held.keys() == expected.keys()
+        assert [table for table in expected if held[table] != expected[table]] == []
 
 
 def test_a_new_value_of_an_enum_arrives(shop: Shop, cluster: Cluster) -> None:
     execute(shop.url, "CREATE TYPE mood AS ENUM ('sad', 'ok')", "CREATE TABLE person (feels mood)")
     execute(shop.url, "INSERT INTO person VALUES ('ok')", "ALTER TYPE mood ADD VALUE 'happy' BEFORE 'ok'")
     execute(shop.url, "INSERT INTO person VALUES ('happy')")
-    shop.follow(cluster)
+    shop.follow()
     assert execute(shop.postgres, "SELECT max(feels)::text FROM person") == [("ok",)]
     with pytest.raises(UnsupportedError, match=r"mood got a new value.*"):
         wlr.snapshot_from_log("shop", farm=str(shop.folder / "farm"))

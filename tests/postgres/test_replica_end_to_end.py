@@ -13,7 +13,7 @@ import pytest
 
 import wlc
 import wlr
-from tests.fault.processes import program, rounds, run_command, seed, started
+from tests.fault.processes import call_command, program, rounds, seed, started
 from tests.postgres.cluster import execute
 from tests.postgres.held import held_by_duckdb, held_by_postgres
 from tests.scenario.test_end_to_end import ACCOUNTS, TOTAL, new_master, transfer
@@ -91,15 +91,15 @@ def test_spark_folds_for_it(tmp_path: Path, database_url: str) -> None:
 def test_commands(tmp_path: Path, database_url: str) -> None:
     source = new_master(tmp_path, "CREATE TABLE t AS SELECT 1 AS id")
     into = database_url.replace("postgres@", "postgres:pa55word@")
-    told = [run_command("wlr", "replicate", source, "--into", into)]
+    told = [call_command("wlr", "replicate", source, "--into", into)]
     told += [
-        run_command("wlr", *command)
+        call_command("wlr", *command)
         for command in (("tick", into), ("status", into), ("beat", into, "7"), ("unlock", into))
     ]
-    told.append(run_command("wlr", "status", into, "--json"))
-    told.append(run_command("wlr", "accept", into))
-    told.append(run_command("wlr", "prune", into))
-    told.append(run_command("wlr", "status", into.replace("/db", "/nowhere"), "--verbose"))
+    told.append(call_command("wlr", "status", into, "--json"))
+    told.append(call_command("wlr", "accept", into))
+    told.append(call_command("wlr", "prune", into))
+    told.append(call_command("wlr", "status", into.replace("/db", "/nowhere"), "--verbose"))
     assert [done.returncode for done in told] == [0, 0, 0, 0, 0, 0, 2, 2, 2], [done.stderr for done in told]
     status = json.loads(told[5].stdout)
     assert (status["tick"], status["is_unlocked"], status["beat_s"]) == (0, True, 7.0)

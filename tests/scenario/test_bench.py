@@ -25,6 +25,7 @@ LINES = {
     "memory": 3,
     "encryption": 2,
 }
+LONG = {"capture", "replay", "digests", "memory"}
 # tests/spark/test_bench.py tries these: there is a session already, which takes longer to start than all the rest here.
 ON_SPARK = {"lake", "lake_curve"}
 # tests/postgres/test_bench.py tries this: it needs a server.
@@ -35,7 +36,7 @@ def test_every_benchmark_is_tried() -> None:
     assert {*LINES, *ON_SPARK, *WITH_A_SERVER} == set(run.NAMES)
 
 
-@pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.deep) if n in LONG else n for n in LINES])
 def test_a_benchmark_prints_a_figure_for_every_line(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

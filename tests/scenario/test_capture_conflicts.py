@@ -47,7 +47,7 @@ def test_what_two_connections_do_at_once_is_replicated_or_refused(tmp_path: Path
     pairs = [(first, second) for first in STATEMENTS for second in STATEMENTS]
     if not wants_all():
         # Every statement still comes first and second. Fewer pairs tell that the layout makes no difference.
-        pairs = pairs[::2] if "KEY" in layout else pairs[::3]
+        pairs = pairs[::4] if "KEY" in layout else pairs[::7]
     source = tmp_path / "sales.duckdb"
     with duckdb.connect(str(source)) as connection:
         for number in range(len(pairs)):
@@ -77,8 +77,8 @@ def test_what_two_connections_do_at_once_is_replicated_or_refused(tmp_path: Path
     assert different == []
     # The oracle finds rows by DuckDB's own rowid.
     assert "rowid" in layout or published(str(tmp_path / "dbfarm" / "sales")) == expected
-    assert both > 20
-    assert refused > 20
+    assert both > 5
+    assert refused > 5
 
 
 def test_a_row_that_is_only_looked_at_is_no_conflict(tmp_path: Path) -> None:

@@ -6,18 +6,20 @@ import re
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
+import pytest
+
 from tests.bench import lake_curve, rivals, run
 from tests.bench.measure import Setting
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
     from pyspark.sql import SparkSession
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
+@pytest.mark.deep
 def test_lake_prints_a_figure_for_every_line(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -28,6 +30,7 @@ def test_lake_prints_a_figure_for_every_line(
     assert ("pip install" in printed.err) != rivals.has_delta()
 
 
+@pytest.mark.deep
 def test_lake_curve_draws_what_it_measures(spark: SparkSession, tmp_path: Path) -> None:
     lines = list(lake_curve.run(Setting(tmp_path, 0.0001, rounds=1, plots=tmp_path)))
     assert len(lines) == 10

@@ -81,7 +81,7 @@ def make_master(folder: Path, *, rows: int = 3000) -> Path:
     return path
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.deep)])
 def test_serial_local_and_spark_give_the_same(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
@@ -228,7 +228,7 @@ def kill_one_worker(running: subprocess.Popen[str], killed: list[int]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("how", ["--master", "SPARK_REMOTE"])
+@pytest.mark.parametrize("how", ["--master", pytest.param("SPARK_REMOTE", marks=pytest.mark.deep)])
 def test_command_alone_starts_a_session(java: None, tmp_path: Path, how: str) -> None:
     """No session is there, and Python is not the first one on the path; once through Spark Connect."""
     master = make_master(tmp_path)

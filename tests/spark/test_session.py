@@ -64,6 +64,7 @@ def test_bad_url_of_spark_connect_is_said_without_the_token(monkeypatch: pytest.
     assert "hunter2" not in str(raised.value)
 
 
+@pytest.mark.deep
 def test_session_of_our_own_is_stopped(tmp_path: Path) -> None:
     """In a process of its own: this one has the session of the other tests."""
     script = """

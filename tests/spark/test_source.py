@@ -345,6 +345,7 @@ def test_damaged_files_are_named(spark: SparkSession, tmp_path: Path) -> None:
 # A cluster -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_a_cluster_of_processes_reads_the_same(cluster: str, shop: str, run_on: Callable[[str, str], str]) -> None:
     found = run_on(
         cluster,

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent.parent
 MOMENT = r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00"
 
@@ -18,6 +20,7 @@ def steps(text: str) -> list[str]:
     return [re.sub(r"[\d,]+ orders", "… orders", re.sub(MOMENT, "…", line)) for line in found]
 
 
+@pytest.mark.deep
 def test_the_walkthrough_is_as_it_is_told(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "WLC_"))}
     done = subprocess.run(
