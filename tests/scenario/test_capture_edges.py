@@ -364,6 +364,17 @@ def test_returning_with_threads(tmp_path: Path, key: str) -> None:
     compare(tmp_path, calls, seed)
 
 
+def test_columns_of_equal_names_keep_them(tmp_path: Path) -> None:
+    with duckdb.connect(tmp_path / "sales.duckdb") as connection:
+        connection.execute("CREATE SEQUENCE s; CREATE TABLE t (a INTEGER)")
+    wlc.master(tmp_path / "sales.duckdb")
+    with wlc.connect(tmp_path / "sales.duckdb") as captured:
+        for statement in ("SELECT nextval('s'), nextval('s')", "INSERT INTO t VALUES (1) RETURNING a, 2, A"):
+            names = [name for name, *_ in captured.execute(statement).description]
+            assert names == (["nextval('s')"] * 2 if "nextval" in statement else ["a", "2", "a"])
+        assert captured.fetchall() == [(1, 2, 1)]
+
+
 def test_the_master_stays_attached(tmp_path: Path) -> None:
     """Once detached and attached by another name, it would be written to without capture."""
     source = tmp_path / "sales.duckdb"

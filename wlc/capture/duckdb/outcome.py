@@ -45,7 +45,13 @@ def submit(connection: duckdb.DuckDBPyConnection, text: str, parameters: Any) ->
         values = [row[0] for row in result.fetchall()]
         rows = f"unnest({values})::{kind} AS {quote(name)}" if values else f"NULL::{kind} AS {quote(name)} WHERE false"
         return StatementOutcome(None, f"SELECT {rows}")
+    names = [name for name, *_ in result.description]
     held = connection._register_collection(result)
     rows = f'SELECT * FROM "{held.name}"'
+    if len({name.lower() for name in names}) < len(names):
+        # Names that occur twice were changed when the rows were registered.
+        columns = [f"c{number}" for number in range(len(names))]
+        shown = ", ".join(f"{column} AS {quote(name)}" for column, name in zip(columns, names, strict=True))
+        rows = f'SELECT {shown} FROM "{held.name}" AS t({", ".join(columns)})'
     count = int(connection.execute(f'SELECT count(*) FROM "{held.name}"').fetchall()[0][0])
     return StatementOutcome(count, rows, held)
