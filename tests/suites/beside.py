@@ -250,7 +250,9 @@ def _replicate(report: FileReport, masters: Masters, work: Path) -> None:
             wrong += [str(into) for into in (copy, lake) if wlr.verify(into).differing]
         except (duckdb.Error, FarmError) as error:
             wrong = [f"{type(error).__name__}: {_short(error)}"]
-        if wrong:
+        if wrong and (refusal := documented("", wrong[0])):
+            report.outcome, report.detail = "refused", refusal.reason
+        elif wrong:
             report.outcome, report.detail = "differs", f"after the file: {', '.join(wrong)}; {report.detail}"
             return
 
