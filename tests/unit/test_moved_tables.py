@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from wlc.farm.model import Change, Ddl, Layout, Name, Record, Transaction
+from wlc.farm.model import Change, Ddl, Digest, Layout, Name, Record, Transaction
+from wlr.fold.tally import Tally
 from wlr.moved_tables import EnteringTable, with_moved
+from wlr.plan.failure import StepError
 from wlr.plan.patterns import exactly, matches
 from wlr.plan.step import Mark, Step
 
@@ -83,3 +85,25 @@ def test_the_pattern_of_one_table() -> None:
     assert matches(Name("main", "a[B]*ä"), [pattern])
     assert not matches(Name("main", "ab*ä"), [pattern])
     assert not matches(Name("main", "a[b]xä"), [pattern])
+
+
+def settled(
+    digests: dict[Name, Digest | None], present: set[Name], *, known: dict[Name, Digest | None], skips: bool = False
+) -> dict[Name, Digest | None]:
+    transaction = Transaction(7, "ann", AT, AT, (CREATED,))
+    skipped = frozenset({7}) if skips else frozenset()
+    step = Step((transaction,), {}, (Mark(7, "h", 1, "", 7),), "sales", skipped, digests=digests)
+    return Tally(known).settle(step, present, ["main.daily"])
+
+
+def test_a_step_that_leaves_a_replica_without_a_table_of_its_own_is_refused() -> None:
+    daily, other = Name("main", "daily"), Name("main", "other")
+    with pytest.raises(StepError, match="not in the replica") as caught:
+        settled({daily: Digest(1, 5)}, set(), known={})
+    assert caught.value.table == "main.daily"
+    assert settled({other: Digest(1, 5)}, set(), known={}) == {}
+    assert settled({daily: Digest(1, 5)}, {daily}, known={}) == {daily: Digest(1, 5)}
+    # An accepted transaction should have created it: verify shows that.
+    marked = settled({daily: Digest(1, 5)}, set(), known={}, skips=True)
+    assert marked == {daily: None}
+    assert settled({daily: Digest(2, 6)}, set(), known=marked) == {daily: None}
