@@ -103,6 +103,13 @@ class HandmadeFarm:
         self.db.replace_config(self._config(), self.db.config_versioned()[1])
         self.parent = None
 
+    def take_back(self, chain: str, tick: int) -> None:
+        """Remove the last batch; before it, the farm had this chain hash and tick."""
+        for entry in self.db.logs.list(paths.log_path(self.db.name, self.batch)):
+            self.db.logs.delete(entry.path)
+        self.batch, self.tick, self.chain = self.batch - 1, tick, chain
+        self.db.replace_config(self._config(), self.db.config_versioned()[1])
+
     def _transaction(self, records: Sequence[object] | None, files: _Files) -> Transaction:
         self.tick += 1
         at = time_of(self.tick)

@@ -17,16 +17,17 @@ from wlc.farm import digest
 from wlc.farm.digest import EMPTY, Ledger
 from wlc.farm.errors import CorruptError, FarmError
 from wlc.farm.manifest import encode_manifest
-from wlc.farm.model import Change, Position, RowsRead, RowsRefreshed
+from wlc.farm.model import Change, Ddl, Position, RowsRead, RowsRefreshed
 from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import MissingError
 from wlr import farm_log
 from wlr.audit_progress import AuditProgress, progress_file, recall, remember
 from wlr.engine.calculator import connect
+from wlr.fold.data_check import refuse_other_columns
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Batch, DataFile, Digest, Layout, Manifest, Name, TableFile
@@ -236,11 +237,15 @@ class _AuditRun:
             return False
         try:
             self._count(file.file)
+            refuse_other_columns(self._connection, file.layout, {str(local): where}, is_images=True)
             counted = self._connection.execute(
                 "SELECT _tick, count(*) FILTER (_weight = 1), count(*) FILTER (_weight = -1),"
                 " count(*) FILTER (_weight = 0), count(*)"
                 f" FROM {_read(local)} GROUP BY _tick"
             ).fetchall()
+        except CorruptError as error:
+            self._error(error)
+            return False
         except duckdb.Error as error:
             self._note(where, _unreadable(error))
             return False
@@ -266,6 +271,15 @@ class _AuditRun:
             if (own := followed.get(name, told)) != told:
                 where = f"{self._database.logs.url}: batch {batch.number}"
                 self._note(where, f"its changes lead to {_shown(own)} in {name}, it says {_shown(told)}")
+        if not batch.digests:
+            self._note_lost(batch, followed)
+
+    def _note_lost(self, batch: Batch, followed: Collection[Name]) -> None:
+        """Note a batch that names no digest of tables whose digests the database had: nobody can verify them."""
+        altered = {r.object for t in batch.transactions for r in t.records if isinstance(r, Ddl)}
+        if lost := sorted(str(name) for name in followed if name in self._found.digests and name not in altered):
+            where = f"{self._database.logs.url}: batch {batch.number}"
+            self._note(where, f"it cannot be verified: it names no digest of {', '.join(lost)}, batches before it did")
 
     def _forget(self, number: int) -> None:
         self._found.batch, self._found.chain, self._found.history = number, "", ""
@@ -318,7 +332,11 @@ class _AuditRun:
                 return False
             try:
                 self._count(file)
+                refuse_other_columns(self._connection, layout, {str(local): f"{where}: {file.path}"})
                 part = sum_rows(self._connection, layout, _read(local))
+            except CorruptError as error:
+                self._error(error)
+                return False
             except duckdb.Error as error:
                 self._note(f"{where}: {file.path}", _unreadable(error))
                 return False

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from wlc.farm.errors import InvalidError, UnavailableError, UnsupportedError
-from wlc.farm.store import AlreadyExistsError, open_store
+from wlc.farm.errors import CorruptError, InvalidError, UnavailableError, UnsupportedError
+from wlc.farm.store import AlreadyExistsError, MissingError, open_store
+from wlc.farm.store.contract import READ_LIMIT_VARIABLE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -175,3 +176,32 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
 def test_paths_with_spaces_and_file_urls(tmp_path: Path) -> None:
     open_store(str(tmp_path / "a b%c")).create("x", b"1")
     assert open_store(f"file://{tmp_path}/a%20b%25c").read("x") == b"1"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "device behind a link"])
+def test_only_regular_files_are_read(tmp_path: Path, kind: str) -> None:
+    store = open_store(str(tmp_path))
+    if kind == "pipe":
+        os.mkfifo(tmp_path / "x")
+    else:
+        (tmp_path / "x").symlink_to("/dev/zero" if kind == "device" else tmp_path / "y")
+        (tmp_path / "y").symlink_to("/dev/zero")
+    with pytest.raises(CorruptError, match="x is not a regular file"):
+        store.read("x")
+    with pytest.raises(MissingError):
+        store.fetch("x")
+
+
+def test_a_large_file_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(str(tmp_path))
+    with (tmp_path / "x").open("wb") as file:
+        file.truncate(6 << 30)
+    with pytest.raises(CorruptError, match="x has 6442450944 bytes, at most 1073741824 are read") as caught:
+        store.read("x")
+    assert READ_LIMIT_VARIABLE in str(caught.value.hint)
+    (tmp_path / "x").write_bytes(b"four")
+    monkeypatch.setenv(READ_LIMIT_VARIABLE, "3")
+    with pytest.raises(CorruptError, match="x has 4 bytes"):
+        store.read("x")
+    monkeypatch.setenv(READ_LIMIT_VARIABLE, "4")
+    assert store.read("x") == b"four"

@@ -16,14 +16,18 @@ import pytest
 
 import wlc
 import wlr
+from tests import handmade
 from tests.conformance.targets import DuckDBKind, ParquetKind, PostgresKind
+from tests.data_files import OTHER_IMAGES, write_parquet
 from tests.handmade import HandmadeFarm, Rows, time_of
 from tests.oracle import replayed
 from tests.postgres.held import held_by_duckdb, held_in
 from wlc.dialect.duckdb.snapshot import take
+from wlc.farm.database import describe_file
 from wlc.farm.errors import CorruptError, ExpiredError, InvalidError, ReplayError, UnavailableError, UnsupportedError
-from wlc.farm.model import Clear, Ddl, Name, Origin, Position, SequencePosition
+from wlc.farm.model import Clear, Ddl, Manifest, Name, Origin, Position, SequencePosition, SnapshotTable
 from wlc.farm.registry import replicas
+from wlr.engine.memory import MEMORY_VARIABLE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -181,6 +185,71 @@ def test_types(kind: Kind, farm: HandmadeFarm, into: str) -> None:
     for tick in (2, 3):
         replicate(farm, into, tick)
         assert kind.held(into) == modelled(farm, tick)
+
+
+def test_data_files_are_what_the_log_says(
+    kind: Kind, farm: HandmadeFarm, into: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    farm.publish([KEYED, Rows("t", rows(1))])
+    wlr.replicate(farm.url, into=into)
+    before, chain, tick = kind.held(into), farm.chain, farm.tick
+    for query, problem in map(OTHER_IMAGES.get, ("type", "weight", "count")):
+        with monkeypatch.context() as patched:
+            patched.setattr(handmade, "_write", lambda file, *_, query=query: write_parquet(query, file))
+            farm.publish([Rows("t", rows(2, v="b"))])
+        with pytest.raises(CorruptError, match=problem) as caught:
+            wlr.replicate(into=into)
+        assert "sales_000000000002.d/0.parquet" in caught.value.message
+        assert (wlr.tick(into), kind.held(into)) == (tick, before)
+        farm.take_back(chain, tick)
+    farm.publish([Rows("t", rows(2, v="b"))])
+    wlr.replicate(into=into)
+    assert wlr.tick(into) == 2
+
+
+def test_a_small_file_that_becomes_large_stays_within_the_memory_allowed(
+    kind: Kind, farm: HandmadeFarm, into: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """300 texts of a megabyte that a file of some kilobytes repeats."""
+    farm.publish([KEYED, Rows("t", rows(1))])
+    wlr.replicate(farm.url, into=into)
+    before = kind.held(into)
+    large = "SELECT 2::BIGINT _tick, 1::TINYINT _weight, i::INTEGER id, repeat('x', 1000000) v FROM range(2, 302) t(i)"
+    with monkeypatch.context() as patched:
+        patched.setattr(handmade, "_write", lambda file, *_: write_parquet(large, file))
+        patched.setattr(handmade, "_count", lambda images: 300 if images else 0)
+        farm.publish([Rows("t", rows(2))])
+    monkeypatch.setenv(MEMORY_VARIABLE, "100MB")
+    try:
+        wlr.replicate(into=into, engine="local")
+    except UnavailableError as error:
+        assert "needs too much memory" in error.message
+        assert MEMORY_VARIABLE in str(error.hint)
+        assert kind.held(into) == before
+    else:
+        # The rows passed in pieces.
+        assert isinstance(kind, PostgresKind)
+        assert wlr.tick(into) == 2
+
+
+def test_snapshot_files_are_what_the_manifest_says(kind: Kind, farm: HandmadeFarm, into: str, tmp_path: Path) -> None:
+    farm.publish([KEYED, Rows("t", rows(1))])
+    for query, problem in (
+        ("SELECT 1::BIGINT id, 'a' v", "id is BIGINT"),
+        ("SELECT 1 id, 'a' v, 2 w", "w INTEGER"),
+        ("SELECT NULL::INTEGER id, 'a' v", "no value in column id"),
+    ):
+        file = tmp_path / "0.parquet"
+        write_parquet(query, file)
+        table = SnapshotTable(T, farm.layouts[T], (describe_file(file, "0.parquet", 1),))
+        position = Position(farm.history, farm.tick, farm.batch, farm.chain)
+        schema = (Ddl("CREATE TABLE", T, KEYED, layout=farm.layouts[T]),)
+        manifest = Manifest("sales", position, time_of(1), farm.catalog, schema, (), (table,), (), {farm.history: 1})
+        farm.db.publish_snapshot(manifest, {"0.parquet": file})
+        with pytest.raises(CorruptError, match=problem):
+            wlr.replicate(farm.url, into=into)
+        assert kind.held(into) == {}
+        farm.db.delete_snapshot(farm.tick)
 
 
 def test_only_tables_that_fit_a_pattern(kind: Kind, farm: HandmadeFarm, into: str) -> None:

@@ -15,8 +15,10 @@ from cli.command import run_app
 from cli.wlc import app as wlc_app
 from cli.wlr import app as wlr_app
 from tests.sound import assert_same, assert_sound
+from wlc.farm import paths
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import CorruptError, InvalidError, ReplayError, UnsupportedError
+from wlc.farm.log import encode_batch
 from wlc.farm.model import Digest, Name
 from wlr.engine.adapters import target_at
 
@@ -318,6 +320,20 @@ def test_a_farm_without_digests_can_be_replicated_and_says_that_nothing_is_known
     wlr.replicate(into=place)
     # The first batch that says what a table holds is where following begins.
     assert outcomes(place) == {"main.bag": "same", "main.keyed": "unknown"}
+
+
+def test_a_log_that_lost_its_digests_cannot_be_verified(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(source, "INSERT INTO bag VALUES (3, NULL)")
+    log = database(source)
+    number = log.batch_numbers()[-1]
+    batch, _ = log.read_batch(number)
+    path = paths.log_path(log.name, number)
+    log.logs.delete(path)
+    log.logs.create(path, encode_batch(replace(batch, digests={})))
+    ((problem),) = wlr.verify_farm(source).problems
+    assert "cannot be verified: it names no digest of main.bag" in problem.problem
+    assert run_app(wlc_app, "wlc", ["verify", str(source)]) == 6
+    assert "names no digest of main.bag" in capsys.readouterr().out
 
 
 # The farm --------------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from wlc.farm.model import (
     Taken,
     Transaction,
 )
-from wlc.farm.seal.checksum import checksum
+from wlc.farm.seal.checksum import LINES_END, checksum, with_checksum
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -423,3 +423,23 @@ def test_what_no_reader_would_take_is_not_written() -> None:
     for batch in wrong:
         with pytest.raises(InvalidError):
             encode_batch(batch)
+
+
+@pytest.mark.parametrize(
+    "written, twice",
+    [
+        ('{"begin":{"tick":8,', '{"begin":{"tick":8,"tick":8,'),
+        ('{"clear":{', '{"clear":{"removed":1,'),
+        ('{"commit":{"tick":7,', '{"commit":{"tick":8,"tick":7,'),
+        ('{"batch":{', '{"batch":{"number":41,'),
+        ('"vector":{', '"vector":{"a1b2":1,'),
+        ('"files":[{', '"files":[{"rows":9,'),
+    ],
+)
+def test_a_key_is_there_once(written: str, twice: str) -> None:
+    """Two readers need not take the same one of two values."""
+    body = encode_batch(BATCH).decode().rpartition('{"sha256"')[0]
+    assert written in body
+    changed = body.replace(written, twice, 1).encode()
+    with pytest.raises(CorruptError, match="is there twice"):
+        decode_batch(with_checksum(changed, LINES_END), "x")

@@ -41,7 +41,19 @@ def _refuse_constant(text: str) -> NoReturn:
     raise FieldError(f"{text} is not a number")
 
 
-DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise FieldError(f"key {_short(key)} is there twice")
+            seen.add(key)
+    return found
+
+
+# Two readers need not take the same one of two values under one key.
+DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_object)
 
 
 def as_object(value: object) -> dict[str, Any]:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
+    import duckdb
+
     from wlc.farm.model import DataFile, Manifest, Name, SnapshotTable, TableFile
     from wlr.engine.bulk import Bulk
     from wlr.engine.place import Place
@@ -260,14 +262,27 @@ class NewReplica:
             load_table: Loads one table from local files and returns how many rows the table has then.
 
         Raises:
-            CorruptError: A table has another number of rows than the manifest says.
+            CorruptError: A table has other columns, or another number of rows, than the manifest says.
         """
+        # Importing DuckDB takes longer than the rest of this package.
+        from wlr.engine.calculator import connect_free_of
+
+        with connect_free_of("main") as connection:
+            self._load(connection, load_table)
+
+    def _load(
+        self, connection: duckdb.DuckDBPyConnection, load_table: Callable[[SnapshotTable, list[Path]], int]
+    ) -> None:
+        from wlr.fold.data_check import refuse_other_rows
+
         total, done = sum(_rows(table) for table in self.tables), 0
         for table in self.tables:
             if self.progress:
                 self.progress(done, total, f"loading {table.table}")
             fetched = [self.fetch(file) for file in table.files]
+            paths = {str(local): file.path for local, file in zip(fetched, table.files, strict=True)}
             try:
+                refuse_other_rows(connection, table, paths)
                 found = load_table(table, fetched)
             finally:
                 for file in fetched:

@@ -13,6 +13,7 @@ from wlc.dialect.sql import literal
 from wlc.farm.model import WEIGHT, Layout
 from wlr.fold import fit
 from wlr.fold import sql as fold
+from wlr.fold.data_check import refuse_other_images
 from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ def _net(
     found = sources(change, fetch)
     if not found:
         return NetChange(table, change, "", 0, 0)
+    refuse_other_images(connection, change, found)
     # A change that only adds or only removes rows needs no folding: it is read straight from the files.
     raw = f"({fold.raw_sql(table.layout, found)})"
     if not change.removed and not table.references_itself:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from wlc.farm.errors import FarmError, InvalidError, UnavailableError, UnsupportedError
+from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableError, UnsupportedError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 
 # Start of the names of objects that only test the store.
 PROBE = "wlc_probe_"
+
+
+# Documents and log files are read into memory whole, so that a larger one is refused before it is read.
+READ_LIMIT_VARIABLE = "WLC_READ_LIMIT_BYTES"
+_READ_LIMIT_BYTES = 1 << 30
 
 
 class MissingError(InvalidError):
@@ -60,6 +66,7 @@ class Store(ABC):
 
         Raises:
             MissingError: There is no such object.
+            CorruptError: It is not an ordinary object, or larger than what is read into memory.
         """
 
     @abstractmethod
@@ -173,6 +180,19 @@ class Store(ABC):
             hint="Use a store that honours If-None-Match and If-Match (AWS S3, recent MinIO, Ceph), or a directory.",
             path=self.url,
         )
+
+    def refuse_oversized(self, path: str, size: int) -> None:
+        """Refuse to read an object of `size` bytes into memory if that is too much.
+
+        Raises:
+            CorruptError: It is.
+        """
+        text = os.environ.get(READ_LIMIT_VARIABLE, "")
+        limit = int(text) if text.isdecimal() else _READ_LIMIT_BYTES
+        if size > limit:
+            where = f"{self.url}/{path}"
+            message = f"{where} has {size} bytes, at most {limit} are read into memory"
+            raise CorruptError(message, hint=f"export {READ_LIMIT_VARIABLE}={size} reads it", path=where)
 
     def missing(self, path: str) -> MissingError:
         """Build the error for an object that is not there."""

@@ -8,12 +8,13 @@ import hashlib
 import os
 import secrets
 import shutil
+import stat
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wlc.farm.errors import FarmError, InvalidError, UnavailableError, UnsupportedError
+from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableError, UnsupportedError
 from wlc.farm.paths import check_relative
 from wlc.farm.store.contract import Store, StoredObject, StoredObjects
 
@@ -33,7 +34,7 @@ class LocalStore(Store):
 
     def read(self, path: str) -> bytes:
         with self._translated(path):
-            data = self._file(path).read_bytes()
+            data = self._bytes(path)
         self._was_there = True
         return data
 
@@ -80,7 +81,7 @@ class LocalStore(Store):
         with self._translated(path):
             self._make_folder(target.parent)
             with _locked(target.parent / ".wlc.lock"):
-                present = _version(target.read_bytes()) if target.exists() else None
+                present = _version(self._bytes(path)) if target.exists() else None
                 if present != version:
                     raise self.conflict(path)
                 with self._temporary(target, data) as temporary:
@@ -106,6 +107,22 @@ class LocalStore(Store):
 
     def _file(self, path: str) -> Path:
         return self.root / check_relative(path, self.url)
+
+    def _bytes(self, path: str) -> bytes:
+        # A pipe or a device in the place of a file would block, or never end.
+        descriptor = os.open(self._file(path), os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            found = os.fstat(descriptor)
+            if stat.S_ISDIR(found.st_mode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+            if not stat.S_ISREG(found.st_mode):
+                where = f"{self.url}/{path}"
+                raise CorruptError(f"{where} is not a regular file", hint="Remove it.", path=where)
+            self.refuse_oversized(path, found.st_size)
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                return file.read()
+        finally:
+            os.close(descriptor)
 
     @contextmanager
     def _temporary(self, target: Path, data: bytes | Path) -> Iterator[Path]:

@@ -75,6 +75,7 @@ class S3Store(Store):
         async def get(system: S3FileSystem) -> tuple[bytes, str]:
             answer = await system._call_s3("get_object", Bucket=self.bucket, Key=key)
             async with answer["Body"] as body:
+                self.refuse_oversized(path, answer["ContentLength"])
                 return await body.read(), answer["ETag"]
 
         found: tuple[bytes, str] = self._do(path, lambda: sync((system := self._fs).loop, get, system))

@@ -13,6 +13,7 @@ from wlr.engine.alteration import alter
 from wlr.engine.calculator import applying, connect
 from wlr.engine.table_files import fetched, publish
 from wlr.fold import fit, kernel
+from wlr.fold.data_check import refuse_other_images
 from wlr.fold.files import Alteration, Executor, FilePart, MergedFiles, MergeJob, assemble
 from wlr.fold.net import sources
 
@@ -50,6 +51,7 @@ class LocalExecutor(Executor):
     def merge(self, job: MergeJob, fetch: Callable[[TableFile], Path]) -> MergedFiles:
         with self._folder() as folder, applying(folder):
             found = sources(job.change, lambda read: str(fetch(read.file)))
+            refuse_other_images(self._connection, job.change, found)
             lows = [part.low for part in job.parts]
             routed = kernel.route(self._connection, job.table, found, lows, folder / "changes")
             if job.table.key:

@@ -19,6 +19,7 @@ from wlr.engine.alteration import alter
 from wlr.engine.calculator import connect
 from wlr.engine.table_files import fetched, publish
 from wlr.fold import kernel
+from wlr.fold.data_check import refuse_other_images
 from wlr.fold.net import sources
 from wlr.plan.step import TableChange
 from wlr.spark.reading import files_of
@@ -71,7 +72,7 @@ class RouteTask(SparkTask):
         work = self.merge
         for number in numbers(batches):
             with _working() as (connection, folder), files_of(work.farm) as files:
-                found = _sources(work.table, work.tasks[number], files)
+                found = _sources(connection, work.table, work.tasks[number], files)
                 lows = [part.low for part in work.parts]
                 routed = kernel.route(connection, work.table, found, lows, folder / "changes")
                 for part, changes in routed.items():
@@ -160,7 +161,7 @@ class ScatterTask(SparkTask):
         work = self.fold
         for number in numbers(batches):
             with _working() as (connection, folder), files_of(work.farm) as files:
-                found = _sources(work.table, work.tasks[number], files)
+                found = _sources(connection, work.table, work.tasks[number], files)
                 routed = kernel.route_evenly(connection, work.table, found, work.buckets, folder / "changes")
                 for bucket, changes in routed.items():
                     yield from ((bucket, file.read_bytes()) for file in changes)
@@ -180,10 +181,15 @@ class GatherTask(SparkTask):
                 yield bucket, file.read_bytes()
 
 
-def _sources(table: TargetTable, reads: tuple[Read, ...], files: TaskFiles) -> list[RowImages]:
+def _sources(
+    connection: duckdb.DuckDBPyConnection, table: TargetTable, reads: tuple[Read, ...], files: TaskFiles
+) -> list[RowImages]:
     files.fetch_log(read.file for read in reads)
     change = TableChange(table.name, reads, 0, 0)
-    return sources(change, lambda read: files.local[read.file.file.path])
+    found = sources(change, lambda read: files.local[read.file.file.path])
+    # How many rows all tasks together should find is checked where their results meet.
+    refuse_other_images(connection, change, found, is_whole=False)
+    return found
 
 
 def _gathered(batches: Iterable[pa.RecordBatch], folder: Path) -> dict[int, list[Path]]:
