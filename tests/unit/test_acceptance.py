@@ -46,6 +46,19 @@ def test_what_no_replica_runs_is_refused(connection: duckdb.DuckDBPyConnection, 
         refuse_untaken(connection, "memory", ddl(statement))
 
 
+@pytest.mark.parametrize("relation", ["beside.main.t", "beside.t", "mine", "temp.mine", "seen"])
+def test_relations_outside_the_database_are_refused(connection: duckdb.DuckDBPyConnection, relation: str) -> None:
+    connection.execute("ATTACH ':memory:' AS beside; CREATE TEMP TABLE mine (i INTEGER)")
+    connection.execute("CREATE TEMP VIEW seen AS FROM t; COMMIT; CREATE TABLE beside.t (i INTEGER); BEGIN")
+    for statement in (f"CREATE VIEW x AS SELECT 1 FROM t, {relation}", f"CREATE MACRO x() AS TABLE FROM {relation}"):
+        connection.execute(statement)
+        with pytest.raises(UnsupportedError, match=f"{relation} lies outside the database"):
+            refuse_untaken(connection, "memory", ddl(statement))
+    for statement in ("CREATE VIEW y AS SELECT 1 FROM main.t, memory.main.u, memory.t", "CREATE VIEW z AS FROM y"):
+        connection.execute(statement)
+        refuse_untaken(connection, "memory", ddl(statement))
+
+
 @pytest.mark.parametrize(
     "statement",
     [

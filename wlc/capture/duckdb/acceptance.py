@@ -11,6 +11,7 @@ from wlc.dialect.duckdb.statements import (
     refuse_hostile,
     refuse_hostile_macro,
     refuse_oversized,
+    relations_read,
     understanding,
 )
 from wlc.farm.errors import UnsupportedError
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from wlc.farm.model import Ddl, Name
 
-_INSIDE = "create it in another database that is attached; docs/security.md says what replicas call and read"
+_INSIDE = "create it with TEMP, or in another database that is attached; docs/security.md says what replicas may read"
 
 
 def refuse_untaken(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> None:
@@ -42,8 +43,27 @@ def refuse_untaken(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl
             refuse_oversized(ddl.statement)
             refuse_hostile(connection, catalog, ddl.statement)
             refuse_hostile_macro(connection, catalog, ddl.statement)
+            _refuse_others(connection, catalog, ddl.statement)
     except StatementError as error:
         raise UnsupportedError(f"{ddl.kind} {ddl.object} cannot be captured: {error}", hint=_INSIDE) from error
+
+
+def _refuse_others(connection: duckdb.DuckDBPyConnection, catalog: str, statement: str) -> None:
+    """Refuse a view or macro over temporary tables, or tables of other databases."""
+    read = relations_read(connection, catalog, statement)
+    if not read:
+        return
+    databases, schemas, temporary = connection.execute(
+        "SELECT (SELECT list(lower(database_name)) FROM duckdb_databases()),"
+        " (SELECT list(lower(schema_name)) FROM duckdb_schemas() WHERE database_name = $1),"
+        " (SELECT coalesce(list(lower(name)), []) FROM (SELECT table_name AS name FROM duckdb_tables() WHERE temporary"
+        " UNION ALL SELECT view_name FROM duckdb_views() WHERE temporary AND NOT internal))",
+        [catalog],
+    ).fetchall()[0]
+    others = {*databases} - {*schemas, catalog.lower(), "system"}
+    for path in read:
+        if (len(path) > 1 and path[0].lower() in others) or (len(path) == 1 and path[0].lower() in temporary):
+            raise StatementError(f"{'.'.join(path)} lies outside the database")
 
 
 def refuse_broken_macros(connection: duckdb.DuckDBPyConnection, catalog: str, changed: frozenset[Name]) -> None:

@@ -135,19 +135,36 @@ def refuse_hostile_macro(connection: duckdb.DuckDBPyConnection, catalog: str, st
     Raises:
         OutsideStatementError: It does.
     """
+    for body in _macro_bodies(connection, catalog, statement):
+        _check_body(connection, catalog, body, statement)
+
+
+def relations_read(connection: duckdb.DuckDBPyConnection, catalog: str, statement: str) -> list[tuple[str, ...]]:
+    """Names of all relations that a view or macro reads, as it spells them; the statement has just created it."""
+    listed = tokens(statement)
+    kind = _KIND.match(" ".join(token.text.upper() for token in listed))
+    bodies = _macro_bodies(connection, catalog, statement)
+    if kind and re.match(r"CREATE.* VIEW$", kind.group(0)):
+        _, rest = _path(listed[len(kind.group(0).split()) :])
+        bodies.append(_body(rest, statement))
+    trees = (_parsed(connection, body, statement) for body in bodies)
+    nodes = (node for tree in trees for node, _ in _nodes(tree) if node.get("type") == "BASE_TABLE")
+    return [tuple(str(part) for part in node["qualified_name"]["path"]) for node in nodes]
+
+
+def _macro_bodies(connection: duckdb.DuckDBPyConnection, catalog: str, statement: str) -> list[str]:
+    """The queries of a macro that a statement has created; none for other statements."""
     words = tokens(statement)
     kind = _KIND.match(" ".join(token.text.upper() for token in words))
     if not kind or not re.match(r"CREATE.* (MACRO|FUNCTION)$", kind.group(0)):
-        return
+        return []
     path, _ = _path(words[len(kind.group(0).split()) :])
     rows = connection.execute(
         "SELECT function_type, macro_definition FROM duckdb_functions() WHERE database_name = ? AND NOT internal"
         " AND lower(function_name) = lower(?)",
         [catalog, path[-1]],
     ).fetchall()
-    for made, definition in rows:
-        body = definition if made == "table_macro" else f"SELECT ({definition})"
-        _check_body(connection, catalog, body, statement)
+    return [definition if made == "table_macro" else f"SELECT ({definition})" for made, definition in rows]
 
 
 def short(statement: str) -> str:
