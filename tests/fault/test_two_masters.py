@@ -247,7 +247,7 @@ def test_an_export_of_a_master_is_restored_into_it(source: Path, farm: str, tmp_
         connection.execute(f"EXPORT DATABASE '{tmp_path}/export'")
     (tmp_path / "export").rename(exported)
     with wlc.connect(source) as connection:
-        connection.execute(f"DROP TABLE t; IMPORT DATABASE '{exported}'")
+        assert connection.execute(f"DROP TABLE t; IMPORT DATABASE '{exported}'").fetchall() == []
         connection.execute("INSERT INTO t VALUES (10)")
     assert published_contents(farm) == file_contents(source)
     assert file_contents(source)["main.t"] == {(str(value),): 1 for value in (0, 1, 2, 10)}

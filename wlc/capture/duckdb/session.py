@@ -13,7 +13,7 @@ from wlc.capture.duckdb.analysis import SEQUENCE_MOVERS, analyse, detached
 from wlc.capture.duckdb.captured_tables import CapturedTables
 from wlc.capture.duckdb.effects import Effect, SchemaEffect, UnknownEffect
 from wlc.capture.duckdb.open_transaction import OpenTransaction, user
-from wlc.capture.duckdb.outcome import StatementOutcome, submit
+from wlc.capture.duckdb.outcome import NOTHING, StatementOutcome, submit
 from wlc.dialect.duckdb.lexer import tokens, words
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import UnsupportedError
@@ -128,10 +128,12 @@ class CaptureSession:
     def _submit(self, effect: Effect, text: str, parameters: Any) -> StatementOutcome:
         if not (isinstance(effect, SchemaEffect) and effect.loads):
             return submit(self._raw, text, parameters)
-        *leading, last = imports.statements(self._raw, text)
-        for statement in leading:
+        statements = imports.statements(self._raw, text)
+        if statements == [text]:
+            return submit(self._raw, text, parameters)
+        for statement in statements:
             submit(self._raw, statement, None)
-        return submit(self._raw, last, parameters)
+        return StatementOutcome(None, NOTHING)
 
     def _refuse_early(self, effect: Effect, touched: Sequence[Images]) -> None:
         """Refuse a statement that certainly writes rows; others are refused at the commit if they have written."""
