@@ -97,7 +97,7 @@ class ParquetKind(Kind):
     deaths = (
         ("parquet.folder.LakeFolder", "write_version", 1),
         ("parquet.folder.LakeFolder", "replace_pointer", 1),
-        ("parquet.folder.LakeFolder", "replace_pointer", 3),
+        ("parquet.folder.LakeFolder", "commit_pointer", 1),
     )
 
     def __init__(self, folder: Path) -> None:

@@ -121,7 +121,7 @@ PLACES = [
     ("folder.LakeFolder", "write_version", 1, None),
     ("folder.LakeFolder", "replace_pointer", 1, None),
     ("kernel", "merge", 2, 0),
-    ("folder.LakeFolder", "replace_pointer", 3, 0),
+    ("folder.LakeFolder", "commit_pointer", 1, 0),
     # Temporary files of the store are left in each of the replica's folders.
     ("pathlib.Path", "replace", 3, None),
     ("pathlib.Path", "replace", 5, 0),
