@@ -6,18 +6,18 @@ hold them. No other column is read.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import duckdb
-
+from wlc.dialect.duckdb.parquet import described, reading
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import storage_type
 from wlc.farm.errors import CorruptError
 from wlc.farm.model import WEIGHT, file_column
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
+
+    import duckdb
 
     from wlc.farm.model import Layout, SnapshotTable
     from wlr.fold.sql import RowImages
@@ -53,7 +53,7 @@ def refuse_other_images(
         f"SELECT {WEIGHT} AS w FROM {_read(source.files)} WHERE _tick BETWEEN {source.first} AND {source.last}"
         for source in found
     )
-    with _reading(", ".join(sorted(set(paths.values())))):
+    with reading(", ".join(sorted(set(paths.values())))):
         query = f"SELECT count(*) FILTER (w = 1), count(*) FILTER (w = -1), count(*) FROM ({images})"
         added, removed, rows = connection.execute(query).fetchall()[0]
     is_right = (added, removed) == (change.added, change.removed) or not is_whole
@@ -87,11 +87,11 @@ def refuse_other_columns(
         " num_children, converted_type, scale, precision, CAST(logical_type AS VARCHAR)))) AS kind"
         f" FROM parquet_schema([{listed}]) GROUP BY 1) GROUP BY kind"
     )
-    with _reading(", ".join(sorted(paths.values()))):
-        expected = _described(connection, _empty(layout, is_images=is_images))
+    with reading(", ".join(sorted(paths.values()))):
+        expected = described(connection, _empty(layout, is_images=is_images))
         firsts = list(paths) if len(paths) == 1 else [file for (file,) in connection.execute(kinds).fetchall()]
         for file in firsts:
-            found = _described(connection, f"FROM {_read([file])}")
+            found = described(connection, f"FROM {_read([file])}")
             if found != expected:
                 where = paths.get(file, file)
                 raise CorruptError(f"{where}: {_difference(found, expected)}", path=where)
@@ -124,24 +124,10 @@ def _refuse_missing_values(
         raise CorruptError(f"{where}: {count} rows have no value in column {column}, which is NOT NULL", path=where)
 
 
-@contextmanager
-def _reading(where: str) -> Iterator[None]:
-    """Say which files cannot be read."""
-    try:
-        yield
-    except (duckdb.InvalidInputException, duckdb.BinderException, duckdb.ConversionException) as error:
-        message = f"{where[:_SHOWN_MAX]} cannot be read: {str(error).splitlines()[0]}"
-        raise CorruptError(message, path=where) from error
-
-
 def _empty(layout: Layout, *, is_images: bool) -> str:
     columns = [(file_column(column.name), storage_type(column.type)) for column in layout.stored]
     listed = [*(_OF_IMAGES if is_images else ()), *columns]
     return f"SELECT {', '.join(f'CAST(NULL AS {kind}) AS {quote(name)}' for name, kind in listed)}"
-
-
-def _described(connection: duckdb.DuckDBPyConnection, query: str) -> list[tuple[str, str]]:
-    return [(str(row[0]), str(row[1])) for row in connection.execute(f"DESCRIBE {query}").fetchall()]
 
 
 def _difference(found: Sequence[tuple[str, str]], expected: Sequence[tuple[str, str]]) -> str:

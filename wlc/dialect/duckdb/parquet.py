@@ -1,0 +1,34 @@
+"""Parquet files as DuckDB describes them, and its errors for those that it cannot read."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import duckdb
+
+from wlc.farm.errors import CorruptError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SHOWN_MAX = 200
+
+
+def described(connection: duckdb.DuckDBPyConnection, query: str) -> list[tuple[str, str]]:
+    """Return the names and types of a query's columns, in order."""
+    return [(str(row[0]), str(row[1])) for row in connection.execute(f"DESCRIBE {query}").fetchall()]
+
+
+@contextmanager
+def reading(where: str) -> Iterator[None]:
+    """Say which files cannot be read.
+
+    Raises:
+        CorruptError: They are no Parquet files, or not of one table.
+    """
+    try:
+        yield
+    except (duckdb.InvalidInputException, duckdb.BinderException, duckdb.ConversionException) as error:
+        message = f"{where[:_SHOWN_MAX]} cannot be read: {str(error).splitlines()[0]}"
+        raise CorruptError(message, path=where) from error
