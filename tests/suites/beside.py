@@ -88,7 +88,8 @@ class Side:
             connection.execute(sql)
             columns = connection.description
             rows = [tuple(map(repr, row)) for row in connection.fetchall()] if columns else []
-        except (duckdb.Error, FarmError) as error:
+        except (duckdb.Error, FarmError, OverflowError, ValueError) as error:
+            # Python has no dates after the year 9999.
             return Outcome(type(error).__name__, self._shown(str(error)), isinstance(error, FarmError))
         described = [(name, str(kind)) for name, kind, *_ in columns or ()]
         shown = sorted(tuple(self._shown(value) for value in row) for row in rows)
