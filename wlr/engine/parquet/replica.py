@@ -255,9 +255,7 @@ class OpenLake(OpenReplica):
         before = self._catalog.tables()
         if not self._catalog.run(statement):
             return
-        # The first statement of a step finds the schema of the last one, so that the catalog need not be read.
-        schema = self._catalog.statements()[0] if draft.has_ddl else self._current.schema
-        draft.has_ddl = True
+        is_first, draft.has_ddl = not draft.has_ddl, True
         after, old = self._catalog.tables(), by_id(before)
         tables: dict[Name, tuple[FilePart, ...]] = {}
         for name, table in after.items():
@@ -267,7 +265,9 @@ class OpenLake(OpenReplica):
             elif was.name in draft.tables:
                 parts = draft.tables[was.name]
                 # Where all rows are published again, what was there only counts.
-                if name not in cleared:
+                if name not in cleared and parts and was.layout != table.layout:
+                    # The first statement of a step finds the schema of the last one: the catalog need not be read.
+                    schema = self._current.schema if is_first else self._catalog.statements()[0]
                     change = Alteration(
                         statement, was.name, was.layout, name, table.layout, schema, self._current.catalog
                     )
@@ -279,13 +279,13 @@ class OpenLake(OpenReplica):
         self, draft: _Draft, step: Step, alteration: Alteration, parts: tuple[FilePart, ...]
     ) -> tuple[FilePart, ...]:
         """Return the files of a table after a statement may have changed its columns or its key."""
-        if alteration.before.shape != alteration.after.shape and parts:
+        if alteration.before.shape != alteration.after.shape:
             try:
                 parts = draft.noted(self._executor.alter(alteration, parts, step.last), parts)
             except StepError as error:
                 error.table = error.table or str(alteration.table)
                 raise
-        if alteration.before.key_places != alteration.after.key_places and parts:
+        if alteration.before.key_places != alteration.after.key_places:
             described = TargetTable(alteration.name, alteration.name.sql, alteration.after)
             parts = draft.noted(self._executor.sort(described, parts, step.last), parts)
         return parts
