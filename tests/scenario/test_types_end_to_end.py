@@ -97,10 +97,12 @@ def is_taken(connection: Any, value: str) -> bool:
 
 def fill_keyed(connection: Any, typed: Typed) -> None:
     connection.execute(SAMPLES)
+    connection.begin()
     for number, (declared, values) in enumerate(typed):
         connection.execute(f"CREATE TABLE t{number} (c0 {declared} PRIMARY KEY, r INTEGER)")
         rows = ", ".join(f"(({value})::{declared}, {row})" for row, value in enumerate(values))
         connection.execute(f"INSERT INTO t{number} VALUES {rows}")
+    connection.commit()
 
 
 def change_keyed(connection: Any, typed: Typed) -> None:
