@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb.parquet import described, reading
 from wlc.dialect.sql import literal, quote
-from wlc.dialect.types import storage_type
+from wlc.dialect.types import load_sql, storage_type
 from wlc.farm.errors import CorruptError
 from wlc.farm.model import WEIGHT, file_column
 
@@ -125,6 +125,9 @@ def _refuse_missing_values(
 
 
 def _empty(layout: Layout, *, is_images: bool) -> str:
+    for column in layout.stored:
+        # Its error names the column.
+        load_sql(column)
     columns = [(file_column(column.name), storage_type(column.type)) for column in layout.stored]
     listed = [*(_OF_IMAGES if is_images else ()), *columns]
     return f"SELECT {', '.join(f'CAST(NULL AS {kind}) AS {quote(name)}' for name, kind in listed)}"
