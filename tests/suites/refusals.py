@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_CATALOG = r"SHOW (ALL )?(TABLES|SCHEMAS|DATABASES)|information_schema\.|pg_catalog\.|pg_\w+|duckdb_\w+\(|database_size|storage_info"
+_CATALOG = (
+    r"(SHOW|DESC|DESCRIBE) ALL|SHOW (TABLES|SCHEMAS|DATABASES)|information_schema\.|pg_catalog\.|pg_\w+|duckdb_\w+\("
+    r"|database_size|storage_info"
+)
 
 
 @dataclass(frozen=True)
