@@ -68,8 +68,8 @@ def objects(into: Path) -> list[tuple[object, ...]]:
         return []
     return rows_of(
         into,
-        "SELECT view_name FROM duckdb_views() WHERE NOT internal UNION ALL SELECT function_name FROM duckdb_functions()"
-        " WHERE NOT internal UNION ALL SELECT type_name FROM duckdb_types() WHERE NOT internal"
+        "SELECT view_name FROM duckdb_views() WHERE NOT internal AND schema_name <> 'wlr'"
+        " UNION ALL SELECT function_name FROM duckdb_functions() WHERE NOT internal UNION ALL SELECT type_name FROM duckdb_types() WHERE NOT internal"
         " UNION ALL SELECT index_name FROM duckdb_indexes() WHERE schema_name <> 'wlr'",
     )
 
