@@ -307,7 +307,9 @@ class Farm(RuleBasedStateMachine):
         abandon_masters()
         self.is_open = False
         for file in self.folder.glob("sales.duckdb*"):
-            file.unlink()
+            if file.name not in image:
+                file.unlink()
+        # The database stays the file that it is: another one in its place would be a copy of the master.
         for name, data in image.items():
             (self.folder / name).write_bytes(data)
         self.connect()
@@ -516,7 +518,9 @@ class Farm(RuleBasedStateMachine):
 def all_of(connection: Any, name: str) -> Any:
     """Rows, layouts and views of a database."""
     views = connection.execute(
-        "SELECT schema_name, view_name, sql FROM duckdb_views() WHERE database_name = ? AND NOT internal", [name]
+        "SELECT schema_name, view_name, sql FROM duckdb_views() WHERE database_name = ? AND NOT internal"
+        " AND schema_name <> 'wlr'",
+        [name],
     ).fetchall()
     return contents(connection, name), catalog.tables(connection, name), sorted(views)
 
