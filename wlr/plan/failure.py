@@ -95,7 +95,8 @@ def lost(table: object) -> Obstacle:
 def with_changed(failure: Failure, table: object, into: object) -> Failure:
     """Add to a failure that a table of the transaction was changed in the replica; its owner may do so on purpose."""
     cause = f"{failure.cause}; table {table} was changed in this replica since it was replicated"
-    return replace(failure, cause=cause, remedy=f"wlr repair {into} --table {table}")
+    repair = f"wlr repair {into} --table {table} brings the master's rows back; wlr accept {into} skips the transaction"
+    return replace(failure, cause=cause, remedy=repair)
 
 
 class StepError(Exception):
