@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     from tests.oracle import Contents
 
-EVERY = int(os.environ.get("DBFARM_EVERY", "7"))
+EVERY = int(os.environ.get("DBFARM_EVERY", "23"))
 # Lengths come cheaper: what is cut off lacks its checksum.
-EVERY_LENGTH = 1 if EVERY == 1 else 29
+EVERY_LENGTH = 1 if EVERY == 1 else 4 * EVERY + 1
 REPLICATED = 100
 KINDS = ("log file", "data file", "manifest", "snapshot's data file", "registration", "configuration")
 
