@@ -112,6 +112,7 @@ def test_farm_moved_away_and_back_at_random_moments(source: Path, farm: Path):
     check_published(source, farm)
 
 
+@pytest.mark.deep
 def test_replicas_while_the_farm_is_moved_away_and_back(source: Path, farm: Path, tmp_path: Path):
     """Whoever reads is told which place is gone, or goes on; nobody makes anything of half a farm."""
     rng, away, is_done = random.Random(seed()), farm.with_name("away"), threading.Event()

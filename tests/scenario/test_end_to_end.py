@@ -600,6 +600,7 @@ def test_a_connection_that_nobody_closed_publishes_when_the_program_ends(tmp_pat
 # Size -----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_large_transactions_in_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """2 M rows, with their images and indexes, go through 500 MB in the master and in the replay."""
     monkeypatch.setenv("WLR_MEMORY_LIMIT", "500MB")

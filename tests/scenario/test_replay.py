@@ -71,6 +71,7 @@ def content(into: Path, tick: int) -> list[tuple[object, ...]]:
     return rows_of(any_file(into), "FROM t ORDER BY id") if tick else []
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("suffix", [".duckdb", ""])
 def test_every_tick_is_a_stop_from_which_one_can_go_on(farm: HandmadeFarm, tmp_path: Path, suffix: str) -> None:
     states = publish_everything(farm)

@@ -228,7 +228,8 @@ def kill_one_worker(running: subprocess.Popen[str], killed: list[int]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("how", ["--master", pytest.param("SPARK_REMOTE", marks=pytest.mark.deep)])
+@pytest.mark.deep
+@pytest.mark.parametrize("how", ["--master", "SPARK_REMOTE"])
 def test_command_alone_starts_a_session(java: None, tmp_path: Path, how: str) -> None:
     """No session is there, and Python is not the first one on the path; once through Spark Connect."""
     master = make_master(tmp_path)
