@@ -19,6 +19,7 @@ import wlr
 from tests import handmade
 from tests.conformance.targets import DuckDBKind, ParquetKind, PostgresKind
 from tests.data_files import OTHER_IMAGES, write_parquet
+from tests.fault.processes import wants_all
 from tests.handmade import HandmadeFarm, Rows, time_of
 from tests.oracle import replayed
 from tests.postgres.held import held_by_duckdb, held_in
@@ -100,8 +101,10 @@ def publish_everything(farm: HandmadeFarm) -> None:
 def test_every_tick_is_a_stop_from_which_one_can_go_on(kind: Kind, farm: HandmadeFarm, into: str) -> None:
     publish_everything(farm)
     for tick in range(farm.tick + 1):
-        direct = kind.new()
-        for place in (direct, into):
+        # A new replica of every tick takes long; one of some ticks is compared in every run.
+        is_direct = tick in (0, 4, 7, farm.tick) or wants_all()
+        direct = kind.new() if is_direct else into
+        for place in (direct, into) if is_direct else (into,):
             # A transaction that was rolled back has a tick, too.
             assert (replicate(farm, place, tick).tick, wlr.tick(place)) == (tick, tick)
             assert kind.held(place) == modelled(farm, tick), f"at tick {tick}"
