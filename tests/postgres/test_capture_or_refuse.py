@@ -26,6 +26,16 @@ PAIR = "CREATE TYPE pair AS (x int, y int); CREATE TABLE c (id int PRIMARY KEY, 
 
 # What there is before, and what is done: each statement alone, unless it begins a transaction.
 ARRIVES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "privileges": (
+        SIMPLE,
+        (
+            "GRANT SELECT ON t TO PUBLIC",
+            "GRANT USAGE ON SCHEMA public TO PUBLIC",
+            "ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO PUBLIC",
+            "REVOKE SELECT ON t FROM PUBLIC",
+            "INSERT INTO t VALUES (6, 'a6', 6)",
+        ),
+    ),
     "label renamed": (ENUM, ("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'", "DELETE FROM e WHERE id = 1")),
     "label added": (ENUM, ("ALTER TYPE mood ADD VALUE 'great'", "INSERT INTO e VALUES (3, 'great', '{great}')")),
     "enum renamed": (ENUM, ("ALTER TYPE mood RENAME TO feeling", "INSERT INTO e VALUES (3, 'ok', NULL)")),
