@@ -103,14 +103,14 @@ def test_every_tick_is_a_stop_from_which_one_can_go_on(kind: Kind, farm: Handmad
     for tick in range(farm.tick + 1):
         # A new replica of every tick takes long; one of some ticks is compared in every run.
         is_direct = tick in (0, 4, 7, farm.tick) or wants_all()
-        direct = kind.new() if is_direct else into
-        for place in (direct, into) if is_direct else (into,):
+        places = (kind.new(), into) if is_direct else (into,)
+        for place in places:
             # A transaction that was rolled back has a tick, too.
             assert (replicate(farm, place, tick).tick, wlr.tick(place)) == (tick, tick)
             assert kind.held(place) == modelled(farm, tick), f"at tick {tick}"
         if tick in (0, 4, 7):
-            assert wlr.replicate(into=direct, engine="local").tick == farm.tick
-            assert kind.held(direct) == modelled(farm, farm.tick)
+            assert wlr.replicate(into=places[0], engine="local").tick == farm.tick
+            assert kind.held(places[0]) == modelled(farm, farm.tick)
     assert wlr.clock(into) == time_of(farm.tick)
 
 

@@ -67,12 +67,12 @@ def sampled(group: int) -> list[Operation]:
     return [found for number, found in enumerate(OPERATIONS) if (number - group) % GROUPS in (0, 2)]
 
 
-_calls: dict[tuple[str, bool], list[str]] = {}
+_calls: dict[tuple[str, bool, bool], list[str]] = {}
 
 
 def calls_of(bench: Bench, *, store: bool) -> list[str]:
-    """Return the calls of an operation; they are the same in every run, so one run is enough."""
-    key = bench.operation.name, store
+    """Return the calls of an operation; they are the same in every run on such a farm, so one run is enough."""
+    key = bench.operation.name, store, "://" in bench.farm
     if key not in _calls:
         _calls[key] = list(bench.run(None, store=store).calls)
     return _calls[key]

@@ -53,10 +53,11 @@ def blocked_column(
     column = _dropped(ddl.statement) if about else None
     if about is None or column is None:
         return None
-    table = next((n for n in catalogs.tables(connection, catalog) if n.folded == about.table.folded), None)
+    layouts = catalogs.tables(connection, catalog)
+    table = next((name for name in layouts if name.folded == about.table.folded), None)
     if table is None:
         return None
-    names = [found.name for found in catalogs.tables(connection, catalog)[table].columns]
+    names = [found.name for found in layouts[table].columns]
     place = next((number for number, name in enumerate(names) if name.lower() == column.lower()), None)
     if place is None:
         return None

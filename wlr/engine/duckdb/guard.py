@@ -33,9 +33,11 @@ def put_on(connection: duckdb.DuckDBPyConnection, catalog: str, tables: Collecti
     for name in sorted(set(tables) - _guarded(connection, catalog)):
         for kind in _KINDS:
             _create(connection, catalog, name, kind)
-    if missing := sorted({_keeper(name): name for name in tables}.items() - _kept(connection, catalog, tables)):
+    keepers = {_keeper(name): name for name in tables}
+    if missing := sorted(keepers.keys() - _views(connection, catalog)):
         connection.execute("SET enable_view_dependencies = true")
-        for keeper, name in missing:
+        for keeper in missing:
+            name = keepers[keeper]
             table = f"{quote(catalog)}.{name.sql}" if name.schema.lower() == catalog.lower() else name.sql
             connection.execute(f"CREATE VIEW {quote(catalog)}.wlr.{quote(keeper)} AS SELECT 1 AS one FROM {table}")
         connection.execute("RESET enable_view_dependencies")
@@ -45,10 +47,9 @@ def _keeper(name: Name) -> str:
     return f"{name}{_KEEPER}"
 
 
-def _kept(connection: duckdb.DuckDBPyConnection, catalog: str, tables: Collection[Name]) -> set[tuple[str, Name]]:
+def _views(connection: duckdb.DuckDBPyConnection, catalog: str) -> set[str]:
     query = "SELECT view_name FROM duckdb_views() WHERE database_name = ? AND schema_name = 'wlr'"
-    found = {view for (view,) in connection.execute(query, [catalog]).fetchall()}
-    return {(_keeper(name), name) for name in tables if _keeper(name) in found}
+    return {view for (view,) in connection.execute(query, [catalog]).fetchall()}
 
 
 def let_go(connection: duckdb.DuckDBPyConnection, catalog: str, tables: Collection[Name]) -> None:

@@ -100,6 +100,8 @@ class LakeCatalog:
         """
         if not relevance.is_run(statement, self._patterns):
             return False
+        # A snapshot's statements alter no table.
+        before = {} if is_snapshot else self.tables()
         self._tables = None
         try:
             with applying(self._where):
@@ -107,14 +109,12 @@ class LakeCatalog:
                     statement = running.without_outside(self._connection, self._name, statement)
                 else:
                     running.check(self._connection, self._name, statement)
-                before = self._ids()
                 made_anew = running.run(self._connection, self._name, statement)
         except StepError as error:
             error.table = str(statement.object)
             raise
         if made_anew:
-            old = before[made_anew]
-            self._first_ids[self._ids()[made_anew]] = self._first_ids.get(old, old)
+            self._first_ids[self._ids()[made_anew]] = before[made_anew].id
         return True
 
     def set_sequence(self, sequence: SequencePosition) -> None:
