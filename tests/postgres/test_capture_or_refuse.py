@@ -323,6 +323,42 @@ def test_what_a_table_calls_runs_with_the_rights_of_its_owner(
     cluster.execute("DROP ROLE owner")
 
 
+# What the owner of tables may run, and what must not keep a change from the replicas.
+SILENCERS = (
+    "SET wlc.is_busy = 'yes'; CREATE TABLE hidden AS SELECT 1 AS a; ALTER TABLE t ADD z int DEFAULT 3",
+    """CREATE FUNCTION f() RETURNS int LANGUAGE plpgsql VOLATILE AS
+        'BEGIN PERFORM set_config(name, $a$$a$, is_local) FROM (VALUES ($a$wlc.rewritten$a$), ($a$wlc.touched$a$)) v(name),
+        (VALUES (true), (false)) w(is_local); RETURN 7; END'""",
+    "ALTER TABLE t ADD computed int DEFAULT f()",
+    # Nested schema changes: while rows are computed, and while they are written once more.
+    """CREATE FUNCTION g() RETURNS int LANGUAGE plpgsql VOLATILE AS
+        'BEGIN CREATE TABLE IF NOT EXISTS made AS SELECT 1 AS a; RETURN 8; END'""",
+    "ALTER TABLE t ADD more int DEFAULT g()",
+    """CREATE FUNCTION h() RETURNS trigger LANGUAGE plpgsql AS
+        'BEGIN CREATE TABLE IF NOT EXISTS public.sent AS SELECT 2 AS a; RETURN NEW; END'""",
+    "CREATE TRIGGER h BEFORE UPDATE ON t FOR EACH ROW EXECUTE FUNCTION h(); ALTER TABLE t ENABLE ALWAYS TRIGGER h",
+    "ALTER TABLE t ALTER n TYPE text; INSERT INTO sent VALUES (5)",
+    # A message that claims to come from the event triggers.
+    """SELECT pg_logical_emit_message(true, 'wlc', jsonb_build_object('resend', 't'::regclass::oid::bigint)::text)""",
+)
+
+
+def test_a_user_can_neither_silence_nor_forge_what_is_captured(
+    cluster: Cluster, database_url: str, farm: str, tmp_path: Path
+):
+    name = database_url.rpartition("/")[2]
+    cluster.execute("DROP ROLE IF EXISTS silencer")
+    cluster.execute("CREATE ROLE silencer LOGIN")
+    master(database_url, farm, f"GRANT ALL ON SCHEMA public TO silencer; SET ROLE silencer; {SIMPLE}")
+    for statement in SILENCERS:
+        execute(cluster.url(name, user="silencer"), statement)
+    assert {"hidden", "made", "sent"} < {table for _, table in execute(database_url, _PUBLISHED)}
+    check(database_url, farm, tmp_path / "replica.duckdb")
+    wlc.stop(database_url)
+    execute(database_url, "DROP OWNED BY silencer")
+    cluster.execute("DROP ROLE silencer")
+
+
 def test_a_type_waits_for_those_who_write_its_values(database_url: str, farm: str, tmp_path: Path):
     master(database_url, farm, ENUM)
     with psycopg.connect(database_url) as writer, psycopg.connect(database_url, autocommit=True) as other:

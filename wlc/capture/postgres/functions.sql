@@ -111,8 +111,22 @@ SET search_path = pg_catalog, pg_temp AS $$
             AND (n.nspname || '.' || c.relname ~ s.value OR c.relname ~ s.value))
 $$;
 
+-- Everybody may write messages into the log. Only who reads `wlc.state` knows the prefix of ours.
 CREATE FUNCTION wlc.say(content jsonb) RETURNS void LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
-    SELECT pg_logical_emit_message(true, 'wlc', content::text)
+    SELECT pg_logical_emit_message(true, value, content::text) FROM wlc.state WHERE key = 'prefix'
+$$;
+
+-- Run a statement that the event triggers ignore. They know it by a row that no user can write, and that no other
+-- transaction sees.
+CREATE FUNCTION wlc.run(statement text) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    INSERT INTO wlc.pending VALUES ('run');
+    EXECUTE statement;
+    DELETE FROM wlc.pending WHERE what = 'run';
+END $$;
+
+CREATE FUNCTION wlc.is_running() RETURNS boolean LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+    SELECT EXISTS (SELECT FROM wlc.pending WHERE what = 'run')
 $$;
 
 -- Refuse a table that replicas cannot hold: DuckDB does not tell upper case from lower case, and needs a column.
@@ -165,10 +179,10 @@ BEGIN
     SELECT * INTO found FROM pg_class WHERE oid = relation;
     IF found.relkind = 'r' THEN
         IF found.relreplident <> 'f' THEN
-            EXECUTE format('ALTER TABLE ONLY %s REPLICA IDENTITY FULL', relation::regclass);
+            PERFORM wlc.run(format('ALTER TABLE ONLY %s REPLICA IDENTITY FULL', relation::regclass));
         END IF;
-        EXECUTE format('ALTER PUBLICATION %I ADD TABLE ONLY %s',
-            (SELECT value FROM wlc.state WHERE key = 'publication'), relation::regclass);
+        PERFORM wlc.run(format('ALTER PUBLICATION %I ADD TABLE ONLY %s',
+            (SELECT value FROM wlc.state WHERE key = 'publication'), relation::regclass));
     END IF;
 END $$;
 
@@ -180,14 +194,14 @@ DECLARE
     written bigint;
     as_owner text := format('wlc.rewrite_%s()', relation);
 BEGIN
-    EXECUTE format('CREATE FUNCTION %s RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER'
+    PERFORM wlc.run(format('CREATE FUNCTION %s RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER'
         ' SET search_path = pg_catalog, pg_temp AS %L', as_owner, format(
         'DECLARE written bigint; BEGIN UPDATE ONLY %s SET %2$I = %2$I; GET DIAGNOSTICS written = ROW_COUNT;'
-        ' RETURN written; END', relation::regclass, writable));
-    EXECUTE format('ALTER FUNCTION %s OWNER TO %I', as_owner,
-        (SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = relation));
+        ' RETURN written; END', relation::regclass, writable)));
+    PERFORM wlc.run(format('ALTER FUNCTION %s OWNER TO %I', as_owner,
+        (SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = relation)));
     EXECUTE 'SELECT ' || as_owner INTO written;
-    EXECUTE 'DROP FUNCTION ' || as_owner;
+    PERFORM wlc.run('DROP FUNCTION ' || as_owner);
     RETURN written;
 END $$;
 
@@ -253,9 +267,11 @@ DECLARE
     is_wanted boolean := wlc.is_captured(relation);
     is_table boolean := new->>'kind' = 'r';
     has_rows boolean := false;
-    rewritten text[] := string_to_array(coalesce(current_setting('wlc.rewritten', true), ''), ',');
+    is_rewritten boolean;
     identity text;
 BEGIN
+    DELETE FROM wlc.pending WHERE what = 'rewritten' AND oid = relation;
+    is_rewritten := FOUND;
     IF is_wanted AND old IS NULL THEN
         PERFORM wlc.adopt(relation);
         PERFORM wlc.say(jsonb_build_object('table', relation::bigint, 'old', NULL, 'new', new));
@@ -276,17 +292,16 @@ BEGIN
             PERFORM wlc.say(jsonb_build_object('table', relation::bigint, 'old', old, 'new', new));
         END IF;
         IF is_table AND (old->'key' <> new->'key' OR old->'schema' <> new->'schema' OR wlc.has_retyped(old, new)
-                OR relation::text = ANY (rewritten)) THEN
-            PERFORM wlc.resend(relation, relation::text = ANY (rewritten));
-            PERFORM set_config('wlc.rewritten', array_to_string(array_remove(rewritten, relation::text), ','), true);
+                OR is_rewritten) THEN
+            PERFORM wlc.resend(relation, is_rewritten);
         END IF;
     ELSIF old IS NOT NULL THEN
         DELETE FROM wlc.tables WHERE oid = relation RETURNING wlc.tables.identity INTO identity;
         IF is_table THEN
-            EXECUTE format('ALTER PUBLICATION %I DROP TABLE %s',
-                (SELECT value FROM wlc.state WHERE key = 'publication'), relation::regclass);
+            PERFORM wlc.run(format('ALTER PUBLICATION %I DROP TABLE %s',
+                (SELECT value FROM wlc.state WHERE key = 'publication'), relation::regclass));
             IF identity <> 'FULL' THEN
-                EXECUTE format('ALTER TABLE ONLY %s REPLICA IDENTITY %s', relation::regclass, identity);
+                PERFORM wlc.run(format('ALTER TABLE ONLY %s REPLICA IDENTITY %s', relation::regclass, identity));
             END IF;
         END IF;
         PERFORM wlc.say(jsonb_build_object('table', relation::bigint, 'old', old, 'new', NULL));
@@ -381,10 +396,9 @@ DECLARE
     relation oid;
     is_wide boolean := false;
 BEGIN
-    IF current_setting('wlc.is_busy', true) = 'yes' THEN
+    IF wlc.is_running() THEN
         RETURN;
     END IF;
-    PERFORM set_config('wlc.is_busy', 'yes', true);
     FOR command IN SELECT * FROM pg_event_trigger_ddl_commands() LOOP
         CONTINUE WHEN wlc.is_system(command.schema_name) OR command.object_identity ~ '^(pg_temp|wlc\.|wlr\.)';
         PERFORM wlc.refuse_object(command.object_type, command.command_tag, command.objid, command.object_identity);
@@ -428,12 +442,12 @@ BEGIN
     END LOOP;
     FOR relation IN
         SELECT t.oid FROM wlc.tables t JOIN pg_class c USING (oid)
-        WHERE is_wide OR t.oid::text = ANY (string_to_array(coalesce(current_setting('wlc.touched', true), ''), ','))
+        WHERE is_wide OR t.oid IN (SELECT p.oid FROM wlc.pending p WHERE what = 'touched')
         ORDER BY t.oid
     LOOP
         PERFORM wlc.look_at(relation);
     END LOOP;
-    PERFORM set_config('wlc.rewritten', '', true), set_config('wlc.touched', '', true), set_config('wlc.is_busy', '', true);
+    DELETE FROM wlc.pending WHERE what = 'touched';
 END $$;
 
 CREATE FUNCTION wlc.on_drop() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER
@@ -443,7 +457,7 @@ DECLARE
     old jsonb;
     relation oid;
 BEGIN
-    IF current_setting('wlc.is_busy', true) = 'yes' THEN
+    IF wlc.is_running() THEN
         RETURN;
     END IF;
     FOR dropped IN SELECT * FROM pg_event_trigger_dropped_objects() LOOP
@@ -454,8 +468,7 @@ BEGIN
         -- Parts of tables go with types, functions and tables that they need; `on_ddl`, which comes next, looks at these.
         IF dropped.object_type IN ('table column', 'table constraint', 'default value') THEN
             relation := to_regclass(format('%I.%I', dropped.address_names[1], dropped.address_names[2]));
-            PERFORM set_config('wlc.touched',
-                concat_ws(',', nullif(current_setting('wlc.touched', true), ''), relation::text), true);
+            INSERT INTO wlc.pending VALUES ('touched', relation);
             CONTINUE;
         END IF;
         IF dropped.classid = 'pg_class'::regclass AND dropped.objsubid = 0 THEN
@@ -476,9 +489,8 @@ END $$;
 CREATE FUNCTION wlc.on_rewrite() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    -- 1 is another persistence, 8 another access method: the rows stay what they were.
-    IF pg_event_trigger_table_rewrite_reason() & 6 <> 0 THEN
-        PERFORM set_config('wlc.rewritten', concat_ws(',', nullif(current_setting('wlc.rewritten', true), ''),
-            pg_event_trigger_table_rewrite_oid()::text), true);
-    END IF;
+    -- 1 is another persistence, 8 another access method: the rows stay what they were. All rows of a table that is not
+    -- captured yet are sent when it is.
+    INSERT INTO wlc.pending SELECT 'rewritten', oid FROM wlc.tables
+        WHERE oid = pg_event_trigger_table_rewrite_oid() AND pg_event_trigger_table_rewrite_reason() & 6 <> 0;
 END $$;

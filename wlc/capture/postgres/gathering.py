@@ -147,15 +147,17 @@ class Gathering:
     Args:
         folder: For what does not fit into memory, and for data files.
         tables: Every captured table as the last batch left it, by oid; they are changed.
+        prefix: Of the messages of the event triggers.
 
     Attributes:
         layouts: Of the tables as the last batch left them.
     """
 
-    def __init__(self, folder: Path, tables: dict[int, PublishedTable]) -> None:
+    def __init__(self, folder: Path, tables: dict[int, PublishedTable], prefix: str) -> None:
         self.round = Round(tables)
         self.layouts = {t.description.qualified: t.description.layout for t in tables.values()}
         self._folder = folder
+        self._prefix = prefix
         self._decoder = Decoder()
         self._current: dict[int, Segment] = {}
         self._resending: set[int] = set()
@@ -182,7 +184,7 @@ class Gathering:
                     case Truncate():
                         for oid in item.oids:
                             self._clear(self._number, oid)
-                    case Message(prefix="wlc"):
+                    case Message() if item.prefix == self._prefix:
                         self._take_message(read_message(item.content))
         self.round.begun, self.round.lsn = self._decoder.begun, self._decoder.lsn
 
@@ -419,13 +421,13 @@ class Gathering:
 
 
 @contextmanager
-def gathered(folder: Path, tables: dict[int, PublishedTable]) -> Iterator[Gathering]:
+def gathered(folder: Path, tables: dict[int, PublishedTable], prefix: str) -> Iterator[Gathering]:
     """Gather, and discard what was gathered at the end; arguments as for `Gathering`.
 
     Raises:
         UnavailableError: There is not enough memory or disk space.
     """
-    gathering = Gathering(folder, tables)
+    gathering = Gathering(folder, tables, prefix)
     try:
         yield gathering
     except (duckdb.IOException, duckdb.OutOfMemoryException) as error:

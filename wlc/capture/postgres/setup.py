@@ -5,6 +5,7 @@ Tables of the schema:
     tables     every captured table as the event triggers last described it, and what its replica identity was before
     published  every captured table as the last published batch leaves it, and how many rows it has
     sequences  every captured sequence and its last published value
+    pending    what the event triggers tell one another within a transaction; empty outside
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ _STATE = "CREATE TABLE IF NOT EXISTS wlc.state (key text PRIMARY KEY, value text
 _TABLES = """
     CREATE TABLE wlc.tables (oid oid PRIMARY KEY, description jsonb NOT NULL, identity text);
     CREATE TABLE wlc.published (oid oid PRIMARY KEY, description jsonb NOT NULL, rows bigint NOT NULL);
-    CREATE TABLE wlc.sequences (oid oid PRIMARY KEY, schema text NOT NULL, name text NOT NULL, value bigint)
+    CREATE TABLE wlc.sequences (oid oid PRIMARY KEY, schema text NOT NULL, name text NOT NULL, value bigint);
+    CREATE TABLE wlc.pending (what text NOT NULL, oid oid)
 """
 _TRIGGERS = {"on_ddl": "ddl_command_end", "on_drop": "sql_drop", "on_rewrite": "table_rewrite"}
 _CAPTURED = "SELECT c.oid FROM pg_class c WHERE wlc.is_captured(c.oid) ORDER BY c.oid"
@@ -206,7 +208,7 @@ def remove(connection: Connection) -> None:
             except psycopg.errors.UndefinedObject:
                 # Somebody dropped its index.
                 connection.execute(f"ALTER TABLE ONLY {table} REPLICA IDENTITY DEFAULT")
-        connection.execute("DROP TABLE wlc.tables, wlc.published, wlc.sequences")
+        connection.execute("DROP TABLE IF EXISTS wlc.tables, wlc.published, wlc.sequences, wlc.pending")
     functions = "SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace"
     for (function,) in connection.execute(f"{functions} WHERE nspname = 'wlc'").fetchall():
         connection.execute(f"DROP FUNCTION IF EXISTS {function} CASCADE")

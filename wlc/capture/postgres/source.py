@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 import tempfile
 import warnings
 from contextlib import contextmanager, nullcontext
@@ -155,7 +156,7 @@ class PostgresSource(Source):
             # Slots belong to the server, whose databases may have the same name in several farms.
             place = setup.place(self.connection)
             slot = f"{name}_{place.rpartition('.')[2]}"
-            slots = SlotState(slot, name, setup.pattern(self._patterns), place)
+            slots = SlotState(slot, name, setup.pattern(self._patterns), place, f"wlc.{secrets.token_hex(16)}")
             for old in {slot, self._slot_state.slot if self._slot_state else slot}:
                 setup.drop_slot(self.connection, old)
             setup.install(self.connection, name, {**master_states.encode(state), **encode(slots)})
@@ -286,7 +287,7 @@ class PostgresSource(Source):
         query = f"SELECT data FROM pg_logical_slot_peek_binary_changes({slot}, {limits}, {options})"
         with (
             tempfile.TemporaryDirectory(prefix="wlc-") as folder,
-            gathered(Path(folder), self._published_tables()) as gathering,
+            gathered(Path(folder), self._published_tables(), self.slot_state.prefix) as gathering,
         ):
             self._advance(self.slot_state.lsn)
             with ArrowReader(self.url) as reader:

@@ -23,6 +23,8 @@ class SlotState:
         publication: Name of the publication.
         tables: Regular expression of the names of the captured tables.
         place: What tells the database from its copies; see `setup.place`.
+        prefix: Of the messages that the event triggers write into the server's log; a secret, because everybody may
+            write messages.
         lsn: Up to where the server's log is published; "" before the first snapshot.
         digests: What the tables held at the last published tick, as far as it is known.
     """
@@ -31,6 +33,7 @@ class SlotState:
     publication: str
     tables: str
     place: str
+    prefix: str
     lsn: str = ""
     digests: Mapping[Name, Digest] = field(default_factory=dict)
 
@@ -42,6 +45,7 @@ def encode(state: SlotState) -> dict[str, str]:
         "publication": state.publication,
         "tables": state.tables,
         "place": state.place,
+        "prefix": state.prefix,
         "lsn": state.lsn,
         "digests": json.dumps(digests_json(state.digests)),
     }
@@ -49,5 +53,5 @@ def encode(state: SlotState) -> dict[str, str]:
 
 def decode(values: Mapping[str, str]) -> SlotState:
     """Read what `encode` wrote; keys of others are ignored."""
-    texts = {key: values[key] for key in ("slot", "publication", "tables", "place", "lsn")}
+    texts = {key: values[key] for key in ("slot", "publication", "tables", "place", "prefix", "lsn")}
     return SlotState(**texts, digests=as_digests(json.loads(values["digests"])))
