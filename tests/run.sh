@@ -4,6 +4,8 @@
 # than constraints.txt; if it is empty, the newest versions that pyproject.toml allows are installed.
 set -u
 cd "$(dirname "$0")/.." || exit 1
+# Tests start many processes; each would compile dbfarm anew.
+unset PYTHONDONTWRITEBYTECODE
 venv=${DBFARM_VENV:-.venv-test}
 constraints=${DBFARM_CONSTRAINTS-constraints.txt}
 
