@@ -189,6 +189,12 @@ def verify(
             f" tick {found.tick}",
             hint=f"wlr repair {shlex.quote(str(place_of(target)))}{options}",
         )
+    if found.unverifiable:
+        listed = [check.table for check in found.unverifiable]
+        raise CorruptError(
+            f"{', '.join(listed)} of {place_of(target)} cannot be verified: the log has lost the digests that it had",
+            hint=f"wlc verify {shlex.quote(found.master)}",
+        )
 
 
 def _where(ranges: Sequence[KeyRange]) -> str | None:

@@ -32,7 +32,8 @@ class Drill:
         snapshot: Tick of the snapshot that it started from; None if it started from the beginning of the log.
         transactions: Number of transactions replayed after it.
         restore_s: Seconds that the restore took; `verify_s`: seconds that the verification took.
-        is_sound: Every table with a digest in the log has that digest.
+        is_sound: Every table with a digest in the log has that digest, and the log has lost none.
+        differing: The other tables.
     """
 
     database: str
@@ -89,6 +90,7 @@ def drill(
         restored = time.monotonic()
         found = verify(into, storage_options=storage_options, progress=progress)
         verified = time.monotonic()
+    wrong = tuple(table.table for table in (*found.differing, *found.unverifiable))
     return Drill(
         database.name,
         result.tick,
@@ -99,8 +101,8 @@ def drill(
         _rows(found),
         round(restored - began, 3),
         round(verified - restored, 3),
-        not found.differing,
-        tuple(table.table for table in found.differing),
+        not wrong,
+        wrong,
     )
 
 

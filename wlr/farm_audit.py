@@ -271,13 +271,13 @@ class _AuditRun:
             if (own := followed.get(name, told)) != told:
                 where = f"{self._database.logs.url}: batch {batch.number}"
                 self._note(where, f"its changes lead to {_shown(own)} in {name}, it says {_shown(told)}")
-        if not batch.digests:
-            self._note_lost(batch, followed)
+        self._note_lost(batch, followed)
 
     def _note_lost(self, batch: Batch, followed: Collection[Name]) -> None:
-        """Note a batch that names no digest of tables whose digests the database had: nobody can verify them."""
+        """Note a batch that does not say what tables hold whose digests the log had: nobody can verify them."""
         altered = {r.object for t in batch.transactions for r in t.records if isinstance(r, Ddl)}
-        if lost := sorted(str(name) for name in followed if name in self._found.digests and name not in altered):
+        known = self._found.digests.keys() - batch.digests.keys() - batch.undigested - altered
+        if lost := sorted(str(name) for name in followed if name in known):
             where = f"{self._database.logs.url}: batch {batch.number}"
             self._note(where, f"it cannot be verified: it names no digest of {', '.join(lost)}, batches before it did")
 

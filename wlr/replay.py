@@ -172,6 +172,7 @@ class Replay:
             position.tick,
             clock,
             digests=digests,
+            names_digests=bool(manifest.digests),
             verify=verify,
         )
 

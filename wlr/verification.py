@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.farm.digest import DIFFERS, compared
 from wlc.farm.errors import UnsupportedError
+from wlc.farm.model import Digest
 from wlr.comparison import chosen_tables, opened_reference
 from wlr.engine.adapters import target_at
+from wlr.fold.tally import Uncompared
 
 if TYPE_CHECKING:
     import os
@@ -20,8 +22,10 @@ if TYPE_CHECKING:
     from wlr.comparison import KeyRange
     from wlr.engine.scan import Scan
 
-# Outcomes of comparing a replica's table besides those of `wlc.farm.digest.compared`.
-ACCEPTED, UNREADABLE = "accepted", "unreadable"
+# An outcome of comparing a replica's table besides those of `wlc.farm.digest.compared` and `Uncompared`.
+UNREADABLE = "unreadable"
+# Where rows are compared with the farm's, if that is asked for.
+_LOCATED = (DIFFERS, *(why.value for why in Uncompared))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,7 @@ class TableCheck:
 
     Attributes:
         outcome: "same"; "differs"; "accepted": not compared, because a transaction that changed it was skipped;
+            "unverifiable": the log changed it and does not say what it holds then, although it named digests before;
             "unknown": the log has no digest of it; "unreadable": it has columns that cannot be read back.
         rows: Number of rows in the replica; None if the replica does not have the table.
         expected: Number of rows in the master; None if it is unknown.
@@ -48,8 +53,9 @@ class TableCheck:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The result of comparing a replica with its master."""
+    """The result of comparing a replica with its master, whose folder in the farm has the URL `master`."""
 
+    master: str
     tick: int
     tables: tuple[TableCheck, ...]
 
@@ -57,6 +63,11 @@ class Verified:
     def differing(self) -> tuple[TableCheck, ...]:
         """The tables that differ."""
         return tuple(table for table in self.tables if table.outcome == DIFFERS)
+
+    @property
+    def unverifiable(self) -> tuple[TableCheck, ...]:
+        """The tables whose digests the log has lost."""
+        return tuple(table for table in self.tables if table.outcome == Uncompared.LOST.value)
 
 
 def verify(
@@ -91,7 +102,7 @@ def verify(
             if progress:
                 progress(number, len(wanted), f"reading {name}")
             found.append(_check(scan, name))
-        differing = [name for name, check in zip(wanted, found, strict=True) if check.outcome in (DIFFERS, ACCEPTED)]
+        differing = [name for name, check in zip(wanted, found, strict=True) if check.outcome in _LOCATED]
         if locate and (present := [name for name in differing if name in scan.layouts]):
             with opened_reference(scan.state, present, Path(work), storage_options) as reference:
                 located = {name: reference.locate(scan, name) for name in present}
@@ -99,18 +110,19 @@ def verify(
                 _located(check, located[name]) if name in located else check
                 for name, check in zip(wanted, found, strict=True)
             ]
-        return Verified(scan.state.position.tick, tuple(found))
+        return Verified(scan.state.master, scan.state.position.tick, tuple(found))
 
 
 def _check(scan: Scan, name: Name) -> TableCheck:
-    told = scan.state.digests.get(name)
+    held = scan.state.digests.get(name)
+    told = held if isinstance(held, Digest) else None
     expected = told.rows if told else None
     try:
         own = scan.digest(name) if name in scan.layouts else None
     except UnsupportedError:
         return TableCheck(str(name), UNREADABLE, None, expected)
-    is_accepted = told is None and name in scan.state.digests
-    return TableCheck(str(name), ACCEPTED if is_accepted else compared(own, told), own.rows if own else None, expected)
+    outcome = held.value if isinstance(held, Uncompared) else compared(own, told)
+    return TableCheck(str(name), outcome, own.rows if own else None, expected)
 
 
 def _located(check: TableCheck, found: tuple[int, int, tuple[KeyRange, ...]]) -> TableCheck:

@@ -14,6 +14,7 @@ from tests.postgres.cluster import execute
 from wlc.dialect.sql import literal, quote
 from wlc.farm.database import open_database
 from wlc.farm.errors import FarmError
+from wlc.farm.model import Name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -334,6 +335,9 @@ def test_values_that_do_not_fit_stay_text_and_never_become_something_else(
         rows = connection.execute(f"SELECT id, v FROM read_parquet({literal(str(file))}) ORDER BY id").fetchall()
     database.release(file)
     assert rows == [(1, None), (2, expected(database_url, "odd", "v")[-1][1])]
+    # The master does not know the digest any more, and says so: nothing was lost.
+    assert batch.undigested == {Name("public", "odd")}
+    assert wlr.verify_farm("types", farm=farm).problems == ()
     # A replica whose column has the type holds what is before, and says which table stands in the way.
     with pytest.raises(FarmError, match=r"odd"):
         replicated(farm, into)

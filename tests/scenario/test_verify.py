@@ -323,6 +323,7 @@ def test_a_farm_without_digests_can_be_replicated_and_says_that_nothing_is_known
 
 
 def test_a_log_that_lost_its_digests_cannot_be_verified(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = replicas(source)
     write(source, "INSERT INTO bag VALUES (3, NULL)")
     log = database(source)
     number = log.batch_numbers()[-1]
@@ -330,6 +331,12 @@ def test_a_log_that_lost_its_digests_cannot_be_verified(source: Path, capsys: py
     path = paths.log_path(log.name, number)
     log.logs.delete(path)
     log.logs.create(path, encode_batch(replace(batch, digests={})))
+    for place in made:
+        wlr.replicate(into=place)
+        assert outcomes(place) == {"main.bag": "unverifiable", "main.keyed": "same"}
+        assert run_app(wlr_app, "wlr", ["verify", str(place)]) == 6
+        assert f"main.bag of {place} cannot be verified" in capsys.readouterr().err
+    assert not wlr.drill(source, tick=batch.last).is_sound
     ((problem),) = wlr.verify_farm(source).problems
     assert "cannot be verified: it names no digest of main.bag" in problem.problem
     assert run_app(wlc_app, "wlc", ["verify", str(source)]) == 6

@@ -61,6 +61,7 @@ BATCH = Batch(
     vector={"a1b2": 9, "ffff": 3},
     parent=Origin("0000", 6),
     digests={Name("main", "t"): Digest(2, 17)},
+    undigested=frozenset({Name("main", "bag")}),
 )
 
 # What only databases with several masters use.

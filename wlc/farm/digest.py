@@ -108,6 +108,10 @@ class Ledger:
         """Return what tables hold that were changed and are known."""
         return {name: digest for name in sorted(self._changed) if (digest := self.digest(name)) is not None}
 
+    def unknown(self) -> frozenset[Name]:
+        """Return the tables that were changed and are not known."""
+        return frozenset(name for name in self._changed if self.digest(name) is None)
+
     def all(self) -> dict[Name, Digest]:
         """Return what all known tables hold."""
         return {name: digest for name in sorted(self._tables) if (digest := self.digest(name)) is not None}

@@ -25,7 +25,7 @@ from wlc.farm.model import (
 from wlc.farm.paths import check_relative, is_site_name, is_token
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from datetime import datetime
 
 _INT64 = range(-(2**63), 2**63)
@@ -251,14 +251,28 @@ def as_digest(value: object) -> Digest:
 
 def as_digests(value: object) -> dict[Name, Digest]:
     """Return what tables hold, from a list or, where nothing is known, null."""
-    if value is None:
-        return {}
-    for digest in as_list(value):
-        known(as_object(digest), "table rows sum")
-    digests = {as_name(digest["table"]): as_digest(digest) for digest in as_list(value)}
-    if len(digests) != len(as_list(value)):
-        raise FieldError("a table has two digests")
+    digests, undigested = as_digests_or_none(value)
+    if undigested:
+        raise FieldError(f"the digest of {min(undigested)} is null")
     return digests
+
+
+def as_digests_or_none(value: object) -> tuple[dict[Name, Digest], frozenset[Name]]:
+    """Return what tables hold, and of which tables it is unknown, from a list or null."""
+    digests: dict[Name, Digest] = {}
+    undigested: set[Name] = set()
+    items = [] if value is None else as_list(value)
+    for item in items:
+        digest = as_object(item)
+        known(digest, "table rows sum")
+        name = as_name(digest["table"])
+        if digest["rows"] is None and digest["sum"] is None:
+            undigested.add(name)
+        else:
+            digests[name] = as_digest(digest)
+    if len(digests.keys() | undigested) != len(items):
+        raise FieldError("a table has two digests")
+    return digests, frozenset(undigested)
 
 
 def as_sequence(value: object) -> SequencePosition:
@@ -356,9 +370,13 @@ def digest_json(digest: Digest) -> dict[str, Any]:
     return {"rows": digest.rows, "sum": f"{digest.sum:016x}"}
 
 
-def digests_json(digests: Mapping[Name, Digest]) -> list[dict[str, Any]]:
+def digests_json(digests: Mapping[Name, Digest], undigested: Collection[Name] = ()) -> list[dict[str, Any]]:
     """Write what tables hold, sorted so that the same digests are the same bytes."""
-    return [{"table": name_json(name), **digest_json(digest)} for name, digest in sorted(digests.items())]
+    nothing = {"rows": None, "sum": None}
+    return [
+        {"table": name_json(name), **(digest_json(digests[name]) if name in digests else nothing)}
+        for name in sorted({*digests, *undigested})
+    ]
 
 
 def sequence_json(sequence: SequencePosition) -> dict[str, Any]:

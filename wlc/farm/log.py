@@ -131,7 +131,7 @@ def _end_json(batch: Batch) -> dict[str, Any]:
         "transactions": len(batch.transactions),
         "files": files,
         "vector": fields.vector_json(batch.vector),
-        "digests": fields.digests_json(batch.digests),
+        "digests": fields.digests_json(batch.digests, batch.undigested),
     }
     # Optional keys are written only where they are used.
     if batch.lsn is not None:
@@ -241,6 +241,7 @@ class _Reader:
         if content["transactions"] != len(transactions) or self.at != len(self.data):
             raise FieldError("the number of transactions or lines is wrong")
         previous = header["previous"]
+        digests, undigested = fields.as_digests_or_none(content["digests"])
         return Batch(
             database=check_database_name(fields.as_text(header["database"])),
             number=fields.as_tick(header["number"]),
@@ -253,7 +254,8 @@ class _Reader:
             files=tuple(self.file(file) for file in fields.as_list(content["files"])),
             vector=fields.as_vector(content["vector"]),
             parent=fields.as_parent(header["parent"]),
-            digests=fields.as_digests(content["digests"]),
+            digests=digests,
+            undigested=undigested,
             lsn=None if content.get("lsn") is None else fields.as_lsn(content["lsn"]),
             term=None if header.get("term") is None else fields.as_tick(header["term"]),
             own=None if content.get("own") is None else fields.as_tick(content["own"], 0),

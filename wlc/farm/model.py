@@ -272,6 +272,7 @@ class Batch:
         files: Every data file of the batch, in the order of their numbers.
         vector: Per history the last tick contained after this batch.
         digests: What the tables that the batch changed hold after it, those that are known.
+        undigested: Tables that the batch changed and of which the master does not know what they hold.
         lsn: Where in its own log a PostgreSQL master stands after the batch, such as `0/16B3748`.
         term: Term of the circle of sites that the batch was written in.
         own: Last tick up to `last` that has records and no origin.
@@ -291,6 +292,7 @@ class Batch:
     vector: Mapping[str, int] = field(default_factory=dict)
     parent: Origin | None = None
     digests: Mapping[Name, Digest] = field(default_factory=dict)
+    undigested: frozenset[Name] = frozenset()
     format: int = FORMAT_VERSION
     lsn: str | None = None
     term: int | None = None

@@ -108,6 +108,7 @@ def _batch(state: MasterState, content: BatchContent) -> Batch:
         vector={**state.vector, state.history: last},
         parent=state.parent,
         digests=content.digests,
+        undigested=content.undigested,
         lsn=content.lsn,
     )
 

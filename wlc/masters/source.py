@@ -34,6 +34,7 @@ class BatchContent:
         files: The data files, in the order of their numbers.
         local: For the path of each data file the local file.
         digests: What the changed tables hold afterwards, as far as it is known.
+        undigested: The changed tables of which it is not.
         lsn: Where the source stands in its own log after the batch; None if it has no such log.
     """
 
@@ -42,6 +43,7 @@ class BatchContent:
     files: tuple[TableFile, ...]
     local: Mapping[str, Path]
     digests: Mapping[Name, Digest]
+    undigested: frozenset[Name]
     lsn: str | None = None
 
 

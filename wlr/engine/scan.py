@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb.digest_sql import sum_rows
 from wlc.farm.errors import UnsupportedError
+from wlc.farm.model import Digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     import duckdb
 
-    from wlc.farm.model import Digest, Layout, Name
+    from wlc.farm.model import Layout, Name
     from wlr.engine.state import ReplicaState
 
 
@@ -38,7 +39,7 @@ class Scan:
     def is_changed(self, name: Name) -> bool:
         """Say whether a table certainly holds something else than the replay left in it."""
         told = self.state.digests.get(name)
-        if told is None or name not in self.layouts:
+        if not isinstance(told, Digest) or name not in self.layouts:
             return False
         try:
             return self.digest(name) != told

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from wlc.farm.model import Digest, Name
+    from wlc.farm.model import Name
+    from wlr.fold.tally import Held
     from wlr.plan.failure import Failure
     from wlr.plan.step import Step
 
@@ -43,6 +44,7 @@ class ReplicaState:
         is_unlocked: The replica's owner allows direct writes to replicated tables.
         keep: How many old ticks of a Parquet replica stay readable, or for how long; empty for all.
         digests: What its tables hold; see `wlr.fold.tally`.
+        names_digests: The log, or the snapshot, has named digests.
         verify: Keys as text. One of them must have signed each file that is read from the farm; empty for no check.
     """
 
@@ -58,7 +60,8 @@ class ReplicaState:
     accepted: frozenset[int] = field(default_factory=frozenset)
     is_unlocked: bool = False
     keep: str = ""
-    digests: Mapping[Name, Digest | None] = field(default_factory=dict)
+    digests: Mapping[Name, Held] = field(default_factory=dict)
+    names_digests: bool = False
     verify: str = ""
 
 
@@ -72,10 +75,10 @@ class Standing(Protocol):
     @property
     def clock(self) -> datetime | None: ...
     @property
-    def digests(self) -> Mapping[Name, Digest | None]: ...
+    def digests(self) -> Mapping[Name, Held]: ...
 
 
-def after(state: ReplicaState, step: Step, digests: Mapping[Name, Digest | None]) -> ReplicaState:
+def after(state: ReplicaState, step: Step, digests: Mapping[Name, Held]) -> ReplicaState:
     """Return the state behind a step; `digests` is what the tables hold then."""
     return replace(
         state,
@@ -84,6 +87,7 @@ def after(state: ReplicaState, step: Step, digests: Mapping[Name, Digest | None]
         clock=step.clock or state.clock,
         failure=None,
         digests=digests,
+        names_digests=state.names_digests or step.names_digests,
     )
 
 
@@ -99,6 +103,7 @@ def settings_json(state: ReplicaState) -> dict[str, Any]:
         "patterns": list(state.tables),
         "beat_s": state.beat_s,
         "keep": state.keep,
+        "names_digests": state.names_digests,
         "verify": state.verify,
         "accepted": sorted(state.accepted),
         "failure": failure_json(state.failure),
@@ -118,6 +123,7 @@ def as_settings(content: Mapping[str, Any]) -> ReplicaState:
         tables=tuple(map(fields.as_text, fields.as_list(content["patterns"]))),
         beat_s=fields.as_beat(content["beat_s"]),
         keep=fields.as_text(content["keep"]),
+        names_digests=fields.as_flag(content["names_digests"]),
         verify=fields.as_text(content["verify"]),
         accepted=frozenset(map(fields.as_tick, fields.as_list(content["accepted"]))),
         failure=as_failure(content["failure"]),

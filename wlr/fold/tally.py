@@ -2,38 +2,54 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm import json_fields as fields
 from wlc.farm.digest import EMPTY, plus
 from wlc.farm.errors import CorruptError
+from wlc.farm.model import Digest
 from wlr.fold.fit import absent
 from wlr.plan.patterns import matches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Mapping
 
-    from wlc.farm.model import Ddl, Digest, Name
+    from wlc.farm.model import Ddl, Name
     from wlr.plan.step import Step, TableChange
+
+
+class Uncompared(Enum):
+    """Why a table of a replica cannot be compared with a digest of the master.
+
+    ACCEPTED: it differs, because a transaction was accepted. LOST: the log changed the table and does not say what it
+    holds then, although it named digests before.
+    """
+
+    ACCEPTED = "accepted"
+    LOST = "unverifiable"
+
+
+Held = Digest | Uncompared
 
 
 class Tally:
     """What the tables of a replica hold while a step is applied.
 
-    The content of a table that is missing here is unknown; None marks a table that differs from the
-    master's because a transaction was accepted.
+    The content of a table that is missing here is unknown.
 
     Args:
         known: What they held before it.
+        names_digests: The log, or the snapshot, has named digests before.
     """
 
-    def __init__(self, known: Mapping[Name, Digest | None]) -> None:
+    def __init__(self, known: Mapping[Name, Held], *, names_digests: bool) -> None:
         self._found = dict(known)
+        self._names_digests = names_digests
 
     def fold(self, change: TableChange, total: Callable[[], int]) -> None:
         """Take in a net change; `total` adds up the numbers of its images, and is asked if that matters."""
-        known = self._before(change)
-        if known is not None:
+        if (known := self._before(change)) is not None:
             self._found[change.table] = plus(known, change.added - change.removed, total())
 
     def asks(self, change: TableChange) -> bool:
@@ -41,7 +57,8 @@ class Tally:
         return self._before(change) is not None
 
     def _before(self, change: TableChange) -> Digest | None:
-        return self._found.get(change.table) if change.cleared is None else EMPTY
+        found = self._found.get(change.table) if change.cleared is None else EMPTY
+        return found if isinstance(found, Digest) else None
 
     def alter(self, ddl: Ddl) -> None:
         """Take in a schema change."""
@@ -56,7 +73,7 @@ class Tally:
         elif ddl.kind == "ALTER TABLE":
             self._found.pop(ddl.object, None)
 
-    def settle(self, step: Step, present: Container[Name], patterns: Collection[str] = ()) -> dict[Name, Digest | None]:
+    def settle(self, step: Step, present: Container[Name], patterns: Collection[str] = ()) -> dict[Name, Held]:
         """Return what the replicated tables hold after a step.
 
         Args:
@@ -68,9 +85,7 @@ class Tally:
             CorruptError: A table would hold something else than in the master. Nothing of the step may be committed.
             StepError: The replica lacks a table that it should have.
         """
-        for name, exists in step.left_out.items():
-            if exists or name in present:
-                self._found[name] = None
+        self._found |= {n: Uncompared.ACCEPTED for n, exists in step.left_out.items() if exists or n in present}
         for name in step.repaired:
             self._found.pop(name, None)
         for name, told in step.digests.items():
@@ -81,20 +96,20 @@ class Tally:
                     raise absent(name)
                 continue
             own = self._found.pop(name, None)
-            if told is None:
-                continue
-            if own not in (None, told):
-                raise _differs(name, own, told, step)
-            self._found[name] = told
+            if told is not None:
+                if isinstance(own, Digest) and own != told:
+                    raise _differs(name, own, told, step)
+                self._found[name] = told
+            elif own is not None and self._names_digests and name not in step.undigested:
+                self._found[name] = Uncompared.LOST
         # What an accepted transaction should have created stays marked, too.
-        return {name: digest for name, digest in self._found.items() if digest is None or name in present}
+        return {name: held for name, held in self._found.items() if name in present or self._is_accepted(name)}
 
     def _is_accepted(self, name: Name) -> bool:
-        return name in self._found and self._found[name] is None
+        return self._found.get(name) is Uncompared.ACCEPTED
 
 
-def _differs(name: Name, own: Digest | None, told: Digest, step: Step) -> CorruptError:
-    assert own is not None
+def _differs(name: Name, own: Digest, told: Digest, step: Step) -> CorruptError:
     return CorruptError(
         f"table {name} would not be what it was in the master after transaction {step.last}: {own.rows} rows with sum"
         f" {own.sum:016x} instead of {told.rows} with {told.sum:016x}",
@@ -103,23 +118,26 @@ def _differs(name: Name, own: Digest | None, told: Digest, step: Step) -> Corrup
     )
 
 
-def tally_json(digests: Mapping[Name, Digest | None]) -> list[dict[str, Any]]:
+def tally_json(digests: Mapping[Name, Held]) -> list[dict[str, Any]]:
     """Write what tables hold."""
-    nothing = {"rows": None, "sum": None}
     return [
-        {"table": fields.name_json(name), **(fields.digest_json(digest) if digest else nothing)}
-        for name, digest in sorted(digests.items(), key=lambda item: item[0])
+        {
+            "table": fields.name_json(name),
+            **(fields.digest_json(held) if isinstance(held, Digest) else {"uncompared": held.value}),
+        }
+        for name, held in sorted(digests.items(), key=lambda item: item[0])
     ]
 
 
-def as_tally(value: object) -> dict[Name, Digest | None]:
+def as_tally(value: object) -> dict[Name, Held]:
     """Read what `tally_json` wrote.
 
     Raises:
-        FieldError: It is something else.
+        ValueError, KeyError: It is something else.
     """
-    found: dict[Name, Digest | None] = {}
+    found: dict[Name, Held] = {}
     for item in fields.as_list(value):
         content = fields.as_object(item)
-        found[fields.as_name(content["table"])] = None if content["sum"] is None else fields.as_digest(content)
+        held = Uncompared(content["uncompared"]) if "uncompared" in content else fields.as_digest(content)
+        found[fields.as_name(content["table"])] = held
     return found

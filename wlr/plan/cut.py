@@ -54,6 +54,7 @@ class _Run:
     marks: dict[int, Mark] = field(default_factory=dict)
     rows: int = 0
     digests: dict[Name, Digest | None] = field(default_factory=dict)
+    undigested: frozenset[Name] = frozenset()
     last_known: int = 0
     count: int = 0
 
@@ -82,6 +83,7 @@ class _Run:
         """Note what a batch says about its tables, once all of its transactions were added."""
         self.digests.update(dict.fromkeys(touched(batch.transactions)))
         self.digests.update(batch.digests)
+        self.undigested = (self.undigested | batch.undigested) - batch.digests.keys()
         self.last_known = batch.last
 
     def close(self, skipped: frozenset[int]) -> Step:
@@ -92,7 +94,7 @@ class _Run:
         later = touched(transactions[bisect_right(transactions, self.last_known, key=_tick) :])
         digests = {name: digest for name, digest in self.digests.items() if name not in later}
         chosen = frozenset(tick for tick in skipped if tick in ticks)
-        return Step(transactions, self.files, marks, self.catalog, chosen, digests)
+        return Step(transactions, self.files, marks, self.catalog, chosen, digests, self.undigested)
 
 
 def cut(

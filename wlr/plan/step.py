@@ -85,7 +85,8 @@ class Step:
         catalog: Name that DDL text of the step gives the database.
         skipped: Ticks of accepted transactions among `transactions`.
         digests: What tables hold in the master after the last transaction: those that were changed by batches which end
-            in the step. None where the master does not know.
+            in the step. None where no batch says it.
+        undigested: Those of which a batch says that the master does not know it.
         repaired: Tables that were repaired: they hold what `digests` says, whatever the replica knew before.
     """
 
@@ -95,6 +96,7 @@ class Step:
     catalog: str
     skipped: frozenset[int] = frozenset()
     digests: Mapping[Name, Digest | None] = field(default_factory=dict)
+    undigested: frozenset[Name] = frozenset()
     repaired: frozenset[Name] = frozenset()
 
     @property
@@ -132,6 +134,11 @@ class Step:
             else tuple(t for t in part if t.committed is not None and t.tick not in self.skipped)
             for part in parts_of(self.transactions)
         )
+
+    @property
+    def names_digests(self) -> bool:
+        """Whether a batch says what some table holds."""
+        return any(digest for name, digest in self.digests.items() if name not in self.repaired)
 
     @property
     def left_out(self) -> dict[Name, bool]:

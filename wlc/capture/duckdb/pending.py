@@ -145,7 +145,7 @@ def write_batch(
         local[path], where[number] = target, path
     ledger = digests.ledger(connection, catalog, waiting.layouts)
     transactions = tuple(_transaction(found, where, ledger) for found in waiting.transactions)
-    return BatchContent(catalog, transactions, tuple(files), local, ledger.changed())
+    return BatchContent(catalog, transactions, tuple(files), local, ledger.changed(), ledger.unknown())
 
 
 def acknowledge(

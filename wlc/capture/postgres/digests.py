@@ -36,7 +36,7 @@ def follow(
     known: Mapping[Name, Digest],
     layouts: Mapping[Name, Layout],
     misfits: Collection[Name],
-) -> tuple[tuple[Transaction, ...], dict[Name, Digest]]:
+) -> tuple[tuple[Transaction, ...], dict[Name, Digest], frozenset[Name]]:
     """Return what the changed tables hold after transactions.
 
     Args:
@@ -49,7 +49,8 @@ def follow(
             unknown.
 
     Returns:
-        The transactions, with digests in their schema changes, and the digests of the changed tables.
+        The transactions, with digests in their schema changes; the digests of the changed tables; and the changed
+        tables whose digest is unknown.
     """
     by_path = {file.file.path: file for file in files}
     with duckdb.connect(config={"threads": "2"}) as connection:
@@ -66,7 +67,7 @@ def follow(
             follower.ledger.follow(transactions)
         for name in misfits:
             follower.ledger.set(name, None)
-        return told, follower.ledger.changed()
+        return told, follower.ledger.changed(), follower.ledger.unknown()
 
 
 class _Follower:

@@ -445,10 +445,10 @@ class _Round:
             self._sequences = moved_sequences(source.connection)
             positions = list(records(source.connection, self._sequences))
         transactions, files, local = gathering.write(state.name, state.batch + 1, state.tick, positions)
-        transactions, held = digests.follow(
+        transactions, held, unknown = digests.follow(
             transactions, files, local, source.slot_state.digests, gathering.layouts, gathering.round.misfits
         )
-        return BatchContent(state.name, transactions, files, local, held, lsn_text(gathering.round.lsn))
+        return BatchContent(state.name, transactions, files, local, held, unknown, lsn_text(gathering.round.lsn))
 
     def matches(self, batch: Batch) -> bool:
         return _numbers(self.write().transactions) == _numbers(batch.transactions)

@@ -32,10 +32,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
-    from wlc.farm.model import Digest, TableFile
+    from wlc.farm.model import TableFile
     from wlr.engine.bulk import Bulk
     from wlr.engine.state import ReplicaState
     from wlr.fold.net import FoldsElsewhere, NetChange
+    from wlr.fold.tally import Held
     from wlr.plan.failure import Obstacle
     from wlr.plan.step import Action, Step
 
@@ -129,7 +130,7 @@ class OpenDuckDB(OpenReplica):
         """Apply a step; returns the number of an action that failed and may be left out, None once it is done."""
         has_ddl = any(isinstance(action, Ddl) for action in actions)
         number = 0
-        tally = Tally(self.state.digests)
+        tally = Tally(self.state.digests, names_digests=self.state.names_digests)
         prepared: list[NetChange] | None = None
         with applying(self._path):
             # A fold does not read the target, so it need not be done while a transaction is open.
@@ -178,7 +179,7 @@ class OpenDuckDB(OpenReplica):
         if prepared is None:
             net_changes.drop(self._connection, nets)
 
-    def _commit(self, step: Step, digests: Mapping[Name, Digest | None]) -> None:
+    def _commit(self, step: Step, digests: Mapping[Name, Held]) -> None:
         state = after(self.state, step, digests)
         states.write(self._connection, self._catalog, changed(self.state, state))
         self._connection.execute("COMMIT")

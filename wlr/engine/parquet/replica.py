@@ -16,6 +16,7 @@ from wlr.engine.parquet.executor import LocalExecutor
 from wlr.engine.parquet.folder import LakeFolder, Pointer, TakenOverError, with_version, work_folder
 from wlr.engine.parquet.lease import Lease
 from wlr.engine.parquet.version import LakeTable, Version
+from wlr.engine.state import after
 from wlr.fold import fit
 from wlr.fold.files import Alteration, Executor, FilePart, MergeJob
 from wlr.fold.sql import TargetTable
@@ -141,7 +142,8 @@ class OpenLake(OpenReplica):
         self, step: Step, actions: tuple[Action, ...], fetch: Callable[[TableFile], Path], skipped: set[int]
     ) -> int | None:
         """Apply a step; returns the number of an action that failed and may be left out, None once it is done."""
-        draft = _Draft({table.table: table.parts for table in self._current.tables}, Tally(self._current.digests))
+        tally = Tally(self._current.digests, names_digests=self.state.names_digests)
+        draft = _Draft({table.table: table.parts for table in self._current.tables}, tally)
         number = 0
         try:
             for number, action in enumerate(actions):
@@ -190,7 +192,7 @@ class OpenLake(OpenReplica):
         draft.is_manifest_written = True
         replaced = self._pointer.manifest if version.position == self._current.position else None
         try:
-            self._point(version, replace(with_version(self.state, version), failure=None), manifest)
+            self._point(version, after(self.state, step, version.digests), manifest)
         except TakenOverError:
             # Files that the manifest names may be gone; it must not become a readable tick later.
             with suppress(FarmError):
@@ -212,9 +214,9 @@ class OpenLake(OpenReplica):
         if isinstance(action, Ddl):
             cleared = {
                 change.table
-                for after in following
-                if isinstance(after, Fold)
-                for change in after.changes
+                for next_one in following
+                if isinstance(next_one, Fold)
+                for change in next_one.changes
                 if change.cleared is not None
             }
             self._run_ddl(draft, step, action, cleared)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wlc.farm.model import Manifest, SnapshotTable
+from wlc.farm.model import Digest, Manifest, SnapshotTable
 from wlc.farm.paths import snapshot_data_path
 from wlr.engine.table_files import fetched
 
@@ -30,7 +30,7 @@ def as_snapshot(folder: LakeFolder, database: str) -> tuple[Manifest, dict[str, 
         schema_after=version.schema_after,
         tables=tuple(_table(folder, table, files) for table in version.tables),
         sequences=version.sequences,
-        digests={name: digest for name, digest in version.digests.items() if digest},
+        digests={name: digest for name, digest in version.digests.items() if isinstance(digest, Digest)},
     )
     return manifest, files
 

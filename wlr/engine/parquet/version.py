@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from wlc.farm.model import Ddl, Digest, Layout, Name, Position, SequencePosition
+    from wlc.farm.model import Ddl, Layout, Name, Position, SequencePosition
+    from wlr.fold.tally import Held
 
 FORMAT = 1
 ANEW = "Make the replica anew."
@@ -54,7 +55,7 @@ class Version:
     schema_after: tuple[Ddl, ...]
     sequences: tuple[SequencePosition, ...]
     tables: tuple[LakeTable, ...]
-    digests: Mapping[Name, Digest | None] = field(default_factory=dict)
+    digests: Mapping[Name, Held] = field(default_factory=dict)
 
 
 def encode_version(version: Version) -> bytes:

@@ -111,7 +111,7 @@ class OpenPostgres(OpenReplica):
 
     def apply(self, step: Step, fetch: Callable[[TableFile], Path]) -> None:
         actions = step.actions()
-        tally = Tally(self.state.digests)
+        tally = Tally(self.state.digests, names_digests=self.state.names_digests)
         prepared: list[NetChange] | None = None
         # A fold does not read the target, so it is done before the transaction is opened.
         if actions and isinstance(actions[0], Fold):
