@@ -60,6 +60,9 @@ def master(
     moved: Annotated[
         bool, typer.Option("--moved", help="The database takes the place of the master that it is a copy of.")
     ] = False,
+    create: Annotated[
+        bool, typer.Option("--create", help="Make an empty DuckDB database unless there is one.")
+    ] = False,
     storage_option: StorageOptions = None,
 ) -> Report:
     """Make a database a master, once.
@@ -82,6 +85,7 @@ def master(
                 beat_s=beat,
                 tables=tables or (),
                 moved=moved,
+                create=create,
                 storage_options=options,
             )
         )
@@ -147,7 +151,7 @@ def sql(
     except FarmError as error:
         # Without this sentence the user might run the statements a second time.
         message = f"the statements are committed and wait to be published, since {error.message}"
-        again = f"wlc flush {source}"
+        again = f"wlc flush {shlex.quote(source)}"
         hint = again
         if isinstance(error, InvalidError):
             hint = f"{error.hint} Then: {again}"

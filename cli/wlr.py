@@ -244,7 +244,7 @@ def drill(
     if not done.is_sound:
         raise CorruptError(
             f"restored to tick {done.tick}, {', '.join(done.differing)} of {done.database} are not what the log says",
-            hint=f"wlc verify {db} --full",
+            hint=f"wlc verify {shlex.quote(db)} --full",
         )
 
 

@@ -88,8 +88,14 @@ def test_key_files(tmp_path: Path) -> None:
         add_key(signing, "encryption")
     with pytest.raises(InvalidError, match="cannot be made"):
         add_key(file, "verify")
-    with pytest.raises(InvalidError, match=r"nowhere\.key cannot be read: No such file"):
+    with pytest.raises(InvalidError, match=r"nowhere\.key cannot be read: No such file") as caught:
         read_key_file(tmp_path / "nowhere.key", "encryption")
+    assert str(caught.value.hint).startswith(
+        "name the file with the farm's keys: --storage-option encryption_key_file="
+    )
+    with pytest.raises(InvalidError) as caught:
+        read_key_file(tmp_path / "mastre.key", "signing")
+    assert str(caught.value.hint).startswith(f"did you mean {signing}? Else name the file")
 
 
 def test_where_keys_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

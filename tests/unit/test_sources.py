@@ -46,7 +46,7 @@ def test_urls_and_files_are_sources_and_names_are_none(tmp_path: Path) -> None:
 
 
 def test_an_unknown_engine_is_refused() -> None:
-    with pytest.raises(InvalidError, match="there is no database mysql://localhost/shop"):
+    with pytest.raises(InvalidError, match="a mysql:// URL cannot be a master"):
         wlc.master("mysql://localhost/shop")
 
 

@@ -17,6 +17,7 @@ from wlc.farm.model import Batch, Config, DataFile, FileRecord, Manifest, TableF
 from wlc.farm.seal.checksum import checksum
 from wlc.farm.seal.keys import Keys
 from wlc.farm.seal.signatures import signed_log, signed_manifest, verify_log, verify_manifest
+from wlc.farm.similar import other_databases
 from wlc.farm.store import AlreadyExistsError, MissingError, Store, join_url, open_store
 from wlc.farm.store.encrypted import EncryptedStore
 from wlc.farm.versioned import VersionedObject
@@ -142,7 +143,7 @@ class FarmDatabase:
     def _no_config(self) -> MissingError:
         return MissingError(
             f"there is no database {self.name!r} in the farm: no {self._place(paths.CONFIG)}",
-            hint="Create it with: wlc master SOURCE --farm URL",
+            hint=other_databases(self.url, self.name),
             path=self._place(paths.CONFIG),
         )
 

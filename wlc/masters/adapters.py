@@ -25,6 +25,13 @@ class SourceModule(Protocol):
     def opened(self, source: str, tables: Sequence[str] = ()) -> AbstractContextManager[Source]:
         """Open a source; `tables` are patterns of those that a new master captures, all if there are none."""
 
+    def creating(self, source: str) -> AbstractContextManager[None]:
+        """Make an empty database unless there is one; remove it again if what follows fails.
+
+        Raises:
+            InvalidError: A database of this engine is not made here; the hint says how.
+        """
+
     def look(self, source: str) -> Remembered:
         """Return what a source remembers, without opening it for writing.
 
@@ -78,10 +85,13 @@ def module_of(source: str | os.PathLike[str]) -> SourceModule:
     """Import the module for a path or URL.
 
     Raises:
-        InvalidError: It needs packages that are not installed.
+        InvalidError: No engine has such URLs, or it needs packages that are not installed.
     """
     scheme, mark, _ = os.fspath(source).partition("://")
-    engine = _SCHEMES.get(scheme, _FILE) if mark else _FILE
+    if mark and scheme not in _SCHEMES:
+        known = " or ".join(f"{name}://…" for name in _SCHEMES)
+        raise InvalidError(f"a {scheme}:// URL cannot be a master", hint=f"give the path of a DuckDB file, or {known}")
+    engine = _SCHEMES[scheme] if mark else _FILE
     try:
         return cast("SourceModule", import_module(engine.module))
     except ImportError as error:
@@ -94,6 +104,11 @@ def module_of(source: str | os.PathLike[str]) -> SourceModule:
 def opened(source: str | os.PathLike[str], tables: Sequence[str] = ()) -> AbstractContextManager[Source]:
     """Open a source; arguments as for `SourceModule.opened`."""
     return module_of(source).opened(os.fspath(source), tables)
+
+
+def creating(source: str | os.PathLike[str]) -> AbstractContextManager[None]:
+    """Make an empty database unless there is one; see `SourceModule.creating`."""
+    return module_of(source).creating(os.fspath(source))
 
 
 def connect(

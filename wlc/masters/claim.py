@@ -61,7 +61,9 @@ def claim(source: Source, wish: Wish) -> FarmDatabase:
     if old is not None and old.is_master:
         if wish.is_moved:
             return _moved_place(source, old, wish)
-        raise InvalidError(f"{source} is a master already, as {old.name} in {old.farm}", hint=f"wlc status {source}")
+        raise InvalidError(
+            f"{source} is a master already, as {old.name} in {old.farm}", hint=f"wlc status {shlex.quote(str(source))}"
+        )
     name = check_database_name(wish.name if wish.name is not None else old.name if old else source.default_name)
     # A copy publishes into the same farm, too, unless its owner wants another.
     known = source.state

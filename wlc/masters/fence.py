@@ -48,7 +48,8 @@ def fence(config: Config, state: MasterState) -> None:
     if config.logs != state.logs:
         raise FencedError(
             f"wlc.config of farm database {config.name} says logs={config.logs}, this master knows {state.logs}",
-            hint="put logs= right there; to publish elsewhere: wlc stop SOURCE, then wlc master SOURCE --logs URL",
+            hint="put logs= right there, then: wlc flush SOURCE; to publish elsewhere:"
+            " wlc stop SOURCE, then wlc master SOURCE --logs URL",
         )
     if config.state == STOPPED:
         raise FencedError(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm.database import FarmDatabase, open_database
-from wlc.farm.errors import InvalidError, UnavailableError
+from wlc.farm.errors import FarmError, InvalidError, UnavailableError
 from wlc.farm.paths import CONFIG
 from wlc.masters import adapters
 from wlc.masters.source import database_of
@@ -71,7 +72,22 @@ def opened_master(
     """
     with adapters.opened(source) as found:
         if not found.require_state().is_master:
-            raise InvalidError(f"{found} was stopped", hint=f"wlc master {found} starts a new history", path=str(found))
+            raise InvalidError(
+                f"{found} was stopped",
+                hint=f"wlc master {shlex.quote(str(found))} starts a new history",
+                path=str(found),
+            )
         found.keep_options(storage_options or {})
-        with found.working():
+        with found.working(), _hints_for(str(found)):
             yield found, database_of(found.require_state(), storage_options)
+
+
+@contextmanager
+def _hints_for(source: str) -> Iterator[None]:
+    """Write the source's own name into hints, so that they can be typed as they stand."""
+    try:
+        yield
+    except FarmError as error:
+        if error.hint:
+            error.hint = error.hint.replace("SOURCE", shlex.quote(source))
+        raise

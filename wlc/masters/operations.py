@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,7 @@ def master(
     beat_s: float | None = None,
     tables: Sequence[str] = (),
     moved: bool = False,
+    create: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> MasterStatus:
     """Make a database a master: its farm folder, `wlc.config`, and a snapshot unless it is empty.
@@ -54,13 +56,14 @@ def master(
         moved: The database takes the place of the master of which it is a copy, or which it was before it was moved. A
             DuckDB master goes on where it was, in the farm given if that was moved, too; a PostgreSQL master begins a
             new history. Without it, a copy becomes a master of its own.
+        create: Make an empty DuckDB database at the path unless there is one.
         storage_options: Options of the farm's file system; secrets among them are not remembered.
 
     Raises:
         InvalidError: No such database, a bad name or beat, or it is a master already.
         UnsupportedError: The store ignores preconditions, or a column cannot be replicated.
     """
-    with adapters.opened(source, tables) as found:
+    with adapters.creating(source) if create else nullcontext(), adapters.opened(source, tables) as found:
         database = claim(found, Wish(farm, name, logs, beat_s, moved, storage_options or {}))
         return status_of(database, found.details())
 

@@ -6,6 +6,7 @@ gets a plain answer.
 
 from __future__ import annotations
 
+import shlex
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -243,7 +244,7 @@ def require_state(state: MasterState | None, shown: str) -> MasterState:
         InvalidError: It has never been a master.
     """
     if state is None:
-        raise InvalidError(f"{shown} is not a master", hint=f"wlc master {shown}", path=shown)
+        raise InvalidError(f"{shown} is not a master", hint=f"wlc master {shlex.quote(shown)}", path=shown)
     return state
 
 

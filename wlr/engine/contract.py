@@ -6,9 +6,11 @@ import shlex
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from wlc.farm.errors import CorruptError, InvalidError, UnavailableError, UnsupportedError
+from wlc.farm.similar import file_meant
 from wlr.engine.memory import MEMORY_HINT
 from wlr.plan.failure import Failure, StepError
 from wlr.plan.patterns import matches
@@ -16,7 +18,6 @@ from wlr.plan.patterns import matches
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
-    from pathlib import Path
     from types import TracebackType
     from typing import Any
 
@@ -116,7 +117,9 @@ class Target(ABC):
         with self.open() as replica:
             failure = replica.state.failure
             if failure is None:
-                raise InvalidError(f"no transaction has failed in {self}", hint=f"wlr status {self}", path=str(self))
+                raise InvalidError(
+                    f"no transaction has failed in {self}", hint=f"wlr status {shlex.quote(str(self))}", path=str(self)
+                )
             if failure.obstacle is not None:
                 message = f"transaction {failure.tick} is sound and cannot be skipped: {failure.obstacle}"
                 raise InvalidError(message, hint=failure.remedy, path=str(self))
@@ -300,6 +303,8 @@ def _rows(table: SnapshotTable) -> int:
 def no_replica(where: str) -> InvalidError:
     """Build the error for a place without a replica."""
     hint = f"wlr replicate MASTER --into {shlex.quote(where)}"
+    if "://" not in where and (meant := file_meant(Path(where))):
+        hint = f"did you mean {meant}? If not: {hint}"
     return InvalidError(f"there is no replica {where}", hint=hint, path=where)
 
 

@@ -14,12 +14,14 @@ entry for the transaction, the transaction's own data as JSON.
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wlc.dialect import types
 from wlc.dialect.sql import literal, quote
 from wlc.farm.clock import format_time, read_time
+from wlc.farm.errors import InvalidError
 from wlc.farm.json_fields import (
     as_ddl,
     as_layout,
@@ -150,6 +152,18 @@ def install(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
             (schema_name VARCHAR, table_name VARCHAR, rows BIGINT, sum UBIGINT, quick UBIGINT);
         CREATE TABLE IF NOT EXISTS {schema}.entries (tick BIGINT, entry VARCHAR);
     """)
+
+
+def refuse_replica(connection: duckdb.DuckDBPyConnection, catalog: str, shown: str) -> None:
+    """Refuse a replica, which a replication changes behind every capture.
+
+    Raises:
+        InvalidError: The database is one.
+    """
+    query = "SELECT 1 FROM duckdb_tables() WHERE database_name = ? AND (schema_name, table_name) = ('wlr', 'state')"
+    if connection.execute(query, [catalog]).fetchall():
+        message = f"{shown} is a replica, which cannot be a master"
+        raise InvalidError(message, hint=f"wlr status {shlex.quote(shown)}", path=shown)
 
 
 def read_state(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[str, str]:

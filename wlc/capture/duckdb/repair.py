@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -78,7 +79,7 @@ def _refuse_other_tick(connection: duckdb.DuckDBPyConnection, shared: Shared, pu
     if (position.history, position.tick) != (state.history, state.tick):
         raise InvalidError(
             f"{published} is at tick {position.tick}, and {shared.path} is published up to {state.tick}",
-            hint=f"wlr replicate {shared.path} --into {published}",
+            hint=f"wlr replicate {shlex.quote(shared.path)} --into {shlex.quote(str(published))}",
             path=str(published),
         )
 

@@ -174,8 +174,22 @@ class Shared:
         self.beat_s = known.beat_s
 
     def require_state(self) -> MasterState:
-        """Return the state of a database that is or was a master."""
+        """Return the state of a database that is or was a master.
+
+        Raises:
+            InvalidError: It has never been a master.
+        """
+        if self.state is None:
+            self.refuse_replica()
         return require_state(self.state, self.path)
+
+    def refuse_replica(self) -> None:
+        """Refuse a database that takes its rows from another master.
+
+        Raises:
+            InvalidError: It is a replica.
+        """
+        journal.refuse_replica(self.root, self.catalog, self.path)
 
     def remember(self, state: MasterState) -> None:
         """Replace the state in the journal, all or nothing."""
@@ -233,7 +247,7 @@ class Shared:
             source = shlex.quote(self.path)
             raise FencedError(
                 f"{self.path} refuses writes, which could not be published: {fence.message}",
-                hint=f"{fence.hint.replace('SOURCE', source)}; if this was mended: wlc flush {source}",
+                hint=fence.hint.replace("SOURCE", source),
                 path=self.path,
             )
 
@@ -269,7 +283,8 @@ def explained(path: str) -> Iterator[None]:
         text = str(error).partition("\n")[0]
         hint = "nothing is lost; free disk space if there is none left, then try again"
         if isinstance(error, (duckdb.PermissionException, duckdb.InvalidInputException)):
-            hint = f"nothing is lost; close the connection, whose settings forbid that, then: wlc flush {path}"
+            again = f"wlc flush {shlex.quote(path)}"
+            hint = f"nothing is lost; close the connection, whose settings forbid that, then: {again}"
         raise UnavailableError(f"{path} could not be published: {text}", hint=hint, path=path) from error
 
 
@@ -316,17 +331,22 @@ def open_shared(
         return shared
 
 
-def look_into(source: str) -> tuple[MasterState | None, FencedError | None]:
+def create_file(source: str) -> None:
+    """Make an empty database."""
+    _connect(source, read_only=False, config=None).close()
+
+
+def look_into(source: str) -> tuple[MasterState, FencedError | None]:
     """Return what a database remembers of itself, and why it is only a copy of that; change nothing.
 
     Raises:
-        InvalidError: The file is not a DuckDB database.
+        InvalidError: The file is not a DuckDB database, or has never been a master.
         UnavailableError: Another process has it open.
     """
     # Nobody in this process opens the file for writing meanwhile: DuckDB would refuse that.
     with _open_lock:
         if (shared := _open.get(_key(source))) is not None:
-            return shared.state, shared.away
+            return shared.require_state(), shared.away
         try:
             connection = _connect(source, read_only=True, config=None)
         except duckdb.ConnectionException:
@@ -336,7 +356,8 @@ def look_into(source: str) -> tuple[MasterState | None, FencedError | None]:
             catalog = connection.execute("SELECT current_database()").fetchall()[0][0]
             values = journal.read_state(connection, catalog)
             if (state := decode(values, source)) is None:
-                return None, None
+                journal.refuse_replica(connection, catalog, source)
+            state = require_state(state, source)
             return state, elsewhere(state.name, decode_home(values.get("home")), home_at(source), source)
         finally:
             connection.close()
@@ -372,4 +393,13 @@ def _connect(source: str, *, read_only: bool, config: dict[str, Any] | None) -> 
                 hint="wait for it or end it; what is published can be asked of the farm: wlc status NAME --farm URL",
                 path=source,
             ) from error
-        raise InvalidError(f"{source} is not a DuckDB database: {text.splitlines()[0]}", path=source) from error
+        raise _opening_error(source, text.partition("\n")[0]) from error
+
+
+def _opening_error(source: str, text: str) -> InvalidError:
+    if "Permission denied" in text:
+        return InvalidError(f"no permission to open {source}", hint=f"ls -l {shlex.quote(source)}", path=source)
+    if "not a valid DuckDB" in text:
+        hint = f"file {shlex.quote(source)} says what it is"
+        return InvalidError(f"{source} is not a DuckDB database", hint=hint, path=source)
+    return InvalidError(f"{source} cannot be opened: {text}", path=source)

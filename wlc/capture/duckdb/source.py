@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 import warnings
 from contextlib import contextmanager
@@ -9,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from wlc.capture.duckdb import digests, pending, probe, repair, schema_change, setup
-from wlc.capture.duckdb.shared import Shared, close_shared, explained, look_into, open_shared
+from wlc.capture.duckdb.shared import Shared, close_shared, create_file, explained, look_into, open_shared
 from wlc.dialect.duckdb import snapshot
 from wlc.farm.errors import InvalidError, UnsupportedError
+from wlc.farm.similar import file_meant
 from wlc.masters.background import Publisher
 from wlc.masters.fence import announce_snapshot
 from wlc.masters.publish import publish
-from wlc.masters.source import Remembered, Source, SourceDetails, database_of, require_state
+from wlc.masters.source import Remembered, Source, SourceDetails, database_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -46,10 +48,25 @@ def opened(source: str, tables: Sequence[str] = ()) -> Iterator[DuckDBSource]:
         close_shared(shared)
 
 
+@contextmanager
+def creating(source: str) -> Iterator[None]:
+    """Make an empty database file unless there is one; remove it again if what follows fails."""
+    path = _file(source)
+    if path.exists():
+        yield
+        return
+    create_file(source)
+    try:
+        yield
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
 def look(source: str) -> Remembered:
     """Return what a file remembers, without changing it."""
     state, away = look_into(source)
-    return Remembered(require_state(state, source), away)
+    return Remembered(state, away)
 
 
 def default_place(source: str) -> tuple[str, str] | None:
@@ -66,7 +83,7 @@ def tables_to_change(source: str, tables: Sequence[str]) -> list[Name]:  # noqa:
 def check_run(source: str) -> NoReturn:
     """Refuse every file: only the process that has it open can publish it."""
     raise InvalidError(
-        f"{source} is a DuckDB master: the process that writes it publishes it", hint=f"wlc flush {source}"
+        f"{source} is a DuckDB master: the process that writes it publishes it", hint=f"wlc flush {shlex.quote(source)}"
     )
 
 
@@ -84,7 +101,7 @@ def connect(
     path = _existing(source)
     shared = open_shared(str(path), read_only=read_only, config=config, must_agree=True)
     try:
-        require_state(shared.state, str(path))
+        shared.require_state()
         probe.check()
         if shared.is_master and shared.away is None and not read_only:
             found = DuckDBSource(shared)
@@ -102,15 +119,28 @@ def connect(
 
 
 def _existing(source: str) -> Path:
-    path = Path(source)
+    path = _file(source)
     if not path.exists():
-        raise InvalidError(
-            f"there is no database {source}",
-            hint=f"create it with DuckDB first, then: wlc master {source}",
-            path=source,
-        )
+        make = f"wlc master {shlex.quote(source)} --create makes it"
+        meant = file_meant(path)
+        hint = f"did you mean {meant}? If not: {make}" if meant else make
+        raise InvalidError(f"there is no database {source}", hint=hint, path=source)
     if path.is_dir():
-        raise InvalidError(f"{source} is a folder, not a DuckDB database", path=source)
+        raise InvalidError(
+            f"{source} is a folder, not a DuckDB database", hint=f"ls {shlex.quote(source)}", path=source
+        )
+    return path
+
+
+def _file(source: str) -> Path:
+    if not source or source.startswith(":memory:"):
+        raise InvalidError(
+            "a database in memory cannot be a master", hint="wlc master sales.duckdb --create makes a file"
+        )
+    path = Path(source)
+    if not path.parent.is_dir():
+        folder = path.parent
+        raise InvalidError(f"there is no folder {folder}", hint=f"mkdir -p {shlex.quote(str(folder))}", path=source)
     return path
 
 
@@ -162,6 +192,10 @@ class DuckDBSource(Source):
 
     def check(self) -> None:
         probe.check()
+        self._shared.refuse_replica()
+
+    def require_state(self) -> MasterState:
+        return self._shared.require_state()
 
     def install(self, state: MasterState) -> None:
         setup.begin(self._shared, state)
@@ -272,7 +306,9 @@ class DuckDBSource(Source):
             found = pending.bypassed(connection, self._shared.catalog)
         if found:
             listed = "; ".join(f"{name} {problem}" for name, problem in found.items())
-            raise UnsupportedError(f"{self} was written to without wlc.connect(): {listed}", hint=f"wlc repair {self}")
+            raise UnsupportedError(
+                f"{self} was written to without wlc.connect(): {listed}", hint=f"wlc repair {shlex.quote(str(self))}"
+            )
 
     def warn_bypassed(self) -> None:
         try:

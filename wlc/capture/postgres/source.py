@@ -58,6 +58,13 @@ def opened(source: str, tables: Sequence[str] = ()) -> Iterator[PostgresSource]:
         yield PostgresSource(source, connection, tables)
 
 
+def creating(source: str) -> NoReturn:
+    """Refuse every database: the server makes it."""
+    shown = without_password(source)
+    message = f"{shown} is a PostgreSQL database, and --create makes DuckDB files"
+    raise InvalidError(message, hint="createdb makes an empty database on the server", path=shown)
+
+
 def look(source: str) -> Remembered:
     """Return what a database remembers."""
     with opened(source) as found:

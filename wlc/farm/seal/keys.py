@@ -16,6 +16,7 @@ import hashlib
 import os
 import re
 import secrets
+import shlex
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.farm.errors import InvalidError
 from wlc.farm.seal import cipher
+from wlc.farm.similar import file_meant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -38,6 +40,10 @@ _NAMES = {f"{kind}_key" for kind in KINDS} | {f"{kind}_key_file" for kind in KIN
 _NAMES |= {ENCRYPTED, SIGNED, ALLOW_UNENCRYPTED, WITNESS}
 _WORD = re.compile(r"([a-z]+):([0-9a-f]{16}):([A-Za-z0-9+/]{43}=)")
 _MAKE = "wlc key {kind} FILE makes one"
+_KEPT = (
+    "{meant}name the file with the farm's keys: --storage-option {kind}_key_file=FILE or WLC_{variable}_KEY_FILE; only"
+    " for a new farm: wlc key {made_as} {file}"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +94,16 @@ def read_key_file(file: Path, kind: str) -> tuple[Key, ...]:
         text = file.expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         cause = error.strerror if isinstance(error, OSError) else "not a text"
-        hint = _MAKE.format(kind=_made_as(kind))
+        # A new key in its place would read nothing that was written with the one that is missed.
+        made = shlex.quote(str(file).removesuffix(".pub"))
+        hint = _KEPT.format(meant=_meant(file), kind=kind, variable=kind.upper(), made_as=_made_as(kind), file=made)
         raise InvalidError(f"key file {file} cannot be read: {cause}", hint=hint, path=str(file)) from error
     return read_keys(text, kind, f"key file {file}")
+
+
+def _meant(file: Path) -> str:
+    meant = file_meant(file.expanduser())
+    return f"did you mean {meant}? Else " if meant and meant.is_file() else ""
 
 
 def write_key_file(file: Path, keys: Iterable[Key], mode: int = 0o600) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,11 @@ def _opening_error(path: Path, error: duckdb.Error) -> FarmError:
     if "Could not write" in text or "No space left" in text:
         message = f"{path} cannot be written to: {first_line(error)}"
         return UnavailableError(message, hint="Nothing was lost: free disk space, then run it again.", path=where)
+    if "Permission denied" in text:
+        return InvalidError(f"no permission to open {path}", hint=f"ls -l {shlex.quote(where)}", path=where)
+    if "not a valid DuckDB" in text:
+        hint = "replicate into a file that does not exist yet"
+        return InvalidError(f"{path} is not a DuckDB database", hint=hint, path=where)
     message = f"{path} cannot be opened as a DuckDB database: {first_line(error)}"
     return InvalidError(message, hint="Replicate into a file that does not exist yet.", path=where)
 

@@ -8,6 +8,7 @@ Tables of it:
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from wlc.dialect.sql import quote
@@ -51,7 +52,9 @@ def find_state(into: Path) -> ReplicaState | None:
         UnavailableError: It is in use.
     """
     if not into.parent.is_dir():
-        raise InvalidError(f"there is no folder {into.parent}", hint=f"mkdir -p {into.parent}", path=str(into))
+        raise InvalidError(
+            f"there is no folder {into.parent}", hint=f"mkdir -p {shlex.quote(str(into.parent))}", path=str(into)
+        )
     if not into.exists() or (into.is_file() and into.stat().st_size == 0):
         return None
     if not into.is_file():
@@ -63,6 +66,9 @@ def find_state(into: Path) -> ReplicaState | None:
                 return read(connection, _PROBE, str(into))
             if connection.execute(_OBJECTS, [_PROBE]).fetchall()[0][0]:
                 hint = "Replicate into a file that does not exist yet."
+                if has_table(connection, _PROBE, "wlc", "state"):
+                    hint = f"wlc status {shlex.quote(str(into))}; a replica needs a file of its own"
+                    raise InvalidError(f"{into} is a master, not a replica", hint=hint, path=str(into))
                 raise InvalidError(f"{into} is a DuckDB database, but not a replica", hint=hint, path=str(into))
             return None
     finally:

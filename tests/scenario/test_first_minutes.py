@@ -1,0 +1,190 @@
+"""What a new user types: README's blocks as they stand, mistakes, and the hints that follow them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import duckdb
+import pytest
+
+import cli.wlc
+import cli.wlr
+import wlc
+from cli.command import run_app
+from wlc.farm.errors import InvalidError
+
+ROOT = Path(__file__).resolve().parents[2]
+APPS = {"wlc": cli.wlc.app, "wlr": cli.wlr.app}
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+# Blocks of README that follow each other in one folder, by their first words.
+STORY = (
+    "export WLC_FARM=$PWD",
+    "import wlc",
+    "import wlr",
+    "wlr replicate sales --into lake/",
+    "import duckdb",
+    "wlc log sales",
+    "wlc verify sales",
+)
+# Blocks that other tests run, or that need what a test does not have.
+ELSEWHERE = {
+    "sh examples/quickstart.sh": "needs the network",
+    "export AWS_ACCESS_KEY_ID": "needs a bucket",
+    "pip install '.[postgres]'": "tests/postgres/test_readme.py",
+    "wlr replicate sales --into postgresql://": "needs a server",
+    "spark.dataSource.register": "tests/spark/test_docs_snippets.py",
+    "wlr status copy.duckdb        # which": "needs a transaction that fails",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PWD", str(tmp_path))
+    monkeypatch.setenv("WLC_FARM", str(tmp_path / "farm"))
+    monkeypatch.setattr("cli.progress.PATIENCE_S", 3600.0)
+    return tmp_path
+
+
+def blocks() -> list[tuple[str, str]]:
+    return BLOCK.findall(README)
+
+
+def test_every_block_of_readme_is_run_or_has_a_reason() -> None:
+    known = [*STORY, *ELSEWHERE]
+    found = [text for _, text in blocks()]
+    assert [text for text in found if not text.startswith(tuple(known))] == []
+    assert [start for start in known if sum(text.startswith(start) for text in found) != 1] == []
+
+
+def test_the_blocks_of_readme_run_as_they_stand(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.delenv("WLC_FARM")
+    for start in STORY:
+        ((language, text),) = [block for block in blocks() if block[1].startswith(start)]
+        if language == "python":
+            exec(compile(text, start, "exec"), {})
+        else:
+            for line in text.splitlines():
+                type_line(line, monkeypatch)
+    assert "error" not in capsys.readouterr().err
+    for replica, item in (("copy.duckdb", "blue ink"), ("before.duckdb", "ink")):
+        with duckdb.connect(str(folder / replica), read_only=True) as connection:
+            assert connection.execute("FROM orders ORDER BY id").fetchall() == [(1, "pen"), (2, item)]
+
+
+def type_line(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a line of a shell script: an export, or a command of dbfarm."""
+    words = [os.path.expandvars(word) for word in shlex.split(line, comments=True)]
+    if words[:1] == ["export"]:
+        monkeypatch.setenv(*words[1].split("=", 1))
+    elif words[:1] == ["duckdb"]:
+        with duckdb.connect(words[1]) as connection:
+            connection.execute(words[2])
+    elif words:
+        # The example's tick stands for one that the reader's own farm has.
+        arguments = ["2" if word == "1040" else word for word in words[1:]]
+        assert run_app(APPS[words[0]], words[0], arguments) == 0, line
+
+
+# Mistakes. Every hint is typed as it stands, up to the words in capitals that only the user knows.
+
+
+def mistake(capsys, line: str) -> tuple[int, str, str]:
+    """Type a wrong line; return the exit code, the error and the hint."""
+    capsys.readouterr()
+    words = shlex.split(line)
+    code = run_app(APPS[words[0]], words[0], words[1:])
+    found = re.fullmatch(r"(?:warning: .*\n)*error: (.*)\n(?:hint: (.*)\n)?", capsys.readouterr().err)
+    assert found, line
+    return code, found[1], found[2] or ""
+
+
+def right(line: str) -> None:
+    words = shlex.split(line)
+    assert run_app(APPS[words[0]], words[0], words[1:]) == 0, line
+
+
+@pytest.fixture
+def farm(folder: Path) -> Path:
+    right("wlc master sales.duckdb --create")
+    right('wlc sql sales.duckdb "CREATE TABLE orders (id INTEGER); INSERT INTO orders VALUES (1)"')
+    right("wlr replicate sales --into copy.duckdb")
+    return folder
+
+
+def test_a_master_is_made_where_there_is_no_file(folder: Path, capsys) -> None:
+    code, message, hint = mistake(capsys, "wlc master 'my sales.duckdb' --name sales")
+    assert (code, message) == (2, "there is no database my sales.duckdb")
+    assert hint == "wlc master 'my sales.duckdb' --create makes it"
+    with pytest.raises(InvalidError) as caught:
+        wlc.connect("new.duckdb")
+    assert caught.value.hint == "wlc master new.duckdb --create makes it"
+    right(str(caught.value.hint).removesuffix(" makes it"))
+    with wlc.connect("new.duckdb") as connection:
+        connection.execute("CREATE TABLE t (i INTEGER)")
+    # A second --create changes nothing, and one that fails leaves nothing behind.
+    assert mistake(capsys, "wlc master new.duckdb --create")[:2] == (
+        2,
+        f"new.duckdb is a master already, as new in {folder}/farm",
+    )
+    assert mistake(capsys, "wlc master other.duckdb --create --name bad/name")[0] == 2
+    assert not (folder / "other.duckdb").exists()
+    assert mistake(capsys, "wlc master none/a.duckdb --create")[2] == "mkdir -p none"
+    for memory in (":memory:", ""):
+        with pytest.raises(InvalidError, match="a database in memory cannot be a master"):
+            wlc.connect(memory)
+
+
+def test_a_mistyped_name_is_answered_with_what_is_there(farm: Path, capsys) -> None:
+    create = f"wlc master SOURCE --farm {farm}/farm"
+    for line in ("wlc status salse", "wlc status salse.duckdb", "wlr replicate salse --into c2.duckdb"):
+        assert mistake(capsys, line)[2] == f"{farm}/farm holds sales; to add a database: {create}"
+    for line in ("wlc sql salse.duckdb 'select 1'", "wlc flush salse.duckdb", "wlc stop salse.duckdb"):
+        assert mistake(capsys, line)[2].startswith(
+            "did you mean sales.duckdb? If not: wlc master salse.duckdb --create"
+        )
+    assert mistake(capsys, "wlr status copy2.duckdb")[2].startswith(f"did you mean {farm}/copy.duckdb? If not: wlr")
+    assert f"there is no folder {farm}/frm" in mistake(capsys, "wlc status sales --farm frm")[2]
+    assert not (farm / "c2.duckdb").exists()
+
+
+def test_a_replica_is_not_made_a_master(farm: Path, capsys) -> None:
+    before = (farm / "copy.duckdb").read_bytes()
+    for line in ("wlc status copy.duckdb", "wlc master copy.duckdb --name again", "wlc sql copy.duckdb 'select 1'"):
+        assert mistake(capsys, line) == (
+            2,
+            "copy.duckdb is a replica, which cannot be a master",
+            "wlr status copy.duckdb",
+        )
+    assert (farm / "copy.duckdb").read_bytes() == before
+    right("wlr status copy.duckdb")
+    for line in ("wlr status sales.duckdb", "wlr replicate sales --into sales.duckdb"):
+        code, message, hint = mistake(capsys, line)
+        assert (code, message) == (2, f"{farm}/sales.duckdb is a master, not a replica")
+        right(hint.partition(";")[0])
+
+
+def test_what_is_no_database_is_told_from_what_cannot_be_read(farm: Path, capsys, monkeypatch) -> None:
+    (farm / "text.duckdb").write_text("hello")
+    for line in ("wlc status text.duckdb", "wlc master text.duckdb"):
+        assert mistake(capsys, line)[1:] == ("text.duckdb is not a DuckDB database", "file text.duckdb says what it is")
+    assert mistake(capsys, "wlr status text.duckdb")[1] == f"{farm}/text.duckdb is not a DuckDB database"
+
+
+def test_a_copy_that_lost_its_place_is_not_told_to_flush(farm: Path, capsys) -> None:
+    (farm / "dup.duckdb").write_bytes((farm / "sales.duckdb").read_bytes())
+    right("wlc master dup.duckdb --moved")
+    right("wlc sql dup.duckdb 'INSERT INTO orders VALUES (2)'")
+    insert = "wlc sql sales.duckdb 'INSERT INTO orders VALUES (3)'"
+    assert mistake(capsys, insert)[0] == 4
+    code, message, hint = mistake(capsys, insert)
+    assert code == 4
+    assert "refuses writes" in message
+    assert "flush" not in hint
+    assert hint.startswith("run exactly one master; to go on from this copy: wlc stop sales.duckdb, then")
+    assert mistake(capsys, "wlc flush sales.duckdb")[2] == hint

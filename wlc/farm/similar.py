@@ -1,0 +1,54 @@
+"""What a user who mistyped a name may have meant."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wlc.farm.paths import CONFIG
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# How many files and databases are looked at, and how many are shown.
+_SEEN_MAX = 1000
+_SHOWN_MAX = 5
+
+
+def file_meant(path: Path) -> Path | None:
+    """Return the file or folder beside a path whose name is most like the path's; None if none is like it."""
+    try:
+        names = [found.name for found in islice(path.parent.iterdir(), _SEEN_MAX)]
+    except OSError:
+        return None
+    meant = _alike(path.name, (name for name in names if not name.startswith(".") and name != path.name))
+    return path.with_name(meant[0]) if meant else None
+
+
+def other_databases(url: str, name: str) -> str:
+    """Say what to type where a farm has no database of a name.
+
+    Args:
+        url: Where the database's folder would be.
+        name: The database's name.
+    """
+    farm = url.removesuffix(f"/{name}")
+    create = f"wlc master SOURCE --farm {shlex.quote(farm)}"
+    if "://" in farm:
+        return f"check the name and --farm; to add a database: {create}"
+    if not Path(farm).is_dir():
+        return f"there is no folder {farm}: check --farm and WLC_FARM; to begin a farm there: {create}"
+    others = sorted(found.parent.name for found in islice(Path(farm).glob(f"*/{CONFIG}"), _SEEN_MAX))
+    if not others:
+        return f"{farm} holds no database: check --farm and WLC_FARM; to add one: {create}"
+    first = _alike(name, others)
+    listed = [*first, *(other for other in others if other not in first)]
+    rest = f" and {len(others) - _SHOWN_MAX} more" if len(others) > _SHOWN_MAX else ""
+    return f"{farm} holds {', '.join(listed[:_SHOWN_MAX])}{rest}; to add a database: {create}"
+
+
+def _alike(wanted: str, known: Iterable[str]) -> list[str]:
+    return difflib.get_close_matches(wanted, list(known), n=_SHOWN_MAX)
