@@ -63,6 +63,12 @@ def master(
     create: Annotated[
         bool, typer.Option("--create", help="Make an empty DuckDB database unless there is one.")
     ] = False,
+    print_sql: Annotated[
+        bool,
+        typer.Option(
+            "--print-sql", help="Only print what a superuser must run so that the role of SOURCE needs to be none."
+        ),
+    ] = False,
     storage_option: StorageOptions = None,
 ) -> Report:
     """Make a database a master, once.
@@ -72,6 +78,8 @@ def master(
     """
     import wlc
 
+    if print_sql:
+        return Value("sql", wlc.preparation(source))
     options = storage_options(storage_option)
     if not yes:
         _agree_to_identity(source, tables or ())

@@ -31,7 +31,7 @@ from wlc.masters.prune import prune
 from wlc.masters.publish import Flushed
 from wlc.masters.retention import Retention
 from wlc.masters.running import run
-from wlc.masters.status import MasterStatus, beat, clock, status, tables_to_change, tick
+from wlc.masters.status import MasterStatus, beat, clock, preparation, status, tables_to_change, tick
 
 __all__ = [
     "CorruptError",
@@ -55,6 +55,7 @@ __all__ = [
     "connect",
     "flush",
     "master",
+    "preparation",
     "prune",
     "repair",
     "resolve",

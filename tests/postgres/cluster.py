@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import pwd
@@ -63,6 +64,11 @@ class Cluster:
         """URL of a database."""
         secret = f":{password}" if password else ""
         return f"postgresql://{user}{secret}@127.0.0.1:{self.port}/{database}"
+
+    @functools.cached_property
+    def major(self) -> int:
+        """Its version, such as 15."""
+        return int(self.execute("SHOW server_version_num")[0][0]) // 10_000
 
     def create_database(self) -> str:
         """Make an empty database and return its URL."""

@@ -46,6 +46,13 @@ class SourceModule(Protocol):
     def tables_to_change(self, source: str, tables: Sequence[str]) -> list[Name]:
         """List the tables whose replica identity must change before a source can become a master."""
 
+    def preparation(self, source: str) -> str:
+        """Return what the server's administrator must run before the role of a URL can make the database a master.
+
+        Raises:
+            InvalidError: There is nothing to prepare.
+        """
+
     def check_run(self, source: str) -> None:
         """Refuse a source that is published by the process that writes it."""
 

@@ -58,6 +58,18 @@ def tables_to_change(source: str | os.PathLike[str], tables: Sequence[str] = ())
     return adapters.module_of(source).tables_to_change(os.fspath(source), tables)
 
 
+def preparation(source: str | os.PathLike[str]) -> str:
+    """Return SQL that a superuser must run once so that the role in the URL of a PostgreSQL database needs none.
+
+    Args:
+        source: URL of the database; nothing connects to it.
+
+    Raises:
+        InvalidError: A DuckDB file needs no preparation.
+    """
+    return adapters.module_of(source).preparation(os.fspath(source))
+
+
 def status(
     db: str | os.PathLike[str], farm: str | None = None, *, storage_options: Mapping[str, Any] | None = None
 ) -> MasterStatus:

@@ -80,6 +80,11 @@ def tables_to_change(source: str, tables: Sequence[str]) -> list[Name]:  # noqa:
     return []
 
 
+def preparation(source: str) -> NoReturn:
+    """Refuse every file: who may write it may make it a master."""
+    raise InvalidError(f"{source} is a DuckDB file, which needs no preparation", hint=f"wlc master {source}")
+
+
 def check_run(source: str) -> NoReturn:
     """Refuse every file: only the process that has it open can publish it."""
     raise InvalidError(

@@ -192,14 +192,22 @@ CREATE FUNCTION wlc.rewrite(relation oid, writable name) RETURNS bigint LANGUAGE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     written bigint;
+    owner name := (SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = relation);
+    is_super boolean := owner = current_user OR (SELECT rolsuper FROM pg_roles WHERE rolname = current_user);
     as_owner text := format('wlc.rewrite_%s()', relation);
 BEGIN
     PERFORM wlc.run(format('CREATE FUNCTION %s RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER'
         ' SET search_path = pg_catalog, pg_temp AS %L', as_owner, format(
         'DECLARE written bigint; BEGIN UPDATE ONLY %s SET %2$I = %2$I; GET DIAGNOSTICS written = ROW_COUNT;'
         ' RETURN written; END', relation::regclass, writable)));
-    PERFORM wlc.run(format('ALTER FUNCTION %s OWNER TO %I', as_owner,
-        (SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = relation)));
+    -- Only a superuser can give a function to a role that may not create it.
+    IF NOT is_super THEN
+        PERFORM wlc.run(format('GRANT CREATE ON SCHEMA wlc TO %I', owner));
+    END IF;
+    PERFORM wlc.run(format('ALTER FUNCTION %s OWNER TO %I', as_owner, owner));
+    IF NOT is_super THEN
+        PERFORM wlc.run(format('REVOKE CREATE ON SCHEMA wlc FROM %I', owner));
+    END IF;
     EXECUTE 'SELECT ' || as_owner INTO written;
     PERFORM wlc.run('DROP FUNCTION ' || as_owner);
     RETURN written;

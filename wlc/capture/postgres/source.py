@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from wlc.capture.postgres import digests, setup, snapshot
+from wlc.capture.postgres import digests, prepare, rights, setup, snapshot
 from wlc.capture.postgres.connection import ArrowReader, talking
 from wlc.capture.postgres.connection import connect as connect_to
 from wlc.capture.postgres.described import DescribedTable
@@ -85,6 +85,11 @@ def tables_to_change(source: str, tables: Sequence[str]) -> list[Name]:
         return setup.needing_identity(found.connection, tables)
 
 
+def preparation(source: str) -> str:
+    """Return what a superuser must run so that the role of a URL can make the database a master."""
+    return prepare.for_role(source)
+
+
 def check_run(source: str) -> None:
     """Accept every database: each is published by `wlc run`."""
 
@@ -155,7 +160,7 @@ class PostgresSource(Source):
     # Becoming a master
 
     def check(self) -> None:
-        setup.check(self.connection, self.url)
+        rights.check(self.connection, self.url, setup.pattern(self._patterns))
 
     def install(self, state: MasterState) -> None:
         name = "dbfarm_" + re.sub(r"[^a-z0-9_]", "_", state.name.lower())[:40]
@@ -166,7 +171,7 @@ class PostgresSource(Source):
             slots = SlotState(slot, name, setup.pattern(self._patterns), place, f"wlc.{secrets.token_hex(16)}")
             for old in {slot, self._slot_state.slot if self._slot_state else slot}:
                 setup.drop_slot(self.connection, old)
-            setup.install(self.connection, name, {**master_states.encode(state), **encode(slots)})
+            setup.install(self.connection, {**master_states.encode(state), **encode(slots)})
         self._state, self._slot_state = state, slots
 
     def has_objects(self) -> bool:

@@ -27,6 +27,8 @@ SESSION: Mapping[str, str] = {
     "TimeZone": "UTC",
     "extra_float_digits": "1",
     "bytea_output": "hex",
+    # A statement fails where row security would hide rows from it.
+    "row_security": "off",
     "statement_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
 }
