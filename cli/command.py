@@ -18,7 +18,7 @@ import typer
 from wlc.farm.errors import FarmError
 from wlc.farm.version import __version__
 
-from .interruption import has_ended, interruptible, received
+from .interruption import has_ended, interruptible, is_silent, note_reported, received
 from .output import Report, printable, show
 
 if TYPE_CHECKING:
@@ -136,6 +136,7 @@ def explain(error: BaseException, *, verbose: bool = False) -> int:
 
 def _diagnosis(error: BaseException) -> tuple[str, str | None, int]:
     if number := received(error):
+        note_reported()
         return "interrupted" if number == signal.SIGINT else f"interrupted by {number.name}", None, 128 + number
     if isinstance(error, FarmError):
         return error.message, error.hint, error.exit_code
@@ -169,7 +170,7 @@ def run_app(app: typer.Typer, program: str, arguments: Sequence[str] | None = No
             return _explain_usage(error, program)
         except (typer.Abort, KeyboardInterrupt) as error:
             return explain(KeyboardInterrupt() if isinstance(error, typer.Abort) else error)
-        return int(code or 0)
+        return explain(KeyboardInterrupt()) if code and is_silent() else int(code or 0)
 
 
 def _explain_usage(error: Any, program: str) -> int:

@@ -16,6 +16,7 @@ _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 _received: list[signal.Signals] = []
 # Whether a signal is the regular end of the command.
 _is_regular_end = threading.Event()
+_is_reported = threading.Event()
 
 
 @contextmanager
@@ -33,6 +34,7 @@ def interruptible() -> Iterator[None]:
             signal.signal(number, handler)
         _received.clear()
         _is_regular_end.clear()
+        _is_reported.clear()
 
 
 def _interrupt(number: int, _: object) -> NoReturn:
@@ -45,6 +47,16 @@ def received(error: BaseException) -> signal.Signals | None:
     if _received:
         return _received[0]
     return signal.SIGINT if isinstance(error, KeyboardInterrupt) else None
+
+
+def note_reported() -> None:
+    """Note that the user was told of the signal."""
+    _is_reported.set()
+
+
+def is_silent() -> bool:
+    """Say whether a signal ended the command and nobody has said so, as happens while typer reads the arguments."""
+    return bool(_received) and not _is_reported.is_set() and not _is_regular_end.is_set()
 
 
 def go_on_until_interrupted() -> None:

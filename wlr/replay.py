@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import getpass
+import os
 import secrets
+import shutil
 import socket
 import tempfile
 from contextlib import contextmanager, suppress
@@ -40,6 +43,9 @@ if TYPE_CHECKING:
     from wlr.engine.contract import OpenReplica, Target
     from wlr.moved_tables import EnteringTable
     from wlr.plan.step import Step
+
+# How the operating system and DuckDB report a full disk.
+_FULL = os.strerror(errno.ENOSPC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +115,11 @@ class Replay:
         self._register(state)
         fetch = partial(self.database.fetch_snapshot, manifest) if manifest else self.database.fetch
         release, folders = self.database.release, self._folders()
-        self.into.build(NewReplica(state, manifest, fetch, release, folders, self.progress))
+        new = NewReplica(state, manifest, fetch, release, folders, self.progress)
+        try:
+            self.into.build(new)
+        except UnavailableError as error:
+            raise _with_space(error, self.into, new) from error
         return self.roll_forward()
 
     def roll_forward(self) -> Replicated:
@@ -373,6 +383,17 @@ class Replay:
             state.id, str(self.into), position, state.clock, utc_now(), socket.gethostname(), _user_name()
         )
         register(self.database, replica)
+
+
+def _with_space(error: UnavailableError, into: Target, new: NewReplica) -> UnavailableError:
+    """Add to the error of a full disk how much a new replica needs, and how much is free now."""
+    if _FULL not in error.message or "://" in into.place.url:
+        return error
+    needed = sum(file.bytes for table in new.tables for file in table.files)
+    place = next(folder for folder in into.place.path.absolute().parents if folder.is_dir())
+    free = shutil.disk_usage(place).free
+    message = f"{error.message}; the snapshot's files have {needed} bytes, and {place} has {free} bytes free"
+    return UnavailableError(message, hint=error.hint, path=error.path)
 
 
 def _user_name() -> str:

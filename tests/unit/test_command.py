@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import duckdb
 import pytest
 
+import cli
 from cli.command import command, explain, new_app, run_app
 from cli.interruption import go_on_until_interrupted
 from cli.output import Value
@@ -78,6 +82,17 @@ def test_warning_is_one_line_however_often_it_comes(app, capsys) -> None:
     assert capsys.readouterr() == ("warn\n", "warning: table t was written without capture\n")
 
 
+def test_interrupt_while_arguments_are_read(app, capsys, monkeypatch) -> None:
+    """Versions of typer answer with the code alone, or with an empty line."""
+
+    def stop(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr("typer.core.TyperCommand.parse_args", stop)
+    assert run_app(app, "x", ["answer"]) == 130
+    assert capsys.readouterr().err.strip() == "error: interrupted"
+
+
 def test_interrupt(app, capsys) -> None:
     assert run_app(app, "x", ["answer", "--what", "interrupt"]) == 130
     assert capsys.readouterr().err == "error: interrupted\n"
@@ -103,6 +118,21 @@ def test_signals(app, capsys, what, code, said) -> None:
     finally:
         signal.signal(signal.SIGINT, before[0])
         signal.signal(signal.SIGTERM, before[1])
+
+
+@pytest.mark.parametrize("program", ["wlc", "wlr"])
+@pytest.mark.parametrize("number, code, said", [(2, 130, "interrupted"), (15, 143, "interrupted by SIGTERM")])
+def test_a_signal_ends_a_program_that_loads(program, number, code, said) -> None:
+    """Loading takes longer than many a user's patience."""
+    script = (
+        "import os, sys\nfrom cli import start\n"
+        "class Finder:\n    def find_spec(name, *_):\n"
+        f"        if name == 'cli.{program}': os.kill(os.getpid(), {number})\n"
+        f"sys.meta_path.insert(0, Finder)\nstart.{program}()"
+    )
+    root = Path(cli.__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=root, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", f"error: {said}\n")
 
 
 @pytest.mark.parametrize("arguments", [["nothing"], ["answer", "--nothing"], ["answer", "too", "much"]])

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # How DuckDB's message begins when the checksum of a block is wrong.
 CORRUPT = "Corrupt database file"
+FULL = "No space left on device"
 _MACHINE = (
     duckdb.IOException,
     duckdb.FatalException,
@@ -148,12 +149,20 @@ def applying(path: Path) -> Iterator[None]:
 def _step_error(path: Path, error: duckdb.Error) -> Exception:
     if CORRUPT in str(error):
         return corrupt(path, error)
+    if FULL in str(error):
+        return full(path)
     if isinstance(error, duckdb.OutOfMemoryException):
         return StepError(first_line(error), is_shortage=True)
     if isinstance(error, _MACHINE):
         hint = "Nothing was lost: run it again."
         return UnavailableError(f"writing to {path} failed: {first_line(error)}", hint=hint, path=str(path))
     return StepError(first_line(error), is_reference="foreign key" in str(error))
+
+
+def full(path: Path) -> UnavailableError:
+    """Build the error for a disk without space, which DuckDB reports under several classes."""
+    hint = "Nothing was lost: free disk space, then run it again."
+    return UnavailableError(f"writing to {path} failed: {FULL}", hint=hint, path=str(path))
 
 
 def corrupt(path: Path, error: duckdb.Error) -> CorruptError:
@@ -174,6 +183,8 @@ def using(path: Path) -> Iterator[None]:
     except duckdb.Error as error:
         if CORRUPT in str(error):
             raise corrupt(path, error) from error
+        if FULL in str(error):
+            raise full(path) from error
         if not isinstance(error, (*_MACHINE, duckdb.OutOfMemoryException, duckdb.TransactionException)):
             # The statement is ours and does not fit what is there. It will not fit later either.
             message = f"{path} is not as the replay left it: {first_line(error)}"

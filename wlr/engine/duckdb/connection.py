@@ -12,7 +12,7 @@ import duckdb
 from wlc.dialect.duckdb.opening import alone
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import FarmError, InvalidError, UnavailableError
-from wlr.engine.calculator import CORRUPT, connect_free_of, corrupt, first_line
+from wlr.engine.calculator import CORRUPT, FULL, connect_free_of, corrupt, first_line, full
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +58,9 @@ def _opening_error(path: Path, error: duckdb.Error) -> FarmError:
         return UnavailableError(f"{path} is in use by another process: try again later", path=where)
     if "already attached" in text or "Unique file handle" in text:
         return UnavailableError(f"{path} is open in this process: close that connection first", path=where)
-    if "Could not write" in text or "No space left" in text:
+    if FULL in text:
+        return full(path)
+    if "Could not write" in text:
         message = f"{path} cannot be written to: {first_line(error)}"
         return UnavailableError(message, hint="Nothing was lost: free disk space, then run it again.", path=where)
     if "Permission denied" in text:
