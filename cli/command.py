@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wlc.farm.errors import FarmError
+from wlc.farm.errors import FarmError, InvalidError
 from wlc.farm.version import __version__
 
 from .interruption import has_ended, interruptible, is_silent, note_reported, received
 from .output import Report, printable, show
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 EXIT_OTHER = 1
 EXIT_USAGE = 2
@@ -78,6 +78,7 @@ def command(app: typer.Typer, *, example: str, name: str | None = None) -> Calla
         def run(*args: Any, as_json: bool, verbose: bool, **options: Any) -> None:
             try:
                 with _plain_warnings():
+                    _refuse_memory(options)
                     _show_all(function(*args, **options), as_json)
             except (Exception, KeyboardInterrupt) as error:
                 raise typer.Exit(0 if has_ended(error) else explain(error, verbose=verbose)) from error
@@ -95,6 +96,14 @@ def command(app: typer.Typer, *, example: str, name: str | None = None) -> Calla
         return function
 
     return register
+
+
+def _refuse_memory(options: Mapping[str, object]) -> None:
+    """Refuse a farm in memory, which would be gone when the command ends."""
+    for given in options.values():
+        if isinstance(given, str) and given.lower().startswith("memory://"):
+            message = f"{given} is in the memory of one process, and this command would end with it"
+            raise InvalidError(message, hint="give a directory or s3://bucket/folder")
 
 
 @contextmanager

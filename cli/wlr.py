@@ -43,7 +43,8 @@ def replicate(
         str | None, typer.Argument(metavar="MASTER", help="Name in the farm, URL, or path of the master; remembered.")
     ] = None,
     until: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Stop at this time: '2026-11-20 10:00', '2 hours ago', -15m.")
+        str | None,
+        typer.Option(metavar="TIME", help="Stop at this time: 9:00, '2026-11-20 10:00', '2 hours ago'."),
     ] = None,
     tick: Annotated[int | None, typer.Option(metavar="N", min=0, help="Stop after this transaction.")] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Repeat every beat until Ctrl-C or SIGTERM.")] = False,

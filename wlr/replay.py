@@ -22,6 +22,7 @@ from wlc.farm.model import Ddl
 from wlc.farm.registry import Replica, register
 from wlc.farm.store import MissingError
 from wlr import farm_log
+from wlr.ddl.relevance import created_by
 from wlr.engine.adapters import target_at
 from wlr.engine.contract import NewReplica
 from wlr.engine.memory import MEMORY_HINT
@@ -106,12 +107,19 @@ class Replay:
             tick, clock = step.last, step.clock or clock
         return self._result(tick, clock, is_dry_run=True)
 
-    def make(self, tables: tuple[str, ...]) -> Replicated:
-        """Make the replica and roll it forward."""
+    def make(self, tables: tuple[str, ...], *, may_be_idle: bool = False) -> Replicated:
+        """Make the replica and roll it forward.
+
+        Args:
+            tables: Patterns of the tables that it holds; all if there are none.
+            may_be_idle: Whether a pattern may match no table.
+        """
         manifest = self._choose()
         state = self._new_state(manifest, tables)
         # Before anything is changed: this fails if the log cannot be read from there on.
-        self._steps(state)
+        steps = self._steps(state)
+        if not may_be_idle:
+            self._refuse_idle_patterns(steps, manifest, tables)
         self._register(state)
         fetch = partial(self.database.fetch_snapshot, manifest) if manifest else self.database.fetch
         release, folders = self.database.release, self._folders()
@@ -121,6 +129,18 @@ class Replay:
         except UnavailableError as error:
             raise _with_space(error, self.into, new) from error
         return self.roll_forward()
+
+    def _refuse_idle_patterns(
+        self, steps: Iterator[Step], manifest: Manifest | None, patterns: tuple[str, ...]
+    ) -> None:
+        """Refuse a pattern that matches no table, neither of the snapshot nor of the log after it."""
+        tables = {table.table for table in manifest.tables} if manifest else set()
+        idle = [pattern for pattern in patterns if not any(matches(name, (pattern,)) for name in tables)]
+        if not idle:
+            return
+        # Only now the whole log is read twice.
+        tables.update(name for step in steps for transaction in step.transactions for name in created_by(transaction))
+        bounds.refuse_idle(idle, tables)
 
     def roll_forward(self) -> Replicated:
         """Apply the log from the replica's position up to the stop."""
@@ -218,6 +238,8 @@ class Replay:
         if peeked is None:
             return iter(())
         self._peeked = peeked
+        if not state.position.tick and self._made_from is None:
+            bounds.refuse_before_first(peeked[0], self.stop)
         failed = state.failure.tick if state.failure else None
         ahead = chain((peeked,), batches)
         return cut(ahead, state.position, self.stop, limits=limits, skipped=state.accepted, alone=failed)
@@ -305,7 +327,7 @@ class Replay:
         """Make a replica of some tables in a scratch file."""
         scratch = Replay(target_at(file), self.database, Stop(tick))
         try:
-            scratch.make(tables)
+            scratch.make(tables, may_be_idle=True)
         except UnsupportedError:
             # A table that refers to another one cannot be made without it.
             file.unlink(missing_ok=True)

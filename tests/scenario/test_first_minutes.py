@@ -111,6 +111,7 @@ def right(line: str) -> None:
 
 @pytest.fixture
 def farm(folder: Path) -> Path:
+    """A master with one table, and its replica."""
     right("wlc master sales.duckdb --create")
     right('wlc sql sales.duckdb "CREATE TABLE orders (id INTEGER); INSERT INTO orders VALUES (1)"')
     right("wlr replicate sales --into copy.duckdb")
@@ -188,3 +189,49 @@ def test_a_copy_that_lost_its_place_is_not_told_to_flush(farm: Path, capsys) -> 
     assert "flush" not in hint
     assert hint.startswith("run exactly one master; to go on from this copy: wlc stop sales.duckdb, then")
     assert mistake(capsys, "wlc flush sales.duckdb")[2] == hint
+
+
+def test_what_would_be_silently_wrong_is_refused(farm: Path, capsys) -> None:
+    replicate = "wlr replicate sales --into c2.duckdb"
+    for pattern in ("nope*", "main.order"):
+        assert mistake(capsys, f"{replicate} --tables '{pattern}'") == (
+            2,
+            f"no table matches --tables '{pattern}'",
+            "the master's tables are main.orders",
+        )
+    # One that only the log has, after the replica's beginning, is there.
+    right("wlc sql sales.duckdb 'CREATE TABLE notes (id INTEGER); ALTER TABLE notes RENAME TO remarks'")
+    right("wlr replicate sales --into c1.duckdb --tables remarks --tables order?")
+    code, message, hint = mistake(capsys, f"{replicate} --storage-option endpointurl=x")
+    assert (code, message, hint) == (2, "there is no storage option 'endpointurl'", "did you mean endpoint_url?")
+    for line in (f"{replicate} --farm memory://farm", "wlr replicate memory://farm/sales --into c2.duckdb"):
+        assert "is in the memory of one process" in mistake(capsys, line)[1]
+    code, message, hint = mistake(capsys, f"{replicate} --until 2020-01-01")
+    assert code == 2
+    assert "is before the first transaction, which was committed at" in message
+    first, empty = hint.split("; an empty replica: ")
+    right(f"wlr replicate sales --into first.duckdb {first}")
+    right(f"wlr replicate sales --into empty.duckdb {empty}")
+    assert not (farm / "c2.duckdb").exists()
+
+
+@pytest.mark.parametrize("name", ["a?b", "a\\b"])
+def test_paths_that_duckdb_cannot_write_to(farm: Path, capsys, name: str) -> None:
+    (farm / name).mkdir()
+    for into in (f"{name}/copy.duckdb", f"{name}.duckdb", *([f"{name}/lake"] if "?" not in name else [])):
+        code, message, hint = mistake(capsys, f"wlr replicate sales --into {shlex.quote(into)}")
+        assert (code, message) == (2, f"DuckDB cannot write to {farm}/{into}, because the path has a {name[1]}")
+        assert hint == "choose another path, without ? and \\"
+    assert mistake(capsys, f"wlc master {shlex.quote(name)}/m.duckdb --create")[0] == 2
+    assert list((farm / name).iterdir()) == []
+
+
+@pytest.mark.parametrize("copy", ["copy.duckdb", "lake"])
+def test_a_path_with_letters_that_urls_and_patterns_use(farm: Path, copy: str) -> None:
+    folder = farm / "a%41 #[1]*it's"
+    folder.mkdir()
+    into = shlex.quote(str(folder / copy))
+    right(f"wlr replicate sales --into {into}")
+    right("wlc sql sales.duckdb 'INSERT INTO orders VALUES (2)'")
+    right(f"wlr replicate --into {into}")
+    right(f"wlr verify {into}")

@@ -37,7 +37,7 @@ def test_the_farm_has_one_form_of_time(text: str) -> None:
 @pytest.mark.parametrize(
     "text, seconds",
     [("now", 0), ("-2h", 7200), ("2 hours ago", 7200), ("- 30 min", 1800), ("1.5 days ago", 129600), ("-1w", 604800)]
-    + [("90 SECONDS AGO", 90), (" -5m ", 300), ("1 minute ago", 60)],
+    + [("90 SECONDS AGO", 90), (" -5m ", 300), ("1 minute ago", 60), ("10m ago", 600)],
 )
 def test_distances_go_back_from_now(text: str, seconds: float) -> None:
     assert parse_time(text, NOW) == NOW - timedelta(seconds=seconds)
@@ -49,10 +49,33 @@ def test_a_time_without_zone_is_local(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         assert parse_time("2026-11-20 14:30") == datetime(2026, 11, 20, 9, 0, tzinfo=UTC)
         assert parse_time("2026-11-20") == datetime(2026, 11, 19, 18, 30, tzinfo=UTC)
+        assert parse_time("9:00", NOW) == datetime(2026, 11, 20, 3, 30, tzinfo=UTC)
+        assert parse_time("09:00:00.5", NOW) == datetime(2026, 11, 20, 3, 30, 0, 500000, tzinfo=UTC)
+        assert parse_time("Yesterday 14:30", NOW) == datetime(2026, 11, 19, 9, 0, tzinfo=UTC)
+        assert parse_time("today", NOW) == datetime(2026, 11, 19, 18, 30, tzinfo=UTC)
+        assert parse_time("yesterday", NOW + timedelta(hours=7)) == datetime(2026, 11, 19, 18, 30, tzinfo=UTC)
+        assert parse_time("2026-11-20 9:05", NOW) == datetime(2026, 11, 20, 3, 35, tzinfo=UTC)
         assert parse_time("2026-11-20T14:30:00+02:00") == datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+@pytest.mark.parametrize(
+    "text, hour",
+    [("9:00 Europe/Berlin", 8), ("2026-11-20 9:00 Europe/Berlin", 8), ("2026-07-20 9:00 Europe/Berlin", 7)]
+    + [("2026-11-20T14:30 UTC", 14), ("yesterday 20:00 America/New_York", 1), ("2026-11-20 America/New_York", 5)],
+)
+def test_a_zone_may_be_named(text: str, hour: int) -> None:
+    assert parse_time(text, NOW).hour == hour
+
+
+@pytest.mark.parametrize(
+    "text", ["25:00", "9:0", "9:00 Mars/Olympus", "9:00 ../etc", "yesterday 9", "9", "UTC", "today now"]
+)
+def test_clock_times_that_are_none(text: str) -> None:
+    with pytest.raises(InvalidError, match="is not a time"):
+        parse_time(text, NOW)
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 
 import pytest
 
-from wlc.farm.store.options import lay_over, recalled, remembered
+from wlc.farm.errors import InvalidError
+from wlc.farm.store import open_store
+from wlc.farm.store.options import KNOWN, lay_over, recalled, remembered
 
 
 @pytest.mark.parametrize(
@@ -61,3 +64,18 @@ def test_laying_over_changes_neither() -> None:
     below, above = {"a": {"b": 1}}, {"a": {"c": 2}}
     assert lay_over(below, above) == {"a": {"b": 1, "c": 2}}
     assert (below, above) == ({"a": {"b": 1}}, {"a": {"c": 2}})
+
+
+def test_an_unknown_option_is_refused_wherever_the_store_is(tmp_path) -> None:
+    for url in (str(tmp_path), "memory://farm", "s3://bucket/farm"):
+        with pytest.raises(InvalidError, match="there is no storage option 'endpoint'") as caught:
+            open_store(url, {"endpoint": "http://hush"})
+        assert caught.value.hint == "did you mean endpoint_url?"
+        open_store(url, {"endpoint_url": "http://localhost:1", "verify_key_file": "k", "profile": "p"})
+
+
+def test_every_option_of_s3fs_is_known() -> None:
+    from s3fs import S3FileSystem
+
+    named = set(inspect.signature(S3FileSystem.__init__).parameters) - {"self", "kwargs"}
+    assert named - KNOWN == set()

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 from wlc.farm.errors import InvalidError
 
-_EXAMPLES = "for example 2026-11-20, '2026-11-20 14:30', 2026-11-20T14:30:00.000001Z, -2h, '2 hours ago' or now"
+_EXAMPLES = (
+    "for example 9:00, 'yesterday 14:30', 2026-11-20, '2026-11-20 14:30 Europe/Berlin', 2026-11-20T14:30:00.000001Z,"
+    " -2h, '10m ago', '2 hours ago' or now"
+)
 _EXACT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII)
 _RELATIVE = re.compile(r"(?:-\s*(\d+(?:\.\d+)?)\s*([a-z]+)|(\d+(?:\.\d+)?)\s*([a-z]+)\s+ago)")
+_ON_A_DAY = re.compile(
+    r"(?P<day>today|yesterday|\d{4}-\d\d-\d\d)?(?:(?:^|[ T]+)(?P<hour>\d{1,2})(?P<rest>:\d\d(?::\d\d(?:\.\d{1,6})?)?))?"
+    r"(?: +(?P<zone>[A-Za-z][\w+/-]*))?",
+    re.ASCII | re.IGNORECASE,
+)
 _UNIT_S = {"s": 1, "sec": 1, "second": 1, "m": 60, "min": 60, "minute": 60, "h": 3600, "hour": 3600}
 _UNIT_S |= {"d": 86400, "day": 86400, "w": 604800, "week": 604800}
 
@@ -41,8 +50,9 @@ def parse_time(given: str | datetime, now: datetime | None = None) -> datetime:
     """Read a time as people type it, or as a program gives it.
 
     Args:
-        given: An ISO date or time, `now`, or a distance back from now such as `-2h` or `2 hours ago`. A time without
-            a zone is local time; a date alone is its first moment.
+        given: An ISO date or time, `now`, a distance back from now such as `-2h` or `2 hours ago`, or a time of the
+            day, which is today's, or that of `yesterday`. The name of a time zone may follow a date or a time; without
+            a zone it is local time. A day alone is its first moment.
         now: What `now` and distances refer to; the machine's clock when omitted.
 
     Returns:
@@ -60,9 +70,22 @@ def parse_time(given: str | datetime, now: datetime | None = None) -> datetime:
         if relative := _RELATIVE.fullmatch(wanted.lower()):
             amount, unit = relative.group(1) or relative.group(3), relative.group(2) or relative.group(4)
             return _utc(now or utc_now()) - timedelta(seconds=float(amount) * unit_s(unit))
-        return _utc(datetime.fromisoformat(wanted))
-    except (ValueError, OverflowError, KeyError) as error:
+        return _utc(_on_a_day(wanted, now or utc_now()) or datetime.fromisoformat(wanted))
+    except (ValueError, OverflowError, KeyError, OSError) as error:
         raise InvalidError(f"{given!r} is not a time", hint=f"Write a time, {_EXAMPLES}.") from error
+
+
+def _on_a_day(text: str, now: datetime) -> datetime | None:
+    """Read a day, a time of the day, or both; None for any other form."""
+    found = _ON_A_DAY.fullmatch(text)
+    if found is None or not (found["day"] or found["hour"]):
+        return None
+    zone = ZoneInfo(found["zone"]) if found["zone"] else None
+    day = (found["day"] or "today").lower()
+    if day in ("today", "yesterday"):
+        day = (now.astimezone(zone).date() - timedelta(days=day == "yesterday")).isoformat()
+    time = f"{int(found['hour']):02}{found['rest']}" if found["hour"] else "00:00"
+    return datetime.fromisoformat(f"{day}T{time}").replace(tzinfo=zone)
 
 
 def _utc(time: datetime) -> datetime:

@@ -11,9 +11,10 @@ from wlc.farm.model import Ddl, Name
 from wlr.plan.patterns import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from wlc.dialect.duckdb.lexer import Token
+    from wlc.farm.model import Transaction
     from wlr.plan.step import Action
 
 _CREATED = re.compile(r"\s*CREATE\s+(?:OR\s+REPLACE\s+)?TABLE\b", re.IGNORECASE)
@@ -40,6 +41,16 @@ def is_wanted(ddl: Ddl, patterns: Collection[str]) -> bool:
 def is_created(ddl: Ddl) -> bool:
     """Say whether the statement creates a table."""
     return _matches(_CREATED, ddl)
+
+
+def created_by(transaction: Transaction) -> Iterator[Name]:
+    """Return the names that a transaction gives to tables."""
+    for record in transaction.records:
+        if isinstance(record, Ddl):
+            if is_created(record):
+                yield record.object
+            elif (found := about_table(record)) and found.renamed:
+                yield found.renamed
 
 
 def may_fail(ddl: Ddl, patterns: Collection[str], tables: Collection[Name]) -> bool:

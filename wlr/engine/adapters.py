@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from wlc.dialect.duckdb.opening import refuse_path
 from wlc.dialect.postgres.url import without_password
 from wlc.farm.errors import InvalidError
 from wlr.engine.place import Place, is_remote, path_of
@@ -69,7 +70,10 @@ def locate(into: str | os.PathLike[str], storage_options: Mapping[str, Any] | No
         is_folder = path.is_dir() or text.endswith("/") or (not path.suffix and not path.exists())
     except OSError as error:
         raise InvalidError(f"{text[:200]!r} cannot be a path: {error.strerror}", hint="Choose another path.") from error
-    return _parquet_place(str(path), options) if is_folder else Place("duckdb", str(path), str(path), options)
+    if is_folder:
+        return _parquet_place(str(path), options)
+    refuse_path(path)
+    return Place("duckdb", str(path), str(path), options)
 
 
 def folder_target(folder: Path) -> Target:
@@ -78,6 +82,8 @@ def folder_target(folder: Path) -> Target:
 
 
 def _parquet_place(url: str, options: Mapping[str, Any]) -> Place:
+    if "://" not in url:
+        refuse_path(url, unfit="\\")
     return Place("parquet", url, url, options)
 
 

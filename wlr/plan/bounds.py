@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING
 from wlc.farm.clock import format_time
 from wlc.farm.errors import ExpiredError, InvalidError
 from wlc.farm.model import Origin, Position
+from wlr.plan.patterns import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from datetime import datetime
 
-    from wlc.farm.model import Batch
+    from wlc.farm.model import Batch, Name
     from wlr.plan.stop import Stop
+
+# How many tables a message lists.
+_SHOWN_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,34 @@ def refuse_behind(position: Position, clock: datetime | None, stop: Stop) -> Non
     if stop.until is not None and clock is not None and stop.until < clock:
         message = f"{stop} is behind the replica, which is at tick {position.tick} of {format_time(clock)}"
         raise InvalidError(message, hint=hint)
+
+
+def refuse_idle(patterns: Sequence[str], tables: Collection[Name]) -> None:
+    """Refuse patterns that match none of the tables there are.
+
+    Raises:
+        InvalidError: There is one; the hint lists the tables.
+    """
+    for pattern in patterns:
+        if not any(matches(name, (pattern,)) for name in tables):
+            shown = sorted(map(str, tables))
+            listed = ", ".join(shown[:_SHOWN_MAX]) + (" …" if len(shown) > _SHOWN_MAX else "")
+            hint = f"the master's tables are {listed}" if shown else "the master has no tables yet"
+            raise InvalidError(f"no table matches --tables {pattern!r}", hint=hint)
+
+
+def refuse_before_first(first: Batch, stop: Stop) -> None:
+    """Refuse a time before the first transaction of a log that begins with nothing.
+
+    Raises:
+        InvalidError: It is; a replica at it would be empty.
+    """
+    committed = next((t.committed for t in first.transactions if t.committed is not None), None)
+    if stop.until is not None and committed is not None and stop.until < committed:
+        raise InvalidError(
+            f"{stop} is before the first transaction, which was committed at {format_time(committed)}",
+            hint=f"--until {format_time(committed)}; an empty replica: --tick 0",
+        )
 
 
 def follows(batch: Batch, history: str) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from wlc.capture.duckdb import digests, pending, probe, repair, schema_change, setup
 from wlc.capture.duckdb.shared import Shared, close_shared, create_file, explained, look_into, open_shared
 from wlc.dialect.duckdb import snapshot
+from wlc.dialect.duckdb.opening import refuse_path
 from wlc.farm.errors import InvalidError, UnsupportedError
 from wlc.farm.similar import file_meant
 from wlc.masters.background import Publisher
@@ -55,6 +56,7 @@ def creating(source: str) -> Iterator[None]:
     if path.exists():
         yield
         return
+    refuse_path(path.absolute())
     create_file(source)
     try:
         yield

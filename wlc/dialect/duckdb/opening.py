@@ -15,10 +15,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wlc.farm.errors import InvalidError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _held = threading.local()
+
+
+def refuse_path(path: str | os.PathLike[str], unfit: str = "?\\") -> None:
+    """Refuse a path that DuckDB takes apart: it cuts a database's path at `?`, and any path at a backslash.
+
+    Raises:
+        InvalidError: The path has one of the `unfit` letters.
+    """
+    for letter in unfit:
+        if letter in os.fspath(path):
+            message = f"DuckDB cannot write to {os.fspath(path)}, because the path has a {letter}"
+            raise InvalidError(message, hint="choose another path, without ? and \\", path=os.fspath(path))
 
 
 @contextmanager

@@ -36,8 +36,8 @@ ENCRYPTED, SIGNED = "encrypted", "signed"
 ALLOW_UNENCRYPTED = "allow_unencrypted"
 # Where a reader keeps what it has seen; see `wlc.farm.witness`.
 WITNESS = "witness_file"
-_NAMES = {f"{kind}_key" for kind in KINDS} | {f"{kind}_key_file" for kind in KINDS}
-_NAMES |= {ENCRYPTED, SIGNED, ALLOW_UNENCRYPTED, WITNESS}
+NAMES = {f"{kind}_key" for kind in KINDS} | {f"{kind}_key_file" for kind in KINDS}
+NAMES |= {ENCRYPTED, SIGNED, ALLOW_UNENCRYPTED, WITNESS}
 _WORD = re.compile(r"([a-z]+):([0-9a-f]{16}):([A-Za-z0-9+/]{43}=)")
 _MAKE = "wlc key {kind} FILE makes one"
 _KEPT = (
@@ -146,7 +146,7 @@ class Keys:
     """
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
-        self._options = {name: value for name, value in (options or {}).items() if name in _NAMES}
+        self._options = {name: value for name, value in (options or {}).items() if name in NAMES}
 
     @property
     def encrypts(self) -> bool:
@@ -239,7 +239,7 @@ class Keys:
 
 def without_keys(options: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the options that are for the file system itself."""
-    return {name: value for name, value in (options or {}).items() if name not in _NAMES}
+    return {name: value for name, value in (options or {}).items() if name not in NAMES}
 
 
 def for_tasks(options: Mapping[str, Any] | None) -> dict[str, Any]:

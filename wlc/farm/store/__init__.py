@@ -10,6 +10,7 @@ from wlc.farm.errors import InvalidError
 from wlc.farm.seal.keys import without_keys
 from wlc.farm.store.contract import AlreadyExistsError, ConflictError, MissingError, Store, StoredObject
 from wlc.farm.store.local import LocalStore
+from wlc.farm.store.options import refuse_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,10 +35,11 @@ def open_store(url: str, storage_options: Mapping[str, Any] | None = None) -> St
         storage_options: For S3, what `s3fs.S3FileSystem` takes; the usual AWS environment variables work without.
 
     Raises:
-        InvalidError: The URL is not one of these, or holds credentials.
+        InvalidError: The URL is not one of these, or holds credentials; or an option is unknown.
     """
     if not url or "\n" in url:
         raise InvalidError(f"{url!r} is not a farm URL", hint="Give a directory or s3://bucket/folder.")
+    refuse_unknown(without_keys(storage_options))
     scheme = url.partition("://")[0].lower() if "://" in url else ""
     if scheme in ("", "file"):
         return LocalStore(local_path(_file_path(url) if scheme else url))
@@ -56,7 +58,7 @@ def open_store(url: str, storage_options: Mapping[str, Any] | None = None) -> St
         from wlc.farm.store.s3 import S3Store
 
         return S3Store(location, without_keys(storage_options))
-    raise InvalidError(f"cannot use a store with scheme {scheme!r}", hint="Use a directory, s3:// or memory://.")
+    raise InvalidError(f"cannot use a store with scheme {scheme!r}", hint="Use a directory or s3://bucket/folder.")
 
 
 def local_path(text: str) -> Path:

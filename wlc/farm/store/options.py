@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+from wlc.farm.errors import InvalidError
+from wlc.farm.seal.keys import NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 # Names of credentials with s3fs, botocore and S3 itself, at any depth: key, aws_access_key_id, SSECustomerKey, …
 _SECRET = re.compile(r"secret|token|passw|credential|authorization|^username$|access_?key|key$", re.IGNORECASE)
+
+
+# What `s3fs.S3FileSystem` takes, and what it hands on to fsspec and to botocore's session.
+KNOWN = frozenset(
+    """
+    anon asynchronous cache_regions client_kwargs config_kwargs default_block_size default_cache_type default_fill_cache
+    endpoint_url event_hooks fixed_upload_size include_builtin_handlers key listings_expiry_time loader
+    local_expiry_check loop max_concurrency max_paths password profile requester_pays s3_additional_kwargs secret
+    session session_vars token use_listings_cache use_ssl username version_aware
+    """.split()
+)
+
+
+def refuse_unknown(options: Mapping[str, Any]) -> None:
+    """Refuse an option that no store has, wherever the store is: the same options may be for a replica elsewhere.
+
+    Raises:
+        InvalidError: There is one. The message does not repeat its value, which may be a secret.
+    """
+    for name in options:
+        if name not in KNOWN:
+            meant = difflib.get_close_matches(name, KNOWN | NAMES, n=1)
+            hint = f"did you mean {meant[0]}?" if meant else f"Options are {', '.join(sorted(KNOWN | NAMES))}."
+            raise InvalidError(f"there is no storage option {name!r}", hint=hint)
 
 
 def remembered(options: Mapping[str, Any]) -> str:
