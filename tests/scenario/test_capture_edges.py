@@ -13,6 +13,7 @@ import pytest
 import wlc
 import wlr
 from tests.oracle import contents
+from tests.sound import assert_same
 from wlc.capture.duckdb.shared import explained
 from wlc.dialect.duckdb.catalog import sequences
 from wlc.farm.errors import UnsupportedError
@@ -471,3 +472,48 @@ def test_a_refused_statement_leaves_nothing_to_commit(tmp_path: Path) -> None:
         assert captured.execute("SELECT count(*) FROM duckdb_views() WHERE NOT internal").fetchall() == [(0,)]
         wlc.snapshot(source)
     assert wlc.status(source).bypassed == {}
+
+
+@pytest.mark.parametrize(
+    "script, cause",
+    [
+        ("CREATE MACRO m() AS current_setting('threads')", "current_setting"),
+        ("CREATE TABLE x (a VARCHAR DEFAULT current_setting('TimeZone'))", "current_setting"),
+        ("CREATE TABLE x (a INTEGER, b VARCHAR AS (current_setting('threads')))", "current_setting"),
+        ("CREATE TABLE x (a TIMESTAMPTZ, CHECK (a > '2020-01-01'))", "TimeZone"),
+        ("CREATE TABLE x (a TIMESTAMPTZ); CREATE UNIQUE INDEX i ON x ((CAST(a AS DATE)))", "TimeZone"),
+        (
+            "SET default_collation = 'nocase'; CREATE TABLE x (s VARCHAR CHECK (s = 'a')); INSERT INTO x VALUES ('A')",
+            "has 1 rows",
+        ),
+    ],
+)
+def test_a_database_with_what_replicas_do_not_take_becomes_no_master(tmp_path: Path, script: str, cause: str) -> None:
+    source = tmp_path / "source.duckdb"
+    with duckdb.connect(str(source)) as connection:
+        connection.execute(script)
+    with pytest.raises(UnsupportedError, match=cause):
+        wlc.master(source, farm=str(tmp_path / "farm"))
+    with duckdb.connect(str(source)) as connection:
+        assert connection.execute("SELECT count(*) FROM duckdb_schemas() WHERE schema_name = 'wlc'").fetchall() == [
+            (0,)
+        ]
+
+
+def test_rows_and_keys_that_depend_on_the_session_are_refused(tmp_path: Path) -> None:
+    source, into = tmp_path / "source.duckdb", tmp_path / "replica.duckdb"
+    with duckdb.connect(str(source)) as connection:
+        connection.execute("CREATE TABLE t (s VARCHAR CHECK (s = 'a')); CREATE TABLE z (moment TIMESTAMPTZ)")
+        connection.execute("CREATE UNIQUE INDEX lowered ON t ((s || 'x'))")
+    wlc.master(source, farm=str(tmp_path / "farm"))
+    with wlc.connect(source) as connection:
+        connection.execute("INSERT INTO t VALUES ('a')")
+        with pytest.raises(UnsupportedError, match="TimeZone"):
+            connection.execute("CREATE UNIQUE INDEX i ON z ((CAST(moment AS DATE)))")
+        connection.execute("SET default_collation = 'nocase'")
+        with pytest.raises(UnsupportedError, match=r"CHECK .* takes a row only with default_collation = 'nocase'"):
+            connection.execute("INSERT INTO t VALUES ('A')")
+        connection.execute("INSERT INTO z VALUES ('2020-01-01 00:00:00+00')")
+    wlc.flush(source)
+    wlr.replicate(source, into=into)
+    assert_same(into)

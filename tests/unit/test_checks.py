@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import cache
 
 import duckdb
 import pytest
 
-from wlc.capture.duckdb.checks import refuse_unstable
+from wlc.capture.duckdb.checks import read_rules, refuse_present, refuse_unlike, refuse_unstable
 from wlc.farm.errors import UnsupportedError
-from wlc.farm.model import Name
 
 COLUMNS = (
     "a TIMESTAMPTZ, b TIMESTAMPTZ, d DATE, s VARCHAR, v TIMESTAMPTZ[], x TIMESTAMP, n INTEGER, m ENUM ('a', 'b'),"
@@ -29,7 +29,7 @@ def stability() -> dict[str, str]:
 def judge(check: str) -> None:
     with duckdb.connect() as connection:
         connection.execute(f"CREATE MACRO twice(x) AS x * 2; BEGIN; CREATE TABLE t ({COLUMNS}, CHECK ({check}))")
-        refuse_unstable(connection, "memory", Name("main", "t"), stability())
+        refuse_unstable(connection, "memory", read_rules(connection, "memory"), stability())
 
 
 @pytest.mark.parametrize(
@@ -84,3 +84,60 @@ def test_a_refused_check_has_another_answer_in_another_session() -> None:
             except duckdb.ConstraintException:
                 answers.add(False)
     assert answers == {True, False}
+
+
+@pytest.mark.parametrize(
+    "keys, cause",
+    [
+        ("(CAST(a AS DATE))", "TimeZone"),
+        ("s, (s::TIMESTAMPTZ)", "TimeZone"),
+        ("(lower(s))", None),
+        ("s, (n + 1)", None),
+    ],
+)
+def test_keys_of_unique_indexes_are_judged_like_checks(keys: str, cause: str | None) -> None:
+    with duckdb.connect() as connection:
+        connection.execute(f"CREATE TABLE t ({COLUMNS}); CREATE UNIQUE INDEX i ON t ({keys})")
+        with pytest.raises(UnsupportedError, match=cause) if cause else nullcontext():
+            refuse_unstable(connection, "memory", read_rules(connection, "memory"), stability())
+        # It keeps no row out.
+        connection.execute(f"DROP INDEX i; CREATE INDEX i ON t ({keys})")
+        refuse_unstable(connection, "memory", read_rules(connection, "memory"), stability())
+
+
+@pytest.mark.parametrize(
+    "settings, rule, row",
+    [
+        ("default_collation = 'nocase'", "CHECK (s = 'a')", "'A', 1"),
+        ("ieee_floating_point_ops = false, error_on_division_by_zero = false", "CHECK (1 / n IS NULL)", "'', 0"),
+        ("error_on_division_by_zero = false", "CHECK (1 % n IS NULL)", "'', 0"),
+        ("error_on_division_by_zero = false", "", "'', 0"),
+    ],
+)
+@pytest.mark.parametrize("scope", ["GLOBAL", "SESSION"])
+def test_rows_that_only_settings_of_the_session_let_pass_are_refused(
+    settings: str, rule: str, row: str, scope: str
+) -> None:
+    names = [setting.split()[0] for setting in settings.split(", ")]
+    held = "SELECT name, value, scope FROM duckdb_settings() WHERE list_contains(?, name)"
+    with duckdb.connect() as connection:
+        connection.execute(f"CREATE TABLE t (s VARCHAR, n INTEGER{rule and ', ' + rule})")
+        if not rule:
+            connection.execute("CREATE INDEX i ON t ((5 % n))")
+        for setting in settings.split(", "):
+            connection.execute(f"SET {scope} {setting}")
+        before = connection.execute(held, [names]).fetchall()
+        rules = read_rules(connection, "memory")
+        assert len(rules) == 1
+        connection.execute("BEGIN")
+        refuse_unlike(connection, "memory", rules)
+        connection.execute(f"INSERT INTO t VALUES ({row})")
+        with pytest.raises(UnsupportedError, match=rf"takes a row only with .*{names[0]}"):
+            refuse_unlike(connection, "memory", rules)
+        assert connection.execute(held, [names]).fetchall() == before
+        for name in names:
+            connection.execute(f"RESET GLOBAL {name}; RESET SESSION {name}")
+        # The session is not asked when the database becomes a master.
+        refuse_unlike(connection, "memory", rules)
+        with pytest.raises(UnsupportedError, match="has 1 rows"):
+            refuse_present(connection, "memory", rules)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from wlc.dialect.duckdb.lexer import words
 from wlc.dialect.duckdb.schema import schema_statements
 from wlc.dialect.duckdb.statements import (
+    OutsideStatementError,
     StatementError,
     refuse_hostile,
     refuse_hostile_macro,
@@ -39,13 +40,40 @@ def refuse_untaken(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl
         # Replicas have no triggers: their effects arrive as rows.
         return
     try:
-        with understanding(ddl.statement):
-            refuse_oversized(ddl.statement)
-            refuse_hostile(connection, catalog, ddl.statement)
-            refuse_hostile_macro(connection, catalog, ddl.statement)
-            _refuse_others(connection, catalog, ddl.statement)
+        _refuse(connection, catalog, ddl)
     except StatementError as error:
         raise UnsupportedError(f"{ddl.kind} {ddl.object} cannot be captured: {error}", hint=_INSIDE) from error
+
+
+def refuse_present(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
+    """Refuse a database with an object that replicas would refuse.
+
+    A view that reads files is no such object: replicas get one that says so in its place.
+
+    Raises:
+        UnsupportedError: There is such an object.
+    """
+    for ddl in (ddl for part in schema_statements(connection, catalog) for ddl in part):
+        try:
+            _refuse(connection, catalog, ddl)
+        except OutsideStatementError as error:
+            if ddl.kind != "CREATE VIEW":
+                raise _untaken(ddl, error) from error
+        except StatementError as error:
+            raise _untaken(ddl, error) from error
+
+
+def _untaken(ddl: Ddl, error: StatementError) -> UnsupportedError:
+    message = f"the database has {ddl.object}, which replicas do not take: {error}"
+    return UnsupportedError(message, hint="drop it; docs/security.md says what replicas may read and call")
+
+
+def _refuse(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> None:
+    with understanding(ddl.statement):
+        refuse_oversized(ddl.statement)
+        refuse_hostile(connection, catalog, ddl.statement)
+        refuse_hostile_macro(connection, catalog, ddl.statement)
+        _refuse_others(connection, catalog, ddl.statement)
 
 
 def _refuse_others(connection: duckdb.DuckDBPyConnection, catalog: str, statement: str) -> None:

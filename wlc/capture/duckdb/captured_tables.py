@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from wlc.capture.duckdb import journal
+from wlc.capture.duckdb import checks, journal
 from wlc.capture.duckdb.journal import CapturedTable
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb.lexer import unquoted, words
@@ -41,6 +41,7 @@ class CapturedTables:
     relations: frozenset[str] = frozenset()
     has_sequences: bool = False
     triggers: tuple[tuple[str, frozenset[str]], ...] = ()
+    rules: frozenset[checks.RowRule] = frozenset()
     _resolved: dict[tuple[str, ...], CapturedTable | None] = field(default_factory=dict)
 
     def refresh(self, generation: int) -> None:
@@ -68,6 +69,7 @@ class CapturedTables:
         )
         self._read_functions()
         self._read_triggers()
+        self.rules = checks.read_rules(self.connection, self.catalog)
         self.forget_names()
 
     def forget_names(self) -> None:
@@ -157,12 +159,16 @@ class CapturedTables:
     def _read_functions(self) -> None:
         if self.functions:
             return
-        rows = self.connection.execute(
-            "SELECT lower(function_name), max(coalesce(stability, function_type)), bool_or(function_type = 'aggregate')"
-            " FROM duckdb_functions() WHERE internal AND function_type IN ('scalar', 'aggregate') GROUP BY ALL"
-        ).fetchall()
-        self.functions = {name: stability for name, stability, _ in rows}
-        self.aggregates = frozenset(name for name, _, is_aggregate in rows if is_aggregate)
+        self.functions, self.aggregates = read_functions(self.connection)
+
+
+def read_functions(connection: duckdb.DuckDBPyConnection) -> tuple[dict[str, str], frozenset[str]]:
+    """Return DuckDB's word for how stable each of its own functions is, and which of them are aggregates."""
+    rows = connection.execute(
+        "SELECT lower(function_name), max(coalesce(stability, function_type)), bool_or(function_type = 'aggregate')"
+        " FROM duckdb_functions() WHERE internal AND function_type IN ('scalar', 'aggregate') GROUP BY ALL"
+    ).fetchall()
+    return {name: stability for name, stability, _ in rows}, frozenset(name for name, _, is_one in rows if is_one)
 
 
 def _plain_columns(expressions: str) -> tuple[str, ...] | None:

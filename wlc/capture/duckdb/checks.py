@@ -1,20 +1,21 @@
-"""CHECK constraints must give the same answer in every session, because replicas check each row again."""
+"""CHECK constraints and keys of indexes must give the same answer in every session: replicas compute them again."""
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from wlc.dialect.duckdb.settings import row_settings_changed, without_row_settings
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnsupportedError
+from wlc.farm.model import Name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     import duckdb
-
-    from wlc.farm.model import Name
 
 _ZONED = "WITH TIME ZONE"
 # A text of a zoned time that names its zone means the same everywhere.
@@ -23,38 +24,114 @@ _WITH_ZONE = re.compile(r":\d\d(\.\d+)? ?([+-]\d\d(:?\d\d)?|Z|UTC)$")
 _ORDERED_BY_SETTINGS = re.compile(r"(list|array)_(reverse_)?sort|(list_|array_)?grade_up")
 # They look at a value and do not compute with it.
 _LOOKS = re.compile(r"COMPARE_\w+|OPERATOR_IS_(NOT_)?NULL|OPERATOR_(NOT_)?IN")
+_PLAIN_COLUMN = re.compile(r"[\w$]+|\"(?:[^\"]|\"\")*\"")
+_RULES = """
+    SELECT schema_name, table_name, 'CHECK', expression FROM duckdb_constraints()
+    WHERE database_name = $1 AND schema_name <> 'wlc' AND constraint_type = 'CHECK'
+    UNION ALL
+    SELECT schema_name, table_name, if(is_unique, 'UNIQUE INDEX', 'INDEX'), unnest(CAST(expressions AS VARCHAR[]))
+    FROM duckdb_indexes() WHERE database_name = $1 AND schema_name <> 'wlc' AND sql <> ''
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RowRule:
+    """An expression that DuckDB computes for every row that is written: a CHECK constraint, or a key of an index.
+
+    Attributes:
+        kind: CHECK, UNIQUE INDEX or INDEX.
+    """
+
+    table: Name
+    kind: str
+    expression: str
+
+
+def read_rules(connection: duckdb.DuckDBPyConnection, catalog: str) -> frozenset[RowRule]:
+    """Read the rules of all tables; keys of indexes that are columns are left out."""
+    rows = connection.execute(_RULES, [catalog]).fetchall()
+    return frozenset(
+        RowRule(Name(schema, table), kind, expression)
+        for schema, table, kind, expression in rows
+        if kind == "CHECK" or not _PLAIN_COLUMN.fullmatch(expression)
+    )
 
 
 def refuse_unstable(
-    connection: duckdb.DuckDBPyConnection, catalog: str, table: Name, stability: Mapping[str, str]
+    connection: duckdb.DuckDBPyConnection, catalog: str, rules: Iterable[RowRule], stability: Mapping[str, str]
 ) -> None:
-    """Refuse a table whose CHECK constraints may give another answer elsewhere.
+    """Refuse rules that may give another answer elsewhere.
 
     Args:
-        connection: Sees the table.
+        connection: Sees the tables.
         catalog: Name of the database.
-        table: The table.
+        rules: Of these tables. A key of an index that is not unique cannot keep a row out.
         stability: DuckDB's word for each of its functions, by lower-case names.
 
     Raises:
-        UnsupportedError: A constraint depends on the time, on chance or on settings of the session, or may do so.
+        UnsupportedError: A rule depends on the time, on chance or on settings of the session, or may do so.
     """
-    checks = connection.execute(
-        "SELECT expression FROM duckdb_constraints() WHERE database_name = ? AND schema_name = ? AND table_name = ?"
-        " AND constraint_type = 'CHECK'",
-        [catalog, table.schema, table.name],
-    ).fetchall()
-    for (expression,) in checks:
-        query = literal(f"SELECT {expression} FROM {quote(catalog)}.{table.sql}")
+    for rule in sorted(rules, key=lambda rule: (rule.table, rule.expression)):
+        if rule.kind == "INDEX":
+            continue
+        query = literal(f"SELECT {rule.expression} FROM {quote(catalog)}.{rule.table.sql}")
         plan = connection.execute(f"SELECT json_serialize_plan({query}, optimize := false)").fetchall()[0][0]
         found = json.loads(plan)
         causes = ["it cannot be analysed"] if found["error"] else _causes(found["plans"][0]["expressions"], stability)
         for cause in causes:
             raise UnsupportedError(
-                f"CREATE TABLE {table} cannot be captured: CHECK {expression} may give another answer on a replica,"
-                f" because {cause}",
-                hint="leave the constraint out, or compare with values that name their time zone",
+                f"{rule.kind} ({rule.expression}) of table {rule.table} cannot be captured: it may give another answer"
+                f" on a replica, because {cause}",
+                hint="leave it out, or compute with values that name their time zone",
             )
+
+
+def refuse_unlike(connection: duckdb.DuckDBPyConnection, catalog: str, rules: Collection[RowRule]) -> None:
+    """Refuse rows that a replica would refuse, because it has DuckDB's default settings.
+
+    Args:
+        connection: Sees the rows.
+        catalog: Name of the database.
+        rules: Of the tables that were written.
+
+    Raises:
+        UnsupportedError: There is such a row.
+    """
+    if not rules or not (changed := row_settings_changed(connection)):
+        return
+    with without_row_settings(connection, changed):
+        for rule in rules:
+            if _count_refused(connection, catalog, rule):
+                named = ", ".join(f"{name} = {value!r}" for name, value in changed)
+                raise UnsupportedError(
+                    f"{rule.kind} ({rule.expression}) of table {rule.table} takes a row only with {named};"
+                    " replicas have DuckDB's default settings, and would refuse it",
+                    hint=f"RESET {changed[0][0]}",
+                )
+
+
+def refuse_present(connection: duckdb.DuckDBPyConnection, catalog: str, rules: Iterable[RowRule]) -> None:
+    """Refuse tables with rows that a replica would refuse.
+
+    Raises:
+        UnsupportedError: There are such rows.
+    """
+    with without_row_settings(connection, row_settings_changed(connection)):
+        for rule in rules:
+            if count := _count_refused(connection, catalog, rule):
+                raise UnsupportedError(
+                    f"table {rule.table} has {count} rows that do not fulfil its {rule.kind} ({rule.expression}) with"
+                    " DuckDB's default settings, so that replicas would refuse them",
+                    hint="change the rows, or the constraint",
+                )
+
+
+def _count_refused(connection: duckdb.DuckDBPyConnection, catalog: str, rule: RowRule) -> int:
+    # An error would end the transaction.
+    accepted = f"CASE WHEN ({rule.expression}) THEN 1 WHEN ({rule.expression}) IS NULL THEN 1 ELSE 0 END"
+    is_taken = f"TRY({accepted}) = 1" if rule.kind == "CHECK" else f"TRY(hash({rule.expression})) IS NOT NULL"
+    query = f"SELECT count(*) FROM {quote(catalog)}.{rule.table.sql} WHERE coalesce({is_taken}, false) = false"
+    return int(connection.execute(query).fetchall()[0][0])
 
 
 def _causes(tree: Any, stability: Mapping[str, str]) -> Iterator[str]:

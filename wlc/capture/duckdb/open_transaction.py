@@ -168,6 +168,9 @@ class OpenTransaction:
         entry = JournalEntry(self.tick, self.user, self.started, committed)
         alone = len(pending) == 1 and not self.records and not sequences and pending[0].cleared is None
         meta = entry.header if alone else None
+        written = {images.table.name for images in pending} | self._rewritten
+        rules = {rule for rule in self.tables.rules if rule.table in written}
+        checks.refuse_unlike(self.connection, self.tables.catalog, rules)
         for images in pending:
             self._complete_images(images, meta)
         self._refuse_conflicts()
@@ -342,7 +345,9 @@ class OpenTransaction:
             effect = replace(effect, rewrites=True)
         for name in change.new_tables:
             self.tables.add(self.shared.new_layout(), name, layouts[name])
+        known_rules = self.tables.rules
         self.tables.refresh(self.generation)
+        new_rules = self.tables.rules - known_rules
         effects = change.renamed_tables, change.dropped_tables, change.created_tables
         repeated = "" if effect.loads and not effect.names else text
         # DuckDB lists its own functions, too, which takes long; most databases have no macro.
@@ -354,8 +359,8 @@ class OpenTransaction:
             told = digests.after_altering(self.connection, ddl, old, self.tables.by_name.get(ddl.object))
             self.records.append(JournalledDdl(told, *effects))
             effects = (), (), ()
+        checks.refuse_unstable(self.connection, self.tables.catalog, new_rules, self.tables.functions)
         for name in change.created_tables:
-            checks.refuse_unstable(self.connection, self.tables.catalog, name, self.tables.functions)
             self._whole_content(self.tables.by_name[name])
         for name in change.altered_tables:
             if effect.rewrites:

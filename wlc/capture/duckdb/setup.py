@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wlc.capture.duckdb import journal, pending
+from wlc.capture.duckdb import acceptance, checks, journal, pending
+from wlc.capture.duckdb.captured_tables import read_functions
 from wlc.capture.duckdb.home import encode_home
 from wlc.capture.duckdb.journal import CapturedTable
 from wlc.dialect.duckdb import catalog as duckdb_catalog
@@ -22,12 +23,16 @@ def begin(shared: Shared, state: MasterState) -> None:
     """Install the journal afresh, in one transaction.
 
     Raises:
-        UnsupportedError: A column of some table cannot be replicated exactly.
+        UnsupportedError: A column of some table cannot be replicated exactly, or replicas would not take some object.
     """
     connection, catalog = shared.root, shared.catalog
     connection.execute("BEGIN")
     try:
         connection.execute(f"DROP SCHEMA IF EXISTS {quote(catalog)}.wlc CASCADE")
+        acceptance.refuse_present(connection, catalog)
+        rules = checks.read_rules(connection, catalog)
+        checks.refuse_unstable(connection, catalog, rules, read_functions(connection)[0])
+        checks.refuse_present(connection, catalog, rules)
         journal.install(connection, catalog)
         for number, (name, layout) in enumerate(duckdb_catalog.tables(connection, catalog).items(), start=1):
             journal.add_layout(connection, CapturedTable(number, catalog, name, layout))

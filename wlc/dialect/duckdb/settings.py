@@ -38,6 +38,9 @@ MEANING = {
     "scalar_subquery_error_on_multiple_rows": "true",
     "table_function_identifier_conversion": "DEFAULT",
 }
+# Those that change which rows a CHECK constraint, or the key of an index, accepts after it was created. The others
+# count when a statement is parsed, or for computations that are refused in such places.
+_OF_ROWS = ("default_collation", "error_on_division_by_zero", "ieee_floating_point_ops")
 # They put another parser in the place of DuckDB's own, which replicas do not have.
 PARSER = {"active_grammar_extensions": "[]", "allow_parser_override_extension": "DEFAULT", "current_dialect": None}
 # The time zone that a statement without one runs in; DuckDB's default is that of the machine.
@@ -81,6 +84,28 @@ def applied(connection: duckdb.DuckDBPyConnection, settings: Settings) -> Iterat
             yield
         finally:
             _set(other, before.items())
+
+
+def row_settings_changed(connection: duckdb.DuckDBPyConnection) -> Settings:
+    """Return the settings of a session that change which rows are accepted, where they are not DuckDB's default."""
+    return tuple((name, value) for name, value in _values(connection, _OF_ROWS).items() if value != MEANING[name])
+
+
+@contextmanager
+def without_row_settings(connection: duckdb.DuckDBPyConnection, changed: Settings) -> Iterator[None]:
+    """Give a session DuckDB's defaults of the settings that `row_settings_changed` has found."""
+    names = [name for name, _ in changed]
+    query = "SELECT name FROM duckdb_settings() WHERE list_contains(?, name) AND scope = 'LOCAL'"
+    own = {name for (name,) in connection.execute(query, [names]).fetchall()} if names else set()
+    try:
+        for name in names:
+            connection.execute(f"SET SESSION {quote(name)} = {literal(MEANING[name])}")
+        yield
+    finally:
+        for name, value in changed:
+            connection.execute(
+                f"SET SESSION {quote(name)} = {literal(value)}" if name in own else f"RESET SESSION {quote(name)}"
+            )
 
 
 def search_path_sql(catalog: str, schemas: Sequence[str]) -> str:
