@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from wlc.farm.errors import CorruptError, InvalidError
-from wlc.farm.store import AlreadyExistsError, ConflictError, MissingError, Store, StoredObject, open_store
+from wlc.farm.store import (
+    AlreadyExistsError,
+    ConflictError,
+    MissingError,
+    OversizedError,
+    Store,
+    StoredObject,
+    open_store,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -182,6 +190,18 @@ def test_released_copies_are_gone_and_objects_stay(store: Store) -> None:
     store.release(file)
     assert store.read("x") == b"1"
     assert store.fetch("x").read_bytes() == b"1"
+
+
+@pytest.mark.parametrize("size", [0, 10, 3_000_000])
+def test_no_more_is_fetched_than_an_object_may_have(store: Store, tmp_path: Path, size: int) -> None:
+    store.create("x", b"." * size)
+    for bytes_max in (size, size + 1, None):
+        file = store.fetch("x", bytes_max)
+        assert file.stat().st_size == size
+        store.release(file)
+    if size:
+        with pytest.raises(OversizedError, match=r"/x has \d+ bytes, at most \d+ were published"):
+            store.fetch("x", size - 1)
 
 
 def test_keys_of_other_folders_are_not_ours(open_again: Open) -> None:

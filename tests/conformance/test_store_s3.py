@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,7 +14,7 @@ from wlc.farm.clock import utc_now
 from wlc.farm.database import describe_file, open_database
 from wlc.farm.errors import InvalidError, UnavailableError, UnsupportedError
 from wlc.farm.model import Batch, Change, Column, Layout, Name, TableFile, Transaction
-from wlc.farm.store import AlreadyExistsError, ConflictError, MissingError, open_store
+from wlc.farm.store import AlreadyExistsError, ConflictError, MissingError, OversizedError, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -206,3 +206,19 @@ def test_a_batch_is_published_once_although_every_answer_is_lost(proxy: Proxy, s
     assert copy.read_bytes() == b"rows"
     reader.release(copy)
     assert not copy.exists()
+
+
+def test_an_object_with_more_bytes_than_published_is_not_downloaded(
+    s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store: Any = open_store(s3_url)
+    store.create("x", b"." * 20_000_000)
+    monkeypatch.setattr(store._fs, "default_block_size", 5 << 20)
+    written = []
+    monkeypatch.setattr(store._downloads, "release", lambda file: written.append(file.stat().st_size))
+    # In one piece, or in parts side by side.
+    for bytes_max in (10, 6 << 20):
+        with pytest.raises(OversizedError, match="has 20000000 bytes"):
+            store.fetch("x", bytes_max)
+    assert [size for size in written if size > 1 << 17] == []
+    assert store.fetch("x", 20_000_000).stat().st_size == 20_000_000

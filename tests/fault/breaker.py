@@ -172,8 +172,8 @@ class BreakableStore(Store):
     def read_versioned(self, path: str) -> tuple[bytes, str]:
         return self._call("read_versioned", path, lambda: self._store.read_versioned(path))
 
-    def fetch(self, path: str) -> Path:
-        return self._call("fetch", path, lambda: self._store.fetch(path))
+    def fetch(self, path: str, bytes_max: int | None = None) -> Path:
+        return self._call("fetch", path, lambda: self._store.fetch(path, bytes_max))
 
     def prepare(self) -> None:
         self._store.prepare()

@@ -34,8 +34,8 @@ class AddOnlyStore(Store):
     def read_versioned(self, path: str) -> tuple[bytes, str]:
         return self.inner.read_versioned(path)
 
-    def fetch(self, path: str) -> Path:
-        return self.inner.fetch(path)
+    def fetch(self, path: str, bytes_max: int | None = None) -> Path:
+        return self.inner.fetch(path, bytes_max)
 
     def release(self, file: Path) -> None:
         self.inner.release(file)

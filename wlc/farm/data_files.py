@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from wlc.farm import paths
 from wlc.farm.errors import CorruptError, InvalidError
-from wlc.farm.store import AlreadyExistsError, MissingError
+from wlc.farm.store import AlreadyExistsError, MissingError, OversizedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,7 +56,10 @@ def _create_data(store: Store, file: DataFile, files: Mapping[str, Path], folder
 
 
 def _holds(store: Store, path: str, file: DataFile) -> bool:
-    local = store.fetch(path)
+    try:
+        local = store.fetch(path, file.bytes)
+    except OversizedError:
+        return False
     try:
         return local.stat().st_size == file.bytes and hash_file(local) == file.sha256
     finally:
@@ -72,9 +75,11 @@ def fetch_verified(store: Store, file: DataFile, folder: str) -> Path:
     path = folder + paths.check_relative(file.path, store.url)
     where = f"{store.url}/{path}"
     try:
-        local = store.fetch(path)
+        local = store.fetch(path, file.bytes)
     except MissingError as error:
         raise CorruptError(f"data file {where} is missing", path=where) from error
+    except OversizedError as error:
+        raise CorruptError(f"data file {where} is damaged: {error.message}", path=where) from error
     if local.stat().st_size != file.bytes or hash_file(local) != file.sha256:
         store.release(local)
         raise CorruptError(f"data file {where} is damaged: size or SHA-256 differ from what was published", path=where)

@@ -44,7 +44,7 @@ def fetched(store: Store, part: FilePart) -> Iterator[Piece]:
     """
     where = f"{store.url}/{part.file.path}"
     try:
-        file = store.fetch(part.file.path)
+        file = store.fetch(part.file.path, part.file.bytes)
     except MissingError as error:
         raise CorruptError(f"{where} is missing", hint="Make the replica anew.", path=where) from error
     try:

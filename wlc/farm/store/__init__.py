@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from wlc.farm.errors import InvalidError
 from wlc.farm.seal.keys import without_keys
-from wlc.farm.store.contract import AlreadyExistsError, ConflictError, MissingError, Store, StoredObject
+from wlc.farm.store.contract import AlreadyExistsError, ConflictError, MissingError, OversizedError, Store, StoredObject
 from wlc.farm.store.local import LocalStore
 from wlc.farm.store.options import refuse_unknown
 
@@ -19,6 +19,7 @@ __all__ = [
     "AlreadyExistsError",
     "ConflictError",
     "MissingError",
+    "OversizedError",
     "Store",
     "StoredObject",
     "join_url",

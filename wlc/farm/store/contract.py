@@ -28,6 +28,10 @@ class MissingError(InvalidError):
     """There is no such object in the store."""
 
 
+class OversizedError(CorruptError):
+    """The object has more bytes than it may have; it was not read."""
+
+
 class AlreadyExistsError(FarmError):
     """Somebody else created the object; theirs is untouched."""
 
@@ -78,14 +82,19 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def fetch(self, path: str) -> Path:
+    def fetch(self, path: str, bytes_max: int | None = None) -> Path:
         """Return a local file with the object's bytes, to be read only.
 
         A local store returns the file itself; any other downloads it to a folder that lives as long as the store,
         or until `release`.
 
+        Args:
+            path: Where.
+            bytes_max: How many bytes the object may have; None if any number is right.
+
         Raises:
             MissingError: There is no such object.
+            OversizedError: It has more than `bytes_max`. It was not downloaded.
         """
 
     @abstractmethod
@@ -193,6 +202,16 @@ class Store(ABC):
             where = f"{self.url}/{path}"
             message = f"{where} has {size} bytes, at most {limit} are read into memory"
             raise CorruptError(message, hint=f"export {READ_LIMIT_VARIABLE}={size} reads it", path=where)
+
+    def refuse_more(self, path: str, size: int, bytes_max: int | None) -> None:
+        """Refuse an object of `size` bytes that may have `bytes_max`.
+
+        Raises:
+            OversizedError: It has more.
+        """
+        if bytes_max is not None and size > bytes_max:
+            where = f"{self.url}/{path}"
+            raise OversizedError(f"{where} has {size} bytes, at most {bytes_max} were published", path=where)
 
     def missing(self, path: str) -> MissingError:
         """Build the error for an object that is not there."""

@@ -42,10 +42,13 @@ class LocalStore(Store):
         data = self.read(path)
         return data, _version(data)
 
-    def fetch(self, path: str) -> Path:
+    def fetch(self, path: str, bytes_max: int | None = None) -> Path:
         if not self.exists(path):
             raise self.missing(path)
-        return self._file(path)
+        file = self._file(path)
+        with self._translated(path):
+            self.refuse_more(path, file.stat().st_size, bytes_max)
+        return file
 
     def release(self, file: Path) -> None:
         """Keep the file: it is the object itself."""

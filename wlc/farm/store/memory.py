@@ -36,8 +36,9 @@ class MemoryStore(Store):
         data = self.read(path)
         return data, _version(data)
 
-    def fetch(self, path: str) -> Path:
+    def fetch(self, path: str, bytes_max: int | None = None) -> Path:
         data = self.read(path)
+        self.refuse_more(path, len(data), bytes_max)
         file = self._downloads.new_file(path)
         file.write_bytes(data)
         return file

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from aiohttp import ClientError as ConnectionFailure
 from botocore.exceptions import BotoCoreError, ClientError
 from fsspec.asyn import sync
+from fsspec.callbacks import Callback
 from fsspec.utils import tokenize
 from s3fs import S3FileSystem
 
@@ -81,10 +82,16 @@ class S3Store(Store):
         found: tuple[bytes, str] = self._do(path, lambda: sync((system := self._fs).loop, get, system))
         return found
 
-    def fetch(self, path: str) -> Path:
+    def fetch(self, path: str, bytes_max: int | None = None) -> Path:
         file = self._downloads.new_file(path)
+        limits: dict[str, Any] = {}
+        if bytes_max is not None and bytes_max > self._fs.default_block_size:
+            # Parts of a large object are downloaded side by side, and compared too late.
+            self.refuse_more(path, (self._head(path) or {}).get("ContentLength", 0), bytes_max)
+        elif bytes_max is not None:
+            limits = {"callback": _Limit(self, path, bytes_max), "max_concurrency": 1}
         try:
-            self._do(path, lambda: self._fs.get_file(f"{self.bucket}/{self._key(path)}", str(file)))
+            self._do(path, lambda: self._fs.get_file(f"{self.bucket}/{self._key(path)}", str(file), **limits))
         except FarmError:
             self._downloads.release(file)
             raise
@@ -243,6 +250,18 @@ class S3Store(Store):
             for key in [key for key, opened in _file_systems.items() if opened is self._opened]:
                 del _file_systems[key]
             self._opened = None
+
+
+class _Limit(Callback):  # type: ignore[misc] # fsspec has no types
+    """Ends the download of an object that has more bytes than it may have, at the first ones."""
+
+    def __init__(self, store: S3Store, path: str, bytes_max: int) -> None:
+        super().__init__()
+        self._refuse = lambda size: store.refuse_more(path, size, bytes_max)
+
+    def relative_update(self, inc: int = 1) -> None:
+        super().relative_update(inc)
+        self._refuse(max(self.size or 0, self.value))  # type: ignore[no-untyped-call]
 
 
 def _translated(error: Exception, where: str) -> FarmError:
