@@ -124,6 +124,15 @@ def test_first_master_is_fenced_off_where_the_copy_was_faster(source: Path, farm
     with pytest.raises(FencedError):
         wlc.flush(source)
     assert published_contents(farm) == file_contents(copy)
+    shown = wlc.status(source)
+    assert shown.fenced is not None
+    assert "published by another master" in shown.fenced
+    assert shown.fenced_since is not None
+    assert f"wlc stop {source}, then wlc master {source}" in (shown.remedy or "")
+    assert (wlc.status(copy).fenced, wlc.status(copy).fenced_since, wlc.status(copy).remedy) == (None, None, None)
+    with pytest.raises(FencedError):
+        wlc.flush(source)
+    assert wlc.status(source).fenced_since == shown.fenced_since
     # What cannot be published is not written any more; what is there stays readable.
     with wlc.connect(source) as connection:
         with pytest.raises(FencedError, match="refuses writes.*published by another master") as refused:
@@ -148,6 +157,7 @@ def test_a_master_whose_fence_is_gone_writes_again(source: Path, farm: str):
             connection.execute("INSERT INTO t VALUES (11)")
         open_database("bank", farm).change_config(lambda present: replace(present, state=config.state))
         wlc.flush(source)
+        assert wlc.status(source).fenced is None
         connection.execute("INSERT INTO t VALUES (11)")
     assert published_contents(farm) == file_contents(source)
 
@@ -156,6 +166,9 @@ def test_the_command_that_meets_the_fence_says_what_to_type(
     source: Path, farm: str, capsys: pytest.CaptureFixture[str]
 ):
     open_database("bank", farm).change_config(lambda config: replace(config, state=STOPPED))
+    # It is shown before it is met.
+    assert run_app(commands.app, "wlc", ["status", str(source)]) == 0
+    assert "farm database bank was stopped" in capsys.readouterr().out
     for said in ("the statements are committed and wait to be published", "refuses writes"):
         assert run_app(commands.app, "wlc", ["sql", str(source), "INSERT INTO t VALUES (10)"]) == 4
         error = capsys.readouterr().err
@@ -185,7 +198,7 @@ def test_a_copy_publishes_and_stops_nothing_until_its_owner_says_so(source: Path
     with pytest.raises(InvalidError, match="belongs to another source.*a copy publishes nothing"):
         wlc.master(copy, farm=farm)
     with pytest.warns(UserWarning, match="a copy publishes nothing"):
-        wlc.status(copy)
+        assert "a copy publishes nothing" in (wlc.status(copy).fenced or "")
     with pytest.warns(UserWarning, match="the farm is left as it is"):
         wlc.stop(copy)
     assert wlc.status("bank", farm=farm).state == "started"

@@ -38,7 +38,7 @@ LATER = replace(
     options={"endpoint_url": "http://localhost:9000"},
     state=STARTED,
     began=NOON,
-    fence=Fence("another master", "stop it"),
+    fence=Fence("another master", "stop it", datetime(2026, 11, 20, 10, tzinfo=UTC)),
 )
 
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from wlc.farm.clock import utc_now
 from wlc.farm.config import STOPPED
 from wlc.farm.errors import CorruptError, FencedError
 from wlc.farm.paths import snapshot_folder
@@ -71,8 +72,9 @@ def remembering_fence(source: Source, database: FarmDatabase) -> Iterator[None]:
             source.remember(replace(state, fence=None))
         yield
     except FencedError as error:
-        fence = Fence(error.message, error.hint or "")
-        source.remember(replace(source.require_state(), fence=fence))
+        state = source.require_state()
+        since = state.fence.since if state.fence else utc_now()
+        source.remember(replace(state, fence=Fence(error.message, error.hint or "", since)))
         raise
 
 

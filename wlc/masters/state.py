@@ -38,10 +38,15 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Why a master may not publish any more, and what its owner can do: see `FencedError`."""
+    """Why a master may not publish any more, and what its owner can do: see `FencedError`.
+
+    Attributes:
+        since: When an attempt to publish was first refused; None if none was.
+    """
 
     message: str
     hint: str
+    since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +142,7 @@ def encode(state: MasterState) -> dict[str, str]:
         "options": remembered(state.options),
         "state": str(state.state),
         "began": _time_text(state.began),
-        "fence": json.dumps(asdict(state.fence)) if state.fence else "",
+        "fence": _fence_text(state.fence) if state.fence else "",
     }
 
 
@@ -161,7 +166,6 @@ def decode(values: Mapping[str, str], shown: str) -> MasterState | None:
         return None
     try:
         parent = json.loads(values["parent"] or "null")
-        fence = json.loads(values.get("fence") or "null")
         return MasterState(
             farm=values["farm"],
             name=values["name"],
@@ -177,12 +181,23 @@ def decode(values: Mapping[str, str], shown: str) -> MasterState | None:
             options=recalled(values["options"]),
             state=int(values["state"]),
             began=_time(values["began"]),
-            fence=Fence(**fence) if fence else None,
+            fence=_fence(values.get("fence", "")),
         )
     except (KeyError, ValueError, TypeError) as error:
         message = f"what {shown} remembers of itself as a master is damaged: {error}"
         hint = "restore the database from a backup; table wlc.state must be as it was written"
         raise CorruptError(message, hint=hint, path=shown) from error
+
+
+def _fence_text(fence: Fence) -> str:
+    return json.dumps({"message": fence.message, "hint": fence.hint, "since": _time_text(fence.since)})
+
+
+def _fence(text: str) -> Fence | None:
+    if not text:
+        return None
+    content = json.loads(text)
+    return Fence(str(content["message"]), str(content["hint"]), _time(content["since"]))
 
 
 def _time(text: str) -> datetime | None:

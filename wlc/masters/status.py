@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import shlex
 import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm.config import STARTED, parse_beat
+from wlc.farm.errors import FencedError
 from wlc.masters import adapters
+from wlc.masters.fence import fence
 from wlc.masters.lookup import resolve
 from wlc.masters.source import SourceDetails, database_of
+from wlc.masters.state import Fence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
 
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Config, Name
+    from wlc.masters.source import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,9 @@ class MasterStatus:
         slot: Of a PostgreSQL master: "reserved" while all is well; "unreserved", "lost" or "gone" otherwise.
         retained_bytes: Of a PostgreSQL master: size of the server's log that is kept until it is published.
         lsn: Of a PostgreSQL master: up to where the server's log is published.
+        fenced: Why the source publishes nothing here: another master took its place, or it is a copy; None if it can.
+        fenced_since: When an attempt to publish was first refused; None if none was.
+        remedy: What its owner can do then, as commands.
     """
 
     name: str
@@ -51,6 +59,9 @@ class MasterStatus:
     slot: str | None = None
     retained_bytes: int | None = None
     lsn: str | None = None
+    fenced: str | None = None
+    fenced_since: datetime | None = None
+    remedy: str | None = None
 
 
 def tables_to_change(source: str | os.PathLike[str], tables: Sequence[str] = ()) -> list[Name]:
@@ -77,8 +88,27 @@ def status(
     if not adapters.is_source(db):
         return status_of(resolve(db, farm, storage_options=storage_options))
     with adapters.opened(db) as source:
-        state = source.require_state()
-        return status_of(database_of(state, storage_options, farm), source.details())
+        database = database_of(source.require_state(), storage_options, farm)
+        found = status_of(database, source.details())
+        fenced = _fence(source, database)
+        if fenced is None:
+            return found
+        remedy = fenced.hint.replace("SOURCE", shlex.quote(os.fspath(db)))
+        return replace(found, fenced=fenced.message, fenced_since=fenced.since, remedy=remedy)
+
+
+def _fence(source: Source, database: FarmDatabase) -> Fence | None:
+    """Return why a master cannot publish, whether or not it has tried."""
+    state = source.require_state()
+    if not state.is_master:
+        return None
+    try:
+        if (away := source.elsewhere()) is not None:
+            raise away
+        fence(database.config(), state)
+    except FencedError as error:
+        return state.fence or Fence(error.message, error.hint or "")
+    return state.fence
 
 
 def tick(
