@@ -18,6 +18,7 @@ import typer
 from wlc.farm.errors import CorruptError, FarmError, FencedError, InvalidError
 
 from .command import command, new_app, run_app
+from .following import follow_on
 from .interruption import stop_on_signal
 from .options import Database, Farm, Source, StorageOptions, storage_options, tick_range
 from .output import Fields, Listing, Numbers, Report, Value, record
@@ -397,6 +398,56 @@ def key(
     made = keys.add_key(file, kind)
     fields = {"id": made.id, "file": str(file)}
     return Fields({**fields, "public": f"{file}.pub"} if kind == keys.SIGNING else fields)
+
+
+@command(app, example="wlc ship sales --to s3://branch/farm --follow")
+def ship(
+    db: Database,
+    to: Annotated[str, typer.Option(metavar="URL", help="Farm of the relay; DB gets a folder of its name there.")],
+    follow: Annotated[bool, typer.Option("--follow", help="Repeat every beat until Ctrl-C or SIGTERM.")] = False,
+    delay: Annotated[
+        str | None, typer.Option(metavar="AGE", help="Leave out what was committed less than this ago: 1h, '2 days'.")
+    ] = None,
+    limit_rate: Annotated[
+        str | None, typer.Option("--limit-rate", metavar="RATE", help="Most bytes per second: 500k, 10M.")
+    ] = None,
+    no_register: Annotated[
+        bool, typer.Option("--no-register", help="Do not register the relay where it reads.")
+    ] = False,
+    farm: Farm = None,
+    storage_option: StorageOptions = None,
+    target_option: Annotated[
+        list[str] | None,
+        typer.Option("--target-option", metavar="K=V", help="Option of the relay's file system; may be repeated."),
+    ] = None,
+) -> Iterator[Report]:
+    """Copy a database of the farm byte for byte to another farm, a relay: new snapshots and batches only.
+
+    Replicas read a relay as they read the original: wlr replicate DB --farm URL.
+    """
+    import wlc
+
+    options, target_options = storage_options(storage_option), storage_options(target_option)
+
+    def copy() -> Report:
+        with working(f"copying {db}") as progress:
+            return record(
+                wlc.ship(
+                    db,
+                    to=to,
+                    farm=farm,
+                    delay=delay,
+                    rate=limit_rate,
+                    storage_options=options,
+                    target_options=target_options,
+                    registers=not no_register,
+                    progress=progress,
+                )
+            )
+
+    yield copy()
+    if follow:
+        yield from follow_on(copy, lambda: wlc.beat(db, farm=farm, storage_options=options))
 
 
 @command(app, example="wlc prune sales --dry-run")

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import wlr
-from wlc.farm.errors import CorruptError, InvalidError, UnavailableError
+from wlc.farm.errors import CorruptError, InvalidError
 from wlr.engine.adapters import locate as place_of
 
-from .command import command, explain, new_app, run_app
-from .interruption import go_on_until_interrupted, has_ended
+from .command import command, new_app, run_app
+from .following import follow_on
 from .options import Farm, StorageOptions, Target, storage_options
 from .output import Lines, Listing, Report, Value, record
 from .progress import working
 
 if TYPE_CHECKING:
     from wlr import KeyRange
-
-# How often --follow looks at most, whatever the beat.
-_LEAST_WAIT_S = 0.2
 
 app = new_app("Roll a replica forward from a farm: to the end, to a time, or to a transaction.")
 
@@ -94,20 +90,7 @@ def replicate(
 
     yield roll_forward()
     if follow:
-        yield from _repeat(roll_forward, lambda: wlr.beat(into, storage_options=options))
-
-
-def _repeat(roll_forward: Callable[[], Report], beat_s: Callable[[], float]) -> Iterator[Report]:
-    go_on_until_interrupted()
-    while True:
-        try:
-            time.sleep(max(beat_s(), _LEAST_WAIT_S))
-            yield roll_forward()
-        except UnavailableError as error:
-            if has_ended(error):
-                return
-            # The farm comes back, and the replica goes on where it stands.
-            explain(error)
+        yield from follow_on(roll_forward, lambda: wlr.beat(into, storage_options=options))
 
 
 @command(app, example="wlr status copy.duckdb --json")

@@ -39,6 +39,7 @@ LAYERS = (
         "wlc.masters.running",
         "wlc.masters.status",
     ),
+    ("wlc.tiers",),
     ("wlc",),
     ("wlr.plan",),
     ("wlr.farm_log", "wlr.fold", "wlr.ddl"),

@@ -32,6 +32,7 @@ from wlc.masters.publish import Flushed
 from wlc.masters.retention import Retention
 from wlc.masters.running import run
 from wlc.masters.status import MasterStatus, beat, clock, preparation, status, tables_to_change, tick
+from wlc.tiers.ship import Shipped, ship
 
 __all__ = [
     "CorruptError",
@@ -45,6 +46,7 @@ __all__ = [
     "MasterStatus",
     "ReplayError",
     "Retention",
+    "Shipped",
     "SourceCheck",
     "UnavailableError",
     "UnsupportedError",
@@ -60,6 +62,7 @@ __all__ = [
     "repair",
     "resolve",
     "run",
+    "ship",
     "snapshot",
     "status",
     "stop",

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import errno
-import getpass
 import os
 import secrets
 import shutil
-import socket
 import tempfile
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -19,7 +17,7 @@ from typing import TYPE_CHECKING
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import CorruptError, ExpiredError, FarmError, ReplayError, UnavailableError, UnsupportedError
 from wlc.farm.model import Ddl
-from wlc.farm.registry import Replica, register
+from wlc.farm.registry import Replica, register, this_host, this_user
 from wlc.farm.store import MissingError
 from wlr import farm_log
 from wlr.ddl.relevance import created_by
@@ -401,9 +399,7 @@ class Replay:
         if not self.registers:
             return
         position = state.position if state.position.history else None
-        replica = Replica(
-            state.id, str(self.into), position, state.clock, utc_now(), socket.gethostname(), _user_name()
-        )
+        replica = Replica(state.id, str(self.into), position, state.clock, utc_now(), this_host(), this_user())
         register(self.database, replica)
 
 
@@ -416,11 +412,3 @@ def _with_space(error: UnavailableError, into: Target, new: NewReplica) -> Unava
     free = shutil.disk_usage(place).free
     message = f"{error.message}; the snapshot's files have {needed} bytes, and {place} has {free} bytes free"
     return UnavailableError(message, hint=error.hint, path=error.path)
-
-
-def _user_name() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        # In a container, the user's number may have no name.
-        return "unknown"

@@ -10,15 +10,19 @@ import pytest
 
 import wlc
 import wlr
-from tests.fault.trial import NAME, Operation, check_replica, farm_contents
+from tests.fault.trial import NAME, Operation, check_log, check_replica, farm_contents
 from tests.oracle import file_contents
 from wlc.capture.duckdb.shared import close_shared, open_shared
+from wlc.farm.database import open_database
 from wlc.farm.errors import ReplayError
+from wlc.farm.paths import CONFIG
+from wlc.farm.registry import replicas
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from tests.fault.trial import World
+    from wlc.farm.database import FarmDatabase
 
 SEED = """
     CREATE TABLE place (id INTEGER PRIMARY KEY, name VARCHAR);
@@ -329,6 +333,44 @@ def _prune_again(world: World) -> None:
     _go_on(world)
 
 
+def _relay(world: World) -> FarmDatabase:
+    return open_database(f"{world.farm}/relay/{NAME}")
+
+
+def _ship(world: World) -> None:
+    wlc.ship(NAME, farm=world.farm, to=f"{world.farm}/relay")
+
+
+def _shipped_before(world: World) -> None:
+    _flushed(world)
+    _ship(world)
+    _write(world, SECOND)
+    wlc.flush(world.source)
+    wlc.snapshot(world.source)
+
+
+def _ship_again(world: World) -> None:
+    """Whatever a run left, readers are given a prefix; the next run makes the relay equal."""
+    relay = _relay(world)
+    if relay.store.exists(CONFIG):
+        check_log(relay)
+        wlr.replicate(NAME, farm=f"{world.farm}/relay", into=(copy := world.folder / "relayed.duckdb"), register=False)
+        assert file_contents(copy) == farm_contents(world, wlr.tick(copy))
+        copy.unlink()
+    _ship(world)
+
+
+def _is_relayed(world: World) -> None:
+    farm, relay = world.open(), _relay(world)
+    assert relay.config() == farm.config()
+    assert (relay.batch_numbers(), relay.snapshot_ticks()) == (farm.batch_numbers(), farm.snapshot_ticks())
+    assert [relay.read_batch(number)[1] for number in relay.batch_numbers()] == [
+        farm.read_batch(number)[1] for number in farm.batch_numbers()
+    ]
+    assert [found.kind for found in replicas(farm)] == ["relay"]
+    assert wlr.verify_farm(relay.url, full=True).problems == ()
+
+
 MASTER = Operation("master", _create, _master, _master_again, _has_snapshot)
 FLUSH = Operation("flush", _waiting, _flush, _go_on)
 FLUSH_EACH = Operation("flush, beat 0", _waiting, _flush_each, _go_on)
@@ -347,6 +389,8 @@ BISECTION = Operation("bisection", _damaged, _roll_forward, _put_back, is_sound=
 ACCEPTANCE = Operation("accept", _failed, _accept, _accept_again, is_sound=False)
 REPAIR = Operation("repair", _bypassed, _repair, _repair_again)
 PRUNE = Operation("prune", _prunable, _prune, _prune_again, _has_snapshot)
+SHIP = Operation("first shipping", _published, _ship, _ship_again, _is_relayed)
+SHIP_FORWARD = Operation("shipping", _shipped_before, _ship, _ship_again, _is_relayed)
 
 OPERATIONS = (
     MASTER,
@@ -367,4 +411,6 @@ OPERATIONS = (
     LAKE_FORWARD,
     REPAIR,
     PRUNE,
+    SHIP,
+    SHIP_FORWARD,
 )

@@ -19,6 +19,7 @@ _ON_A_DAY = re.compile(
     r"(?: +(?P<zone>[A-Za-z][\w+/-]*))?",
     re.ASCII | re.IGNORECASE,
 )
+_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)", re.ASCII)
 _UNIT_S = {"s": 1, "sec": 1, "second": 1, "m": 60, "min": 60, "minute": 60, "h": 3600, "hour": 3600}
 _UNIT_S |= {"d": 86400, "day": 86400, "w": 604800, "week": 604800}
 
@@ -90,6 +91,21 @@ def _on_a_day(text: str, now: datetime) -> datetime | None:
 
 def _utc(time: datetime) -> datetime:
     return time.astimezone(UTC)
+
+
+def parse_age(text: str) -> timedelta:
+    """Read a length of time as people type it, such as `90s`, `1h` or `2 days`.
+
+    Raises:
+        InvalidError: The text is not a number and a unit.
+    """
+    found = _AGE.fullmatch(text.strip().lower())
+    try:
+        if found is None:
+            raise ValueError(text)
+        return timedelta(seconds=float(found.group(1)) * unit_s(found.group(2)))
+    except (ValueError, KeyError, OverflowError) as error:
+        raise InvalidError(f"{text!r} is not a length of time", hint="Write 90s, 15m, 1h or '2 days'.") from error
 
 
 def unit_s(unit: str) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from wlc.farm.clock import format_time, read_time
 from wlc.farm.errors import CorruptError, InvalidError
 from wlc.farm.model import FORMAT_VERSION, Config, Origin
-from wlc.farm.paths import check_database_name, check_relative, is_token, snapshot_folder
+from wlc.farm.paths import LOGS, check_database_name, check_relative, is_token, snapshot_folder
 from wlc.farm.seal.checksum import checksum
 
 if TYPE_CHECKING:
@@ -28,6 +28,11 @@ T = TypeVar("T")
 
 _KEYS = ("snapshot", "logs", "state", "batches", "beat", "write", "name", "history", "tick", "parent", "format")
 _CHECKSUM = "sha256"
+
+
+def first_config(name: str) -> Config:
+    """Return the configuration of a database of which nothing is known yet."""
+    return Config("", LOGS, STARTED, 1, BEAT_S, None, name, "unknown", 0)
 
 
 def encode_config(config: Config) -> bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm import paths
-from wlc.farm.config import BEAT_S, STARTED, decode_config, encode_config, with_batch, with_snapshot
+from wlc.farm.config import decode_config, encode_config, first_config, with_batch, with_snapshot
 from wlc.farm.data_files import create_all, fetch_verified, hash_file
 from wlc.farm.errors import CorruptError, FencedError, GapError, InvalidError
 from wlc.farm.log import decode_batch, encode_batch
@@ -227,7 +227,7 @@ class FarmDatabase:
             raise GapError(f"batch {known.batches - 1} of {self.name} is missing", hint="Put the farm back.")
         batch = self.read_batch(numbers[-1])[0] if numbers else None
         manifest = self.read_manifest(ticks[-1]) if ticks else None
-        config = present or known or Config("", paths.LOGS, STARTED, 1, BEAT_S, None, self.name, "unknown", 0)
+        config = present or known or first_config(self.name)
         if batch and batch.number >= config.batches:
             config = with_batch(config, batch)
         if manifest and (present is None or manifest.position.history == config.history):
@@ -259,16 +259,22 @@ class FarmDatabase:
             MissingError: Neither it nor a later one exists.
             CorruptError: It is damaged, or another one's, or its chain is broken. Apply nothing of it.
         """
-        path = paths.log_path(self.name, number)
-        where = f"{self.logs.url}/{path}"
         try:
-            data = self.logs.read(path)
+            data = self.logs.read(paths.log_path(self.name, number))
         except MissingError as error:
+            where = f"{self.logs.url}/{paths.log_path(self.name, number)}"
             later = self.batch_numbers(after=number)
             if later:
                 message = f"batch {number} of {self.name} is missing, batch {later[0]} is there"
                 raise GapError(message, hint="Start from a snapshot after the gap.", path=where) from error
             raise MissingError(f"batch {number} of {self.name} is not published", path=where) from error
+        return self.decoded_batch(number, data, previous, is_own=is_own)
+
+    def decoded_batch(
+        self, number: int, data: bytes, previous: str | None = None, *, is_own: bool = False
+    ) -> tuple[Batch, str]:
+        """Check the bytes of a log file and decode them; arguments, answer and errors are those of `read_batch`."""
+        where = f"{self.logs.url}/{paths.log_path(self.name, number)}"
         verify_log(data, where, self.keys, is_own=is_own)
         batch = decode_batch(data, where)
         if batch.database != self.name or batch.number != number:
@@ -406,8 +412,11 @@ class FarmDatabase:
             MissingError: There is no snapshot at that tick.
             CorruptError: It is damaged or another one's.
         """
+        return self.decoded_manifest(tick, self.store.read(paths.manifest_path(tick)))
+
+    def decoded_manifest(self, tick: int, data: bytes) -> Manifest:
+        """Check the bytes of a manifest and decode them; raises CorruptError as `read_manifest` does."""
         path = paths.manifest_path(tick)
-        data = self.store.read(path)
         verify_manifest(data, self._place(path), self.keys)
         manifest = decode_manifest(data, self._place(path))
         if manifest.database != self.name or manifest.position.tick != tick:

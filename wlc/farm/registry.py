@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
 
     from wlc.farm.database import FarmDatabase
 
+# What can read a farm: a copy of the data, or a copy of the farm.
+REPLICA, RELAY = "replica", "relay"
+_KINDS = (REPLICA, RELAY)
+
 
 @dataclass(frozen=True, slots=True)
 class Replica:
@@ -31,6 +37,7 @@ class Replica:
         seen: When it said so.
         host: Name of its machine.
         user: Name of its owner.
+        kind: `replica` or `relay`.
     """
 
     id: str
@@ -40,6 +47,21 @@ class Replica:
     seen: datetime
     host: str
     user: str
+    kind: str = REPLICA
+
+
+def this_host() -> str:
+    """Return the name of this machine."""
+    return socket.gethostname()
+
+
+def this_user() -> str:
+    """Return the name of the user who runs this process."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # In a container, the user's number may have no name.
+        return "unknown"
 
 
 def register(database: FarmDatabase, replica: Replica) -> None:
@@ -92,6 +114,8 @@ def encode_replica(replica: Replica) -> bytes:
         "host": replica.host,
         "user": replica.user,
     }
+    if replica.kind != REPLICA:
+        content["kind"] = replica.kind
     return encode_document("replica", content)
 
 
@@ -108,7 +132,7 @@ def decode_replica(data: bytes, path: str) -> Replica:
 
 def _replica(content: dict[str, Any], path: str) -> Replica:
     fields.as_format(content["format"], FORMAT_VERSION)
-    fields.known(content, "format id target position clock seen host user", "info")
+    fields.known(content, "format id target position clock seen host user", "kind info")
     replica = Replica(
         id=fields.as_text(content["id"]),
         target=fields.as_text(content["target"]),
@@ -117,7 +141,10 @@ def _replica(content: dict[str, Any], path: str) -> Replica:
         seen=fields.as_time(content["seen"]),
         host=fields.as_text(content["host"]),
         user=fields.as_text(content["user"]),
+        kind=fields.as_text(content.get("kind", REPLICA)),
     )
+    if replica.kind not in _KINDS:
+        raise fields.FieldError(f"{replica.kind!r} is none of {', '.join(_KINDS)}")
     if not path.endswith(f"/{replica.id}.json"):
         raise fields.FieldError(f"it is the registration of {replica.id!r}")
     return replica

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableError, UnsupportedError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -22,6 +23,7 @@ PROBE = "wlc_probe_"
 # Documents and log files are read into memory whole, so that a larger one is refused before it is read.
 READ_LIMIT_VARIABLE = "WLC_READ_LIMIT_BYTES"
 _READ_LIMIT_BYTES = 1 << 30
+_CHUNK_BYTES = 1 << 20
 
 
 class MissingError(InvalidError):
@@ -63,6 +65,25 @@ class Store(ABC):
     """
 
     url: str
+
+    @property
+    def raw(self) -> Store:
+        """The store with the objects as they lie there: itself, unless it encrypts."""
+        return self
+
+    def opened(self, path: str, data: bytes) -> bytes:  # noqa: ARG002 - an encrypting store binds objects to paths
+        """Return what `read` returns for an object that lies in the raw store with these bytes.
+
+        Raises:
+            CorruptError: They are damaged, or those of another object.
+        """
+        return data
+
+    def opened_chunks(self, path: str, file: Path) -> Iterator[bytes]:  # noqa: ARG002
+        """Give the same in pieces for an object that lies in the raw store as a local file has it."""
+        with file.open("rb") as handle:
+            while chunk := handle.read(_CHUNK_BYTES):
+                yield chunk
 
     @abstractmethod
     def read(self, path: str) -> bytes:

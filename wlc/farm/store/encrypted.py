@@ -29,13 +29,18 @@ _HEADER_BYTES = len(MAGIC) + _ID_BYTES + cipher.SALT_BYTES
 _SEALED_BYTES = cipher.CHUNK_BYTES + cipher.TAG_BYTES
 
 
+def is_encrypted(data: bytes) -> bool:
+    """Say whether an object, as it lies in a store, is encrypted."""
+    return data.startswith(MAGIC)
+
+
 def refuse_encrypted(data: bytes, where: str) -> None:
     """Refuse an object that is encrypted, to a reader that has no key.
 
     Raises:
         InvalidError: It is.
     """
-    if data.startswith(MAGIC):
+    if is_encrypted(data):
         key = data[len(MAGIC) :][:_ID_BYTES].decode("ascii", "replace")
         message = f"{where} is encrypted with key {key}, and no encryption key is given"
         hint = "Set WLC_ENCRYPTION_KEY or WLC_ENCRYPTION_KEY_FILE, or add --storage-option encryption_key_file=FILE."
@@ -58,12 +63,26 @@ class EncryptedStore(Store):
         self._keys = keys
         self._downloads = Downloads()
 
+    @property
+    def raw(self) -> Store:
+        return self.inner
+
     def read(self, path: str) -> bytes:
-        data = self.inner.read(path)
+        return self.opened(path, self.inner.read(path))
+
+    def opened(self, path: str, data: bytes) -> bytes:
         if _is_plain(path) or self._is_allowed_plain(data[:_HEADER_BYTES], path):
             return data
         chunks = (data[at : at + _SEALED_BYTES] for at in range(_HEADER_BYTES, len(data), _SEALED_BYTES))
         return b"".join(self._opened(data[:_HEADER_BYTES], path, chunks))
+
+    def opened_chunks(self, path: str, file: Path) -> Iterator[bytes]:
+        with file.open("rb") as source:
+            header = source.read(_HEADER_BYTES)
+            if not _is_plain(path) and not self._is_allowed_plain(header, path):
+                yield from self._opened(header, path, _chunks(source, _SEALED_BYTES))
+                return
+        yield from self.inner.opened_chunks(path, file)
 
     def read_versioned(self, path: str) -> tuple[bytes, str]:
         # What is replaced is what stays readable.
@@ -163,7 +182,7 @@ class EncryptedStore(Store):
         Raises:
             CorruptError: It is not, and ought to be.
         """
-        if header.startswith(MAGIC):
+        if is_encrypted(header):
             return False
         if self._keys.allows_unencrypted:
             return True

@@ -1,0 +1,244 @@
+"""`wlc ship`: a relay has the same bytes, can be read in the farm's stead, and is never half a copy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+import wlc
+import wlr
+from cli.command import run_app
+from cli.wlc import app
+from tests.oracle import file_contents
+from wlc.farm.database import open_database
+from wlc.farm.errors import CorruptError, ExpiredError, InvalidError
+from wlc.farm.registry import RELAY, replicas
+from wlc.farm.seal import keys
+from wlc.farm.store.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from wlc.farm.database import FarmDatabase
+
+
+@dataclass
+class Shop:
+    """A master `shop`, its farm and a place for a relay."""
+
+    folder: Path
+    farm: str
+    relay: str
+
+    @property
+    def source(self) -> Path:
+        return self.folder / "shop.duckdb"
+
+    def write(self, *statements: str) -> None:
+        with wlc.connect(self.source) as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    def ship(self, **options: object) -> wlc.Shipped:
+        return wlc.ship("shop", farm=self.farm, to=self.relay, **options)  # type: ignore[arg-type]
+
+    def objects(self, farm: str) -> dict[str, bytes]:
+        """All that a copy must have, with its bytes."""
+        store = open_database("shop", farm).store.raw
+        return {entry.path: store.read(entry.path) for entry in store.list() if not entry.path.startswith("replicas/")}
+
+
+_numbers = iter(range(10**6))
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    number = next(_numbers)
+    made = Shop(tmp_path, f"memory://farm{number}", f"memory://relay{number}")
+    wlc.master(made.source, farm=made.farm, beat_s=3600, create=True)
+    made.write("CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR)", "INSERT INTO t SELECT i, i FROM range(50) r(i)")
+    return made
+
+
+def test_a_relay_has_the_same_bytes_and_serves_in_the_farms_stead(shop: Shop, tmp_path: Path):
+    first = shop.ship()
+    assert (first.batches, first.snapshots, first.tick, first.is_verified) == (1, 0, 2, True)
+    wlr.replicate("shop", farm=shop.relay, into=(copy := tmp_path / "copy.duckdb"))
+    shop.write("UPDATE t SET v = 'new' WHERE id < 5")
+    wlc.snapshot(shop.source)
+    shop.write("DELETE FROM t WHERE id = 7", "ALTER TABLE t ADD COLUMN w INTEGER DEFAULT 1")
+    second = shop.ship()
+    assert (second.batches, second.snapshots) == (2, 1)
+    assert shop.objects(shop.relay) == shop.objects(shop.farm)
+    assert wlr.replicate(into=copy).tick == second.tick == wlc.tick("shop", farm=shop.farm)
+    wlr.replicate("shop", farm=shop.farm, into=(other := tmp_path / "other.duckdb"))
+    assert file_contents(copy) == file_contents(other)
+    assert wlr.verify_farm("shop", farm=shop.relay, full=True).problems == ()
+    # A relay of the relay is a relay.
+    wlc.ship("shop", farm=shop.relay, to=(below := shop.relay + "below"))
+    assert shop.objects(below) == shop.objects(shop.farm)
+
+
+REQUESTS = ("read", "read_versioned", "list", "exists", "create", "replace")
+_methods = {name: getattr(MemoryStore, name) for name in REQUESTS}
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the requests that are made, without those that the store in memory makes of itself."""
+    made: list[str] = []
+    is_inside = False
+
+    def counting(name: str) -> Callable[..., object]:
+        def counted(self: MemoryStore, *arguments: object, **options: object) -> object:
+            nonlocal is_inside
+            if is_inside:
+                return _methods[name](self, *arguments, **options)
+            made.append(name)
+            is_inside = True
+            try:
+                return _methods[name](self, *arguments, **options)
+            finally:
+                is_inside = False
+
+        return counted
+
+    for name in REQUESTS:
+        monkeypatch.setattr(MemoryStore, name, counting(name))
+    return made
+
+
+def test_nothing_new_costs_the_same_requests_at_any_length_of_the_log(shop: Shop, requests: list[str]):
+    shop.ship()
+    costs = []
+    for _ in range(2):
+        requests.clear()
+        found = shop.ship()
+        assert (found.batches, found.files, found.bytes) == (0, 0, 0)
+        costs.append(sorted(requests))
+        for number in range(100, 105):
+            shop.write(f"INSERT INTO t VALUES ({number + 5 * len(costs)}, 'x')")
+        shop.ship()
+    # Both configurations, the next log file, and the relay's registration.
+    assert costs[0] == costs[1] == ["exists", "read_versioned", "read_versioned", "read_versioned", "replace"]
+
+
+def test_without_its_key_an_encrypted_farm_is_copied_unread(tmp_path: Path):
+    keys.add_key(tmp_path / "farm.key", "encryption")
+    secret = {"encryption_key_file": str(tmp_path / "farm.key")}
+    shop = Shop(tmp_path, "memory://sealed", "memory://sealed-relay")
+    wlc.master(shop.source, farm=shop.farm, beat_s=3600, create=True, storage_options=secret)
+    with wlc.connect(shop.source, storage_options=secret) as connection:
+        connection.execute("CREATE TABLE t AS SELECT 1 AS a")
+    wlc.snapshot(shop.source, storage_options=secret)
+    assert not shop.ship().is_verified
+    with wlc.connect(shop.source, storage_options=secret) as connection:
+        connection.execute("INSERT INTO t VALUES (2)")
+    assert not shop.ship().is_verified
+    assert shop.objects(shop.relay) == shop.objects(shop.farm)
+    with pytest.raises(InvalidError, match=r"is encrypted: without a key"):
+        wlc.ship("shop", farm=shop.farm, to="memory://other-relay", delay=timedelta(0))
+    assert wlc.ship("shop", farm=shop.farm, to="memory://read-relay", storage_options=secret).is_verified
+    for relay in (shop.relay, "memory://read-relay"):
+        into = tmp_path / f"{relay.rpartition('/')[2]}.duckdb"
+        assert wlr.replicate("shop", farm=relay, into=into, storage_options=secret).tick == 2
+        assert file_contents(into) == file_contents(shop.source)
+
+
+def _damage_data(farm: FarmDatabase) -> str:
+    path = next(entry.path for entry in farm.logs.list("shop_") if entry.path.endswith(".parquet"))
+    data = farm.logs.read(path)
+    farm.logs.delete(path)
+    farm.logs.create(path, data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+    return path
+
+
+def test_damage_is_named_and_not_copied(shop: Shop):
+    path = _damage_data(open_database("shop", shop.farm))
+    with pytest.raises(CorruptError, match=rf"{path} is damaged"):
+        shop.ship()
+    assert shop.objects(shop.relay) == {}
+
+
+def test_another_past_is_refused_and_leaves_the_relay_alone(shop: Shop, tmp_path: Path):
+    shop.ship()
+    before = shop.objects(shop.relay)
+    other = Shop(tmp_path / "other", shop.farm + "-other", shop.relay)
+    other.folder.mkdir()
+    wlc.master(other.source, farm=other.farm, beat_s=3600, create=True)
+    other.write("CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR)", "INSERT INTO t VALUES (1, 'other')")
+    for _ in range(2):
+        with pytest.raises(CorruptError, match="has another batch 1 than the relay"):
+            other.ship()
+        other.write("INSERT INTO t SELECT max(id) + 1, 'more' FROM t")
+    assert shop.objects(shop.relay) == before
+    with pytest.raises(InvalidError, match="is the farm that shop is in"):
+        wlc.ship("shop", farm=shop.farm, to=shop.farm)
+
+
+def test_a_farm_that_was_rolled_back_is_refused(shop: Shop):
+    shop.ship()
+    farm, config = open_database("shop", shop.farm), open_database("shop", shop.farm).config()
+    shop.write("INSERT INTO t VALUES (100, 'new')")
+    shop.ship()
+    before = shop.objects(shop.relay)
+    farm.delete_batch(2)
+    farm.change_config(lambda _: config)
+    with pytest.raises(CorruptError, match="ends at tick 2, the relay at tick 3"):
+        shop.ship()
+    assert shop.objects(shop.relay) == before
+
+
+def test_pruning_waits_for_the_relay_and_a_gap_is_refused(shop: Shop):
+    shop.ship()
+    assert [(found.kind, found.target) for found in replicas(open_database("shop", shop.farm))] == [
+        (RELAY, open_database("shop", shop.relay).url)
+    ]
+    for number in range(100, 103):
+        shop.write(f"INSERT INTO t VALUES ({number}, 'x')")
+    wlc.snapshot(shop.source)
+    assert wlc.prune("shop", farm=shop.farm).keep_batches == (1, 2, 3, 4)
+    wlc.prune("shop", farm=shop.farm, deadline=timedelta(0))
+    with pytest.raises(ExpiredError, match="batch 2 of .* was pruned before the relay had copied it"):
+        shop.ship()
+
+
+def test_a_delayed_relay_stays_behind(shop: Shop):
+    with pytest.raises(InvalidError, match="nothing of .* is old enough"):
+        shop.ship(delay=timedelta(hours=1))
+    assert shop.ship(delay=timedelta(0)).tick == 2
+    shop.write("DROP TABLE t")
+    assert shop.ship(delay=timedelta(hours=1)).tick == 2
+    assert shop.ship().tick == 3
+
+
+def test_files_on_one_disk_are_not_shared(tmp_path: Path):
+    shop = Shop(tmp_path, str(tmp_path / "farm"), str(tmp_path / "relay"))
+    wlc.master(shop.source, farm=shop.farm, beat_s=3600, create=True)
+    shop.write("CREATE TABLE t AS SELECT range AS a FROM range(10)")
+    shop.ship()
+    assert shop.objects(shop.relay) == shop.objects(shop.farm)
+    copies = [file for file in (tmp_path / "relay").rglob("*") if file.is_file()]
+    assert all(file.stat().st_nlink == 1 for file in copies)
+    assert not [file for file in copies if file.suffix == ".tmp"]
+
+
+def test_a_relay_in_a_bucket(shop: Shop, s3_url: str, tmp_path: Path):
+    wlc.ship("shop", farm=shop.farm, to=s3_url)
+    assert shop.objects(s3_url) == shop.objects(shop.farm)
+    wlc.ship("shop", farm=s3_url, to=str(tmp_path / "branch"))
+    assert shop.objects(str(tmp_path / "branch")) == shop.objects(shop.farm)
+
+
+def test_the_command_says_what_it_copied(shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    wlc.ship("shop", farm=shop.farm, to=(farm := str(tmp_path / "farm")))
+    where = ["ship", "shop", "--farm", farm, "--to", str(tmp_path / "relay")]
+    assert run_app(app, "wlc", [*where, "--limit-rate", "10M"]) == 0
+    assert "is_verified  true" in capsys.readouterr().out
+    for option, text, hint in (("--limit-rate", "fast", "Write 500k, 10M or 1G."), ("--delay", "soon", "15m")):
+        assert run_app(app, "wlc", [*where, option, text]) == 2
+        assert hint in capsys.readouterr().err

@@ -1,0 +1,59 @@
+"""Bytes per second: as people type them, and kept by several threads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from wlc.farm.errors import InvalidError
+from wlc.tiers import rate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("500k", 500e3), ("10M", 10e6), ("1.5 GB/s", 1.5e9), ("2MiB", 2e6), ("7", 7.0)],
+)
+def test_a_rate_is_read(text: str, expected: float):
+    assert rate.parse_rate(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "0", "fast", "-1M", "1T"])
+def test_what_is_no_rate_is_refused(text: str):
+    with pytest.raises(InvalidError, match="is not a number of bytes per second"):
+        rate.parse_rate(text)
+
+
+class Clock:
+    """A clock that stands still but for sleeping."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(rate, "time", clock)
+    return clock
+
+
+def test_bytes_wait_for_those_before_them(clock: Clock):
+    limit = rate.RateLimit(100)
+    waits: list[float] = []
+    spend: Callable[[int], None] = limit.spend
+    for size in (100, 50, 50):
+        spend(size)
+        waits.append(clock.now)
+    assert waits == [0.0, 1.0, 1.5]
+    rate.RateLimit(None).spend(10**12)
+    assert clock.now == 1.5
