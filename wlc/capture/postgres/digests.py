@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import duckdb
 
@@ -12,7 +12,7 @@ from wlc.dialect.duckdb.digest_sql import keeps_rows, sum_images, sum_rows
 from wlc.dialect.sql import literal
 from wlc.farm.digest import EMPTY, Ledger, after, differing
 from wlc.farm.errors import UnsupportedError
-from wlc.farm.model import Ddl, Name
+from wlc.farm.model import Change, Clear, Ddl, Name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -36,6 +36,7 @@ def follow(
     known: Mapping[Name, Digest],
     layouts: Mapping[Name, Layout],
     misfits: Collection[Name],
+    look: Look | None = None,
 ) -> tuple[tuple[Transaction, ...], dict[Name, Digest], frozenset[Name]]:
     """Return what the changed tables hold after transactions.
 
@@ -47,6 +48,8 @@ def follow(
         layouts: Of the tables before them.
         misfits: Tables of which a file holds a column as text that has another type in the table: their digests are
             unknown.
+        look: What the tables held at a moment whose transactions are all among these, to settle what the log leaves
+            open.
 
     Returns:
         The transactions, with digests in their schema changes; the digests of the changed tables; and the changed
@@ -67,7 +70,37 @@ def follow(
             follower.ledger.follow(transactions)
         for name in misfits:
             follower.ledger.set(name, None)
+        if look is not None:
+            _settle(follower.ledger, transactions, look, follower.ledger.unknown() - set(misfits))
         return told, follower.ledger.changed(), follower.ledger.unknown()
+
+
+class Look(Protocol):
+    """A moment at which tables can be read."""
+
+    def sees(self, xid: int) -> bool:
+        """Say whether a transaction that is in the log had been committed then."""
+
+    def digests(self, names: Collection[Name]) -> Mapping[Name, Digest]:
+        """Return what tables held then, as far as they can be read."""
+
+
+def _settle(ledger: Ledger, transactions: tuple[Transaction, ...], look: Look, unknown: Collection[Name]) -> None:
+    """Say what tables hold after transactions: what they held at a moment, and what those did that it does not see."""
+    unseen = [t for t in transactions if t.xid is not None and not look.sees(t.xid)]
+    images = [(t.tick, record) for t in unseen for record in t.records if isinstance(record, Change)]
+    others = {name for t in unseen for record in t.records if not isinstance(record, Change) for name in _names(record)}
+    for name, digest in look.digests([name for name in unknown if name not in others]).items():
+        ledger.set(name, digest)
+        for tick, record in images:
+            if record.table == name:
+                ledger.take(record, tick)
+                # Images of the next one are another range of ticks.
+                ledger.digest(name)
+
+
+def _names(record: Record) -> tuple[Name, ...]:
+    return (record.object,) if isinstance(record, Ddl) else (record.table,) if isinstance(record, Clear) else ()
 
 
 class _Follower:

@@ -151,6 +151,7 @@ class Gathering:
 
     Attributes:
         layouts: Of the tables as the last batch left them.
+        messages: How many were read.
     """
 
     def __init__(self, folder: Path, tables: dict[int, PublishedTable], prefix: str) -> None:
@@ -161,6 +162,7 @@ class Gathering:
         self._decoder = Decoder()
         self._current: dict[int, Segment] = {}
         self._resending: set[int] = set()
+        self.messages = 0
         self._connection = duckdb.connect(config={"python_enable_replacements": "false"})
         self._connection.execute(f"SET temp_directory = {literal(str(folder))}")
         self._connection.execute(f"SET memory_limit = {literal(memory_limit())}")
@@ -177,6 +179,7 @@ class Gathering:
             UnsupportedError: Rows do not match the description of their table from the event triggers.
         """
         for block in blocks:
+            self.messages += block.num_rows
             for item in self._decoder.read(block.column(0)):
                 match item:
                     case Rows():
@@ -187,6 +190,14 @@ class Gathering:
                     case Message() if item.prefix == self._prefix:
                         self._take_message(read_message(item.content))
         self.round.begun, self.round.lsn = self._decoder.begun, self._decoder.lsn
+
+    def rewrites(self) -> bool:
+        """Say whether rows read otherwise after a schema change that did not send them again."""
+        return any(
+            isinstance(entry, _Altered) and not entry.is_resent and _has_other_rows(entry.old, entry.new)
+            for number in self.round.numbers()
+            for entry in self.round._entries[number]
+        )
 
     @property
     def _number(self) -> int:
@@ -437,6 +448,16 @@ def gathered(folder: Path, tables: dict[int, PublishedTable], prefix: str) -> It
         ) from error
     finally:
         gathering.close()
+
+
+def _has_other_rows(old: DescribedTable | None, new: DescribedTable | None) -> bool:
+    """Say whether a table lost a column, or got one that all its rows have a value in."""
+    if old is None or new is None or new.is_root:
+        return False
+    before, after = ({column.number for column in t.columns if column.generated is None} for t in (old, new))
+    return bool(before - after) or any(
+        column.number not in before and column.missing is not None for column in new.columns
+    )
 
 
 def _statements(entry: _Altered) -> Iterator[Ddl]:

@@ -25,11 +25,11 @@ from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import store_sql
 from wlc.farm import paths
 from wlc.farm.database import describe_file
-from wlc.farm.errors import UnavailableError
+from wlc.farm.errors import InvalidError, UnavailableError
 from wlc.farm.model import Ddl, Layout, Manifest, Name, SequencePosition, SnapshotTable, file_column
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from wlc.capture.postgres.described import DescribedTable
     from wlc.capture.postgres.sequences import Sequences
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 _FORMAT = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2"
 _READERS = 2
+# As many numbers transactions have in the server's log, before they begin anew.
+_NUMBERS = 1 << 32
 # Columns of these types come as they are; all others as text.
 _AS_THEY_ARE = {"boolean", "smallint", "integer", "bigint", "real", "double precision", "text"}
 # A cast to text gives these the form that the log has. Others may lose blanks at the end or get a netmask.
@@ -94,6 +96,49 @@ def exported(url: str, slot: str, *, is_temporary: bool) -> Iterator[Moment]:
             raise UnavailableError(f"{where}: {message}", hint="try again", path=where)
         values = [result.get_value(0, column) or b"" for column in range(4)]
         yield Moment(values[1].decode(), values[2].decode())
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A transaction's view of the tables: which others it sees, and what the tables hold in it.
+
+    Attributes:
+        moment: A place in the server's log behind everything that it sees.
+        end: Number from which on it sees no transaction.
+        open: Numbers below of those that it does not see.
+    """
+
+    url: str
+    moment: Moment
+    end: int
+    open: frozenset[int]
+
+    def sees(self, xid: int) -> bool:
+        """Say whether it sees a transaction that is in the log, whose number has 32 bits there and rolls over."""
+        is_before = (xid - self.end) % _NUMBERS >= _NUMBERS // 2
+        return is_before and xid not in self.open
+
+    def digests(self, names: Collection[Name]) -> dict[Name, Digest]:
+        """Return what tables hold in it; nothing where somebody has locked or dropped one since."""
+        try:
+            return digest_tables(self.url, self.moment, names) if names else {}
+        except (UnavailableError, InvalidError):
+            return {}
+
+
+@contextmanager
+def looking(url: str) -> Iterator[Look]:
+    """Hold a view of everything that is committed. Unlike `exported`, it waits for nobody."""
+    with connect(url) as connection, connect(url) as writer, talking(url):
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        ((name, seen),) = connection.execute("SELECT pg_export_snapshot(), pg_current_snapshot()::text").fetchall()
+        # Writing this flushes the server's log up to here, with what others committed without waiting for that.
+        writer.execute(
+            "BEGIN; SET LOCAL synchronous_commit = local; UPDATE wlc.state SET value = value WHERE key = 'lsn'; COMMIT"
+        )
+        ((lsn,),) = writer.execute("SELECT pg_current_wal_flush_lsn()::text").fetchall()
+        _, end, numbers = seen.split(":")
+        yield Look(url, Moment(lsn, name), int(end), frozenset(int(n) % _NUMBERS for n in numbers.split(",") if n))
 
 
 def take(
@@ -163,12 +208,23 @@ def take(
         return manifest, {**_counts(rows, copied), **{root.oid: (root, 0) for root in roots}}, sequences
 
 
-def digest_tables(url: str, moment: Moment) -> dict[Name, Digest]:
-    """Return what every captured table holds as of a moment, if all its values fit their types."""
+def digest_tables(url: str, moment: Moment, names: Collection[Name] | None = None) -> dict[Name, Digest]:
+    """Return what captured tables hold as of a moment, if all their values fit their types.
+
+    Args:
+        url: The master.
+        moment: What `exported` or `looking` gave.
+        names: Of the tables; all if omitted. Whoever has locked one of these is not waited for.
+    """
     with connect(url) as connection, talking(url), tempfile.TemporaryDirectory(prefix="wlc-verify-") as folder:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         connection.execute(f"SET TRANSACTION SNAPSHOT {literal(moment.name)}")
-        rows = [table for table in setup.descriptions(connection).values() if not table.is_root]
+        if names is not None:
+            connection.execute("SET LOCAL lock_timeout = '1s'")
+        found = [table for table in setup.descriptions(connection).values() if not table.is_root]
+        rows = [table for table in found if names is None or table.qualified in names]
+        if names:
+            connection.execute(f"LOCK TABLE {', '.join(table.qualified.sql for table in rows)} IN ACCESS SHARE MODE")
         copied = _copy_all(url, moment, rows, Path(folder))
         return digests.of_files(_as_declared(rows, copied, Path(folder)))
 

@@ -275,13 +275,25 @@ class PostgresSource(Source):
         while True:
             with self._gathered(upto, most) as gathering:
                 if gathering.round.numbers():
-                    yield _Round(self, gathering)
-                    return
+                    # More wait than fit into this batch: it cannot end at a moment that can be looked at.
+                    if not gathering.rewrites() or (gathering.messages >= most and not is_each):
+                        yield _Round(self, gathering)
+                        return
+                    break
                 read = gathering.round.lsn
                 self._pass_by(lsn_text(read) if read else upto)
             if not read:
                 yield None
                 return
+        with (
+            snapshot.looking(self.url) as look,
+            self._gathered(look.moment.lsn, None) as gathering,
+        ):
+            if not is_each or len(gathering.round.numbers()) == 1:
+                yield _Round(self, gathering, look=look)
+                return
+        with self._gathered(upto, most) as gathering:
+            yield _Round(self, gathering)
 
     @contextmanager
     def gather_again(self, batch: Batch) -> Iterator[Gathered | None]:
@@ -402,7 +414,9 @@ class PostgresSource(Source):
             return setup.bypassed(self.connection)
 
     def warn_bypassed(self) -> None:
-        if found := self.bypassed():
+        with talking(self.url):
+            found = setup.bypassed_now(self.connection)
+        if found:
             warnings.warn(f"{self}: {_told(found)}; {_AGAIN.format(self)}", stacklevel=3)
 
     def details(self) -> SourceDetails:
@@ -444,9 +458,12 @@ class PostgresSource(Source):
 class _Round:
     """What one look into the slot gave; see `wlc.masters.source.Gathered`."""
 
-    def __init__(self, source: PostgresSource, gathering: Gathering, *, is_again: bool = False) -> None:
+    def __init__(
+        self, source: PostgresSource, gathering: Gathering, *, look: snapshot.Look | None = None, is_again: bool = False
+    ) -> None:
         self._source = source
         self._gathering = gathering
+        self._look = look
         self._is_again = is_again
         self._sequences: Sequences = {}
 
@@ -458,7 +475,13 @@ class _Round:
             positions = list(records(source.connection, self._sequences))
         transactions, files, local = gathering.write(state.name, state.batch + 1, state.tick, positions)
         transactions, held, unknown = digests.follow(
-            transactions, files, local, source.slot_state.digests, gathering.layouts, gathering.round.misfits
+            transactions,
+            files,
+            local,
+            source.slot_state.digests,
+            gathering.layouts,
+            gathering.round.misfits,
+            self._look,
         )
         return BatchContent(state.name, transactions, files, local, held, unknown, lsn_text(gathering.round.lsn))
 
