@@ -10,7 +10,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.object_store import s3_environment, s3_server, s3_url  # noqa: F401 - fixtures
-from tests.postgres.server import cluster, database_url  # noqa: F401 - fixtures
+from tests.postgres.server import cluster, cluster_of, database_url  # noqa: F401 - fixtures
 
 if TYPE_CHECKING:
     from xdist.remote import Producer

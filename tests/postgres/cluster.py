@@ -37,10 +37,12 @@ class Cluster:
 
     Args:
         folder: Empty; the server's data goes there.
+        programs: Folder of another server's programs than the installed one's.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, programs: Path | None = None) -> None:
         self.folder = folder
+        self._programs = programs
         self.port = free_port()
         self._user = user_that_may_run_it()
         self._numbers = itertools.count(1)
@@ -87,7 +89,12 @@ class Cluster:
         # A server that goes on after its starter must not hold the starter's output open.
         with tempfile.TemporaryFile() as output:
             done = subprocess.run(
-                [program(name), *arguments], stdout=output, stderr=output, cwd=self.folder, check=False, **user
+                [str(self._programs / name) if self._programs else program(name), *arguments],
+                stdout=output,
+                stderr=output,
+                cwd=self.folder,
+                check=False,
+                **user,
             )
             output.seek(0)
             log = self.folder / "log"
@@ -103,9 +110,9 @@ def execute(url: str, *statements: str) -> list[tuple[Any, ...]]:
         return cursor.fetchall() if cursor.description else []
 
 
-def running(folder: Path) -> Iterator[Cluster]:
-    """Start a server in a folder, and stop it in the end."""
-    cluster = Cluster(folder)
+def running(folder: Path, programs: Path | None = None) -> Iterator[Cluster]:
+    """Start a server in a folder, and stop it in the end; arguments as for `Cluster`."""
+    cluster = Cluster(folder, programs)
     try:
         cluster.start()
         try:

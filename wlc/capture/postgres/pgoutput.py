@@ -95,7 +95,8 @@ class Decoder:
     """Reads blocks one after the other.
 
     Attributes:
-        begun: Transactions, in commit order; number n is at n. Rare enough to keep: they become the log's own.
+        begun: Transactions that changed something, in commit order; number n is at n. Rare enough to keep: they
+            become the log's own.
         lsn: Where the last transaction ends that was read as a whole, 0 before the first.
         current: Number of the transaction of the truncation or message that was yielded last.
     """
@@ -103,6 +104,7 @@ class Decoder:
     begun: list[BeginMessage] = field(default_factory=list)
     lsn: int = 0
     current: int = -1
+    _ends_with_begin: bool = False
     _relations: dict[int, Relation] = field(default_factory=dict)
 
     def read(self, block: pa.BinaryArray) -> Iterator[Rows | Truncate | Message]:
@@ -127,12 +129,18 @@ class Decoder:
         if (starts == ends).any():
             raise CorruptError("the server sent an empty message")
         kinds = data[starts]
-        transactions = len(self.begun) - 1 + np.cumsum(kinds == _BEGIN)
-        self._begin(data, starts[kinds == _BEGIN] + 1)
-        if (commits := starts[kinds == _COMMIT]).size:
-            self.lsn = int(_int64(data, commits[-1:] + 10)[0])
+        is_begin, is_commit = kinds == _BEGIN, kinds == _COMMIT
         is_row = np.isin(kinds, _ROWS)
-        others = np.flatnonzero(~(is_row | (kinds == _BEGIN) | (kinds == _COMMIT)))
+        others = np.flatnonzero(~(is_row | is_begin | is_commit))
+        # PostgreSQL 14 sends transactions that changed nothing of what is published. They get no number.
+        is_begin[:-1] &= ~is_commit[1:]
+        if self._ends_with_begin and is_commit[0]:
+            self.begun.pop()
+        self._ends_with_begin = bool(is_begin[-1])
+        transactions = len(self.begun) - 1 + np.cumsum(is_begin)
+        self._begin(data, starts[is_begin] + 1)
+        if (commits := starts[is_commit]).size:
+            self.lsn = int(_int64(data, commits[-1:] + 10)[0])
         done = 0
         for index in others.tolist():
             yield from self._rows(data, starts, ends, kinds, transactions, done, index)
