@@ -36,7 +36,7 @@ def follow(
     known: Mapping[Name, Digest],
     layouts: Mapping[Name, Layout],
     misfits: Collection[Name],
-    look: Look | None = None,
+    look: ReadMoment | None = None,
 ) -> tuple[tuple[Transaction, ...], dict[Name, Digest], frozenset[Name]]:
     """Return what the changed tables hold after transactions.
 
@@ -75,7 +75,7 @@ def follow(
         return told, follower.ledger.changed(), follower.ledger.unknown()
 
 
-class Look(Protocol):
+class ReadMoment(Protocol):
     """A moment at which tables can be read."""
 
     def sees(self, xid: int) -> bool:
@@ -85,7 +85,7 @@ class Look(Protocol):
         """Return what tables held then, as far as they can be read."""
 
 
-def _settle(ledger: Ledger, transactions: tuple[Transaction, ...], look: Look, unknown: Collection[Name]) -> None:
+def _settle(ledger: Ledger, transactions: tuple[Transaction, ...], look: ReadMoment, unknown: Collection[Name]) -> None:
     """Say what tables hold after transactions: what they held at a moment, and what those did that it does not see."""
     unseen = [t for t in transactions if t.xid is not None and not look.sees(t.xid)]
     images = [(t.tick, record) for t in unseen for record in t.records if isinstance(record, Change)]

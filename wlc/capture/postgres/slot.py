@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wlc.capture.postgres.state import SlotState
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,19 @@ def find_slot(connection: Any, name: str) -> Slot | None:
         [name],
     ).fetchone()
     return None if found is None else Slot(found[0], found[1], read_lsn(found[2]))
+
+
+def find_gap(connection: Any, state: SlotState) -> str | None:
+    """Return why changes of a master are lost, None if they are not."""
+    slot, name = find_slot(connection, state.slot), f"slot {state.slot}"
+    if slot is None:
+        return f"{name} is gone"
+    if slot.status == "lost":
+        return f"{name} was invalidated by the server (max_slot_wal_keep_size)"
+    if slot.confirmed > read_lsn(state.lsn):
+        return f"{name} was moved by somebody else"
+    found = connection.execute("SELECT FROM pg_publication WHERE pubname = %s", [state.publication]).fetchone()
+    return None if found is not None else f"publication {state.publication} is gone"
 
 
 def read_lsn(text: str) -> int:

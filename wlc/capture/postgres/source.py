@@ -17,7 +17,7 @@ from wlc.capture.postgres.connection import connect as connect_to
 from wlc.capture.postgres.described import DescribedTable
 from wlc.capture.postgres.gathering import Gathering, PublishedTable, gathered
 from wlc.capture.postgres.sequences import moved_sequences, records, write_sequences
-from wlc.capture.postgres.slot import Slot, find_slot, lsn_text, read_lsn
+from wlc.capture.postgres.slot import Slot, find_gap, find_slot, lsn_text, read_lsn
 from wlc.capture.postgres.state import SlotState, decode, encode
 from wlc.dialect.postgres.url import without_password
 from wlc.dialect.sql import literal
@@ -236,29 +236,15 @@ class PostgresSource(Source):
     def refuse_gap(self) -> None:
         if (away := self.elsewhere()) is not None:
             raise away
-        if problem := self._gap():
+        with talking(self.url):
+            problem = find_gap(self.connection, self.slot_state)
+        if problem is not None:
             where = f"changes of {self} after {self.slot_state.lsn or 'its beginning'}"
             raise GapError(
                 f"{problem}: {where} cannot be published, and the history ends there",
                 hint=_AGAIN.format(self),
                 path=str(self),
             )
-
-    def _gap(self) -> str | None:
-        """Return why changes are lost, None if they are not."""
-        slot, name = self.slot(), f"slot {self.slot_state.slot}"
-        if slot is None:
-            return f"{name} is gone"
-        if slot.status == "lost":
-            return f"{name} was invalidated by the server (max_slot_wal_keep_size)"
-        if slot.confirmed > read_lsn(self.slot_state.lsn):
-            return f"{name} was moved by somebody else"
-        return None if self._has_publication() else f"publication {self.slot_state.publication} is gone"
-
-    def _has_publication(self) -> bool:
-        with talking(self.url):
-            query = "SELECT FROM pg_publication WHERE pubname = %s"
-            return self.connection.execute(query, [self.slot_state.publication]).fetchone() is not None
 
     def last_place(self) -> str:
         # The slot does not show what is not flushed yet, and we must not pass it by.
@@ -435,7 +421,9 @@ class PostgresSource(Source):
     def _retention_warning(self) -> str | None:
         """Say that the server keeps much of its log for a publisher that does not run, None if it does not."""
         state = self.require_state()
-        if problem := self._gap():
+        with talking(self.url):
+            problem = find_gap(self.connection, self.slot_state)
+        if problem is not None:
             return f"{problem}: the history ends at tick {state.tick}; {_AGAIN.format(self)}"
         if (slot := self.slot()) is None or slot.status == "unreserved":
             return f"slot {self.slot_state.slot} is about to be given up by the server: publish with wlc flush {self}"
