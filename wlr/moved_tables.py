@@ -6,14 +6,14 @@ farm has its rows: the table is restored to a scratch file as it was at that sta
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb.schema import schema_statements
 from wlc.dialect.sql import literal
 from wlc.farm.database import describe_file
 from wlc.farm.model import WEIGHT, Change, Ddl, Name, TableFile
-from wlr.ddl.relevance import about_table, is_created
+from wlr.ddl.relevance import about_table, is_created, schema_move
 from wlr.plan.patterns import matches
 from wlr.plan.step import LOCAL
 
@@ -68,13 +68,17 @@ def with_moved(
     present: dict[tuple[bytes, bytes], bool] = {}
     records: list[Record] = []
     entering: list[EnteringTable] = []
+    schemas = _SchemaMoves()
 
     def is_held(name: Name) -> bool:
         return present.get(name.folded, holds(name))
 
-    for number, record in enumerate(transaction.records):
+    for number, told in enumerate(transaction.records):
+        record = schemas.rewritten(told, is_held, patterns)
+        if record is None:
+            continue
         about = about_table(record) if isinstance(record, Ddl) else None
-        if not isinstance(record, Ddl) or about is None:
+        if not isinstance(record, Ddl) or about is None or schema_move(record):
             if isinstance(record, Ddl) and is_created(record):
                 present[record.object.folded] = matches(record.object, patterns)
             records.append(record)
@@ -96,6 +100,40 @@ def with_moved(
     files = {table.file.file.path: table.file for table in entering if table.file}
     whole = replace(transaction, records=tuple(records))
     return replace(step, transactions=(whole,), files={**step.files, **files}), entering
+
+
+@dataclass(slots=True)
+class _SchemaMoves:
+    """Tables that a PostgreSQL master moved to another schema, and that come in or leave by that.
+
+    For PostgreSQL replicas, ALTER TABLE does it all. It does not where they have only one of the two names: there, the
+    DROP and CREATE that follow for others are theirs, too. All rows follow the CREATE.
+    """
+
+    entering: set[tuple[bytes, bytes]] = field(default_factory=set)
+    leaving: set[tuple[bytes, bytes]] = field(default_factory=set)
+
+    def rewritten(self, record: Record, is_held: Callable[[Name], bool], patterns: Collection[str]) -> Record | None:
+        """Return the record as the replica needs it, None if it does not."""
+        if not isinstance(record, Ddl):
+            return record
+        if move := schema_move(record):
+            old, new = move
+            if is_held(old) and matches(new, patterns):
+                return record
+            if is_held(old):
+                self.leaving.add(old.folded)
+            elif matches(new, patterns):
+                self.entering.add(new.folded)
+            return None
+        if is_created(record) and record.object.folded in self.entering:
+            self.entering.remove(record.object.folded)
+            return replace(record, original=None)
+        about = about_table(record)
+        if about and about.is_drop and about.table.folded in self.leaving:
+            self.leaving.remove(about.table.folded)
+            return _drop(about.table, record)
+        return record
 
 
 def _drop(table: Name, renaming: Ddl) -> Ddl:

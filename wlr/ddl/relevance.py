@@ -127,6 +127,19 @@ def about_table(ddl: Ddl) -> TableStatement | None:
     return TableStatement(table)
 
 
+def schema_move(ddl: Ddl) -> tuple[Name, Name] | None:
+    """Read a PostgreSQL master's `ALTER TABLE … SET SCHEMA …`: the table's old and new name; None for anything else.
+
+    The master writes names in full. A DROP TABLE and a CREATE TABLE follow, for replicas that are no PostgreSQL.
+    """
+    if ddl.dialect != "postgres" or ddl.kind != "ALTER TABLE":
+        return None
+    words = [token.name for token in tokens(ddl.statement)]
+    if len(words) != 8 or [word.upper() for word in words[:2] + words[5:7]] != ["ALTER", "TABLE", "SET", "SCHEMA"]:
+        return None
+    return Name(words[2], words[4]), Name(words[7], words[4])
+
+
 def _last_part(listed: list[Token], at: int) -> tuple[str, int]:
     """Return the last part of the dotted name at a place, and the place behind it."""
     name = ""

@@ -117,16 +117,15 @@ class _Follower:
     def _record(self, record: Record, tick: int) -> Record:
         told = self._told(record) if isinstance(record, Ddl) else record
         self.ledger.take(told, tick)
+        if isinstance(record, Ddl) and (source := _renamed(record)) and source != record.object:
+            self.ledger.drop(source)
         return told
 
     def _told(self, ddl: Ddl) -> Ddl:
         """Add the digest of the table to a statement that leaves its rows as they are."""
         if ddl.kind == "ALTER TABLE":
-            source, old = ddl.object, self._layouts.get(ddl.object)
-            if found := _RENAME.fullmatch(ddl.statement):
-                schema, name = (part.replace('""', '"') for part in found.groups()[:2])
-                source = Name(schema, name)
-                old = self._layouts.get(source)
+            source = _renamed(ddl) or ddl.object
+            old = self._layouts.get(source)
             # Layouts have no defaults here: only the statement says what existing rows have in an added column.
             is_known = ddl.layout is None or (old is not None and keeps_rows(old, ddl.layout))
             if is_known and not ("ADD COLUMN" in ddl.statement and "DEFAULT" in ddl.statement):
@@ -134,6 +133,13 @@ class _Follower:
         if ddl.layout is not None:
             self._layouts[ddl.object] = ddl.layout
         return ddl
+
+
+def _renamed(ddl: Ddl) -> Name | None:
+    """Return the name that a table had before a statement that renames it; None for other statements."""
+    if ddl.kind != "ALTER TABLE" or not (found := _RENAME.fullmatch(ddl.statement)):
+        return None
+    return Name(*(part.replace('""', '"') for part in found.groups()[:2]))
 
 
 def of_files(tables: Mapping[Name, tuple[Layout, list[Path]]]) -> dict[Name, Digest]:
