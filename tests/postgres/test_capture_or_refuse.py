@@ -183,6 +183,14 @@ REFUSED: dict[str, tuple[str, str, str]] = {
         "ALTER SCHEMA s RENAME TO s2",
         "cannot follow its new name",
     ),
+    "schema temp": (SIMPLE, "CREATE SCHEMA temp", "schema temp cannot be replicated"),
+    "schema System": (SIMPLE, 'CREATE SCHEMA "System"', 'schema "System" cannot be replicated'),
+    "schema that becomes memory": (
+        "CREATE SCHEMA s; CREATE TABLE t (a int)",
+        "ALTER SCHEMA s RENAME TO memory",
+        "schema memory cannot be replicated",
+    ),
+    "schema named as the database": (SIMPLE, "CREATE SCHEMA x", "the database has the same name in the farm"),
     "schemas alike": (SIMPLE, 'CREATE SCHEMA "Public"', "upper and lower case"),
     "tables alike": (SIMPLE, 'CREATE TABLE "T" (a int)', 'public.t and public."T"'),
     "table renamed to be alike": (f"{SIMPLE}; CREATE TABLE u (a int)", 'ALTER TABLE u RENAME TO "T"', "public.t"),
@@ -259,6 +267,10 @@ def test_it_is_refused_and_what_comes_later_arrives(database_url: str, farm: str
         ('CREATE TABLE t (a int); CREATE TABLE "T" (a int)', 'public.t and public."T"'),
         ("CREATE TABLE t ()", "public.t cannot be replicated: it has no columns"),
         ('CREATE SCHEMA "Public"; CREATE TABLE t (a int)', "upper and lower case"),
+        ("CREATE SCHEMA temp", "schema temp cannot be replicated"),
+        ("CREATE SCHEMA system; CREATE TABLE system.t (a int)", "schema system cannot be replicated"),
+        ('CREATE SCHEMA "Main"', 'schema "Main" cannot be replicated'),
+        ("CREATE SCHEMA x", "the database has the same name in the farm"),
     ],
 )
 def test_what_cannot_be_replicated_is_refused_up_front(database_url: str, farm: str, before: str, said: str):

@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING
 
 from wlc.capture.postgres.types import constant_sql, duckdb_type
 from wlc.dialect.sql import literal, quote
-from wlc.farm.model import Ddl, Name
+from wlc.farm.model import Ddl
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from wlc.capture.postgres.described import DescribedColumn, DescribedTable
-    from wlc.capture.postgres.messages import ObjectChanged, ObjectDropped
+    from wlc.capture.postgres.described import DescribedColumn, DescribedConstraint, DescribedTable
 
 POSTGRES = "postgres"
-_MOVED = re.compile(r"\b(RENAME\s+TO|SET\s+SCHEMA)\b", re.IGNORECASE)
+_ALWAYS = {"a": "ALWAYS", "d": "BY DEFAULT"}
 
 
 def create(table: DescribedTable, *, is_snapshot: bool = False) -> Iterator[Ddl]:
@@ -107,85 +106,6 @@ def depth(table: DescribedTable, tables: Mapping[int, DescribedTable]) -> int:
     return count
 
 
-def schema(name: str) -> Ddl:
-    """Create a schema."""
-    statement = f"CREATE SCHEMA IF NOT EXISTS {quote(name)}"
-    return Ddl("CREATE SCHEMA", Name(name, name), statement, original=statement)
-
-
-def sequence(name: Name, definition: str, *, is_identity: bool) -> Ddl:
-    """Make a sequence; PostgreSQL makes that of an identity column by itself.
-
-    Args:
-        name: Of the sequence.
-        definition: PostgreSQL's statement that makes it.
-        is_identity: It belongs to an identity column.
-    """
-    options = definition.partition(" INCREMENT BY ")[2].replace("START WITH", "START")
-    statement = f"CREATE SEQUENCE IF NOT EXISTS {name.sql} INCREMENT BY {' '.join(_without_cache(options))}"
-    return Ddl("CREATE SEQUENCE", name, statement, original="" if is_identity else definition)
-
-
-def renamed_sequence(old: Name | None, name: Name, definition: str) -> Iterator[Ddl]:
-    """Create a sequence under its present name: PostgreSQL has renamed it already, and other engines cannot."""
-    if old is not None:
-        yield Ddl("DROP SEQUENCE", old, f"DROP SEQUENCE IF EXISTS {old.sql}", original="")
-    yield sequence(name, definition, is_identity=True)
-
-
-def of_object(message: ObjectChanged) -> Ddl | None:
-    """Turn a message of the event triggers about an object that is not a table into a statement; None to ignore it."""
-    # Each server refreshes its materialized views itself. A privilege has no identity.
-    if message.tag.startswith("REFRESH") or message.identity is None:
-        return None
-    kind, name, typed = message.object, _object(message.schema, message.identity), _as_typed(message)
-    text = message.definition or typed or ""
-    if kind == "schema":
-        if message.tag == "CREATE SCHEMA":
-            return schema(message.identity.strip('"'))
-        return Ddl(message.tag, name, typed, dialect=POSTGRES) if typed else None
-    if kind == "sequence" and message.tag == "CREATE SEQUENCE":
-        return sequence(_parts(message.identity), text, is_identity=message.is_identity)
-    if kind == "sequence" and typed and _MOVED.search(typed):
-        text = typed
-    if kind in KINDS and text:
-        return Ddl(message.tag, name, text, dialect=POSTGRES)
-    return None
-
-
-def of_dropped(message: ObjectDropped) -> Ddl:
-    """Turn a message of the event triggers about a dropped object into a statement."""
-    kind = message.dropped.upper()
-    text = f"DROP {kind} IF EXISTS {message.identity} CASCADE"
-    tag, name = f"DROP {kind}", _object(message.schema, message.identity)
-    if kind in ("SCHEMA", "SEQUENCE"):
-        return Ddl(tag, name, text, original=text)
-    return Ddl(tag, name, text, dialect=POSTGRES)
-
-
-# What makes sense on another server as it was typed, if it was typed alone.
-KINDS = {"index", "view", "materialized view", "sequence", "type", "domain", "function", "procedure", "table column"}
-
-
-def _object(schema_name: str | None, identity: str) -> Name:
-    schema_name = schema_name or identity
-    return Name(schema_name, identity.removeprefix(f"{schema_name}."))
-
-
-def _as_typed(message: ObjectChanged) -> str | None:
-    import sqlglot
-
-    text = (message.query or "").strip().rstrip(";")
-    try:
-        tokens = sqlglot.tokenize(text, read="postgres")
-    except sqlglot.errors.SqlglotError:
-        return None
-    is_one = all(token.token_type.name != "SEMICOLON" for token in tokens)
-    # Another statement may have created this object, as CREATE TABLE creates indexes.
-    words, kind = text.upper().split(), message.tag.split()
-    return text if is_one and words[:1] == kind[:1] and kind[-1] in words[:6] else None
-
-
 # Differences ---------------------------------------------------------------------------------------------------------
 
 
@@ -213,11 +133,12 @@ def _steps(
     for column in old.columns:
         if column.number not in after:
             draft.table = draft.table.without_column(column)
-            drops = f"ALTER TABLE {draft.sql} DROP COLUMN {quote(column.name)}"
-            # A child that was created before its parent keeps a column that the parent drops.
-            original = drops.replace("DROP COLUMN", "DROP COLUMN IF EXISTS") if column.is_inherited else drops
-            yield f"{original} CASCADE", drops if column.generated is None else None
+            drops = f"ALTER TABLE {draft.sql} DROP COLUMN"
+            # In a replica a child keeps a column that the parent drops; a type that was dropped took it along.
+            original = f"{drops} IF EXISTS {quote(column.name)} CASCADE"
+            yield original, f"{drops} {quote(column.name)}" if column.generated is None else None
     yield from _renamed_columns(draft, after)
+    yield from _renamed_constraints(draft, old, new)
     for column in draft.table.columns:
         changed = after[column.number]
         draft.table = draft.table.with_column(changed)
@@ -261,7 +182,7 @@ def _renamed_columns(draft: _Draft, after: Mapping[int, DescribedColumn]) -> Ite
 
 def _changed_column(old: DescribedColumn, new: DescribedColumn, *, is_resent: bool) -> Iterator[str]:
     """Yield what follows `ALTER COLUMN c` for a column that stays."""
-    if (old.type, old.collation) != (new.type, new.collation) and not new.is_inherited:
+    if (old.declared, old.collation) != (new.declared, new.collation) and not new.is_inherited:
         if old.default is not None:
             yield "DROP DEFAULT"
             old = replace(old, default=None)
@@ -270,15 +191,26 @@ def _changed_column(old: DescribedColumn, new: DescribedColumn, *, is_resent: bo
         yield f"TYPE {new.type}{collation}{using}"
     if old.generated is not None and new.generated is None:
         yield "DROP EXPRESSION"
-    if old.identity != new.identity:
-        if old.identity:
-            yield "DROP IDENTITY"
-        if new.identity:
-            yield f"ADD {_identity(new)}"
+    if old.identity and not new.identity:
+        yield "DROP IDENTITY"
     if old.default != new.default:
         yield "DROP DEFAULT" if new.default is None else f"SET DEFAULT {new.default}"
-    if old.nullable != new.nullable:
-        yield "DROP NOT NULL" if new.nullable else "SET NOT NULL"
+    if old.nullable and not new.nullable:
+        yield "SET NOT NULL"
+    if new.identity and not old.identity:
+        yield f"ADD {_identity(new)}"
+    elif new.identity and old.identity:
+        yield from _changed_identity(old, new)
+    if new.nullable and not old.nullable:
+        yield "DROP NOT NULL"
+
+
+def _changed_identity(old: DescribedColumn, new: DescribedColumn) -> Iterator[str]:
+    if old.identity != new.identity:
+        yield f"SET GENERATED {_ALWAYS[str(new.identity)]}"
+    before, after = (str(column.identity_options).partition(" INCREMENT BY ")[2] for column in (old, new))
+    if before != after:
+        yield " ".join(f"SET {option}" for option in sequence_options(f"INCREMENT BY {after}"))
 
 
 def _added_column(draft: _Draft, column: DescribedColumn) -> Iterator[tuple[str, str | None]]:
@@ -305,15 +237,54 @@ def _added_column(draft: _Draft, column: DescribedColumn) -> Iterator[tuple[str,
 
 
 def _dropped_constraints(draft: _Draft, old: DescribedTable, new: DescribedTable) -> Iterator[tuple[str, str | None]]:
-    for name, constraint in old.constraints.items():
-        if new.constraints.get(name) != constraint and not constraint.is_inherited:
+    for name, constraint in _held(old).items():
+        if not _stays(new, name, constraint):
+            # Replicas have what a child inherits as its own, too.
             yield f"ALTER TABLE {draft.sql} DROP CONSTRAINT IF EXISTS {quote(name)} CASCADE", None
 
 
+def _stays(new: DescribedTable, name: str, constraint: DescribedConstraint) -> bool:
+    """Say whether a constraint is still there, perhaps in other words or under another name."""
+    same = new.constraints.get(name)
+    # ALTER TYPE makes constraints anew.
+    return any(other.oid == constraint.oid for other in new.constraints.values()) or (
+        same is not None and (same.definition == constraint.definition or same.is_inherited)
+    )
+
+
+def _held(table: DescribedTable | None) -> dict[str, DescribedConstraint]:
+    """Return the constraints that a replica has."""
+    return {name: found for name, found in (table.constraints.items() if table else ()) if found.is_checked}
+
+
+def _renamed_constraints(draft: _Draft, old: DescribedTable, new: DescribedTable) -> Iterator[tuple[str, str | None]]:
+    before = {constraint.oid: name for name, constraint in _held(old).items()}
+    for name, constraint in _held(new).items():
+        was = before.get(constraint.oid, name)
+        if was != name and not constraint.is_inherited:
+            yield f"ALTER TABLE {draft.sql} RENAME CONSTRAINT {quote(was)} TO {quote(name)}", None
+
+
 def _added_constraints(draft: _Draft, old: DescribedTable, new: DescribedTable) -> Iterator[tuple[str, str | None]]:
-    for name, constraint in new.constraints.items():
-        if old.constraints.get(name) != constraint and not constraint.is_inherited:
+    before = _held(old)
+    oids = {constraint.oid for constraint in before.values()}
+    for name, constraint in _held(new).items():
+        same = before.get(name)
+        is_there = constraint.oid in oids or (same is not None and _stays(new, name, same))
+        if not is_there and constraint.is_local:
             yield f"ALTER TABLE {draft.sql} ADD CONSTRAINT {quote(name)} {constraint.definition}", None
+        elif is_there and constraint.is_foreign_key and constraint.is_local:
+            was = next((c for c in before.values() if c.oid == constraint.oid), constraint)
+            if _timing(was) != _timing(constraint):
+                yield f"ALTER TABLE {draft.sql} ALTER CONSTRAINT {quote(name)} {_timing(constraint)}", None
+
+
+def _timing(constraint: DescribedConstraint) -> str:
+    """Return when a foreign key is checked."""
+    text = constraint.definition.removesuffix(" NOT VALID")
+    if text.endswith("DEFERRABLE INITIALLY DEFERRED"):
+        return "DEFERRABLE INITIALLY DEFERRED"
+    return "DEFERRABLE INITIALLY IMMEDIATE" if text.endswith(" DEFERRABLE") else "NOT DEFERRABLE"
 
 
 def _attach(table: DescribedTable, old: DescribedTable | None) -> Iterator[Ddl]:
@@ -359,7 +330,7 @@ def _duckdb_table(table: DescribedTable, verb: str) -> str:
 
 def _create_sql(table: DescribedTable, is_snapshot: bool) -> str:
     parts = [_column_sql(column) for column in table.columns]
-    for name, constraint in sorted(table.constraints.items(), key=lambda item: (not item[1].is_primary_key, item[0])):
+    for name, constraint in sorted(_held(table).items(), key=lambda item: (not item[1].is_primary_key, item[0])):
         if not (is_snapshot and constraint.is_foreign_key):
             parts.append(f"CONSTRAINT {quote(name)} {constraint.definition}")
     partitioned = f" PARTITION BY {table.partition_key}" if table.is_root else ""
@@ -380,22 +351,9 @@ def _column_sql(column: DescribedColumn) -> str:
 
 
 def _identity(column: DescribedColumn) -> str:
-    always = "ALWAYS" if column.identity == "a" else "BY DEFAULT"
-    return f"GENERATED {always} AS IDENTITY ({column.identity_options})"
+    return f"GENERATED {_ALWAYS[str(column.identity)]} AS IDENTITY ({column.identity_options})"
 
 
-def _without_cache(options: str) -> Iterator[str]:
-    words = iter(options.split())
-    for word in words:
-        if word == "CACHE":
-            next(words)
-        else:
-            yield word
-
-
-def _parts(identity: str) -> Name:
-    """Split a qualified name as PostgreSQL writes it."""
-    import sqlglot
-
-    found = sqlglot.parse_one(identity, into=sqlglot.exp.Table, dialect="postgres")
-    return Name(found.db, found.name)
+def sequence_options(options: str) -> list[str]:
+    """Split options of a sequence as `wlc.sequence_options` writes them."""
+    return re.findall(r"(?:INCREMENT BY|MINVALUE|MAXVALUE|START WITH|CACHE) -?\d+|(?:NO )?CYCLE", options)

@@ -22,6 +22,7 @@ class DescribedColumn:
     Attributes:
         number: `attnum`, which stays when the column is renamed.
         type: As the server writes it.
+        declared: Number of the type and its modifier, which stay when the type is renamed.
         base: The same with domains resolved.
         shape: What the text of a value depends on besides: labels of enums, attributes of composite types. Only
             functions.sql reads it.
@@ -36,6 +37,7 @@ class DescribedColumn:
     number: int
     name: str
     type: str
+    declared: tuple[int, int]
     base: str
     shape: object
     nullable: bool
@@ -50,11 +52,25 @@ class DescribedColumn:
 
 @dataclass(frozen=True, slots=True)
 class DescribedConstraint:
-    """A constraint: `type` is a letter of `pg_constraint.contype`."""
+    """A constraint.
 
+    Attributes:
+        oid: Stays when the constraint is renamed, validated, or written otherwise because of other names.
+        type: Letter of `pg_constraint.contype`.
+        is_inherited: A parent has it, too: it cannot be dropped here.
+        is_local: The table has it by itself.
+    """
+
+    oid: int
     type: str
     definition: str
     is_inherited: bool
+    is_local: bool
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether all rows obey it. Those that do not could not be written to a replica that has the constraint."""
+        return self.is_foreign_key or not self.definition.endswith(" NOT VALID")
 
     @property
     def is_foreign_key(self) -> bool:
@@ -107,7 +123,9 @@ class DescribedTable:
         """Read what an event trigger wrote, or `json`."""
         constraints = {name: DescribedConstraint(**found) for name, found in content["constraints"].items()}
         parts = {
-            "columns": tuple(DescribedColumn(**column) for column in content["columns"]),
+            "columns": tuple(
+                DescribedColumn(**{**column, "declared": tuple(column["declared"])}) for column in content["columns"]
+            ),
             "key": tuple(content["key"]),
             "constraints": constraints,
             "parents": tuple(Parent(*parent) for parent in content["parents"]),
@@ -146,3 +164,24 @@ class DescribedTable:
     def without_column(self, dropped: DescribedColumn) -> DescribedTable:
         """Return the table without a column."""
         return replace(self, columns=tuple(column for column in self.columns if column.number != dropped.number))
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedObject:
+    """An object that is no table.
+
+    Attributes:
+        kind: Such as "view".
+        schema: Where it lies; its own name if it is a schema.
+        name: Without the schema, and without the arguments of a function.
+        identity: Qualified name as the server writes it, with the arguments of a function.
+        definition: Statement that makes it; None if replicas cannot have it.
+        parts: What can change about it, see `wlc.describe_object` in functions.sql.
+    """
+
+    kind: str
+    schema: str
+    name: str
+    identity: str
+    definition: str | None
+    parts: Any

@@ -130,6 +130,10 @@ class _Follower:
             is_known = ddl.layout is None or (old is not None and keeps_rows(old, ddl.layout))
             if is_known and not ("ADD COLUMN" in ddl.statement and "DEFAULT" in ddl.statement):
                 ddl = replace(ddl, digest=self.ledger.digest(source))
+            if source != ddl.object:
+                # No table has the old name now.
+                self.ledger.drop(source)
+                self._layouts.pop(source, None)
         if ddl.layout is not None:
             self._layouts[ddl.object] = ddl.layout
         return ddl

@@ -63,6 +63,7 @@ SET bytea_output = 'hex' AS $$
         'columns', coalesce((
             SELECT jsonb_agg(jsonb_build_object(
                 'number', a.attnum, 'name', a.attname, 'type', format_type(a.atttypid, a.atttypmod),
+                'declared', jsonb_build_array(a.atttypid::bigint, a.atttypmod),
                 'base', wlc.base_type(a.atttypid, a.atttypmod), 'shape', wlc.shape(a.atttypid),
                 'nullable', NOT a.attnotnull,
                 'default', CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END,
@@ -88,10 +89,14 @@ SET bytea_output = 'hex' AS $$
             FROM pg_constraint p, unnest(p.conkey) WITH ORDINALITY AS k(number, place), pg_attribute a
             WHERE p.conrelid = c.oid AND p.contype = 'p' AND a.attrelid = c.oid AND a.attnum = k.number), '[]'),
         'constraints', coalesce((
+            -- A foreign key to a partitioned table has a part for each partition, which comes and goes with it.
             SELECT jsonb_object_agg(p.conname, jsonb_build_object(
-                'type', p.contype, 'definition', pg_get_constraintdef(p.oid),
-                'is_inherited', p.conparentid <> 0 OR NOT p.conislocal))
-            FROM pg_constraint p WHERE p.conrelid = c.oid AND p.contype IN ('p', 'u', 'c', 'f', 'x')), '{}'),
+                'oid', p.oid::bigint, 'type', p.contype, 'definition', pg_get_constraintdef(p.oid),
+                'is_inherited', p.conparentid <> 0 OR p.coninhcount > 0,
+                'is_local', p.conparentid = 0 AND p.conislocal))
+            FROM pg_constraint p WHERE p.conrelid = c.oid AND p.contype IN ('p', 'u', 'c', 'f', 'x')
+                AND NOT EXISTS (SELECT FROM pg_constraint whole
+                    WHERE whole.oid = p.conparentid AND whole.conrelid = p.conrelid)), '{}'),
         'partition_key', pg_get_partkeydef(c.oid),
         'bound', pg_get_expr(c.relpartbound, c.oid),
         'parents', coalesce((
@@ -329,7 +334,9 @@ BEGIN
         name := (SELECT format('%I.%I', nspname, relation.relname) FROM pg_namespace WHERE oid = relation.relnamespace);
         CASE relation.relkind
             WHEN 'i', 'I' THEN
-                IF tag = 'CREATE INDEX' THEN found := pg_get_indexdef(object); END IF;
+                -- Of a partitioned table the server shows the index without those of the partitions.
+                found := CASE relation.relkind WHEN 'I' THEN regexp_replace(pg_get_indexdef(object), ' ON ONLY ', ' ON ')
+                    ELSE pg_get_indexdef(object) END;
             WHEN 'v' THEN found := 'CREATE OR REPLACE VIEW ' || name || ' AS ' || pg_get_viewdef(object);
             WHEN 'm' THEN found := 'CREATE MATERIALIZED VIEW ' || name || ' AS ' || pg_get_viewdef(object);
             WHEN 'S' THEN
@@ -356,13 +363,117 @@ BEGIN
                 format_type(t.typbasetype, t.typtypmod), coalesce(' DEFAULT ' || t.typdefault, ''),
                 CASE WHEN t.typnotnull THEN ' NOT NULL' ELSE '' END,
                 coalesce((SELECT string_agg(format(' CONSTRAINT %I %s', conname, pg_get_constraintdef(oid)), '')
-                          FROM pg_constraint WHERE contypid = object AND contype = 'c'), ''))
+                          FROM pg_constraint WHERE contypid = object AND contype = 'c' AND convalidated), ''))
             WHEN 'r' THEN (SELECT format('CREATE TYPE %s AS RANGE (SUBTYPE = %s)', format_type(object, NULL),
                 format_type(rngsubtype, NULL)) FROM pg_range WHERE rngtypid = object)
             END INTO found FROM pg_type t WHERE t.oid = object;
     END IF;
     RETURN found;
 END $$;
+
+-- What is known of an object that is no table; NULL if replicas have none of its kind.
+CREATE FUNCTION wlc.describe_object(class oid, object oid) RETURNS jsonb LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    type pg_type;
+    relation pg_class;
+    found record;
+    schema name;
+    name name;
+    parts jsonb;
+BEGIN
+    -- A privilege has neither.
+    IF class IS NULL OR object IS NULL THEN
+        RETURN NULL;
+    END IF;
+    SELECT * INTO found FROM pg_identify_object(class, object, 0);
+    IF class = 'pg_class'::regclass THEN
+        SELECT * INTO relation FROM pg_class WHERE oid = object;
+        CASE
+            WHEN relation.relkind = 'S' AND relation.relpersistence = 'p' THEN
+                SELECT jsonb_build_object('type', format_type(seqtypid, NULL), 'options', wlc.sequence_options(object),
+                    'start', seqstart, 'is_identity', wlc.is_identity(object)) INTO parts
+                FROM pg_sequence WHERE seqrelid = object;
+            WHEN relation.relkind IN ('v', 'm') THEN
+                SELECT jsonb_agg(attname ORDER BY attnum) INTO parts FROM pg_attribute
+                WHERE attrelid = object AND attnum > 0 AND NOT attisdropped;
+            -- The indexes of a constraint are told with their table.
+            WHEN relation.relkind IN ('i', 'I') AND EXISTS (SELECT FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
+                    WHERE i.indexrelid = object AND (c.relkind = 'm' OR wlc.is_captured(c.oid))) AND NOT EXISTS (SELECT FROM pg_constraint k JOIN pg_index i
+                    ON i.indexrelid = k.conindid AND i.indrelid = k.conrelid WHERE k.conindid = object) THEN
+                parts := jsonb_build_object('is_part', relation.relispartition);
+            ELSE RETURN NULL;
+        END CASE;
+    ELSIF class = 'pg_type'::regclass THEN
+        SELECT * INTO type FROM pg_type WHERE oid = object;
+        CASE
+            WHEN type.typtype = 'e' THEN
+                SELECT jsonb_agg(jsonb_build_array(oid::bigint, enumlabel) ORDER BY enumsortorder) INTO parts
+                FROM pg_enum WHERE enumtypid = object;
+            WHEN type.typtype = 'c' AND EXISTS (SELECT FROM pg_class WHERE oid = type.typrelid AND relkind = 'c') THEN
+                SELECT coalesce(jsonb_agg(jsonb_build_array(attnum, attname, format_type(atttypid, atttypmod)
+                    || CASE WHEN attcollation NOT IN (0, 100) THEN ' COLLATE ' || attcollation::regcollation ELSE '' END,
+                    jsonb_build_array(atttypid::bigint, atttypmod, attcollation::bigint)) ORDER BY attnum), '[]') INTO parts
+                FROM pg_attribute WHERE attrelid = type.typrelid AND attnum > 0 AND NOT attisdropped;
+            WHEN type.typtype = 'd' THEN
+                parts := jsonb_build_object('default', type.typdefault, 'is_required', type.typnotnull, 'constraints',
+                    (SELECT coalesce(jsonb_object_agg(oid::text, jsonb_build_array(conname, pg_get_constraintdef(oid))), '{}')
+                     FROM pg_constraint WHERE contypid = object AND contype = 'c' AND convalidated));
+            WHEN type.typtype = 'r' THEN NULL;
+            ELSE RETURN NULL;
+        END CASE;
+    ELSIF class NOT IN ('pg_proc'::regclass, 'pg_namespace'::regclass) THEN
+        RETURN NULL;
+    END IF;
+    SELECT nspname INTO schema FROM pg_namespace WHERE oid = CASE class
+        WHEN 'pg_proc'::regclass THEN (SELECT pronamespace FROM pg_proc WHERE oid = object)
+        WHEN 'pg_class'::regclass THEN relation.relnamespace WHEN 'pg_type'::regclass THEN type.typnamespace ELSE object END;
+    name := CASE class WHEN 'pg_proc'::regclass THEN (SELECT proname FROM pg_proc WHERE oid = object)
+        WHEN 'pg_class'::regclass THEN relation.relname WHEN 'pg_type'::regclass THEN type.typname
+        ELSE schema END;
+    RETURN jsonb_build_object('kind', CASE type.typtype WHEN 'd' THEN 'domain' ELSE found.type END, 'schema', schema, 'name', name,
+        'identity', found.identity, 'definition', wlc.definition(class, object, 'CREATE ' || upper(found.type)),
+        'parts', parts);
+END $$;
+
+-- Tell what became of an object that is no table.
+CREATE FUNCTION wlc.look_at_object(class_ oid, object oid, tag text) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    old jsonb := (SELECT description FROM wlc.objects o WHERE o.class = class_ AND o.oid = object);
+    new jsonb := wlc.describe_object(class_, object);
+BEGIN
+    IF old IS NOT DISTINCT FROM new THEN
+        RETURN;
+    END IF;
+    DELETE FROM wlc.objects o WHERE o.class = class_ AND o.oid = object;
+    IF new IS NOT NULL THEN
+        INSERT INTO wlc.objects VALUES (class_, object, new);
+    END IF;
+    PERFORM wlc.say(jsonb_build_object('object', object::bigint, 'tag', tag, 'old', old, 'new', new,
+        'user', session_user));
+END $$;
+
+-- Tell what became of the sequences of a table, which follow it into another schema.
+CREATE FUNCTION wlc.look_at_sequences(relation oid, tag text) RETURNS void LANGUAGE sql
+SET search_path = pg_catalog, pg_temp AS $$
+    SELECT wlc.look_at_object('pg_class'::regclass, c.oid, tag) FROM pg_depend d JOIN pg_class c ON c.oid = d.objid
+    WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid = relation
+        AND d.deptype IN ('a', 'i') AND c.relkind = 'S' ORDER BY c.oid
+$$;
+
+-- Tell what became of the indexes of a table: some became constraints. ALTER TABLE gives a table that is known no other
+-- new indexes than those of constraints and partitions, which come with the table.
+CREATE FUNCTION wlc.look_at_indexes(relation oid, tag text, is_known boolean) RETURNS void LANGUAGE sql
+SET search_path = pg_catalog, pg_temp AS $$
+    INSERT INTO wlc.objects SELECT 'pg_class'::regclass, x.indexrelid, found.description
+        FROM pg_index x, wlc.describe_object('pg_class'::regclass, x.indexrelid) found (description)
+        WHERE is_known AND x.indrelid = relation AND tag = 'ALTER TABLE' AND found.description IS NOT NULL
+        ON CONFLICT DO NOTHING;
+    SELECT wlc.look_at_object('pg_class'::regclass, x.indexrelid, tag) FROM pg_index x LEFT JOIN wlc.objects o
+        ON o.oid = x.indexrelid AND o.class = 'pg_class'::regclass
+    WHERE x.indrelid = relation AND is_known = (o.oid IS NOT NULL) ORDER BY x.indexrelid
+$$;
 
 CREATE FUNCTION wlc.is_system(schema text) RETURNS boolean LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp AS $$
@@ -375,6 +486,39 @@ SET search_path = pg_catalog, pg_temp AS $$
     FROM wlc.state WHERE key = 'publication'
 $$;
 
+-- The objects that are no tables, in the order in which they can be created.
+CREATE FUNCTION wlc.all_objects(first integer, last integer) RETURNS TABLE (class oid, object oid) LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp AS $$
+    SELECT found.class, found.oid FROM (
+        SELECT 1 AS place, 'pg_type'::regclass AS class, oid, typnamespace AS namespace FROM pg_type
+        UNION ALL SELECT 2, 'pg_class'::regclass, oid, relnamespace FROM pg_class
+            WHERE relkind = 'S' AND relpersistence = 'p'
+        UNION ALL SELECT 3, 'pg_proc'::regclass, oid, pronamespace FROM pg_proc
+        UNION ALL SELECT 4, 'pg_class'::regclass, c.oid, c.relnamespace FROM pg_class c JOIN pg_index i
+            ON i.indexrelid = c.oid WHERE wlc.is_captured(i.indrelid)
+        UNION ALL SELECT 5, 'pg_class'::regclass, oid, relnamespace FROM pg_class WHERE relkind IN ('v', 'm')
+        UNION ALL SELECT 5, 'pg_class'::regclass, c.oid, c.relnamespace FROM pg_class c JOIN pg_index i
+            ON i.indexrelid = c.oid JOIN pg_class m ON m.oid = i.indrelid WHERE m.relkind = 'm'
+        UNION ALL SELECT 6, 'pg_namespace'::regclass, oid, oid FROM pg_namespace
+    ) found JOIN pg_namespace n ON n.oid = namespace
+    WHERE NOT wlc.is_system(n.nspname) AND place BETWEEN first AND last AND NOT EXISTS (
+        SELECT FROM pg_depend d WHERE d.classid = found.class AND d.objid = found.oid AND d.deptype = 'e')
+    ORDER BY place, found.oid
+$$;
+-- Refuse a schema whose name means something else in DuckDB: a database that it always has, or the one that is replicated.
+CREATE FUNCTION wlc.refuse_schema(schema text) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF lower(schema) IN ('temp', 'system', 'memory') OR lower(schema) = 'main' AND schema <> 'main' THEN
+        RAISE EXCEPTION 'schema % cannot be replicated: DuckDB has a schema or database of that name', quote_ident(schema)
+            USING HINT = 'choose another name: ALTER SCHEMA … RENAME TO … before wlc master';
+    END IF;
+    IF lower(schema) = (SELECT lower(value) FROM wlc.state WHERE key = 'name') THEN
+        RAISE EXCEPTION 'schema % cannot be replicated: the database has the same name in the farm', quote_ident(schema)
+            USING HINT = 'choose another name for the database: wlc master --name';
+    END IF;
+END $$;
+
 -- Refuse what cannot be captured at all.
 CREATE FUNCTION wlc.refuse_object(type text, tag text, object oid, identity text) RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $$
@@ -382,6 +526,9 @@ BEGIN
     IF wlc.is_publication(type, identity) THEN
         RAISE EXCEPTION 'the publication % is that of dbfarm', (SELECT value FROM wlc.state WHERE key = 'publication')
             USING HINT = 'stop replicating the database first: wlc stop';
+    END IF;
+    IF type = 'schema' AND tag IN ('CREATE SCHEMA', 'ALTER SCHEMA') THEN
+        PERFORM wlc.refuse_schema(nspname) FROM pg_namespace n WHERE n.oid = object;
     END IF;
     IF type = 'schema' AND EXISTS (SELECT FROM pg_namespace a, pg_namespace b
             WHERE a.oid = object AND a.oid <> b.oid AND lower(a.nspname) = lower(b.nspname)) THEN
@@ -403,6 +550,7 @@ DECLARE
     command record;
     relation oid;
     is_wide boolean := false;
+    is_known boolean;
 BEGIN
     IF wlc.is_running() THEN
         RETURN;
@@ -413,40 +561,50 @@ BEGIN
         IF command.classid = 'pg_class'::regclass AND EXISTS (
                 SELECT FROM pg_class WHERE oid = command.objid AND relkind IN ('r', 'p', 'f')) THEN
             FOR relation IN
-                -- Parents come before their children; those that have just left them come last.
+                -- Parents come before their children; those that have just left them, or refer to them, come last.
                 WITH RECURSIVE below AS (
                     SELECT command.objid AS oid, 0 AS level
                     UNION SELECT i.inhrelid, b.level + 1 FROM pg_inherits i JOIN below b ON b.oid = i.inhparent),
                 concerned AS (
                     SELECT b.oid, b.level FROM below b UNION ALL
                     SELECT t.oid, 1000 FROM wlc.tables t JOIN below b ON t.description @> jsonb_build_object(
-                        'parents', jsonb_build_array(jsonb_build_array(b.oid::bigint))))
+                        'parents', jsonb_build_array(jsonb_build_array(b.oid::bigint))) UNION ALL
+                    SELECT k.conrelid, 2000 FROM pg_constraint k JOIN below b ON b.oid = k.confrelid)
                 SELECT c.oid FROM concerned c GROUP BY c.oid ORDER BY min(c.level), c.oid
             LOOP
+                is_known := EXISTS (SELECT FROM wlc.tables WHERE oid = relation);
+                PERFORM wlc.look_at_sequences(relation, command.command_tag);
+                IF is_known THEN
+                    PERFORM wlc.look_at_indexes(relation, command.command_tag, true);
+                END IF;
                 PERFORM wlc.look_at(relation);
+                IF NOT is_known THEN
+                    PERFORM wlc.look_at_indexes(relation, command.command_tag, false);
+                END IF;
             END LOOP;
             -- Columns of other tables may be of the type that its rows are.
             is_wide := is_wide OR EXISTS (
                 SELECT FROM pg_class c JOIN pg_type t ON t.oid = c.reltype
                 JOIN pg_depend d ON d.refclassid = 'pg_type'::regclass AND d.refobjid IN (t.oid, t.typarray)
                 WHERE c.oid = command.objid AND d.classid <> 'pg_type'::regclass AND d.objid <> c.oid AND d.deptype = 'n');
+        ELSIF command.object_type = 'composite type' THEN
+            PERFORM wlc.look_at_object('pg_type'::regclass, (SELECT reltype FROM pg_class WHERE oid = command.objid),
+                command.command_tag);
+        ELSIF NOT command.in_extension THEN
+            PERFORM wlc.look_at_object(command.classid, command.objid, command.command_tag);
         END IF;
         is_wide := is_wide OR command.command_tag IN ('ALTER TYPE', 'ALTER DOMAIN');
-        IF command.object_type = 'table constraint' THEN
-            SELECT conrelid INTO relation FROM pg_constraint WHERE oid = command.objid;
-            PERFORM wlc.look_at(relation);
-        END IF;
-        -- Indexes behind constraints, and those of partitions that belong to one above, come with these.
-        IF NOT command.in_extension AND command.object_type NOT LIKE 'table%' AND NOT EXISTS (SELECT FROM pg_constraint
-                WHERE conindid = command.objid) AND NOT EXISTS (SELECT FROM pg_class
-                WHERE oid = command.objid AND command.classid = 'pg_class'::regclass AND relkind IN ('i', 'I')
-                AND relispartition) THEN
-            PERFORM wlc.say(jsonb_build_object('object', command.object_type, 'tag', command.command_tag,
-                'schema', command.schema_name, 'identity', command.object_identity, 'oid', command.objid::bigint,
-                'definition', wlc.definition(command.classid, command.objid, command.command_tag),
-                'is_identity', command.object_type = 'sequence' AND wlc.is_identity(command.objid),
-                'query', current_query(), 'user', session_user));
-        END IF;
+        -- What has another name now is written otherwise in defaults and constraints.
+        INSERT INTO wlc.pending SELECT 'touched', coalesce(f.adrelid, k.conrelid) FROM pg_depend d
+            LEFT JOIN pg_attrdef f ON d.classid = 'pg_attrdef'::regclass AND f.oid = d.objid
+            LEFT JOIN pg_constraint k ON d.classid = 'pg_constraint'::regclass AND k.oid = d.objid
+            WHERE d.refclassid = command.classid AND d.refobjid = command.objid AND command.command_tag LIKE 'ALTER %'
+                AND coalesce(f.adrelid, k.conrelid, 0) <> 0
+            UNION SELECT 'touched', conrelid FROM pg_constraint
+            WHERE command.classid = 'pg_constraint'::regclass AND oid = command.objid AND conrelid <> 0
+                OR command.classid = 'pg_class'::regclass AND conindid = command.objid AND conrelid <> 0
+            UNION SELECT 'touched', ev_class FROM pg_rewrite
+            WHERE command.classid = 'pg_rewrite'::regclass AND oid = command.objid;
     END LOOP;
     FOR relation IN
         SELECT t.oid FROM wlc.tables t JOIN pg_class c USING (oid)
@@ -454,6 +612,8 @@ BEGIN
         ORDER BY t.oid
     LOOP
         PERFORM wlc.look_at(relation);
+        -- A rule makes a view of it.
+        PERFORM wlc.look_at_object('pg_class'::regclass, relation, 'CREATE VIEW');
     END LOOP;
     DELETE FROM wlc.pending WHERE what = 'touched';
 END $$;
@@ -486,10 +646,11 @@ BEGIN
                 CONTINUE;
             END IF;
         END IF;
-        IF dropped.object_type = 'sequence' OR (dropped.original OR dropped.normal) AND dropped.object_type IN (
-                'view', 'materialized view', 'index', 'type', 'domain', 'function', 'procedure', 'schema') THEN
-            PERFORM wlc.say(jsonb_build_object('dropped', dropped.object_type, 'schema', dropped.schema_name,
-                'name', dropped.object_name, 'identity', dropped.object_identity));
+        DELETE FROM wlc.objects o WHERE o.class = dropped.classid AND o.oid = dropped.objid AND dropped.objsubid = 0
+            RETURNING description INTO old;
+        IF FOUND AND (dropped.object_type = 'sequence' OR dropped.original OR dropped.normal) THEN
+            PERFORM wlc.say(jsonb_build_object('object', dropped.objid::bigint, 'tag', TG_TAG, 'old', old, 'new', NULL,
+                'user', session_user));
         END IF;
     END LOOP;
 END $$;

@@ -16,10 +16,9 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from wlc.capture.postgres import ddl
+from wlc.capture.postgres import ddl, objects
 from wlc.capture.postgres.messages import (
     ObjectChanged,
-    ObjectDropped,
     ResendBegun,
     ResendEnded,
     TableChanged,
@@ -122,6 +121,7 @@ class Round:
     Attributes:
         tables: Every captured table after it, by oid.
         touched: Those whose description or number of rows changed.
+        sequences: Names of those that were made or altered, by oid; None of those dropped.
         misfits: Those of which a data file holds a column as text that has another type in the table.
     """
 
@@ -130,6 +130,7 @@ class Round:
     begun: list[BeginMessage] = field(default_factory=list)
     lsn: int = 0
     users: dict[int, str] = field(default_factory=dict)
+    sequences: dict[int, Name | None] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     misfits: set[Name] = field(default_factory=set)
     _entries: dict[int, list[_Entry]] = field(default_factory=lambda: defaultdict(list))
@@ -288,14 +289,13 @@ class Gathering:
                         entry.is_settled = True
             case TableChanged(oid, old, new):
                 self._alter(number, oid, old, new)
-            case ObjectDropped():
-                self.round._entries[number].append(ddl.of_dropped(message))
-            case ObjectChanged():
+            case ObjectChanged(object=oid, old=old, new=new):
                 self.round.users[number] = message.user
-                if (found := ddl.of_object(message)) is not None:
-                    self.round._entries[number].append(found)
-                elif message.object in ddl.KINDS and not message.tag.startswith("REFRESH"):
-                    self.round.left_out.append(f"{message.tag} {message.identity}")
+                self.round._entries[number].extend(objects.changed(old, new))
+                if "sequence" in (found.kind for found in (old, new) if found is not None):
+                    self.round.sequences[oid] = objects.qualified(new) if new is not None else None
+                if old is None and new is not None and objects.is_left_out(new):
+                    self.round.left_out.append(f"{message.tag} {new.identity}")
 
     def _alter(self, number: int, oid: int, old: DescribedTable | None, new: DescribedTable | None) -> None:
         if new is None:

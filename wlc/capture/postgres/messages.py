@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from wlc.capture.postgres.described import DescribedTable
+from wlc.capture.postgres.described import DescribedObject, DescribedTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,41 +33,22 @@ class ResendEnded:
 
 @dataclass(frozen=True, slots=True)
 class ObjectChanged:
-    """An object that is no table was created or altered.
+    """An object that is no table was altered, created (there is no old description) or dropped (there is no new one).
 
     Attributes:
-        object: Kind of object, such as "view".
+        object: Its number.
         tag: Of the command, such as "CREATE VIEW".
-        schema: Where the object lies; None for one that lies in no schema.
-        identity: Qualified name as the server writes it; None of a privilege.
-        definition: Statement that makes it as it is now; None if there is none.
-        is_identity: It is the sequence of an identity column.
-        query: What the client sent, with other statements perhaps.
         user: Who sent it.
     """
 
-    object: str
+    object: int
     tag: str
-    schema: str | None
-    identity: str | None
-    oid: int | None
-    definition: str | None
-    is_identity: bool
-    query: str | None
+    old: DescribedObject | None
+    new: DescribedObject | None
     user: str
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectDropped:
-    """An object that is no table was dropped; `dropped` is its kind."""
-
-    dropped: str
-    schema: str | None
-    name: str | None
-    identity: str
-
-
-TriggerMessage = TableChanged | ResendBegun | ResendEnded | ObjectChanged | ObjectDropped
+TriggerMessage = TableChanged | ResendBegun | ResendEnded | ObjectChanged
 
 
 def read_message(text: str | bytes) -> TriggerMessage:
@@ -76,7 +57,8 @@ def read_message(text: str | bytes) -> TriggerMessage:
     if "table" in content:
         old, new = (DescribedTable.read(content[name]) if content[name] else None for name in ("old", "new"))
         return TableChanged(content["table"], old, new)
-    for kind, key in ((ResendBegun, "resend"), (ResendEnded, "resent"), (ObjectDropped, "dropped")):
+    for kind, key in ((ResendBegun, "resend"), (ResendEnded, "resent")):
         if key in content:
             return kind(**content)
-    return ObjectChanged(**content)
+    described = {name: DescribedObject(**content[name]) if content[name] else None for name in ("old", "new")}
+    return ObjectChanged(**{**content, **described})

@@ -33,7 +33,7 @@ END $$;
 """
 # Removes the functions and every table but the state.
 REMOVE = """
-DROP TABLE IF EXISTS wlc.tables, wlc.published, wlc.sequences, wlc.pending;
+DROP TABLE IF EXISTS wlc.tables, wlc.published, wlc.sequences, wlc.objects, wlc.pending;
 DO $$ DECLARE function text; BEGIN
     FOR function IN SELECT p.oid::regprocedure FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace
             WHERE nspname = 'wlc' LOOP

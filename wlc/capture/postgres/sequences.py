@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wlc.capture.postgres import ddl
 from wlc.farm.model import Name, SequencePosition
 
 if TYPE_CHECKING:
@@ -26,25 +25,26 @@ def read_sequences(connection: Connection) -> Sequences:
     return {oid: (Name(schema, name), value) for oid, schema, name, value in rows}
 
 
-def moved_sequences(connection: Connection) -> Sequences:
-    """Return the sequences that moved since they were published."""
-    published = dict(connection.execute("SELECT oid::bigint, value FROM wlc.sequences").fetchall())
-    found = read_sequences(connection)
-    return {oid: (name, value) for oid, (name, value) in found.items() if published.get(oid) != value}
+def moved_sequences(connection: Connection, told: Mapping[int, Name | None]) -> Sequences:
+    """Return the sequences that moved since they were published, under the names that the log gives them.
 
-
-def records(connection: Connection, moved: Sequences) -> Iterator[Record]:
-    """Yield the records of a batch about sequences that moved.
-
-    A sequence whose name was not published is created under it: a renamed table takes its sequence along, and no event
-    trigger reports that.
+    Args:
+        connection: To the master.
+        told: What the log says since then: names of sequences that were made or altered, None of those dropped.
     """
-    rows = connection.execute("SELECT oid::bigint, schema, name FROM wlc.sequences").fetchall()
-    published = {oid: Name(schema, name) for oid, schema, name in rows}
-    for oid, (name, _) in moved.items():
-        if published.get(oid) != name:
-            found = connection.execute("SELECT wlc.definition('pg_class'::regclass, %s, 'CREATE SEQUENCE')", [oid])
-            yield from ddl.renamed_sequence(published.get(oid), name, found.fetchall()[0][0])
+    rows = connection.execute("SELECT oid::bigint, schema, name, value FROM wlc.sequences").fetchall()
+    names: dict[int, Name | None] = {oid: Name(schema, name) for oid, schema, name, _ in rows}
+    values = {oid: value for oid, _, _, value in rows}
+    names.update(told)
+    return {
+        oid: (name, value)
+        for oid, (_, value) in read_sequences(connection).items()
+        if (name := names.get(oid)) is not None and (oid in told or values.get(oid) != value)
+    }
+
+
+def records(moved: Sequences) -> Iterator[Record]:
+    """Yield the records of a batch about sequences that moved."""
     yield from (SequencePosition(name, value) for name, value in moved.values() if value is not None)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from wlc.capture.postgres import prepare
-from wlc.capture.postgres.described import DescribedTable
+from wlc.capture.postgres.described import DescribedObject, DescribedTable
 from wlc.capture.postgres.rights import CAPTURABLE
 from wlc.dialect.sql import literal
 from wlc.farm.model import Name
@@ -149,6 +149,19 @@ def descriptions(connection: Connection) -> dict[int, DescribedTable]:
         "SELECT c.oid::bigint, wlc.describe(c.oid) FROM pg_class c WHERE wlc.is_captured(c.oid)"
     ).fetchall()
     return {oid: DescribedTable.read(description) for oid, description in rows}
+
+
+def objects(connection: Connection, first: int, last: int) -> list[DescribedObject]:
+    """Describe the objects that are not tables and that a replica needs, in the order in which they can be created.
+
+    Args:
+        connection: Its transaction decides what is described.
+        first: 1 for types, 2 for sequences, 3 for functions, 4 for indexes, 5 for views.
+        last: The same; inclusive.
+    """
+    query = "SELECT wlc.describe_object(class, object) FROM wlc.all_objects(%s, %s)"
+    found = connection.execute(query, [first, last]).fetchall()
+    return [DescribedObject(**description) for (description,) in found if description is not None]
 
 
 def write_published(connection: Connection, tables: Mapping[int, tuple[DescribedTable, int] | None]) -> None:

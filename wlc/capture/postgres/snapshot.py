@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pyarrow as pa
 
-from wlc.capture.postgres import ddl, digests, setup
+from wlc.capture.postgres import ddl, digests, objects, setup
 from wlc.capture.postgres.connection import ArrowReader, connect, talking
 from wlc.capture.postgres.gathering import MEMORY_VARIABLE, memory_limit, row_group_rows
-from wlc.capture.postgres.messages import ObjectChanged
 from wlc.capture.postgres.sequences import read_sequences
 from wlc.capture.postgres.types import always_fits, duckdb_type
 from wlc.dialect.postgres.text import read_text_sql
@@ -45,25 +44,6 @@ _NUMBERS = 1 << 32
 _AS_THEY_ARE = {"boolean", "smallint", "integer", "bigint", "real", "double precision", "text"}
 # A cast to text gives these the form that the log has. Others may lose blanks at the end or get a netmask.
 _CAST_IS_SAME = re.compile(r"(numeric|character varying|bytea|date|uuid|jsonb?|interval|time|timestamp|oid)\b.*")
-_OBJECTS = """
-    SELECT o.type, o.schema, o.identity, wlc.definition(found.classid, found.oid, 'CREATE ' || upper(o.type)),
-        wlc.is_identity(found.oid)
-    FROM (
-        SELECT 1 AS place, 'pg_type'::regclass AS classid, t.oid, t.typnamespace AS namespace FROM pg_type t
-            LEFT JOIN pg_class c ON c.oid = t.typrelid
-            WHERE t.typtype IN ('e', 'd', 'r') OR t.typtype = 'c' AND c.relkind = 'c'
-        UNION ALL SELECT 2, 'pg_class'::regclass, oid, relnamespace FROM pg_class
-            WHERE relkind = 'S' AND relpersistence = 'p'
-        UNION ALL SELECT 3, 'pg_proc'::regclass, oid, pronamespace FROM pg_proc
-        UNION ALL SELECT 4, 'pg_class'::regclass, c.oid, c.relnamespace FROM pg_class c JOIN pg_index i
-            ON i.indexrelid = c.oid WHERE wlc.is_captured(i.indrelid) AND NOT c.relispartition
-            AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = c.oid AND conrelid = i.indrelid)
-        UNION ALL SELECT 5, 'pg_class'::regclass, oid, relnamespace FROM pg_class WHERE relkind IN ('v', 'm')
-    ) found JOIN pg_namespace n ON n.oid = namespace, pg_identify_object(found.classid, found.oid, 0) o
-    WHERE NOT wlc.is_system(n.nspname) AND (place BETWEEN %s AND %s) AND NOT EXISTS (
-        SELECT FROM pg_depend d WHERE d.classid = found.classid AND d.objid = found.oid AND d.deptype = 'e')
-    ORDER BY place, found.oid
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +154,7 @@ def take(
         roots = [table for table in ordered if table.is_root]
         lowest_first = sorted(roots, key=lambda root: -ddl.depth(root, tables))
         before = (
-            *(ddl.schema(schema) for (schema,) in sorted(schemas)),
+            *(objects.schema(schema) for (schema,) in sorted(schemas)),
             *first,
             *(statement for table in ordered for statement in ddl.create(table, is_snapshot=True)),
         )
@@ -253,14 +233,7 @@ def _as_declared(tables: list[DescribedTable], copied: _Copied, folder: Path) ->
 
 def _objects(connection: Any, first: int, last: int) -> list[Ddl]:
     """Return statements for objects that are not tables: types, sequences and functions; indexes and views."""
-    found = []
-    for kind, schema, identity, definition, is_identity in connection.execute(_OBJECTS, [first, last]).fetchall():
-        tag = f"CREATE {kind.upper()}"
-        message = ObjectChanged(kind, tag, schema, identity, None, definition, is_identity, query=None, user="")
-        statement = ddl.of_object(message)
-        if definition is not None and statement is not None:
-            found.append(statement)
-    return found
+    return [statement for found in setup.objects(connection, first, last) for statement in objects.create(found)]
 
 
 def _copy(

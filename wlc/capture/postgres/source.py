@@ -459,8 +459,8 @@ class _Round:
         source, gathering = self._source, self._gathering
         state = source.require_state()
         with talking(source.url):
-            self._sequences = moved_sequences(source.connection)
-            positions = list(records(source.connection, self._sequences))
+            self._sequences = moved_sequences(source.connection, gathering.round.sequences)
+        positions = list(records(self._sequences))
         transactions, files, local = gathering.write(state.name, state.batch + 1, state.tick, positions)
         transactions, held, unknown = digests.follow(
             transactions,
@@ -477,8 +477,10 @@ class _Round:
         return _numbers(self.write().transactions) == _numbers(batch.transactions)
 
     def note(self, batch: Batch, chain: str) -> None:
-        # Where sequences are now is not where they were when a batch of an earlier attempt was published.
-        sequences = {} if self._is_again else self._sequences
+        sequences = self._sequences
+        if self._is_again:
+            # Where sequences are now is not where they were when a batch of an earlier attempt was published.
+            sequences = {oid: (name, None) for oid, (name, _) in sequences.items()}
         self._source._note(self._gathering, batch, chain, sequences)
         self._source._advance(str(batch.lsn))
 

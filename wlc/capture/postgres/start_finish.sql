@@ -10,6 +10,7 @@ BEGIN
     DELETE FROM wlc.published;
     DELETE FROM wlc.sequences;
     DELETE FROM wlc.pending;
+    PERFORM wlc.refuse_schema(nspname) FROM pg_namespace WHERE NOT wlc.is_system(nspname);
     FOR relation IN SELECT c.oid FROM pg_class c WHERE wlc.is_captured(c.oid) ORDER BY c.oid LOOP
         PERFORM wlc.note(relation);
     END LOOP;
@@ -55,6 +56,10 @@ BEGIN
     FOR relation IN SELECT c.oid FROM pg_class c WHERE wlc.is_captured(c.oid) ORDER BY c.oid LOOP
         PERFORM wlc.adopt(relation);
     END LOOP;
+    DELETE FROM wlc.objects;
+    INSERT INTO wlc.objects SELECT * FROM (
+        SELECT class, object, wlc.describe_object(class, object) AS description FROM wlc.all_objects(1, 6)) found
+        WHERE description IS NOT NULL;
     DELETE FROM wlc.pending;
     CREATE EVENT TRIGGER wlc_on_ddl ON ddl_command_end EXECUTE FUNCTION wlc.on_ddl();
     CREATE EVENT TRIGGER wlc_on_drop ON sql_drop EXECUTE FUNCTION wlc.on_drop();
