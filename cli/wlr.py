@@ -48,6 +48,12 @@ def replicate(
     tables: Annotated[
         list[str] | None, typer.Option(metavar="PATTERN", help="Only tables like main.sales_*; may be repeated.")
     ] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="Leave these tables out; may be repeated.")
+    ] = None,
+    delay: Annotated[
+        str | None, typer.Option(metavar="AGE", help="Stay this far behind: 1h, '2 days'. Give it every time.")
+    ] = None,
     keep: Annotated[
         str | None, typer.Option(metavar="N|AGE", help="Parquet: old ticks that stay readable, as 10 or '3 days'.")
     ] = None,
@@ -77,7 +83,9 @@ def replicate(
                     farm=farm,
                     until=until,
                     tick=tick,
+                    delay=delay,
                     tables=tables or None,
+                    ignore=ignore or None,
                     keep=keep,
                     engine=engine,
                     spark_master=spark_master,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +14,7 @@ from wlc.farm.errors import InvalidError, UnsupportedError
 from wlc.farm.model import WEIGHT, Digest, Name, TableFile, file_column
 from wlr.engine.adapters import target_at
 from wlr.fold import sql as fold
+from wlr.plan.patterns import exactly
 from wlr.replication import replicate
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def opened_reference(
     file = work / "reference.duckdb"
     make = partial(replicate, into=file, tick=state.position.tick, storage_options=storage_options, register=False)
     try:
-        make(state.master, tables=[glob.escape(str(name)) for name in names])
+        make(state.master, tables=[exactly(name) for name in names])
     except UnsupportedError:
         # A table that refers to another one cannot be made without it.
         file.unlink(missing_ok=True)

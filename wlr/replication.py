@@ -6,10 +6,11 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 import wlc
-from wlc.farm.clock import parse_time, utc_now
+from wlc.farm.clock import parse_age, parse_time, utc_now
 from wlc.farm.database import open_database
 from wlc.farm.errors import InvalidError
 from wlr.engine.adapters import target_at
+from wlr.plan.patterns import described, listed
 from wlr.plan.stop import Stop
 from wlr.replay import Replay
 from wlr.workers import workers
@@ -17,7 +18,7 @@ from wlr.workers import workers
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping, Sequence
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
     from wlc.farm.database import FarmDatabase
     from wlr.engine.contract import Target
@@ -32,7 +33,9 @@ def replicate(
     farm: str | None = None,
     until: str | datetime | None = None,
     tick: int | None = None,
+    delay: str | timedelta | None = None,
     tables: Sequence[str] | None = None,
+    ignore: Sequence[str] | None = None,
     keep: str | None = None,
     engine: str = "auto",
     spark_master: str | None = None,
@@ -50,7 +53,10 @@ def replicate(
         farm: URL of the farm, for a bare name.
         until: Stop before the first transaction committed later; an aware time, or text as people type it.
         tick: Stop after this transaction.
+        delay: Stay this far behind now: a length of time, or text such as `1h`. Not together with `until` or `tick`, by
+            which a delayed replica may go ahead once; it stands still then until the delay has passed.
         tables: Patterns such as `main.sales_*`; only tables that match one are replicated. For a new replica only.
+        ignore: Patterns of tables that are left out, their data files, too. For a new replica only.
         keep: How many old ticks of a Parquet replica stay readable, or for how long ("3 days"); remembered. `prune`
             removes the rest.
         engine: Who does large work: "local" is this process, "spark" is Spark, "auto" decides by the size of the work.
@@ -70,8 +76,10 @@ def replicate(
         CorruptError: A file of the farm is damaged. All transactions before it were applied.
         UnavailableError: The replica or the farm is in use or out of reach: try again.
     """
-    stop, target = _stop(until, tick), target_at(into, storage_options)
-    state = target.find_state()
+    stop, target = _stop(until, tick, delay), target_at(into, storage_options)
+    state, patterns = target.find_state(), listed(tables, ignore)
+    if delay is not None and state is not None and state.clock and stop.until and state.clock > stop.until:
+        stop = Stop(state.position.tick)
     database = _database(master, farm, state, storage_options)
     if state is not None and state.verify and not database.keys.verifying:
         # A replica that was made with keys to verify demands signatures, whether the keys are given again or not.
@@ -82,16 +90,18 @@ def replicate(
         target.check_keep(keep)
     run = Replay(target, database, stop, registers=register, bulk=bulk, keep=keep, progress=progress)
     if state is not None:
-        _check_same(state, tables)
+        _check_same(state, patterns)
         _check_database(state, database, target)
     if dry_run:
         return run.rehearse(state)
-    return run.make(tuple(tables or ())) if state is None else run.roll_forward()
+    return run.make(patterns or ()) if state is None else run.roll_forward()
 
 
-def _stop(until: str | datetime | None, tick: int | None) -> Stop:
-    if until is not None and tick is not None:
-        raise InvalidError("--tick and --until exclude each other", hint="Give one of them.")
+def _stop(until: str | datetime | None, tick: int | None, delay: str | timedelta | None) -> Stop:
+    if sum(given is not None for given in (until, tick, delay)) > 1:
+        raise InvalidError("--tick, --until and --delay exclude each other", hint="Give one of them.")
+    if delay is not None:
+        return Stop(None, utc_now() - (parse_age(delay) if isinstance(delay, str) else delay))
     if tick is not None and tick < 0:
         raise InvalidError(f"tick {tick} is invalid", hint="Ticks are 0 (before the first transaction), 1, 2, …")
     if until is None:
@@ -130,7 +140,7 @@ def _check_database(state: ReplicaState, database: FarmDatabase, target: Target)
         )
 
 
-def _check_same(state: ReplicaState, tables: Sequence[str] | None) -> None:
-    if tables is not None and tuple(tables) != state.tables:
-        has = f"tables {', '.join(state.tables)}" if state.tables else "all tables"
-        raise InvalidError(f"the replica was made of {has}", hint="Make another replica for other tables.")
+def _check_same(state: ReplicaState, patterns: tuple[str, ...] | None) -> None:
+    if patterns is not None and patterns != state.tables:
+        message = f"the replica was made of {described(state.tables)}"
+        raise InvalidError(message, hint="Make another replica for other tables.")

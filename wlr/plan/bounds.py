@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from wlc.farm.clock import format_time
 from wlc.farm.errors import ExpiredError, InvalidError
 from wlc.farm.model import Origin, Position
-from wlr.plan.patterns import matches
+from wlr.plan.patterns import IGNORED, matches
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -95,11 +95,13 @@ def refuse_idle(patterns: Sequence[str], tables: Collection[Name]) -> None:
         InvalidError: There is one; the hint lists the tables.
     """
     for pattern in patterns:
-        if not any(matches(name, (pattern,)) for name in tables):
+        text = pattern.removeprefix(IGNORED)
+        if not any(matches(name, (text,)) for name in tables):
             shown = sorted(map(str, tables))
             listed = ", ".join(shown[:_SHOWN_MAX]) + (" …" if len(shown) > _SHOWN_MAX else "")
             hint = f"the master's tables are {listed}" if shown else "the master has no tables yet"
-            raise InvalidError(f"no table matches --tables {pattern!r}", hint=hint)
+            option = "--tables" if text == pattern else "--ignore"
+            raise InvalidError(f"no table matches {option} {text!r}", hint=hint)
 
 
 def refuse_before_first(first: Batch, stop: Stop) -> None:

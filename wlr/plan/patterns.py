@@ -11,12 +11,41 @@ if TYPE_CHECKING:
 
     from wlc.farm.model import Name
 
+# Begins the patterns of tables that a replica leaves out.
+IGNORED = "!"
+
 
 def matches(name: Name, patterns: Collection[str]) -> bool:
-    """Say whether a table is replicated: there are no patterns, or one matches `schema.table` or `table`."""
-    return not patterns or any(fnmatchcase(text, p) for p in patterns for text in (str(name), name.name))
+    """Say whether a table is replicated.
+
+    Patterns match `schema.table` or `table`. One that begins with `!` leaves tables out; of the others, if there are
+    any, one has to match.
+    """
+    wanted = [pattern for pattern in patterns if not pattern.startswith(IGNORED)]
+    ignored = [pattern.removeprefix(IGNORED) for pattern in patterns if pattern.startswith(IGNORED)]
+    return not _any_matches(ignored, name) and (not wanted or _any_matches(wanted, name))
+
+
+def _any_matches(patterns: Collection[str], name: Name) -> bool:
+    return any(fnmatchcase(text, pattern) for pattern in patterns for text in (str(name), name.name))
+
+
+def listed(tables: Collection[str] | None, ignore: Collection[str] | None) -> tuple[str, ...] | None:
+    """Return the patterns of what a replica holds, None if nothing was said about it."""
+    if tables is None and ignore is None:
+        return None
+    return (*(tables or ()), *(IGNORED + pattern for pattern in ignore or ()))
 
 
 def exactly(name: Name) -> str:
     """Return the pattern that one table matches, however the case of its letters is written."""
-    return "".join(f"[{c.lower()}{c.upper()}]" if c.isascii() and c.isalpha() else glob.escape(c) for c in str(name))
+    text = "".join(f"[{c.lower()}{c.upper()}]" if c.isascii() and c.isalpha() else glob.escape(c) for c in str(name))
+    return f"?{text[1:]}" if text.startswith(IGNORED) else text
+
+
+def described(patterns: Collection[str]) -> str:
+    """Say in words what a replica holds."""
+    wanted = [pattern for pattern in patterns if not pattern.startswith(IGNORED)]
+    ignored = [pattern.removeprefix(IGNORED) for pattern in patterns if pattern.startswith(IGNORED)]
+    held = f"tables {', '.join(wanted)}" if wanted else "all tables"
+    return f"{held} but {', '.join(ignored)}" if ignored else held

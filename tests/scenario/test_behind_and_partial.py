@@ -1,0 +1,83 @@
+"""Replicas that stay behind their master (`--delay`), and replicas without some tables (`--ignore`)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+import wlc
+import wlr
+from wlc.farm.database import FarmDatabase
+from wlc.farm.errors import InvalidError, UnsupportedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from wlc.farm.model import DataFile, TableFile
+
+
+def write(source: Path, *statements: str) -> None:
+    with wlc.connect(source) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    wlc.master(tmp_path / "s.duckdb", farm="memory://behind", name=tmp_path.name, beat_s=3600, create=True)
+    return tmp_path / "s.duckdb"
+
+
+def test_a_delayed_replica_stays_behind_until_it_is_sent_ahead(source: Path, tmp_path: Path):
+    write(source, "CREATE TABLE t (a INTEGER)", "INSERT INTO t VALUES (1)")
+    wlc.snapshot(source)
+    copy = tmp_path / "copy.duckdb"
+    assert wlr.replicate(source, into=copy, delay=timedelta(0)).tick == 2
+    write(source, "DROP TABLE t")
+    for _ in range(2):
+        assert wlr.replicate(into=copy, delay="1h").tick == 2
+    assert wlr.replicate(into=copy, tick=3).tick == 3
+    assert wlr.replicate(into=copy, delay="1h").tick == 3
+    with pytest.raises(InvalidError, match="--tick, --until and --delay exclude each other"):
+        wlr.replicate(into=copy, delay="1h", tick=3)
+
+
+@pytest.mark.parametrize("into", ["copy.duckdb", "lake"])
+def test_an_ignored_table_is_not_there_and_not_read(
+    source: Path, tmp_path: Path, into: str, monkeypatch: pytest.MonkeyPatch
+):
+    write(
+        source,
+        "CREATE TABLE t1 (a INTEGER PRIMARY KEY)",
+        "CREATE TABLE t2 (a INTEGER)",
+        "CREATE TABLE t3 (a INTEGER REFERENCES t1 (a))",
+        *(f"INSERT INTO t{number} VALUES (1)" for number in (1, 2, 3)),
+    )
+    wlc.snapshot(source)
+    write(source, "INSERT INTO t2 VALUES (2)", "INSERT INTO t1 VALUES (2)", "ALTER TABLE t2 ADD COLUMN b INTEGER")
+    read: list[int] = []
+    for name in ("fetch", "fetch_snapshot"):
+        fetch = getattr(FarmDatabase, name)
+
+        def noted(self: FarmDatabase, *files: DataFile | TableFile, _fetch: object = fetch) -> object:
+            file = files[-1]
+            read.append(file.rows if not hasattr(file, "file") else file.file.rows)
+            return _fetch(self, *files)  # type: ignore[operator]
+
+        monkeypatch.setattr(FarmDatabase, name, noted)
+    replica = tmp_path / into
+    wlr.replicate(source, into=replica, ignore=["t2"])
+    # Rows of t1 and t3 in the snapshot, and of t1 in the log.
+    assert read == [1, 1, 1]
+    assert {(str(found.table), found.rows, found.outcome) for found in wlr.verify(replica).tables} == {
+        ("main.t1", 2, "same"),
+        ("main.t3", 1, "same"),
+    }
+    with pytest.raises(InvalidError, match="the replica was made of all tables but t2"):
+        wlr.replicate(into=replica, ignore=["t1"])
+    with pytest.raises(UnsupportedError, match="t3"):
+        wlr.replicate(source, into=tmp_path / f"other-{into}", ignore=["t1"])
+    with pytest.raises(InvalidError, match="no table matches --ignore 't9'"):
+        wlr.replicate(source, into=tmp_path / f"other-{into}", ignore=["t9"])
