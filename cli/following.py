@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from wlc.farm.errors import UnavailableError
+from wlc.farm.store import MissingError
 
 from .command import explain
 from .interruption import go_on_until_interrupted, has_ended
@@ -15,19 +16,35 @@ if TYPE_CHECKING:
 
     from .output import Report
 
-# How often --follow looks at most, whatever the beat.
+# How often --follow looks at most, whatever the beat, and how long it waits at most for what is out of reach.
 _LEAST_WAIT_S = 0.2
+_MOST_WAIT_S = 60.0
 
 
-def follow_on(do_round: Callable[[], Report], beat_s: Callable[[], float]) -> Iterator[Report]:
-    """Go on after the first round until SIGINT or SIGTERM; what cannot be reached now is tried again on the beat."""
+def follow_on(do_round: Callable[[], Report | None], beat_s: Callable[[], float]) -> Iterator[Report]:
+    """Go on after the first round until SIGINT or SIGTERM.
+
+    What cannot be reached now, or is not there, is reported once and tried again after 1 s, 2 s, … at most 60 s: it may
+    be a disk that is not mounted.
+
+    Args:
+        do_round: Returns what there is to say, None where nothing was new.
+        beat_s: Seconds between two rounds.
+    """
     go_on_until_interrupted()
+    told, retry_s = "", 0.0
     while True:
         try:
-            time.sleep(max(beat_s(), _LEAST_WAIT_S))
-            yield do_round()
-        except UnavailableError as error:
+            time.sleep(retry_s or max(beat_s(), _LEAST_WAIT_S))
+            news = do_round()
+        except (UnavailableError, MissingError) as error:
             if has_ended(error):
                 return
             # The farm comes back, and the next round goes on where this one stands.
-            explain(error)
+            if error.message != told:
+                explain(error)
+            told, retry_s = error.message, min(max(2 * retry_s, 1.0), _MOST_WAIT_S)
+        else:
+            told, retry_s = "", 0.0
+            if news is not None:
+                yield news

@@ -429,25 +429,26 @@ def ship(
 
     options, target_options = storage_options(storage_option), storage_options(target_option)
 
-    def copy() -> Report:
+    def copy() -> wlc.Shipped:
         with working(f"copying {db}") as progress:
-            return record(
-                wlc.ship(
-                    db,
-                    to=to,
-                    farm=farm,
-                    delay=delay,
-                    rate=limit_rate,
-                    storage_options=options,
-                    target_options=target_options,
-                    registers=not no_register,
-                    progress=progress,
-                )
+            return wlc.ship(
+                db,
+                to=to,
+                farm=farm,
+                delay=delay,
+                rate=limit_rate,
+                storage_options=options,
+                target_options=target_options,
+                registers=not no_register,
+                progress=progress,
             )
 
-    yield copy()
+    yield record(copy())
     if follow:
-        yield from follow_on(copy, lambda: wlc.beat(db, farm=farm, storage_options=options))
+        yield from follow_on(
+            lambda: record(done) if (done := copy()).bytes else None,
+            lambda: wlc.beat(db, farm=farm, storage_options=options),
+        )
 
 
 @command(app, example="wlc prune sales --dry-run")

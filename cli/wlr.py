@@ -74,31 +74,32 @@ def replicate(
         raise InvalidError("--follow goes on for ever, and a stop or a dry run does not", hint="leave one of them out")
     options = storage_options(storage_option)
 
-    def roll_forward() -> Report:
+    def roll_forward() -> wlr.Replicated:
         with working(f"rolling {place_of(into)} forward") as progress:
-            return record(
-                wlr.replicate(
-                    master,
-                    into=into,
-                    farm=farm,
-                    until=until,
-                    tick=tick,
-                    delay=delay,
-                    tables=tables or None,
-                    ignore=ignore or None,
-                    keep=keep,
-                    engine=engine,
-                    spark_master=spark_master,
-                    storage_options=options,
-                    register=not no_register,
-                    dry_run=dry_run,
-                    progress=progress,
-                )
+            return wlr.replicate(
+                master,
+                into=into,
+                farm=farm,
+                until=until,
+                tick=tick,
+                delay=delay,
+                tables=tables or None,
+                ignore=ignore or None,
+                keep=keep,
+                engine=engine,
+                spark_master=spark_master,
+                storage_options=options,
+                register=not no_register,
+                dry_run=dry_run,
+                progress=progress,
             )
 
-    yield roll_forward()
+    yield record(roll_forward())
     if follow:
-        yield from follow_on(roll_forward, lambda: wlr.beat(into, storage_options=options))
+        yield from follow_on(
+            lambda: record(done) if (done := roll_forward()).transactions else None,
+            lambda: wlr.beat(into, storage_options=options),
+        )
 
 
 @command(app, example="wlr status copy.duckdb --json")

@@ -7,34 +7,38 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from wlc.farm.ahead import read_ahead
 from wlc.farm.errors import CorruptError, ExpiredError, GapError
+from wlc.farm.log import refuse_other_past
 from wlc.farm.model import Position
+from wlc.farm.paths import log_path
 from wlc.farm.store import MissingError
 from wlr.plan import bounds
 from wlr.plan.cut import cut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
-    from wlc.farm.model import Batch, Manifest
+    from wlc.farm.model import Batch, Config, Manifest
     from wlr.plan.step import Step
     from wlr.plan.stop import Stop
 
 
-def last_tick(database: FarmDatabase, numbers: list[int]) -> int:
+def last_tick(database: FarmDatabase, numbers: list[int], config: Config | None = None) -> int:
     """Return the last published tick; the configuration may be one batch behind, never ahead.
 
     Args:
         database: The farm database.
-        numbers: Numbers of its batches, listed just before.
+        numbers: Numbers of its newest batches, or of all, listed just before.
+        config: What `wlc.config` says; it is read if omitted.
 
     Raises:
         GapError: The newest batch was published and is missing.
         MissingError: There is no such database in the farm.
     """
-    config = database.config()
+    config = config or database.config()
     if numbers and numbers[-1] >= config.batches:
         return database.read_batch(numbers[-1])[0].last
     newest = config.batches - 1
@@ -157,7 +161,8 @@ class _Candidates:
 
 def batches_from(
     database: FarmDatabase,
-    number: int,
+    first: int,
+    numbers: Sequence[int],
     position: Position,
     read: Callable[[int, str | None], tuple[Batch, str]] | None = None,
 ) -> Iterator[tuple[Batch, str]]:
@@ -165,7 +170,8 @@ def batches_from(
 
     Args:
         database: The farm database.
-        number: Number of the first batch: that of the position, or the next one.
+        first: Number of the first batch: that of the position, or the next one.
+        numbers: Numbers of the newest batches, listed just before. What is published while these are read is read, too.
         position: Where the reader stands.
         read: Reads a batch by its number and the chain hash before it; the farm's own function if omitted.
 
@@ -173,12 +179,14 @@ def batches_from(
         CorruptError: A log file is damaged, the chain is broken, or the farm belongs to another past.
     """
     read = read or database.read_batch
-    previous = position.chain if number == position.batch + 1 else None
-    while True:
-        try:
-            batch, chain = read(number, previous)
-        except MissingError:
-            return
+    previous = position.chain if first == position.batch + 1 else None
+    listed = range(first, numbers[-1] + 1 if numbers else first)
+    number = 0
+    for batch, chain in read_ahead(listed, lambda wanted: read(wanted, None), is_remote=database.logs.is_remote):
+        number = batch.number
+        if previous is not None:
+            where = f"{database.logs.url}/{log_path(database.name, batch.number)}"
+            refuse_other_past(batch, previous, where)
         if number == position.batch and chain != position.chain:
             raise CorruptError(
                 f"batch {number} of {database.url} is not the one that the replica has applied",
@@ -187,7 +195,16 @@ def batches_from(
                 position=position,
             )
         yield batch, chain
-        number, previous = number + 1, chain
+        previous = chain
+    # Whoever has nothing new to read asks no further.
+    while number > position.batch:
+        number += 1
+        try:
+            batch, chain = read(number, previous)
+        except MissingError:
+            return
+        yield batch, chain
+        previous = chain
 
 
 def steps_after(database: FarmDatabase, manifest: Manifest | None, stop: Stop) -> Iterator[Step]:
@@ -199,9 +216,9 @@ def steps_after(database: FarmDatabase, manifest: Manifest | None, stop: Stop) -
         InvalidError: A batch belongs to a history that does not continue the snapshot's.
     """
     position = manifest.position if manifest else Position("", 0)
-    numbers, snapshots = database.batch_numbers(), database.snapshot_ticks()
-    first = bounds.first_batch_to_read(position, position.tick, numbers, snapshots[-1] if snapshots else None)
-    return cut(batches_from(database, first, position), position, stop)
+    numbers = database.batch_numbers()
+    first = bounds.first_batch_to_read(position, position.tick, numbers, database.snapshot_ticks)
+    return cut(batches_from(database, first, numbers, position), position, stop)
 
 
 def batch_of(database: FarmDatabase, tick: int) -> int:

@@ -83,8 +83,9 @@ def _with_originals(
         return None
     told = len(statements)
     start = base.position
-    first = start.batch if start.batch in database.batch_numbers() else start.batch + 1
-    for batch, chain in farm_log.batches_from(database, first, start):
+    numbers = database.batch_numbers()
+    first = start.batch if start.batch in numbers else start.batch + 1
+    for batch, chain in farm_log.batches_from(database, first, numbers, start):
         if batch.number > position.batch:
             break
         if batch.number == position.batch and chain != position.chain:

@@ -14,7 +14,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wlc.farm import newest
+from wlc.farm.ahead import Fetcher
 from wlc.farm.clock import utc_now
+from wlc.farm.config import BEAT_S
 from wlc.farm.errors import CorruptError, ExpiredError, FarmError, ReplayError, UnavailableError, UnsupportedError
 from wlc.farm.model import Ddl
 from wlc.farm.registry import Replica, register, this_host, this_user
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
-    from wlc.farm.model import Batch, Manifest, Name, Position, TableFile, Transaction
+    from wlc.farm.model import Batch, Config, Manifest, Name, Position, Transaction
     from wlr.engine.bulk import Bulk
     from wlr.engine.contract import OpenReplica, Target
     from wlr.moved_tables import EnteringTable
@@ -87,13 +90,14 @@ class Replay:
     progress: Callable[[int, int, str], None] | None = None
     _made_from: int | None = None
     _peeked: tuple[Batch, str] | None = None
-    _files: dict[str, Path] = field(default_factory=dict)
+    _fetched: Fetcher | None = None
     _batches: set[int] = field(default_factory=set)
     _transactions: int = 0
     _rows: int = 0
     _suspects: tuple[Name, ...] = ()
     _start: int = 0
     _end: int = 0
+    _beat_s: float = BEAT_S
 
     def rehearse(self, state: ReplicaState | None) -> Replicated:
         """Say what the replication would do; `state` is that of the replica, None unless it exists."""
@@ -160,17 +164,19 @@ class Replay:
             self._register(start)
             keep = start.keep if self.keep is None else self.keep
             verify = self.database.keys.verify_words() or start.verify
-            known = replace(start, master=self.database.url, keep=keep, verify=verify)
+            beat_s = self._beat_s if start.follows_beat else start.beat_s
+            known = replace(start, master=self.database.url, keep=keep, verify=verify, beat_s=beat_s)
             if known != start:
                 replica.remember(known)
             try:
                 for step in steps:
+                    self._fetcher.expect(file for file in step.files.values() if replica.holds(file.table))
                     self._apply(replica, step)
                     self._count(step)
                     self._report(step)
-                    self._release(step)
+                    self._fetcher.release(set(step.files))
             finally:
-                self._release(None)
+                self._fetcher.close()
                 if replica.state.position != start.position:
                     self._register(replica.state)
             if self.database.witness is not None:
@@ -213,8 +219,12 @@ class Replay:
 
     def _steps(self, state: ReplicaState, limits: Limits = LIMITS) -> Iterator[Step]:
         """Check that the target can be reached from a state, and cut the log between the two into steps."""
-        numbers = self.database.batch_numbers()
-        end = farm_log.last_tick(self.database, numbers)
+        config = self.database.config()
+        self._beat_s = config.beat_s
+        # Whoever goes on needs to know nothing of what is older; a witness may have seen it.
+        before = 0 if self.database.witness else state.position.batch
+        numbers = newest.numbers_from(self.database, before)
+        end = farm_log.last_tick(self.database, numbers, config)
         if self._made_from is None:
             farm_log.refuse_rolled_back(self.database, numbers, end)
         bounds.refuse_ahead(end, self.stop)
@@ -225,13 +235,10 @@ class Replay:
                 hint="The master was restored from another past: make the replica anew.",
                 position=state.position,
             )
-        snapshots = self.database.snapshot_ticks()
-        self._refuse_beyond_break(numbers, state.position)
-        first = bounds.first_batch_to_read(
-            state.position, state.batch_last, numbers, snapshots[-1] if snapshots else None
-        )
+        self._refuse_beyond_break(numbers, state.position, config)
+        first = bounds.first_batch_to_read(state.position, state.batch_last, numbers, self.database.snapshot_ticks)
         self._start, self._end = state.position.tick, end if self.stop.tick is None else self.stop.tick
-        batches = farm_log.batches_from(self.database, first, state.position, self._read)
+        batches = farm_log.batches_from(self.database, first, numbers, state.position, self._read)
         peeked = next(batches, None)
         if peeked is None:
             return iter(())
@@ -242,9 +249,8 @@ class Replay:
         ahead = chain((peeked,), batches)
         return cut(ahead, state.position, self.stop, limits=limits, skipped=state.accepted, alone=failed)
 
-    def _refuse_beyond_break(self, numbers: list[int], position: Position) -> None:
+    def _refuse_beyond_break(self, numbers: list[int], position: Position, config: Config) -> None:
         """Refuse to continue into a later history if changes between the two are in no log."""
-        config = self.database.config()
         if not position.history and numbers and bounds.is_whole(self._read(numbers[0], None)[0], config.history):
             return
         if position.history != config.history and (position.history or config.tick):
@@ -268,7 +274,7 @@ class Replay:
         """Apply a step; cut one that fails in halves until the transaction at fault is alone."""
         try:
             with self._with_moved(replica, step) as whole:
-                replica.apply(whole, self._fetch)
+                replica.apply(whole, self._fetcher.fetch)
         except StepError as error:
             if len(step.transactions) == 1:
                 raise self._failed(replica, step, error) from error
@@ -294,12 +300,11 @@ class Replay:
             restore = partial(self._restored, step, Path(folder))
             whole, entering = with_moved(step, patterns, replica.holds, restore)
             local = {table.file.file.path: table.local for table in entering if table.file}
-            self._files.update(local)
+            self._fetcher.put(local)
             try:
                 yield whole
             finally:
-                for path in local:
-                    self._files.pop(path, None)
+                self._fetcher.forget(local)
 
     def _restored(
         self, step: Step, folder: Path, transaction: Transaction, old: Name, new: Name
@@ -364,17 +369,10 @@ class Replay:
                 replica.remember(replace(replica.state, failure=failure))
                 return self._replay_error(failure, replica.state.position)
 
-    def _fetch(self, file: TableFile) -> Path:
-        path = file.file.path
-        if path not in self._files:
-            self._files[path] = self.database.fetch(file)
-        return self._files[path]
-
-    def _release(self, step: Step | None) -> None:
-        """Give up the local copies of files that the step does not name; all of them if there is no step."""
-        kept = set() if step is None else {path for path in self._files if path in step.files}
-        for path in set(self._files) - kept:
-            self.database.release(self._files.pop(path))
+    @property
+    def _fetcher(self) -> Fetcher:
+        self._fetched = self._fetched or Fetcher(self.database)
+        return self._fetched
 
     def _folders(self) -> list[Path]:
         """Return the local folders of the farm, from which data files are read without a copy."""

@@ -21,6 +21,8 @@ def beat(
 ) -> float:
     """Return, or set, how often a following replica looks for new log files, in seconds.
 
+    Until it is set, that is the master's beat, as of the last replication.
+
     Raises:
         InvalidError: The beat is negative or not a number.
     """
@@ -30,7 +32,7 @@ def beat(
     if not 0 <= beat_s <= TICK_MAX:
         raise InvalidError(f"a beat of {beat_s} seconds is invalid", hint="Give 0 or more seconds.")
     with target.open() as replica:
-        replica.remember(replace(replica.state, beat_s=float(beat_s)))
+        replica.remember(replace(replica.state, beat_s=float(beat_s), follows_beat=False))
     return float(beat_s)
 
 

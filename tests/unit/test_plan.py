@@ -137,13 +137,13 @@ def test_behind_the_replica() -> None:
     ],
 )
 def test_first_batch_to_read(tick: int, batch_last: int, numbers: list[int], expected: int) -> None:
-    assert bounds.first_batch_to_read(Position("h", tick, 3), batch_last, numbers, None) == expected
+    assert bounds.first_batch_to_read(Position("h", tick, 3), batch_last, numbers, list) == expected
 
 
 @pytest.mark.parametrize("tick, batch_last, numbers", [(20, 20, [5, 6]), (15, 20, [4, 5]), (15, 20, [])])
 def test_what_comes_next_was_pruned(tick: int, batch_last: int, numbers: list[int]) -> None:
     with pytest.raises(ExpiredError, match=f"after tick {tick} was pruned"):
-        bounds.first_batch_to_read(Position("h", tick, 3), batch_last, numbers, 40)
+        bounds.first_batch_to_read(Position("h", tick, 3), batch_last, numbers, lambda: [40])
 
 
 # Steps

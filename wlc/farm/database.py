@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wlc.farm import paths
+from wlc.farm import newest, paths
 from wlc.farm.config import decode_config, encode_config, first_config, with_batch, with_snapshot
 from wlc.farm.data_files import create_all, fetch_verified, hash_file
 from wlc.farm.errors import CorruptError, FencedError, GapError, InvalidError
-from wlc.farm.log import decode_batch, encode_batch
+from wlc.farm.log import decode_batch, encode_batch, refuse_other_past
 from wlc.farm.manifest import decode_manifest, encode_manifest
 from wlc.farm.model import Batch, Config, DataFile, FileRecord, Manifest, TableFile, Transaction
 from wlc.farm.seal.checksum import checksum
@@ -263,7 +263,7 @@ class FarmDatabase:
             data = self.logs.read(paths.log_path(self.name, number))
         except MissingError as error:
             where = f"{self.logs.url}/{paths.log_path(self.name, number)}"
-            later = self.batch_numbers(after=number)
+            later = newest.numbers_after(self, number)
             if later:
                 message = f"batch {number} of {self.name} is missing, batch {later[0]} is there"
                 raise GapError(message, hint="Start from a snapshot after the gap.", path=where) from error
@@ -279,12 +279,8 @@ class FarmDatabase:
         batch = decode_batch(data, where)
         if batch.database != self.name or batch.number != number:
             raise CorruptError(f"{where} is batch {batch.number} of {batch.database}", path=where)
-        if previous is not None and batch.previous != previous:
-            raise CorruptError(
-                f"{where} does not follow the batch before it: the hash chain is broken",
-                hint="The farm or the replica belongs to another past: make the replica anew.",
-                path=where,
-            )
+        if previous is not None:
+            refuse_other_past(batch, previous, where)
         return batch, checksum(data)
 
     def publish(self, batch: Batch, files: Mapping[str, Path]) -> str:

@@ -429,3 +429,16 @@ def _with_rows(part: Part) -> Iterator[tuple[int, Sequence[FileRecord | Total]]]
     else:
         for transaction in part:
             yield transaction.tick, [r for r in transaction.records if isinstance(r, _IN_FILES)]
+
+
+def refuse_other_past(batch: Batch, previous: str, where: str) -> None:
+    """Refuse a batch that does not follow the one with the chain hash `previous`.
+
+    Raises:
+        CorruptError: It does not.
+    """
+    if batch.previous != previous:
+        message = f"{where} does not follow the batch before it: the hash chain is broken"
+        raise CorruptError(
+            message, hint="The farm or the replica belongs to another past: make the replica anew.", path=where
+        )

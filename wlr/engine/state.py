@@ -40,6 +40,8 @@ class ReplicaState:
         tables: Patterns of the tables it replicates; empty for all.
         position: The last transaction that it holds; `clock` is the time of that transaction.
         batch_last: Last tick of the batch of that position.
+        beat_s: How often it looks for new log files when it follows, seconds.
+        follows_beat: That is the master's beat.
         accepted: Ticks of transactions that replay skips.
         is_unlocked: The replica's owner allows direct writes to replicated tables.
         keep: How many old ticks of a Parquet replica stay readable, or for how long; empty for all.
@@ -56,6 +58,7 @@ class ReplicaState:
     batch_last: int = 0
     clock: datetime | None = None
     beat_s: float = BEAT_S
+    follows_beat: bool = True
     failure: Failure | None = None
     accepted: frozenset[int] = field(default_factory=frozenset)
     is_unlocked: bool = False
@@ -102,6 +105,7 @@ def settings_json(state: ReplicaState) -> dict[str, Any]:
         "catalog": state.catalog,
         "patterns": list(state.tables),
         "beat_s": state.beat_s,
+        "follows_beat": state.follows_beat,
         "keep": state.keep,
         "names_digests": state.names_digests,
         "verify": state.verify,
@@ -122,6 +126,7 @@ def as_settings(content: Mapping[str, Any]) -> ReplicaState:
         catalog=fields.as_text(content["catalog"]),
         tables=tuple(map(fields.as_text, fields.as_list(content["patterns"]))),
         beat_s=fields.as_beat(content["beat_s"]),
+        follows_beat=fields.as_flag(content["follows_beat"]),
         keep=fields.as_text(content["keep"]),
         names_digests=fields.as_flag(content["names_digests"]),
         verify=fields.as_text(content["verify"]),

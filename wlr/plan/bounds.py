@@ -11,7 +11,7 @@ from wlc.farm.model import Origin, Position
 from wlr.plan.patterns import IGNORED, matches
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from datetime import datetime
 
     from wlc.farm.model import Batch, Name
@@ -184,7 +184,7 @@ def is_whole(first: Batch, history: str) -> bool:
 
 
 def first_batch_to_read(
-    position: Position, batch_last: int, numbers: Sequence[int], newest_snapshot: int | None
+    position: Position, batch_last: int, numbers: Sequence[int], snapshot_ticks: Callable[[], Sequence[int]]
 ) -> int:
     """Return the number of the batch to go on with, the position's own one if it is still there.
 
@@ -192,7 +192,7 @@ def first_batch_to_read(
         position: Where the replica stands.
         batch_last: Last tick of the batch of that position.
         numbers: Numbers of the batches in the farm, rising.
-        newest_snapshot: Tick of the newest snapshot, for the hint.
+        snapshot_ticks: Lists the ticks of the snapshots, rising; called for the hint only.
 
     Raises:
         ExpiredError: What comes next was pruned.
@@ -200,9 +200,11 @@ def first_batch_to_read(
     wanted = position.batch if position.batch in numbers else position.batch + 1
     is_lost = wanted > position.batch and position.tick < batch_last
     if is_lost or (numbers and numbers[0] > wanted):
+        snapshots = snapshot_ticks()
+        newest = f": the newest snapshot is at tick {snapshots[-1]}" if snapshots else ""
         raise ExpiredError(
             f"the log after tick {position.tick} was pruned: batch {position.batch if is_lost else wanted} is gone",
-            hint=f"Make the replica anew: the newest snapshot is at tick {newest_snapshot}.",
+            hint=f"Make the replica anew{newest}.",
             position=position,
         )
     return wanted

@@ -62,9 +62,13 @@ class Store(ABC):
 
     Attributes:
         url: Where the store is, without a slash at its end and without credentials.
+        seeks: Whether `list` goes to `after` at once; a directory is read whole.
+        is_remote: Whether a request takes long, so that several at once take less time.
     """
 
     url: str
+    seeks: bool = True
+    is_remote: bool = False
 
     @property
     def raw(self) -> Store:

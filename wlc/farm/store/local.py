@@ -27,6 +27,8 @@ _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 class LocalStore(Store):
     """Objects are files below one directory; names that start with a dot are the store's own."""
 
+    seeks = False
+
     def __init__(self, root: Path) -> None:
         self.root = root
         self.url = str(root)

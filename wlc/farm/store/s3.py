@@ -57,6 +57,8 @@ class S3Store(Store):
     retry inside the client finds what its first attempt wrote), the stamp that is read back says whether it was ours.
     """
 
+    is_remote = True
+
     def __init__(self, location: str, options: dict[str, Any]) -> None:
         self.bucket, _, self._prefix = location.partition("/")
         if not self.bucket:

@@ -1,0 +1,97 @@
+"""How many requests an operation makes does not depend on how long the log is. No test asserts speed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import duckdb
+import pytest
+
+import wlc
+import wlr
+from tests.requests import counted_listings, counted_requests
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def make_master(folder: Path, farm: str) -> Path:
+    source = folder / "sales.duckdb"
+    wlc.master(source, farm=farm, beat_s=0, create=True)
+    with wlc.connect(source) as connection:
+        connection.execute("CREATE TABLE t (i INTEGER PRIMARY KEY)")
+    return source
+
+
+def write(source: Path, values: range) -> None:
+    """One batch for each value."""
+    with wlc.connect(source) as connection:
+        for value in values:
+            connection.execute(f"INSERT INTO t VALUES ({value})")
+
+
+@pytest.mark.parametrize("into", ["copy.duckdb", "lake"])
+def test_a_replication_without_news_asks_four_times_however_long_the_log_is(tmp_path, s3_url, into) -> None:
+    source, copy = make_master(tmp_path, s3_url), tmp_path / into
+    counts = []
+    for values in (range(1), range(1, 8)):
+        write(source, values)
+        wlr.replicate("sales", farm=s3_url, into=copy, register=False)
+        with counted_requests() as made:
+            assert wlr.replicate(into=copy, register=False).transactions == 0
+        counts.append(made.total())
+        assert made.total() <= 4, made
+    assert counts[0] == counts[1]
+
+
+def test_a_flush_asks_the_same_however_long_the_log_is(tmp_path, s3_url) -> None:
+    source = make_master(tmp_path, s3_url)
+    counts = []
+    for values in (range(1), range(1, 8)):
+        write(source, values)
+        with counted_requests() as made:
+            wlc.flush(source)
+        counts.append(made)
+    assert counts[0] == counts[1]
+    assert counts[0].total() <= 4
+
+
+def test_a_directory_with_the_log_is_not_listed(tmp_path) -> None:
+    farm = str(tmp_path / "farm")
+    source, copy = make_master(tmp_path, farm), tmp_path / "copy.duckdb"
+    wlr.replicate("sales", farm=farm, into=copy)
+    with counted_listings() as made:
+        write(source, range(3))
+        wlc.flush(source)
+        wlr.replicate(into=copy)
+        assert wlr.replicate(into=copy).transactions == 0
+    assert made == {}
+
+
+def test_batches_and_files_of_a_bucket_are_read_side_by_side(tmp_path, s3_url, monkeypatch) -> None:
+    source = make_master(tmp_path, s3_url)
+    write(source, range(40))
+    busy = most = 0
+
+    from wlc.farm.store.s3 import S3Store
+
+    for name in ("read", "fetch"):
+        ask = getattr(S3Store, name)
+
+        def count(*arguments, ask=ask, **options):
+            nonlocal busy, most
+            busy += 1
+            most = max(most, busy)
+            try:
+                return ask(*arguments, **options)
+            finally:
+                busy -= 1
+
+        monkeypatch.setattr(S3Store, name, count)
+    with counted_requests() as made:
+        assert wlr.replicate("sales", farm=s3_url, into=tmp_path / "copy.duckdb", register=False).tick == 41
+    assert most > 4
+    with duckdb.connect(str(tmp_path / "copy.duckdb")) as connection:
+        assert connection.execute("SELECT count(*), sum(i) FROM t").fetchall() == [(40, 780)]
+    # Each log file and each data file is read once; the first and the last log file say where to begin and end.
+    assert sum(number for asked, number in made.items() if "wlc_logs" in asked) <= 85 + 8, made

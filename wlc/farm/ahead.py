@@ -1,0 +1,111 @@
+"""Files and log files from the farm: from a store that is far away, the next ones while one is worked on."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from wlc.farm.errors import FarmError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Batch, TableFile
+
+# Requests at once. A log file with many transactions is large, so that fewer of those are kept in memory.
+_AT_ONCE = 16
+_TRANSACTIONS_AHEAD = 20_000
+
+
+class Fetcher:
+    """Fetches data files, each once, until they are released.
+
+    Args:
+        database: The farm database.
+    """
+
+    def __init__(self, database: FarmDatabase) -> None:
+        self._database = database
+        self._local: dict[str, Path] = {}
+        self._coming: dict[str, Future[Path]] = {}
+        self._expected: dict[str, TableFile] = {}
+        self._pool: ThreadPoolExecutor | None = None
+
+    def expect(self, files: Iterable[TableFile]) -> None:
+        """Note which files will be wanted next; none is fetched before the first of them is."""
+        if self._database.logs.is_remote:
+            self._expected = {file.file.path: file for file in files}
+
+    def put(self, local: dict[str, Path]) -> None:
+        """Take local files for those of the farm with these paths."""
+        self._local.update(local)
+
+    def forget(self, paths: Iterable[str]) -> None:
+        """Forget local files that were put here."""
+        for path in paths:
+            self._local.pop(path, None)
+
+    def fetch(self, file: TableFile) -> Path:
+        """Return a local copy of a file, verified."""
+        path = file.file.path
+        if path not in self._local:
+            self._begin(file)
+            coming = self._coming.pop(path, None)
+            self._local[path] = coming.result() if coming else self._database.fetch(file)
+        return self._local[path]
+
+    def _begin(self, wanted: TableFile) -> None:
+        """Begin to fetch what is expected, if the wanted file is among that."""
+        if wanted.file.path not in self._expected:
+            return
+        self._pool = self._pool or ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="farm fetch")
+        for path, file in self._expected.items():
+            if path not in self._local:
+                self._coming[path] = self._pool.submit(self._database.fetch, file)
+        self._expected = {}
+
+    def release(self, kept: frozenset[str] | set[str]) -> None:
+        """Give up the local copies of all files but these."""
+        self._expected = {}
+        for path, coming in list(self._coming.items()):
+            del self._coming[path]
+            if not coming.cancel():
+                with suppress(FarmError):
+                    self._local[path] = coming.result()
+        for path in set(self._local) - kept:
+            self._database.release(self._local.pop(path))
+
+    def close(self) -> None:
+        """Give up everything."""
+        self.release(set())
+        if self._pool:
+            self._pool.shutdown()
+            self._pool = None
+
+
+def read_ahead(
+    numbers: Sequence[int], read: Callable[[int], tuple[Batch, str]], *, is_remote: bool
+) -> Iterator[tuple[Batch, str]]:
+    """Read batches in order; from a store that is far away several at once, few of large ones."""
+    if not is_remote:
+        yield from map(read, numbers)
+        return
+    waiting: deque[Future[tuple[Batch, str]]] = deque()
+    rest, most = iter(numbers), 1
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="farm log") as pool:
+        try:
+            while True:
+                while len(waiting) < most and (number := next(rest, None)) is not None:
+                    waiting.append(pool.submit(read, number))
+                if not waiting:
+                    return
+                batch, chain = waiting.popleft().result()
+                most = max(1, min(_AT_ONCE, 2 * most, _TRANSACTIONS_AHEAD // max(len(batch.transactions), 1)))
+                yield batch, chain
+        finally:
+            for coming in waiting:
+                coming.cancel()

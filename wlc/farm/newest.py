@@ -1,0 +1,60 @@
+"""The newest batches of a log, found without looking at the older ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from wlc.farm import paths
+from wlc.farm.errors import CorruptError
+from wlc.farm.store import MissingError
+
+if TYPE_CHECKING:
+    from wlc.farm.model import Config
+    from wlc.farm.store import Store
+
+
+class Log(Protocol):
+    """What must be known of a farm database to find its newest batches."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def logs(self) -> Store: ...
+    def config(self) -> Config: ...
+    def batch_numbers(self, after: int = 0) -> list[int]: ...
+
+
+def numbers_from(database: Log, number: int) -> list[int]:
+    """Return the numbers of the published batches from a number on, rising; can be empty.
+
+    A store that can begin its list anywhere is asked once. In a directory, whose list is always a whole one, the
+    newest number is that of `wlc.config`, or one that is found by looking for what follows it. A batch that is missing
+    in between counts as published there; whoever reads it finds out.
+    """
+    if database.logs.seeks or number < 1:
+        return database.batch_numbers(after=max(number - 1, 0))
+    try:
+        newest = max(database.config().batches - 1, number)
+    except (MissingError, CorruptError):
+        return database.batch_numbers(after=number - 1)
+    while _exists(database, newest + 1):
+        newest += 1
+    for first in (number, number + 1):
+        if _exists(database, first) and _exists(database, newest):
+            return list(range(first, newest + 1))
+    return database.batch_numbers(after=number - 1)
+
+
+def numbers_after(database: Log, missing: int) -> list[int]:
+    """Return the numbers of published batches after one that is missing: empty unless the log has a gap there."""
+    if not database.logs.seeks:
+        try:
+            if database.config().batches <= missing + 1 and not _exists(database, missing + 1):
+                return []
+        except (MissingError, CorruptError):
+            pass
+    return database.batch_numbers(after=missing)
+
+
+def _exists(database: Log, number: int) -> bool:
+    return database.logs.exists(paths.log_path(database.name, number))
