@@ -31,7 +31,7 @@ from wlr.engine.state import ReplicaState
 from wlr.plan import bounds
 from wlr.plan.cut import LIMITS, Limits, cut
 from wlr.plan.failure import Failure, StepError, with_changed
-from wlr.plan.patterns import exactly, matches
+from wlr.plan.patterns import exactly, idle, matches
 from wlr.plan.step import tables_of
 from wlr.plan.stop import Stop
 
@@ -137,12 +137,11 @@ class Replay:
     ) -> None:
         """Refuse a pattern that matches no table, neither of the snapshot nor of the log after it."""
         tables = {table.table for table in manifest.tables} if manifest else set()
-        idle = [pattern for pattern in patterns if not any(matches(name, (pattern,)) for name in tables)]
-        if not idle:
+        if not (left := idle(patterns, tables)):
             return
         # Only now the whole log is read twice.
         tables.update(name for step in steps for transaction in step.transactions for name in created_by(transaction))
-        bounds.refuse_idle(idle, tables)
+        bounds.refuse_idle(left, tables)
 
     def roll_forward(self) -> Replicated:
         """Apply the log from the replica's position up to the stop."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from wlc.farm.clock import format_time
 from wlc.farm.errors import ExpiredError, InvalidError
 from wlc.farm.model import Origin, Position
-from wlr.plan.patterns import IGNORED, matches
+from wlr.plan.patterns import IGNORED, idle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -94,14 +94,13 @@ def refuse_idle(patterns: Sequence[str], tables: Collection[Name]) -> None:
     Raises:
         InvalidError: There is one; the hint lists the tables.
     """
-    for pattern in patterns:
+    for pattern in idle(patterns, tables):
+        shown = sorted(map(str, tables))
+        listed = ", ".join(shown[:_SHOWN_MAX]) + (" …" if len(shown) > _SHOWN_MAX else "")
+        hint = f"the master's tables are {listed}" if shown else "the master has no tables yet"
         text = pattern.removeprefix(IGNORED)
-        if not any(matches(name, (text,)) for name in tables):
-            shown = sorted(map(str, tables))
-            listed = ", ".join(shown[:_SHOWN_MAX]) + (" …" if len(shown) > _SHOWN_MAX else "")
-            hint = f"the master's tables are {listed}" if shown else "the master has no tables yet"
-            option = "--tables" if text == pattern else "--ignore"
-            raise InvalidError(f"no table matches {option} {text!r}", hint=hint)
+        option = "--tables" if text == pattern else "--ignore"
+        raise InvalidError(f"no table matches {option} {text!r}", hint=hint)
 
 
 def refuse_before_first(first: Batch, stop: Stop) -> None:

@@ -37,6 +37,11 @@ def listed(tables: Collection[str] | None, ignore: Collection[str] | None) -> tu
     return (*(tables or ()), *(IGNORED + pattern for pattern in ignore or ()))
 
 
+def idle(patterns: Collection[str], tables: Collection[Name]) -> list[str]:
+    """Return the patterns that match none of the tables, whether they choose tables or leave them out."""
+    return [p for p in patterns if not any(_any_matches((p.removeprefix(IGNORED),), name) for name in tables)]
+
+
 def exactly(name: Name) -> str:
     """Return the pattern that one table matches, however the case of its letters is written."""
     text = "".join(f"[{c.lower()}{c.upper()}]" if c.isascii() and c.isalpha() else glob.escape(c) for c in str(name))
