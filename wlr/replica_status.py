@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm.database import open_database
@@ -29,6 +29,8 @@ class ReplicaStatus:
         tables: Patterns of the tables it replicates; empty for all.
         is_unlocked: Its owner allows direct writes to replicated tables.
         keep: How many old ticks of a Parquet replica stay readable, or for how long; empty for all.
+        left_out: What it does not have because its engine cannot hold or make it (views, indexes, constraints …), by
+            name, with the cause. It holds no rows.
     """
 
     master: str
@@ -43,6 +45,7 @@ class ReplicaStatus:
     is_unlocked: bool
     history: str
     keep: str = ""
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 def status(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> ReplicaStatus:
@@ -71,6 +74,7 @@ def status(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] |
         state.is_unlocked,
         state.position.history,
         state.keep,
+        state.left_out,
     )
 
 

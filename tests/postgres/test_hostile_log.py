@@ -166,7 +166,7 @@ def outcome(url: str, ddl: Ddl) -> str:
     address = connections.Address.of(locate(url))
     with connections.connect(address) as connection, connection.transaction(force_rollback=True):
         connections.as_replica(connection)
-        change = SchemaChange(connection, address, Names(), "sales", (), {Name("public", "t")})
+        change = SchemaChange(connection, address, Names(), "sales", (), {Name("public", "t")}, {})
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:

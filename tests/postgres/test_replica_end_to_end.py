@@ -152,6 +152,8 @@ def test_what_surrounds_the_rows_works(tmp_path: Path, database_url: str) -> Non
         wlr.replicate(source, into=database_url)
     told = sorted(str(warning.message).partition(" is left out")[0] for warning in caught)
     assert told == ["a CHECK constraint of table main.Parent", "macro main.plus", "view main.odd"]
+    # It is told as long as it is missing.
+    assert sorted(wlr.status(database_url).left_out) == told
     assert execute(database_url, 'SELECT * FROM "both"') == [("a", duckdb_date()), ("a", duckdb_date())]
     defined = "SELECT pg_get_indexdef(indexrelid) FROM pg_index i JOIN pg_class c ON c.oid = indexrelid"
     assert (

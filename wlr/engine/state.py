@@ -47,6 +47,7 @@ class ReplicaState:
         keep: How many old ticks of a Parquet replica stay readable, or for how long; empty for all.
         digests: What its tables hold; see `wlr.fold.tally`.
         names_digests: The log, or the snapshot, has named digests.
+        left_out: What the replica does not have because its engine cannot hold or make it, by name, with the cause.
         verify: Keys as text. One of them must have signed each file that is read from the farm; empty for no check.
     """
 
@@ -65,6 +66,7 @@ class ReplicaState:
     keep: str = ""
     digests: Mapping[Name, Held] = field(default_factory=dict)
     names_digests: bool = False
+    left_out: Mapping[str, str] = field(default_factory=dict)
     verify: str = ""
 
 
@@ -109,6 +111,7 @@ def settings_json(state: ReplicaState) -> dict[str, Any]:
         "keep": state.keep,
         "names_digests": state.names_digests,
         "verify": state.verify,
+        "left_out": dict(state.left_out),
         "accepted": sorted(state.accepted),
         "failure": failure_json(state.failure),
     }
@@ -130,6 +133,7 @@ def as_settings(content: Mapping[str, Any]) -> ReplicaState:
         keep=fields.as_text(content["keep"]),
         names_digests=fields.as_flag(content["names_digests"]),
         verify=fields.as_text(content["verify"]),
+        left_out={what: fields.as_text(cause) for what, cause in fields.as_object(content["left_out"]).items()},
         accepted=frozenset(map(fields.as_tick, fields.as_list(content["accepted"]))),
         failure=as_failure(content["failure"]),
     )

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from wlc.capture.postgres.described import DescribedObject
 
+EXTENSION = "CREATE EXTENSION"
 # Those that a PostgreSQL replica ought to have.
 KINDS = {"index", "view", "materialized view", "sequence", "type", "domain", "function", "procedure", "aggregate"}
 _REPLACED = ("view", "function", "procedure")
@@ -51,6 +52,12 @@ def schema(name: str) -> Ddl:
     """Create a schema."""
     statement = f"CREATE SCHEMA IF NOT EXISTS {quote(name)}"
     return Ddl("CREATE SCHEMA", Name(name, name), statement, original=statement)
+
+
+def extension(name: str) -> Ddl:
+    """Say that tables, indexes, views or types need an extension; only a superuser of a replica creates it."""
+    statement = f"{EXTENSION} IF NOT EXISTS {quote(name)}"
+    return Ddl(EXTENSION, Name(name, name), statement, dialect=POSTGRES)
 
 
 def create(new: DescribedObject) -> Iterator[Ddl]:

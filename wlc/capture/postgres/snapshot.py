@@ -44,6 +44,18 @@ _NUMBERS = 1 << 32
 _AS_THEY_ARE = {"boolean", "smallint", "integer", "bigint", "real", "double precision", "text"}
 # A cast to text gives these the form that the log has. Others may lose blanks at the end or get a netmask.
 _CAST_IS_SAME = re.compile(r"(numeric|character varying|bytea|date|uuid|jsonb?|interval|time|timestamp|oid)\b.*")
+# Extensions that hold what objects outside of them are made with. Functions in other languages are left out.
+_EXTENSIONS = """
+    SELECT DISTINCT e.extname FROM pg_depend d
+    LEFT JOIN pg_type t ON d.refclassid = 'pg_type'::regclass AND t.oid = d.refobjid AND t.typlen = -1
+    JOIN pg_depend m ON m.classid = d.refclassid AND m.deptype = 'e'
+        AND m.objid = coalesce(nullif(t.typelem, 0), d.refobjid)
+    JOIN pg_extension e ON m.refclassid = 'pg_extension'::regclass AND e.oid = m.refobjid
+    WHERE d.deptype IN ('n', 'a') AND e.extname <> 'plpgsql' AND d.classid IN ('pg_class'::regclass,
+        'pg_type'::regclass, 'pg_attrdef'::regclass, 'pg_constraint'::regclass, 'pg_rewrite'::regclass)
+        AND NOT EXISTS (SELECT FROM pg_depend x WHERE x.classid = d.classid AND x.objid = d.objid AND x.deptype = 'e')
+    ORDER BY 1
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +165,9 @@ def take(
         sequences = read_sequences(connection)
         roots = [table for table in ordered if table.is_root]
         lowest_first = sorted(roots, key=lambda root: -ddl.depth(root, tables))
+        extensions = connection.execute(_EXTENSIONS).fetchall()
         before = (
+            *(objects.extension(name) for (name,) in extensions),
             *(objects.schema(schema) for (schema,) in sorted(schemas)),
             *first,
             *(statement for table in ordered for statement in ddl.create(table, is_snapshot=True)),

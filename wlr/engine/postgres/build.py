@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wlc.dialect.sql import quote
@@ -14,7 +15,7 @@ from wlr.engine.postgres import state as states
 from wlr.engine.postgres import write
 from wlr.engine.postgres.catalog import PostgresCatalog, told_apart
 from wlr.engine.postgres.connection import Address, applying, using
-from wlr.engine.postgres.ddl import SchemaChange, text_of
+from wlr.engine.postgres.ddl import EXTENSION, SchemaChange, missing_extensions, text_of
 from wlr.engine.postgres.names import MAIN, Names, refuse_own, refuse_schema
 from wlr.engine.postgres.workshop import Workshop
 from wlr.engine.state import encode
@@ -50,6 +51,7 @@ def build(place: Place, new: NewReplica) -> None:
             connections.refuse_without_privileges(connection, address)
             if manifest is not None:
                 _refuse_what_is_in_the_way(connection, state, manifest, names, address)
+                _refuse_missing_extensions(connection, state, manifest, address)
         workshop = Workshop(connections.identity(connection), new.folders)
         with closing(workshop):
             _Builder(connection, address, state, names, workshop).build(new)
@@ -64,6 +66,17 @@ def _refuse_what_is_in_the_way(
         message = f"{address.shown} has {listed} already"
         hint = "Drop or rename them, give another ?schema=, or replicate into another database."
         raise InvalidError(message, hint=hint, path=address.shown)
+
+
+def _refuse_missing_extensions(
+    connection: Connection, state: ReplicaState, manifest: Manifest, address: Address
+) -> None:
+    missing = missing_extensions(connection, manifest.schema)
+    # The tables that a replica of some tables has may not need them.
+    if missing and not state.tables:
+        message = f"{address.shown} lacks extensions of the master: {', '.join(missing)}"
+        statements = " ".join(f"{EXTENSION} {quote(name)};" for name in missing)
+        raise InvalidError(message, hint=f"as a superuser, in that database: {statements}", path=address.shown)
 
 
 def _names(manifest: Manifest | None, address: Address) -> Names:
@@ -85,7 +98,8 @@ class _Builder:
         self.state = state
         self.names = names
         self.workshop = workshop
-        self.schema = SchemaChange(connection, address, names, state.catalog, state.tables, ())
+        self.left_out: dict[str, str] = {}
+        self.schema = SchemaChange(connection, address, names, state.catalog, state.tables, (), self.left_out)
 
     def build(self, new: NewReplica) -> None:
         """Make all of it in one transaction."""
@@ -99,7 +113,9 @@ class _Builder:
                 self._load(new, new.manifest)
                 with self._loading("the schema"):
                     fit.refuse_change_of_own(own, told_apart(self.connection, ()), "a statement of the snapshot")
-            states.write(self.connection, {**encode(self.state), states.SCHEMA: self.names.main})
+            states.write(
+                self.connection, {**encode(replace(self.state, left_out=self.left_out)), states.SCHEMA: self.names.main}
+            )
             states.write_tables(self.connection, PostgresCatalog(self.connection).tables - before)
 
     def _load(self, new: NewReplica, manifest: Manifest) -> None:

@@ -18,19 +18,27 @@ from wlr.engine.postgres.translate import PostgresStatement, Translation, Transl
 from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from wlc.dialect.postgres.connection import Connection
     from wlc.farm.model import Ddl, Name, SequencePosition
     from wlr.engine.postgres.connection import Address
     from wlr.engine.postgres.names import Names
 
+EXTENSION = "CREATE EXTENSION"
 _HINT = "make the replica anew from a later snapshot, or accept the transaction with wlr accept"
 
 
 def text_of(ddl: Ddl) -> str | None:
     """Return the statement in PostgreSQL's own words if the master is PostgreSQL; None if it must be translated."""
     return ddl.statement if ddl.original is None and ddl.dialect == "postgres" else ddl.original
+
+
+def missing_extensions(connection: Connection, schema: Iterable[Ddl]) -> list[str]:
+    """Return the extensions that a master's schema needs and a database does not have."""
+    wanted = [ddl.object.name for ddl in schema if ddl.kind == EXTENSION]
+    present = {name for (name,) in fetch(connection, "SELECT extname FROM pg_extension")} if wanted else set()
+    return [name for name in wanted if name not in present]
 
 
 class SchemaChange:
@@ -43,6 +51,7 @@ class SchemaChange:
         master: Name that statements give the database.
         patterns: Of the tables that are replicated; empty for all.
         replicated: Tables that are replicated.
+        left_out: What the replica does not have, with the cause; it is kept up to date.
     """
 
     def __init__(
@@ -53,6 +62,7 @@ class SchemaChange:
         master: str,
         patterns: Collection[str],
         replicated: Collection[Name],
+        left_out: dict[str, str],
     ) -> None:
         self._connection = connection
         self._address = address
@@ -60,6 +70,7 @@ class SchemaChange:
         self._master = master
         self._patterns = patterns
         self._replicated = replicated
+        self._left_out = left_out
 
     def run(self, ddl: Ddl, *, is_rewritten: bool = False, holds_back: list[PostgresStatement] | None = None) -> None:
         """Make the change. An object without rows that has no counterpart is left out with a warning.
@@ -72,7 +83,8 @@ class SchemaChange:
         Raises:
             StepError: The change cannot be made.
         """
-        if not is_wanted(ddl, self._patterns):
+        # Those that are missing were refused before.
+        if not is_wanted(ddl, self._patterns) or ddl.kind == EXTENSION:
             return
         self._refuse_own(ddl)
         try:
@@ -84,6 +96,7 @@ class SchemaChange:
                 else:
                     self._search(ddl.search_path)
                     self._translated(ddl, is_rewritten=is_rewritten, holds_back=holds_back)
+                self._forget(ddl)
         except StepError as error:
             if may_fail(ddl, self._patterns, self._replicated):
                 return
@@ -107,9 +120,12 @@ class SchemaChange:
         original.check(self._connection, text, str(ddl.object))
         # Names in it are qualified, or those of extensions.
         run(self._connection, "SET LOCAL search_path = public")
-        what = f"{ddl.kind} {ddl.object}"
-        if cause := original.left_out(text):
-            warnings.warn(f"{what} is left out: {cause}", stacklevel=2)
+        verb, _, kind = ddl.kind.partition(" ")
+        what = f"{kind.lower()} {ddl.object}"
+        if verb == "DROP" and what in self._left_out:
+            del self._left_out[what]
+        elif cause := original.left_out(text):
+            self._leave_out(what, cause)
         else:
             self.execute(PostgresStatement(text, what if original.may_be_left_out(text) else None))
 
@@ -121,7 +137,8 @@ class SchemaChange:
             cause = f"no counterpart in PostgreSQL of {short(ddl.statement)}: {error.message[:200]}; {_HINT}"
             raise StepError(cause, table=str(ddl.object)) from error
         if made.left_out:
-            warnings.warn(made.left_out, stacklevel=2)
+            what, _, cause = made.left_out.partition(" is left out: ")
+            self._leave_out(what, cause)
         if made.touches is not None and made.touches not in self._replicated and made.touches in catalog.kinds:
             # A table of the same name belongs to the replica's owner.
             raise StepError(f"table {made.touches} is not a replicated one", table=str(ddl.object))
@@ -156,10 +173,21 @@ class SchemaChange:
             try:
                 with applying(self._address), self._connection.transaction():
                     run_foreign(self._connection, statement.sql)
+                self._left_out.pop(statement.what, None)
                 return
             except StepError as error:
                 cause = error.cause
-        warnings.warn(f"{statement.what} is left out: {cause}", stacklevel=2)
+        self._leave_out(statement.what, cause)
+
+    def _leave_out(self, what: str, cause: str) -> None:
+        self._left_out[what] = cause
+        warnings.warn(f"{what} is left out: {cause}", stacklevel=2)
+
+    def _forget(self, ddl: Ddl) -> None:
+        """Forget what was left out of an object that is dropped, and the object itself."""
+        if ddl.kind.startswith("DROP "):
+            for what in [what for what in self._left_out if what.endswith(f" {ddl.object}")]:
+                del self._left_out[what]
 
     def _refuse_rows(self, table: Name, ddl: Ddl) -> None:
         if fetch(self._connection, f"SELECT EXISTS (SELECT FROM {table.sql})")[0][0]:

@@ -78,6 +78,7 @@ class OpenPostgres(OpenReplica):
         self._connection = connection
         self._names = names
         self._replicated = states.read_tables(connection)
+        self._left_out = dict(state.left_out)
         self._folders = folders
         self._workshop_found: Workshop | None = None
         self._elsewhere = bulk.folding(work_folder(connections.identity(connection))) if bulk else None
@@ -113,6 +114,7 @@ class OpenPostgres(OpenReplica):
         actions = step.actions()
         tally = Tally(self.state.digests, names_digests=self.state.names_digests)
         prepared: list[NetChange] | None = None
+        self._left_out = dict(self.state.left_out)
         # A fold does not read the target, so it is done before the transaction is opened.
         if actions and isinstance(actions[0], Fold):
             prepared = self._prepare(actions[0], fetch)
@@ -122,6 +124,7 @@ class OpenPostgres(OpenReplica):
                 self._act_all(actions, fetch, prepared, tally)
                 present = _Present(self._names, self._replicated)
                 state = after(self.state, step, tally.settle(step, present, self.state.tables))
+                state = replace(state, left_out=self._left_out)
                 states.write(self._connection, changed(self.state, state))
         except BaseException as error:
             self._relearn()
@@ -237,7 +240,13 @@ class OpenPostgres(OpenReplica):
 
     def _schema(self) -> SchemaChange:
         return SchemaChange(
-            self._connection, self._address, self._names, self.state.catalog, self.state.tables, self._replicated
+            self._connection,
+            self._address,
+            self._names,
+            self.state.catalog,
+            self.state.tables,
+            self._replicated,
+            self._left_out,
         )
 
     def _run_ddl(self, ddl: Ddl, following: tuple[Action, ...], cleared: dict[Name, int]) -> None:
