@@ -175,7 +175,7 @@ def test_a_slot_that_the_server_gave_up(own_cluster: Cluster, farm: str, tmp_pat
     wlr.replicate("bank", farm=farm, into=tmp_path / "replica.duckdb", register=False)
     transfer(url)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("wlc.capture.postgres.source._RETAINED_WARNING_BYTES", 1)
+        patch.setattr("wlc.capture.postgres.slot._RETAINED_WARNING_BYTES", 1)
         with pytest.warns(UserWarning, match="is wlc run running"):
             status: Any = wlc.status(url)
     assert status.slot == "reserved"

@@ -544,6 +544,16 @@ BEGIN
     END IF;
 END $$;
 
+-- Whether it is known what a command can change. Later versions of PostgreSQL may have others.
+CREATE FUNCTION wlc.is_known(tag text) RETURNS boolean LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT tag IN ('COMMENT', 'GRANT', 'REVOKE', 'IMPORT FOREIGN SCHEMA', 'REFRESH MATERIALIZED VIEW', 'REINDEX',
+        'SECURITY LABEL', 'SELECT INTO', 'CREATE TABLE AS', 'DROP OWNED', 'REASSIGN OWNED') OR tag ~ ('^(ALTER|CREATE|DROP) ('
+        'ACCESS METHOD|AGGREGATE|CAST|COLLATION|CONSTRAINT|CONVERSION|DEFAULT PRIVILEGES|DOMAIN|EXTENSION|'
+        'FOREIGN DATA WRAPPER|FOREIGN TABLE|FUNCTION|INDEX|LANGUAGE|LARGE OBJECT|MATERIALIZED VIEW|OPERATOR|'
+        'OPERATOR CLASS|OPERATOR FAMILY|POLICY|PROCEDURE|PUBLICATION|ROUTINE|RULE|SCHEMA|SEQUENCE|SERVER|STATISTICS|'
+        'SUBSCRIPTION|TABLE|TEXT SEARCH (CONFIGURATION|DICTIONARY|PARSER|TEMPLATE)|TRANSFORM|TRIGGER|TYPE|USER MAPPING|VIEW)$')
+$$;
+
 CREATE FUNCTION wlc.on_ddl() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET session_replication_role = replica AS $$
 DECLARE
@@ -554,6 +564,10 @@ DECLARE
 BEGIN
     IF wlc.is_running() THEN
         RETURN;
+    END IF;
+    IF NOT wlc.is_known(TG_TAG) THEN
+        RAISE EXCEPTION 'dbfarm does not know what % changes: %', TG_TAG, left(current_query(), 200)
+            USING HINT = 'stop replicating the database first: wlc stop';
     END IF;
     FOR command IN SELECT * FROM pg_event_trigger_ddl_commands() LOOP
         CONTINUE WHEN wlc.is_system(command.schema_name) OR command.object_identity ~ '^(pg_temp|wlc\.|wlr\.)';
@@ -592,6 +606,9 @@ BEGIN
                 command.command_tag);
         ELSIF NOT command.in_extension THEN
             PERFORM wlc.look_at_object(command.classid, command.objid, command.command_tag);
+            -- What lies in a schema has its name, too.
+            UPDATE wlc.objects o SET description = coalesce(wlc.describe_object(o.class, o.oid), description)
+                WHERE command.command_tag = 'ALTER SCHEMA';
         END IF;
         is_wide := is_wide OR command.command_tag IN ('ALTER TYPE', 'ALTER DOMAIN');
         -- What has another name now is written otherwise in defaults and constraints.

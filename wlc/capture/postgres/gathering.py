@@ -23,6 +23,7 @@ from wlc.capture.postgres.messages import (
     ResendEnded,
     TableChanged,
     read_message,
+    shown,
 )
 from wlc.capture.postgres.pgoutput import BeginMessage, Decoder, Message, Rows, Truncate
 from wlc.capture.postgres.types import always_fits
@@ -177,7 +178,8 @@ class Gathering:
         """Read messages of the slot.
 
         Raises:
-            UnsupportedError: Rows do not match the description of their table from the event triggers.
+            UnsupportedError: Rows do not match the description of their table from the event triggers, or what these
+                wrote cannot be understood.
         """
         for block in blocks:
             self.messages += block.num_rows
@@ -189,7 +191,7 @@ class Gathering:
                         for oid in item.oids:
                             self._clear(self._number, oid)
                     case Message() if item.prefix == self._prefix:
-                        self._take_message(read_message(item.content))
+                        self._understand(item.content)
         self.round.begun, self.round.lsn = self._decoder.begun, self._decoder.lsn
 
     def rewrites(self) -> bool:
@@ -273,6 +275,12 @@ class Gathering:
             entries.append(Clear(table.description.qualified, before))
         table.rows = 0
         self.round.touched.add(oid)
+
+    def _understand(self, content: str | bytes) -> None:
+        try:
+            self._take_message(read_message(content))
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise UnsupportedError(f"a schema change was not understood: {shown(content)}", hint=_STRANGER) from error
 
     # Schema changes --------------------------------------------------------------------------------------------------
 

@@ -62,3 +62,9 @@ def read_message(text: str | bytes) -> TriggerMessage:
             return kind(**content)
     described = {name: DescribedObject(**content[name]) if content[name] else None for name in ("old", "new")}
     return ObjectChanged(**{**content, **described})
+
+
+def shown(text: str | bytes) -> str:
+    """Return a message, shortened for an error."""
+    found = text.decode(errors="replace") if isinstance(text, bytes) else text
+    return found if len(found) <= 300 else f"{found[:300]} …"

@@ -6,6 +6,7 @@ How the change was typed does not matter: alone, in a script, or inside a functi
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wlc.capture.postgres.ddl import POSTGRES, sequence_options
@@ -84,8 +85,8 @@ def _dropped(old: DescribedObject) -> Iterator[Ddl]:
 
 
 def _altered(old: DescribedObject, new: DescribedObject) -> Iterator[Ddl]:
-    if new.kind == "sequence":
-        yield from _altered_sequence(old, new)
+    if new.kind in ("sequence", "schema"):
+        yield from _altered_sequence(old, new) if new.kind == "sequence" else _renamed_schema(old, new)
         return
     if _is_part(old) or _is_part(new):
         return
@@ -125,6 +126,14 @@ def _moved(old: DescribedObject, new: DescribedObject) -> Iterator[Ddl]:
         where = f"{quote(new.schema)}.{quote(name)}{arguments}"
         renamed = f"ALTER {new.kind.upper()} {where} RENAME TO {quote(new.name)}"
         yield _postgres(f"ALTER {new.kind.upper()}", new, renamed)
+
+
+def _renamed_schema(old: DescribedObject, new: DescribedObject) -> Iterator[Ddl]:
+    """Rename a schema without tables and sequences. DuckDB has no statement for that."""
+    if old.name != new.name:
+        renamed = f"ALTER SCHEMA {quote(old.name)} RENAME TO {quote(new.name)}"
+        yield Ddl("DROP SCHEMA", qualified(old), f"DROP SCHEMA IF EXISTS {quote(old.name)}", original="")
+        yield replace(schema(new.name), original=renamed)
 
 
 def _altered_enum(old: DescribedObject, new: DescribedObject) -> Iterator[Ddl]:

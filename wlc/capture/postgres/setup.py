@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from wlc.dialect.postgres.connection import Connection
 
+_PROBLEM = "problem"
 _TRIGGERS = frozenset({"wlc_on_ddl", "wlc_on_drop", "wlc_on_rewrite"})
 _BYPASSED = """
     SELECT format('%s.%s', n.nspname, c.relname),
@@ -53,6 +54,19 @@ def write_state(connection: Connection, values: Mapping[str, str]) -> None:
             "INSERT INTO wlc.state VALUES (%s, %s) ON CONFLICT (key) DO UPDATE SET value = EXCLUDED.value",
             list(values.items()),
         )
+
+
+def remember_problem(connection: Connection, problem: str | None) -> None:
+    """Remember why nothing can be published, for `wlc status`; None: it can."""
+    if problem is not None:
+        write_state(connection, {_PROBLEM: problem})
+    else:
+        connection.execute("DELETE FROM wlc.state WHERE key = %s", [_PROBLEM])
+
+
+def problem(connection: Connection) -> str | None:
+    """Return why nothing can be published, None if it can."""
+    return read_state(connection).get(_PROBLEM)
 
 
 def needing_identity(connection: Connection, patterns: Sequence[str]) -> list[Name]:

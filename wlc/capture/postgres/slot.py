@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from wlc.capture.postgres.state import SlotState
 
+_RETAINED_WARNING_BYTES = 1 << 30
+
 
 @dataclass(frozen=True, slots=True)
 class Slot:
@@ -46,6 +48,16 @@ def find_gap(connection: Any, state: SlotState) -> str | None:
         return f"{name} was moved by somebody else"
     found = connection.execute("SELECT FROM pg_publication WHERE pubname = %s", [state.publication]).fetchone()
     return None if found is not None else f"publication {state.publication} is gone"
+
+
+def retention_warning(connection: Any, state: SlotState, name: str, source: str) -> str | None:
+    """Say that the server keeps much of its log for a publisher that does not run, None if it does not."""
+    if (slot := find_slot(connection, state.slot)) is None or slot.status == "unreserved":
+        return f"slot {state.slot} is about to be given up by the server: publish with wlc flush {source}"
+    if slot.retained_bytes > _RETAINED_WARNING_BYTES:
+        size = slot.retained_bytes / (1 << 30)
+        return f"the server keeps {size:.1f} GiB of its log for {name}: is wlc run running?"
+    return None
 
 
 def read_lsn(text: str) -> int:

@@ -17,7 +17,7 @@ from wlc.capture.postgres.connection import connect as connect_to
 from wlc.capture.postgres.described import DescribedTable
 from wlc.capture.postgres.gathering import Gathering, PublishedTable, gathered
 from wlc.capture.postgres.sequences import moved_sequences, records, write_sequences
-from wlc.capture.postgres.slot import Slot, find_gap, find_slot, lsn_text, read_lsn
+from wlc.capture.postgres.slot import Slot, find_gap, find_slot, lsn_text, read_lsn, retention_warning
 from wlc.capture.postgres.state import SlotState, decode, encode
 from wlc.dialect.postgres.url import without_password
 from wlc.dialect.sql import literal
@@ -43,7 +43,6 @@ _LOCK = 0x6462_6661  # "dbfa"
 _LOCK_TIMEOUT = "60s"
 # Messages that one look into the slot takes at most, up to the end of a transaction.
 _MOST_MESSAGES = 2_000_000
-_RETAINED_WARNING_BYTES = 1 << 30
 
 _AGAIN = "wlc stop {0}, then wlc master {0}, starts a new history from a fresh snapshot"
 
@@ -301,7 +300,12 @@ class PostgresSource(Source):
         ):
             self._advance(self.slot_state.lsn)
             with ArrowReader(self.url) as reader:
-                gathering.read(reader.blocks(query))
+                try:
+                    gathering.read(reader.blocks(query))
+                except UnsupportedError as error:
+                    with talking(self.url):
+                        setup.remember_problem(self.connection, error.message)
+                    raise
             yield gathering
 
     def _published_tables(self) -> dict[int, PublishedTable]:
@@ -321,6 +325,7 @@ class PostgresSource(Source):
             for oid in found.touched
         }
         with talking(self.url), self.connection.transaction():
+            setup.remember_problem(self.connection, None)
             setup.write_published(self.connection, changed)
             write_sequences(self.connection, sequences)
             setup.write_state(self.connection, self._changes(state, slots))
@@ -415,22 +420,17 @@ class PostgresSource(Source):
             slot=slot.status if slot else "gone",
             retained_bytes=slot.retained_bytes if slot else 0,
             lsn=lsn,
-            warning=self._retention_warning(),
+            warning=self._warning(),
         )
 
-    def _retention_warning(self) -> str | None:
-        """Say that the server keeps much of its log for a publisher that does not run, None if it does not."""
+    def _warning(self) -> str | None:
         state = self.require_state()
         with talking(self.url):
-            problem = find_gap(self.connection, self.slot_state)
-        if problem is not None:
-            return f"{problem}: the history ends at tick {state.tick}; {_AGAIN.format(self)}"
-        if (slot := self.slot()) is None or slot.status == "unreserved":
-            return f"slot {self.slot_state.slot} is about to be given up by the server: publish with wlc flush {self}"
-        if slot.retained_bytes > _RETAINED_WARNING_BYTES:
-            size = slot.retained_bytes / (1 << 30)
-            return f"the server keeps {size:.1f} GiB of its log for {state.name}: is wlc run running?"
-        return None
+            if problem := find_gap(self.connection, self.slot_state):
+                return f"{problem}: the history ends at tick {state.tick}; {_AGAIN.format(self)}"
+            if problem := setup.problem(self.connection):
+                return f"nothing is published: {problem}; {_AGAIN.format(self)}"
+            return retention_warning(self.connection, self.slot_state, state.name, str(self))
 
     def journal_difference(self, published: Path) -> None:  # noqa: ARG002 -- there is no journal
         check_repair(self.url)
