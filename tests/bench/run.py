@@ -39,6 +39,7 @@ NAMES = (
     "lake_curve",
     "postgres",
     "encryption",
+    "growth",
 )
 
 

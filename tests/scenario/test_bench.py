@@ -24,8 +24,9 @@ LINES = {
     "start": 4,
     "memory": 3,
     "encryption": 2,
+    "growth": 12,
 }
-LONG = {"capture", "replay", "digests", "memory"}
+LONG = {"growth", "capture", "replay", "digests", "memory"}
 # tests/spark/test_bench.py tries these: there is a session already, which takes longer to start than all the rest here.
 ON_SPARK = {"lake", "lake_curve"}
 # tests/postgres/test_bench.py tries this: it needs a server.
@@ -43,7 +44,7 @@ def test_a_benchmark_prints_a_figure_for_every_line(
     assert run.main([name, *TINY, "--folder", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     machine, _, table = printed.partition(f"\n{name} (")
-    figures = re.findall(r"  [\d,.]+(?:x| rows/s| transactions/s| MB/s| s| GB)$", table, re.MULTILINE)
+    figures = re.findall(r"  [\d,.]+(?:x| requests| rows/s| transactions/s| MB/s| s| GB)$", table, re.MULTILINE)
     assert len(figures) == LINES[name], printed
     assert re.search(r"^CPU .*cores$", machine, re.MULTILINE)
 

@@ -16,7 +16,7 @@ from wlr.engine.duckdb import changes, guard
 from wlr.engine.duckdb import state as states
 from wlr.engine.duckdb.connection import attach, work_folder
 from wlr.engine.duckdb.state import find_state
-from wlr.engine.duckdb.tables import read_tables
+from wlr.engine.duckdb.tables import TargetTables, read_tables
 from wlr.engine.state import encode
 from wlr.fold import sql as fold
 from wlr.fold.net import NetChange
@@ -103,9 +103,10 @@ def _begin(half: Path, catalog: str) -> duckdb.DuckDBPyConnection:
 def _load(connection: duckdb.DuckDBPyConnection, new: NewReplica, manifest: Manifest, scratch: Scratch) -> None:
     state = new.state
     _run_schema(connection, state, manifest.schema)
-    new.load(
-        lambda table, files: _load_table(connection, state.catalog, table, [scratch.reachable(file) for file in files])
-    )
+    with using(Path(state.catalog)):
+        # Once for all: with many tables, the catalog takes longer to read than a table to load.
+        tables = read_tables(connection, state.catalog)
+    new.load(lambda table, files: _load_table(connection, tables, table, [scratch.reachable(file) for file in files]))
     _run_schema(connection, state, manifest.schema_after)
     with _loading("the sequences"):
         for sequence in manifest.sequences:
@@ -126,11 +127,13 @@ def _run_schema(connection: duckdb.DuckDBPyConnection, state: ReplicaState, stat
                 raise
 
 
-def _load_table(connection: duckdb.DuckDBPyConnection, catalog: str, table: SnapshotTable, files: list[str]) -> int:
+def _load_table(
+    connection: duckdb.DuckDBPyConnection, tables: TargetTables, table: SnapshotTable, files: list[str]
+) -> int:
     if not files:
         return 0
     with _loading(f"table {table.table}"):
-        described = read_tables(connection, catalog).describe(table.table, table.layout)
+        described = tables.describe(table.table, table.layout)
         source = f"({fold.rows_sql(table.layout, files)})"
         rows = sum(file.rows for file in table.files)
         change = TableChange(table.table, (), rows, 0)

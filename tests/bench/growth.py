@@ -1,0 +1,204 @@
+"""How the work grows with the number of tables and with the length of the log: CPU seconds, and requests to a bucket."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from statistics import median
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import wlc
+import wlr
+from tests.bench import tables
+from tests.bench.measure import Line, Setting
+from tests.bench.plot import Panel, draw
+from tests.requests import counted_requests
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+TABLES = (10, 30, 100, 300, 1000)
+BATCHES = (10, 100, 1000, 10_000)
+# The server of the bucket is a simulation in Python, which needs longer for an object than all the rest together.
+BATCHES_IN_A_BUCKET = BATCHES[:-1]
+_BUCKET = "growth"
+_SERVER = """
+import sys
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+server.start()
+print("http://%s:%s" % server.get_host_and_port(), flush=True)
+sys.stdin.read()
+"""
+
+# For each curve: the size and what was needed.
+Curves = dict[str, list[tuple[float, float]]]
+
+
+def run(setting: Setting) -> Iterator[Line]:
+    """Yield CPU seconds and requests for every size, and draw them if that is asked for."""
+    by_tables, by_batches, requests = Curves(), Curves(), Curves()
+    for number in _sizes(setting, TABLES):
+        yield from _noted(by_tables, "tables", "s", number, _with_tables(setting.folder, number))
+    with _bucket() as farm:
+        source = _master(setting.folder, "log")
+        for number in _sizes(setting, BATCHES):
+            _lengthen(source, number)
+            yield from _noted(by_batches, "batches", "s", number, _with_batches(source, "directory", source.parent))
+            if number <= max(_sizes(setting, BATCHES_IN_A_BUCKET)):
+                _upload(source.parent / "farm", farm)
+                asked: dict[str, float] = {}
+                found = _with_batches(source, "bucket", source.parent, farm, asked)
+                yield from _noted(by_batches, "batches", "s", number, found)
+                yield from _noted(requests, "batches", "requests", number, asked)
+    if setting.plots:
+        picture = draw(_panels(by_tables, by_batches, requests))
+        (setting.plots / "growth.svg").write_text(picture, encoding="utf-8")
+
+
+def _sizes(setting: Setting, full: tuple[int, ...]) -> list[int]:
+    return sorted({setting.rows(number) for number in full})
+
+
+def _noted(curves: Curves, of: str, unit: str, number: int, found: dict[str, float]) -> Iterator[Line]:
+    for what, figure in found.items():
+        curves.setdefault(what, []).append((number, figure))
+        yield Line(f"{what}, {number:,} {of}", "", "", figure, unit)
+
+
+def _cpu_s(call: Callable[[], object]) -> float:
+    started = time.process_time()
+    call()
+    return time.process_time() - started
+
+
+# Tables --------------------------------------------------------------------------------------------------------------
+
+
+def _with_tables(folder: Path, number: int) -> dict[str, float]:
+    """Measure a master with so many tables of one row."""
+    folder = tables.fresh(folder / "tables")
+    source, copy, lake = folder / "m.duckdb", folder / "copy.duckdb", folder / "lake"
+    names = [f"t{n}" for n in range(number)]
+    create = (
+        f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, s VARCHAR); INSERT INTO {name} VALUES (1, 'a')" for name in names
+    )
+    tables.make_plain(source, *create)
+    wlc.master(source, farm=str(folder / "farm"))
+    found = {"new DuckDB replica": _cpu_s(lambda: wlr.replicate(source, into=copy))}
+    found["new lake"] = _cpu_s(lambda: wlr.replicate(source, into=lake))
+    with wlc.connect(source) as connection:
+        inserts = "; ".join(f"INSERT INTO {name} VALUES (2, 'b')" for name in names)
+        found["capture of a row in each"] = _cpu_s(lambda: connection.execute(f"BEGIN; {inserts}; COMMIT"))
+        found["flush of a row in each"] = _cpu_s(lambda: wlc.flush(source))
+    found["a row in each, DuckDB replica"] = _cpu_s(lambda: wlr.replicate(into=copy))
+    found["a row in each, lake"] = _cpu_s(lambda: wlr.replicate(into=lake))
+    return found
+
+
+# Batches -------------------------------------------------------------------------------------------------------------
+
+
+def _master(folder: Path, name: str) -> Path:
+    source = tables.fresh(folder / name) / "m.duckdb"
+    wlc.master(source, farm=str(source.parent / "farm"), beat_s=0, create=True)
+    with wlc.connect(source) as connection:
+        connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
+    return source
+
+
+def _lengthen(source: Path, number: int) -> None:
+    """Publish single rows until the log has so many batches."""
+    with wlc.connect(source) as connection:
+        for value in range(wlc.status(source).batches, number):
+            connection.execute(f"INSERT INTO t VALUES ({value})")
+
+
+def _with_batches(
+    source: Path, place: str, folder: Path, farm: str | None = None, asked: dict[str, float] | None = None
+) -> dict[str, float]:
+    """Measure a log as it is; `asked` takes the requests that were made."""
+    copy, found = folder / f"{place}.duckdb", {}
+
+    def measure(what: str, call: Callable[[], object]) -> None:
+        with counted_requests() as made:
+            found[f"{what}, {place}"] = _cpu_s(call)
+        if asked is not None:
+            asked[what] = made.total()
+
+    copy.unlink(missing_ok=True)
+    master = "m" if farm else source
+    measure("new replica", lambda: wlr.replicate(master, farm=farm, into=copy, register=False))
+    nothing = []
+    for _ in range(5):
+        measure("replication without news", lambda: wlr.replicate(into=copy, register=False))
+        nothing.append(found[f"replication without news, {place}"])
+    found[f"replication without news, {place}"] = median(nothing)
+    return found
+
+
+# A bucket ------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _bucket() -> Iterator[str]:
+    """Start a server of a bucket in a process of its own, whose time does not count; yields the farm's URL."""
+    command = [sys.executable, "-c", _SERVER]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as server:
+        assert server.stdin
+        assert server.stdout
+        variables = {
+            "AWS_ENDPOINT_URL": server.stdout.readline().strip(),
+            "AWS_ACCESS_KEY_ID": "bench",
+            "AWS_SECRET_ACCESS_KEY": "bench",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+        with patch.dict(os.environ, variables):
+            _client().create_bucket(Bucket=_BUCKET)
+            yield f"s3://{_BUCKET}"
+        server.stdin.close()
+
+
+def _client() -> Any:
+    import boto3
+
+    return boto3.client("s3")
+
+
+def _upload(farm: Path, url: str) -> None:
+    """Copy what a farm has and the bucket lacks, and what changes."""
+    client, bucket = _client(), url.removeprefix("s3://")
+    there = {
+        item["Key"]
+        for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
+        for item in page.get("Contents", ())
+    }
+    for file in farm.rglob("*"):
+        key = str(file.relative_to(farm))
+        if file.is_file() and not file.name.startswith(".") and (key not in there or file.name == "wlc.config"):
+            client.put_object(Bucket=bucket, Key=key, Body=file.read_bytes())
+
+
+# Pictures ------------------------------------------------------------------------------------------------------------
+
+
+def _panels(by_tables: Curves, by_batches: Curves, requests: Curves) -> list[Panel]:
+    def chosen(curves: Curves, *words: str) -> Curves:
+        return {name: curve for name, curve in curves.items() if any(word in name for word in words)}
+
+    seconds = [
+        ("tables: new replicas", "tables", chosen(by_tables, "new")),
+        ("tables: a row in each", "tables", chosen(by_tables, "a row in each")),
+        ("log: new replica", "batches", chosen(by_batches, "new replica")),
+        ("log: replication without news", "batches", chosen(by_batches, "without news")),
+    ]
+    panels = [Panel(title, below, "s", dict(curves), is_log=True) for title, below, curves in seconds]
+    return [*panels, Panel("log: requests to a bucket", "batches", "", dict(requests), is_log=True)]
