@@ -130,6 +130,17 @@ def beat(
     return Value("beat_s", wlr.beat(target, seconds, storage_options=storage_options(storage_option)))
 
 
+@command(app, example="wlr switch copy.duckdb /srv/farm/sales")
+def switch(
+    target: Target,
+    upstream: Annotated[str, typer.Argument(metavar="DB", help="Name in the farm or URL of the database's folder.")],
+    farm: Farm = None,
+    storage_option: StorageOptions = None,
+) -> Report:
+    """Let a replica read another place with the same bytes, such as a relay, once their log proves that."""
+    return record(wlr.switch(target, upstream, farm=farm, storage_options=storage_options(storage_option)))
+
+
 @command(app, example="wlr accept copy.duckdb")
 def accept(target: Target, storage_option: StorageOptions = None) -> Report:
     """Skip exactly the one transaction whose replay failed."""

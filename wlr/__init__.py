@@ -23,6 +23,7 @@ __all__ = [
     "ReplayError",
     "ReplicaStatus",
     "Replicated",
+    "Switched",
     "TableCheck",
     "UnavailableError",
     "UnsupportedError",
@@ -39,6 +40,7 @@ __all__ = [
     "replicate",
     "snapshot_from_log",
     "status",
+    "switch",
     "tick",
     "unlock",
     "verify",
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
     from wlr.replica_settings import accept, beat, lock, unlock
     from wlr.replica_status import ReplicaStatus, clock, status, tick
     from wlr.replication import replicate
+    from wlr.switching import Switched, switch
     from wlr.verification import TableCheck, Verified, verify
 else:
     # Each name is imported when it is first used: `import wlr` costs nothing beyond what the program needs.
@@ -91,6 +94,7 @@ else:
         "wlr.replica_settings": ("accept", "beat", "lock", "unlock"),
         "wlr.replica_status": ("ReplicaStatus", "clock", "status", "tick"),
         "wlr.replication": ("replicate",),
+        "wlr.switching": ("Switched", "switch"),
         "wlr.verification": ("TableCheck", "Verified", "verify"),
         "wlc.farm.errors": tuple(name for name in __all__ if name.endswith("Error")),
     }

@@ -20,7 +20,6 @@ from wlc.farm.clock import utc_now
 from wlc.farm.config import BEAT_S
 from wlc.farm.errors import CorruptError, ExpiredError, FarmError, ReplayError, UnavailableError, UnsupportedError
 from wlc.farm.model import Ddl
-from wlc.farm.registry import Replica, register, this_host, this_user
 from wlc.farm.store import MissingError
 from wlr import farm_log
 from wlr.ddl.relevance import created_by
@@ -34,6 +33,7 @@ from wlr.plan.failure import Failure, StepError, with_changed
 from wlr.plan.patterns import exactly, idle, matches
 from wlr.plan.step import tables_of
 from wlr.plan.stop import Stop
+from wlr.registration import register_replica
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -393,11 +393,8 @@ class Replay:
         return Replicated(tick, clock, self._transactions, self._rows, len(self._batches), self._made_from, is_dry_run)
 
     def _register(self, state: ReplicaState) -> None:
-        if not self.registers:
-            return
-        position = state.position if state.position.history else None
-        replica = Replica(state.id, str(self.into), position, state.clock, utc_now(), this_host(), this_user())
-        register(self.database, replica)
+        if self.registers:
+            register_replica(self.database, state, self.into)
 
 
 def _with_space(error: UnavailableError, into: Target, new: NewReplica) -> UnavailableError:

@@ -91,7 +91,7 @@ def replicate(
     run = Replay(target, database, stop, registers=register, bulk=bulk, keep=keep, progress=progress)
     if state is not None:
         _check_same(state, patterns)
-        _check_database(state, database, target)
+        refuse_other_database(state, database, target)
     if dry_run:
         return run.rehearse(state)
     return run.make(patterns or ()) if state is None else run.roll_forward()
@@ -127,8 +127,12 @@ def _database(
     return wlc.resolve(master, farm, storage_options=storage_options)
 
 
-def _check_database(state: ReplicaState, database: FarmDatabase, target: Target) -> None:
-    """Refuse to go on from another database; its folder may have been moved, but keeps its name."""
+def refuse_other_database(state: ReplicaState, database: FarmDatabase, target: Target) -> None:
+    """Refuse to go on from another database; its folder may have been moved, but keeps its name.
+
+    Raises:
+        InvalidError: It is another one.
+    """
     name = state.master.rstrip("/").rpartition("/")[2]
     if name != database.name:
         raise InvalidError(

@@ -234,6 +234,43 @@ def test_a_relay_in_a_bucket(shop: Shop, s3_url: str, tmp_path: Path):
     assert shop.objects(str(tmp_path / "branch")) == shop.objects(shop.farm)
 
 
+def test_a_replica_changes_the_place_that_it_reads(shop: Shop, tmp_path: Path):
+    shop.ship()
+    wlr.replicate("shop", farm=shop.farm, into=(copy := tmp_path / "copy.duckdb"))
+    farm, relay = open_database("shop", shop.farm), open_database("shop", shop.relay)
+    shop.write("INSERT INTO t VALUES (100, 'new')")
+    wlr.replicate(into=copy)
+    with pytest.raises(InvalidError, match="does not hold the replica's tick 3 yet"):
+        wlr.switch(copy, relay.url)
+    shop.ship()
+    assert wlr.switch(copy, "shop", farm=shop.relay) == wlr.Switched(3, farm.url, relay.url)
+    assert [found.kind for found in replicas(farm)] == [RELAY]
+    assert [found.target for found in replicas(relay)] == [str(copy)]
+    shop.write("DELETE FROM t")
+    assert wlr.replicate(into=copy).tick == 3
+    shop.ship()
+    assert wlr.replicate(into=copy).tick == 4
+    wlr.switch(copy, farm.url)
+    assert wlr.status(copy).master == farm.url
+
+
+def test_a_place_with_another_past_is_refused(shop: Shop, tmp_path: Path):
+    wlr.replicate("shop", farm=shop.farm, into=(copy := tmp_path / "copy.duckdb"))
+    other = Shop(tmp_path / "other", shop.farm + "-other", shop.relay)
+    other.folder.mkdir()
+    wlc.master(other.source, farm=other.farm, beat_s=3600, create=True)
+    other.write("CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR)")
+    with pytest.raises(CorruptError, match="has another past than the replica"):
+        wlr.switch(copy, "shop", farm=other.farm)
+    for number in (100, 101):
+        shop.write(f"INSERT INTO t VALUES ({number}, 'new')")
+    wlc.snapshot(shop.source)
+    wlc.prune("shop", farm=shop.farm, deadline=timedelta(0))
+    with pytest.raises(ExpiredError, match="around batch 1, where the replica stands, was pruned"):
+        wlr.switch(copy, "shop", farm=shop.farm)
+    assert wlr.status(copy).master == open_database("shop", shop.farm).url
+
+
 def test_the_command_says_what_it_copied(shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     wlc.ship("shop", farm=shop.farm, to=(farm := str(tmp_path / "farm")))
     where = ["ship", "shop", "--farm", farm, "--to", str(tmp_path / "relay")]

@@ -1,0 +1,115 @@
+"""Let a replica read another place that holds the same bytes: a relay instead of the original, or the other way."""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import wlc
+from wlc.farm.database import open_database
+from wlc.farm.errors import CorruptError, ExpiredError, FarmError, GapError, InvalidError
+from wlc.farm.registry import unregister
+from wlc.farm.store import MissingError
+from wlr.engine.adapters import target_at
+from wlr.registration import register_replica
+from wlr.replication import refuse_other_database
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """Which place a replica read before, and which it reads now.
+
+    Attributes:
+        tick: Where the replica stands; no row was read or written.
+    """
+
+    tick: int
+    before: str
+    now: str
+
+
+def switch(
+    into: str | os.PathLike[str],
+    upstream: str | os.PathLike[str],
+    *,
+    farm: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Switched:
+    """Let a replica read another place from now on, once the chain of log files proves that it holds the same past.
+
+    Args:
+        into: The replica.
+        upstream: Name in the farm or URL of the database's folder there, for example of a relay.
+        farm: URL of the farm, for a bare name.
+        storage_options: Options of the file systems of replica and farm.
+
+    Raises:
+        InvalidError: There is no replica or no such database, or the place does not hold the replica's position yet.
+        ExpiredError: The place begins after the replica's position.
+        CorruptError: The place has another past. The replica goes on with the one before.
+    """
+    target = target_at(into, storage_options)
+    database = wlc.resolve(upstream, farm, storage_options=storage_options)
+    with target.open() as replica:
+        state = replica.state
+        refuse_other_database(state, database, target)
+        if state.verify and not database.keys.verifying:
+            database = open_database(
+                database.url, storage_options={**(database.storage_options or {}), "verify_key": state.verify}
+            )
+        _prove(database, state.position)
+        replica.remember(replace(state, master=database.url))
+    if state.master != database.url:
+        register_replica(database, state, target)
+        # The place before may be gone, which can be why the replica leaves it.
+        with suppress(FarmError):
+            unregister(open_database(state.master, storage_options=storage_options), state.id)
+    return Switched(state.position.tick, state.master, database.url)
+
+
+def _prove(database: FarmDatabase, position: Position) -> None:
+    """Check that a place has the batch that a position is in, or goes on right behind it."""
+    try:
+        is_same = _holds(database, position)
+    except GapError as error:
+        raise ExpiredError(
+            f"the log of {database.url} around batch {position.batch}, where the replica stands, was pruned",
+            hint="Make the replica anew from it, or choose another place.",
+            path=database.url,
+            position=position,
+        ) from error
+    except MissingError as error:
+        raise InvalidError(
+            f"{database.url} does not hold the replica's tick {position.tick} yet",
+            hint="Wait until it has caught up, or bring it there: wlc ship DB --to URL",
+            path=database.url,
+            position=position,
+        ) from error
+    if not is_same:
+        raise CorruptError(
+            f"{database.url} has another past than the replica, which is at {position}",
+            hint=f"To take it: wlr replicate {shlex.quote(database.url)} --into ANOTHER",
+            path=database.url,
+            position=position,
+        )
+
+
+def _holds(database: FarmDatabase, position: Position) -> bool:
+    config = database.config()
+    if position.batch == 0:
+        # Nothing was published to the history; its id is all that there is to compare.
+        history = config.history if config.batches == 1 else database.read_batch(1)[0].history
+        return position.history in ("", history)
+    try:
+        return database.read_batch(position.batch)[1] == position.chain
+    except GapError:
+        return database.read_batch(position.batch + 1)[0].previous == position.chain
