@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import psycopg
 import pytest
 
@@ -21,15 +22,19 @@ import wlr
 from tests.fault import operations
 from tests.fault.breaker import DIES_AFTER, DIES_BEFORE, FAILS, LOSES_ANSWER, Died, Fault
 from tests.fault.processes import seed
+from tests.fault.test_engine_error import breaking
 from tests.fault.trial import NAME, World
 from tests.postgres.cluster import execute
 from tests.postgres.held import held_by_duckdb, held_by_postgres
 from tests.sound import assert_same
 from wlc.farm.errors import FarmError, ReplayError
 from wlr.engine.adapters import target_at
+from wlr.engine.calculator import connect_free_of
+from wlr.engine.postgres import workshop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from tests.postgres.cluster import Cluster
     from tests.postgres.held import Held
@@ -262,3 +267,24 @@ def test_every_exchange_with_the_server_breaks(operation: Operation, bench: Benc
         run(fault)
     administrator.close()
     print(f"{operation.name}: {len(calls)} exchanges, {len(chosen)} of {len(faults)} faults")
+
+
+def test_an_error_of_duckdb_beside_the_server_is_a_failure_of_the_transaction(
+    tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source.duckdb"
+    with duckdb.connect(str(source)) as connection:
+        connection.execute("CREATE TABLE t (i INTEGER PRIMARY KEY)")
+    wlc.master(source, farm=str(tmp_path / "farm"))
+    wlr.replicate(source, into=database_url)
+    with wlc.connect(source) as connection:
+        for value in (1, 2, 3):
+            connection.execute(f"INSERT INTO t VALUES ({value})")
+    wlc.flush(source)
+    with monkeypatch.context() as patch:
+        patch.setattr(workshop, "connect_free_of", breaking(connect_free_of))
+        with pytest.raises(ReplayError, match="transaction 2.*INTERNAL Error"):
+            wlr.replicate(into=database_url)
+    assert (wlr.tick(database_url), wlr.accept(database_url).tick) == (1, 2)
+    wlr.replicate(into=database_url)
+    assert execute(database_url, "TABLE t ORDER BY i") == [(1,), (3,)]

@@ -378,6 +378,7 @@ HONEST = [
     "CREATE MACRO x(m) AS TABLE SELECT * FROM t WHERE id < m",
     "CREATE FUNCTION x() AS (SELECT max(id) FROM t)",
     'CREATE TABLE x ("AS" INTEGER DEFAULT (1 + 2), b VARCHAR CHECK (b <> \'(\'), c INTEGER AS ("AS" * 2))',
+    "CREATE TABLE x (a INTEGER, b INTEGER AS (a * 2), c AS (b + b + a), s STRUCT(a INTEGER), d AS (c + c))",
     'CREATE TABLE x ("glob" VARCHAR, read_csv INTEGER, summary STRUCT(a INTEGER))',
     "CREATE TYPE x AS ENUM ('a', 'b (', 'c')",
     "CREATE TYPE x AS ENUM('sad', 'it''s', 'ok,ay')[]",

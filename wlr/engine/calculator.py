@@ -27,10 +27,11 @@ FULL = "No space left on device"
 _MACHINE = (
     duckdb.IOException,
     duckdb.FatalException,
-    duckdb.InternalException,
     duckdb.InterruptException,
     duckdb.ConnectionException,
 )
+# How DuckDB's message about an error of its own begins. It comes again with the same statement and rows.
+_INTERNAL = "INTERNAL Error"
 # Name of the database in memory that a connection starts with. A target may have the same name.
 _MEMORY = "memory"
 
@@ -153,10 +154,21 @@ def _step_error(path: Path, error: duckdb.Error) -> Exception:
         return full(path)
     if isinstance(error, duckdb.OutOfMemoryException):
         return StepError(first_line(error), is_shortage=True)
-    if isinstance(error, _MACHINE):
+    if isinstance(error, _MACHINE) and _INTERNAL not in str(error):
         hint = "Nothing was lost: run it again."
         return UnavailableError(f"writing to {path} failed: {first_line(error)}", hint=hint, path=str(path))
     return StepError(first_line(error), is_reference="foreign key" in str(error))
+
+
+def is_broken(connection: duckdb.DuckDBPyConnection) -> bool:
+    """Say whether DuckDB has given up the connection's databases after an error of its own: only opening anew helps."""
+    try:
+        connection.execute("SELECT 1")
+    except (duckdb.FatalException, duckdb.InternalException):
+        return True
+    except duckdb.Error:
+        return False
+    return False
 
 
 def full(path: Path) -> UnavailableError:
@@ -185,7 +197,8 @@ def using(path: Path) -> Iterator[None]:
             raise corrupt(path, error) from error
         if FULL in str(error):
             raise full(path) from error
-        if not isinstance(error, (*_MACHINE, duckdb.OutOfMemoryException, duckdb.TransactionException)):
+        machine = (*_MACHINE, duckdb.InternalException, duckdb.OutOfMemoryException, duckdb.TransactionException)
+        if not isinstance(error, machine):
             # The statement is ours and does not fit what is there. It will not fit later either.
             message = f"{path} is not as the replay left it: {first_line(error)}"
             raise CorruptError(message, hint="Make the replica anew.", path=str(path)) from error

@@ -40,6 +40,9 @@ _BESIDE = frozenset({"memory", "temp", "system", "wlr_scratch"})
 # The parser of views uses the stack, and every statement memory. DuckDB itself takes a depth of 1,000 expressions.
 LENGTH_MAX = 1 << 20
 DEPTH_MAX = 200
+# DuckDB writes a generated column out wherever another one names it, again for every statement that inserts rows. The
+# generated columns of a table may have as many names and numbers in all, once they are written out.
+GENERATED_MAX = 4096
 # Names that DuckDB, or an extension that it loads by itself, takes for a file or an address if no such table exists.
 _FILE = re.compile(
     r"[/\\*?\[]|:|\.(csv|tsv|txt|parquet|json|jsonl|ndjson|geojson|xlsx?|db|ddb|duckdb|sqlite3?|arrow|arrows|feather|ipc"
@@ -123,6 +126,8 @@ def refuse_hostile(connection: duckdb.DuckDBPyConnection, catalog: str, statemen
         raise StatementError(f"database {path[0]} is not the farm's to change: {short(statement)}")
     if kind.startswith("CREATE"):
         _refuse_query(kind, rest, statement)
+    if kind.startswith("CREATE") and kind.endswith("TABLE"):
+        _refuse_multiplied(rest, statement)
     if kind.startswith("CREATE") and kind.endswith("VIEW"):
         _check_body(connection, catalog, _body(rest, statement), statement)
     else:
@@ -217,6 +222,40 @@ def _refuse_query(kind: str, rest: list[Token], statement: str) -> None:
         is_filled = any(not token.is_string and token.text != "," for token in labels)
     if is_filled:
         raise StatementError(f"a schema change reads no rows: {short(statement)}")
+
+
+def _refuse_multiplied(rest: list[Token], statement: str) -> None:
+    """Refuse generated columns that name each other so often that inserting a row would take too long."""
+    expressions: dict[str, list[str]] = {}
+    for column in _columns(rest):
+        places = [place for place, token in enumerate(column) if token.depth == 1 and token.word == "AS"]
+        if places:
+            parts = (token.name.lower() for token in column[places[0] + 1 :])
+            expressions[column[0].name.lower()] = [part for part in parts if re.match(r"\w", part)]
+    sizes: dict[str, int] = {}
+
+    def size(name: str) -> int:
+        # DuckDB refuses a circle; it counts as one here.
+        sizes.setdefault(name, 1)
+        if name in expressions:
+            sizes[name] = min(sum(sizes.get(part) or size(part) for part in expressions[name]), GENERATED_MAX + 1)
+        return sizes[name]
+
+    if sum(map(size, expressions)) > GENERATED_MAX:
+        raise StatementError(f"its generated columns name each other too often: {short(statement)}")
+
+
+def _columns(rest: list[Token]) -> Iterator[list[Token]]:
+    """Yield the tokens of each column, or constraint, in the brackets of CREATE TABLE."""
+    column: list[Token] = []
+    for token in rest:
+        if token.depth == 1 and token.text == ",":
+            yield column
+            column = []
+        elif token.depth:
+            column.append(token)
+    if column:
+        yield column
 
 
 def _refuse_calls(kind: str, rest: list[Token], statement: str) -> None:

@@ -13,7 +13,7 @@ from wlc.dialect.duckdb.opening import alone
 from wlc.dialect.sql import quote
 from wlc.farm.model import Ddl, Name
 from wlr.ddl import relevance, running
-from wlr.engine.calculator import Scratch, applying, using
+from wlr.engine.calculator import Scratch, applying, is_broken, using
 from wlr.engine.contract import OpenReplica
 from wlr.engine.duckdb import changes, guard, obstacles
 from wlr.engine.duckdb import state as states
@@ -132,12 +132,11 @@ class OpenDuckDB(OpenReplica):
         number = 0
         tally = Tally(self.state.digests, names_digests=self.state.names_digests)
         prepared: list[NetChange] | None = None
-        with applying(self._path):
-            # A fold does not read the target, so it need not be done while a transaction is open.
-            if actions and isinstance(actions[0], Fold):
-                prepared = self._prepare(actions[0], fetch)
         try:
             with applying(self._path):
+                # A fold does not read the target, so it need not be done while a transaction is open.
+                if actions and isinstance(actions[0], Fold):
+                    prepared = self._prepare(actions[0], fetch)
                 self._connection.execute("BEGIN")
                 for number, action in enumerate(actions):
                     if number not in skipped:
@@ -193,8 +192,16 @@ class OpenDuckDB(OpenReplica):
             self._replicated = states.read_tables(self._connection, self._catalog)
             self._tables = read_tables(self._connection, self._catalog)
         except duckdb.Error:
-            # No transaction is open any more, or the instance is broken. The error that led here is reported.
-            return
+            # No transaction is open any more, unless DuckDB failed. The error that led here is reported.
+            if is_broken(self._connection):
+                self._open_anew()
+
+    def _open_anew(self) -> None:
+        self._connection.close()
+        self._connection = attach(self._path, self._catalog)
+        self._scratch.confine(self._connection)
+        self._replicated = states.read_tables(self._connection, self._catalog)
+        self._tables = read_tables(self._connection, self._catalog)
 
     def _prepare(self, action: Fold, fetch: Callable[[TableFile], Path]) -> list[NetChange]:
         wanted = tuple(

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wlr.engine.alteration import alter
-from wlr.engine.calculator import applying, connect
+from wlr.engine.calculator import applying, connect, is_broken
 from wlr.engine.table_files import fetched, publish
 from wlr.fold import fit, kernel
 from wlr.fold.data_check import refuse_other_images
 from wlr.fold.files import Alteration, Executor, FilePart, MergedFiles, MergeJob, assemble
 from wlr.fold.net import sources
+from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -122,7 +123,13 @@ class LocalExecutor(Executor):
     @contextmanager
     def _folder(self) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(dir=self._work, ignore_cleanup_errors=True) as folder:
-            yield Path(folder)
+            try:
+                yield Path(folder)
+            except StepError:
+                if is_broken(self._connection):
+                    self._connection.close()
+                    self._connection = connect(self._work)
+                raise
 
 
 def place_of_added(parts: Sequence[FilePart]) -> int:

@@ -151,7 +151,6 @@ class OpenLake(OpenReplica):
                     self._act(draft, step, action, actions[number + 1 : number + 2], fetch)
             self._commit(draft, step)
         except BaseException as error:
-            tables = self._catalog.tables()
             self._catalog.close()
             self._catalog = self._open_catalog()
             # Files of the failed step do not count. If they cannot be removed now, the next run removes them.
@@ -161,7 +160,7 @@ class OpenLake(OpenReplica):
             if (
                 isinstance(error, StepError)
                 and number not in skipped
-                and relevance.may_be_left_out(actions, number, self.state.tables, tables)
+                and relevance.may_be_left_out(actions, number, self.state.tables, draft.tables)
             ):
                 return number
             raise

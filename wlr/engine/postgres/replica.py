@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psycopg
 
@@ -12,6 +12,7 @@ from wlc.farm.errors import InvalidError, UnavailableError
 from wlc.farm.model import Ddl, Name
 from wlr.ddl.relevance import named_in
 from wlr.engine.calculator import applying as applying_locally
+from wlr.engine.calculator import is_broken
 from wlr.engine.contract import OpenReplica
 from wlr.engine.postgres import connection as connections
 from wlr.engine.postgres import state as states
@@ -187,8 +188,17 @@ class OpenPostgres(OpenReplica):
         with suppress(psycopg.Error):
             self._replicated = states.read_tables(self._connection)
 
-    def _folding(self) -> Any:
-        return applying_locally(self._workshop.folder)
+    @contextmanager
+    def _folding(self) -> Iterator[None]:
+        workshop = self._workshop
+        try:
+            with applying_locally(workshop.folder):
+                yield
+        except StepError:
+            if is_broken(workshop.duckdb):
+                workshop.close()
+                self._workshop_found = None
+            raise
 
     def _prepare(self, action: Fold, fetch: Callable[[TableFile], Path]) -> list[NetChange]:
         wanted = tuple(change for change in action.changes if self._is_replicated(change.table))
