@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import resource
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 # {folder} has a file secret.csv that must not be read, and must hold nothing else afterwards.
 STATEMENTS = [
     # Other kinds of statements
@@ -185,3 +193,13 @@ def nested(depth: int) -> list[str]:
         f"CREATE VIEW x AS SELECT 1{' + 1' * depth}",
         f"CREATE VIEW x AS SELECT {'NOT ' * depth}true",
     ]
+
+
+@contextmanager
+def bounded(seconds: float = 60, memory_bytes: int = 1 << 29) -> Iterator[None]:
+    """Fail if the body takes longer, or needs more memory."""
+    begun, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    yield
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    assert time.monotonic() - begun < seconds
+    assert grown < memory_bytes

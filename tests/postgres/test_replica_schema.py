@@ -12,7 +12,9 @@ import wlc
 import wlr
 from tests.postgres.cluster import execute
 from tests.postgres.held import held_by_duckdb, held_by_postgres
+from tests.scenario.test_end_to_end import new_master
 from tests.scenario.test_schema_end_to_end import CATALOG, SCRIPTS
+from tests.sound import assert_same
 from wlc.farm.errors import ReplayError
 
 if TYPE_CHECKING:
@@ -153,3 +155,30 @@ def test_views_are_made_again_behind_a_change_of_their_table(database_url: str, 
         wlr.replicate(into=database_url)
     assert len(caught) == 1
     assert execute(database_url, "SELECT a, b, (SELECT a FROM mine) FROM v") == [(1, "x", 1)]
+
+
+def test_statements_of_a_session_with_other_settings(tmp_path: Path, database_url: str) -> None:
+    source = new_master(tmp_path, "CREATE TABLE t (i INTEGER PRIMARY KEY, d DOUBLE); INSERT INTO t VALUES (5, 1)")
+    wlr.replicate(source, into=database_url)
+    with wlc.connect(source) as connection:
+        connection.execute("SET integer_division = true; CREATE VIEW halves AS SELECT i / 2 AS h FROM t")
+        connection.execute("ALTER TABLE t ADD COLUMN c INTEGER DEFAULT (5 / 2); INSERT INTO t (i) VALUES (7)")
+        connection.execute("RESET integer_division; CREATE VIEW thirds AS SELECT i / 3 AS h FROM t WHERE i < 6")
+        connection.execute("SET default_null_order = 'NULLS_FIRST'")
+        connection.execute("CREATE VIEW least AS SELECT d FROM t ORDER BY d LIMIT 1; RESET default_null_order")
+        connection.execute("SET TimeZone = 'Asia/Tokyo'; CREATE TABLE z (a TIMESTAMPTZ DEFAULT '2020-01-01 00:00:00')")
+        connection.execute("INSERT INTO z VALUES ('2020-01-01 00:00:00')")
+        expected = connection.execute("SELECT i, d, c FROM t ORDER BY i").fetchall()
+        thirds = connection.execute("FROM thirds").fetchall()
+    wlc.flush(source)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        wlr.replicate(into=database_url)
+    said = " ".join(str(warning.message) for warning in caught)
+    for view, setting in (("halves", "integer_division"), ("least", "default_null_order")):
+        assert f"view main.{view} is left out: setting {setting} changes its meaning" in said
+        assert execute(database_url, f"SELECT to_regclass('{view}')") == [(None,)]
+    assert execute(database_url, "TABLE t ORDER BY i") == expected
+    assert execute(database_url, "TABLE thirds") == thirds
+    assert execute(database_url, "SELECT a::text FROM z") == [("2019-12-31 15:00:00+00",)]
+    assert_same(database_url)

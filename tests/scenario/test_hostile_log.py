@@ -14,7 +14,7 @@ import pytest
 import wlc
 import wlr
 from tests.handmade import HandmadeFarm, Rows, rows_of, secret_folder
-from tests.hostile import BEHIND_MACROS, STATEMENTS, nested
+from tests.hostile import BEHIND_MACROS, STATEMENTS, bounded, nested
 from tests.lake import lake_contents
 from wlc.dialect.duckdb.functions import FUNCTIONS, TABLE_FUNCTIONS, internal
 from wlc.farm.config import decode_config, encode_config
@@ -141,6 +141,19 @@ def checked(tmp_path: Path) -> Iterator[Callable[[str], str]]:
 
     yield run
     connection.close()
+
+
+@pytest.mark.parametrize("statements", BEHIND_MACROS)
+def test_a_macro_hides_no_function_from_a_lake(tmp_path: Path, statements: list[str]) -> None:
+    catalog = LakeCatalog("sales", (), str(tmp_path))
+    *before, last = (statement.replace("{folder}", str(tmp_path)) for statement in statements)
+    with bounded():
+        for statement in before:
+            catalog.run(Ddl("CREATE", X, statement))
+        with pytest.raises(StepError, match="is not the farm's to call"):
+            catalog.run(Ddl("CREATE", X, last))
+    catalog.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("statements", BEHIND_MACROS)

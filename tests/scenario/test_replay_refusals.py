@@ -251,6 +251,45 @@ def test_replicated_tables_are_guarded(farm: HandmadeFarm, into: Path, statement
     assert rows_of(into, "SELECT count(*) FROM mine") == [(2,)]
 
 
+OBSTACLES = {
+    "foreign key": (
+        "CREATE TABLE mine (id INTEGER REFERENCES t (id)); INSERT INTO mine VALUES (1)",
+        "table main.mine belongs to the replica's owner, and refers to rows that the transaction removes",
+        "DROP TABLE mine",
+    ),
+    "trigger": (
+        "CREATE TABLE seen (id INTEGER CHECK (id < 2));"
+        " CREATE TRIGGER own AFTER INSERT ON t REFERENCING NEW TABLE AS n FOR EACH STATEMENT"
+        " INSERT INTO seen SELECT id FROM n",
+        "trigger own on replicated table main.t belongs to the replica's owner",
+        "DROP TRIGGER own ON t",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OBSTACLES)
+def test_what_the_owner_ties_to_a_replicated_table_is_the_replicas_own(
+    farm: HandmadeFarm, into: Path, kind: str
+) -> None:
+    made, named, undone = OBSTACLES[kind]
+    farm.publish([KEYED], [Rows("t", rows(1))])
+    wlr.replicate(farm.url, into=into)
+    wlr.unlock(into)
+    with duckdb.connect(str(into)) as connection:
+        connection.execute(made)
+    wlr.lock(into)
+    farm.publish([Rows("t", rows(2), rows(1))])
+    with pytest.raises(ReplayError, match=f"transaction 3.*{named}") as caught:
+        wlr.replicate(into=into)
+    assert "replicate again" in str(caught.value.hint)
+    with pytest.raises(InvalidError, match=f"transaction 3 is sound and cannot be skipped: {named}"):
+        wlr.accept(into)
+    with duckdb.connect(str(into)) as connection:
+        connection.execute(undone)
+    wlr.replicate(into=into)
+    assert rows_of(into, "FROM t") == [(2, "a")]
+
+
 SCHEMA_CHANGES = [
     ("ALTER TABLE t RENAME TO t2", "t2"),
     ("ALTER TABLE t RENAME COLUMN v TO w", "t"),
