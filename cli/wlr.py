@@ -147,6 +147,20 @@ def accept(target: Target, storage_option: StorageOptions = None) -> Report:
     return record(wlr.accept(target, storage_options=storage_options(storage_option)))
 
 
+@command(app, example="wlr pause copy.duckdb")
+def pause(target: Target, storage_option: StorageOptions = None) -> Report:
+    """Let a replica stay where it is, also for cron and --follow, until wlr resume."""
+    wlr.pause(target, storage_options=storage_options(storage_option))
+    return Value("is_paused", True)
+
+
+@command(app, example="wlr resume copy.duckdb")
+def resume(target: Target, storage_option: StorageOptions = None) -> Report:
+    """Let a paused replica go on with the next wlr replicate."""
+    wlr.resume(target, storage_options=storage_options(storage_option))
+    return Value("is_paused", False)
+
+
 @command(app, example="wlr unlock copy.duckdb")
 def unlock(target: Target) -> Report:
     """Allow direct writes to replicated tables, to repair the replica."""

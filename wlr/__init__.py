@@ -35,9 +35,11 @@ __all__ = [
     "drill",
     "files",
     "lock",
+    "pause",
     "prune",
     "repair",
     "replicate",
+    "resume",
     "snapshot_from_log",
     "status",
     "switch",
@@ -71,7 +73,7 @@ if TYPE_CHECKING:
     from wlr.plan.retention import PrunedTicks
     from wlr.repairing import RepairedTable, repair
     from wlr.replay import Replicated
-    from wlr.replica_settings import accept, beat, lock, unlock
+    from wlr.replica_settings import accept, beat, lock, pause, resume, unlock
     from wlr.replica_status import ReplicaStatus, clock, status, tick
     from wlr.replication import replicate
     from wlr.switching import Switched, switch
@@ -91,7 +93,7 @@ else:
         "wlr.plan.retention": ("PrunedTicks",),
         "wlr.repairing": ("RepairedTable", "repair"),
         "wlr.replay": ("Replicated",),
-        "wlr.replica_settings": ("accept", "beat", "lock", "unlock"),
+        "wlr.replica_settings": ("accept", "beat", "lock", "pause", "resume", "unlock"),
         "wlr.replica_status": ("ReplicaStatus", "clock", "status", "tick"),
         "wlr.replication": ("replicate",),
         "wlr.switching": ("Switched", "switch"),

@@ -59,6 +59,7 @@ class Replicated:
         transactions: Number of transactions applied from the log; `rows`: row images in them.
         batches: Number of log files they came from.
         snapshot: Tick of the snapshot that this run made the replica from; None if the replica existed before.
+        is_paused: The replica stays where it is until `resume`, so that nothing was done.
     """
 
     tick: int
@@ -68,6 +69,7 @@ class Replicated:
     batches: int
     snapshot: int | None
     is_dry_run: bool = False
+    is_paused: bool = False
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""What the owner of a replica sets: its beat, whether it may be written to, which failure is accepted."""
+"""What the owner of a replica sets: its beat, whether it is paused or may be written to, which failure is accepted."""
 
 from __future__ import annotations
 
@@ -46,6 +46,21 @@ def accept(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] |
         InvalidError: No transaction has failed.
     """
     return target_at(into, storage_options).accept()
+
+
+def pause(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:
+    """Let a replica stay where it is: `replicate` does nothing, whoever calls it, until `resume`."""
+    _set_paused(into, True, storage_options)
+
+
+def resume(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:
+    """Let a paused replica go on with the next replication."""
+    _set_paused(into, False, storage_options)
+
+
+def _set_paused(into: str | os.PathLike[str], is_paused: bool, storage_options: Mapping[str, Any] | None) -> None:
+    with target_at(into, storage_options).open() as replica:
+        replica.remember(replace(replica.state, is_paused=is_paused))
 
 
 def unlock(into: str | os.PathLike[str]) -> None:

@@ -28,6 +28,7 @@ class ReplicaStatus:
         failure: The transaction that could not be applied; None if the last run succeeded.
         tables: Patterns of the tables it replicates; empty for all.
         is_unlocked: Its owner allows direct writes to replicated tables.
+        is_paused: Its owner wants it to stay where it is.
         keep: How many old ticks of a Parquet replica stay readable, or for how long; empty for all.
         left_out: What it does not have because its engine cannot hold or make it (views, indexes, constraints …), by
             name, with the cause. It holds no rows.
@@ -43,6 +44,7 @@ class ReplicaStatus:
     tables: tuple[str, ...]
     accepted: tuple[int, ...]
     is_unlocked: bool
+    is_paused: bool
     history: str
     keep: str = ""
     left_out: Mapping[str, str] = field(default_factory=dict)
@@ -72,6 +74,7 @@ def status(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] |
         state.tables,
         tuple(sorted(state.accepted)),
         state.is_unlocked,
+        state.is_paused,
         state.position.history,
         state.keep,
         state.left_out,

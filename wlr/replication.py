@@ -12,7 +12,7 @@ from wlc.farm.errors import InvalidError
 from wlr.engine.adapters import target_at
 from wlr.plan.patterns import described, listed
 from wlr.plan.stop import Stop
-from wlr.replay import Replay
+from wlr.replay import Replay, Replicated
 from wlr.workers import workers
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from wlc.farm.database import FarmDatabase
     from wlr.engine.contract import Target
     from wlr.engine.state import ReplicaState
-    from wlr.replay import Replicated
 
 
 def replicate(
@@ -61,9 +60,8 @@ def replicate(
             removes the rest.
         engine: Who does large work: "local" is this process, "spark" is Spark, "auto" decides by the size of the work.
         spark_master: Master at which to start a Spark session, unless the program has one.
-        storage_options: Options of the farm's file system, and of a Parquet replica's. They are laid over those that
-            a master given by its path remembers. A replica does not remember them: give them every time, or set the
-            usual AWS variables.
+        storage_options: Options of the farm's file system, and of a Parquet replica's, over those that a master given
+            by its path remembers. A replica does not remember them: give them every time, or set AWS variables.
         register: Note this replica in the farm, so that pruning keeps what it needs.
         dry_run: Only say what would be done.
         progress: Called with units done, units in all, and what is being done.
@@ -80,6 +78,8 @@ def replicate(
     state, patterns = target.find_state(), listed(tables, ignore)
     if delay is not None and state is not None and state.clock and stop.until and state.clock > stop.until:
         stop = Stop(state.position.tick)
+    if state is not None and state.is_paused and not dry_run:
+        return Replicated(state.position.tick, state.clock, 0, 0, 0, None, is_paused=True)
     database = _database(master, farm, state, storage_options)
     if state is not None and state.verify and not database.keys.verifying:
         # A replica that was made with keys to verify demands signatures, whether the keys are given again or not.
@@ -88,10 +88,10 @@ def replicate(
     bulk = workers(engine, database, spark_master)
     if keep is not None:
         target.check_keep(keep)
-    run = Replay(target, database, stop, registers=register, bulk=bulk, keep=keep, progress=progress)
     if state is not None:
         _check_same(state, patterns)
         refuse_other_database(state, database, target)
+    run = Replay(target, database, stop, registers=register, bulk=bulk, keep=keep, progress=progress)
     if dry_run:
         return run.rehearse(state)
     return run.make(patterns or ()) if state is None else run.roll_forward()

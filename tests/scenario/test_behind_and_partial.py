@@ -1,4 +1,4 @@
-"""Replicas that stay behind their master (`--delay`), and replicas without some tables (`--ignore`)."""
+"""Replicas that stay behind their master (`--delay`, `wlr pause`), and replicas without some tables (`--ignore`)."""
 
 from __future__ import annotations
 
@@ -42,6 +42,19 @@ def test_a_delayed_replica_stays_behind_until_it_is_sent_ahead(source: Path, tmp
     assert wlr.replicate(into=copy, delay="1h").tick == 3
     with pytest.raises(InvalidError, match="--tick, --until and --delay exclude each other"):
         wlr.replicate(into=copy, delay="1h", tick=3)
+
+
+@pytest.mark.parametrize("into", ["copy.duckdb", "lake"])
+def test_a_paused_replica_stays_where_it_is(source: Path, tmp_path: Path, into: str):
+    write(source, "CREATE TABLE t (a INTEGER)")
+    wlr.replicate(source, into=(replica := tmp_path / into))
+    wlr.pause(replica)
+    write(source, "INSERT INTO t VALUES (1)")
+    found = wlr.replicate(into=replica)
+    assert (found.tick, found.is_paused, wlr.status(replica).is_paused) == (1, True, True)
+    wlr.resume(replica)
+    assert wlr.replicate(into=replica).tick == 2
+    assert not wlr.status(replica).is_paused
 
 
 @pytest.mark.parametrize("into", ["copy.duckdb", "lake"])

@@ -44,6 +44,7 @@ class ReplicaState:
         follows_beat: That is the master's beat.
         accepted: Ticks of transactions that replay skips.
         is_unlocked: The replica's owner allows direct writes to replicated tables.
+        is_paused: The owner wants it to stay where it is.
         keep: How many old ticks of a Parquet replica stay readable, or for how long; empty for all.
         digests: What its tables hold; see `wlr.fold.tally`.
         names_digests: The log, or the snapshot, has named digests.
@@ -63,6 +64,7 @@ class ReplicaState:
     failure: Failure | None = None
     accepted: frozenset[int] = field(default_factory=frozenset)
     is_unlocked: bool = False
+    is_paused: bool = False
     keep: str = ""
     digests: Mapping[Name, Held] = field(default_factory=dict)
     names_digests: bool = False
@@ -108,6 +110,7 @@ def settings_json(state: ReplicaState) -> dict[str, Any]:
         "patterns": list(state.tables),
         "beat_s": state.beat_s,
         "follows_beat": state.follows_beat,
+        "is_paused": state.is_paused,
         "keep": state.keep,
         "names_digests": state.names_digests,
         "verify": state.verify,
@@ -130,6 +133,7 @@ def as_settings(content: Mapping[str, Any]) -> ReplicaState:
         tables=tuple(map(fields.as_text, fields.as_list(content["patterns"]))),
         beat_s=fields.as_beat(content["beat_s"]),
         follows_beat=fields.as_flag(content["follows_beat"]),
+        is_paused=fields.as_flag(content["is_paused"]),
         keep=fields.as_text(content["keep"]),
         names_digests=fields.as_flag(content["names_digests"]),
         verify=fields.as_text(content["verify"]),
