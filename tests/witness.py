@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
+import uuid
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -93,6 +94,8 @@ def _members(values: list[pa.Scalar]) -> str:
 _WRITERS: list[tuple[Callable[[pa.DataType], bool], Callable[[pa.Scalar], str]]] = [
     (pa.types.is_string, _text),
     (pa.types.is_binary, lambda value: value.as_py().hex().upper()),
+    # Only UUIDs are stored so; newer versions of pyarrow have a type of their own for them.
+    (pa.types.is_fixed_size_binary, lambda value: str(uuid.UUID(bytes=value.as_py()))),
     (pa.types.is_floating, _float),
     (pa.types.is_boolean, lambda value: "true" if value.as_py() else "false"),
     (pa.types.is_date, _count),
