@@ -156,6 +156,12 @@ class DescribedTable:
         )
         return Layout(tuple(columns), self.key)
 
+    def has_other_rows(self, old: DescribedTable) -> bool:
+        """Say whether it lost a column since an older description, or got one that all its rows have a value in."""
+        before, after = ({column.number for column in t.columns if column.generated is None} for t in (old, self))
+        has_more = any(column.number not in before and column.missing is not None for column in self.columns)
+        return not self.is_root and (has_more or bool(before - after))
+
     def with_column(self, changed: DescribedColumn) -> DescribedTable:
         """Return the table with another description of the column that has this number."""
         columns = (changed if column.number == changed.number else column for column in self.columns)

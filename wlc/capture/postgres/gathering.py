@@ -134,13 +134,16 @@ class Round:
     sequences: dict[int, Name | None] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     misfits: set[Name] = field(default_factory=set)
+    _numbers: list[int] | None = None
     _entries: dict[int, list[_Entry]] = field(default_factory=lambda: defaultdict(list))
     _segments: list[Segment] = field(default_factory=list)
     _views: dict[int, dict[int, tuple[int, Ddl]]] = field(default_factory=lambda: defaultdict(dict))
 
     def numbers(self) -> list[int]:
-        """Return the transactions that changed something, in commit order."""
-        return [begin.number for begin in self.begun if any(map(_counts, self._entries.get(begin.number, ())))]
+        """Return the transactions that changed something, in commit order, once everything is read."""
+        if self._numbers is None:
+            self._numbers = [b.number for b in self.begun if any(map(_counts, self._entries.get(b.number, ())))]
+        return self._numbers
 
 
 class Gathering:
@@ -164,6 +167,7 @@ class Gathering:
         self._decoder = Decoder()
         self._current: dict[int, Segment] = {}
         self._resending: set[int] = set()
+        self._alterations: list[_Altered] = []
         self.messages = 0
         self._connection = duckdb.connect(config={"python_enable_replacements": "false"})
         self._connection.execute(f"SET temp_directory = {literal(str(folder))}")
@@ -196,11 +200,8 @@ class Gathering:
 
     def rewrites(self) -> bool:
         """Say whether rows read otherwise after a schema change that did not send them again."""
-        return any(
-            isinstance(entry, _Altered) and not entry.is_resent and _has_other_rows(entry.old, entry.new)
-            for number in self.round.numbers()
-            for entry in self.round._entries[number]
-        )
+        altered = (entry for entry in self._alterations if not entry.is_resent)
+        return any(e.old is not None and e.new is not None and e.new.has_other_rows(e.old) for e in altered)
 
     @property
     def _number(self) -> int:
@@ -316,6 +317,7 @@ class Gathering:
         self.round.touched.add(oid)
         altered = _Altered(oid, old, new)
         self.round._entries[number].append(altered)
+        self._alterations.append(altered)
         # The view shows the tables after this message; a later message of the transaction replaces it.
         tables = {other: table.description for other, table in self.round.tables.items()}
         for root in _roots_of(altered):
@@ -456,16 +458,6 @@ def gathered(folder: Path, tables: dict[int, PublishedTable], prefix: str) -> It
         ) from error
     finally:
         gathering.close()
-
-
-def _has_other_rows(old: DescribedTable | None, new: DescribedTable | None) -> bool:
-    """Say whether a table lost a column, or got one that all its rows have a value in."""
-    if old is None or new is None or new.is_root:
-        return False
-    before, after = ({column.number for column in t.columns if column.generated is None} for t in (old, new))
-    return bool(before - after) or any(
-        column.number not in before and column.missing is not None for column in new.columns
-    )
 
 
 def _statements(entry: _Altered) -> Iterator[Ddl]:
