@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from wlc.farm.errors import UnavailableError
+from wlc.farm.retry import PAUSE_LEAST_S, longer
 from wlc.farm.store import MissingError
 
 from .command import explain
@@ -15,10 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from .output import Report
-
-# How often --follow looks at most, whatever the beat, and how long it waits at most for what is out of reach.
-_LEAST_WAIT_S = 0.2
-_MOST_WAIT_S = 60.0
 
 
 def follow_on(do_round: Callable[[], Report | None], beat_s: Callable[[], float]) -> Iterator[Report]:
@@ -35,7 +32,7 @@ def follow_on(do_round: Callable[[], Report | None], beat_s: Callable[[], float]
     told, retry_s = "", 0.0
     while True:
         try:
-            time.sleep(retry_s or max(beat_s(), _LEAST_WAIT_S))
+            time.sleep(retry_s or max(beat_s(), PAUSE_LEAST_S))
             news = do_round()
         except (UnavailableError, MissingError) as error:
             if has_ended(error):
@@ -43,7 +40,7 @@ def follow_on(do_round: Callable[[], Report | None], beat_s: Callable[[], float]
             # The farm comes back, and the next round goes on where this one stands.
             if error.message != told:
                 explain(error)
-            told, retry_s = error.message, min(max(2 * retry_s, 1.0), _MOST_WAIT_S)
+            told, retry_s = error.message, longer(retry_s)
         else:
             told, retry_s = "", 0.0
             if news is not None:

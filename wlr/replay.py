@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from wlc.farm import newest
 from wlc.farm.ahead import Fetcher
+from wlc.farm.beat import BEAT_S
 from wlc.farm.clock import utc_now
-from wlc.farm.config import BEAT_S
 from wlc.farm.errors import CorruptError, ExpiredError, FarmError, ReplayError, UnavailableError, UnsupportedError
 from wlc.farm.model import Ddl
 from wlc.farm.store import MissingError

@@ -15,8 +15,8 @@ from tests.fuzz.test_files import STATE
 from wlc.dialect import types
 from wlc.dialect.postgres.url import without_password
 from wlc.farm import paths
+from wlc.farm.beat import format_beat, parse_beat
 from wlc.farm.clock import format_time, parse_time, read_time
-from wlc.farm.config import format_beat, parse_beat
 from wlc.farm.database import open_database
 from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnsupportedError
 from wlc.farm.store import open_store

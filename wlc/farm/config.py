@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from wlc.farm.beat import BEAT_S, format_beat, parse_beat
 from wlc.farm.clock import format_time, read_time
 from wlc.farm.errors import CorruptError, InvalidError
 from wlc.farm.model import FORMAT_VERSION, Config, Origin
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 STARTED = 1
 STOPPED = 2
 TICK_MAX = 10**12 - 1
-# The default beat: longest wait of a committed transaction, seconds.
-BEAT_S = 300.0
 
 T = TypeVar("T")
 
@@ -104,26 +102,6 @@ def decode_config(data: bytes, path: str) -> Config:
     if not text.endswith(f"\n{_CHECKSUM}={_checksum(text[: text.rindex(_CHECKSUM)])}\n"):
         raise _corrupt(path, "its checksum does not match its content")
     return config
-
-
-def format_beat(beat_s: float) -> str:
-    """Write a beat in seconds without a needless fraction."""
-    return str(int(beat_s)) if float(beat_s).is_integer() else repr(float(beat_s))
-
-
-def parse_beat(text: str) -> float:
-    """Read a beat in seconds.
-
-    Raises:
-        InvalidError: It is not a number of seconds, 0 or more.
-    """
-    try:
-        beat_s = float(text)
-    except ValueError as error:
-        raise InvalidError(f"{text!r} is not a beat", hint="Give seconds, 0 for one batch per transaction.") from error
-    if not (math.isfinite(beat_s) and 0 <= beat_s <= TICK_MAX):
-        raise InvalidError(f"{text!r} is not a beat", hint="Give seconds, 0 for one batch per transaction.")
-    return beat_s
 
 
 def with_batch(config: Config, batch: Batch) -> Config:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from wlc.farm.errors import UnavailableError
+from wlc.farm.retry import CHANGE_ATTEMPTS
 from wlc.farm.store import AlreadyExistsError, ConflictError, MissingError
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 
-_ATTEMPTS = 5
 # No object has this version: the hash of nothing that anybody writes, in the quotes of an ETag.
 _NO_VERSION = f'"{"0" * 32}"'
 
@@ -119,7 +119,7 @@ class VersionedObject(Generic[Value]):
         Raises:
             UnavailableError: Others keep writing: try again.
         """
-        for _ in range(_ATTEMPTS):
+        for _ in range(CHANGE_ATTEMPTS):
             value, version = self.load() or (None, None)
             changed = change(value)
             if changed == value:

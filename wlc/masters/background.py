@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from wlc.farm.errors import FarmError
+from wlc.farm.retry import UNPUBLISHED_S
 from wlc.masters.publish import publish
 
 if TYPE_CHECKING:
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from wlc.masters.source import Source
 
 _log = logging.getLogger("wlc")
-# With a beat of 0 each commit publishes; the thread publishes what a commit could not.
-_RETRY_S = 1.0
 
 
 class Publisher:
@@ -58,5 +57,5 @@ class Publisher:
             _log.warning("%s was not published: %s", self._source, error)
 
     def _beat(self) -> None:
-        while not self._is_stopped.wait(self._source.beat_s or _RETRY_S):
+        while not self._is_stopped.wait(self._source.beat_s or UNPUBLISHED_S):
             self.try_publish()

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wlc.farm.beat import BEAT_S, parse_beat
 from wlc.farm.clock import utc_now
-from wlc.farm.config import BEAT_S, STARTED, STOPPED, parse_beat
+from wlc.farm.config import STARTED, STOPPED
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import InvalidError
 from wlc.farm.model import Origin

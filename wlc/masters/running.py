@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm.errors import UnavailableError
+from wlc.farm.retry import PAUSE_LEAST_S, longer
 from wlc.farm.store import MissingError
 from wlc.masters import adapters
 from wlc.masters.fence import settle
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
 
     from wlc.farm.database import FarmDatabase
     from wlc.masters.source import Source
-
-_LEAST_WAIT_S = 0.2
-_MOST_WAIT_S = 60.0
 
 _log = logging.getLogger("wlc")
 
@@ -64,10 +62,10 @@ def run(
                     total += flushed
                     if tell and flushed.batches:
                         tell(flushed)
-                    wait_s = max(found.beat_s, _LEAST_WAIT_S)
+                    wait_s = max(found.beat_s, PAUSE_LEAST_S)
         except (UnavailableError, MissingError) as error:
             # A farm that is not there may be a disk that is not mounted.
-            wait_s = min(max(wait_s * 2, 1.0), _MOST_WAIT_S)
+            wait_s = longer(wait_s)
             _log.warning("%s; trying again in %.0f s", error, wait_s)
     return total
 

@@ -6,8 +6,9 @@ import json
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from wlc.farm.beat import format_beat
 from wlc.farm.clock import format_time, read_time, utc_now
-from wlc.farm.config import STARTED, format_beat
+from wlc.farm.config import STARTED
 from wlc.farm.errors import CorruptError
 from wlc.farm.model import Config, Origin, Position
 from wlc.farm.store.options import recalled, remembered

@@ -8,7 +8,8 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from wlc.farm.config import STARTED, parse_beat
+from wlc.farm.beat import parse_beat
+from wlc.farm.config import STARTED
 from wlc.farm.errors import FencedError
 from wlc.masters import adapters
 from wlc.masters.fence import fence

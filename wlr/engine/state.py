@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wlc.farm import json_fields as fields
+from wlc.farm.beat import BEAT_S
 from wlc.farm.clock import format_time
-from wlc.farm.config import BEAT_S
 from wlc.farm.errors import CorruptError
 from wlc.farm.model import Position
 from wlr.fold.tally import as_tally, tally_json

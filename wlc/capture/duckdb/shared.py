@@ -16,8 +16,8 @@ import duckdb
 from wlc.capture.duckdb import confinement, journal
 from wlc.capture.duckdb.home import Home, decode_home, elsewhere, encode_home, home_at
 from wlc.dialect.duckdb.opening import alone
+from wlc.farm.beat import BEAT_S
 from wlc.farm.clock import utc_now
-from wlc.farm.config import BEAT_S
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
 from wlc.farm.store.options import lay_over
 from wlc.masters.source import require_state

@@ -21,7 +21,7 @@ from wlc.capture.postgres.slot import Slot, find_gap, find_slot, lsn_text, read_
 from wlc.capture.postgres.state import SlotState, decode, encode
 from wlc.dialect.postgres.url import without_password
 from wlc.dialect.sql import literal
-from wlc.farm.config import BEAT_S
+from wlc.farm.beat import BEAT_S
 from wlc.farm.errors import FencedError, GapError, InvalidError, UnavailableError, UnsupportedError
 from wlc.masters import state as master_states
 from wlc.masters.fence import announce_snapshot

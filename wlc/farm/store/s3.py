@@ -21,6 +21,7 @@ from s3fs import S3FileSystem
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import FarmError, InvalidError, UnavailableError
 from wlc.farm.paths import check_relative
+from wlc.farm.retry import CLIENT_ATTEMPTS, CONNECT_TIMEOUT_S, READ_TIMEOUT_S, REQUEST_ATTEMPTS
 from wlc.farm.store.contract import Store, StoredObject, StoredObjects
 from wlc.farm.store.downloads import Downloads
 from wlc.farm.store.options import lay_over
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 # What s3fs lets through: its own OSErrors, botocore's and aiohttp's errors, and ValueError for a bad endpoint.
 _DRIVER_ERRORS = (OSError, BotoCoreError, ClientError, ConnectionFailure, ValueError)
 _STAMP = "wlc-attempt"
-_ATTEMPTS = 4
 _REFUSED = {"400", "401", "403", "405", "501"}
 _CREDENTIALS = (
     "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE), and AWS_ENDPOINT_URL if it is not AWS;"
@@ -191,7 +191,7 @@ class S3Store(Store):
     ) -> str:
         """Write if the object has `version` (None: if it does not exist). A lost answer is settled by reading back."""
         stamp = secrets.token_hex(16)
-        for attempt in range(1, _ATTEMPTS + 1):
+        for attempt in range(1, REQUEST_ATTEMPTS + 1):
             try:
                 return write(stamp)
             except _DRIVER_ERRORS as error:
@@ -205,7 +205,7 @@ class S3Store(Store):
                 if status == "412" or not has_version:
                     raise refusal(path) from error
                 # 409 and the version still there: a competing write was under way and failed.
-                if status != "409" or attempt == _ATTEMPTS:
+                if status != "409" or attempt == REQUEST_ATTEMPTS:
                     self._raise(error, path)
         raise AssertionError("the last attempt returns or raises")
 
@@ -301,12 +301,16 @@ def _open_file_system(options: dict[str, Any]) -> S3FileSystem:
 
 def _connect(options: dict[str, Any]) -> S3FileSystem:
     retries: dict[str, Any] = {"mode": "standard"}
-    retries |= {} if "AWS_MAX_ATTEMPTS" in os.environ else {"max_attempts": 2}
-    timing: dict[str, Any] = {"connect_timeout": 10, "read_timeout": 60, "retries": retries}
+    retries |= {} if "AWS_MAX_ATTEMPTS" in os.environ else {"max_attempts": CLIENT_ATTEMPTS}
+    timing: dict[str, Any] = {
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "read_timeout": READ_TIMEOUT_S,
+        "retries": retries,
+    }
     try:
         timing = lay_over(timing, options.get("config_kwargs") or {})
         opened = S3FileSystem(**options | {"config_kwargs": timing, "skip_instance_cache": True})
-        opened.retries = _ATTEMPTS - 1  # Its own default waits half a minute for a server that is not there.
+        opened.retries = REQUEST_ATTEMPTS - 1  # Its own default waits half a minute for a server that is not there.
         opened.connect()
     except (TypeError, KeyError, AttributeError) as error:
         given = ", ".join(sorted(options))
