@@ -95,3 +95,15 @@ def test_batches_and_files_of_a_bucket_are_read_side_by_side(tmp_path, s3_url, m
         assert connection.execute("SELECT count(*), sum(i) FROM t").fetchall() == [(40, 780)]
     # Each log file and each data file is read once; the first and the last log file say where to begin and end.
     assert sum(number for asked, number in made.items() if "wlc_logs" in asked) <= 85 + 8, made
+
+
+def test_a_process_tests_the_store_of_a_lake_once(tmp_path, s3_url) -> None:
+    source, lake = make_master(tmp_path, str(tmp_path / "farm")), f"{s3_url}/lake"
+    writes = []
+    for values in (range(1), range(1, 2), range(2, 3)):
+        write(source, values)
+        with counted_requests() as made:
+            wlr.replicate(source, into=lake)
+        writes.append(sum(number for asked, number in made.items() if asked == "PutObject farm/lake/wlr.lease"))
+    # A new lake takes the lease twice, and once the store must refuse two ways to overwrite it.
+    assert writes == [4, 1, 1]

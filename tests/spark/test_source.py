@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import duckdb
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import (
     EqualTo,
     GreaterThan,
@@ -74,6 +75,17 @@ def test_table_is_what_the_log_says_at_every_tick(spark: SparkSession, shop: str
     for tick in range(made_at, end(shop) + 1):
         assert texts(read(spark, shop, table, tick=tick)) == expected(shop, f"main.{table}", tick), tick
     assert texts(read(spark, shop, table)) == expected(shop, f"main.{table}", end(shop))
+
+
+def test_a_view_in_sql_is_read_and_a_table_of_the_catalog_refused(spark: SparkSession, shop: str) -> None:
+    options = f"database '{shop}', `table` 'orders'"
+    spark.sql(f"CREATE TEMPORARY VIEW shop_orders USING dbfarm OPTIONS ({options})")
+    try:
+        assert texts(spark.sql("SELECT * FROM shop_orders")) == expected(shop, "main.orders", end(shop))
+    finally:
+        spark.sql("DROP VIEW shop_orders")
+    with pytest.raises(AnalysisException, match="CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE shop_orders USING dbfarm OPTIONS ({options})")
 
 
 def test_weights_of_all_changes_add_up_to_the_table(spark: SparkSession, shop: str) -> None:

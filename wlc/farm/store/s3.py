@@ -47,6 +47,7 @@ _WRONG_REGION = {"PermanentRedirect", "TemporaryRedirect", "Redirect", "301", "3
 }
 _EXPIRED = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired"}
 _file_systems: dict[str, S3FileSystem] = {}
+_placed: dict[int, S3FileSystem] = {}
 _opening = threading.Lock()
 
 
@@ -133,6 +134,12 @@ class S3Store(Store):
     def delete(self, path: str) -> None:
         key = self._key(path)
         self._do(path, lambda: self._fs.call_s3("delete_object", Bucket=self.bucket, Key=key))
+
+    def place(self) -> object:
+        # The same name may be another bucket's on another server. What is kept here keeps its number.
+        system = self._fs
+        _placed[id(system)] = system
+        return self.url, id(system)
 
     def sweep(self, age_s: float) -> None:
         before = utc_now() - timedelta(seconds=age_s)

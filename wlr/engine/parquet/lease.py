@@ -34,6 +34,8 @@ _RENEWED_EVERY_S = 20.0
 _DEAD_AFTER = timedelta(seconds=120)
 # Runs of this process that hold a lease, or may: one whose request to take or give up a lease failed does not.
 _running: set[str] = set()
+# Stores that have refused, in this process, what they must refuse. Another process tests them again.
+_proved: set[object] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +96,14 @@ class Lease:
             taken = self._object.replace(ours, version)
         except ConflictError as error:
             raise UnavailableError(f"{self._store.url} is in use by another run: try again when it is done") from error
-        try:
-            self._object.prove(ours)
-        except UnsupportedError:
-            self._store.delete(PATH)
-            raise
+        place = self._store.place()
+        if place is None or place not in _proved:
+            try:
+                self._object.prove(ours)
+            except UnsupportedError:
+                self._store.delete(PATH)
+                raise
+            _proved.add(place)
         return taken
 
     def _holder(self) -> LeaseHolder:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from wlr.spark.read.options import ReadOptions
+    from wlr.spark.read.trace import TableContents
 
 
 class FoundTable:
@@ -22,6 +23,7 @@ class FoundTable:
     Attributes:
         table: Name of the table as it is written in the log.
         tick: The last transaction that counts.
+        contents: What the table holds then, so that the log is read once for a query; None for a change feed.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -29,8 +31,10 @@ class FoundTable:
         stop = options.stop
         self.table, contents, self.tick = contents_at(options.place.open(), options.table, stop)
         self.layout = contents.layout
+        self.contents: TableContents | None = None
         if not options.changes:
             refuse_broken(self.table, contents)
+            self.contents = contents
 
     @property
     def schema(self) -> StructType:

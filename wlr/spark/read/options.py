@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _STORAGE = "storage."
+_OF_A_CATALOG = "option."
+_VIEW = "CREATE TEMPORARY VIEW orders USING dbfarm OPTIONS (farm '…', database '…', `table` 'orders') is read as one."
 _KNOWN = {
     *("farm", "database", "table", "tick", "time", "changes", "from_tick", "to_tick"),
     *("maxbatchespertrigger", "memory", "partitions", "pushdown"),
@@ -55,6 +57,9 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
             option.
     """
     options = {name.lower(): value for name, value in given.items()}
+    if any(name.startswith(_OF_A_CATALOG) for name in options):
+        # So begins every option of CREATE TABLE … USING. When Spark reads such a table, it gives us none of them.
+        raise InvalidError("Spark gives a source no options for a table of its catalog", hint=_VIEW)
     storage = {name.removeprefix(_STORAGE): options.pop(name) for name in list(options) if name.startswith(_STORAGE)}
     unknown = sorted(set(options) - _KNOWN)
     if unknown:

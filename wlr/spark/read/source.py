@@ -8,9 +8,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader
 
 from wlc.farm.errors import InvalidError
 from wlr import farm_log
-from wlr.plan.stop import Stop
 from wlr.spark.read import filters
-from wlr.spark.read.feed import contents_at, feed_tasks
+from wlr.spark.read.feed import feed_tasks
 from wlr.spark.read.found import FoundTable
 from wlr.spark.read.options import read_options
 from wlr.spark.read.stream import FarmStreamReader
@@ -80,9 +79,8 @@ class FarmReader(DataSourceReader):  # type: ignore[misc]
         return partition.read(self.job) if isinstance(partition, ReadTask) else iter(())
 
     def _table(self) -> list[ReadTask]:
-        options = self.found.options
-        _, contents, _ = contents_at(options.place.open(), self.found.table, Stop(tick=self.found.tick))
-        return table_tasks(contents, options.partitions)
+        assert self.found.contents is not None
+        return table_tasks(self.found.contents, self.found.options.partitions)
 
     def _changes(self) -> list[ReadTask]:
         options, (low, high) = self.found.options, self.ticks
