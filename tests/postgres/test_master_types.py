@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -10,10 +11,12 @@ import pytest
 
 import wlc
 import wlr
+from tests.lake import to_duckdb
 from tests.postgres.cluster import execute
+from tests.postgres.comparing import held_in_duckdb
 from wlc.dialect.sql import literal, quote
 from wlc.farm.database import open_database
-from wlc.farm.errors import FarmError
+from wlc.farm.errors import FarmError, ReplayError
 from wlc.farm.model import Name
 
 if TYPE_CHECKING:
@@ -330,11 +333,12 @@ def test_values_that_do_not_fit_stay_text_and_never_become_something_else(
     database = open_database("types", farm)
     assert data_types(database, 1) == {"odd": "VARCHAR"}
     batch, _ = database.read_batch(1)
-    file = database.fetch(batch.files[0].file)
+    # The transaction with the value has a file of its own.
+    file = database.fetch(batch.files[-1].file)
     with duckdb.connect() as connection:
         rows = connection.execute(f"SELECT id, v FROM read_parquet({literal(str(file))}) ORDER BY id").fetchall()
     database.release(file)
-    assert rows == [(1, None), (2, expected(database_url, "odd", "v")[-1][1])]
+    assert rows == [(2, expected(database_url, "odd", "v")[-1][1])]
     # The master does not know the digest any more, and says so: nothing was lost.
     assert batch.undigested == {Name("public", "odd")}
     assert wlr.verify_farm("types", farm=farm).problems == ()
@@ -427,3 +431,33 @@ def test_large_values_that_an_update_leaves_alone_are_kept(database_url: str, fa
         (number, a, n, bytes(b) if b is not None else None)
         for number, a, n, b in execute(database_url, "SELECT id, a, n, b FROM t ORDER BY id")
     ]
+
+
+@pytest.mark.parametrize("engine", ["duckdb", "lake"])
+def test_a_value_that_does_not_fit_stops_its_own_transaction_only(database_url: str, tmp_path: Path, engine: str):
+    farm, into = str(tmp_path / "farm"), tmp_path / ("r.duckdb" if engine == "duckdb" else "lake")
+    execute(database_url, "CREATE TABLE keyed (id int PRIMARY KEY, l smallint[])", "CREATE TABLE bag (l smallint[])")
+    wlc.master(database_url, farm=farm, name="x")
+    wlr.replicate("x", farm=farm, into=into, register=False)
+    execute(
+        database_url,
+        "INSERT INTO keyed VALUES (1, '{1,2}'), (2, NULL)",
+        "INSERT INTO bag VALUES ('{1,2}'), ('{}')",
+        "BEGIN; INSERT INTO keyed VALUES (3, '{{1,2},{3,4}}'); COMMIT",
+        "INSERT INTO bag VALUES ('{5}'), ('{{6,7}}')",
+        "UPDATE keyed SET l = '{3}' WHERE id = 1",
+        "INSERT INTO bag VALUES ('{8}')",
+    )
+    wlc.flush(database_url)
+    for table, tick, value in (("keyed", 3, "{{1,2},{3,4}}"), ("bag", 4, "{{6,7}}")):
+        with pytest.raises(ReplayError) as caught:
+            wlr.replicate(into=into)
+        assert f"transaction {tick}, table public.{table}: " in str(caught.value)
+        assert "column l has a value that does not fit SMALLINT[]" in str(caught.value)
+        assert value in str(caught.value)
+        wlr.accept(into)
+    wlr.replicate(into=into)
+    found = into if engine == "duckdb" else to_duckdb(into, tmp_path / "l.duckdb")
+    held = held_in_duckdb(found)
+    assert held["public.keyed"] == Counter({("1", "[3]"): 1, ("2", None): 1})
+    assert held["public.bag"] == Counter({("[1, 2]",): 1, ("[]",): 1, ("[8]",): 1})

@@ -339,6 +339,21 @@ CASES: dict[str, tuple[str, ...]] = {
         "ALTER TABLE g ADD c int GENERATED ALWAYS AS (aa + 1) STORED",
         "ALTER TABLE g ADD x int",
     ),
+    "generated column in the key": (
+        "CREATE TABLE g (a int, b int GENERATED ALWAYS AS (a * 2) STORED, PRIMARY KEY (a, b)); INSERT INTO g VALUES (1)",
+        "INSERT INTO g VALUES (2)",
+        "UPDATE g SET a = 3 WHERE a = 1",
+        "CREATE TABLE h (a int, b int GENERATED ALWAYS AS (a * 2) STORED, PRIMARY KEY (b))",
+        "INSERT INTO h VALUES (1), (2)",
+        "DELETE FROM h WHERE a = 1",
+    ),
+    "identity dropped": (
+        "CREATE TABLE t (a int GENERATED ALWAYS AS IDENTITY, b int); INSERT INTO t (b) VALUES (1)",
+        "CREATE TABLE u (a int GENERATED ALWAYS AS IDENTITY, b int); INSERT INTO u (b) VALUES (1)",
+        "ALTER TABLE t ALTER a DROP IDENTITY",
+        "ALTER TABLE u DROP COLUMN a",
+        "INSERT INTO t VALUES (7, 8)",
+    ),
     "exclusion": (
         "CREATE TABLE e (r int4range, EXCLUDE USING gist (r WITH &&))",
         "INSERT INTO e VALUES ('[1,3)')",

@@ -149,12 +149,11 @@ class DescribedTable:
     @property
     def layout(self) -> Layout:
         """Its layout in the farm, which has no generated columns."""
-        columns = (
-            Column(column.name, duckdb_type(column.base), nullable=column.name not in self.key)
-            for column in self.columns
-            if column.generated is None
-        )
-        return Layout(tuple(columns), self.key)
+        stored = [column for column in self.columns if column.generated is None]
+        # Rows are told apart by what is in the farm: a key with a generated column is none.
+        key = self.key if set(self.key) <= {column.name for column in stored} else ()
+        columns = (Column(c.name, duckdb_type(c.base), nullable=c.name not in key) for c in stored)
+        return Layout(tuple(columns), key)
 
     def has_other_rows(self, old: DescribedTable) -> bool:
         """Say whether it lost a column since an older description, or got one that all its rows have a value in."""

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 
-from wlc.capture.postgres import ddl, objects
+from wlc.capture.postgres import ddl, misfits, objects
 from wlc.capture.postgres.messages import (
     ObjectChanged,
     ResendBegun,
@@ -25,8 +24,7 @@ from wlc.capture.postgres.messages import (
     read_message,
     shown,
 )
-from wlc.capture.postgres.pgoutput import BeginMessage, Decoder, Message, Rows, Truncate
-from wlc.capture.postgres.types import always_fits
+from wlc.capture.postgres.pgoutput import BeginMessage, Decoder, Message, Rows, Truncate, counted
 from wlc.dialect.postgres.text import read_text_sql
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import store_sql
@@ -40,11 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from numpy.typing import NDArray
-
     from wlc.capture.postgres.described import DescribedTable
     from wlc.capture.postgres.messages import TriggerMessage
-    from wlc.capture.postgres.pgoutput import Positions
 
 # Environment variable with the most memory a publisher may use for rows, such as "2GB".
 MEMORY_VARIABLE = "WLC_MEMORY_LIMIT"
@@ -79,12 +74,13 @@ class PublishedTable:
 
 @dataclass(slots=True)
 class Segment:
-    """Rows of one table in one layout."""
+    """Rows of one table in one layout; those of transactions with values that do not fit it are apart."""
 
     number: int
     name: Name
     layout: Layout
     rows: int = 0
+    has_misfits: bool = False
 
     @property
     def table(self) -> str:
@@ -227,7 +223,7 @@ class Gathering:
         self._store(segment, rows, smallest)
         kept = rows.weights >= smallest
         with uncollected():
-            for number, added, removed in _counted(rows.transactions[kept], rows.weights[kept]):
+            for number, added, removed in counted(rows.transactions[kept], rows.weights[kept]):
                 change = self._change(number, segment)
                 change.added += added
                 change.removed += removed
@@ -374,13 +370,16 @@ class Gathering:
         local: dict[str, Path] = {}
         where: dict[int, str] = {}
         for segment in self.round._segments:
+            are_text = misfits.columns(self._connection, segment.table, segment.layout) if segment.rows else []
+            if any(are_text) and not segment.has_misfits:
+                # They come at the end of the segments.
+                self._set_apart(segment)
+                are_text = []
             if not segment.rows:
                 continue
             path = paths.data_path(database, number, len(files))
             target = self._folder / f"{segment.number}.parquet"
-            layout = self._write_file(segment, last_tick, target)
-            if layout.shape != segment.layout.shape:
-                self.round.misfits.add(segment.name)
+            layout = self._write_file(segment, are_text, last_tick, target)
             files.append(TableFile(describe_file(target, path, segment.rows), segment.name, layout))
             local[path], where[segment.number] = target, path
         with uncollected():
@@ -390,10 +389,10 @@ class Gathering:
             transactions[-1] = replace(last, records=(*last.records, *sequences))
         return tuple(transactions), tuple(files), local
 
-    def _write_file(self, segment: Segment, last_tick: int, target: Path) -> Layout:
+    def _write_file(self, segment: Segment, are_text: list[bool], last_tick: int, target: Path) -> Layout:
         columns = list(segment.layout.stored)
-        for index, misfits in enumerate(self._misfits(segment)):
-            if misfits:
+        for index, is_text in enumerate(are_text):
+            if is_text:
                 columns[index] = replace(columns[index], type="VARCHAR")
         stored = "".join(
             f", {store_sql(column, read_text_sql(column.type, f'c{index}'))} AS {quote(file_column(column.name))}"
@@ -409,17 +408,17 @@ class Gathering:
         lengths = ", ".join(f"avg(coalesce(strlen(c{index}), 0))" for index in range(len(segment.layout.stored)))
         return float(sum(self._connection.execute(f"SELECT {lengths} FROM {segment.table}").fetchall()[0]))
 
-    def _misfits(self, segment: Segment) -> list[bool]:
-        """Say for every column whether some value does not fit its type, so that the file must hold text."""
-        checks = [
-            "false"
-            if always_fits(column.type)
-            else f"coalesce(bool_or(c{index} IS NOT NULL AND {read_text_sql(column.type, f'c{index}')} IS NULL), false)"
-            for index, column in enumerate(segment.layout.stored)
-        ]
-        if all(check == "false" for check in checks):
-            return [False] * len(checks)
-        return list(self._connection.execute(f"SELECT {', '.join(checks)} FROM {segment.table}").fetchall()[0])
+    def _set_apart(self, segment: Segment) -> None:
+        """Give transactions with values that do not fit a file of their own."""
+        other = Segment(len(self.round._segments), segment.name, segment.layout, has_misfits=True)
+        for number in misfits.set_apart(self._connection, segment.table, segment.layout, other.table):
+            for entry in self.round._entries[number]:
+                if isinstance(entry, _Changed) and entry.segment is segment:
+                    entry.segment = other
+                    segment.rows -= entry.added + entry.removed
+                    other.rows += entry.added + entry.removed
+        self.round._segments.append(other)
+        self.round.misfits.add(segment.name)
 
     def _transaction(self, index: int, last_tick: int, where: Mapping[int, str]) -> Transaction:
         begin = self.round.begun[index]
@@ -480,13 +479,3 @@ def _roots_of(entry: _Altered) -> set[int]:
 
 def _counts(entry: _Entry) -> bool:
     return not isinstance(entry, _Changed) or bool(entry.added or entry.removed)
-
-
-def _counted(transactions: Positions, weights: NDArray[np.int8]) -> Iterator[tuple[int, int, int]]:
-    """Yield for every transaction how many images it added and removed."""
-    numbers, starts = np.unique(transactions, return_index=True)
-    if not len(numbers):
-        return
-    added = np.add.reduceat((weights > 0).astype(np.int64), starts)
-    removed = np.add.reduceat((weights < 0).astype(np.int64), starts)
-    yield from zip(numbers.tolist(), added.tolist(), removed.tolist(), strict=True)

@@ -79,7 +79,9 @@ def _dropped(old: DescribedObject) -> Iterator[Ddl]:
         return
     text = f"DROP {kind} IF EXISTS {old.identity} CASCADE"
     if old.kind in ("schema", "sequence"):
-        yield Ddl(f"DROP {kind}", qualified(old), text, original=text)
+        # The sequence of an identity column goes with the identity.
+        original = _own(old, text) if old.kind == "sequence" else text
+        yield Ddl(f"DROP {kind}", qualified(old), text, original=original)
     else:
         yield _postgres(f"DROP {kind}", old, text)
 

@@ -341,3 +341,13 @@ def _relation(message: bytes) -> Relation:
         at += 8
     # The server leaves out the name of its own schema.
     return Relation(oid, schema or "pg_catalog", name, tuple(columns))
+
+
+def counted(transactions: Positions, weights: NDArray[np.int8]) -> Iterator[tuple[int, int, int]]:
+    """Yield for every transaction how many images it added and removed."""
+    numbers, starts = np.unique(transactions, return_index=True)
+    if not len(numbers):
+        return
+    added = np.add.reduceat((weights > 0).astype(np.int64), starts)
+    removed = np.add.reduceat((weights < 0).astype(np.int64), starts)
+    yield from zip(numbers.tolist(), added.tolist(), removed.tolist(), strict=True)

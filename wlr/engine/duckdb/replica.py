@@ -19,6 +19,7 @@ from wlr.engine.duckdb import changes, guard, obstacles
 from wlr.engine.duckdb import state as states
 from wlr.engine.duckdb.connection import attach, work_folder
 from wlr.engine.duckdb.tables import read_tables
+from wlr.engine.misfit import misfit
 from wlr.engine.state import OWNER, after, changed
 from wlr.fold import fit
 from wlr.fold import net as net_changes
@@ -156,6 +157,7 @@ class OpenDuckDB(OpenReplica):
                 return number
             if isinstance(error, StepError) and error.key is None and len(step.transactions) == 1:
                 error.key = self._missing_key(error, actions, fetch)
+                self._explain(error, actions, fetch)
             raise
         finally:
             if prepared:
@@ -232,6 +234,13 @@ class OpenDuckDB(OpenReplica):
             # The failure stands without it.
             return None
         return None
+
+    def _explain(self, error: StepError, actions: tuple[Action, ...], fetch: Callable[[TableFile], Path]) -> None:
+        """Name the value that does not fit its column, if there is one."""
+        present = catalogs.tables(self._connection, self._catalog)
+        for change in (change for action in actions if isinstance(action, Fold) for change in action.changes):
+            if str(change.table) == error.table and change.table in present:
+                error.cause = misfit(change, present[change.table], fetch) or error.cause
 
     def obstacle(self, step: Step, error: StepError) -> Obstacle | None:
         with using(self._path):

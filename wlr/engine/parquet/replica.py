@@ -11,6 +11,7 @@ from wlc.farm.errors import FarmError
 from wlc.farm.model import Ddl
 from wlr.ddl import relevance
 from wlr.engine.contract import OpenReplica
+from wlr.engine.misfit import misfit
 from wlr.engine.parquet.catalog import LakeCatalog, by_id
 from wlr.engine.parquet.executor import LocalExecutor
 from wlr.engine.parquet.folder import LakeFolder, Pointer, TakenOverError, with_version, work_folder
@@ -238,8 +239,10 @@ class OpenLake(OpenReplica):
             draft.tally.fold(change, lambda: 0)
             return parts
         layout = change.reads[-1].file.layout
-        if layout.shape != self._catalog.tables()[change.table].layout.shape:
-            raise StepError("data files have other columns than the table", table=name)
+        declared = self._catalog.tables()[change.table].layout
+        if layout.shape != declared.shape:
+            cause = misfit(change, declared, fetch) or "data files have other columns than the table"
+            raise StepError(cause, table=name)
         table = TargetTable(change.table, change.table.sql, layout)
         try:
             outcome = self._executor.merge(MergeJob(table, change, parts, step.last), fetch)

@@ -1,0 +1,42 @@
+"""The value that keeps a transaction of a PostgreSQL master out of replicas whose columns have DuckDB's types."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import duckdb
+
+from wlc.dialect.postgres.text import read_text_sql
+from wlc.dialect.sql import literal, quote
+from wlc.farm.model import file_column
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from wlc.farm.model import Layout, TableFile
+    from wlr.plan.step import TableChange
+
+
+def misfit(change: TableChange, layout: Layout, fetch: Callable[[TableFile], Path]) -> str | None:
+    """Name a value that does not fit its column; None if there is none.
+
+    A PostgreSQL master stores a column as text if a value does not fit its type.
+
+    Args:
+        change: With the files.
+        layout: Of the table.
+        fetch: Returns a local copy of a file.
+    """
+    types = dict(layout.shape)
+    for read in change.reads:
+        for column, stored in read.file.layout.shape:
+            if stored == "VARCHAR" != types.get(column, stored):
+                place, text = literal(str(fetch(read.file))), quote(file_column(column))
+                query = f"""SELECT {text} FROM read_parquet({place}) WHERE _tick BETWEEN {read.first} AND {read.last}
+                    AND {text} IS NOT NULL AND {read_text_sql(types[column], text)} IS NULL LIMIT 1"""
+                with duckdb.connect() as connection:
+                    found = connection.execute(query).fetchall()
+                shown = f": {found[0][0]}" if found else ""
+                return f"column {column} has a value that does not fit {types[column]}{shown[:100]}"
+    return None
