@@ -47,6 +47,7 @@ LONGEST = (
     "tests/test_package.py",
     "tests/fault/test_capture_guard.py",
     "tests/suites/test_duckdb_suite.py",
+    "tests/suites/test_postgres_suite.py",
 )
 
 

@@ -89,6 +89,33 @@ set_up_other_postgres() {
     done
 }
 
+# The files of PostgreSQL's regression suite are in its source package only. apt reads copies of its lists of sources, so
+# that the system's own stay as they are.
+set_up_postgres_suite() {
+    [ -z "${DBFARM_POSTGRES_SUITE:-}" ] || return
+    python=$(cd "$venv" && pwd)/bin/python
+    folder=$(cd "$venv" && pwd)/postgres-suite
+    if [ ! -d "$folder/regress" ]; then
+        say "fetching PostgreSQL's regression suite"
+        major=$(find /usr/lib/postgresql -mindepth 1 -maxdepth 1 -printf '%f\n' 2>/dev/null | sort -n | tail -n 1)
+        installed=$(dpkg-query -W -f '${source:Package}=${source:Version}' "postgresql-$major" 2>/dev/null)
+        rm -rf "$folder" && mkdir -p "$folder/sources" "$folder/lists/partial" && (
+            cd "$folder" || exit
+            cp /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources sources 2>/dev/null
+            sed -i 's/^deb /deb-src /; s/^Types:.*/Types: deb-src/' sources/*
+            printf '%s\n' 'Dir::Etc::SourceList "/dev/null";' "Dir::Etc::SourceParts \"$folder/sources\";" \
+                "Dir::State::Lists \"$folder/lists\";" 'APT::Sandbox::User "root";' >apt.conf
+            export APT_CONFIG=apt.conf
+            # A repository without sources is an error, but no reason to give up.
+            apt-get update -qq 2>/dev/null
+            apt-get source -qq --download-only "$installed" >/dev/null 2>&1 ||
+                apt-get source -qq --download-only "postgresql-$major" >/dev/null || exit
+            "$python" -m tarfile -e ./*.orig.tar.* && mv postgresql-*/src/test/regress . && rm -rf lists postgresql*
+        ) || { echo "it could not be fetched: it is skipped"; return; }
+    fi
+    export DBFARM_POSTGRES_SUITE="$folder/regress"
+}
+
 # Python 3.12 and later count covered lines at almost no cost; before, it takes a sixth longer, which only a long run may.
 coverage() {
     if "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then
@@ -115,7 +142,7 @@ if [ "${1:-}" = --deep ]; then shift; go_deep; fi
 set_up
 set_up_java
 set_up_postgres
-[ "$is_deep" = no ] || set_up_other_postgres
+[ "$is_deep" = no ] || { set_up_other_postgres; set_up_postgres_suite; }
 failed=""
 check() {
     say "$*"

@@ -5,27 +5,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import selectors
-import subprocess
-import sys
 import tarfile
-import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.suites.processes import ROOT, reports
 from tests.suites.refusals import FILES, REFUSALS, documented
 from tests.suites.sqllogic import Command, commands
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-ROOT = Path(__file__).parent.parent.parent
 VARIABLE = "DBFARM_DUCKDB_SUITE"
 ARCHIVE = ROOT.parent / "shared" / "suites" / "duckdb-sql.tar.xz"
 # A run of every day takes a sample of these many files, and as many of them as fit into the time.
@@ -47,55 +38,21 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "test" / "sql"
 
 
-def reports(files: list[Path], seconds: float) -> Iterator[dict[str, object]]:
-    """Run files until the time is over; a file that ends its process, or takes too long, is reported as crashed."""
-    until, left = time.monotonic() + seconds, list(files)
-    while left and time.monotonic() < until:
-        with subprocess.Popen(
-            [sys.executable, "-m", "tests.suites.beside", *map(str, left)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        ) as process:
-            try:
-                for line in _lines(process, min(FILE_S, seconds), until):
-                    left.pop(0)
-                    yield json.loads(line)
-                if left and time.monotonic() < until:
-                    yield {
-                        "file": str(left.pop(0)),
-                        "outcome": "crashed",
-                        "statements": 0,
-                        "detail": "the process ended",
-                    }
-            finally:
-                process.kill()
-
-
-def _lines(process: subprocess.Popen[bytes], seconds: float, until: float) -> Iterator[bytes]:
-    """Yield lines that a process writes, for as long as none takes too long."""
-    assert process.stdout is not None
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        while selector.select(max(0.0, min(seconds, until - time.monotonic()))):
-            line = process.stdout.readline()
-            if not line:
-                return
-            yield line
-
-
 def test_statements_have_the_outcome_of_plain_duckdb(suite: Path) -> None:
     files = sorted(suite.rglob("*.test"))
     assert files, f"{suite} holds no tests"
     if not IS_DEEP:
         files = random.Random(os.environ.get("DBFARM_SEED", "1")).sample(files, min(SAMPLE, len(files)))
-    found = list(reports(files, float("inf") if IS_DEEP else SAMPLE_S))
-    outcomes = Counter(str(report["outcome"]) for report in found)
-    statements = sum(int(str(report["statements"])) for report in found)
+    seconds = float("inf") if IS_DEEP else SAMPLE_S
+    ended = {"outcome": "crashed", "statements": 0, "detail": "the process ended"}
+    done = reports(["tests.suites.beside"], [str(file) for file in files], file_s=FILE_S, seconds=seconds)
+    found = {file: report or ended for file, report in done}
+    outcomes = Counter(report["outcome"] for report in found.values())
+    statements = sum(report["statements"] for report in found.values())
     print(f"{len(found)} files, {statements} statements: {dict(outcomes)}")
     wrong = []
-    for report in found:
-        name = Path(str(report["file"])).relative_to(suite).as_posix()
+    for file, report in found.items():
+        name = Path(file).relative_to(suite).as_posix()
         is_wrong = report["outcome"] in ("differs", "crashed")
         if is_wrong and name not in FILES:
             wrong.append(f"{name}: {report['outcome']}: {report['detail']}")
