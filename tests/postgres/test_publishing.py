@@ -25,7 +25,7 @@ from tests.fault.trial import check_log
 from tests.lake import any_file
 from tests.postgres.cluster import Cluster, execute, new_folder, program, running
 from tests.postgres.held import held_by_duckdb, held_by_postgres
-from wlc.capture.postgres import setup
+from wlc.capture.postgres import setup, source
 from wlc.capture.postgres.source import PostgresSource
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import FarmError, UnavailableError
@@ -476,6 +476,22 @@ def test_beat_0_publishes_every_transaction_alone(bank: str, farm: str, tmp_path
     flushed = wlc.flush(bank)
     assert (flushed.batches, flushed.transactions) == (5, 5)
     assert check_equal(bank, farm, tmp_path / "replica.duckdb") == 5
+
+
+@pytest.mark.parametrize("beat_s", [0, 60])
+def test_messages_outside_of_transactions_hide_nothing(
+    bank: str, farm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beat_s: float
+):
+    monkeypatch.setattr(source, "_MOST_MESSAGES", 3)
+    wlc.beat(bank, beat_s)
+    for number in range(3):
+        for _ in range(4 if number < 2 else 1):
+            execute(bank, "SELECT pg_logical_emit_message(false, 'other', 'nothing')")
+        transfer(bank, number)
+    execute(bank, "SELECT pg_logical_emit_message(false, 'other', 'nothing')")
+    assert wlc.flush(bank).transactions == 3
+    assert check_equal(bank, farm, tmp_path / "replica.duckdb") == 3
+    assert wlc.flush(bank).transactions == 0
 
 
 @pytest.mark.parametrize("operation", ["stop", "snapshot"])

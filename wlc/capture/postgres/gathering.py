@@ -153,6 +153,7 @@ class Gathering:
     Attributes:
         layouts: Of the tables as the last batch left them.
         messages: How many were read.
+        read_to: The place in the server's log before which everything was read, 0 if there were no messages.
     """
 
     def __init__(self, folder: Path, tables: dict[int, PublishedTable], prefix: str) -> None:
@@ -165,6 +166,7 @@ class Gathering:
         self._resending: set[int] = set()
         self._alterations: list[_Altered] = []
         self.messages = 0
+        self.read_to = 0
         self._connection = duckdb.connect(config={"python_enable_replacements": "false"})
         self._connection.execute(f"SET temp_directory = {literal(str(folder))}")
         self._connection.execute(f"SET memory_limit = {literal(memory_limit())}")
@@ -193,6 +195,7 @@ class Gathering:
                     case Message() if item.prefix == self._prefix:
                         self._understand(item.content)
         self.round.begun, self.round.lsn = self._decoder.begun, self._decoder.lsn
+        self.read_to = self._decoder.read_to
 
     def rewrites(self) -> bool:
         """Say whether rows read otherwise after a schema change that did not send them again."""

@@ -98,11 +98,14 @@ class Decoder:
         begun: Transactions that changed something, in commit order; number n is at n. Rare enough to keep: they
             become the log's own.
         lsn: Where the last transaction ends that was read as a whole, 0 before the first.
+        read_to: The place before which everything was read: past the last transaction, or past the last message outside
+            of transactions, 0 before the first.
         current: Number of the transaction of the truncation or message that was yielded last.
     """
 
     begun: list[BeginMessage] = field(default_factory=list)
     lsn: int = 0
+    read_to: int = 0
     current: int = -1
     _ends_with_begin: bool = False
     _relations: dict[int, Relation] = field(default_factory=dict)
@@ -141,6 +144,7 @@ class Decoder:
         self._begin(data, starts[is_begin] + 1)
         if (commits := starts[is_commit]).size:
             self.lsn = int(_int64(data, commits[-1:] + 10)[0])
+            self.read_to = max(self.read_to, self.lsn)
         done = 0
         for index in others.tolist():
             yield from self._rows(data, starts, ends, kinds, transactions, done, index)
@@ -170,6 +174,10 @@ class Decoder:
         if kind == ord("T"):
             (count,) = struct.unpack_from(">i", message, 1)
             return Truncate(struct.unpack_from(f">{count}I", message, 6))
+        is_transactional, lsn = struct.unpack_from(">?Q", message, 1)
+        if not is_transactional:
+            # This is where the message begins.
+            self.read_to = max(self.read_to, lsn + 1)
         prefix, at = _text(message, 10)
         (length,) = struct.unpack_from(">i", message, at)
         return Message(prefix, message[at + 4 : at + 4 + length])

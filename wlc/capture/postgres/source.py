@@ -265,9 +265,10 @@ class PostgresSource(Source):
                         yield _Round(self, gathering)
                         return
                     break
-                read = gathering.round.lsn
-                self._pass_by(lsn_text(read) if read else upto)
-            if not read:
+                # What waits behind as many messages as were asked for was not read.
+                is_cut = gathering.messages >= most
+                self._pass_by(lsn_text(gathering.read_to) if is_cut else upto)
+            if not is_cut:
                 yield None
                 return
         with (
