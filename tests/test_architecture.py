@@ -42,7 +42,7 @@ LAYERS = (
     ("wlc.tiers",),
     ("wlc",),
     ("wlr.plan",),
-    ("wlr.farm_log", "wlr.fold", "wlr.ddl"),
+    ("wlr.log_reader", "wlr.fold", "wlr.ddl"),
     ("wlr.engine",),
     ("wlr.engine.duckdb", "wlr.engine.parquet", "wlr.engine.postgres"),
     ("wlr.engine.adapters",),

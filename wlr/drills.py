@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import wlc
 from wlc.farm.errors import InvalidError
-from wlr import farm_log
+from wlr import log_reader
 from wlr.replication import replicate
 from wlr.verification import Verified, verify
 
@@ -113,7 +113,7 @@ def choose_tick(database: FarmDatabase, seed: int | None = None) -> int:
         InvalidError: Nothing was published yet.
     """
     numbers, snapshots = database.batch_numbers(), database.snapshot_ticks()
-    last = farm_log.last_tick(database, numbers)
+    last = log_reader.last_tick(database, numbers)
     if not snapshots and not numbers:
         raise InvalidError(f"nothing was published to {database.url} yet", hint="wlc flush SOURCE", path=database.url)
     # Without a snapshot the log begins with an empty database, before its first transaction.

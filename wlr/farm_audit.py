@@ -20,7 +20,7 @@ from wlc.farm.manifest import encode_manifest
 from wlc.farm.model import Change, Ddl, Position, RowsRead, RowsRefreshed
 from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import MissingError
-from wlr import farm_log
+from wlr import log_reader
 from wlr.audit_progress import AuditProgress, progress_file, recall, remember
 from wlr.engine.calculator import connect
 from wlr.fold.data_check import refuse_other_columns
@@ -161,7 +161,7 @@ class _AuditRun:
         if self._database.witness is None:
             return
         try:
-            farm_log.refuse_rolled_back(self._database, numbers, farm_log.last_tick(self._database, numbers))
+            log_reader.refuse_rolled_back(self._database, numbers, log_reader.last_tick(self._database, numbers))
         except (CorruptError, MissingError) as error:
             self._error(error)
 

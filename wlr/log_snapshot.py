@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import wlc
 from wlc.farm.errors import UnavailableError, UnsupportedError
 from wlc.farm.model import Ddl, Manifest
-from wlr import farm_log
+from wlr import log_reader
 from wlr.engine.adapters import folder_target
 from wlr.plan.stop import Stop
 from wlr.replay import Replay
@@ -85,7 +85,7 @@ def _with_originals(
     start = base.position
     numbers = database.batch_numbers()
     first = start.batch if start.batch in numbers else start.batch + 1
-    for batch, chain in farm_log.batches_from(database, first, numbers, start):
+    for batch, chain in log_reader.batches_from(database, first, numbers, start):
         if batch.number > position.batch:
             break
         if batch.number == position.batch and chain != position.chain:

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wlc.farm import newest
-from wlc.farm.ahead import Fetcher
 from wlc.farm.beat import BEAT_S
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import CorruptError, ExpiredError, FarmError, ReplayError, UnavailableError, UnsupportedError
 from wlc.farm.model import Ddl
+from wlc.farm.read_ahead import Fetcher
 from wlc.farm.store import MissingError
-from wlr import farm_log
+from wlr import log_reader
 from wlr.ddl.relevance import created_by
 from wlr.engine.adapters import target_at
 from wlr.engine.contract import NewReplica
@@ -187,7 +187,7 @@ class Replay:
     # Planning
 
     def _choose(self) -> Manifest | None:
-        manifest = farm_log.choose_snapshot(self.database, self.stop)
+        manifest = log_reader.choose_snapshot(self.database, self.stop)
         self._made_from = manifest.position.tick if manifest else None
         return manifest
 
@@ -225,9 +225,9 @@ class Replay:
         # Whoever goes on needs to know nothing of what is older; a witness may have seen it.
         before = 0 if self.database.witness else state.position.batch
         numbers = newest.numbers_from(self.database, before)
-        end = farm_log.last_tick(self.database, numbers, config)
+        end = log_reader.last_tick(self.database, numbers, config)
         if self._made_from is None:
-            farm_log.refuse_rolled_back(self.database, numbers, end)
+            log_reader.refuse_rolled_back(self.database, numbers, end)
         bounds.refuse_ahead(end, self.stop)
         bounds.refuse_behind(state.position, state.clock, self.stop)
         if state.position.tick > end:
@@ -239,7 +239,7 @@ class Replay:
         self._refuse_beyond_break(numbers, state.position, config)
         first = bounds.first_batch_to_read(state.position, state.batch_last, numbers, self.database.snapshot_ticks)
         self._start, self._end = state.position.tick, end if self.stop.tick is None else self.stop.tick
-        batches = farm_log.batches_from(self.database, first, numbers, state.position, self._read)
+        batches = log_reader.batches_from(self.database, first, numbers, state.position, self._read)
         peeked = next(batches, None)
         if peeked is None:
             return iter(())

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from wlc.masters.contract import Source
     from wlc.masters.publish import Flushed
-    from wlc.masters.source import Source
 
 TABLES = """
     CREATE TABLE account (id bigserial PRIMARY KEY, amount int NOT NULL, note text);

@@ -20,7 +20,7 @@ from wlc.farm.database import open_database
 from wlc.farm.errors import CorruptError, FarmError, InvalidError
 from wlc.farm.seal.keys import add_key, new_key, read_key_file
 from wlc.farm.store.encrypted import MAGIC
-from wlr import farm_log
+from wlr import log_reader
 
 SECRET = "nobody may read this"
 
@@ -292,7 +292,7 @@ def test_newest_snapshot_that_verifies_is_the_beginning(source: Path, tmp_path: 
     assert [str(one.message).split(" is ignored")[0] for one in told] == ["snapshot 1", "snapshot 999999999999"]
     assert any("manifest.json is not signed" in str(one.message) for one in told)
     with pytest.warns(UserWarning, match="snapshot 0 is used"):
-        assert farm_log.newest_snapshot(open_database(farm_of(source), storage_options=options), 1) is not None
+        assert log_reader.newest_snapshot(open_database(farm_of(source), storage_options=options), 1) is not None
     # Without the first one nothing says with what the log begins.
     take_signature_off(snapshots / "000000000000" / "manifest.json")
     with pytest.raises(CorruptError, match=r"manifest\.json"):

@@ -11,7 +11,7 @@ import pytest
 import wlc
 from wlc.farm.errors import InvalidError
 from wlc.masters import adapters
-from wlc.masters.source import Source
+from wlc.masters.contract import Source
 
 ROOT = Path(wlc.__file__).parent
 VERBS = [name for name, verb in vars(adapters.SourceModule).items() if inspect.isfunction(verb) and name[0] != "_"]

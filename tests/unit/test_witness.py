@@ -13,7 +13,7 @@ from wlc.farm.database import open_database
 from wlc.farm.errors import CorruptError, InvalidError
 from wlc.farm.model import Position
 from wlc.farm.witness import Witness, witness_of
-from wlr import farm_log
+from wlr import log_reader
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +61,7 @@ def reader(farm: HandmadeFarm, file: Path) -> FarmDatabase:
 
 def check(database: FarmDatabase) -> None:
     numbers = database.batch_numbers()
-    farm_log.refuse_rolled_back(database, numbers, farm_log.last_tick(database, numbers))
+    log_reader.refuse_rolled_back(database, numbers, log_reader.last_tick(database, numbers))
 
 
 def test_a_farm_that_was_rolled_back_is_refused_to_readers_who_begin_anew(

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from wlc.farm.log_columns import PlainRun, parts_of
 from wlc.farm.model import Change, Clear, Ddl, Digest, Name, Transaction
-from wlc.farm.plain import PlainRun, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -12,6 +12,7 @@ from wlc.farm.clock import format_time
 from wlc.farm.errors import CorruptError, FarmError, InvalidError
 from wlc.farm.garbage import uncollected
 from wlc.farm.json_fields import FieldError
+from wlc.farm.log_columns import BEGIN, CHANGE, COMMIT, PlainRun, Total, joined, parts_of, read_run
 from wlc.farm.model import (
     FORMAT_VERSION,
     Batch,
@@ -28,13 +29,12 @@ from wlc.farm.model import (
     Transaction,
 )
 from wlc.farm.paths import check_database_name, log_path, parse_data_path
-from wlc.farm.plain import BEGIN, CHANGE, COMMIT, PlainRun, Total, joined, parts_of, read_run
 from wlc.farm.seal.checksum import CHECKSUM_LINE_BYTES, LINES_END, checksum_problem, with_checksum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from wlc.farm.plain import Part
+    from wlc.farm.log_columns import Part
 
 # A tuple is tested several times as fast as a union of types.
 _IN_FILES = (Change, RowsRead, RowsRefreshed)

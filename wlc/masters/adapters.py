@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from wlc.capture.duckdb.connection import Connection
     from wlc.farm.model import Name
-    from wlc.masters.source import Remembered, Source
+    from wlc.masters.contract import Remembered, Source
 
 
 class SourceModule(Protocol):

@@ -12,7 +12,7 @@ from wlc.masters.publish import publish
 
 if TYPE_CHECKING:
     from wlc.farm.database import FarmDatabase
-    from wlc.masters.source import Source
+    from wlc.masters.contract import Source
 
 _log = logging.getLogger("wlc")
 

@@ -20,8 +20,8 @@ from wlc.farm.paths import LOGS, check_database_name
 from wlc.farm.seal.keys import ALLOW_UNENCRYPTED, Keys
 from wlc.farm.store import AlreadyExistsError, MissingError
 from wlc.farm.store.options import lay_over
+from wlc.masters.contract import database_of
 from wlc.masters.fence import own
-from wlc.masters.source import database_of
 from wlc.masters.state import MasterState
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from wlc.farm.errors import FencedError
     from wlc.farm.model import Config
-    from wlc.masters.source import Source
+    from wlc.masters.contract import Source
 
 
 @dataclass(frozen=True, slots=True)

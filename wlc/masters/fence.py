@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Batch, Config
-    from wlc.masters.source import Source
+    from wlc.masters.contract import Source
     from wlc.masters.state import MasterState
 
 

@@ -12,12 +12,12 @@ from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import FarmError, InvalidError, UnavailableError
 from wlc.farm.paths import CONFIG
 from wlc.masters import adapters
-from wlc.masters.source import database_of
+from wlc.masters.contract import database_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from wlc.masters.source import Source
+    from wlc.masters.contract import Source
 
 
 def resolve(

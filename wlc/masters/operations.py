@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Manifest
+    from wlc.masters.contract import Source
     from wlc.masters.publish import Flushed
-    from wlc.masters.source import Source
     from wlc.masters.status import MasterStatus
 
 

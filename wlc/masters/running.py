@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from wlc.farm.database import FarmDatabase
-    from wlc.masters.source import Source
+    from wlc.masters.contract import Source
 
 _log = logging.getLogger("wlc")
 

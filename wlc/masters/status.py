@@ -12,9 +12,9 @@ from wlc.farm.beat import parse_beat
 from wlc.farm.config import STARTED
 from wlc.farm.errors import FencedError
 from wlc.masters import adapters
+from wlc.masters.contract import SourceDetails, database_of
 from wlc.masters.fence import fence
 from wlc.masters.lookup import resolve
-from wlc.masters.source import SourceDetails, database_of
 from wlc.masters.state import Fence
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Config, Name
-    from wlc.masters.source import Source
+    from wlc.masters.contract import Source
 
 
 @dataclass(frozen=True, slots=True)

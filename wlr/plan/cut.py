@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from wlc.farm.digest import touched
+from wlc.farm.log_columns import PlainRun, joined, parts_of
 from wlc.farm.model import Change, Ddl, Name, Position, TableFile, Transaction
-from wlc.farm.plain import PlainRun, joined, parts_of
 from wlr.plan import bounds
 from wlr.plan.step import Mark, Step, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from wlc.farm.log_columns import Part
     from wlc.farm.model import Batch, Digest
-    from wlc.farm.plain import Part
     from wlr.plan.stop import Stop
 
 

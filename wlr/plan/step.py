@@ -6,15 +6,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from wlc.farm.errors import CorruptError
+from wlc.farm.log_columns import PlainRun, Total, joined, parts_of
 from wlc.farm.model import Change, Clear, Ddl, Name, Position, SequencePosition, TableFile, Transaction
-from wlc.farm.plain import PlainRun, Total, joined, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
+    from wlc.farm.log_columns import Part
     from wlc.farm.model import Digest, Record
-    from wlc.farm.plain import Part
 
 
 # Paths of data files that a replication writes for itself, which no other machine can read.

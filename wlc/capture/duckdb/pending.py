@@ -25,7 +25,7 @@ from wlc.farm.model import (
     Transaction,
     file_column,
 )
-from wlc.masters.source import BatchContent
+from wlc.masters.contract import BatchContent
 from wlc.masters.state import changes
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from wlc.farm.beat import BEAT_S
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
 from wlc.farm.store.options import lay_over
-from wlc.masters.source import require_state
+from wlc.masters.contract import require_state
 from wlc.masters.state import changes, decode
 
 if TYPE_CHECKING:

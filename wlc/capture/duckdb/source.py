@@ -16,9 +16,9 @@ from wlc.dialect.duckdb.opening import refuse_path
 from wlc.farm.errors import InvalidError, UnsupportedError
 from wlc.farm.similar import file_meant
 from wlc.masters.background import Publisher
+from wlc.masters.contract import Remembered, Source, SourceDetails, database_of
 from wlc.masters.fence import announce_snapshot
 from wlc.masters.publish import publish
-from wlc.masters.source import Remembered, Source, SourceDetails, database_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from wlc.farm.database import FarmDatabase
     from wlc.farm.errors import FencedError
     from wlc.farm.model import Batch, Digest, Manifest, Name
-    from wlc.masters.source import BatchContent, Gathered
+    from wlc.masters.contract import BatchContent, Gathered
     from wlc.masters.state import MasterState
 
 
@@ -347,7 +347,7 @@ class DuckDBSource(Source):
 
 
 class _Waiting:
-    """Journalled transactions as a read transaction sees them; see `wlc.masters.source.Gathered`."""
+    """Journalled transactions as a read transaction sees them; see `wlc.masters.contract.Gathered`."""
 
     def __init__(
         self, shared: Shared, connection: duckdb.DuckDBPyConnection, waiting: pending.Pending, folder: Path

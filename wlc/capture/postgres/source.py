@@ -24,9 +24,9 @@ from wlc.dialect.sql import literal
 from wlc.farm.beat import BEAT_S
 from wlc.farm.errors import FencedError, GapError, InvalidError, UnavailableError, UnsupportedError
 from wlc.masters import state as master_states
+from wlc.masters.contract import BatchContent, Remembered, Source, SourceDetails
 from wlc.masters.fence import announce_snapshot
 from wlc.masters.publish import publish
-from wlc.masters.source import BatchContent, Remembered, Source, SourceDetails
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from wlc.dialect.postgres.connection import Connection
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Batch, Digest, Manifest, Name, Transaction
-    from wlc.masters.source import Gathered
+    from wlc.masters.contract import Gathered
     from wlc.masters.state import MasterState
 
 _LOCK = 0x6462_6661  # "dbfa"
@@ -445,7 +445,7 @@ class PostgresSource(Source):
 
 
 class _Round:
-    """What one look into the slot gave; see `wlc.masters.source.Gathered`."""
+    """What one look into the slot gave; see `wlc.masters.contract.Gathered`."""
 
     def __init__(
         self, source: PostgresSource, gathering: Gathering, *, look: snapshot.Look | None = None, is_again: bool = False

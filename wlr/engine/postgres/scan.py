@@ -12,7 +12,7 @@ from wlc.dialect.types import parse, store_sql
 from wlc.farm.database import open_database
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Ddl, Layout, file_column
-from wlr import farm_log
+from wlr import log_reader
 from wlr.engine.calculator import connect as connect_duckdb
 from wlr.engine.postgres import connection as connections
 from wlr.engine.postgres import state as states
@@ -81,7 +81,7 @@ def _layouts(database: FarmDatabase, position: Position, accepted: Collection[in
 
     What accepted transactions changed does not count.
     """
-    manifest = farm_log.newest_snapshot(database, position.tick)
+    manifest = log_reader.newest_snapshot(database, position.tick)
     layouts = {table.table: table.layout for table in manifest.tables} if manifest else {}
     first, after = (manifest.position.batch, manifest.position.tick) if manifest else (1, 0)
     for number in database.batch_numbers():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from wlc.farm.errors import ExpiredError, InvalidError, UnsupportedError
 from wlc.farm.model import Change, Clear, Name
-from wlr import farm_log
+from wlr import log_reader
 from wlr.plan.step import Read, actions_of
 from wlr.plan.stop import Stop
 from wlr.spark.read.tasks import FeedTransaction, RemovedTask, changes_tasks
@@ -32,9 +32,9 @@ def contents_at(database: FarmDatabase, wanted: Name, stop: Stop) -> tuple[Name,
         InvalidError: There is no such table then, or the stop is ahead of the farm.
         ExpiredError: The stop was pruned.
     """
-    manifest = farm_log.choose_snapshot(database, stop)
+    manifest = log_reader.choose_snapshot(database, stop)
     trace, tick = Trace.begin(manifest), manifest.position.tick if manifest else 0
-    for step in farm_log.steps_after(database, manifest, stop):
+    for step in log_reader.steps_after(database, manifest, stop):
         for action in step.actions():
             trace.follow(action, step.last)
         if applied := step.applied:
@@ -134,7 +134,7 @@ def _renamed(table: Name, tick: int) -> UnsupportedError:
 def _removed_tasks(database: FarmDatabase, table: Name, layout: Layout, ends: list[int]) -> list[ReadTask]:
     """Give the rows that the table held when all of them were removed at once: the log does not list them."""
     try:
-        manifest = farm_log.choose_snapshot(database, Stop(tick=ends[0] - 1))
+        manifest = log_reader.choose_snapshot(database, Stop(tick=ends[0] - 1))
     except ExpiredError as error:
         raise ExpiredError(
             f"transaction {ends[0]} removed all rows of table {table}, and what they were was pruned",
@@ -142,7 +142,7 @@ def _removed_tasks(database: FarmDatabase, table: Name, layout: Layout, ends: li
         ) from error
     trace = Trace.begin(manifest)
     tasks: list[ReadTask] = []
-    for step in farm_log.steps_after(database, manifest, Stop(tick=ends[-1])):
+    for step in log_reader.steps_after(database, manifest, Stop(tick=ends[-1])):
         for transaction, record in ((t, record) for t in step.applied for record in t.records):
             contents = trace.tables.get(table)
             if transaction.tick in ends and forgets(record, table) and contents is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
 from wlc.farm.errors import InvalidError
-from wlr import farm_log
+from wlr import log_reader
 from wlr.spark.read import filters
 from wlr.spark.read.feed import feed_tasks
 from wlr.spark.read.found import FoundTable
@@ -90,9 +90,9 @@ class FarmReader(DataSourceReader):  # type: ignore[misc]
         if first is not None and first > last:
             return []
         database = options.place.open()
-        start = farm_log.batch_of(database, first or 1)
-        end = farm_log.batch_of(database, last)
-        batches = farm_log.batches_between(database, start, min(end, _newest(database.batch_numbers())))
+        start = log_reader.batch_of(database, first or 1)
+        end = log_reader.batch_of(database, last)
+        batches = log_reader.batches_between(database, start, min(end, _newest(database.batch_numbers())))
         return feed_tasks(
             database, batches, self.found.table, self.found.layout, (first or 1, last), options.partitions
         )

@@ -8,7 +8,7 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles, SupportsTriggerAvailableNow
 
 from wlc.farm.errors import CorruptError, InvalidError
-from wlr import farm_log
+from wlr import log_reader
 from wlr.spark.read.feed import feed_tasks
 from wlr.spark.read.tasks import ReadJob, ReadTask
 from wlr.spark.reading import speaking
@@ -46,7 +46,7 @@ class FarmStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
             database = self._open()
             numbers = database.batch_numbers()
             first = self.found.options.first
-            number = farm_log.batch_of(database, first) if first is not None else (numbers[0] if numbers else 1)
+            number = log_reader.batch_of(database, first) if first is not None else (numbers[0] if numbers else 1)
             if number not in numbers:
                 return _offset(database, number - 1)
             return {"batch": number - 1, "chain": database.read_batch(number)[0].previous}
@@ -77,7 +77,7 @@ class FarmStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
             if start["batch"] == end["batch"]:
                 return []
             database, options = self._open(), self.found.options
-            batches = farm_log.batches_between(database, start["batch"] + 1, end["batch"], start["chain"])
+            batches = log_reader.batches_between(database, start["batch"] + 1, end["batch"], start["chain"])
             if batches[-1][1] != end["chain"]:
                 raise _other_past(database, end["batch"])
             ticks = (options.first or 1, None)

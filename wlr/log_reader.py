@@ -7,11 +7,11 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from wlc.farm.ahead import read_ahead
 from wlc.farm.errors import CorruptError, ExpiredError, GapError
 from wlc.farm.log import refuse_other_past
 from wlc.farm.model import Position
 from wlc.farm.paths import log_path
+from wlc.farm.read_ahead import read_ahead
 from wlc.farm.store import MissingError
 from wlr.plan import bounds
 from wlr.plan.cut import cut

@@ -11,6 +11,7 @@ import pytest
 
 from wlc.farm.errors import CorruptError
 from wlc.farm.log import decode_batch, encode_batch
+from wlc.farm.log_columns import PlainRun, Transactions, joined, parts_of
 from wlc.farm.model import (
     Batch,
     Change,
@@ -25,7 +26,6 @@ from wlc.farm.model import (
     TableFile,
     Transaction,
 )
-from wlc.farm.plain import PlainRun, Transactions, joined, parts_of
 from wlc.farm.seal.checksum import checksum
 from wlr.plan.cut import Limits, cut
 from wlr.plan.stop import Stop
