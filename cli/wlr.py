@@ -134,11 +134,13 @@ def beat(
 def switch(
     target: Target,
     upstream: Annotated[str, typer.Argument(metavar="DB", help="Name in the farm or URL of the database's folder.")],
+    no_register: Annotated[bool, typer.Option("--no-register", help="Do not register this replica there.")] = False,
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
     """Let a replica read another place with the same bytes, such as a relay, once their log proves that."""
-    return record(wlr.switch(target, upstream, farm=farm, storage_options=storage_options(storage_option)))
+    options = storage_options(storage_option)
+    return record(wlr.switch(target, upstream, farm=farm, storage_options=options, register=not no_register))
 
 
 @command(app, example="wlr accept copy.duckdb")

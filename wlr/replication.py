@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import wlc
 from wlc.farm.clock import parse_age, parse_time, utc_now
 from wlc.farm.database import open_database
-from wlc.farm.errors import InvalidError
+from wlc.farm.errors import FarmError, InvalidError
 from wlr.engine.adapters import target_at
 from wlr.plan.patterns import described, listed
 from wlr.plan.stop import Stop
+from wlr.registration import register_replica
 from wlr.replay import Replay, Replicated
 from wlr.workers import workers
 
@@ -78,9 +80,9 @@ def replicate(
     state, patterns = target.find_state(), listed(tables, ignore)
     if delay is not None and state is not None and state.clock and stop.until and state.clock > stop.until:
         stop = Stop(state.position.tick)
-    if state is not None and state.is_paused and not dry_run:
-        return Replicated(state.position.tick, state.clock, 0, 0, 0, None, is_paused=True)
     database = _database(master, farm, state, storage_options)
+    if state is not None and state.is_paused and not dry_run:
+        return _paused(state, target, database, registers=register)
     if state is not None and state.verify and not database.keys.verifying:
         # A replica that was made with keys to verify demands signatures, whether the keys are given again or not.
         options = {**(database.storage_options or {}), "verify_key": state.verify}
@@ -95,6 +97,14 @@ def replicate(
     if dry_run:
         return run.rehearse(state)
     return run.make(patterns or ()) if state is None else run.roll_forward()
+
+
+def _paused(state: ReplicaState, target: Target, database: FarmDatabase, *, registers: bool) -> Replicated:
+    """Do nothing but say that the replica is there, so that pruning keeps what it will need."""
+    if registers:
+        with suppress(FarmError):
+            register_replica(database, state, target)
+    return Replicated(state.position.tick, state.clock, 0, 0, 0, None, is_paused=True)
 
 
 def _stop(until: str | datetime | None, tick: int | None, delay: str | timedelta | None) -> Stop:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import wlc
@@ -43,6 +44,7 @@ def switch(
     *,
     farm: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    register: bool = True,
 ) -> Switched:
     """Let a replica read another place from now on, once the chain of log files proves that it holds the same past.
 
@@ -51,6 +53,7 @@ def switch(
         upstream: Name in the farm or URL of the database's folder there, for example of a relay.
         farm: URL of the farm, for a bare name.
         storage_options: Options of the file systems of replica and farm.
+        register: Note the replica in the place, so that pruning there keeps what it needs.
 
     Raises:
         InvalidError: There is no replica or no such database, or the place does not hold the replica's position yet.
@@ -67,12 +70,14 @@ def switch(
                 database.url, storage_options={**(database.storage_options or {}), "verify_key": state.verify}
             )
         _prove(database, state.position)
+        if register:
+            register_replica(database, state, target)
         replica.remember(replace(state, master=database.url))
-    if state.master != database.url:
-        register_replica(database, state, target)
+    before = open_database(state.master, storage_options=storage_options)
+    if not _is_same_place(before, database):
         # The place before may be gone, which can be why the replica leaves it.
         with suppress(FarmError):
-            unregister(open_database(state.master, storage_options=storage_options), state.id)
+            unregister(before, state.id)
     return Switched(state.position.tick, state.master, database.url)
 
 
@@ -113,3 +118,9 @@ def _holds(database: FarmDatabase, position: Position) -> bool:
         return database.read_batch(position.batch)[1] == position.chain
     except GapError:
         return database.read_batch(position.batch + 1)[0].previous == position.chain
+
+
+def _is_same_place(one: FarmDatabase, other: FarmDatabase) -> bool:
+    """Say whether two URLs are one place: a directory may have several names."""
+    urls = [one.url, other.url]
+    return len({url if "://" in url else str(Path(url).resolve()) for url in urls}) == 1

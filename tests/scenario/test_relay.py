@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import duckdb
 import pytest
 
 import wlc
@@ -13,17 +15,17 @@ import wlr
 from cli.command import run_app
 from cli.wlc import app
 from tests.oracle import file_contents
-from wlc.farm.database import open_database
-from wlc.farm.errors import CorruptError, ExpiredError, InvalidError
+from wlc.farm.database import FarmDatabase, open_database
+from wlc.farm.errors import CorruptError, ExpiredError, GapError, InvalidError
 from wlc.farm.registry import RELAY, replicas
 from wlc.farm.seal import keys
+from wlc.farm.store.encrypted import MAGIC
 from wlc.farm.store.memory import MemoryStore
+from wlc.tiers import copying
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from wlc.farm.database import FarmDatabase
 
 
 @dataclass
@@ -140,7 +142,7 @@ def test_without_its_key_an_encrypted_farm_is_copied_unread(tmp_path: Path):
         connection.execute("INSERT INTO t VALUES (2)")
     assert not shop.ship().is_verified
     assert shop.objects(shop.relay) == shop.objects(shop.farm)
-    with pytest.raises(InvalidError, match=r"is encrypted: without a key"):
+    with pytest.raises(InvalidError, match=r"is encrypted: without the encryption key, no commit time"):
         wlc.ship("shop", farm=shop.farm, to="memory://other-relay", delay=timedelta(0))
     assert wlc.ship("shop", farm=shop.farm, to="memory://read-relay", storage_options=secret).is_verified
     for relay in (shop.relay, "memory://read-relay"):
@@ -161,6 +163,139 @@ def test_damage_is_named_and_not_copied(shop: Shop):
     path = _damage_data(open_database("shop", shop.farm))
     with pytest.raises(CorruptError, match=rf"{path} is damaged"):
         shop.ship()
+    assert shop.objects(shop.relay) == {}
+    # It registered first, so that nothing is pruned while a first copy is made.
+    assert [(found.kind, found.position) for found in replicas(open_database("shop", shop.farm))] == [(RELAY, None)]
+
+
+class KilledError(Exception):
+    """Stands for the end of a process."""
+
+
+def test_a_first_copy_that_is_killed_anywhere_is_completed(shop: Shop, monkeypatch: pytest.MonkeyPatch):
+    shop.write("INSERT INTO t VALUES (100, 'x')")
+    wlc.snapshot(shop.source)
+    shop.write("INSERT INTO t VALUES (101, 'x')")
+    expected, create, at = shop.objects(shop.farm), copying.Copier.create, 0
+    while True:
+        relay, left = f"{shop.relay}-{at}", at
+
+        def create_some(self: copying.Copier, path: str, data: bytes | Path) -> None:
+            nonlocal left
+            if left == 0:
+                raise KilledError(path)
+            left -= 1
+            create(self, path, data)
+
+        monkeypatch.setattr(copying.Copier, "create", create_some)
+        try:
+            wlc.ship("shop", farm=shop.farm, to=relay)
+            break
+        except KilledError:
+            monkeypatch.setattr(copying.Copier, "create", create)
+            wlc.ship("shop", farm=shop.farm, to=relay)
+            assert shop.objects(relay) == expected, f"killed before object {at}"
+        at += 1
+    # Log files, data files, a manifest and its data file.
+    assert at == len(expected) - 1
+
+
+def test_what_is_published_while_the_farm_is_listed_leaves_no_hole(shop: Shop, monkeypatch: pytest.MonkeyPatch):
+    shop.ship()
+    url = open_database("shop", shop.farm).url
+    for name in ("snapshot_ticks", "batch_numbers"):
+        listing, is_done = getattr(FarmDatabase, name), False
+
+        def listed(self: FarmDatabase, *, _listing: Callable[..., list[int]] = listing, **options: int) -> list[int]:
+            nonlocal is_done
+            found = _listing(self, **options)
+            if not is_done and self.url == url:
+                is_done = True
+                shop.write("INSERT INTO t SELECT max(id) + 1, 'x' FROM t")
+                wlc.snapshot(shop.source)
+            return found
+
+        shop.write("INSERT INTO t SELECT max(id) + 1, 'x' FROM t")
+        with monkeypatch.context() as patch:
+            patch.setattr(FarmDatabase, name, listed)
+            shop.ship()
+        shop.ship()
+        assert shop.objects(shop.relay) == shop.objects(shop.farm)
+
+
+def test_runs_side_by_side_do_no_harm(shop: Shop):
+    for number in range(200, 206):
+        shop.write(f"INSERT INTO t VALUES ({number}, 'x')")
+    wlc.snapshot(shop.source)
+    with ThreadPoolExecutor(3) as pool:
+        for future in [pool.submit(shop.ship) for _ in range(3)]:
+            future.result()
+    assert shop.objects(shop.relay) == shop.objects(shop.farm)
+
+
+def test_a_lost_batch_is_a_gap_and_the_relay_stays(shop: Shop):
+    shop.ship()
+    before = shop.objects(shop.relay)
+    for number in (300, 301, 302):
+        shop.write(f"INSERT INTO t VALUES ({number}, 'x')")
+    farm = open_database("shop", shop.farm)
+    farm.logs.delete("shop_000000000003")
+    with pytest.raises(GapError, match="batch 3 of .* is missing, and the relay does not have it"):
+        shop.ship()
+    assert shop.objects(shop.relay) == before
+
+
+def test_a_relay_of_a_snapshot_alone_takes_no_other_past(tmp_path: Path):
+    shop = Shop(tmp_path, "memory://alone", "memory://alone-relay")
+    with duckdb.connect(str(shop.source)) as connection:
+        connection.execute("CREATE TABLE t AS SELECT 1 AS a")
+    wlc.master(shop.source, farm=shop.farm, beat_s=3600)
+    shop.ship()
+    before = shop.objects(shop.relay)
+    farm = open_database("shop", shop.farm).store.raw
+    for entry in farm.list():
+        farm.delete(entry.path)
+    (tmp_path / "shop.duckdb").unlink()
+    with duckdb.connect(str(shop.source)) as connection:
+        connection.execute("CREATE TABLE t AS SELECT 1 AS a")
+    wlc.master(shop.source, farm=shop.farm, beat_s=3600)
+    shop.write("INSERT INTO t VALUES (2)")
+    with pytest.raises(CorruptError, match="has another snapshot 0 than the relay"):
+        shop.ship()
+    assert shop.objects(shop.relay) == before
+
+
+def test_what_is_pruned_while_it_is_copied_unread_is_no_half_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    keys.add_key(tmp_path / "farm.key", "encryption")
+    secret = {"encryption_key_file": str(tmp_path / "farm.key")}
+    shop = Shop(tmp_path, "memory://pruned", "memory://pruned-relay")
+    wlc.master(shop.source, farm=shop.farm, beat_s=3600, create=True, storage_options=secret)
+    with wlc.connect(shop.source, storage_options=secret) as connection:
+        connection.execute("CREATE TABLE t AS SELECT 1 AS a")
+    farm, listing = open_database("shop", shop.farm), MemoryStore.list
+
+    def listed(self: MemoryStore, prefix: str = "", **options: bool | str) -> object:
+        if prefix == "shop_000000000001.d/":
+            monkeypatch.setattr(MemoryStore, "list", listing)
+            farm.delete_batch(1)
+        return listing(self, prefix, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(MemoryStore, "list", listed)
+    with pytest.raises(ExpiredError, match="was pruned while it was copied"):
+        shop.ship()
+    assert not open_database("shop", shop.relay).logs.list("shop_")
+
+
+def test_a_key_to_verify_with_is_never_passed_over(shop: Shop, tmp_path: Path):
+    keys.add_key(tmp_path / "sign.key", "signing")
+    verify = {"verify_key_file": str(tmp_path / "sign.key.pub")}
+    farm = open_database("shop", shop.farm)
+    farm.logs.create("shop_000000000002", MAGIC + bytes(100))
+    with pytest.raises(CorruptError, match="signed"):
+        shop.ship(storage_options=verify)
+    farm.delete_batch(1)
+    with pytest.raises(InvalidError, match="no signature can be verified"):
+        shop.ship(storage_options=verify)
     assert shop.objects(shop.relay) == {}
 
 
@@ -188,7 +323,7 @@ def test_a_farm_that_was_rolled_back_is_refused(shop: Shop):
     before = shop.objects(shop.relay)
     farm.delete_batch(2)
     farm.change_config(lambda _: config)
-    with pytest.raises(CorruptError, match="ends at tick 2, the relay at tick 3"):
+    with pytest.raises(CorruptError, match="ends at tick 2, and the relay goes on to batch 2"):
         shop.ship()
     assert shop.objects(shop.relay) == before
 
@@ -211,9 +346,15 @@ def test_a_delayed_relay_stays_behind(shop: Shop):
     with pytest.raises(InvalidError, match="nothing of .* is old enough"):
         shop.ship(delay=timedelta(hours=1))
     assert shop.ship(delay=timedelta(0)).tick == 2
-    shop.write("DROP TABLE t")
-    assert shop.ship(delay=timedelta(hours=1)).tick == 2
+    shop.write("INSERT INTO t VALUES (100, 'new')")
+    before = shop.objects(shop.relay)
+    late = shop.ship(delay=timedelta(hours=1))
+    assert (late.tick, late.files) == (2, 0)
+    assert shop.objects(shop.relay) == before
+    # What a killed run left of a batch that never came is replaced.
+    open_database("shop", shop.relay).logs.create("shop_000000000002.d/0.parquet", b"of another past")
     assert shop.ship().tick == 3
+    assert shop.objects(shop.relay) == shop.objects(shop.farm)
 
 
 def test_files_on_one_disk_are_not_shared(tmp_path: Path):
@@ -252,6 +393,16 @@ def test_a_replica_changes_the_place_that_it_reads(shop: Shop, tmp_path: Path):
     assert wlr.replicate(into=copy).tick == 4
     wlr.switch(copy, farm.url)
     assert wlr.status(copy).master == farm.url
+
+
+def test_another_name_of_the_same_place_keeps_the_registration(tmp_path: Path):
+    shop = Shop(tmp_path, str(tmp_path / "farm"), "")
+    wlc.master(shop.source, farm=shop.farm, beat_s=3600, create=True)
+    shop.write("CREATE TABLE t AS SELECT 1 AS a")
+    wlr.replicate("shop", farm=shop.farm, into=(copy := tmp_path / "copy.duckdb"))
+    (tmp_path / "link").symlink_to(tmp_path / "farm")
+    wlr.switch(copy, "shop", farm=str(tmp_path / "link"))
+    assert [found.target for found in replicas(open_database("shop", shop.farm))] == [str(copy)]
 
 
 def test_a_place_with_another_past_is_refused(shop: Shop, tmp_path: Path):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wlc.farm.clock import format_time, parse_time, read_time
+from wlc.farm.clock import format_time, parse_age, parse_time, read_time
 from wlc.farm.errors import InvalidError
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, 7, UTC)
@@ -85,3 +85,23 @@ def test_what_is_no_time_is_refused_with_examples(text: str) -> None:
     with pytest.raises(InvalidError, match="is not a time") as caught:
         parse_time(text, NOW)
     assert "'2 hours ago'" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("text", ["500ms", "3hs", "2ds", "1 ss"])
+def test_units_have_no_false_plural(text: str):
+    with pytest.raises(InvalidError):
+        parse_age(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("2026-10-25 02:30 Europe/Berlin", "2026-10-25T00:30:00.000000Z or 2026-10-25T01:30:00.000000Z"),
+        ("2026-03-29 02:30 Europe/Berlin", "2026-03-29T00:30:00.000000Z or 2026-03-29T01:30:00.000000Z"),
+    ],
+)
+def test_a_time_that_is_there_twice_or_never_is_refused(text: str, hint: str):
+    with pytest.raises(InvalidError, match="is not one time") as refused:
+        parse_time(text)
+    assert hint in (refused.value.hint or "")
+    assert parse_time(text.replace("02:30", "04:30")).tzinfo is UTC

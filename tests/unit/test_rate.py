@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wlc.farm.errors import InvalidError
+from wlc.farm.errors import InvalidError, UnavailableError
 from wlc.tiers import rate
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def test_what_is_no_rate_is_refused(text: str):
 
 
 class Clock:
-    """A clock that stands still but for sleeping."""
+    """A clock that stands still but for waiting."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -36,8 +36,9 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
-    def sleep(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> bool:
         self.now += seconds
+        return False
 
 
 @pytest.fixture
@@ -49,6 +50,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_bytes_wait_for_those_before_them(clock: Clock):
     limit = rate.RateLimit(100)
+    limit._is_stopped = clock  # type: ignore[assignment]
     waits: list[float] = []
     spend: Callable[[int], None] = limit.spend
     for size in (100, 50, 50):
@@ -57,3 +59,11 @@ def test_bytes_wait_for_those_before_them(clock: Clock):
     assert waits == [0.0, 1.0, 1.5]
     rate.RateLimit(None).spend(10**12)
     assert clock.now == 1.5
+
+
+def test_stopped_work_waits_no_longer():
+    limit = rate.RateLimit(1)
+    limit.spend(3600)
+    limit.stop()
+    with pytest.raises(UnavailableError, match="copying was stopped"):
+        limit.spend(1)

@@ -71,9 +71,14 @@ def parse_time(given: str | datetime, now: datetime | None = None) -> datetime:
         if relative := _RELATIVE.fullmatch(wanted.lower()):
             amount, unit = relative.group(1) or relative.group(3), relative.group(2) or relative.group(4)
             return _utc(now or utc_now()) - timedelta(seconds=float(amount) * unit_s(unit))
-        return _utc(_on_a_day(wanted, now or utc_now()) or datetime.fromisoformat(wanted))
+        time = _on_a_day(wanted, now or utc_now()) or datetime.fromisoformat(wanted)
+        earlier, later = sorted(_utc(time.replace(fold=fold)) for fold in (0, 1))
     except (ValueError, OverflowError, KeyError, OSError) as error:
         raise InvalidError(f"{given!r} is not a time", hint=f"Write a time, {_EXAMPLES}.") from error
+    if earlier < later:
+        hint = f"Write {format_time(earlier)} or {format_time(later)}."
+        raise InvalidError(f"{given!r} is not one time: clocks were set forward or back then", hint=hint)
+    return later
 
 
 def _on_a_day(text: str, now: datetime) -> datetime | None:
@@ -114,4 +119,5 @@ def unit_s(unit: str) -> int:
     Raises:
         KeyError: The unit is unknown.
     """
-    return _UNIT_S[unit] if unit in _UNIT_S else _UNIT_S[unit.removesuffix("s")]
+    # Words have a plural, and letters have none: `ms` is not minutes.
+    return _UNIT_S[unit.removesuffix("s") if len(unit) > 2 else unit]

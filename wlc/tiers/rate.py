@@ -6,14 +6,14 @@ import re
 import threading
 import time
 
-from wlc.farm.errors import InvalidError
+from wlc.farm.errors import InvalidError, UnavailableError
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:i?b)?(?:/s)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 
 class RateLimit:
-    """Lets threads wait until they may move so many bytes.
+    """Lets threads wait until they may move so many bytes; on average, for each object is moved as fast as it can be.
 
     Args:
         bytes_per_s: None for no limit.
@@ -23,16 +23,26 @@ class RateLimit:
         self._bytes_per_s = bytes_per_s
         self._free_at = 0.0
         self._lock = threading.Lock()
+        self._is_stopped = threading.Event()
 
     def spend(self, size: int) -> None:
-        """Wait until all bytes that were spent before are over, and note `size` more."""
+        """Wait until all bytes that were spent before are over, and note `size` more.
+
+        Raises:
+            UnavailableError: The work was stopped meanwhile.
+        """
         if self._bytes_per_s is None:
             return
         with self._lock:
             now = time.monotonic()
             begin = max(now, self._free_at)
             self._free_at = begin + size / self._bytes_per_s
-        time.sleep(begin - now)
+        if self._is_stopped.wait(begin - now):
+            raise UnavailableError("copying was stopped", hint="Run it again: it goes on where it stopped.")
+
+    def stop(self) -> None:
+        """Let no thread wait any longer."""
+        self._is_stopped.set()
 
 
 def parse_rate(text: str) -> float:

@@ -1,46 +1,41 @@
 """Copy a farm database byte for byte to another farm: a relay, which serves replicas as the original does.
 
 Objects are created in the order in which a master publishes them: data files, then the log file or the manifest. So a
-relay that was killed holds whole batches and snapshots only, and the next run goes on behind them.
+relay that was killed holds whole batches and snapshots only, and the next run copies what is missing between them, too.
 """
 
 from __future__ import annotations
 
-import hashlib
-import secrets
-import shutil
+import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm import paths
 from wlc.farm.clock import parse_age, utc_now
 from wlc.farm.config import first_config, with_batch, with_snapshot
 from wlc.farm.database import FarmDatabase
-from wlc.farm.errors import CorruptError, ExpiredError, InvalidError
+from wlc.farm.errors import CorruptError, ExpiredError, GapError, InvalidError
 from wlc.farm.model import Position
 from wlc.farm.registry import RELAY, Replica, register, this_host, this_user
 from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import AlreadyExistsError, MissingError, join_url, open_store
 from wlc.farm.store.encrypted import is_encrypted
 from wlc.masters.lookup import resolve
+from wlc.tiers.copying import REQUESTS, Copier
 from wlc.tiers.rate import RateLimit, parse_rate
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from wlc.farm.model import Batch, Config, DataFile, Manifest
-    from wlc.farm.store import Store
 
-_REQUESTS = 8
 # So many batches are copied ahead of the one whose log file is created next.
 _AHEAD = 16
-# `wlc.config` follows at least so often; what came after it is compared, not trusted, if the run dies.
+# The relay's `wlc.config` follows at least so often.
 _NOTE_EVERY = 32
 
 
@@ -52,7 +47,8 @@ class Shipped:
         url: The relay's folder of the database.
         tick: Last tick that the relay holds.
         batches: Batches copied in this round; `snapshots`, `files` and `bytes` likewise.
-        is_verified: False if the farm is encrypted and there is no key: sizes were compared, and nothing else.
+        is_verified: False if the farm is encrypted and there is no key: sizes were compared, and nothing else. None if
+            nothing was copied.
     """
 
     url: str
@@ -61,7 +57,7 @@ class Shipped:
     snapshots: int
     files: int
     bytes: int
-    is_verified: bool
+    is_verified: bool | None
 
 
 def ship(
@@ -86,7 +82,7 @@ def ship(
         to: URL or path of the relay's farm. The database gets a folder of its name there.
         farm: URL of the farm, for a bare name; WLC_FARM if omitted.
         delay: Leave out what was committed less than this before now; as text, for example `1h` or `2 days`.
-        rate: Most bytes per second, no limit if omitted; as text, for example `500k` or `10M`.
+        rate: Bytes per second on average, no limit if omitted; as text, for example `500k` or `10M`.
         storage_options: Options of the farm's file system.
         target_options: Options of the relay's file system.
         registers: Make the relay known where it reads, so that `wlc prune` there keeps what it has not copied yet.
@@ -94,7 +90,8 @@ def ship(
 
     Raises:
         InvalidError: There is no such database, nothing of it is old enough, or an argument cannot be read.
-        ExpiredError: The log was pruned behind the relay's position.
+        ExpiredError: The log was pruned behind the relay's position, or while it was copied.
+        GapError: A batch of the farm is missing. The relay keeps what it has.
         CorruptError: A file is damaged, or the farm and its relay have different pasts. Nothing of it was copied.
         UnavailableError: A place cannot be reached. Try again: the next run goes on.
     """
@@ -102,22 +99,47 @@ def ship(
     limit = RateLimit(parse_rate(rate) if isinstance(rate, str) else rate)
     source = resolve(db, farm, storage_options=storage_options)
     target = FarmDatabase(source.name, open_store(join_url(to, source.name), target_options), target_options)
-    if target.url == source.url:
+    if target.url == source.url and target.store.raw.place() == source.store.raw.place():
         raise InvalidError(f"{to} is the farm that {source.name} is in", hint="Give --to another farm.", path=to)
     latest = utc_now() - age if age is not None else None
     return _Shipping(source, target, latest, limit, progress).run(registers=registers)
 
 
 @dataclass(frozen=True, slots=True)
-class _CopiedBatch:
-    """A batch whose data files are copied; `batch` is None where the log file cannot be read without a key."""
+class _Found:
+    """What the two places hold, listed in an order in which nothing can come between."""
+
+    ticks: Sequence[int]
+    numbers: Sequence[int]
+    held: frozenset[int]
+    held_ticks: Sequence[int]
+
+    @property
+    def begin(self) -> int:
+        """The first batch of the relay's log."""
+        return min(self.held, default=self.numbers[0] if self.numbers else 1)
+
+    @property
+    def todo(self) -> list[int]:
+        """The batches to be copied."""
+        return [number for number in self.numbers if number >= self.begin and number not in self.held]
+
+
+@dataclass(frozen=True, slots=True)
+class _Copied:
+    """A batch whose data files are copied, unless it is too young.
+
+    Attributes:
+        batch: None where the log file cannot be read without a key.
+        sizes: Those of its data files.
+    """
 
     number: int
     data: bytes
     batch: Batch | None
     chain: str
-    files: int
-    bytes: int
+    sizes: Sequence[int]
+    is_too_young: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +149,6 @@ class _NewSnapshot:
     tick: int
     data: bytes
     manifest: Manifest | None
-
-    @property
-    def batch(self) -> int:
-        """The batch that it follows."""
-        return self.manifest.position.batch if self.manifest else 0
 
 
 class _Shipping:
@@ -152,10 +169,11 @@ class _Shipping:
         self._progress = progress
         self._batches = self._snapshots = self._files = self._bytes = 0
         self._is_verified = True
-        self._is_new = False
+        self._is_new = self._has_start = False
         self._now = first_config(source.name)
-        self._chain = ""
-        self._pool = ThreadPoolExecutor(_REQUESTS)
+        # Positions of snapshots, and chain hashes of batches, by the number of the batch.
+        self._positions: dict[int, Position] = {}
+        self._chains: dict[int, str] = {}
 
     def run(self, *, registers: bool) -> Shipped:
         """Copy what is missing; safe to repeat, whatever a run before it did last."""
@@ -165,22 +183,17 @@ class _Shipping:
         except MissingError:
             self._is_new = True
             self._target.store.raw.probe()
-        if not self._is_level(wanted):
-            self._refuse_other_past(wanted)
-            with self._pool:
-                self._copy()
-            self._settle(wanted)
+        is_level = self._is_level(wanted)
+        if not is_level:
+            if registers and self._is_new:
+                # Nothing may be pruned while the first copy is made.
+                self._register(None)
+            self._copy(wanted)
         if registers:
-            self._register()
-        return Shipped(
-            self._target.url,
-            self._now.tick,
-            self._batches,
-            self._snapshots,
-            self._files,
-            self._bytes,
-            self._is_verified,
-        )
+            last = self._now.batches - 1
+            self._register(Position(self._now.history, self._now.tick, last, self._chains.get(last, "")))
+        counts = self._batches, self._snapshots, self._files, self._bytes
+        return Shipped(self._target.url, self._now.tick, *counts, None if is_level else self._is_verified)
 
     def _is_level(self, wanted: Config) -> bool:
         """Say whether there is nothing to copy, which a constant number of requests finds out."""
@@ -188,98 +201,145 @@ class _Shipping:
             return False
         return not self._source.logs.exists(paths.log_path(self._source.name, wanted.batches))
 
-    def _refuse_other_past(self, wanted: Config) -> None:
-        """Check that the relay's newest batch is the farm's, and learn its chain hash."""
-        last = self._now.batches - 1
-        if self._is_new or last == 0:
-            return
-        path = paths.log_path(self._source.name, last)
-        try:
-            ours = self._target.logs.raw.read(path)
-        except MissingError:
-            # A relay that was made of a snapshot has no batch yet.
-            return
-        try:
-            theirs = self._source.logs.raw.read(path)
-        except MissingError:
-            if wanted.batches <= last:
-                raise self._other_past(f"ends at tick {wanted.tick}, the relay at tick {self._now.tick}") from None
-            theirs = ours  # Pruned there; the next batch says what it follows.
-        if ours != theirs:
-            raise self._other_past(f"has another batch {last} than the relay")
-        self._chain = self._decoded(last, ours)[1]
+    # The two places --------------------------------------------------------------------------------------------------
+
+    def _copy(self, wanted: Config) -> None:
+        # What the relay holds was in the farm before, and a snapshot follows its batch.
+        held, held_ticks = frozenset(self._target.batch_numbers()), self._target.snapshot_ticks()
+        ticks = self._source.snapshot_ticks()
+        found = _Found(ticks, self._source.batch_numbers(), held, held_ticks)
+        self._refuse_other_past(wanted, found)
+        self._refuse_gap(found)
+        with ThreadPoolExecutor(REQUESTS) as files, ThreadPoolExecutor(REQUESTS) as batches:
+            self._logs = Copier(self._source.logs, self._target.logs, self._limit, files)
+            self._store = Copier(self._source.store, self._target.store, self._limit, files)
+            try:
+                self._copy_in_order(found, batches)
+            except BaseException:
+                self._limit.stop()
+                raise
+        self._settle(wanted, found)
+
+    def _refuse_other_past(self, wanted: Config, found: _Found) -> None:
+        """Check that the newest that the relay holds is the farm's."""
+        if found.held:
+            last = max(found.held)
+            if not found.numbers or last > found.numbers[-1]:
+                raise self._other_past(f"ends at tick {wanted.tick}, and the relay goes on to batch {last}")
+            path = paths.log_path(self._source.name, last)
+            if last in found.numbers and self._target.logs.raw.read(path) != self._source.logs.raw.read(path):
+                raise self._other_past(f"has another batch {last} than the relay")
+        elif found.held_ticks:
+            tick = found.held_ticks[-1]
+            path = paths.manifest_path(tick)
+            ours = self._target.store.raw.read(path)
+            if tick in found.ticks and ours != self._source.store.raw.read(path):
+                raise self._other_past(f"has another snapshot {tick} than the relay")
+            if not self._is_sealed(ours):
+                position = self._source.decoded_manifest(tick, self._source.store.opened(path, ours)).position
+                self._positions[position.batch] = position
+
+    def _refuse_gap(self, found: _Found) -> None:
+        """Refuse to leave out a batch: the relay's log would have a hole."""
+        todo = found.todo
+        for number in range(found.begin, todo[-1] if todo else 0):
+            if number in found.held or number in found.numbers:
+                continue
+            if number < found.numbers[0]:
+                raise ExpiredError(
+                    f"batch {number} of {self._source.url} was pruned before the relay had copied it",
+                    hint=f"Delete {self._target.url} and ship again: it begins with what is left then.",
+                    path=self._source.url,
+                )
+            raise GapError(
+                f"batch {number} of {self._source.url} is missing, and the relay does not have it",
+                hint="Put it back, and keep the relay: it may hold the only copy of what is before.",
+                path=self._source.url,
+            )
 
     def _other_past(self, difference: str) -> CorruptError:
         return CorruptError(
             f"{self._source.url} {difference}: it was restored or made anew, or the relay belongs to another one",
-            hint=f"If the farm is right, delete {self._target.url} and ship again.",
+            hint=f"Keep the one that is right. If that is the farm, delete {self._target.url} and ship again.",
             path=self._target.url,
         )
 
     # Copying ---------------------------------------------------------------------------------------------------------
 
-    def _copy(self) -> None:
-        numbers = [number for number in self._source.batch_numbers() if self._is_new or number >= self._now.batches]
-        if numbers and not self._is_new and numbers[0] > self._now.batches:
-            raise ExpiredError(
-                f"batch {self._now.batches} of {self._source.url} was pruned before the relay had copied it",
-                hint=f"Delete {self._target.url} and ship again: it begins with the newest snapshot then.",
-                path=self._source.url,
-            )
-        ticks = self._source.snapshot_ticks()
-        with ThreadPoolExecutor(_REQUESTS) as ahead:
-            waiting = deque(self._new_snapshots(ticks))
-            if self._is_new and ticks:
-                if not waiting:
-                    raise self._too_young()
-                self._copy_snapshot(waiting.popleft())
-            for copied in _in_order(ahead, self._copied_files, numbers):
-                if copied.batch is not None and self._is_too_young(copied.batch.clock):
-                    break
-                while waiting and waiting[0].batch < copied.number:
-                    self._copy_snapshot(waiting.popleft())
-                self._create_batch(copied, len(numbers))
-            else:
-                for snapshot in waiting:
-                    self._copy_snapshot(snapshot)
-        if self._is_new and self._latest is not None and not self._batches:
-            raise self._too_young()
+    def _copy_in_order(self, found: _Found, pool: ThreadPoolExecutor) -> None:
+        todo = found.todo
+        waiting = deque(self._new_snapshots(found))
+        # From the batch before the first one that is copied, or that `wlc.config` does not know yet.
+        start = min([number - 1 for number in todo[:1]] + [self._now.batches])
+        self._has_start = bool(found.held_ticks) or found.begin == 1
+        most = _AHEAD if self._latest is None else 1
+        with closing(_in_order(pool, self._copied_files, todo, most)) as ahead:
+            for number in sorted(n for n in {*found.held, *todo} if n >= start):
+                self._copy_snapshots(waiting, number - 1)
+                copied = self._held(number) if number in found.held else next(ahead)
+                if copied.is_too_young:
+                    return
+                self._refuse_unconnected(copied)
+                if number not in found.held:
+                    self._create_batch(copied, len(todo))
+                self._follow(copied)
+        self._copy_snapshots(waiting, None)
 
-    def _too_young(self) -> InvalidError:
-        return InvalidError(
-            f"nothing of {self._source.url} is old enough to be copied yet",
-            hint="Run it again later, or with a shorter --delay.",
-            path=self._source.url,
-        )
+    def _held(self, number: int) -> _Copied:
+        """Read a batch that the relay has."""
+        data = self._target.logs.raw.read(paths.log_path(self._source.name, number))
+        return _Copied(number, data, *self._decoded(number, data), ())
 
-    def _create_batch(self, copied: _CopiedBatch, total: int) -> None:
+    def _copied_files(self, number: int) -> _Copied:
+        """Copy the data files of a batch, which nobody sees before its log file is there."""
+        path = paths.log_path(self._source.name, number)
+        try:
+            data = self._source.logs.raw.read(path)
+        except MissingError as error:
+            message = f"batch {number} of {self._source.url} was pruned while it was copied"
+            raise ExpiredError(message, hint="Run it again.", path=self._source.url) from error
+        batch, chain = self._decoded(number, data)
+        if batch is None:
+            sizes = self._logs.copy_folder(paths.data_folder(self._source.name, number), path)
+        elif self._is_too_young(batch.clock):
+            return _Copied(number, data, batch, chain, (), is_too_young=True)
+        else:
+            sizes = self._logs.copy_files({file.file.path: file.file for file in batch.files}, path)
+        return _Copied(number, data, batch, chain, sizes)
+
+    def _refuse_unconnected(self, copied: _Copied) -> None:
+        """Refuse a batch that does not go on where the relay's log or snapshot ends."""
         batch, number = copied.batch, copied.number
-        if batch is not None and self._chain and batch.previous != self._chain:
-            raise self._other_past(f"has a batch {number} that does not follow batch {number - 1} of the relay")
-        self._create(self._target.logs.raw, paths.log_path(self._source.name, number), copied.data)
-        self._chain = copied.chain
+        if batch is None:
+            return
+        position = self._positions.get(number - 1)
+        follows = batch.history if batch.parent is None else batch.parent.history
+        is_connected = (
+            self._chains.get(number - 1, batch.previous) == batch.previous
+            and (position is None or position.chain in ("", batch.previous))
+            and (position is None or position.history in (batch.history, follows))
+            and (number not in self._positions or self._positions[number].chain in ("", copied.chain))
+        )
+        if not is_connected:
+            raise self._other_past(f"has a batch {number} that does not follow what the relay holds")
+
+    def _create_batch(self, copied: _Copied, total: int) -> None:
+        self._logs.create(paths.log_path(self._source.name, copied.number), copied.data)
+        self._count(copied.sizes, copied.data)
         self._batches += 1
-        self._files += copied.files
-        self._bytes += copied.bytes + len(copied.data)
+        if self._progress:
+            self._progress(self._batches, total, f"copying batch {copied.number}")
+
+    def _follow(self, copied: _Copied) -> None:
+        """Note what the relay holds with a batch."""
+        batch, number = copied.batch, copied.number
+        self._chains[number] = copied.chain
         if batch is None:
             self._now = replace(self._now, batches=max(number + 1, self._now.batches))
         elif number >= self._now.batches or (number + 1 == self._now.batches and batch.history == self._now.history):
             self._now = with_batch(self._now, batch)
-        if self._progress:
-            self._progress(self._batches, total, f"copying batch {number}")
-        if self._is_new or self._batches % _NOTE_EVERY == 0:
+        if number % _NOTE_EVERY == 0:
             self._note()
-
-    def _copied_files(self, number: int) -> _CopiedBatch:
-        """Copy the data files of a batch, which nobody sees before its log file is there."""
-        data = self._source.logs.raw.read(paths.log_path(self._source.name, number))
-        batch, chain = self._decoded(number, data)
-        logs = self._source.logs, self._target.logs
-        if batch is None:
-            sizes = self._copy_folder(*logs, paths.data_folder(self._source.name, number))
-        else:
-            sizes = self._copy_files(*logs, {file.file.path: file.file for file in batch.files})
-        return _CopiedBatch(number, data, batch, chain, len(sizes), sum(sizes))
 
     def _decoded(self, number: int, data: bytes) -> tuple[Batch | None, str]:
         if self._is_sealed(data):
@@ -288,28 +348,43 @@ class _Shipping:
         return self._source.decoded_batch(number, self._source.logs.opened(path, data))
 
     def _is_sealed(self, data: bytes) -> bool:
-        """Say whether an object is encrypted and there is no key to read it."""
+        """Say whether an object is encrypted and there is no key to read it.
+
+        Raises:
+            InvalidError: It would have to be read, for --delay or to verify its signature.
+        """
         if not is_encrypted(data) or self._source.keys.encrypts:
             return False
-        if self._latest is not None:
-            message = f"{self._source.url} is encrypted: without a key, no commit time is known for --delay"
-            raise InvalidError(message, hint="Give the key, or leave --delay out.", path=self._source.url)
+        if self._latest is not None or self._source.keys.verifying:
+            what = "no commit time is known for --delay" if self._latest else "no signature can be verified"
+            raise InvalidError(
+                f"{self._source.url} is encrypted: without the encryption key, {what}",
+                hint="Give the encryption key, too, or copy it unread: leave out --delay and the keys to verify with.",
+                path=self._source.url,
+            )
         self._is_verified = False
         return True
 
     def _is_too_young(self, clock: datetime | None) -> bool:
         return self._latest is not None and clock is not None and clock > self._latest
 
+    def _count(self, sizes: Sequence[int], data: bytes) -> None:
+        self._files += len(sizes)
+        self._bytes += sum(sizes) + len(data)
+
     # Snapshots -------------------------------------------------------------------------------------------------------
 
-    def _new_snapshots(self, ticks: Sequence[int]) -> Iterator[_NewSnapshot]:
+    def _new_snapshots(self, found: _Found) -> Iterator[_NewSnapshot]:
         """Read the snapshots after the relay's newest one, in the order of their ticks."""
-        present = paths.parse_snapshot_folder(self._now.snapshot) if self._now.snapshot else None
-        for tick in ticks:
-            if present is not None and tick <= present:
+        newest = found.held_ticks[-1] if found.held_ticks else -1
+        for tick in found.ticks:
+            if tick <= newest:
                 continue
             path = paths.manifest_path(tick)
-            data = self._source.store.raw.read(path)
+            try:
+                data = self._source.store.raw.read(path)
+            except MissingError:
+                continue  # It was pruned while we listed.
             manifest = None
             if not self._is_sealed(data):
                 manifest = self._source.decoded_manifest(tick, self._source.store.opened(path, data))
@@ -317,144 +392,102 @@ class _Shipping:
                     return
             yield _NewSnapshot(tick, data, manifest)
 
+    def _copy_snapshots(self, waiting: deque[_NewSnapshot], last: int | None) -> None:
+        """Copy the snapshots that follow a batch up to `last`, or all that are left."""
+        while waiting:
+            manifest = waiting[0].manifest
+            if last is not None and (manifest is None or manifest.position.batch > last):
+                return
+            self._copy_snapshot(waiting.popleft())
+
     def _copy_snapshot(self, snapshot: _NewSnapshot) -> None:
-        folder = paths.snapshot_folder(snapshot.tick) + "/"
-        stores = self._source.store, self._target.store
         if self._progress:
             self._progress(0, 1, f"copying snapshot {snapshot.tick}")
+        folder, path = paths.snapshot_folder(snapshot.tick) + "/", paths.manifest_path(snapshot.tick)
         if snapshot.manifest is None:
-            sizes = self._copy_folder(*stores, folder)
-        else:
-            files = (file for table in snapshot.manifest.tables for file in table.files)
-            sizes = self._copy_files(*stores, {folder + file.path: file for file in files})
-        self._create(self._target.store.raw, paths.manifest_path(snapshot.tick), snapshot.data)
-        self._snapshots += 1
-        self._files += len(sizes)
-        self._bytes += sum(sizes) + len(snapshot.data)
-        if snapshot.manifest is None:
+            sizes = self._store.copy_folder(folder, path)
             self._now = replace(self._now, snapshot=folder.rstrip("/"))
         else:
+            position = snapshot.manifest.position
+            if position.chain and self._chains.get(position.batch, position.chain) != position.chain:
+                raise self._other_past(f"has a snapshot {snapshot.tick} of another batch {position.batch}")
+            wanted: dict[str, DataFile | int] = {
+                folder + file.path: file for table in snapshot.manifest.tables for file in table.files
+            }
+            sizes = self._store.copy_files(wanted, path)
+            self._positions[position.batch] = position
             self._now = with_snapshot(self._now, snapshot.manifest)
+        self._store.create(path, snapshot.data)
+        self._count(sizes, snapshot.data)
+        self._snapshots += 1
+        self._has_start = True
         self._note()
-
-    # Objects ---------------------------------------------------------------------------------------------------------
-
-    def _copy_folder(self, source: Store, target: Store, folder: str) -> list[int]:
-        """Copy objects that cannot be read: all that are in a folder, but the one that makes them visible."""
-        listed = source.raw.list(folder)
-        return self._copy_files(
-            source, target, {entry.path: entry.bytes for entry in listed if not entry.path.endswith(paths.MANIFEST)}
-        )
-
-    def _copy_files(self, source: Store, target: Store, wanted: Mapping[str, DataFile | int]) -> list[int]:
-        """Copy data files, several at once, and return their sizes as they lie there."""
-        return list(self._pool.map(lambda path: self._copy_file(source, target, path, wanted[path]), wanted))
-
-    def _copy_file(self, source: Store, target: Store, path: str, expected: DataFile | int) -> int:
-        """Copy one data file, which must be what the log file or manifest says, or have the size that was listed."""
-        where = f"{source.url}/{path}"
-        try:
-            local = source.raw.fetch(path)
-        except MissingError as error:
-            raise CorruptError(f"data file {where} is missing", path=where) from error
-        try:
-            size = local.stat().st_size
-            is_right = size == expected if isinstance(expected, int) else _is(source, path, local, expected)
-            if not is_right:
-                raise CorruptError(f"data file {where} is damaged: it is not what was published there", path=where)
-            self._limit.spend(size)
-            with _own(local, source.raw.url, target.raw.url) as own:
-                self._create(target.raw, path, own)
-            return size
-        finally:
-            source.raw.release(local)
-
-    def _create(self, store: Store, path: str, data: bytes | Path) -> None:
-        """Create an object of the relay; one that is there already must be the same."""
-        try:
-            store.create(path, data)
-        except AlreadyExistsError:
-            present = store.fetch(path)
-            try:
-                is_same = _sha256(present) == (checksum(data) if isinstance(data, bytes) else _sha256(data))
-            finally:
-                store.release(present)
-            if not is_same:
-                raise self._other_past(f"has another {path} than {store.url}") from None
 
     # What others see -------------------------------------------------------------------------------------------------
 
-    def _note(self, *, is_level: bool = False) -> None:
-        """Bring the relay's `wlc.config` up to what it holds; without a key, only the farm's own says what that is."""
-        if not (self._is_verified or is_level):
+    def _note(self, *, is_final: bool = False) -> None:
+        """Bring the relay's `wlc.config` up to what it holds.
+
+        A new relay gets one when readers can begin with what is there. Without a key, only the farm's own configuration
+        says what is there in the end.
+        """
+        if not is_final and not (self._is_verified and self._has_start):
             return
         if self._is_new:
-            self._target.create_config(self._now)
             self._is_new = False
-        else:
-            self._target.change_config(lambda _: self._now)
+            try:
+                self._target.create_config(self._now)
+                return
+            except AlreadyExistsError:
+                pass  # Another run copies into the same relay.
+        self._now = self._target.change_config(self._merged)
 
-    def _settle(self, wanted: Config) -> None:
+    def _merged(self, present: Config) -> Config:
+        """Return the configuration that is ahead, with the newest snapshot of both: two runs may copy side by side."""
+        ahead = present if present.batches > self._now.batches else self._now
+        return replace(ahead, snapshot=max(present.snapshot, self._now.snapshot))
+
+    def _settle(self, wanted: Config, found: _Found) -> None:
         """Note what only `wlc.config` says, once everything is there: beat, state and the history's parent."""
+        has_nothing = self._now.batches == 1 and not self._now.snapshot
+        if self._is_new and (found.numbers or found.ticks) and (has_nothing or not self._has_start):
+            if self._latest is None:
+                message = f"{self._source.url} begins with batch {found.begin} and has no snapshot"
+                raise ExpiredError(message, hint="wlc snapshot SOURCE", path=self._source.url)
+            raise InvalidError(
+                f"nothing of {self._source.url} is old enough to be copied yet",
+                hint="Run it again later, or with a shorter --delay.",
+                path=self._source.url,
+            )
         is_level = (self._now.batches, self._now.tick) == (wanted.batches, wanted.tick) or not self._is_verified
         known = wanted if is_level else replace(self._now, beat_s=wanted.beat_s)
         self._now = replace(known, logs=self._now.logs, snapshot=self._now.snapshot)
-        self._note(is_level=True)
+        self._note(is_final=True)
 
-    def _register(self) -> None:
-        if not self._now.history or (self._now.batches == 1 and not self._now.snapshot):
-            return
-        position = Position(self._now.history, self._now.tick, self._now.batches - 1, self._chain)
-        url = self._target.url
+    def _register(self, position: Position | None) -> None:
+        target = self._target
         # The same relay has the same id in every run, and nothing has to be remembered for it.
-        id_ = checksum(f"{'' if '://' in url else this_host()} {url}".encode())[:32]
+        is_remote = "://" in target.url
+        endpoint = (target.storage_options or {}).get("endpoint_url") or os.environ.get("AWS_ENDPOINT_URL", "")
+        id_ = checksum(f"{endpoint if is_remote else this_host()} {target.url}".encode())[:32]
         register(
             self._source,
-            Replica(id_, url, position, self._now.write, utc_now(), this_host(), this_user(), kind=RELAY),
+            Replica(id_, target.url, position, self._now.write, utc_now(), this_host(), this_user(), kind=RELAY),
         )
 
 
 def _in_order(
-    pool: ThreadPoolExecutor, copy: Callable[[int], _CopiedBatch], numbers: Sequence[int]
-) -> Iterator[_CopiedBatch]:
+    pool: ThreadPoolExecutor, copy: Callable[[int], _Copied], numbers: Collection[int], most: int
+) -> Generator[_Copied]:
     """Copy the data files of several batches at once, and give the batches in their order."""
-    waiting = deque(pool.submit(copy, number) for number in numbers[:_AHEAD])
+    left = deque(numbers)
+    waiting = deque(pool.submit(copy, left.popleft()) for _ in range(min(most, len(left))))
     try:
-        for number in (*numbers[_AHEAD:], *(0 for _ in numbers[:_AHEAD])):
+        while waiting:
             found = waiting.popleft().result()
-            if number:
-                waiting.append(pool.submit(copy, number))
+            if left:
+                waiting.append(pool.submit(copy, left.popleft()))
             yield found
     finally:
         for future in waiting:
             future.cancel()
-
-
-def _is(store: Store, path: str, local: Path, expected: DataFile) -> bool:
-    """Say whether the raw object in a local file is the data file that was published."""
-    found, size = hashlib.sha256(), 0
-    for chunk in store.opened_chunks(path, local):
-        found.update(chunk)
-        size += len(chunk)
-    return size == expected.bytes and found.hexdigest() == expected.sha256
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
-
-
-@contextmanager
-def _own(local: Path, source: str, target: str) -> Iterator[Path]:
-    """Give a file that may become an object of the target: a local store links it, and two farms must not share it."""
-    if "://" in source or "://" in target:
-        yield local
-        return
-    # A store sweeps temporary files of this form.
-    copy = Path(target) / f".{secrets.token_hex(16)}.tmp"
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        shutil.copyfile(local, copy)
-        yield copy
-    finally:
-        copy.unlink(missing_ok=True)

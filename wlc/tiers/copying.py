@@ -1,0 +1,146 @@
+"""Objects copied byte for byte from one farm to another, each created exclusively and whole."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import shutil
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wlc.farm.errors import CorruptError, ExpiredError
+from wlc.farm.seal.checksum import checksum
+from wlc.farm.store import AlreadyExistsError, MissingError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from concurrent.futures import ThreadPoolExecutor
+
+    from wlc.farm.model import DataFile
+    from wlc.farm.store import Store
+    from wlc.tiers.rate import RateLimit
+
+# Requests under way at once; each waits for a disk or a network.
+REQUESTS = 8
+
+
+class Copier:
+    """Copies objects between two stores that may encrypt, as they lie there.
+
+    Args:
+        source: Where the objects are read.
+        target: Where they are created.
+        limit: Bytes per second of all together.
+        pool: Copies several objects at once.
+    """
+
+    def __init__(self, source: Store, target: Store, limit: RateLimit, pool: ThreadPoolExecutor) -> None:
+        self.source = source
+        self.target = target
+        self._limit = limit
+        self._pool = pool
+
+    def copy_files(self, wanted: Mapping[str, DataFile | int], announced_by: str) -> list[int]:
+        """Copy data files and return their sizes as they lie there.
+
+        Args:
+            wanted: For each path what a log file or manifest says of it, or the size that was listed.
+            announced_by: Path of that log file or manifest, without which the files are nothing.
+
+        Raises:
+            ExpiredError: They were deleted meanwhile, as `wlc prune` does.
+            CorruptError: A file is missing, or not what was published.
+        """
+        return list(self._pool.map(lambda path: self._copy_file(path, wanted[path], announced_by), wanted))
+
+    def copy_folder(self, folder: str, announced_by: str) -> list[int]:
+        """Copy the data files of a folder that cannot be read, as `copy_files` does."""
+        listed = self.source.raw.list(folder)
+        sizes = self.copy_files({o.path: o.bytes for o in listed if o.path != announced_by}, announced_by)
+        # Whoever deletes begins with what announces them, so that the list was whole if that is still there.
+        if not self.source.raw.exists(announced_by):
+            raise self._pruned(announced_by)
+        return sizes
+
+    def _copy_file(self, path: str, expected: DataFile | int, announced_by: str) -> int:
+        where = f"{self.source.url}/{path}"
+        self._limit.spend(expected if isinstance(expected, int) else expected.bytes)
+        try:
+            local = self.source.raw.fetch(path)
+        except MissingError as error:
+            if not self.source.raw.exists(announced_by):
+                raise self._pruned(announced_by) from error
+            raise CorruptError(f"data file {where} is missing", hint="Put it back.", path=where) from error
+        try:
+            size = local.stat().st_size
+            is_right = size == expected if isinstance(expected, int) else self._is(path, local, expected)
+            if not is_right:
+                raise CorruptError(f"data file {where} is damaged: it is not what was published there", path=where)
+            with self._own(local) as own:
+                self._create_file(path, own, announced_by)
+            return size
+        finally:
+            self.source.raw.release(local)
+
+    def _pruned(self, path: str) -> ExpiredError:
+        where = f"{self.source.url}/{path}"
+        return ExpiredError(f"{where} was pruned while it was copied", hint="Run it again.", path=where)
+
+    def _is(self, path: str, local: Path, expected: DataFile) -> bool:
+        """Say whether a raw object is the data file that was published."""
+        found, size = hashlib.sha256(), 0
+        for chunk in self.source.opened_chunks(path, local):
+            found.update(chunk)
+            size += len(chunk)
+        return size == expected.bytes and found.hexdigest() == expected.sha256
+
+    def _create_file(self, path: str, own: Path, announced_by: str) -> None:
+        try:
+            self.create(path, own)
+        except CorruptError:
+            if self.target.raw.exists(announced_by):
+                raise
+            # A run that died left it, of a batch or snapshot that never came to be here.
+            self.target.raw.delete(path)
+            self.create(path, own)
+
+    def create(self, path: str, data: bytes | Path) -> None:
+        """Create an object of the target; one that is there already must be the same.
+
+        Raises:
+            CorruptError: It is another one.
+        """
+        store = self.target.raw
+        try:
+            store.create(path, data)
+        except AlreadyExistsError as error:
+            present = store.fetch(path)
+            try:
+                is_same = _sha256(present) == (checksum(data) if isinstance(data, bytes) else _sha256(data))
+            finally:
+                store.release(present)
+            if not is_same:
+                where = f"{store.url}/{path}"
+                message = f"{where} is not what {self.source.url} has there: one of them has another past"
+                raise CorruptError(message, hint="Keep the one that is right, delete the other.", path=where) from error
+
+    @contextmanager
+    def _own(self, local: Path) -> Iterator[Path]:
+        """Give a file that may become an object: a local store links it, and two farms must not share it."""
+        if "://" in self.source.raw.url or "://" in self.target.raw.url:
+            yield local
+            return
+        # A store sweeps temporary files of this form.
+        copy = Path(self.target.raw.url) / f".{secrets.token_hex(16)}.tmp"
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            shutil.copyfile(local, copy)
+            yield copy
+        finally:
+            copy.unlink(missing_ok=True)
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
