@@ -218,13 +218,45 @@ BEGIN
     RETURN written;
 END $$;
 
--- Write all rows of a table once more, as they are.
+CREATE FUNCTION wlc.is_system(schema text) RETURNS boolean LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp AS $$
+    SELECT schema ~ '^pg_' OR schema IN ('information_schema', 'wlc', 'wlr')
+$$;
+
+-- How many rows of each table the transaction has written; without ours, temporary ones, and those that it made.
+CREATE FUNCTION wlc.count_written(relation oid) RETURNS TABLE (oid oid, rows bigint) LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp AS $$
+    SELECT found.oid, found.rows FROM (
+        SELECT c.oid, c.relnamespace, pg_stat_get_xact_tuples_inserted(c.oid) + pg_stat_get_xact_tuples_updated(c.oid)
+            + pg_stat_get_xact_tuples_deleted(c.oid) AS rows
+        FROM pg_class c WHERE c.relkind = 'r') found
+    WHERE found.rows > 0 AND relnamespace NOT IN (SELECT n.oid FROM pg_namespace n WHERE wlc.is_system(nspname))
+        AND (found.oid = relation OR NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = found.oid
+            AND attname = 'tableoid' AND xmin = pg_current_xact_id()::xid))
+$$;
+
+-- What keeps rows of a table from being written as they are, and those of others from being written meanwhile.
+CREATE FUNCTION wlc.remedy(relation oid) RETURNS text LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce('undo this again after the change: ' || string_agg(
+            format('ALTER TABLE %s DISABLE %s %I', relation::regclass, found.kind, found.name), '; '),
+        'drop checks and indexes whose functions write rows, and make them again after the change')
+    FROM (
+        SELECT 'TRIGGER' AS kind, tgname AS name FROM pg_trigger
+        WHERE tgrelid = relation AND NOT tgisinternal AND tgenabled IN ('A', 'R')
+        UNION ALL SELECT 'RULE', rulename FROM pg_rewrite WHERE ev_class = relation AND ev_enabled IN ('A', 'R')
+    ) found
+$$;
+
+-- Write all rows of a table once more, as they are. What is called meanwhile may write no table: foreign keys and other
+-- tables' triggers are off, and what it writes to this one would be taken for its rows.
 CREATE FUNCTION wlc.resend(relation oid, is_rewritten boolean) RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     writable name;
     present bigint;
     written bigint;
+    before jsonb;
+    other oid;
 BEGIN
     -- Most changes hold a stronger lock; that of a type holds none on the tables that have it.
     EXECUTE format('LOCK TABLE ONLY %s IN SHARE ROW EXCLUSIVE MODE', relation::regclass);
@@ -244,10 +276,21 @@ BEGIN
     END IF;
     PERFORM wlc.say(jsonb_build_object('resend', relation::bigint));
     IF present > 0 THEN
+        SELECT coalesce(jsonb_object_agg(c.oid::text, c.rows), '{}') INTO before FROM wlc.count_written(relation) c;
         written := wlc.rewrite(relation, writable);
         IF written <> present THEN
             RAISE EXCEPTION 'table % cannot be replicated after this change: its rows could not be written once more',
-                relation::regclass USING HINT = 'a trigger or rule that is enabled ALWAYS keeps them as they are';
+                relation::regclass USING HINT = CASE
+                WHEN (SELECT relrowsecurity AND relforcerowsecurity FROM pg_class WHERE oid = relation)
+                THEN format('undo this again after the change: ALTER TABLE %s NO FORCE ROW LEVEL SECURITY',
+                    relation::regclass) ELSE wlc.remedy(relation) END;
+        END IF;
+        SELECT c.oid INTO other FROM wlc.count_written(relation) c
+            WHERE c.rows <> coalesce((before->>c.oid::text)::bigint, 0) + CASE WHEN c.oid = relation THEN written ELSE 0 END
+            ORDER BY c.oid LIMIT 1;
+        IF other IS NOT NULL THEN
+            RAISE EXCEPTION 'table % cannot be replicated after this change: while its rows were written once more,'
+                ' table % was written, too', relation::regclass, other::regclass USING HINT = wlc.remedy(relation);
         END IF;
     END IF;
     PERFORM wlc.say(jsonb_build_object('resent', relation::bigint));
@@ -473,11 +516,6 @@ SET search_path = pg_catalog, pg_temp AS $$
     SELECT wlc.look_at_object('pg_class'::regclass, x.indexrelid, tag) FROM pg_index x LEFT JOIN wlc.objects o
         ON o.oid = x.indexrelid AND o.class = 'pg_class'::regclass
     WHERE x.indrelid = relation AND is_known = (o.oid IS NOT NULL) ORDER BY x.indexrelid
-$$;
-
-CREATE FUNCTION wlc.is_system(schema text) RETURNS boolean LANGUAGE sql IMMUTABLE
-SET search_path = pg_catalog, pg_temp AS $$
-    SELECT schema ~ '^pg_' OR schema IN ('information_schema', 'wlc', 'wlr')
 $$;
 
 CREATE FUNCTION wlc.is_publication(type text, identity text) RETURNS boolean LANGUAGE sql STABLE
