@@ -162,7 +162,7 @@ class Beside:
                 check=False,
             )
         text = done.stdout.decode("utf-8", errors="replace")
-        return text.replace(str(built), "BUILT").replace(port, "PORT").splitlines()
+        return re.sub(rf"\bport {port}\b", "port PORT", text.replace(str(built), "BUILT")).splitlines()
 
 
 def differences(expected: list[str], found: list[str]) -> Iterator[tuple[str, bool]]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "DBFARM_POSTGRES_SUITE"
 # What a run of every day takes.
-SAMPLE = ("boolean", "namespace", "domain")
+SAMPLE = ("namespace", "domain")
 FILE_S = 600.0
 IS_DEEP = os.environ.get("DBFARM_SUITES") == "all"
 
