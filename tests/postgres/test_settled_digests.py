@@ -95,3 +95,26 @@ def test_a_table_that_others_have_locked_is_unknown_for_now(database_url: str, t
         assert wlc.flush(database_url).transactions == 1
     outcomes = {check.table: check.outcome for check in wlc.verify_source(database_url)}
     assert outcomes == {"public.t": "unknown", "public.bag": "same"}
+
+
+def test_a_value_that_does_not_fit_leaves_unknown_what_its_table_holds_after_a_schema_change(
+    database_url: str, tmp_path: Path
+) -> None:
+    farm, into = str(tmp_path / "farm"), tmp_path / "copy.duckdb"
+    tables = "CREATE TABLE {0} (id int PRIMARY KEY, a int[]); INSERT INTO {0} VALUES (0, '{{1}}')"
+    execute(database_url, *(tables.format(name) for name in ("t", "u", "emptied")))
+    wlc.master(database_url, farm=farm, name="x")
+    for name in ("t", "u", "emptied"):
+        execute(
+            database_url,
+            f"INSERT INTO {name} VALUES (1, '{{1,2}}'), (2, '{{{{1,2}},{{3,4}}}}')",
+            f"DELETE FROM {name} WHERE id = 2",
+        )
+    execute(database_url, "ALTER TABLE t RENAME TO renamed", "ALTER TABLE u ADD COLUMN x int", "TRUNCATE emptied")
+    wlc.flush(database_url)
+    outcomes = {check.table: check.outcome for check in wlc.verify_source(database_url)}
+    assert outcomes == {"public.renamed": "unknown", "public.u": "unknown", "public.emptied": "same"}
+    wlc.snapshot(database_url)
+    wlr.replicate("x", farm=farm, into=into, register=False)
+    assert {check.outcome for check in wlr.verify(into).tables} == {"same"}
+    assert {check.outcome for check in wlc.verify_source(database_url)} == {"same"}

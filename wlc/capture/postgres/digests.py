@@ -35,7 +35,7 @@ def follow(
     local: Mapping[str, Path],
     known: Mapping[Name, Digest],
     layouts: Mapping[Name, Layout],
-    misfits: Collection[Name],
+    misfits: Collection[str],
     look: ReadMoment | None = None,
 ) -> tuple[tuple[Transaction, ...], dict[Name, Digest], frozenset[Name]]:
     """Return what the changed tables hold after transactions.
@@ -46,8 +46,8 @@ def follow(
         local: The local copy of each.
         known: Digests before them.
         layouts: Of the tables before them.
-        misfits: Tables of which a file holds a column as text that has another type in the table: their digests are
-            unknown.
+        misfits: Paths of the files that hold a column as text that has another type in the table: what the table holds
+            afterwards is unknown.
         look: What the tables held at a moment whose transactions are all among these, to settle what the log leaves
             open.
 
@@ -62,16 +62,16 @@ def follow(
             source = f"read_parquet({literal(str(local[path]))}) WHERE _tick BETWEEN {first} AND {last}"
             return sum_images(connection, by_path[path].layout, source)
 
-        follower = _Follower(Ledger(known, total), layouts)
+        follower = _Follower(Ledger(known, total), layouts, misfits)
         # Nearly all batches change rows only.
-        is_plain = not any(type(record) is Ddl for transaction in transactions for record in transaction.records)
+        is_plain = not misfits and not any(
+            type(record) is Ddl for transaction in transactions for record in transaction.records
+        )
         told = transactions if is_plain else tuple(map(follower.follow, transactions))
         if is_plain:
             follower.ledger.follow(transactions)
-        for name in misfits:
-            follower.ledger.set(name, None)
         if look is not None:
-            _settle(follower.ledger, transactions, look, follower.ledger.unknown() - set(misfits))
+            _settle(follower.ledger, transactions, look, follower.ledger.unknown() - follower.misfits)
         return told, follower.ledger.changed(), follower.ledger.unknown()
 
 
@@ -104,12 +104,20 @@ def _names(record: Record) -> tuple[Name, ...]:
 
 
 class _Follower:
-    def __init__(self, ledger: Ledger, layouts: Mapping[Name, Layout]) -> None:
+    """Follows transactions in a ledger.
+
+    Attributes:
+        misfits: Tables of which a file that was read holds a column as text, under their present names.
+    """
+
+    def __init__(self, ledger: Ledger, layouts: Mapping[Name, Layout], misfits: Collection[str]) -> None:
         self.ledger = ledger
+        self.misfits: set[Name] = set()
         self._layouts = dict(layouts)
+        self._paths = frozenset(misfits)
 
     def follow(self, transaction: Transaction) -> Transaction:
-        if not any(type(record) is Ddl for record in transaction.records):
+        if not self._paths and not any(type(record) is Ddl for record in transaction.records):
             self.ledger.follow([transaction])
             return transaction
         return replace(transaction, records=tuple(self._record(r, transaction.tick) for r in transaction.records))
@@ -117,8 +125,13 @@ class _Follower:
     def _record(self, record: Record, tick: int) -> Record:
         told = self._told(record) if isinstance(record, Ddl) else record
         self.ledger.take(told, tick)
+        if isinstance(record, Change) and record.path in self._paths:
+            self.ledger.set(record.table, None)
+            self.misfits.add(record.table)
         if isinstance(record, Ddl) and (source := _renamed(record)) and source != record.object:
             self.ledger.drop(source)
+            if source in self.misfits:
+                self.misfits.add(record.object)
         return told
 
     def _told(self, ddl: Ddl) -> Ddl:

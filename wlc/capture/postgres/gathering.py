@@ -119,7 +119,7 @@ class Round:
         tables: Every captured table after it, by oid.
         touched: Those whose description or number of rows changed.
         sequences: Names of those that were made or altered, by oid; None of those dropped.
-        misfits: Those of which a data file holds a column as text that has another type in the table.
+        misfits: Paths of the data files that hold a column as text that has another type in the table.
     """
 
     tables: dict[int, PublishedTable]
@@ -129,7 +129,7 @@ class Round:
     users: dict[int, str] = field(default_factory=dict)
     sequences: dict[int, Name | None] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
-    misfits: set[Name] = field(default_factory=set)
+    misfits: set[str] = field(default_factory=set)
     _numbers: list[int] | None = None
     _entries: dict[int, list[_Entry]] = field(default_factory=lambda: defaultdict(list))
     _segments: list[Segment] = field(default_factory=list)
@@ -385,6 +385,8 @@ class Gathering:
             layout = self._write_file(segment, are_text, last_tick, target)
             files.append(TableFile(describe_file(target, path, segment.rows), segment.name, layout))
             local[path], where[segment.number] = target, path
+            if segment.has_misfits:
+                self.round.misfits.add(path)
         with uncollected():
             transactions = [self._transaction(index, last_tick, where) for index in self.round.numbers()]
         if transactions:
@@ -421,7 +423,6 @@ class Gathering:
                     segment.rows -= entry.added + entry.removed
                     other.rows += entry.added + entry.removed
         self.round._segments.append(other)
-        self.round.misfits.add(segment.name)
 
     def _transaction(self, index: int, last_tick: int, where: Mapping[int, str]) -> Transaction:
         begin = self.round.begun[index]
