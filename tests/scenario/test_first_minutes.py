@@ -141,6 +141,26 @@ def test_a_master_is_made_where_there_is_no_file(folder: Path, capsys) -> None:
             wlc.connect(memory)
 
 
+def test_a_database_that_the_farm_has_taken_stays_when_making_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    source = tmp_path / "new.duckdb"
+    with monkeypatch.context() as patch:
+        patch.setattr("wlc.masters.operations.status_of", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            wlc.master(source, create=True)
+    assert wlc.status(source).state == "started"
+    other = tmp_path / "other.duckdb"
+    with monkeypatch.context() as patch:
+        patch.setattr("wlc.masters.operations.claim", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            wlc.master(other, create=True)
+    assert not other.exists()
+
+
 def test_a_mistyped_name_is_answered_with_what_is_there(farm: Path, capsys) -> None:
     create = f"wlc master SOURCE --farm {farm}/farm"
     for line in ("wlc status salse", "wlc status salse.duckdb", "wlr replicate salse --into c2.duckdb"):

@@ -26,7 +26,7 @@ class SourceModule(Protocol):
         """Open a source; `tables` are patterns of those that a new master captures, all if there are none."""
 
     def creating(self, source: str) -> AbstractContextManager[None]:
-        """Make an empty database unless there is one; remove it again if what follows fails.
+        """Make an empty database unless there is one; remove it again if what follows fails before it is a master.
 
         Raises:
             InvalidError: A database of this engine is not made here; the hint says how.

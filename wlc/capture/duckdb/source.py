@@ -13,7 +13,7 @@ from wlc.capture.duckdb import digests, pending, probe, repair, schema_change, s
 from wlc.capture.duckdb.shared import Shared, close_shared, create_file, explained, look_into, open_shared
 from wlc.dialect.duckdb import snapshot
 from wlc.dialect.duckdb.opening import refuse_path
-from wlc.farm.errors import InvalidError, UnsupportedError
+from wlc.farm.errors import FarmError, InvalidError, UnsupportedError
 from wlc.farm.similar import file_meant
 from wlc.masters.background import Publisher
 from wlc.masters.contract import Remembered, Source, SourceDetails, database_of
@@ -51,7 +51,7 @@ def opened(source: str, tables: Sequence[str] = ()) -> Iterator[DuckDBSource]:
 
 @contextmanager
 def creating(source: str) -> Iterator[None]:
-    """Make an empty database file unless there is one; remove it again if what follows fails."""
+    """Make an empty database file unless there is one; remove it again if what follows fails before it is a master."""
     path = _file(source)
     if path.exists():
         yield
@@ -61,8 +61,20 @@ def creating(source: str) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        path.unlink(missing_ok=True)
+        # The farm's database may be its own already, and nobody else's.
+        if _is_unclaimed(source):
+            path.unlink(missing_ok=True)
         raise
+
+
+def _is_unclaimed(source: str) -> bool:
+    try:
+        look_into(source)
+    except InvalidError:
+        return True
+    except FarmError:
+        pass
+    return False
 
 
 def look(source: str) -> Remembered:
