@@ -448,6 +448,14 @@ def test_what_bypasses_disabled_triggers_is_named(database_url: str, farm: str):
     assert found["wlc_on_rewrite"] == "does not fire"
 
 
+def test_status_says_what_it_cannot_check_because_somebody_has_locked_it(database_url: str, farm: str):
+    master(database_url, farm, "CREATE TABLE t (a int DEFAULT 1); CREATE TABLE other (a int DEFAULT 1)")
+    with psycopg.connect(database_url, options="-c idle_in_transaction_session_timeout=10s") as holder:
+        holder.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+        assert wlc.status(database_url).bypassed == {"public.t": "not checked: locked"}
+    assert wlc.status(database_url).bypassed == {}
+
+
 def test_only_tables_of_the_patterns_are_replicated(database_url: str, farm: str, tmp_path: Path):
     before = """CREATE SCHEMA s; CREATE TABLE in_a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY);
         CREATE TABLE s.any (id int); INSERT INTO in_a VALUES (1); INSERT INTO b VALUES (1); INSERT INTO s.any VALUES (1);

@@ -32,6 +32,14 @@ _BYPASSED = """
     UNION ALL SELECT format('%s.%s', description->>'schema', description->>'name'), 'was dropped' FROM wlc.tables t
     WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = t.oid)
 """
+# Those who wait for such a lock keep others waiting, too.
+_LOCKED = """
+    SELECT DISTINCT format('%s.%s', n.nspname, c.relname) FROM pg_locks l
+    JOIN pg_class c ON c.oid = l.relation JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE l.mode = 'AccessExclusiveLock' AND wlc.is_captured(c.oid)
+    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) ORDER BY 1
+"""
+NOT_CHECKED = "not checked: locked"
 
 
 def read_state(connection: Connection) -> dict[str, str]:
@@ -148,13 +156,15 @@ def bypassed(connection: Connection) -> dict[str, str]:
 
 
 def bypassed_now(connection: Connection) -> dict[str, str]:
-    """Return what `bypassed` does; nothing while somebody has locked a table for a long time."""
+    """Return what `bypassed` does; the tables that somebody has locked, while that would take longer than a second."""
     try:
         with connection.transaction():
             connection.execute("SET LOCAL lock_timeout = '1s'")
             return bypassed(connection)
     except psycopg.errors.LockNotAvailable:
-        return {}
+        # Nothing is locked any more where it was released just now.
+        locked = [name for (name,) in connection.execute(_LOCKED).fetchall()] or ["tables"]
+        return dict.fromkeys(locked, NOT_CHECKED)
 
 
 def descriptions(connection: Connection) -> dict[int, DescribedTable]:

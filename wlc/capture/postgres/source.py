@@ -400,15 +400,14 @@ class PostgresSource(Source):
         with self._published_moment(database) as moment:
             return snapshot.digest_tables(self.url, moment), self.slot_state.digests
 
-    def bypassed(self) -> dict[str, str]:
+    def bypassed(self, *, is_waiting: bool = True) -> dict[str, str]:
         """Return the tables that are not captured as they should be, and how that shows."""
         with talking(self.url):
-            return setup.bypassed(self.connection)
+            return setup.bypassed(self.connection) if is_waiting else setup.bypassed_now(self.connection)
 
     def warn_bypassed(self) -> None:
-        with talking(self.url):
-            found = setup.bypassed_now(self.connection)
-        if found:
+        checked = self.bypassed(is_waiting=False)
+        if found := {table: problem for table, problem in checked.items() if problem != setup.NOT_CHECKED}:
             warnings.warn(f"{self}: {_told(found)}; {_AGAIN.format(self)}", stacklevel=3)
 
     def details(self) -> SourceDetails:
@@ -417,7 +416,7 @@ class PostgresSource(Source):
             return SourceDetails(lsn=lsn)
         slot = self.slot()
         return SourceDetails(
-            bypassed=self.bypassed(),
+            bypassed=self.bypassed(is_waiting=False),
             slot=slot.status if slot else "gone",
             retained_bytes=slot.retained_bytes if slot else 0,
             lsn=lsn,
