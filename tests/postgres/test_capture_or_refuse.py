@@ -12,7 +12,7 @@ import wlr
 from tests.fault.processes import run_command
 from tests.postgres.cluster import execute
 from tests.postgres.comparing import expected_in_duckdb, held_in_duckdb
-from wlc.farm.errors import InvalidError, UnsupportedError
+from wlc.farm.errors import GapError, InvalidError, UnsupportedError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -493,6 +493,79 @@ def test_only_tables_of_the_patterns_are_replicated(database_url: str, farm: str
     assert [identity(table) for table in ("in_b", "in_c", "out_a")] == ["f", "f", "d"]
     wlc.stop(database_url)
     assert [identity(table) for table in ("in_b", "in_c", "out_a")] == ["n", "d", "d"]
+
+
+# What there is before, what is done, and the tables that are replicated afterwards; the pattern is `sales.*`.
+MOVES: dict[str, tuple[str, tuple[str, ...], set[str]]] = {
+    "parent leaves without its child": (
+        "CREATE TABLE sales.p (id int); CREATE TABLE sales.c () INHERITS (sales.p); INSERT INTO sales.c VALUES (1)",
+        ("ALTER TABLE sales.p SET SCHEMA archive", "INSERT INTO sales.c VALUES (2)"),
+        {"sales.c"},
+    ),
+    "schema takes the name": (
+        """DROP SCHEMA sales; CREATE TABLE archive.z (id int PRIMARY KEY, v text); CREATE INDEX ON archive.z (v);
+        CREATE TABLE archive.a () INHERITS (archive.z); INSERT INTO archive.z VALUES (1, 'z'); INSERT INTO archive.a VALUES (2, 'a');
+        CREATE TABLE t (id int REFERENCES archive.z); INSERT INTO t VALUES (1)""",
+        ("ALTER SCHEMA archive RENAME TO sales", "INSERT INTO sales.z VALUES (3, 'y')", "DELETE FROM sales.a"),
+        {"sales.z", "sales.a"},
+    ),
+    "index of the identity is gone": (
+        """CREATE TABLE sales.p (id int NOT NULL); CREATE UNIQUE INDEX i ON sales.p (id); INSERT INTO sales.p VALUES (1);
+        ALTER TABLE sales.p REPLICA IDENTITY USING INDEX i; CREATE TABLE sales.q (id int)""",
+        ("DROP INDEX sales.i", "ALTER TABLE sales.p SET SCHEMA archive", "INSERT INTO archive.p VALUES (2)"),
+        {"sales.q"},
+    ),
+    "identity has lost its index before": (
+        """CREATE TABLE sales.p (id int NOT NULL); CREATE UNIQUE INDEX i ON sales.p (id); CREATE TABLE sales.q (id int);
+        ALTER TABLE sales.p REPLICA IDENTITY USING INDEX i; DROP INDEX sales.i""",
+        ("ALTER TABLE sales.p SET SCHEMA archive",),
+        {"sales.q"},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MOVES)
+def test_tables_that_move_across_the_pattern(database_url: str, farm: str, tmp_path: Path, kind: str):
+    before, statements, tables = MOVES[kind]
+    master(database_url, farm, f"CREATE SCHEMA sales; CREATE SCHEMA archive; {before}", ("sales.*",))
+    execute(database_url, *statements)
+    wlc.flush(database_url)
+    into = tmp_path / "replica.duckdb"
+    wlr.replicate("x", farm=farm, into=into, register=False)
+    expected = {name: rows for name, rows in expected_in_duckdb(database_url).items() if name in tables}
+    assert held_in_duckdb(into) == expected
+    assert set(expected) == tables == {".".join(row) for row in execute(database_url, _PUBLISHED)}
+    assert not wlc.status(database_url).bypassed
+    identities = execute(database_url, _IDENTITIES)
+    assert {name for name, identity in identities if identity == "f"} == tables
+    assert {identity for _, identity in identities} <= {"f", "d"}
+
+
+_IDENTITIES = """SELECT n.nspname || '.' || c.relname, c.relreplident FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind = 'r' AND n.nspname IN ('sales', 'archive')"""
+
+
+def test_a_table_that_left_the_publication_ends_the_history(database_url: str, farm: str):
+    master(database_url, farm, SIMPLE)
+    execute(
+        database_url,
+        "ALTER EVENT TRIGGER wlc_on_drop DISABLE",
+        "ALTER EVENT TRIGGER wlc_on_ddl DISABLE",
+        "ALTER PUBLICATION dbfarm_x DROP TABLE t",
+        "ALTER EVENT TRIGGER wlc_on_ddl ENABLE ALWAYS",
+        "ALTER EVENT TRIGGER wlc_on_drop ENABLE ALWAYS",
+    )
+    said = "table public.t has left the publication dbfarm_x"
+    with pytest.raises(GapError, match=said) as caught:
+        wlc.flush(database_url)
+    assert "wlc stop" in str(caught.value.hint)
+    with pytest.warns(UserWarning, match=said):
+        wlc.status(database_url)
+    with pytest.warns(UserWarning, match="the history ends with tick 0"):
+        wlc.stop(database_url)
+    wlc.master(database_url, farm=farm)
+    execute(database_url, "INSERT INTO t VALUES (77)")
+    assert wlc.flush(database_url).rows == 1
 
 
 _PUBLISHED = "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = 'dbfarm_x'"

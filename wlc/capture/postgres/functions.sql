@@ -171,8 +171,8 @@ BEGIN
     PERFORM wlc.refuse(relation, described);
     INSERT INTO wlc.tables SELECT oid, described,
         CASE relreplident WHEN 'd' THEN 'DEFAULT' WHEN 'n' THEN 'NOTHING' WHEN 'f' THEN 'FULL' ELSE
-            (SELECT 'USING INDEX ' || quote_ident(i.relname) FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid
-             WHERE x.indrelid = c.oid AND x.indisreplident) END
+            coalesce((SELECT 'USING INDEX ' || quote_ident(i.relname) FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid
+             WHERE x.indrelid = c.oid AND x.indisreplident), 'DEFAULT') END
     FROM pg_class c WHERE oid = relation ON CONFLICT DO NOTHING;
 END $$;
 
@@ -189,6 +189,16 @@ BEGIN
         PERFORM wlc.run(format('ALTER PUBLICATION %I ADD TABLE ONLY %s',
             (SELECT value FROM wlc.state WHERE key = 'publication'), relation::regclass));
     END IF;
+END $$;
+
+-- Give a table a replica identity that it had before.
+CREATE FUNCTION wlc.restore_identity(relation oid, identity text) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM wlc.run(format('ALTER TABLE ONLY %s REPLICA IDENTITY %s', relation::regclass, identity));
+EXCEPTION WHEN undefined_object OR wrong_object_type OR feature_not_supported THEN
+    -- Its index was dropped since, has another name, or can no longer be an identity.
+    PERFORM wlc.run(format('ALTER TABLE ONLY %s REPLICA IDENTITY DEFAULT', relation::regclass));
 END $$;
 
 -- Update all rows to what they are, and return how many. What the table calls meanwhile (triggers, checks, expressions of
@@ -354,10 +364,10 @@ BEGIN
     ELSIF old IS NOT NULL THEN
         DELETE FROM wlc.tables WHERE oid = relation RETURNING wlc.tables.identity INTO identity;
         IF is_table THEN
-            PERFORM wlc.run(format('ALTER PUBLICATION %I DROP TABLE %s',
+            PERFORM wlc.run(format('ALTER PUBLICATION %I DROP TABLE ONLY %s',
                 (SELECT value FROM wlc.state WHERE key = 'publication'), relation::regclass));
             IF identity <> 'FULL' THEN
-                PERFORM wlc.run(format('ALTER TABLE ONLY %s REPLICA IDENTITY %s', relation::regclass, identity));
+                PERFORM wlc.restore_identity(relation, identity);
             END IF;
         END IF;
         PERFORM wlc.say(jsonb_build_object('table', relation::bigint, 'old', old, 'new', NULL));
@@ -611,14 +621,21 @@ BEGIN
         CONTINUE WHEN wlc.is_system(command.schema_name) OR command.object_identity ~ '^(pg_temp|wlc\.|wlr\.)';
         PERFORM wlc.refuse_object(command.object_type, command.command_tag, command.objid, command.object_identity);
         IF command.classid = 'pg_class'::regclass AND EXISTS (
-                SELECT FROM pg_class WHERE oid = command.objid AND relkind IN ('r', 'p', 'f')) THEN
+                SELECT FROM pg_class WHERE oid = command.objid AND relkind IN ('r', 'p', 'f'))
+                OR command.command_tag = 'ALTER SCHEMA' THEN
+            IF command.command_tag = 'ALTER SCHEMA' AND NOT command.in_extension THEN
+                PERFORM wlc.look_at_object(command.classid, command.objid, command.command_tag);
+                -- What lies in a schema has its name, too.
+                UPDATE wlc.objects o SET description = coalesce(wlc.describe_object(o.class, o.oid), description);
+            END IF;
             FOR relation IN
                 -- Parents come before their children; those that have just left them, or refer to them, come last.
                 WITH RECURSIVE below AS (
-                    SELECT command.objid AS oid, 0 AS level
+                    SELECT c.oid, 0 AS level FROM pg_class c WHERE c.relkind IN ('r', 'p', 'f') AND CASE command.classid
+                        WHEN 'pg_class'::regclass THEN c.oid ELSE c.relnamespace END = command.objid
                     UNION SELECT i.inhrelid, b.level + 1 FROM pg_inherits i JOIN below b ON b.oid = i.inhparent),
                 concerned AS (
-                    SELECT b.oid, b.level FROM below b UNION ALL
+                    SELECT b.oid, max(b.level) AS level FROM below b GROUP BY b.oid UNION ALL
                     SELECT t.oid, 1000 FROM wlc.tables t JOIN below b ON t.description @> jsonb_build_object(
                         'parents', jsonb_build_array(jsonb_build_array(b.oid::bigint))) UNION ALL
                     SELECT k.conrelid, 2000 FROM pg_constraint k JOIN below b ON b.oid = k.confrelid)
@@ -644,9 +661,6 @@ BEGIN
                 command.command_tag);
         ELSIF NOT command.in_extension THEN
             PERFORM wlc.look_at_object(command.classid, command.objid, command.command_tag);
-            -- What lies in a schema has its name, too.
-            UPDATE wlc.objects o SET description = coalesce(wlc.describe_object(o.class, o.oid), description)
-                WHERE command.command_tag = 'ALTER SCHEMA';
         END IF;
         is_wide := is_wide OR command.command_tag IN ('ALTER TYPE', 'ALTER DOMAIN');
         -- What has another name now is written otherwise in defaults and constraints.

@@ -9,6 +9,13 @@ if TYPE_CHECKING:
     from wlc.capture.postgres.state import SlotState
 
 _RETAINED_WARNING_BYTES = 1 << 30
+# Reads no table that anybody locks.
+_UNPUBLISHED = """
+    SELECT format('%%s.%%s', t.description->>'schema', t.description->>'name')
+    FROM wlc.tables t JOIN pg_class c ON c.oid = t.oid AND c.relkind = 'r'
+    WHERE NOT EXISTS (SELECT FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+        WHERE r.prrelid = t.oid AND p.pubname = %s) ORDER BY 1 LIMIT 1
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +54,10 @@ def find_gap(connection: Any, state: SlotState) -> str | None:
     if slot.confirmed > read_lsn(state.lsn):
         return f"{name} was moved by somebody else"
     found = connection.execute("SELECT FROM pg_publication WHERE pubname = %s", [state.publication]).fetchone()
-    return None if found is not None else f"publication {state.publication} is gone"
+    if found is None:
+        return f"publication {state.publication} is gone"
+    unpublished = connection.execute(_UNPUBLISHED, [state.publication]).fetchone()
+    return f"table {unpublished[0]} has left the publication {state.publication}" if unpublished else None
 
 
 def retention_warning(connection: Any, state: SlotState, name: str, source: str) -> str | None:

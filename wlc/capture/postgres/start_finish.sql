@@ -32,12 +32,7 @@ DECLARE before text;
 BEGIN
     SELECT identity INTO before FROM wlc.tables t JOIN pg_class c USING (oid) WHERE t.oid = relation AND c.relkind = 'r';
     IF FOUND THEN
-        BEGIN
-            EXECUTE format('ALTER TABLE ONLY %s REPLICA IDENTITY %s', relation::regclass, before);
-        EXCEPTION WHEN undefined_object THEN
-            -- Somebody dropped its index.
-            EXECUTE format('ALTER TABLE ONLY %s REPLICA IDENTITY DEFAULT', relation::regclass);
-        END;
+        PERFORM wlc.restore_identity(relation, before);
     END IF;
 END $$;
 
