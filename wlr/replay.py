@@ -22,7 +22,6 @@ from wlc.farm.model import Ddl
 from wlc.farm.read_ahead import Fetcher
 from wlc.farm.store import MissingError
 from wlr import log_reader
-from wlr.ddl.relevance import created_by
 from wlr.engine.adapters import target_at
 from wlr.engine.contract import NewReplica
 from wlr.engine.memory import MEMORY_HINT
@@ -141,6 +140,9 @@ class Replay:
         tables = {table.table for table in manifest.tables} if manifest else set()
         if not (left := idle(patterns, tables)):
             return
+        # Importing DuckDB takes longer than the rest of this package.
+        from wlr.ddl.relevance import created_by
+
         # Only now the whole log is read twice.
         tables.update(name for step in steps for transaction in step.transactions for name in created_by(transaction))
         bounds.refuse_idle(left, tables)
