@@ -82,7 +82,7 @@ def test_secrets_are_nowhere(source: Path, tmp_path: Path, s3_url: str, s3_serve
         fail(75, "no answer", "wlc", "flush", str(source), *as_options(session, endpoint_url=CLOSED))
         login = s3_server.replace("://", f"://ann:{wrong}@")
         fail(2, "must not hold credentials", "wlc", "tick", name, *as_options(session, endpoint_url=login))
-        fail(2, "storage options", "wlc", "tick", name, *options, f"--storage-option=secrte={wrong}")
+        fail(2, "there is no storage option", "wlc", "tick", name, *options, f"--storage-option=secrte={wrong}")
         succeed("wlc", "flush", str(source), *as_options(session))
         succeed("wlr", "replicate", "--into", "copy.duckdb", *options)
         assert file_contents(tmp_path / "copy.duckdb") == file_contents(source)
