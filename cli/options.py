@@ -20,6 +20,7 @@ Farm = Annotated[
     str | None,
     typer.Option("--farm", metavar="URL", envvar="WLC_FARM", help="Directory or bucket that holds the databases."),
 ]
+Follow = Annotated[bool, typer.Option("--follow", help="Repeat every beat until Ctrl-C or SIGTERM.")]
 StorageOptions = Annotated[
     list[str] | None,
     typer.Option("--storage-option", metavar="K=V", help="Option of the farm's file system; may be repeated."),

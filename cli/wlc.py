@@ -20,7 +20,7 @@ from wlc.farm.errors import CorruptError, FarmError, FencedError, InvalidError
 from .command import command, new_app, run_app
 from .following import follow_on
 from .interruption import stop_on_signal
-from .options import Database, Farm, Source, StorageOptions, storage_options, tick_range
+from .options import Database, Farm, Follow, Source, StorageOptions, storage_options, tick_range
 from .output import Fields, Listing, Numbers, Report, Value, record
 from .progress import working
 
@@ -404,7 +404,7 @@ def key(
 def ship(
     db: Database,
     to: Annotated[str, typer.Option(metavar="URL", help="Farm of the relay; DB gets a folder of its name there.")],
-    follow: Annotated[bool, typer.Option("--follow", help="Repeat every beat until Ctrl-C or SIGTERM.")] = False,
+    follow: Follow = False,
     delay: Annotated[
         str | None, typer.Option(metavar="AGE", help="Leave out what was committed less than this ago: 1h, '2 days'.")
     ] = None,

@@ -15,7 +15,7 @@ from wlr.engine.adapters import locate as place_of
 
 from .command import command, new_app, run_app
 from .following import follow_on
-from .options import Farm, StorageOptions, Target, storage_options
+from .options import Farm, Follow, StorageOptions, Target, storage_options
 from .output import Lines, Listing, Report, Value, record
 from .progress import working
 
@@ -43,7 +43,7 @@ def replicate(
         typer.Option(metavar="TIME", help="Stop at this time: 9:00, '2026-11-20 10:00', '2 hours ago'."),
     ] = None,
     tick: Annotated[int | None, typer.Option(metavar="N", min=0, help="Stop after this transaction.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Repeat every beat until Ctrl-C or SIGTERM.")] = False,
+    follow: Follow = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")] = False,
     tables: Annotated[
         list[str] | None, typer.Option(metavar="PATTERN", help="Only tables like main.sales_*; may be repeated.")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import secrets
 import shutil
 import tempfile
@@ -28,7 +26,7 @@ from wlr.engine.memory import MEMORY_HINT
 from wlr.engine.state import ReplicaState
 from wlr.plan import bounds
 from wlr.plan.cut import LIMITS, Limits, cut
-from wlr.plan.failure import Failure, StepError, with_changed
+from wlr.plan.failure import DISK_FULL, Failure, StepError, with_changed
 from wlr.plan.patterns import exactly, idle, matches
 from wlr.plan.step import tables_of
 from wlr.plan.stop import Stop
@@ -44,9 +42,6 @@ if TYPE_CHECKING:
     from wlr.engine.contract import OpenReplica, Target
     from wlr.moved_tables import EnteringTable
     from wlr.plan.step import Step
-
-# How the operating system and DuckDB report a full disk.
-_FULL = os.strerror(errno.ENOSPC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +86,7 @@ class Replay:
     progress: Callable[[int, int, str], None] | None = None
     _made_from: int | None = None
     _peeked: tuple[Batch, str] | None = None
-    _fetched: Fetcher | None = None
+    _fetcher: Fetcher = field(init=False)
     _batches: set[int] = field(default_factory=set)
     _transactions: int = 0
     _rows: int = 0
@@ -99,6 +94,9 @@ class Replay:
     _start: int = 0
     _end: int = 0
     _beat_s: float = BEAT_S
+
+    def __post_init__(self) -> None:
+        self._fetcher = Fetcher(self.database)
 
     def rehearse(self, state: ReplicaState | None) -> Replicated:
         """Say what the replication would do; `state` is that of the replica, None unless it exists."""
@@ -372,11 +370,6 @@ class Replay:
                 replica.remember(replace(replica.state, failure=failure))
                 return self._replay_error(failure, replica.state.position)
 
-    @property
-    def _fetcher(self) -> Fetcher:
-        self._fetched = self._fetched or Fetcher(self.database)
-        return self._fetched
-
     def _folders(self) -> list[Path]:
         """Return the local folders of the farm, from which data files are read without a copy."""
         return [Path(url) for url in (self.database.url, self.database.logs.url) if "://" not in url]
@@ -403,7 +396,7 @@ class Replay:
 
 def _with_space(error: UnavailableError, into: Target, new: NewReplica) -> UnavailableError:
     """Add to the error of a full disk how much a new replica needs, and how much is free now."""
-    if _FULL not in error.message or "://" in into.place.url:
+    if DISK_FULL not in error.message or "://" in into.place.url:
         return error
     needed = sum(file.bytes for table in new.tables for file in table.files)
     place = next(folder for folder in into.place.path.absolute().parents if folder.is_dir())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from wlc.farm.config import TICK_MAX
+from wlc.farm.beat import BEAT_MOST_S
 from wlc.farm.errors import InvalidError
 from wlr.engine.adapters import target_at
 
@@ -29,7 +29,7 @@ def beat(
     target = target_at(into, storage_options)
     if beat_s is None:
         return target.read_state().beat_s
-    if not 0 <= beat_s <= TICK_MAX:
+    if not 0 <= beat_s <= BEAT_MOST_S:
         raise InvalidError(f"a beat of {beat_s} seconds is invalid", hint="Give 0 or more seconds.")
     with target.open() as replica:
         replica.remember(replace(replica.state, beat_s=float(beat_s), follows_beat=False))

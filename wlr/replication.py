@@ -83,10 +83,8 @@ def replicate(
     database = _database(master, farm, state, storage_options)
     if state is not None and state.is_paused and not dry_run:
         return _paused(state, target, database, registers=register)
-    if state is not None and state.verify and not database.keys.verifying:
-        # A replica that was made with keys to verify demands signatures, whether the keys are given again or not.
-        options = {**(database.storage_options or {}), "verify_key": state.verify}
-        database = open_database(database.url, storage_options=options)
+    if state is not None:
+        database = with_keys_of(state, database)
     bulk = workers(engine, database, spark_master)
     if keep is not None:
         target.check_keep(keep)
@@ -135,6 +133,17 @@ def _database(
             raise InvalidError("a new replica needs a master", hint="wlr replicate MASTER --into TARGET")
         return open_database(state.master, storage_options=storage_options)
     return wlc.resolve(master, farm, storage_options=storage_options)
+
+
+def with_keys_of(state: ReplicaState, database: FarmDatabase) -> FarmDatabase:
+    """Return the database with the replica's keys to verify, unless some are given.
+
+    A replica that was made with such keys demands signatures, whether the keys are given again or not.
+    """
+    if not state.verify or database.keys.verifying:
+        return database
+    options = {**(database.storage_options or {}), "verify_key": state.verify}
+    return open_database(database.url, storage_options=options)
 
 
 def refuse_other_database(state: ReplicaState, database: FarmDatabase, target: Target) -> None:

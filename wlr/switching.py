@@ -15,7 +15,7 @@ from wlc.farm.registry import unregister
 from wlc.farm.store import MissingError
 from wlr.engine.adapters import target_at
 from wlr.registration import register_replica
-from wlr.replication import refuse_other_database
+from wlr.replication import refuse_other_database, with_keys_of
 
 if TYPE_CHECKING:
     import os
@@ -65,10 +65,7 @@ def switch(
     with target.open() as replica:
         state = replica.state
         refuse_other_database(state, database, target)
-        if state.verify and not database.keys.verifying:
-            database = open_database(
-                database.url, storage_options={**(database.storage_options or {}), "verify_key": state.verify}
-            )
+        database = with_keys_of(state, database)
         _prove(database, state.position)
         if register:
             register_replica(database, state, target)

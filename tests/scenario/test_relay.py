@@ -168,6 +168,16 @@ def test_damage_is_named_and_not_copied(shop: Shop):
     assert [(found.kind, found.position) for found in replicas(open_database("shop", shop.farm))] == [(RELAY, None)]
 
 
+def test_an_object_that_grew_is_not_read(shop: Shop):
+    farm = open_database("shop", shop.farm)
+    path = next(entry.path for entry in farm.logs.list("shop_") if entry.path.endswith(".parquet"))
+    data = farm.logs.read(path)
+    farm.logs.delete(path)
+    farm.logs.create(path, data + b" ")
+    with pytest.raises(CorruptError, match=rf"{path} is damaged: .* has {len(data) + 1} bytes, at most {len(data)}"):
+        shop.ship()
+
+
 class KilledError(Exception):
     """Stands for the end of a process."""
 

@@ -8,7 +8,7 @@ from wlc.farm.errors import InvalidError
 
 # The default.
 BEAT_S = 300.0
-_BEAT_MOST_S = 10**12 - 1
+BEAT_MOST_S = 10**12 - 1
 
 
 def format_beat(beat_s: float) -> str:
@@ -26,6 +26,6 @@ def parse_beat(text: str) -> float:
         beat_s = float(text)
     except ValueError as error:
         raise InvalidError(f"{text!r} is not a beat", hint="Give seconds, 0 for one batch per transaction.") from error
-    if not (math.isfinite(beat_s) and 0 <= beat_s <= _BEAT_MOST_S):
+    if not (math.isfinite(beat_s) and 0 <= beat_s <= BEAT_MOST_S):
         raise InvalidError(f"{text!r} is not a beat", hint="Give seconds, 0 for one batch per transaction.")
     return beat_s

@@ -70,7 +70,7 @@ def parse_time(given: str | datetime, now: datetime | None = None) -> datetime:
             return _utc(now or utc_now())
         if relative := _RELATIVE.fullmatch(wanted.lower()):
             amount, unit = relative.group(1) or relative.group(3), relative.group(2) or relative.group(4)
-            return _utc(now or utc_now()) - timedelta(seconds=float(amount) * unit_s(unit))
+            return _utc(now or utc_now()) - _length(amount, unit)
         time = _on_a_day(wanted, now or utc_now()) or datetime.fromisoformat(wanted)
         earlier, later = sorted(_utc(time.replace(fold=fold)) for fold in (0, 1))
     except (ValueError, OverflowError, KeyError, OSError) as error:
@@ -108,9 +108,13 @@ def parse_age(text: str) -> timedelta:
     try:
         if found is None:
             raise ValueError(text)
-        return timedelta(seconds=float(found.group(1)) * unit_s(found.group(2)))
+        return _length(*found.groups())
     except (ValueError, KeyError, OverflowError) as error:
         raise InvalidError(f"{text!r} is not a length of time", hint="Write 90s, 15m, 1h or '2 days'.") from error
+
+
+def _length(amount: str, unit: str) -> timedelta:
+    return timedelta(seconds=float(amount) * unit_s(unit))
 
 
 def unit_s(unit: str) -> int:

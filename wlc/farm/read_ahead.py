@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from contextlib import closing, suppress
+from itertools import islice
+from typing import TYPE_CHECKING, TypeVar
 
 from wlc.farm.errors import FarmError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from concurrent.futures import Executor
     from pathlib import Path
 
     from wlc.farm.database import FarmDatabase
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 # Requests at once. A log file with many transactions is large, so that fewer of those are kept in memory.
 _AT_ONCE = 16
 _TRANSACTIONS_AHEAD = 20_000
+
+_Given = TypeVar("_Given")
+_Found = TypeVar("_Found")
 
 
 class Fetcher:
@@ -94,18 +99,35 @@ def read_ahead(
     if not is_remote:
         yield from map(read, numbers)
         return
-    waiting: deque[Future[tuple[Batch, str]]] = deque()
-    rest, most = iter(numbers), 1
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="farm log") as pool:
-        try:
-            while True:
-                while len(waiting) < most and (number := next(rest, None)) is not None:
-                    waiting.append(pool.submit(read, number))
-                if not waiting:
-                    return
-                batch, chain = waiting.popleft().result()
-                most = max(1, min(_AT_ONCE, 2 * most, _TRANSACTIONS_AHEAD // max(len(batch.transactions), 1)))
-                yield batch, chain
-        finally:
-            for coming in waiting:
-                coming.cancel()
+    most = 1
+    with (
+        ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="farm log") as pool,
+        closing(in_order(pool, read, numbers, lambda: most)) as batches,
+    ):
+        for batch, chain in batches:
+            most = max(1, min(_AT_ONCE, 2 * most, _TRANSACTIONS_AHEAD // max(len(batch.transactions), 1)))
+            yield batch, chain
+
+
+def in_order(
+    pool: Executor, call: Callable[[_Given], _Found], given: Iterable[_Given], most: Callable[[], int]
+) -> Generator[_Found]:
+    """Call a function for several arguments at once, and give the results in the order of the arguments.
+
+    Args:
+        pool: Who calls it.
+        call: The function.
+        given: Its arguments.
+        most: Says how many calls may be ahead of the result that is given next.
+    """
+    waiting: deque[Future[_Found]] = deque()
+    rest = iter(given)
+    try:
+        while True:
+            waiting.extend(pool.submit(call, value) for value in islice(rest, max(0, most() - len(waiting))))
+            if not waiting:
+                return
+            yield waiting.popleft().result()
+    finally:
+        for coming in waiting:
+            coming.cancel()

@@ -24,7 +24,7 @@ def file_meant(path: Path) -> Path | None:
         names = [found.name for found in islice(path.parent.iterdir(), _SEEN_MAX)]
     except OSError:
         return None
-    meant = _alike(path.name, (name for name in names if not name.startswith(".") and name != path.name))
+    meant = alike(path.name, (name for name in names if not name.startswith(".") and name != path.name))
     return path.with_name(meant[0]) if meant else None
 
 
@@ -44,11 +44,12 @@ def other_databases(url: str, name: str) -> str:
     others = sorted(found.parent.name for found in islice(Path(farm).glob(f"*/{CONFIG}"), _SEEN_MAX))
     if not others:
         return f"{farm} holds no database: check --farm and WLC_FARM; to add one: {create}"
-    first = _alike(name, others)
+    first = alike(name, others)
     listed = [*first, *(other for other in others if other not in first)]
     rest = f" and {len(others) - _SHOWN_MAX} more" if len(others) > _SHOWN_MAX else ""
     return f"{farm} holds {', '.join(listed[:_SHOWN_MAX])}{rest}; to add a database: {create}"
 
 
-def _alike(wanted: str, known: Iterable[str]) -> list[str]:
+def alike(wanted: str, known: Iterable[str]) -> list[str]:
+    """Return the known names that are most like the wanted one, the likest first; can be empty."""
     return difflib.get_close_matches(wanted, list(known), n=_SHOWN_MAX)

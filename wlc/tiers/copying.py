@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wlc.farm.data_files import hash_file
 from wlc.farm.errors import CorruptError, ExpiredError
 from wlc.farm.seal.checksum import checksum
-from wlc.farm.store import AlreadyExistsError, MissingError
+from wlc.farm.store import AlreadyExistsError, MissingError, OversizedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -60,18 +61,21 @@ class Copier:
         sizes = self.copy_files({o.path: o.bytes for o in listed if o.path != announced_by}, announced_by)
         # Whoever deletes begins with what announces them, so that the list was whole if that is still there.
         if not self.source.raw.exists(announced_by):
-            raise self._pruned(announced_by)
+            raise self.pruned(announced_by)
         return sizes
 
     def _copy_file(self, path: str, expected: DataFile | int, announced_by: str) -> int:
         where = f"{self.source.url}/{path}"
-        self._limit.spend(expected if isinstance(expected, int) else expected.bytes)
+        bytes_max = expected if isinstance(expected, int) else self.source.raw_bytes(path, expected.bytes)
+        self._limit.spend(bytes_max)
         try:
-            local = self.source.raw.fetch(path)
+            local = self.source.raw.fetch(path, bytes_max)
         except MissingError as error:
             if not self.source.raw.exists(announced_by):
-                raise self._pruned(announced_by) from error
+                raise self.pruned(announced_by) from error
             raise CorruptError(f"data file {where} is missing", hint="Put it back.", path=where) from error
+        except OversizedError as error:
+            raise CorruptError(f"data file {where} is damaged: {error.message}", path=where) from error
         try:
             size = local.stat().st_size
             is_right = size == expected if isinstance(expected, int) else self._is(path, local, expected)
@@ -83,7 +87,8 @@ class Copier:
         finally:
             self.source.raw.release(local)
 
-    def _pruned(self, path: str) -> ExpiredError:
+    def pruned(self, path: str) -> ExpiredError:
+        """Build the error for an object that was deleted while it was copied."""
         where = f"{self.source.url}/{path}"
         return ExpiredError(f"{where} was pruned while it was copied", hint="Run it again.", path=where)
 
@@ -117,7 +122,7 @@ class Copier:
         except AlreadyExistsError as error:
             present = store.fetch(path)
             try:
-                is_same = _sha256(present) == (checksum(data) if isinstance(data, bytes) else _sha256(data))
+                is_same = hash_file(present) == (checksum(data) if isinstance(data, bytes) else hash_file(data))
             finally:
                 store.release(present)
             if not is_same:
@@ -139,8 +144,3 @@ class Copier:
             yield copy
         finally:
             copy.unlink(missing_ok=True)
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()

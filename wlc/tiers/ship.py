@@ -19,6 +19,7 @@ from wlc.farm.config import first_config, with_batch, with_snapshot
 from wlc.farm.database import FarmDatabase
 from wlc.farm.errors import CorruptError, ExpiredError, GapError, InvalidError
 from wlc.farm.model import Position
+from wlc.farm.read_ahead import in_order
 from wlc.farm.registry import RELAY, Replica, register, this_host, this_user
 from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import AlreadyExistsError, MissingError, join_url, open_store
@@ -28,7 +29,7 @@ from wlc.tiers.copying import REQUESTS, Copier
 from wlc.tiers.rate import RateLimit, parse_rate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from wlc.farm.model import Batch, Config, DataFile, Manifest
@@ -273,7 +274,7 @@ class _Shipping:
         start = min([number - 1 for number in todo[:1]] + [self._now.batches])
         self._has_start = bool(found.held_ticks) or found.begin == 1
         most = _AHEAD if self._latest is None else 1
-        with closing(_in_order(pool, self._copied_files, todo, most)) as ahead:
+        with closing(in_order(pool, self._copied_files, todo, lambda: most)) as ahead:
             for number in sorted(n for n in {*found.held, *todo} if n >= start):
                 self._copy_snapshots(waiting, number - 1)
                 copied = self._held(number) if number in found.held else next(ahead)
@@ -296,8 +297,7 @@ class _Shipping:
         try:
             data = self._source.logs.raw.read(path)
         except MissingError as error:
-            message = f"batch {number} of {self._source.url} was pruned while it was copied"
-            raise ExpiredError(message, hint="Run it again.", path=self._source.url) from error
+            raise self._logs.pruned(path) from error
         batch, chain = self._decoded(number, data)
         if batch is None:
             sizes = self._logs.copy_folder(paths.data_folder(self._source.name, number), path)
@@ -474,20 +474,3 @@ class _Shipping:
             self._source,
             Replica(id_, target.url, position, self._now.write, utc_now(), this_host(), this_user(), kind=RELAY),
         )
-
-
-def _in_order(
-    pool: ThreadPoolExecutor, copy: Callable[[int], _Copied], numbers: Collection[int], most: int
-) -> Generator[_Copied]:
-    """Copy the data files of several batches at once, and give the batches in their order."""
-    left = deque(numbers)
-    waiting = deque(pool.submit(copy, left.popleft()) for _ in range(min(most, len(left))))
-    try:
-        while waiting:
-            found = waiting.popleft().result()
-            if left:
-                waiting.append(pool.submit(copy, left.popleft()))
-            yield found
-    finally:
-        for future in waiting:
-            future.cancel()

@@ -15,7 +15,7 @@ import duckdb
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import CorruptError, UnavailableError
 from wlr.engine.memory import MEMORY_VARIABLE
-from wlr.plan.failure import StepError
+from wlr.plan.failure import DISK_FULL, StepError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 # How DuckDB's message begins when the checksum of a block is wrong.
 CORRUPT = "Corrupt database file"
-FULL = "No space left on device"
 _MACHINE = (
     duckdb.IOException,
     duckdb.FatalException,
@@ -150,7 +149,7 @@ def applying(path: Path) -> Iterator[None]:
 def _step_error(path: Path, error: duckdb.Error) -> Exception:
     if CORRUPT in str(error):
         return corrupt(path, error)
-    if FULL in str(error):
+    if DISK_FULL in str(error):
         return full(path)
     if isinstance(error, duckdb.OutOfMemoryException):
         return StepError(first_line(error), is_shortage=True)
@@ -174,7 +173,7 @@ def is_broken(connection: duckdb.DuckDBPyConnection) -> bool:
 def full(path: Path) -> UnavailableError:
     """Build the error for a disk without space, which DuckDB reports under several classes."""
     hint = "Nothing was lost: free disk space, then run it again."
-    return UnavailableError(f"writing to {path} failed: {FULL}", hint=hint, path=str(path))
+    return UnavailableError(f"writing to {path} failed: {DISK_FULL}", hint=hint, path=str(path))
 
 
 def corrupt(path: Path, error: duckdb.Error) -> CorruptError:
@@ -195,7 +194,7 @@ def using(path: Path) -> Iterator[None]:
     except duckdb.Error as error:
         if CORRUPT in str(error):
             raise corrupt(path, error) from error
-        if FULL in str(error):
+        if DISK_FULL in str(error):
             raise full(path) from error
         machine = (*_MACHINE, duckdb.InternalException, duckdb.OutOfMemoryException, duckdb.TransactionException)
         if not isinstance(error, machine):

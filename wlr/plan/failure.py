@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 
+# How the operating system and DuckDB report a full disk.
+DISK_FULL = os.strerror(errno.ENOSPC)
 _CAUSE_MAX = 2000
 
 

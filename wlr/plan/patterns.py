@@ -21,9 +21,14 @@ def matches(name: Name, patterns: Collection[str]) -> bool:
     Patterns match `schema.table` or `table`. One that begins with `!` leaves tables out; of the others, if there are
     any, one has to match.
     """
-    wanted = [pattern for pattern in patterns if not pattern.startswith(IGNORED)]
-    ignored = [pattern.removeprefix(IGNORED) for pattern in patterns if pattern.startswith(IGNORED)]
+    wanted, ignored = _parted(patterns)
     return not _any_matches(ignored, name) and (not wanted or _any_matches(wanted, name))
+
+
+def _parted(patterns: Collection[str]) -> tuple[list[str], list[str]]:
+    """Return the patterns of tables that are wanted, and of those that are left out."""
+    wanted = [pattern for pattern in patterns if not pattern.startswith(IGNORED)]
+    return wanted, [pattern.removeprefix(IGNORED) for pattern in patterns if pattern.startswith(IGNORED)]
 
 
 def _any_matches(patterns: Collection[str], name: Name) -> bool:
@@ -50,7 +55,6 @@ def exactly(name: Name) -> str:
 
 def described(patterns: Collection[str]) -> str:
     """Say in words what a replica holds."""
-    wanted = [pattern for pattern in patterns if not pattern.startswith(IGNORED)]
-    ignored = [pattern.removeprefix(IGNORED) for pattern in patterns if pattern.startswith(IGNORED)]
+    wanted, ignored = _parted(patterns)
     held = f"tables {', '.join(wanted)}" if wanted else "all tables"
     return f"{held} but {', '.join(ignored)}" if ignored else held

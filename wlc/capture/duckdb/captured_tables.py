@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import duckdb
 
 _PART = re.compile(r'"(?:[^"]|"")*"|[^."]+')
-_PLAIN_COLUMNS = re.compile(r"[\w$]+|\"(?:[^\"]|\"\")*\"")
 
 
 @dataclass
@@ -174,6 +173,6 @@ def read_functions(connection: duckdb.DuckDBPyConnection) -> tuple[dict[str, str
 def _plain_columns(expressions: str) -> tuple[str, ...] | None:
     """Columns of an index, which DuckDB shows as `[a, '"b c"']`; None if one is an expression."""
     parts = [part.strip().strip("'") for part in expressions.strip("[]").split(",")]
-    if not all(_PLAIN_COLUMNS.fullmatch(part) for part in parts):
+    if not all(checks.PLAIN_COLUMN.fullmatch(part) for part in parts):
         return None
     return tuple(unquoted(part) for part in parts)

@@ -24,7 +24,7 @@ _WITH_ZONE = re.compile(r":\d\d(\.\d+)? ?([+-]\d\d(:?\d\d)?|Z|UTC)$")
 _ORDERED_BY_SETTINGS = re.compile(r"(list|array)_(reverse_)?sort|(list_|array_)?grade_up")
 # They look at a value and do not compute with it.
 _LOOKS = re.compile(r"COMPARE_\w+|OPERATOR_IS_(NOT_)?NULL|OPERATOR_(NOT_)?IN")
-_PLAIN_COLUMN = re.compile(r"[\w$]+|\"(?:[^\"]|\"\")*\"")
+PLAIN_COLUMN = re.compile(r"[\w$]+|\"(?:[^\"]|\"\")*\"")
 _RULES = """
     SELECT schema_name, table_name, 'CHECK', expression FROM duckdb_constraints()
     WHERE database_name = $1 AND schema_name <> 'wlc' AND constraint_type = 'CHECK'
@@ -53,7 +53,7 @@ def read_rules(connection: duckdb.DuckDBPyConnection, catalog: str) -> frozenset
     return frozenset(
         RowRule(Name(schema, table), kind, expression)
         for schema, table, kind, expression in rows
-        if kind == "CHECK" or not _PLAIN_COLUMN.fullmatch(expression)
+        if kind == "CHECK" or not PLAIN_COLUMN.fullmatch(expression)
     )
 
 

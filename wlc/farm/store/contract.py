@@ -89,6 +89,10 @@ class Store(ABC):
             while chunk := handle.read(_CHUNK_BYTES):
                 yield chunk
 
+    def raw_bytes(self, path: str, count: int) -> int:  # noqa: ARG002
+        """Return how many bytes an object of `count` bytes has at most in the raw store."""
+        return count
+
     @abstractmethod
     def read(self, path: str) -> bytes:
         """Return the object's bytes.

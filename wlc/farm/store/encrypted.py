@@ -85,12 +85,18 @@ class EncryptedStore(Store):
                 return
         yield from self.inner.opened_chunks(path, file)
 
+    def raw_bytes(self, path: str, count: int) -> int:
+        if _is_plain(path):
+            return count
+        chunks = max(1, -(-count // cipher.CHUNK_BYTES))
+        return _HEADER_BYTES + count + chunks * cipher.TAG_BYTES
+
     def read_versioned(self, path: str) -> tuple[bytes, str]:
         # What is replaced is what stays readable.
         return self.inner.read_versioned(path)
 
     def fetch(self, path: str, bytes_max: int | None = None) -> Path:
-        found = self.inner.fetch(path, bytes_max if bytes_max is None or _is_plain(path) else _sealed_bytes(bytes_max))
+        found = self.inner.fetch(path, None if bytes_max is None else self.raw_bytes(path, bytes_max))
         if _is_plain(path):
             return found
         with found.open("rb") as source:
@@ -193,12 +199,6 @@ class EncryptedStore(Store):
             " --storage-option allow_unencrypted=true, or set WLC_ALLOW_UNENCRYPTED=1."
         )
         raise CorruptError(f"{where} must be encrypted, and is not", hint=hint, path=where)
-
-
-def _sealed_bytes(count: int) -> int:
-    """Return how many bytes an encrypted object of `count` bytes has."""
-    chunks = max(1, -(-count // cipher.CHUNK_BYTES))
-    return _HEADER_BYTES + count + chunks * cipher.TAG_BYTES
 
 
 def _is_plain(path: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from urllib.parse import urlsplit
 
 from wlc.farm.errors import InvalidError
 from wlc.farm.seal.keys import NAMES
+from wlc.farm.similar import alike
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +37,7 @@ def refuse_unknown(options: Mapping[str, Any]) -> None:
     """
     for name in options:
         if name not in KNOWN:
-            meant = difflib.get_close_matches(name, KNOWN | NAMES, n=1)
+            meant = alike(name, KNOWN | NAMES)
             hint = f"did you mean {meant[0]}?" if meant else f"Options are {', '.join(sorted(KNOWN | NAMES))}."
             raise InvalidError(f"there is no storage option {name!r}", hint=hint)
 

@@ -12,7 +12,8 @@ import duckdb
 from wlc.dialect.duckdb.opening import alone
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import FarmError, InvalidError, UnavailableError
-from wlr.engine.calculator import CORRUPT, FULL, connect_free_of, corrupt, first_line, full
+from wlr.engine.calculator import CORRUPT, connect_free_of, corrupt, first_line, full
+from wlr.plan.failure import DISK_FULL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +59,7 @@ def _opening_error(path: Path, error: duckdb.Error) -> FarmError:
         return UnavailableError(f"{path} is in use by another process: try again later", path=where)
     if "already attached" in text or "Unique file handle" in text:
         return UnavailableError(f"{path} is open in this process: close that connection first", path=where)
-    if FULL in text:
+    if DISK_FULL in text:
         return full(path)
     if "Could not write" in text:
         message = f"{path} cannot be written to: {first_line(error)}"
