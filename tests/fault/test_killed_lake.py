@@ -28,8 +28,7 @@ from wlc.farm.errors import CorruptError, InvalidError, ReplayError, Unavailable
 from wlc.farm.store import memory, open_store
 from wlc.farm.store.memory import MemoryStore
 from wlr.engine.adapters import target_at
-from wlr.engine.parquet.folder import LakeFolder, TakenOverError
-from wlr.engine.parquet.lease import PATH
+from wlr.engine.parquet.folder import LEASE, LakeFolder, TakenOverError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,7 +142,7 @@ def test_killed_at_a_place(
     else:
         assert wlr.tick(tmp_path / "lake") == tick
         assert lake_contents(tmp_path / "lake") == states[tick]
-    assert found.store.exists(PATH), "its lease is still there, and does not hold the next run up"
+    assert found.store.exists(LEASE), "its lease is still there, and does not hold the next run up"
     assert wlr.replicate(url, into=tmp_path / "lake", engine="local").tick == TRANSACTIONS
     assert lake_contents(tmp_path / "lake") == states[TRANSACTIONS]
     assert surplus(tmp_path / "lake") == []
@@ -228,21 +227,21 @@ def test_lease_of_others(lake: Path, host: str, age_s: int, is_taken_over: bool)
     host = socket.gethostname() if host == "here" else host
     seen = format_time(utc_now() - timedelta(seconds=age_s))
     said = {"run": "00ff", "host": host, "process": os.getppid(), "seen": seen}
-    (lake / PATH).write_text(json.dumps(said))
+    (lake / LEASE).write_text(json.dumps(said))
     if is_taken_over:
         assert wlr.replicate(into=lake, engine="local").tick == 3
-        assert not (lake / PATH).exists()
+        assert not (lake / LEASE).exists()
     else:
         with pytest.raises(UnavailableError, match=f"in use by process {os.getppid()} on {host}"):
             wlr.replicate(into=lake, engine="local")
-        assert json.loads((lake / PATH).read_text()) == said
+        assert json.loads((lake / LEASE).read_text()) == said
         assert lake_contents(lake) == AT_TWO
 
 
 def test_lease_that_this_process_could_not_give_up_holds_it_off_no_more(lake: Path) -> None:
     """A request to take or to give up a lease failed, or its answer was lost: nobody of this process has it."""
     said = {"run": "00ff", "host": socket.gethostname(), "process": os.getpid(), "seen": format_time(utc_now())}
-    (lake / PATH).write_text(json.dumps(said))
+    (lake / LEASE).write_text(json.dumps(said))
     with target_at(lake).open(), pytest.raises(UnavailableError, match=f"in use by process {os.getpid()} on"):
         wlr.replicate(into=lake, engine="local")
     assert wlr.replicate(into=lake, engine="local").tick == 3
@@ -250,7 +249,7 @@ def test_lease_that_this_process_could_not_give_up_holds_it_off_no_more(lake: Pa
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b"\xff", b'{"run": 1, "host": "x", "process": "y", "seen": 1}'])
 def test_lease_that_nobody_can_read(lake: Path, data: bytes) -> None:
-    (lake / PATH).write_bytes(data)
+    (lake / LEASE).write_bytes(data)
     assert wlr.replicate(into=lake, engine="local").tick == 3
 
 
@@ -263,7 +262,7 @@ def test_zombie_can_neither_commit_nor_remove_anything(lake: Path, monkeypatch: 
     def overtaken(self: LakeFolder, version: Any, run: str) -> tuple[str, str]:
         if not runs:
             runs.append(run)
-            (lake / PATH).unlink()
+            (lake / LEASE).unlink()
             assert wlr.replicate(into=lake, engine="local").tick == 3
         return original(self, version, run)
 
@@ -324,7 +323,7 @@ def test_zombie_whose_step_fails_removes_nothing_of_others(
     def overtaken(*arguments: Any) -> Any:
         calls.append(arguments)
         if len(calls) == 1:
-            (lake / PATH).unlink()
+            (lake / LEASE).unlink()
             assert wlr.replicate(into=lake, engine="local").tick == 3
             raise OSError("the disk is full")
         return original(*arguments)
@@ -344,7 +343,7 @@ def test_two_runs_make_the_same_replica(hand: HandmadeFarm, tmp_path: Path, monk
     def overtaken(self: LakeFolder, pointer: Any, version: str | None) -> str:
         if not runs:
             runs.append(pointer.run)
-            (lake / PATH).unlink()
+            (lake / LEASE).unlink()
             assert wlr.replicate(hand.url, into=lake, engine="local").tick == 2
         return original(self, pointer, version)
 

@@ -24,8 +24,7 @@ from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import FarmError, ReplayError
 from wlc.farm.paths import CONFIG
 from wlc.farm.store import memory
-from wlr.engine.parquet import lease
-from wlr.engine.parquet.folder import POINTER
+from wlr.engine.parquet.folder import LEASE, POINTER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -208,9 +207,9 @@ def _one_home() -> AbstractContextManager[object]:
 
 def _forget_lease(lake: Path) -> None:
     """The process that holds the lease is dead, though its number is ours."""
-    if (lake / lease.PATH).exists():
-        said = json.loads((lake / lease.PATH).read_text())
-        (lake / lease.PATH).write_text(json.dumps({**said, "process": 2**22 + 1}))
+    if (lake / LEASE).exists():
+        said = json.loads((lake / LEASE).read_text())
+        (lake / LEASE).write_text(json.dumps({**said, "process": 2**22 + 1}))
 
 
 def _empty(farm: str) -> None:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import FarmError, UnavailableError
+from wlc.farm.lease import Lease
 from wlr.engine.contract import NewReplica, loading
 from wlr.engine.parquet.catalog import LakeCatalog
 from wlr.engine.parquet.executor import LocalExecutor
-from wlr.engine.parquet.folder import Pointer, TakenOverError, work_folder
-from wlr.engine.parquet.lease import Lease
+from wlr.engine.parquet.folder import LEASE, Pointer, TakenOverError, work_folder
 from wlr.engine.parquet.version import LakeTable, Version
 from wlr.fold.sql import TargetTable
 
@@ -29,7 +29,7 @@ _HINT = "The snapshot was made by another version."
 def build(folder: LakeFolder, new: NewReplica) -> None:
     """Make a new replica; see `wlr.engine.contract.Target.build`."""
     _refuse_made(folder)
-    lease = Lease(folder.store)
+    lease = Lease(folder.store, LEASE)
     try:
         _refuse_made(folder)
         executor = LocalExecutor(folder.store, work_folder(folder, lease))

@@ -27,7 +27,6 @@ from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import ConflictError, MissingError, open_store
 from wlc.farm.versioned import VersionedObject
 from wlr.engine.contract import no_replica
-from wlr.engine.parquet import lease
 from wlr.engine.parquet.version import ANEW, FORMAT, Version, decode_version, encode_version
 from wlr.engine.state import as_settings, settings_json
 from wlr.engine.table_files import DATA
@@ -35,10 +34,12 @@ from wlr.engine.table_files import DATA
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from wlc.farm.lease import Lease
     from wlc.farm.store import Store
     from wlr.engine.state import ReplicaState
 
 POINTER = "wlr.pointer"
+LEASE = "wlr.lease"
 _MANIFESTS = "manifests/"
 _FILE = re.compile(r"(?:data/[^/]+/(\d{12,})-[0-9a-f-]+\.parquet|manifests/(\d{12,})-[0-9a-f]+\.json)")
 
@@ -115,7 +116,7 @@ class LakeFolder:
 
     def _refuse_others(self) -> None:
         # Files that a run left which died while it made a replica are ignored.
-        found = [entry.path for entry in self.store.list() if entry.path != lease.PATH and tick_of(entry.path) is None]
+        found = [entry.path for entry in self.store.list() if entry.path != LEASE and tick_of(entry.path) is None]
         if paths.CONFIG in found:
             raise InvalidError(
                 f"{self.url} is a database of a farm, not a replica", hint="Replicate into a new folder."
@@ -234,7 +235,7 @@ class LakeFolder:
             self.store.delete(path)
 
 
-def work_folder(folder: LakeFolder, held: lease.Lease) -> Path:
+def work_folder(folder: LakeFolder, held: Lease) -> Path:
     """Make a folder for temporary files: on a local disk inside the replica, so that files need not be copied.
 
     Temporary files of runs that died are removed first. The caller holds the lease, so no other run may write; a file

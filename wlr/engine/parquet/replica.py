@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import FarmError
+from wlc.farm.lease import Lease
 from wlc.farm.model import Ddl
 from wlr.ddl import relevance
 from wlr.engine.contract import OpenReplica
 from wlr.engine.misfit import misfit
 from wlr.engine.parquet.catalog import LakeCatalog, by_id
 from wlr.engine.parquet.executor import LocalExecutor
-from wlr.engine.parquet.folder import LakeFolder, Pointer, TakenOverError, with_version, work_folder
-from wlr.engine.parquet.lease import Lease
+from wlr.engine.parquet.folder import LEASE, LakeFolder, Pointer, TakenOverError, with_version, work_folder
 from wlr.engine.parquet.version import LakeTable, Version
 from wlr.engine.state import after
 from wlr.fold import fit
@@ -42,7 +42,7 @@ LIMITS = Limits(rows=500_000_000, transactions=2_000_000, files=4096)
 def open_replica(folder: LakeFolder, bulk: Bulk | None = None) -> OpenLake:
     """Open a replica for writing; nobody else can until it is closed."""
     folder.require()
-    lease = Lease(folder.store)
+    lease = Lease(folder.store, LEASE)
     try:
         pointer, version = folder.require()
         current = folder.read_current(pointer)

@@ -1,8 +1,9 @@
-"""A lease on a folder or bucket, so that one run at a time writes to a replica.
+"""A lease on something in a store, so that one run at a time writes to it: a Parquet replica, what a feed remembers.
 
 A run that died on this machine is found out at once, by its process; one elsewhere when it has not been heard of for
-a while. Nothing depends on that being right: whoever takes a lease over also changes the pointer (see `folder`), so
-that the one before, should it live, cannot commit any more.
+a while. Nothing depends on that being right: whoever takes a lease over also changes the object that its commits
+replace (the pointer of a Parquet replica, the state of a feed), so that the one before, should it live, cannot commit
+any more.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     from wlc.farm.store import Store
 
-PATH = "wlr.lease"
 _RENEWED_EVERY_S = 20.0
 _DEAD_AFTER = timedelta(seconds=120)
 # Runs of this process that hold a lease, or may: one whose request to take or give up a lease failed does not.
@@ -51,15 +51,21 @@ class LeaseHolder:
 class Lease:
     """The right to write, until it is given up; renewed by a thread meanwhile.
 
+    Args:
+        store: The store of what is written to.
+        path: Where the lease is in it.
+        what: Name of what is written to, for messages; the store's URL if omitted.
+
     Attributes:
         run: Random id of this run.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, path: str, what: str = "") -> None:
         self.run = secrets.token_hex(6)
         self._taken = time.time()
         self._store = store
-        self._object = VersionedObject(store, PATH, _encode_holder, _decode_holder, is_stamped=True)
+        self._what = what or store.url
+        self._object = VersionedObject(store, path, _encode_holder, _decode_holder, is_stamped=True)
         self._version = self._take()
         _running.add(self.run)
         self._ended = threading.Event()
@@ -79,7 +85,7 @@ class Lease:
         with suppress(FarmError):
             found = self._object.load()
             if found is not None and found[1] == self._version:
-                self._store.delete(PATH)
+                self._store.delete(self._object.path)
 
     def _take(self) -> str:
         """Write the lease, in place of a dead one if there is one, and return its version.
@@ -90,18 +96,18 @@ class Lease:
         """
         holder, version = self._object.load() or (None, None)
         if holder is not None:
-            _refuse_live(holder, self._store.url)
+            _refuse_live(holder, self._what)
         ours = self._holder()
         try:
             taken = self._object.replace(ours, version)
         except ConflictError as error:
-            raise UnavailableError(f"{self._store.url} is in use by another run: try again when it is done") from error
+            raise UnavailableError(f"{self._what} is in use by another run: try again when it is done") from error
         place = self._store.place()
         if place is None or place not in _proved:
             try:
                 self._object.prove(ours)
             except UnsupportedError:
-                self._store.delete(PATH)
+                self._store.delete(self._object.path)
                 raise
             _proved.add(place)
         return taken
@@ -135,13 +141,13 @@ def _decode_holder(data: bytes) -> LeaseHolder | None:
         return None
 
 
-def _refuse_live(holder: LeaseHolder, url: str) -> None:
+def _refuse_live(holder: LeaseHolder, what: str) -> None:
     is_here = holder.host == socket.gethostname()
     # A time in the future would stop other runs until then.
     is_recent = abs(utc_now() - holder.seen) < _DEAD_AFTER
     if is_recent and (not is_here or _is_running(holder.process, holder.run)):
-        message = f"{url} is in use by process {holder.process} on {holder.host}: try again when it is done"
-        raise UnavailableError(message, path=url)
+        message = f"{what} is in use by process {holder.process} on {holder.host}: try again when it is done"
+        raise UnavailableError(message, path=what)
 
 
 def _is_running(process: int, run: str) -> bool:
