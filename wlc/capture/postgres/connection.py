@@ -11,7 +11,7 @@ from wlc.dialect.sql import literal
 from wlc.farm.errors import UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
     from contextlib import AbstractContextManager
 
     import pyarrow as pa
@@ -73,8 +73,13 @@ class ArrowReader:
         with self._talking():
             self._cursor.execute(statement)
 
-    def blocks(self, query: str) -> Iterator[pa.RecordBatch]:
-        """Yield the answer of a query a block at a time, and end the transaction."""
+    def end(self) -> None:
+        """End the open transaction, also while an answer is being read."""
+        with self._talking():
+            self._connection.rollback()
+
+    def blocks(self, query: str) -> Generator[pa.RecordBatch, None, None]:
+        """Yield the answer of a query a block at a time."""
         with self._talking():
             self._cursor.execute(query)
             reader = self._cursor.fetch_record_batch()

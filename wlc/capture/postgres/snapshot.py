@@ -2,48 +2,33 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import duckdb
-import pyarrow as pa
-
 from wlc.capture.postgres import ddl, digests, objects, setup
-from wlc.capture.postgres.connection import ArrowReader, connect, talking
-from wlc.capture.postgres.gathering import MEMORY_VARIABLE, memory_limit, row_group_rows
+from wlc.capture.postgres.connection import connect, talking
+from wlc.capture.postgres.copying import copy_tables
 from wlc.capture.postgres.sequences import read_sequences
-from wlc.capture.postgres.types import always_fits, duckdb_type
-from wlc.dialect.postgres.text import read_text_sql
 from wlc.dialect.postgres.url import without_password
 from wlc.dialect.sql import literal, quote
-from wlc.dialect.types import store_sql
-from wlc.farm import paths
-from wlc.farm.database import describe_file
 from wlc.farm.errors import InvalidError, UnavailableError
-from wlc.farm.model import Ddl, Layout, Manifest, Name, SequencePosition, SnapshotTable, file_column
+from wlc.farm.model import Ddl, Layout, Manifest, Name, SequencePosition, SnapshotTable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
+    from wlc.capture.postgres.copying import Copied
     from wlc.capture.postgres.described import DescribedTable
     from wlc.capture.postgres.sequences import Sequences
     from wlc.farm.database import FarmDatabase
-    from wlc.farm.model import DataFile, Digest
+    from wlc.farm.model import Digest
     from wlc.masters.state import Reached
 
-_FORMAT = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2"
-_READERS = 2
 # As many numbers transactions have in the server's log, before they begin anew.
 _NUMBERS = 1 << 32
-# Columns of these types come as they are; all others as text.
-_AS_THEY_ARE = {"boolean", "smallint", "integer", "bigint", "real", "double precision", "text"}
-# A cast to text gives these the form that the log has. Others may lose blanks at the end or get a netmask.
-_CAST_IS_SAME = re.compile(r"(numeric|character varying|bytea|date|uuid|jsonb?|interval|time|timestamp|oid)\b.*")
 # Extensions that hold what objects outside of them are made with. Functions in other languages are left out.
 _EXTENSIONS = """
     SELECT DISTINCT e.extname FROM pg_depend d
@@ -161,7 +146,7 @@ def take(
         schemas = connection.execute("SELECT nspname FROM pg_namespace WHERE NOT wlc.is_system(nspname)").fetchall()
         ordered = sorted(tables.values(), key=lambda table: table.oid)
         rows = [table for table in ordered if not table.is_root]
-        copied = _copy_all(url, moment, rows, Path(folder))
+        copied = copy_tables(url, moment.name, rows, Path(folder))
         sequences = read_sequences(connection)
         roots = [table for table in ordered if table.is_root]
         lowest_first = sorted(roots, key=lambda root: -ddl.depth(root, tables))
@@ -219,24 +204,16 @@ def digest_tables(url: str, moment: Moment, names: Collection[Name] | None = Non
         rows = [table for table in found if names is None or table.qualified in names]
         if names:
             connection.execute(f"LOCK TABLE {', '.join(table.qualified.sql for table in rows)} IN ACCESS SHARE MODE")
-        copied = _copy_all(url, moment, rows, Path(folder))
+        copied = copy_tables(url, moment.name, rows, Path(folder))
         return digests.of_files(_as_declared(rows, copied, Path(folder)))
 
 
-_Copied = list[tuple[Layout, tuple["DataFile", ...]]]
-
-
-def _copy_all(url: str, moment: Moment, tables: list[DescribedTable], folder: Path) -> _Copied:
-    with ThreadPoolExecutor(_READERS) as pool:
-        return list(pool.map(lambda pair: _copy(url, moment, pair[1], folder, pair[0]), enumerate(tables)))
-
-
-def _counts(tables: list[DescribedTable], copied: _Copied) -> dict[int, tuple[DescribedTable, int]]:
+def _counts(tables: list[DescribedTable], copied: Copied) -> dict[int, tuple[DescribedTable, int]]:
     counted = (sum(file.rows for file in found) for _, found in copied)
     return {table.oid: (table, rows) for table, rows in zip(tables, counted, strict=True)}
 
 
-def _as_declared(tables: list[DescribedTable], copied: _Copied, folder: Path) -> dict[Name, tuple[Layout, list[Path]]]:
+def _as_declared(tables: list[DescribedTable], copied: Copied, folder: Path) -> dict[Name, tuple[Layout, list[Path]]]:
     """Return layout and files of the tables whose files have the types of the table."""
     return {
         table.qualified: (layout, [folder / file.path for file in found])
@@ -248,78 +225,3 @@ def _as_declared(tables: list[DescribedTable], copied: _Copied, folder: Path) ->
 def _objects(connection: Any, first: int, last: int) -> list[Ddl]:
     """Return statements for objects that are not tables: types, sequences and functions; indexes and views."""
     return [statement for found in setup.objects(connection, first, last) for statement in objects.create(found)]
-
-
-def _copy(
-    url: str, moment: Moment, table: DescribedTable, folder: Path, number: int
-) -> tuple[Layout, tuple[DataFile, ...]]:
-    """Copy one table into a data file; returns the layout that the file has, and no file for an empty table."""
-    layout = table.layout
-    path = paths.snapshot_data_path(number)
-    target = folder / path
-    bases = {column.name: column.base for column in table.columns}
-    columns = list(layout.stored)
-    while True:
-        misfit = _write(url, moment, table.qualified, [(c, bases[c.name]) for c in columns], target)
-        if isinstance(misfit, int):
-            break
-        # A value of this column does not fit its type: the file holds the column as text.
-        columns = [replace(c, type="VARCHAR") if c.name == misfit else c for c in columns]
-    layout = Layout(tuple(columns), layout.primary_key)
-    return layout, (describe_file(target, path, misfit),) if misfit else ()
-
-
-def _write(url: str, moment: Moment, name: Name, columns: list[tuple[Any, str]], target: Path) -> int | str:
-    """Write the rows of a table; returns how many, or the name of a column with a value that does not fit."""
-    with ArrowReader(url) as reader, duckdb.connect(config={"python_enable_replacements": "false"}) as connection:
-        reader.run("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        reader.run(f"SET TRANSACTION SNAPSHOT {literal(moment.name)}")
-        connection.execute(f"SET memory_limit = {literal(memory_limit())}; SET TimeZone = 'UTC'; SET threads = 1")
-        connection.execute(f"SET temp_directory = {literal(str(target.parent))}")
-        connection.execute("SET arrow_large_buffer_size = true")
-        asked, stored = [], []
-        for index, (column, base) in enumerate(columns):
-            raw = base in _AS_THEY_ARE and column.type == duckdb_type(base)
-            asked.append(f"{quote(column.name) if raw else _as_logged(column.name, base)} AS c{index}")
-            value = f"c{index}" if raw else _checked(column, f"c{index}", index)
-            stored.append(f"{store_sql(column, value)} AS {quote(file_column(column.name))}")
-        blocks = reader.blocks(f"SELECT {', '.join(asked) or 'NULL AS c0'} FROM ONLY {name.sql}")
-        first = next(blocks, None)
-        if first is None:
-            return 0
-        stream = pa.RecordBatchReader.from_batches(first.schema, _chained(first, blocks))
-        connection.register("rows_of_table", stream)
-        group = f"ROW_GROUP_SIZE {row_group_rows(first.nbytes / max(first.num_rows, 1))}"
-        try:
-            sql = f"COPY (SELECT {', '.join(stored)} FROM rows_of_table) TO {literal(str(target))} ({_FORMAT}, {group})"
-            ((rows,),) = connection.execute(sql).fetchall()
-        except duckdb.InvalidInputException as error:
-            for index, (column, _) in enumerate(columns):
-                if f"misfit {index}." in str(error):
-                    return str(column.name)
-            raise
-        except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
-            hint = f"free disk space, or give more memory: {MEMORY_VARIABLE}"
-            raise UnavailableError(f"table {name} could not be copied: {error}", hint=hint) from error
-        return int(rows)
-
-
-def _as_logged(column: str, base: str) -> str:
-    """Return SQL for the text form that a value has in the log."""
-    name = quote(column)
-    if _CAST_IS_SAME.fullmatch(base):
-        return f"{name}::text"
-    return f"CASE WHEN {name} IS DISTINCT FROM NULL THEN format('%s', {name}) END"
-
-
-def _checked(column: Any, text: str, index: int) -> str:
-    """Return SQL that reads a text form, and fails if it does not fit."""
-    value = read_text_sql(column.type, text)
-    if always_fits(column.type):
-        return value
-    return f"CASE WHEN {text} IS NOT NULL AND {value} IS NULL THEN error('misfit {index}.') ELSE {value} END"
-
-
-def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from rest

@@ -17,6 +17,7 @@ END $$;
 CREATE SCHEMA IF NOT EXISTS wlc;
 CREATE TABLE IF NOT EXISTS wlc.state (key text PRIMARY KEY, value text NOT NULL);
 CREATE TABLE wlc.tables (oid oid PRIMARY KEY, description jsonb NOT NULL, identity text);
+CREATE INDEX ON wlc.tables (lower(description->>'schema'), lower(description->>'name'));
 CREATE TABLE wlc.published (oid oid PRIMARY KEY, description jsonb NOT NULL, rows bigint NOT NULL);
 CREATE TABLE wlc.sequences (oid oid PRIMARY KEY, schema text NOT NULL, name text NOT NULL, value bigint);
 CREATE TABLE wlc.objects (class oid, oid oid, description jsonb NOT NULL, PRIMARY KEY (class, oid));

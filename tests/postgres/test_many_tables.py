@@ -1,0 +1,63 @@
+"""What a PostgreSQL master does for every table of many costs no connection, and no look at all others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+import wlc
+from wlc.capture.postgres import copying
+from wlc.capture.postgres.connection import ArrowReader
+from wlc.farm.database import open_database
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TABLES = 60
+
+
+@pytest.fixture
+def many(database_url: str) -> str:
+    """The URL of a database with many tables: two with rows, the second with a value that DuckDB has no type for."""
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        for number in range(TABLES):
+            connection.execute(f"CREATE TABLE t{number} (a int PRIMARY KEY, b int[])")
+        connection.execute("INSERT INTO t1 VALUES (1, '{1}'); INSERT INTO t2 VALUES (2, '{{1},{2}}')")
+    return database_url
+
+
+def test_tables_share_connections_to_the_master(many: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Any] = []
+
+    class Reader(ArrowReader):
+        def __init__(self, url: str) -> None:
+            opened.append(url)
+            super().__init__(url)
+
+    monkeypatch.setattr(copying, "ArrowReader", Reader)
+    wlc.master(many, farm=str(tmp_path / "farm"), name="x")
+    assert 0 < len(opened) <= 2
+    database = open_database("x", str(tmp_path / "farm"))
+    copied = {found.table.name: found for found in database.read_manifest(0).tables}
+    assert len(copied) == TABLES
+    assert {name: [f.rows for f in table.files] for name, table in copied.items() if table.files} == {
+        "t1": [1],
+        "t2": [1],
+    }
+    assert [c.type for c in (*copied["t2"].layout.columns, *copied["t1"].layout.columns)] == [
+        "INTEGER",
+        "VARCHAR",
+        "INTEGER",
+        "INTEGER[]",
+    ]
+
+    # The names of tables are compared with an index: no table is compared with every other one.
+    with psycopg.connect(many) as connection:
+        connection.execute("SELECT wlc.note_all()")
+        query = "SELECT seq_tup_read FROM pg_stat_xact_user_tables WHERE schemaname = 'wlc' AND relname = 'tables'"
+        ((read,),) = connection.execute(query).fetchall()
+        assert connection.execute("SELECT count(*) FROM wlc.tables").fetchone() == (TABLES,)
+        assert read < TABLES * 5
+        connection.rollback()
