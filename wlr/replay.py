@@ -343,7 +343,7 @@ class Replay:
         if error.is_shortage:
             message = f"transaction {step.last} needs too much memory: {error.cause}"
             return UnavailableError(message, hint=MEMORY_HINT)
-        failure = Failure(step.last, error.table, error.key, error.cause, utc_now())
+        failure = Failure(step.last, error.table, error.key, error.cause, utc_now(), remedy=error.remedy)
         if found := replica.obstacle(step, error):
             table = found.table or failure.table
             failure = replace(failure, table=table, obstacle=found.text, remedy=found.remedy)

@@ -9,7 +9,7 @@ import pytest
 import wlc
 import wlr
 from tests.postgres.cluster import execute
-from wlc.farm.errors import InvalidError
+from wlc.farm.errors import InvalidError, ReplayError, UnsupportedError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,3 +59,37 @@ def test_extensions_are_named_and_what_is_missing_stays_listed(
     wlc.flush(database_url)
     wlr.replicate("x", farm=farm, into=copy, register=False)
     assert wlr.status(copy).left_out == {}
+
+
+OWN_CLASS = """
+    CREATE OPERATOR CLASS own FOR TYPE int USING btree AS OPERATOR 1 <, OPERATOR 2 <=, OPERATOR 3 =, OPERATOR 4 >=,
+        OPERATOR 5 >, FUNCTION 1 btint4cmp(int, int)
+"""
+OWN_TYPE = """
+    CREATE TYPE word; CREATE FUNCTION word_in(cstring) RETURNS word LANGUAGE internal STRICT IMMUTABLE AS 'textin';
+    CREATE FUNCTION word_out(word) RETURNS cstring LANGUAGE internal STRICT IMMUTABLE AS 'textout';
+    CREATE TYPE word (INPUT = word_in, OUTPUT = word_out, LIKE = text)
+"""
+
+
+def test_what_only_the_owner_of_a_replica_can_create_is_named(
+    cluster: Cluster, database_url: str, tmp_path: Path
+) -> None:
+    farm, copy = str(tmp_path / "farm"), cluster.create_database()
+    execute(database_url, OWN_TYPE, "CREATE TABLE w (a word)", "INSERT INTO w VALUES ('x')")
+    wlc.master(database_url, farm=farm, name="x")
+    with pytest.raises(UnsupportedError, match=r'type "public.word" does not exist') as unsupported:
+        wlr.replicate("x", farm=farm, into=copy, register=False)
+    assert "Create it in the replica's database" in str(unsupported.value.hint)
+    execute(copy, OWN_TYPE)
+    wlr.replicate("x", farm=farm, into=copy, register=False)
+    execute(database_url, OWN_CLASS, "CREATE TABLE p (a int) PARTITION BY RANGE (a own)")
+    execute(database_url, "INSERT INTO w VALUES ('y')")
+    wlc.flush(database_url)
+    with pytest.raises(ReplayError, match=r'operator class "public.own" does not exist') as stopped:
+        wlr.replicate("x", farm=farm, into=copy, register=False)
+    assert "Create it in the replica's database" in str(stopped.value.hint)
+    execute(copy, OWN_CLASS)
+    wlr.replicate("x", farm=farm, into=copy, register=False)
+    assert execute(copy, "SELECT a::text FROM w ORDER BY 1") == [("x",), ("y",)]
+    assert execute(copy, "SELECT pg_get_partkeydef('p'::regclass)") == [("RANGE (a own)",)]

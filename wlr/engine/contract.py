@@ -326,4 +326,4 @@ def loading(what: str, hint: str) -> Iterator[None]:
         message = f"{what} of the snapshot cannot be loaded: {error.cause}"
         if error.is_shortage:
             raise UnavailableError(message, hint=MEMORY_HINT) from error
-        raise UnsupportedError(message, hint=hint) from error
+        raise UnsupportedError(message, hint=error.remedy or hint) from error

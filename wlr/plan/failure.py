@@ -112,6 +112,7 @@ class StepError(Exception):
         key: The row at fault, None if it is unknown.
         is_shortage: The machine has too little memory. A step of fewer transactions may succeed.
         is_reference: A foreign key was violated, perhaps only because transactions were folded.
+        remedy: What to do about it in the replica, None if that is unknown.
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class StepError(Exception):
         key: str | None = None,
         is_shortage: bool = False,
         is_reference: bool = False,
+        remedy: str | None = None,
     ) -> None:
         # An engine may repeat a statement of any length.
         cause = cause if len(cause) <= _CAUSE_MAX else f"{cause[:_CAUSE_MAX]} …"
@@ -131,3 +133,4 @@ class StepError(Exception):
         self.key = key
         self.is_shortage = is_shortage
         self.is_reference = is_reference
+        self.remedy = remedy

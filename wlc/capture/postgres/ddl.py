@@ -59,16 +59,23 @@ def drop(table: DescribedTable) -> Ddl:
     return Ddl(f"DROP {kind}", name, statement, original=f"DROP TABLE IF EXISTS {name.sql} CASCADE")
 
 
-def alter(old: DescribedTable, new: DescribedTable, *, is_resent: bool) -> Iterator[Ddl]:
+def alter(
+    old: DescribedTable,
+    new: DescribedTable,
+    *,
+    is_resent: bool,
+    below: Iterable[tuple[DescribedTable, DescribedTable]] = (),
+) -> Iterator[Ddl]:
     """Bring a table from one description to the next.
 
     Args:
         old: As it was.
         new: As it is.
         is_resent: All rows follow, and there are none meanwhile, so that columns may be made anew.
+        below: Its children, and theirs, as they were and as they become with it.
     """
     draft = _Draft(old)
-    for statement, ddl in _steps(draft, old, new, is_resent=is_resent):
+    for statement, ddl in _steps(draft, old, new, is_resent=is_resent, below=below):
         if ddl is None or is_resent or new.is_root:
             if statement:
                 yield _only(new, "ALTER TABLE", statement)
@@ -121,7 +128,12 @@ class _Draft:
 
 
 def _steps(
-    draft: _Draft, old: DescribedTable, new: DescribedTable, *, is_resent: bool
+    draft: _Draft,
+    old: DescribedTable,
+    new: DescribedTable,
+    *,
+    is_resent: bool,
+    below: Iterable[tuple[DescribedTable, DescribedTable]],
 ) -> Iterator[tuple[str, str | None]]:
     """Yield PostgreSQL's statement and DuckDB's, and keep the draft as it is after them.
 
@@ -129,14 +141,8 @@ def _steps(
     """
     yield from _renamed(draft, new)
     yield from _dropped_constraints(draft, old, new)
+    yield from _dropped_columns(draft, old, new, below)
     after = {column.number: column for column in new.columns}
-    for column in old.columns:
-        if column.number not in after:
-            draft.table = draft.table.without_column(column)
-            drops = f"ALTER TABLE {draft.sql} DROP COLUMN"
-            # In a replica a child keeps a column that the parent drops; a type that was dropped took it along.
-            original = f"{drops} IF EXISTS {quote(column.name)} CASCADE"
-            yield original, f"{drops} {quote(column.name)}" if column.generated is None else None
     yield from _renamed_columns(draft, after)
     yield from _renamed_constraints(draft, old, new)
     for column in draft.table.columns:
@@ -167,6 +173,36 @@ def _renamed(draft: _Draft, new: DescribedTable) -> Iterator[tuple[str, str | No
         yield statement, statement
 
 
+def _dropped_columns(
+    draft: _Draft, old: DescribedTable, new: DescribedTable, below: Iterable[tuple[DescribedTable, DescribedTable]]
+) -> Iterator[tuple[str, str | None]]:
+    replaced = _replaced_columns(old, new)
+    for column in gone(old, new):
+        draft.table = draft.table.without_column(column)
+        name, drops = quote(column.name), f"ALTER TABLE {draft.sql} DROP COLUMN"
+        # In a replica a child keeps a column that the parent drops; a type that was dropped took it along.
+        original = f"{drops} IF EXISTS {name} CASCADE"
+        if column.is_inherited and column.name in replaced:
+            # The child has the parent's new column already.
+            original = ""
+        yield original, f"{drops} {name}" if column.generated is None else None
+        if original and column.name in replaced:
+            for before, after in below:
+                if column.name in (lost.name for lost in gone(before, after) if lost.is_inherited):
+                    yield f"ALTER TABLE {before.qualified.sql} DROP COLUMN IF EXISTS {name} CASCADE", None
+
+
+def gone(old: DescribedTable, new: DescribedTable) -> list[DescribedColumn]:
+    """Return the columns that a table no longer has."""
+    present = {column.number for column in new.columns}
+    return [column for column in old.columns if column.number not in present]
+
+
+def _replaced_columns(old: DescribedTable, new: DescribedTable) -> set[str]:
+    """Return the names of columns that were dropped, and that new columns have."""
+    return {column.name for column in gone(old, new)} & {column.name for column in gone(new, old)}
+
+
 def _renamed_columns(draft: _Draft, after: Mapping[int, DescribedColumn]) -> Iterator[tuple[str, str | None]]:
     """Rename columns; two that swap their names use a third name in between."""
     while waiting := [column for column in draft.table.columns if column.name != after[column.number].name]:
@@ -189,7 +225,7 @@ def _changed_column(old: DescribedColumn, new: DescribedColumn, *, is_resent: bo
         collation = f" COLLATE {new.collation}" if new.collation else ""
         using = f" USING NULL::{new.type}" if is_resent and new.generated is None else ""
         yield f"TYPE {new.type}{collation}{using}"
-    if old.generated is not None and new.generated is None:
+    if old.generated is not None and new.generated is None and not new.is_inherited:
         yield "DROP EXPRESSION"
     if old.identity and not new.identity:
         yield "DROP IDENTITY"
@@ -248,8 +284,16 @@ def _stays(new: DescribedTable, name: str, constraint: DescribedConstraint) -> b
     same = new.constraints.get(name)
     # ALTER TYPE makes constraints anew.
     return any(other.oid == constraint.oid for other in new.constraints.values()) or (
-        same is not None and (same.definition == constraint.definition or same.is_inherited)
+        same is not None
+        and (same.is_inherited or (same.definition == constraint.definition and not constraint.is_foreign_key))
     )
+
+
+def drop_remade_keys(old: DescribedTable, new: DescribedTable) -> Iterator[Ddl]:
+    """Drop the foreign keys of a table that are made anew with the type of a column that they refer to."""
+    for name, constraint in _held(old).items():
+        if constraint.is_foreign_key and name in new.constraints and not _stays(new, name, constraint):
+            yield _alter(old, f"DROP CONSTRAINT IF EXISTS {quote(name)}")
 
 
 def _held(table: DescribedTable | None) -> dict[str, DescribedConstraint]:

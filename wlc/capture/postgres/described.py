@@ -161,6 +161,11 @@ class DescribedTable:
         has_more = any(column.number not in before and column.missing is not None for column in self.columns)
         return not self.is_root and (has_more or bool(before - after))
 
+    def has_retyped(self, old: DescribedTable) -> bool:
+        """Say whether a column has another type than in an older description."""
+        before = {column.number: column.declared for column in old.columns}
+        return any(before.get(column.number, column.declared) != column.declared for column in self.columns)
+
     def with_column(self, changed: DescribedColumn) -> DescribedTable:
         """Return the table with another description of the column that has this number."""
         columns = (changed if column.number == changed.number else column for column in self.columns)

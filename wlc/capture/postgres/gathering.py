@@ -16,6 +16,7 @@ import duckdb
 import pyarrow as pa
 
 from wlc.capture.postgres import ddl, misfits, objects
+from wlc.capture.postgres.alterations import Altered, statements
 from wlc.capture.postgres.messages import (
     ObjectChanged,
     ResendBegun,
@@ -77,6 +78,7 @@ class Segment:
     """Rows of one table in one layout; those of transactions with values that do not fit it are apart."""
 
     number: int
+    oid: int
     name: Name
     layout: Layout
     rows: int = 0
@@ -90,25 +92,33 @@ class Segment:
 
 @dataclass(slots=True)
 class _Changed:
-    """A transaction changed rows of a segment."""
+    """A transaction changed rows of a segment.
+
+    Attributes:
+        is_resend: The event triggers sent all rows of its table, and nothing else changed them.
+    """
 
     segment: Segment
     added: int = 0
     removed: int = 0
+    is_resend: bool = False
+
+    @property
+    def oid(self) -> int:
+        """The table."""
+        return self.segment.oid
 
 
 @dataclass(slots=True)
-class _Altered:
-    """A transaction altered a table, created it (there is no old description) or dropped it (there is no new one)."""
+class _Cleared:
+    """A transaction removed all rows of a table; `is_resend`: they follow again."""
 
     oid: int
-    old: DescribedTable | None
-    new: DescribedTable | None
-    is_resent: bool = False
-    is_settled: bool = False
+    clear: Clear
+    is_resend: bool
 
 
-_Entry = _Changed | _Altered | Clear | Ddl
+_Entry = _Changed | Altered | _Cleared | Ddl
 
 
 @dataclass(slots=True)
@@ -164,7 +174,7 @@ class Gathering:
         self._decoder = Decoder()
         self._current: dict[int, Segment] = {}
         self._resending: set[int] = set()
-        self._alterations: list[_Altered] = []
+        self._alterations: list[Altered] = []
         self.messages = 0
         self.read_to = 0
         self._connection = duckdb.connect(config={"python_enable_replacements": "false"})
@@ -230,6 +240,7 @@ class Gathering:
                 change = self._change(number, segment)
                 change.added += added
                 change.removed += removed
+                change.is_resend = oid in self._resending
                 table.rows += added - removed
                 segment.rows += added + removed
         self.round.touched.add(oid)
@@ -237,7 +248,7 @@ class Gathering:
     def _segment(self, oid: int, table: PublishedTable) -> Segment:
         if oid not in self._current:
             number = len(self.round._segments)
-            segment = Segment(number, table.description.qualified, table.description.layout)
+            segment = Segment(number, oid, table.description.qualified, table.description.layout)
             columns = "".join(f", c{index} VARCHAR" for index in range(len(segment.layout.stored)))
             self._connection.execute(f"CREATE TABLE {segment.table} (number BIGINT, weight TINYINT{columns})")
             self.round._segments.append(segment)
@@ -272,7 +283,7 @@ class Gathering:
             entry.segment.rows -= entry.added + entry.removed
             entries.remove(entry)
         if before:
-            entries.append(Clear(table.description.qualified, before))
+            entries.append(_Cleared(oid, Clear(table.description.qualified, before), is_resend=False))
         table.rows = 0
         self.round.touched.add(oid)
 
@@ -293,7 +304,7 @@ class Gathering:
                 self._resending.remove(oid)
                 # Later rows of the transaction are another change.
                 for entry in self.round._entries[number]:
-                    if isinstance(entry, _Altered) and entry.oid == oid:
+                    if isinstance(entry, Altered) and entry.oid == oid:
                         entry.is_settled = True
             case TableChanged(oid, old, new):
                 self._alter(number, oid, old, new)
@@ -314,12 +325,12 @@ class Gathering:
             self.round.tables[oid].description = new
         self._current.pop(oid, None)
         self.round.touched.add(oid)
-        altered = _Altered(oid, old, new)
+        altered = Altered(oid, old, new)
         self.round._entries[number].append(altered)
         self._alterations.append(altered)
         # The view shows the tables after this message; a later message of the transaction replaces it.
         tables = {other: table.description for other, table in self.round.tables.items()}
-        for root in _roots_of(altered):
+        for root in altered.roots():
             views = self.round._views[number]
             views.pop(root, None)
             if root in tables and tables[root].is_root:
@@ -328,19 +339,34 @@ class Gathering:
     def _resend(self, number: int, oid: int) -> None:
         """Note that all rows of a table follow again: replicas empty it first."""
         table, entries = self.round.tables[oid], self.round._entries[number]
-        altered = [e for e in entries if isinstance(e, _Altered) and e.oid == oid]
+        altered = [e for e in entries if isinstance(e, Altered) and e.oid == oid]
         old = altered[-1].old if altered and altered[-1].old else table.description
-        # Changes of the tables that it is a part of change it, too, so it is emptied before them.
-        family = {oid, *self._ancestors(table.description)}
-        concerned = [e for e in entries if isinstance(e, _Altered) and e.oid in family and not e.is_settled]
+        concerned = self._concerned(oid, entries)
         for entry in concerned:
             entry.is_resent = True
         if table.rows:
             place = min((entries.index(entry) for entry in concerned), default=len(entries))
-            entries.insert(place, Clear(old.qualified, table.rows))
+            entries.insert(place, _Cleared(oid, Clear(old.qualified, table.rows), is_resend=True))
         table.rows = 0
         self._current.pop(oid, None)
         self._resending.add(oid)
+
+    def _concerned(self, oid: int, entries: list[_Entry]) -> list[Altered]:
+        """Return the alterations of a table that become one with sending its rows again.
+
+        Those of the tables that it is a part of alter it, too. What was altered before rows were changed is done with.
+        """
+        family = {oid, *self._ancestors(self.round.tables[oid].description)}
+        clan = family
+        if len(family) > 1:
+            clan = {o for o, t in self.round.tables.items() if o in family or family & self._ancestors(t.description)}
+        changed = [
+            at
+            for at, entry in enumerate(entries)
+            if isinstance(entry, _Changed | _Cleared) and entry.oid in clan and not entry.is_resend
+        ]
+        open_entries = entries[changed[-1] + 1 if changed else 0 :]
+        return [e for e in open_entries if isinstance(e, Altered) and e.oid in family and not e.is_settled]
 
     def _ancestors(self, table: DescribedTable) -> set[int]:
         """Return the tables that a table is a part or a child of."""
@@ -415,7 +441,7 @@ class Gathering:
 
     def _set_apart(self, segment: Segment) -> None:
         """Give transactions with values that do not fit a file of their own."""
-        other = Segment(len(self.round._segments), segment.name, segment.layout, has_misfits=True)
+        other = Segment(len(self.round._segments), segment.oid, segment.name, segment.layout, has_misfits=True)
         for number in misfits.set_apart(self._connection, segment.table, segment.layout, other.table):
             for entry in self.round._entries[number]:
                 if isinstance(entry, _Changed) and entry.segment is segment:
@@ -433,14 +459,16 @@ class Gathering:
         return Transaction(last_tick + 1 + index, user, begin.committed, begin.committed, records, xid=begin.xid)
 
     def _records(self, entries: list[_Entry], where: Mapping[int, str]) -> Iterator[Record]:
-        for entry in entries:
+        for at, entry in enumerate(entries):
             match entry:
                 case _Changed(segment, added, removed):
                     if added or removed:
                         yield Change(segment.name, where[segment.number], added, removed)
-                case _Altered():
-                    yield from _statements(entry)
-                case Clear() | Ddl():
+                case Altered():
+                    yield from statements(entry, entries[at + 1 :])
+                case _Cleared(clear=clear):
+                    yield clear
+                case Ddl():
                     yield entry
 
 
@@ -461,24 +489,6 @@ def gathered(folder: Path, tables: dict[int, PublishedTable], prefix: str) -> It
         ) from error
     finally:
         gathering.close()
-
-
-def _statements(entry: _Altered) -> Iterator[Ddl]:
-    if entry.old is None and entry.new is not None:
-        yield from ddl.create(entry.new)
-    elif entry.old is not None and entry.new is None:
-        yield ddl.drop(entry.old)
-    elif entry.old is not None and entry.new is not None:
-        yield from ddl.alter(entry.old, entry.new, is_resent=entry.is_resent)
-
-
-def _roots_of(entry: _Altered) -> set[int]:
-    """Return the partitioned tables that an alteration concerns: itself, and those it is or was part of."""
-    found = {entry.oid}
-    for description in (entry.old, entry.new):
-        if description is not None:
-            found |= {parent.oid for parent in description.parents}
-    return found
 
 
 def _counts(entry: _Entry) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
+from psycopg.errors import UndefinedObject
+
 from wlc.dialect.sql import quote
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Name
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from wlr.engine.postgres.names import Names
 
 EXTENSION = "CREATE EXTENSION"
+_UNDEFINED = "Create it in the replica's database as it is in the master, and replicate again."
 _HINT = "make the replica anew from a later snapshot, or accept the transaction with wlr accept"
 
 
@@ -101,6 +104,8 @@ class SchemaChange:
             if may_fail(ddl, self._patterns, self._replicated):
                 return
             error.table = error.table or str(ddl.object)
+            if isinstance(error.__cause__, UndefinedObject):
+                error.remedy = error.remedy or _UNDEFINED
             raise
 
     def _refuse_own(self, ddl: Ddl) -> None:
