@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pytest
@@ -256,15 +256,15 @@ def test_auto_takes_spark_for_large_work_only(
     lake = tmp_path / "lake"
     wlr.replicate(master, into=lake)
     used: list[str] = []
-    from wlr.spark.replay.executor import SparkExecutor
+    from wlr.spark.replay.jobs import Jobs
 
-    run = SparkExecutor._run
+    run = Jobs.run
 
-    def noted(self: SparkExecutor, *arguments: object) -> object:
-        used.append(str(arguments[1]))
-        return run(self, *arguments)  # type: ignore[arg-type]
+    def noted(self: Jobs, *arguments: Any) -> object:
+        used.append(arguments[1])
+        return run(self, *arguments)
 
-    monkeypatch.setattr(SparkExecutor, "_run", noted)
+    monkeypatch.setattr(Jobs, "run", noted)
     for number, threshold in enumerate(("1000000", "3000")):
         monkeypatch.setenv("WLR_SPARK_ROWS", threshold)
         with wlc.connect(master) as connection:

@@ -6,7 +6,7 @@ import pytest
 
 from wlc.farm.model import Column, DataFile, Layout, Name, TableFile
 from wlr.plan.step import Read
-from wlr.spark.replay.jobs import route_tasks
+from wlr.spark.replay.jobs import numbered, route_tasks
 
 LAYOUT = Layout((Column("id", "BIGINT"),))
 
@@ -31,6 +31,27 @@ def reads(*rows: int) -> list[Read]:
 )
 def test_tasks_route_about_as_many_images_each(rows: list[int], tasks: list[int]) -> None:
     made = reads(*rows)
-    found = route_tasks(made)
-    assert [len(task) for task in found] == tasks
-    assert [read for task in found for read in task] == made
+    found = route_tasks([made])
+    assert [sum(len(share.reads) for share in task) for task in found] == tasks
+    assert [read for task in found for share in task for read in share.reads] == made
+
+
+@pytest.mark.parametrize(
+    "at_once, tasks",
+    [
+        # One core: one task reads all tables. Four cores: none waits for the others, and there are three tables only.
+        (1, [[(0, 2), (1, 1), (2, 2)]]),
+        (2, [[(0, 2)], [(1, 1), (2, 2)]]),
+        (4, [[(0, 2)], [(1, 1), (2, 1)], [(2, 1)]]),
+    ],
+)
+def test_small_tables_are_shared_out(at_once: int, tasks: list[list[tuple[int, int]]]) -> None:
+    tables = [reads(10, 10), reads(5), reads(10, 1)]
+    found = route_tasks(tables, at_once)
+    assert [[(share.table, len(share.reads)) for share in task] for task in found] == tasks
+    together = [(share.table, read) for task in found for share in task for read in share.reads]
+    assert together == [(number, read) for number, table in enumerate(tables) for read in table]
+
+
+def test_parts_of_all_tables_are_numbered() -> None:
+    assert numbered([2, 0, 3]) == [range(2), range(2, 2), range(2, 5)]

@@ -77,6 +77,10 @@ class Layout:
         names = [column.name for column in self.stored]
         return tuple(names.index(name) for name in self.primary_key)
 
+    def is_required(self, column: Column) -> bool:
+        """Say whether every row has a value in a column: it is NOT NULL or part of the key."""
+        return not column.nullable or column.name in self.primary_key
+
     @property
     def shape(self) -> tuple[tuple[str, str], ...]:
         """Names and types of the stored columns: files of layouts of the same shape are read the same way."""

@@ -13,7 +13,8 @@ from wlc.dialect.types import load_sql, store_sql
 from wlc.farm.model import file_column
 from wlr.ddl import running
 from wlr.engine.calculator import applying, open_scratch
-from wlr.fold.kernel import FILE_FORMAT, Piece
+from wlr.fold.kernel import Piece
+from wlr.fold.parquet_file import write_file
 from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def alter(alteration: Alteration, base: Piece, folder: Path) -> Piece:
             path = folder.resolve() / "0.parquet"
             columns = ", ".join(f"{store_sql(c)} AS {quote(file_column(c.name))}" for c in alteration.after.stored)
             query = f"SELECT {columns} FROM {quote(catalog)}.{alteration.name.sql}"
-            rows = connection.execute(f"COPY ({query}) TO {literal(str(path))} ({FILE_FORMAT})").fetchall()[0][0]
+            rows = write_file(connection, alteration.after, query, path, base.rows)
     finally:
         connection.close()
     if rows != base.rows:

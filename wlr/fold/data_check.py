@@ -105,7 +105,7 @@ def refuse_other_rows(connection: duckdb.DuckDBPyConnection, table: SnapshotTabl
 
 
 def _required(layout: Layout) -> set[str]:
-    return {file_column(c.name) for c in layout.stored if not c.nullable or c.name in layout.primary_key}
+    return {file_column(column.name) for column in layout.stored if layout.is_required(column)}
 
 
 def _refuse_missing_values(

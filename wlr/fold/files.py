@@ -76,11 +76,11 @@ class Alteration:
 class Executor(Protocol):
     """Does the work of steps on files."""
 
-    def merge(self, job: MergeJob, fetch: Callable[[TableFile], Path]) -> MergedFiles:
-        """Apply the net change of a table.
+    def merge(self, jobs: Sequence[MergeJob], fetch: Callable[[TableFile], Path]) -> list[MergedFiles]:
+        """Apply the net changes of several tables; return what became of each, in the order of `jobs`.
 
         Raises:
-            StepError: The change does not fit the rows in the files.
+            StepError: A change does not fit the rows in the files; the error names the table.
         """
 
     def split(self, table: TargetTable, files: Sequence[Path], tick: int) -> tuple[FilePart, ...]:

@@ -22,6 +22,7 @@ from wlc.dialect.types import storage_type
 from wlc.farm.model import WEIGHT, file_column
 from wlr.fold import fit
 from wlr.fold import sql as fold
+from wlr.fold.parquet_file import write_file
 from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 # Ten of DuckDB's row groups: small enough to rewrite in half a second, large enough that a lake has few of them.
 ROWS_PER_FILE = 10 * 122_880
-FILE_FORMAT = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2"
 # Changes on their way to the kernel are read once and soon.
 _PASSING = "FORMAT parquet, COMPRESSION snappy, PARQUET_VERSION v2"
 _PART = fold.NUMBER
@@ -181,7 +181,7 @@ def merge(
         pieces = _write(connection, table, kept + added_rows, expected, folder, rows_per_file)
     else:
         # Folding leaves rows in no order. In that of their keys they are smaller, and are skipped by who looks for one.
-        pieces = _write_one(connection, f"{kept}({added_rows}{_order(table)})", expected, folder, low, high)
+        pieces = _write_one(connection, table, f"{kept}({added_rows}{_order(table)})", expected, folder, low, high)
     if (found := sum(piece.rows for piece in pieces)) != expected:
         raise fit.missing(table.name, found - expected, removed)
     return Merged(pieces, False, removed, added, total)
@@ -350,15 +350,21 @@ def _added(table: TargetTable) -> str:
 
 
 def _write_one(
-    connection: duckdb.DuckDBPyConnection, query: str, expected: int, folder: Path, low: Key, high: Key
+    connection: duckdb.DuckDBPyConnection,
+    table: TargetTable,
+    query: str,
+    expected: int,
+    folder: Path,
+    low: Key,
+    high: Key,
 ) -> tuple[Piece, ...]:
     path = folder / "0.parquet"
     if not expected:
         # No row should be left. The rows that are left are those that should have been removed.
         found = int(connection.execute(f"SELECT count(*) FROM ({query})").fetchall()[0][0])
         return (Piece(path, found),) if found else ()
-    rows = connection.execute(f"COPY ({query}) TO {literal(str(path))} ({FILE_FORMAT})").fetchall()[0][0]
-    return (Piece(path, int(rows), low, high),)
+    rows = write_file(connection, table.layout, query, path, expected)
+    return (Piece(path, rows, low, high),)
 
 
 def _write(
@@ -379,8 +385,8 @@ def _write(
         path = folder / f"{number}.parquet"
         last = first + rows_per_file - 1 if first + rows_per_file < expected else 2**62
         rows_of = f"SELECT * FROM temp.sorted WHERE rowid BETWEEN {first} AND {last}"
-        rows = connection.execute(f"COPY ({rows_of}) TO {literal(str(path))} ({FILE_FORMAT})").fetchall()[0][0]
-        pieces.append(_piece(connection, table, path, int(rows)))
+        rows = write_file(connection, table.layout, rows_of, path, min(rows_per_file, expected - first))
+        pieces.append(_piece(connection, table, path, rows))
     connection.execute("DROP TABLE temp.sorted")
     _check_order(connection, table, pieces)
     return tuple(pieces)

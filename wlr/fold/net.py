@@ -17,7 +17,7 @@ from wlr.fold.data_check import refuse_other_images
 from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Future
 
     import duckdb
@@ -73,8 +73,8 @@ class FoldsElsewhere(Protocol):
     @property
     def limits(self) -> Limits: ...
 
-    def __call__(self, table: TargetTable, change: TableChange) -> list[str] | None:
-        """Return local files with the net change of a table as `fold.net_sql` selects it, None to fold it here."""
+    def __call__(self, changes: Sequence[tuple[TargetTable, TableChange]]) -> list[list[str] | None]:
+        """Return local files with the net change of each table as `fold.net_sql` selects it, None to fold it here."""
 
     def close(self) -> None:
         """Give up what folding needs."""
@@ -93,10 +93,12 @@ def prepare(
         CorruptError: Data files do not hold what the log file says.
     """
     nets = []
-    for number, change in enumerate(action.changes):
-        layouts = [read.file.layout for read in change.reads]
-        table = tables.describe(change.table, layouts[-1] if layouts else _NO_LAYOUT)
-        files = elsewhere(table, change) if elsewhere else None
+    changes = [
+        (tables.describe(change.table, change.reads[-1].file.layout if change.reads else _NO_LAYOUT), change)
+        for change in action.changes
+    ]
+    folded = elsewhere(changes) if elsewhere else [None] * len(changes)
+    for number, ((table, change), files) in enumerate(zip(changes, folded, strict=True)):
         if files is None:
             nets.append(_net(connection, table, change, fetch, f'temp."net {number}"'))
         else:

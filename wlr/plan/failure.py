@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from wlc.farm import json_fields as fields
 from wlc.farm.clock import format_time
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from datetime import datetime
 
 
@@ -134,3 +136,13 @@ class StepError(Exception):
         self.is_shortage = is_shortage
         self.is_reference = is_reference
         self.remedy = remedy
+
+
+@contextmanager
+def naming(table: object) -> Iterator[None]:
+    """Name a table in errors of a step that name none."""
+    try:
+        yield
+    except StepError as error:
+        error.table = error.table or str(table)
+        raise

@@ -6,7 +6,7 @@ import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import duckdb
 
@@ -15,14 +15,14 @@ from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import CorruptError, FarmError, UnavailableError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import pyarrow as pa
 
     from wlc.farm.model import DataFile, TableFile
-    from wlr.plan.step import Read
 
 MEMORY = "1GB"
+Item = TypeVar("Item")
 _BATCH_ROWS = 10_000
 
 
@@ -60,16 +60,16 @@ def speaking() -> Iterator[None]:
     raise said from None
 
 
-def grouped(reads: Sequence[Read], enough: int) -> list[list[Read]]:
-    """Group consecutive files into runs of about `enough` row images; can be empty."""
-    runs: list[list[Read]] = []
+def grouped(items: Iterable[Item], rows: Callable[[Item], int], enough: int) -> list[list[Item]]:
+    """Group consecutive items into runs of about `enough` rows; can be empty."""
+    runs: list[list[Item]] = []
     gathered = enough
-    for read in reads:
+    for item in items:
         if gathered >= enough:
             runs.append([])
             gathered = 0
-        runs[-1].append(read)
-        gathered += read.file.file.rows
+        runs[-1].append(item)
+        gathered += rows(item)
     return runs
 
 

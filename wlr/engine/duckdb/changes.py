@@ -12,7 +12,7 @@ from wlr.engine.calculator import applying
 from wlr.engine.duckdb import guard
 from wlr.fold import fit
 from wlr.fold import sql as fold
-from wlr.plan.failure import StepError
+from wlr.plan.failure import StepError, naming
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,12 +46,8 @@ def write(connection: duckdb.DuckDBPyConnection, tables: TargetTables, nets: lis
 @contextmanager
 def _naming(net: NetChange, path: Path) -> Iterator[None]:
     """Name the table in errors of statements about it."""
-    try:
-        with applying(path):
-            yield
-    except StepError as error:
-        error.table = error.table or str(net.change.table)
-        raise
+    with naming(net.change.table), applying(path):
+        yield
 
 
 def _remove(connection: duckdb.DuckDBPyConnection, net: NetChange) -> None:

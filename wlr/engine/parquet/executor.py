@@ -16,7 +16,7 @@ from wlr.fold import fit, kernel
 from wlr.fold.data_check import refuse_other_images
 from wlr.fold.files import Alteration, Executor, FilePart, MergedFiles, MergeJob, assemble
 from wlr.fold.net import sources
-from wlr.plan.failure import StepError
+from wlr.plan.failure import StepError, naming
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -49,8 +49,11 @@ class LocalExecutor(Executor):
         work.mkdir(parents=True, exist_ok=True)
         self._connection = connect(work)
 
-    def merge(self, job: MergeJob, fetch: Callable[[TableFile], Path]) -> MergedFiles:
-        with self._folder() as folder, applying(folder):
+    def merge(self, jobs: Sequence[MergeJob], fetch: Callable[[TableFile], Path]) -> list[MergedFiles]:
+        return [self._merge(job, fetch) for job in jobs]
+
+    def _merge(self, job: MergeJob, fetch: Callable[[TableFile], Path]) -> MergedFiles:
+        with naming(job.table.name), self._folder() as folder, applying(folder):
             found = sources(job.change, lambda read: str(fetch(read.file)))
             refuse_other_images(self._connection, job.change, found)
             lows = [part.low for part in job.parts]

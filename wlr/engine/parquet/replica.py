@@ -23,7 +23,7 @@ from wlr.fold.files import Alteration, Executor, FilePart, MergeJob
 from wlr.fold.sql import TargetTable
 from wlr.fold.tally import Tally
 from wlr.plan.cut import Limits
-from wlr.plan.failure import StepError
+from wlr.plan.failure import StepError, naming
 from wlr.plan.step import Fold
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from wlc.farm.model import Name, TableFile
     from wlr.engine.bulk import Bulk
     from wlr.engine.state import ReplicaState
+    from wlr.fold.files import MergedFiles
     from wlr.plan.step import Action, Step, TableChange
 
 # A step rewrites every file that it touches, so few large steps cost less; unfinished work is kept on disk.
@@ -83,6 +84,12 @@ class _Draft:
         """Note which files of a table were written, and return them all."""
         self.written |= {part.file.path for part in after} - {part.file.path for part in before}
         return after
+
+    def take(self, job: MergeJob, outcome: MergedFiles) -> None:
+        """Take in what became of a table."""
+        fit.refuse_other_weight(job.change, outcome.removed, outcome.added)
+        self.tally.fold(job.change, lambda: outcome.total)
+        self.tables[job.change.table] = self.noted(outcome.parts, job.parts)
 
 
 class OpenLake(OpenReplica):
@@ -222,36 +229,38 @@ class OpenLake(OpenReplica):
             self._run_ddl(draft, step, action, cleared)
             draft.tally.alter(action)
             return
-        for change in action.changes:
-            if fit.is_replicated(change.table, draft.tables, self.state.tables):
-                draft.tables[change.table] = self._change(draft, step, change, fetch)
+        changes = [
+            change for change in action.changes if fit.is_replicated(change.table, draft.tables, self.state.tables)
+        ]
+        self._change(draft, step, changes, fetch)
         for sequence in action.sequences:
             self._catalog.set_sequence(sequence)
 
     def _change(
-        self, draft: _Draft, step: Step, change: TableChange, fetch: Callable[[TableFile], Path]
-    ) -> tuple[FilePart, ...]:
-        parts, name = draft.tables[change.table], str(change.table)
-        if change.cleared is not None:
-            fit.refuse_other_count(change, sum(part.file.rows for part in parts))
-            parts = ()
-        if not change.reads:
-            draft.tally.fold(change, lambda: 0)
-            return parts
+        self, draft: _Draft, step: Step, changes: Sequence[TableChange], fetch: Callable[[TableFile], Path]
+    ) -> None:
+        jobs = []
+        for change in changes:
+            parts = draft.tables[change.table]
+            if change.cleared is not None:
+                fit.refuse_other_count(change, sum(part.file.rows for part in parts))
+                draft.tables[change.table] = parts = ()
+            if change.reads:
+                jobs.append(self._job(step, change, parts, fetch))
+            else:
+                draft.tally.fold(change, lambda: 0)
+        for job, outcome in zip(jobs, self._executor.merge(jobs, fetch), strict=True):
+            draft.take(job, outcome)
+
+    def _job(
+        self, step: Step, change: TableChange, parts: tuple[FilePart, ...], fetch: Callable[[TableFile], Path]
+    ) -> MergeJob:
         layout = change.reads[-1].file.layout
         declared = self._catalog.tables()[change.table].layout
         if layout.shape != declared.shape:
             cause = misfit(change, declared, fetch) or "data files have other columns than the table"
-            raise StepError(cause, table=name)
-        table = TargetTable(change.table, change.table.sql, layout)
-        try:
-            outcome = self._executor.merge(MergeJob(table, change, parts, step.last), fetch)
-        except StepError as error:
-            error.table = error.table or name
-            raise
-        fit.refuse_other_weight(change, outcome.removed, outcome.added)
-        draft.tally.fold(change, lambda: outcome.total)
-        return draft.noted(outcome.parts, parts)
+            raise StepError(cause, table=str(change.table))
+        return MergeJob(TargetTable(change.table, change.table.sql, layout), change, parts, step.last)
 
     # Schema changes --------------------------------------------------------------------------------------------------
 
@@ -284,11 +293,8 @@ class OpenLake(OpenReplica):
     ) -> tuple[FilePart, ...]:
         """Return the files of a table after a statement may have changed its columns or its key."""
         if alteration.before.shape != alteration.after.shape:
-            try:
+            with naming(alteration.table):
                 parts = draft.noted(self._executor.alter(alteration, parts, step.last), parts)
-            except StepError as error:
-                error.table = error.table or str(alteration.table)
-                raise
         if alteration.before.key_places != alteration.after.key_places:
             described = TargetTable(alteration.name, alteration.name.sql, alteration.after)
             parts = draft.noted(self._executor.sort(described, parts, step.last), parts)

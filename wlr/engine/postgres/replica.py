@@ -27,7 +27,7 @@ from wlr.fold import fit
 from wlr.fold import net as net_changes
 from wlr.fold.tally import Tally
 from wlr.plan.cut import LIMITS
-from wlr.plan.failure import StepError, in_the_way, lost
+from wlr.plan.failure import StepError, in_the_way, lost, naming
 from wlr.plan.step import Fold
 
 if TYPE_CHECKING:
@@ -175,12 +175,8 @@ class OpenPostgres(OpenReplica):
     @contextmanager
     def _naming(self, table: Name) -> Iterator[None]:
         """Name the table in errors of statements about it."""
-        try:
-            with applying(self._address):
-                yield
-        except StepError as error:
-            error.table = error.table or str(table)
-            raise
+        with naming(table), applying(self._address):
+            yield
 
     def _relearn(self) -> None:
         """Read again which tables are replicated, after a step that would have created some was undone."""

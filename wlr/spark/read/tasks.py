@@ -157,7 +157,7 @@ def _log_tasks(contents: TableContents, partitions: int) -> list[ReadTask]:
 def _runs(reads: Sequence[Read], partitions: int) -> list[list[Read]]:
     """Group files that follow each other into runs that are worth a task."""
     rows = sum(read.file.file.rows for read in reads)
-    return grouped(reads, max(TASK_ROWS, -(-rows // partitions)))
+    return grouped(reads, lambda read: read.file.file.rows, max(TASK_ROWS, -(-rows // partitions)))
 
 
 def _fetch_all(files: TaskFiles, contents: TableContents) -> None:

@@ -7,23 +7,24 @@ through the JVM, and a row is read once before it is merged.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wlr.fold import kernel
 from wlr.fold.files import assemble
-from wlr.spark.replay.jobs import route_tasks
+from wlr.spark.replay.jobs import numbered, route_tasks, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
     from wlc.farm.model import TableFile
     from wlr.fold.files import Alteration, Executor, FilePart, MergedFiles, MergeJob
+    from wlr.fold.kernel import Merged
     from wlr.fold.sql import TargetTable
     from wlr.spark.replay.jobs import Jobs
-    from wlr.spark.replay.tasks import MergeWork
 
 _TASKS_PER_CORE = 2
 
@@ -46,29 +47,44 @@ class SparkExecutor:
     jobs: Jobs
     from_rows: int
 
-    def merge(self, job: MergeJob, fetch: Callable[[TableFile], Path]) -> MergedFiles:
-        # Copies of a bag's row may be in any of its files: one place decides which of them are removed.
-        is_here = _needs_whole_table(job) or any(read.is_local for read in job.change.reads)
-        if is_here or not self._is_large(job.change.added + job.change.removed, job.parts):
-            return self.local.merge(job, fetch)
-        from wlr.spark.replay.tasks import MergeWork, merged_of
+    def merge(self, jobs: Sequence[MergeJob], fetch: Callable[[TableFile], Path]) -> list[MergedFiles]:
+        images = sum(job.change.added + job.change.removed for job in jobs)
+        is_large = self._is_large(images, [part for job in jobs for part in job.parts])
+        are_there = [is_large and _can_be_shared_out(job) for job in jobs]
+        there = [job for job, is_there in zip(jobs, are_there, strict=True) if is_there]
+        here = [job for job, is_there in zip(jobs, are_there, strict=True) if not is_there]
+        if not there:
+            return self.local.merge(here, fetch)
+        with ThreadPoolExecutor(1, "wlr merges") as pool:
+            # This process would be idle while Spark works.
+            here_merged = pool.submit(self.local.merge, here, fetch)
+            there_merged = self._merge(there)
+        found = {True: iter(there_merged), False: iter(here_merged.result())}
+        return [next(found[is_there]) for is_there in are_there]
 
-        parts = job.parts if job.table.key else ()
-        slots = len(parts) if job.table.key else -(-job.change.added // kernel.ROWS_PER_FILE)
+    def _merge(self, jobs: Sequence[MergeJob]) -> list[MergedFiles]:
+        """Merge all tables in one job of Spark: small ones together cost little more than one."""
+        from wlr.spark.replay.tasks import MergeTask, MergeWork, RouteTask, TableMerge, merged_of
+
+        slots = numbered(_slots(job) for job in jobs)
         work = MergeWork(
-            table=job.table,
-            parts=tuple(parts),
-            slots=max(slots, 1),
-            tick=job.tick,
+            tables=tuple(
+                TableMerge(job.table, job.parts if job.table.key else (), own)
+                for job, own in zip(jobs, slots, strict=True)
+            ),
+            tick=jobs[0].tick,
             target=self.url,
             target_options=self.storage_options,
             farm=self.jobs.farm,
-            tasks=route_tasks(job.change.reads),
+            tasks=route_tasks([job.change.reads for job in jobs], self.jobs.cores),
         )
-        # Files of new rows come behind those of a bag.
-        first = 0 if job.table.key else len(job.parts)
-        found = self._run(work, f"merge {job.table.name} up to tick {job.tick}")
-        return assemble(job.parts, {first + number: merged_of(payload) for number, payload in found})
+        routed = self.jobs.numbered(len(work.tasks), RouteTask(work))
+        # One task may merge several base files: few base files are worth the start of a task.
+        tasks = min(slots[-1].stop, _TASKS_PER_CORE * self.jobs.cores)
+        frame = self.jobs.gathered(routed, tasks, MergeTask(work))
+        text = f"merge {shown([job.table for job in jobs])} up to tick {work.tick}"
+        found = {number: merged_of(payload) for number, payload in self.jobs.run(frame, text)}
+        return [_assembled(job, own, found) for job, own in zip(jobs, slots, strict=True)]
 
     def split(self, table: TargetTable, files: Sequence[Path], tick: int) -> tuple[FilePart, ...]:
         return self.local.split(table, files, tick)
@@ -94,15 +110,19 @@ class SparkExecutor:
         rows = images + sum(part.file.rows for part in parts)
         return rows >= self.from_rows
 
-    def _run(self, work: MergeWork, text: str) -> Iterator[tuple[int, bytes]]:
-        from wlr.spark.replay.tasks import MergeTask, RouteTask
-        from wlr.spark.session import cores
 
-        routed = self.jobs.numbered(len(work.tasks), RouteTask(work))
-        # One task may merge several base files: few base files are worth the start of a task.
-        tasks = min(work.slots, _TASKS_PER_CORE * cores(self.jobs.spark))
-        return self.jobs.run(self.jobs.gathered(routed, tasks, MergeTask(work)), text)
+def _slots(job: MergeJob) -> int:
+    slots = len(job.parts) if job.table.key else -(-job.change.added // kernel.ROWS_PER_FILE)
+    return max(slots, 1)
 
 
-def _needs_whole_table(job: MergeJob) -> bool:
-    return not job.table.key and bool(job.change.removed)
+def _assembled(job: MergeJob, slots: range, found: Mapping[int, tuple[Merged, tuple[FilePart, ...]]]) -> MergedFiles:
+    # Files of new rows come behind those of a bag.
+    first = 0 if job.table.key else len(job.parts)
+    return assemble(job.parts, {first + number - slots.start: found[number] for number in slots if number in found})
+
+
+def _can_be_shared_out(job: MergeJob) -> bool:
+    # Copies of a bag's row may be in any of its files: one place decides which of them are removed.
+    needs_whole_table = not job.table.key and bool(job.change.removed)
+    return not needs_whole_table and not any(read.is_local for read in job.change.reads)

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from wlr.plan.cut import Limits
-from wlr.spark.replay.jobs import route_tasks
+from wlr.spark.replay.jobs import numbered, route_tasks, shown
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from wlc.farm.model import Name
     from wlr.fold.sql import TargetTable
     from wlr.plan.step import TableChange
     from wlr.spark.replay.jobs import Jobs
@@ -20,7 +22,7 @@ _BUCKET_ROWS = 500_000
 
 @dataclass(slots=True)
 class SparkFold:
-    """Folds the changes of a table in Spark's tasks and fetches the net change.
+    """Folds the changes of tables in Spark's tasks, all in one job, and fetches the net changes.
 
     Attributes:
         limits: How much a step may hold; the target applies all of it in one transaction.
@@ -34,23 +36,37 @@ class SparkFold:
     work: Path
     _count: int = 0
 
-    def __call__(self, table: TargetTable, change: TableChange) -> list[str] | None:
+    def __call__(self, changes: Sequence[tuple[TargetTable, TableChange]]) -> list[list[str] | None]:
         # Changes that only add rows cannot be folded further.
-        if not change.removed or any(read.is_local for read in change.reads):
-            return None
-        from wlr.spark.replay.tasks import FoldWork, GatherTask, ScatterTask
+        there = [
+            (table, change)
+            for table, change in changes
+            if change.removed and not any(read.is_local for read in change.reads)
+        ]
+        found = self._fold(there) if there else {}
+        return [found.get(table.name) for table, _ in changes]
 
-        buckets = -(-(change.added + change.removed) // _BUCKET_ROWS)
-        work = FoldWork(table, self.jobs.farm, route_tasks(change.reads), buckets)
+    def _fold(self, changes: Sequence[tuple[TargetTable, TableChange]]) -> dict[Name, list[str]]:
+        """Return the files with the net change of each table."""
+        from wlr.spark.replay.tasks import FoldWork, GatherTask, ScatterTask, TableFold
+
+        images = [change.added + change.removed for _, change in changes]
+        tasks = route_tasks([change.reads for _, change in changes], self.jobs.cores)
+        buckets = numbered(-(-count // _BUCKET_ROWS) for count in images)
+        tables = tuple(TableFold(table, own) for (table, _), own in zip(changes, buckets, strict=True))
+        work = FoldWork(tables, self.jobs.farm, tasks)
         routed = self.jobs.numbered(len(work.tasks), ScatterTask(work))
-        folded = self.jobs.gathered(routed, buckets, GatherTask(work))
-        files = []
-        text = f"fold {table.name} up to tick {change.reads[-1].last}"
-        for _, payload in self.jobs.run(folded, text, streamed=True):
+        # Small tables share the tasks that fold them.
+        folded = self.jobs.gathered(routed, -(-sum(images) // _BUCKET_ROWS), GatherTask(work))
+        tick = max(change.reads[-1].last for _, change in changes)
+        text = f"fold {shown([of.table for of in tables])} up to tick {tick}"
+        files: dict[Name, list[str]] = {of.table.name: [] for of in tables}
+        for bucket, payload in self.jobs.run(folded, text, streamed=True):
             self._count += 1
             file = self.work / f"folded {self._count}.parquet"
             file.write_bytes(payload)
-            files.append(str(file))
+            of = next(of for of in tables if bucket in of.buckets)
+            files[of.table.name].append(str(file))
         return files
 
     def close(self) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING
 
 from wlc.farm.seal.keys import for_tasks
 from wlr.spark.reading import FarmPlace, grouped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
     from wlc.farm.database import FarmDatabase
+    from wlr.fold.sql import TargetTable
     from wlr.plan.step import Read
     from wlr.spark.replay.rows import SparkTask
     from wlr.spark.session import SparkHandle
@@ -49,6 +51,13 @@ class Jobs:
     def farm(self) -> FarmPlace:
         """Where tasks find the farm."""
         return FarmPlace(self.database.url, None, for_tasks(self.database.storage_options))
+
+    @property
+    def cores(self) -> int:
+        """How many tasks can run at once."""
+        from wlr.spark.session import cores
+
+        return cores(self.spark)
 
     def numbered(self, count: int, task: SparkTask) -> DataFrame:
         """Plan `count` tasks that each get their number, from 0 on."""
@@ -99,8 +108,41 @@ class Jobs:
             self._session.spark.stop()
 
 
-def route_tasks(reads: Sequence[Read]) -> tuple[tuple[Read, ...], ...]:
-    """Gather reads into tasks that route about the same number of images: the last one ends when the others do."""
-    rows = sum(read.file.file.rows for read in reads)
-    tasks = max(1, -(-rows // _ROUTED_ROWS))
-    return tuple(map(tuple, grouped(reads, -(-rows // tasks))))
+def numbered(counts: Iterable[int]) -> list[range]:
+    """Number the parts of all tables of a job, from 0 on; return the numbers of each."""
+    ends = list(accumulate(counts, initial=0))
+    return [range(first, end) for first, end in pairwise(ends)]
+
+
+def shown(tables: Sequence[TargetTable]) -> str:
+    """Name the table of a job, or count them, for Spark's user interface."""
+    return str(tables[0].name) if len(tables) == 1 else f"{len(tables)} tables"
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one task reads of one table.
+
+    Attributes:
+        table: Number of the table in the job.
+    """
+
+    table: int
+    reads: tuple[Read, ...]
+
+
+def route_tasks(tables: Sequence[Sequence[Read]], at_once: int = 1) -> tuple[tuple[Share, ...], ...]:
+    """Gather the reads of tables into tasks that route about the same number of images: all of them end together.
+
+    Args:
+        tables: What is read of each table.
+        at_once: How many tasks may run at once. Tables are shared out among so many of them, however small they are.
+    """
+    reads = [(table, read) for table, reads in enumerate(tables) for read in reads]
+    rows = sum(read.file.file.rows for _, read in reads)
+    tasks = max(1, -(-rows // _ROUTED_ROWS), min(at_once, len(tables)))
+    runs = grouped(reads, lambda item: item[1].file.file.rows, -(-rows // tasks))
+    return tuple(
+        tuple(Share(table, tuple(read for _, read in of)) for table, of in groupby(run, key=lambda item: item[0]))
+        for run in runs
+    )

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.farm.store import open_store
 from wlr.engine.alteration import alter
-from wlr.engine.calculator import connect
+from wlr.engine.calculator import applying, connect
 from wlr.engine.table_files import fetched, publish
 from wlr.fold import kernel
 from wlr.fold.data_check import refuse_other_images
 from wlr.fold.net import sources
+from wlr.plan.failure import naming
 from wlr.plan.step import TableChange
 from wlr.spark.reading import files_of
 from wlr.spark.replay.rows import SparkTask, numbers, payloads
@@ -36,9 +37,24 @@ if TYPE_CHECKING:
     from wlr.fold.sql import RowImages, TargetTable
     from wlr.plan.step import Read
     from wlr.spark.reading import FarmPlace, TaskFiles
+    from wlr.spark.replay.jobs import Share
 
 # How much memory DuckDB may use in a task before it writes to disk, unless the executors' environment says otherwise.
 MEMORY = "1GB"
+
+
+@dataclass(frozen=True, slots=True)
+class TableMerge:
+    """A table of a merge.
+
+    Attributes:
+        parts: The table's base files; empty if all rows are new.
+        slots: Numbers of its merges in the job; those of a keyed table are in the order of its base files.
+    """
+
+    table: TargetTable
+    parts: tuple[FilePart, ...]
+    slots: range
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +62,17 @@ class MergeWork:
     """What all tasks of a merge know.
 
     Attributes:
-        parts: The table's base files; empty if all rows are new.
-        slots: Number of merges; those of a keyed table are numbered as its base files are.
+        tables: In the order of their slots.
         tasks: What each task routes.
         target: URL of the replica; `target_options` may hold secrets and are shown nowhere.
     """
 
-    table: TargetTable
-    parts: tuple[FilePart, ...]
-    slots: int
+    tables: tuple[TableMerge, ...]
     tick: int
     target: str
     target_options: Mapping[str, Any] = field(repr=False)
     farm: FarmPlace
-    tasks: tuple[tuple[Read, ...], ...]
+    tasks: tuple[tuple[Share, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -72,13 +85,16 @@ class RouteTask(SparkTask):
         work = self.merge
         for number in numbers(batches):
             with _working() as (connection, folder), files_of(work.farm) as files:
-                found = _sources(connection, work.table, work.tasks[number], files)
-                lows = [part.low for part in work.parts]
-                routed = kernel.route(connection, work.table, found, lows, folder / "changes")
-                for part, changes in routed.items():
-                    # New rows that have no place of their own are shared out among the tasks that write them.
-                    slot = part if work.parts else number % work.slots
-                    yield from ((slot, file.read_bytes()) for file in changes)
+                for share in work.tasks[number]:
+                    merge = work.tables[share.table]
+                    with _about(merge.table):
+                        found = _sources(connection, merge.table, share.reads, files)
+                        lows = [part.low for part in merge.parts]
+                        routed = kernel.route(connection, merge.table, found, lows, folder / f"changes {share.table}")
+                    for part, changes in routed.items():
+                        # New rows that have no place of their own are shared out among the tasks that write them.
+                        slot = merge.slots[part if merge.parts else number % len(merge.slots)]
+                        yield from ((slot, file.read_bytes()) for file in changes)
 
 
 @dataclass(frozen=True)
@@ -96,13 +112,14 @@ class MergeTask(SparkTask):
         self, connection: duckdb.DuckDBPyConnection, number: int, files: list[Path], into: Path
     ) -> tuple[Merged, tuple[FilePart, ...]]:
         work = self.merge
+        of = next(of for of in work.tables if number in of.slots)
         store = open_store(work.target, dict(work.target_options))
-        part = work.parts[number] if work.parts else None
+        part = of.parts[number - of.slots.start] if of.parts else None
         into.mkdir()
-        with fetched(store, part) if part else nullcontext() as base:
-            merged = kernel.merge(connection, work.table, base, files, into)
+        with _about(of.table), fetched(store, part) if part else nullcontext() as base:
+            merged = kernel.merge(connection, of.table, base, files, into)
         # The pieces are files of this task, which are gone when it ends.
-        return replace(merged, pieces=()), publish(store, work.table.name, work.tick, merged.pieces)
+        return replace(merged, pieces=()), publish(store, of.table.name, work.tick, merged.pieces)
 
 
 def merged_of(payload: bytes) -> tuple[Merged, tuple[FilePart, ...]]:
@@ -137,18 +154,29 @@ def altered_of(payload: bytes) -> tuple[FilePart, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class TableFold:
+    """A table of a fold.
+
+    Attributes:
+        buckets: Numbers of its folds in the job, each for a share of the keys.
+    """
+
+    table: TargetTable
+    buckets: range
+
+
+@dataclass(frozen=True, slots=True)
 class FoldWork:
     """What all tasks of a fold know.
 
     Attributes:
+        tables: In the order of their buckets.
         tasks: What each task reads.
-        buckets: Number of tasks that fold, each its share of the keys.
     """
 
-    table: TargetTable
+    tables: tuple[TableFold, ...]
     farm: FarmPlace
-    tasks: tuple[tuple[Read, ...], ...]
-    buckets: int
+    tasks: tuple[tuple[Share, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -161,10 +189,13 @@ class ScatterTask(SparkTask):
         work = self.fold
         for number in numbers(batches):
             with _working() as (connection, folder), files_of(work.farm) as files:
-                found = _sources(connection, work.table, work.tasks[number], files)
-                routed = kernel.route_evenly(connection, work.table, found, work.buckets, folder / "changes")
-                for bucket, changes in routed.items():
-                    yield from ((bucket, file.read_bytes()) for file in changes)
+                for share in work.tasks[number]:
+                    of, into = work.tables[share.table], folder / f"changes {share.table}"
+                    with _about(of.table):
+                        found = _sources(connection, of.table, share.reads, files)
+                        routed = kernel.route_evenly(connection, of.table, found, len(of.buckets), into)
+                    for bucket, changes in routed.items():
+                        yield from ((of.buckets[bucket], file.read_bytes()) for file in changes)
 
 
 @dataclass(frozen=True)
@@ -177,7 +208,9 @@ class GatherTask(SparkTask):
         with _working() as (connection, folder):
             for bucket, files in sorted(_gathered(batches, folder).items()):
                 file = folder / f"net {bucket}.parquet"
-                kernel.fold_all(connection, self.fold.table, files, file)
+                table = next(of.table for of in self.fold.tables if bucket in of.buckets)
+                with _about(table):
+                    kernel.fold_all(connection, table, files, file)
                 yield bucket, file.read_bytes()
 
 
@@ -190,6 +223,13 @@ def _sources(
     # How many rows all tasks together should find is checked where their results meet.
     refuse_other_images(connection, change, found, is_whole=False)
     return found
+
+
+@contextmanager
+def _about(table: TargetTable) -> Iterator[None]:
+    """Name the table in errors of DuckDB and of the step."""
+    with naming(table.name), applying(Path("the replica")):
+        yield
 
 
 def _gathered(batches: Iterable[pa.RecordBatch], folder: Path) -> dict[int, list[Path]]:
