@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from functools import cache
+from typing import TYPE_CHECKING
 
 import duckdb
 import pytest
 
+import wlc
+from wlc.capture.duckdb import open_transaction
 from wlc.capture.duckdb.checks import read_rules, refuse_present, refuse_unlike, refuse_unstable
+from wlc.dialect.duckdb.settings import row_settings_changed
 from wlc.farm.errors import UnsupportedError
+from wlc.farm.model import Name
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from wlc.farm.model import Settings
 
 COLUMNS = (
     "a TIMESTAMPTZ, b TIMESTAMPTZ, d DATE, s VARCHAR, v TIMESTAMPTZ[], x TIMESTAMP, n INTEGER, m ENUM ('a', 'b'),"
@@ -130,14 +140,64 @@ def test_rows_that_only_settings_of_the_session_let_pass_are_refused(
         rules = read_rules(connection, "memory")
         assert len(rules) == 1
         connection.execute("BEGIN")
-        refuse_unlike(connection, "memory", rules)
+        written, changed = {Name("main", "t"): "true"}, row_settings_changed(connection)
+        refuse_unlike(connection, "memory", rules, written, changed)
         connection.execute(f"INSERT INTO t VALUES ({row})")
+        # Rows that were there before were accepted then.
+        refuse_unlike(connection, "memory", rules, {Name("main", "t"): "s = 'b'"}, changed)
         with pytest.raises(UnsupportedError, match=rf"takes a row only with .*{names[0]}"):
-            refuse_unlike(connection, "memory", rules)
+            refuse_unlike(connection, "memory", rules, written, changed)
         assert connection.execute(held, [names]).fetchall() == before
         for name in names:
             connection.execute(f"RESET GLOBAL {name}; RESET SESSION {name}")
         # The session is not asked when the database becomes a master.
-        refuse_unlike(connection, "memory", rules)
+        refuse_unlike(connection, "memory", rules, written, row_settings_changed(connection))
         with pytest.raises(UnsupportedError, match="has 1 rows"):
             refuse_present(connection, "memory", rules)
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Path:
+    """A master with a table whose rows a setting decides about."""
+    path = tmp_path / "s.duckdb"
+    wlc.master(path, farm="memory://checks", name=tmp_path.name, beat_s=3600, create=True)
+    with wlc.connect(path) as connection:
+        connection.execute("CREATE TABLE t (s VARCHAR, CHECK (s = 'a')); INSERT INTO t VALUES ('a'), ('a')")
+    return path
+
+
+def test_settings_are_read_once_until_a_statement_may_change_them(
+    guarded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = []
+
+    def noted(connection: duckdb.DuckDBPyConnection) -> Settings:
+        read.append(connection)
+        return row_settings_changed(connection)
+
+    monkeypatch.setattr(open_transaction, "row_settings_changed", noted)
+    with wlc.connect(guarded) as connection, connection.cursor() as other:
+        for _ in range(3):
+            connection.execute("INSERT INTO t VALUES ('a')")
+        assert len(read) == 1
+        other.execute("SET GLOBAL default_collation = 'nocase'")
+        with pytest.raises(UnsupportedError, match="takes a row only with default_collation = 'nocase'"):
+            connection.execute("INSERT INTO t VALUES ('A')")
+        connection.execute("INSERT INTO t VALUES ('a')")
+        assert connection.sql("SELECT count(*) FROM t").fetchall() == [(6,)]
+
+
+@pytest.mark.parametrize(
+    "write", ["INSERT INTO t VALUES ('A')", "UPDATE t SET s = 'A' WHERE rowid = 1", "UPDATE t SET s = upper(s)"]
+)
+@pytest.mark.parametrize("later", ["RESET default_collation", "SET default_collation = ''"])
+def test_a_setting_that_is_reset_before_the_commit_counts(guarded: Path, write: str, later: str) -> None:
+    with wlc.connect(guarded) as connection:
+        connection.execute("BEGIN")
+        connection.execute("SET default_collation = 'nocase'")
+        connection.execute(write)
+        connection.execute(later)
+        with pytest.raises(UnsupportedError, match="takes a row only with default_collation = 'nocase'"):
+            connection.execute("COMMIT")
+        assert connection.sql("SELECT DISTINCT s FROM t").fetchall() == [("a",)]
+        connection.execute("INSERT INTO t VALUES ('a')")

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     import duckdb
 
+    from wlc.farm.model import Settings
+
 _PART = re.compile(r'"(?:[^"]|"")*"|[^."]+')
 
 
@@ -29,6 +31,7 @@ class CapturedTables:
     Attributes:
         generation: The catalog's generation when it was read; -1 if that is not certain.
         triggers: For each trigger its table and the words of its body, in lower case.
+        row_settings: Settings of the session that change which rows are accepted; None until they are read.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -41,6 +44,7 @@ class CapturedTables:
     has_sequences: bool = False
     triggers: tuple[tuple[str, frozenset[str]], ...] = ()
     rules: frozenset[checks.RowRule] = frozenset()
+    row_settings: Settings | None = None
     _resolved: dict[tuple[str, ...], CapturedTable | None] = field(default_factory=dict)
 
     def refresh(self, generation: int) -> None:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     import duckdb
 
+    from wlc.farm.model import Settings
+
 _ZONED = "WITH TIME ZONE"
 # A text of a zoned time that names its zone means the same everywhere.
 _WITH_ZONE = re.compile(r":\d\d(\.\d+)? ?([+-]\d\d(:?\d\d)?|Z|UTC)$")
@@ -86,22 +88,30 @@ def refuse_unstable(
             )
 
 
-def refuse_unlike(connection: duckdb.DuckDBPyConnection, catalog: str, rules: Collection[RowRule]) -> None:
+def refuse_unlike(
+    connection: duckdb.DuckDBPyConnection,
+    catalog: str,
+    rules: Collection[RowRule],
+    written: Mapping[Name, str],
+    changed: Settings,
+) -> None:
     """Refuse rows that a replica would refuse, because it has DuckDB's default settings.
 
     Args:
         connection: Sees the rows.
         catalog: Name of the database.
         rules: Of the tables that were written.
+        written: Conditions for the rows of these tables that were written.
+        changed: Settings that were in force meanwhile, where they are not DuckDB's default.
 
     Raises:
         UnsupportedError: There is such a row.
     """
-    if not rules or not (changed := row_settings_changed(connection)):
+    if not changed:
         return
-    with without_row_settings(connection, changed):
+    with without_row_settings(connection, row_settings_changed(connection)):
         for rule in rules:
-            if _count_refused(connection, catalog, rule):
+            if _count_refused(connection, catalog, rule, written[rule.table]):
                 named = ", ".join(f"{name} = {value!r}" for name, value in changed)
                 raise UnsupportedError(
                     f"{rule.kind} ({rule.expression}) of table {rule.table} takes a row only with {named};"
@@ -126,11 +136,12 @@ def refuse_present(connection: duckdb.DuckDBPyConnection, catalog: str, rules: I
                 )
 
 
-def _count_refused(connection: duckdb.DuckDBPyConnection, catalog: str, rule: RowRule) -> int:
+def _count_refused(connection: duckdb.DuckDBPyConnection, catalog: str, rule: RowRule, written: str = "true") -> int:
     # An error would end the transaction.
     accepted = f"CASE WHEN ({rule.expression}) THEN 1 WHEN ({rule.expression}) IS NULL THEN 1 ELSE 0 END"
     is_taken = f"TRY({accepted}) = 1" if rule.kind == "CHECK" else f"TRY(hash({rule.expression})) IS NOT NULL"
-    query = f"SELECT count(*) FROM {quote(catalog)}.{rule.table.sql} WHERE coalesce({is_taken}, false) = false"
+    is_refused = f"coalesce({is_taken}, false) = false"
+    query = f"SELECT count(*) FROM {quote(catalog)}.{rule.table.sql} WHERE {written} AND {is_refused}"
     return int(connection.execute(query).fetchall()[0][0])
 
 

@@ -132,6 +132,13 @@ class Images:
         self.saved, self.rowids, self.is_reported = 0, None, False
         self.cleared = self.rows_before
 
+    def written(self) -> str:
+        """Return a condition on the table that holds for all rows that the transaction has added or altered."""
+        if self.copy is not None or not self.table.has_rowid:
+            return "true"
+        local = f"rowid >= {LOCAL_ROWID}"
+        return f"({local} OR rowid IN (SELECT _rowid FROM {self._saved()}))" if self.saved else local
+
     # Before the commit ----------------------------------------------------------------------------------------------
 
     def complete(self, meta: str | None) -> None:

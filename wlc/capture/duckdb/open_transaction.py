@@ -26,17 +26,19 @@ from wlc.capture.duckdb.effects import (
 from wlc.capture.duckdb.images import Images, conflict, unspoil
 from wlc.capture.duckdb.journal import JournalEntry, JournalledDdl, JournalledImages
 from wlc.dialect.duckdb import catalog as duckdb_catalog
+from wlc.dialect.duckdb.settings import row_settings_changed
 from wlc.dialect.sql import quote
 from wlc.dialect.types import parse
 from wlc.farm.model import Clear, Name, SequencePosition
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     from wlc.capture.duckdb.captured_tables import CapturedTables
     from wlc.capture.duckdb.journal import CapturedTable, JournalRecord
     from wlc.capture.duckdb.shared import Shared
-    from wlc.farm.model import Layout
+    from wlc.farm.model import Layout, Settings
 
 
 @dataclass
@@ -51,6 +53,7 @@ class OpenTransaction:
         generation: The catalog's generation just before the transaction began.
         began_after: Number of commits just before the transaction began.
         moves_sequences: A statement named a function that moves sequences.
+        row_settings: Settings that let rows pass which DuckDB's defaults may refuse.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -66,6 +69,7 @@ class OpenTransaction:
     sealed: dict[Name, bool] = field(default_factory=dict)
     changes_schema: bool = False
     moves_sequences: bool = False
+    row_settings: Settings = ()
     sequences: dict[Name, int] = field(default_factory=dict)
     _settled: list[Images] = field(default_factory=list)
     _rewritten: set[Name] = field(default_factory=set)
@@ -168,9 +172,7 @@ class OpenTransaction:
         entry = JournalEntry(self.tick, self.user, self.started, committed)
         alone = len(pending) == 1 and not self.records and not sequences and pending[0].cleared is None
         meta = entry.header if alone else None
-        written = {images.table.name for images in pending} | self._rewritten
-        rules = {rule for rule in self.tables.rules if rule.table in written}
-        checks.refuse_unlike(self.connection, self.tables.catalog, rules)
+        self._refuse_unlike(pending)
         for images in pending:
             self._complete_images(images, meta)
         self._refuse_conflicts()
@@ -183,6 +185,20 @@ class OpenTransaction:
         if not alone or not pending[0].carries_meta:
             journal.add_entry(self.connection, self.tables.catalog, replace(entry, records=tuple(self.records)))
         return True
+
+    def _refuse_unlike(self, pending: Sequence[Images]) -> None:
+        """Refuse rows that only the settings of the session have let pass."""
+        written = dict.fromkeys(self._rewritten, "true") | {images.table.name: images.written() for images in pending}
+        rules = {rule for rule in self.tables.rules if rule.table in written}
+        if rules:
+            self.note_row_settings()
+            checks.refuse_unlike(self.connection, self.tables.catalog, rules, written, self.row_settings)
+
+    def note_row_settings(self) -> None:
+        """Note the settings that have decided so far which rows were accepted."""
+        if self.tables.row_settings is None or self.shared.row_settings_vary:
+            self.tables.row_settings = row_settings_changed(self.connection)
+        self.row_settings = tuple({**dict(self.row_settings), **dict(self.tables.row_settings)}.items())
 
     def _refuse_conflicts(self) -> None:
         """Refuse conflicts with other transactions that DuckDB does not notice; see `Images.refuse_conflict`."""

@@ -15,6 +15,7 @@ from wlc.capture.duckdb.effects import Effect, SchemaEffect, UnknownEffect
 from wlc.capture.duckdb.open_transaction import OpenTransaction, user
 from wlc.capture.duckdb.outcome import NOTHING, StatementOutcome, submit
 from wlc.dialect.duckdb.lexer import tokens, words
+from wlc.dialect.duckdb.settings import names_row_setting
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import UnsupportedError
 
@@ -75,6 +76,8 @@ class CaptureSession:
         """
         self.before_read(text, kind)
         self.tables.forget_names()
+        if names_row_setting(text):
+            self._note_row_settings()
         if "enable_external_access" in text.lower():
             self._shared.allow_work()
         catalog = self._shared.catalog
@@ -87,6 +90,13 @@ class CaptureSession:
             f"database {catalog} cannot be detached or replaced while its changes are captured",
             hint="close the connection instead",
         )
+
+    def _note_row_settings(self) -> None:
+        """Remember that settings vary which change what rows are accepted, and those under which rows were written."""
+        self._shared.row_settings_vary = True
+        if self.transaction is not None:
+            with suppress(duckdb.TransactionException):
+                self.transaction.note_row_settings()
 
     def run(self, effect: Effect, text: str, parameters: Any) -> StatementOutcome:
         """Run one statement that may write, captured.
@@ -128,6 +138,8 @@ class CaptureSession:
     def _submit(self, effect: Effect, text: str, parameters: Any) -> StatementOutcome:
         if not (isinstance(effect, SchemaEffect) and effect.loads):
             return submit(self._raw, text, parameters)
+        # Its scripts may hold any statement.
+        self._note_row_settings()
         statements = imports.statements(self._raw, text)
         if statements == [text]:
             return submit(self._raw, text, parameters)

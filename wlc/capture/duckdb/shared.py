@@ -52,6 +52,7 @@ class Shared:
         here: Where the file was when it was opened.
         state: What the database remembers of itself; None if it has never been a master.
         publisher: Publishes in the background; None until a connection is opened that captures.
+        row_settings_vary: A statement of some connection may have changed which rows CHECK constraints accept.
         work: Folder for files until they are published, where the database may write only there; else None.
         confined_by: Settings of its connections that cut it off from files or lock its settings.
         options: Options of the farm's file system that this process was given; secrets are kept nowhere else.
@@ -72,6 +73,7 @@ class Shared:
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     commit_lock: threading.RLock = field(default_factory=threading.RLock)
     publish_lock: threading.RLock = field(default_factory=threading.RLock)
+    row_settings_vary: bool = False
     work: Path | None = None
     confined_by: Mapping[str, str] = field(default_factory=dict)
     users: int = 0

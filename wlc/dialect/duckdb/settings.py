@@ -41,6 +41,7 @@ MEANING = {
 # Those that change which rows a CHECK constraint, or the key of an index, accepts after it was created. The others
 # count when a statement is parsed, or for computations that are refused in such places.
 _OF_ROWS = ("default_collation", "error_on_division_by_zero", "ieee_floating_point_ops")
+_NAMES_OF_ROWS = re.compile("|".join(_OF_ROWS), re.IGNORECASE)
 # They put another parser in the place of DuckDB's own, which replicas do not have.
 PARSER = {"active_grammar_extensions": "[]", "allow_parser_override_extension": "DEFAULT", "current_dialect": None}
 # The time zone that a statement without one runs in; DuckDB's default is that of the machine.
@@ -84,6 +85,11 @@ def applied(connection: duckdb.DuckDBPyConnection, settings: Settings) -> Iterat
             yield
         finally:
             _set(other, before.items())
+
+
+def names_row_setting(text: str) -> bool:
+    """Say whether a statement may change a setting that changes which rows are accepted."""
+    return _NAMES_OF_ROWS.search(text) is not None
 
 
 def row_settings_changed(connection: duckdb.DuckDBPyConnection) -> Settings:
