@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import wlc
 import wlr
+from wlc.farm.byte_count import parse_bytes
 from wlc.farm.errors import CorruptError, InvalidError
 from wlr.engine.adapters import locate as place_of
 
@@ -265,6 +267,65 @@ def drill(
         raise CorruptError(
             f"restored to tick {done.tick}, {', '.join(done.differing)} of {done.database} are not what the log says",
             hint=f"wlc verify {shlex.quote(db)} --full",
+        )
+
+
+@command(app, example="wlr feed sales --farm s3://bucket/farm --table main.orders --to orders.jsonl --follow")
+def feed(
+    db: Annotated[str, typer.Argument(metavar="DB", help="Name in the farm, URL, or path of the master.")],
+    to: Annotated[str, typer.Option(metavar="OUTPUT", help="A file, to which lines are appended.")],
+    table: Annotated[
+        list[str] | None,
+        typer.Option("--table", metavar="PATTERN", help="Only tables like main.sales_*; may be repeated."),
+    ] = None,
+    format: Annotated[str, typer.Option(metavar="FORMAT", help="json, debezium, or csv.")] = "json",
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="TICK|TIME|snapshot", help="Where a new feed begins; default is the start of the log."
+        ),
+    ] = None,
+    max_bytes: Annotated[
+        str, typer.Option(metavar="N", help="Bytes of records in memory at once, as 64M; 0 for any number.")
+    ] = "64M",
+    drop: Annotated[
+        bool, typer.Option("--drop", help="Of each round write only the newest records, at most --max-bytes of them.")
+    ] = False,
+    rotate: Annotated[
+        str | None, typer.Option(metavar="N", help="Begin another file after so many bytes, as 1G.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The feed's name in the farm; default is the output's.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Repeat every beat until Ctrl-C or SIGTERM.")] = False,
+    farm: Farm = None,
+    storage_option: StorageOptions = None,
+) -> Iterator[Report]:
+    """Write every change of some tables to a file, once and in the order of the log."""
+    options = storage_options(storage_option)
+
+    def go_on() -> wlr.Fed:
+        with working(f"feeding {to}") as progress:
+            return wlr.feed(
+                db,
+                to=to,
+                tables=table or None,
+                format=format,
+                start=start,
+                max_bytes=int(parse_bytes(max_bytes)),
+                drop=drop,
+                name=name,
+                rotate=int(parse_bytes(rotate)) if rotate is not None else None,
+                farm=farm,
+                storage_options=options,
+                progress=progress,
+            )
+
+    yield record(go_on())
+    if follow:
+        yield from follow_on(
+            lambda: record(done) if (done := go_on()).records or done.dropped else None,
+            lambda: wlc.beat(db, farm=farm, storage_options=options),
         )
 
 

@@ -13,6 +13,7 @@ __all__ = [
     "FarmAudit",
     "FarmError",
     "FarmProblem",
+    "Fed",
     "FencedError",
     "GapError",
     "InvalidError",
@@ -33,6 +34,7 @@ __all__ = [
     "beat",
     "clock",
     "drill",
+    "feed",
     "files",
     "lock",
     "pause",
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
     from wlr.comparison import KeyRange
     from wlr.drills import Drill, drill
     from wlr.farm_audit import FarmAudit, FarmProblem, verify_farm
+    from wlr.feeding import Fed, feed
     from wlr.lake_files import files
     from wlr.lake_pruning import prune
     from wlr.log_snapshot import snapshot_from_log
@@ -87,6 +90,7 @@ else:
         "wlr.drills": ("Drill", "drill"),
         "wlr.plan.failure": ("Failure",),
         "wlr.farm_audit": ("FarmAudit", "FarmProblem", "verify_farm"),
+        "wlr.feeding": ("Fed", "feed"),
         "wlr.lake_files": ("files",),
         "wlr.lake_pruning": ("prune",),
         "wlr.log_snapshot": ("snapshot_from_log",),

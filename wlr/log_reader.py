@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from bisect import bisect_left
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wlc.farm.errors import CorruptError, ExpiredError, GapError
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from wlc.farm.model import Batch, Config, Manifest
     from wlr.plan.step import Step
     from wlr.plan.stop import Stop
+
+
+def local_folders(database: FarmDatabase) -> list[Path]:
+    """Return the local folders of a farm database, from which data files are read without a copy."""
+    return [Path(url) for url in (database.url, database.logs.url) if "://" not in url]
 
 
 def last_tick(database: FarmDatabase, numbers: list[int], config: Config | None = None) -> int:

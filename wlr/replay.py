@@ -371,8 +371,7 @@ class Replay:
                 return self._replay_error(failure, replica.state.position)
 
     def _folders(self) -> list[Path]:
-        """Return the local folders of the farm, from which data files are read without a copy."""
-        return [Path(url) for url in (self.database.url, self.database.logs.url) if "://" not in url]
+        return log_reader.local_folders(self.database)
 
     # Reporting
 

@@ -84,7 +84,7 @@ def replicate(
     if state is not None and state.is_paused and not dry_run:
         return _paused(state, target, database, registers=register)
     if state is not None:
-        database = with_keys_of(state, database)
+        database = with_keys(state.verify, database)
     bulk = workers(engine, database, spark_master)
     if keep is not None:
         target.check_keep(keep)
@@ -135,14 +135,14 @@ def _database(
     return wlc.resolve(master, farm, storage_options=storage_options)
 
 
-def with_keys_of(state: ReplicaState, database: FarmDatabase) -> FarmDatabase:
-    """Return the database with the replica's keys to verify, unless some are given.
+def with_keys(verify: str, database: FarmDatabase) -> FarmDatabase:
+    """Return the database with keys to verify that a replica or a feed remembers, unless some are given.
 
-    A replica that was made with such keys demands signatures, whether the keys are given again or not.
+    What was made with such keys demands signatures, whether the keys are given again or not.
     """
-    if not state.verify or database.keys.verifying:
+    if not verify or database.keys.verifying:
         return database
-    options = {**(database.storage_options or {}), "verify_key": state.verify}
+    options = {**(database.storage_options or {}), "verify_key": verify}
     return open_database(database.url, storage_options=options)
 
 

@@ -15,7 +15,7 @@ from wlc.farm.registry import unregister
 from wlc.farm.store import MissingError
 from wlr.engine.adapters import target_at
 from wlr.registration import register_replica
-from wlr.replication import refuse_other_database, with_keys_of
+from wlr.replication import refuse_other_database, with_keys
 
 if TYPE_CHECKING:
     import os
@@ -65,7 +65,7 @@ def switch(
     with target.open() as replica:
         state = replica.state
         refuse_other_database(state, database, target)
-        database = with_keys_of(state, database)
+        database = with_keys(state.verify, database)
         _prove(database, state.position)
         if register:
             register_replica(database, state, target)

@@ -13,6 +13,7 @@ CONFIG = "wlc.config"
 LOGS = "wlc_logs"
 SNAPSHOTS = "snapshots/"
 REPLICAS = "replicas/"
+FEEDS = "feeds/"
 MANIFEST = "manifest.json"
 SITES = "sites/"
 RETIRED = "retired/"
@@ -24,6 +25,7 @@ _NUMBER = r"([0-9]{12})"
 _DATA = r"(0|[1-9][0-9]{0,8})(?:-([0-9a-f]{16}))?\.parquet"
 _LARGEST = 10**12 - 1
 _SITE_NAME_LENGTH_MAX = 40
+_FEED_NAME_LENGTH_MAX = 50
 
 
 def check_database_name(name: str) -> str:
@@ -146,6 +148,33 @@ def parse_replica_path(path: str) -> str | None:
     """Return the id of a registered replica, None if `path` is something else."""
     found = re.fullmatch(REPLICAS + f"({_TOKEN.pattern})" + r"\.json", path)
     return found.group(1) if found else None
+
+
+def is_feed_name(text: str) -> bool:
+    """Say whether `text` can name a feed: 1 to 50 letters, digits, '_' and '-'."""
+    return is_token(text) and len(text) <= _FEED_NAME_LENGTH_MAX
+
+
+def as_feed_name(text: str) -> str:
+    """Return the name of a feed that is called after something else."""
+    return "".join(sign if is_token(sign) else "-" for sign in text)[:_FEED_NAME_LENGTH_MAX]
+
+
+def feed_path(feed: str) -> str:
+    """Path of what a feed remembers in the farm; only feeds whose output cannot hold it have this object."""
+    return f"{FEEDS}{_checked_feed(feed)}.json"
+
+
+def feed_lease_path(feed: str) -> str:
+    """Path of the lease of the one run that may feed."""
+    return f"{FEEDS}{_checked_feed(feed)}.lease"
+
+
+def _checked_feed(feed: str) -> str:
+    if not is_feed_name(feed):
+        hint = "Use letters, digits, '_' and '-', at most 50."
+        raise InvalidError(f"{feed!r} cannot name a feed", hint=hint)
+    return feed
 
 
 def site_folder(site: str) -> str:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from wlc.farm.database import FarmDatabase
 
-# What can read a farm: a copy of the data, or a copy of the farm.
-REPLICA, RELAY = "replica", "relay"
-_KINDS = (REPLICA, RELAY)
+# What can read a farm: a copy of the data, a copy of the farm, or what passes changes on.
+REPLICA, RELAY, FEED = "replica", "relay", "feed"
+_KINDS = (REPLICA, RELAY, FEED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Replica:
         seen: When it said so.
         host: Name of its machine.
         user: Name of its owner.
-        kind: `replica` or `relay`.
+        kind: `replica`, `relay` or `feed`.
     """
 
     id: str

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 
+from wlc.farm.byte_count import parse_bytes
 from wlc.farm.errors import InvalidError, UnavailableError
-
-_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:i?b)?(?:/s)?", re.IGNORECASE)
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 
 class RateLimit:
@@ -51,8 +48,13 @@ def parse_rate(text: str) -> float:
     Raises:
         InvalidError: The text is not a rate above 0.
     """
-    found = _RATE.fullmatch(text.strip())
-    rate = float(found.group(1)) * _UNITS[found.group(2).lower()] if found else 0.0
-    if rate <= 0:
-        raise InvalidError(f"{text!r} is not a number of bytes per second", hint="Write 500k, 10M or 1G.")
-    return rate
+    try:
+        if (rate := parse_bytes(text.strip().removesuffix("/s"))) > 0:
+            return rate
+    except InvalidError as error:
+        raise _no_rate(text) from error
+    raise _no_rate(text)
+
+
+def _no_rate(text: str) -> InvalidError:
+    return InvalidError(f"{text!r} is not a number of bytes per second", hint="Write 500k, 10M or 1G.")

@@ -14,7 +14,7 @@ import duckdb
 
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import CorruptError, UnavailableError
-from wlr.engine.memory import MEMORY_VARIABLE
+from wlr.engine.memory import MEMORY_HINT, MEMORY_VARIABLE
 from wlr.plan.failure import DISK_FULL, StepError
 
 if TYPE_CHECKING:
@@ -203,6 +203,27 @@ def using(path: Path) -> Iterator[None]:
             raise CorruptError(message, hint="Make the replica anew.", path=str(path)) from error
         hint = "Nothing was lost: run it again."
         raise UnavailableError(f"{path}: {first_line(error)}", hint=hint, path=str(path)) from error
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Translate DuckDB's errors while files are only read.
+
+    Args:
+        what: What is read, in the plural, for messages.
+
+    Raises:
+        UnavailableError: The machine failed, or lacks memory.
+        CorruptError: A file does not hold what the log says.
+    """
+    try:
+        yield
+    except (*_MACHINE, duckdb.OutOfMemoryException) as error:
+        is_memory = isinstance(error, duckdb.OutOfMemoryException)
+        hint = MEMORY_HINT if is_memory else "Nothing was lost: run it again."
+        raise UnavailableError(f"{what} cannot be read now: {first_line(error)}", hint=hint) from error
+    except duckdb.Error as error:
+        raise CorruptError(f"{what} cannot be read: {first_line(error)}") from error
 
 
 def first_line(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wlc.farm.errors import CorruptError, InvalidError
-from wlc.farm.paths import CONFIG, REPLICAS
+from wlc.farm.paths import CONFIG, FEEDS, REPLICAS
 from wlc.farm.seal import cipher
 from wlc.farm.store.contract import PROBE, Store, StoredObjects
 from wlc.farm.store.downloads import Downloads
@@ -202,7 +202,7 @@ class EncryptedStore(Store):
 
 
 def _is_plain(path: str) -> bool:
-    return path == CONFIG or path.startswith((REPLICAS, PROBE))
+    return path == CONFIG or path.startswith((REPLICAS, FEEDS, PROBE))
 
 
 def _at_least_one(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -1,0 +1,425 @@
+"""`wlr feed`: a file has every change once, wherever the feed was killed, and says so in every format."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shlex
+import shutil
+import zlib
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import wlc
+import wlr
+from cli.command import run_app
+from cli.wlr import app
+from tests.feed_oracle import flat, projection
+from wlc.farm.database import FarmDatabase, open_database
+from wlc.farm.errors import CorruptError, ExpiredError, FencedError, InvalidError, UnavailableError
+from wlc.farm.lease import Lease
+from wlc.farm.registry import FEED, replicas
+from wlc.farm.store.local import LocalStore
+from wlr.feeds import file as feed_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.feed_oracle import Record
+    from wlr.feeds.state import FeedState
+
+_numbers = iter(range(10**6))
+
+
+@dataclass
+class Shop:
+    """A master and its farm."""
+
+    source: Path
+    farm: str
+
+    @property
+    def database(self) -> FarmDatabase:
+        return open_database("shop", self.farm)
+
+    def write(self, *statements: str) -> None:
+        with wlc.connect(self.source) as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    def feed(self, to: Path, **options: Any) -> wlr.Fed:
+        # Tests share the farm, and write files of the same name into folders of their own.
+        named = {"name": f"feed{zlib.crc32(os.fsencode(to))}", **options}
+        return wlr.feed("shop", farm=self.farm, to=str(to), **named)
+
+
+def made(folder: Path) -> Shop:
+    shop = Shop(folder / "shop.duckdb", f"memory://feeds{next(_numbers)}")
+    wlc.master(shop.source, farm=shop.farm, beat_s=3600, create=True)
+    return shop
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
+    """A farm with every kind of record, in three batches; tests do not write to it."""
+    shop = made(tmp_path_factory.mktemp("feeds"))
+    shop.write(
+        "CREATE TABLE t (id INTEGER, part VARCHAR, v VARCHAR, PRIMARY KEY (part, id))",
+        "CREATE TABLE bag (v VARCHAR)",
+        "INSERT INTO t SELECT i, 'p' || i % 2, 'größe, \"' || i || '\"\n' FROM range(40) r(i)",
+        "INSERT INTO bag VALUES ('a'), ('a'), (NULL), ('')",
+        "UPDATE t SET v = NULL WHERE id % 3 = 0",
+    )
+    shop.write(
+        "BEGIN; DELETE FROM bag WHERE v = 'a'; INSERT INTO bag VALUES ('a'), ('b');"
+        " UPDATE t SET id = id + 100 WHERE id < 3; DELETE FROM t WHERE id = 5; COMMIT",
+        "BEGIN; INSERT INTO t VALUES (1, 'x', 'before'); ALTER TABLE t ADD COLUMN w DOUBLE;"
+        " UPDATE t SET w = 0.5 WHERE id = 7; COMMIT",
+        "INSERT INTO t VALUES (1000, 'y', 'late', 'inf')",
+    )
+    shop.write("DELETE FROM bag", "CREATE TABLE other (x INTEGER)", "INSERT INTO t VALUES (1001, 'y', '', NULL)")
+    return shop
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def as_records(said: list[dict[str, Any]]) -> list[str]:
+    """Return the lines of a JSON feed as the oracle's records."""
+
+    def record(line: dict[str, Any]) -> Record:
+        about = {"truncate": "rows", "schema": "statement"}.get(line["op"])
+        images = (line[about], None) if about else (line["before"], line["after"])
+        return (line["op"], line["table"], line["tick"], *images)
+
+    numbers = [(line["tick"], line["n"]) for line in said]
+    assert numbers == sorted(set(numbers)), "every record has a number of its own, and they rise"
+    return flat([list(map(record, group)) for _, group in groupby(said, key=lambda line: line["tick"])])
+
+
+def expected(shop: Shop, *patterns: str, after: int = 0) -> list[str]:
+    records = flat(projection(shop.database, *patterns, after=after))
+    # JSON has no infinity.
+    return [record.replace(": inf", ": 'inf'") for record in records]
+
+
+def test_a_file_has_every_change_once_and_in_order(shop: Shop, tmp_path: Path):
+    done = shop.feed(out := tmp_path / "all.jsonl")
+    said = lines(out)
+    assert as_records(said) == expected(shop)
+    assert (done.records, done.bytes, done.tick) == (len(said), out.stat().st_size, wlc.tick("shop", farm=shop.farm))
+    assert {line["history"] for line in said} == {shop.database.config().history}
+    again = shop.feed(out)
+    assert (again.records, again.tick) == (0, done.tick)
+    assert lines(out) == said
+
+
+def test_tables_are_chosen_by_patterns(shop: Shop, tmp_path: Path):
+    shop.feed(out := tmp_path / "t.jsonl", tables=["main.t"])
+    assert as_records(lines(out)) == expected(shop, "main.t")
+    with pytest.raises(InvalidError, match="no table matches") as caught:
+        shop.feed(tmp_path / "none.jsonl", tables=["nothing"])
+    assert caught.value.hint is not None
+    assert "main.t" in caught.value.hint
+    assert not (tmp_path / "none.jsonl").exists()
+
+
+@pytest.mark.parametrize("first", [1, 4, 7, 11, 12])
+def test_a_feed_begins_at_a_tick(shop: Shop, tmp_path: Path, first: int):
+    shop.feed(out := tmp_path / "late.jsonl", start=str(first))
+    assert as_records(lines(out)) == expected(shop, after=first - 1)
+
+
+def test_a_feed_begins_at_a_time(shop: Shop, tmp_path: Path):
+    (at,) = (t.committed for n in (1, 2, 3) for t in shop.database.read_batch(n)[0].transactions if t.tick == 6)
+    shop.feed(out := tmp_path / "late.jsonl", start=at)
+    assert as_records(lines(out)) == expected(shop, after=5)
+
+
+# Crashes -------------------------------------------------------------------------------------------------------------
+
+
+class Died(BaseException):
+    """The process was killed here."""
+
+
+def dying_at(monkeypatch: pytest.MonkeyPatch, number: int, how: str) -> list[str]:
+    """Let the process die at a call that makes something durable: before it, after it, or in the middle of a write."""
+    calls: list[str] = []
+
+    def breaking(name: str, effect: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            if len(calls) > number:
+                # A dead process does nothing any more.
+                raise Died
+            calls.append(name)
+            if len(calls) <= number:
+                return effect(*arguments)
+            if how == "torn" and name == "write":
+                effect(arguments[0], bytes(arguments[1])[: len(arguments[1]) // 2])
+            elif how == "after":
+                effect(*arguments)
+            raise Died
+
+        return call
+
+    class BreakingOs:
+        def __getattr__(self, name: str) -> Any:
+            found = getattr(os, name)
+            return breaking(name, found) if name in ("write", "fsync", "ftruncate", "open") else found
+
+    monkeypatch.setattr(feed_file, "os", BreakingOs())
+    replace = LocalStore.replace
+    monkeypatch.setattr(LocalStore, "replace", breaking("replace", replace))
+    return calls
+
+
+FORMATS = {"json": None, "debezium": None, "csv": ["main.t"]}
+
+
+@pytest.mark.parametrize("how", ["before", "after", "torn"])
+@pytest.mark.parametrize("form", FORMATS)
+def test_killed_at_every_write_a_feed_goes_on_as_if_it_had_not_been(shop: Shop, tmp_path: Path, form: str, how: str):
+    options = {"format": form, "tables": FORMATS[form], "max_bytes": 900, "rotate": 5_000}
+
+    folder = tmp_path / "fed"
+
+    def output() -> dict[str, bytes]:
+        return {f.name: f.read_bytes() for f in folder.glob("out*") if not f.name.endswith(feed_file.POSITION)}
+
+    def feed_anew(place: int) -> list[str]:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        with pytest.MonkeyPatch.context() as patch, suppress(Died):
+            calls = dying_at(patch, place, how)
+            shop.feed(folder / "out", **options)
+        return calls
+
+    calls = feed_anew(10**6)
+    wanted = output()
+    assert len(wanted) > 2
+    places = [place for place, name in enumerate(calls) if how != "torn" or name == "write"]
+    # A run of every day takes samples, in every way to die other ones.
+    step = 1 if "DBFARM_DEEP" in os.environ else 8
+    for place in places[(len(form) + len(how)) % step :: step]:
+        feed_anew(place)
+        shop.feed(folder / "out", **options)
+        assert output() == wanted, f"died {how} call {place}, {calls[place]}"
+
+
+# What is written -----------------------------------------------------------------------------------------------------
+
+
+def test_debezium_has_its_envelope(shop: Shop, tmp_path: Path):
+    shop.feed(plain := tmp_path / "plain.jsonl")
+    shop.feed(out := tmp_path / "debezium.jsonl", format="debezium", name="orders-feed")
+    operations = {"insert": "c", "update": "u", "delete": "d", "truncate": "t"}
+    for flat_line, line in zip(lines(plain), lines(out), strict=True):
+        source = line["source"]
+        assert (source["connector"], source["name"], source["db"]) == ("dbfarm", "orders-feed", "shop")
+        assert f"{source['schema']}.{source['table']}" == flat_line["table"]
+        assert (source["history"], source["tick"], source["n"]) == tuple(
+            flat_line[name] for name in ("history", "tick", "n")
+        )
+        assert line["ts_ms"] == source["ts_ms"] == int(datetime.fromisoformat(flat_line["committed"]).timestamp() * 1e3)
+        if flat_line["op"] == "schema":
+            assert line["ddl"] == flat_line["statement"]
+            columns = line["tableChanges"][0]["table"]["columns"]
+            assert [column["name"] for column in columns] == [column["name"] for column in flat_line["columns"]]
+        else:
+            assert line["op"] == operations[flat_line["op"]]
+            assert (line["before"], line["after"]) == (flat_line.get("before"), flat_line.get("after"))
+
+
+def test_csv_has_the_columns_of_a_table_and_a_file_per_layout(shop: Shop, tmp_path: Path):
+    shop.feed(plain := tmp_path / "plain.jsonl", tables=["main.t"])
+    shop.feed(out := tmp_path / "t.csv", tables=["main.t"], format="csv")
+    files = sorted(f for f in tmp_path.glob("t.csv*") if not f.name.endswith(feed_file.POSITION))
+    assert [file.name for file in files] == ["t.csv", "t.csv.000001"]
+    rows = []
+    for file in files:
+        with file.open(encoding="utf-8", newline="") as handle:
+            rows += list(csv.DictReader(handle, strict=True))
+    assert None not in {name for row in rows for name in row}
+    images = []
+    for line in lines(plain):
+        if line["op"] == "update":
+            images += [("update_before", line["before"]), ("update_after", line["after"])]
+        else:
+            images.append((line["op"], line.get("after") or line.get("before")))
+    for (operation, image), row in zip(images, rows, strict=True):
+        assert row["_op"] == operation
+        if image is not None:
+            assert {name: "" if value is None else str(value) for name, value in image.items()} == {
+                name: value for name, value in row.items() if not name.startswith("_")
+            }
+    assert out.read_text(encoding="utf-8").splitlines()[0] == "_op,_history,_tick,_n,_committed,_user,_note,id,part,v"
+    with pytest.raises(InvalidError, match="the columns of one table"):
+        shop.feed(tmp_path / "all.csv", format="csv")
+
+
+def test_a_feed_can_begin_with_the_rows_of_a_snapshot(tmp_path: Path):
+    shop = made(tmp_path)
+    shop.write(
+        "CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR)", "INSERT INTO t SELECT i, 'v' FROM range(5000) r(i)"
+    )
+    wlc.snapshot(shop.source)
+    shop.write("UPDATE t SET v = 'w' WHERE id = 7")
+    done = shop.feed(out := tmp_path / "t.jsonl", start="snapshot", max_bytes=100_000)
+    read, changed = lines(out)[:5000], lines(out)[5000:]
+    assert {line["op"] for line in read} == {"read"}
+    assert {line["tick"] for line in read} == {2}
+    assert [line["n"] for line in read] == list(range(1, 5001))
+    assert sorted(line["after"]["id"] for line in read) == list(range(5000))
+    assert [(line["op"], line["before"]["v"], line["after"]["v"]) for line in changed] == [("update", "v", "w")]
+    assert (done.tick, done.records) == (3, 5001)
+    # The log goes: a feed that is behind says how to go on, and that works.
+    shop.feed(behind := tmp_path / "behind.jsonl")
+    shop.write("INSERT INTO t VALUES (-1, 'x')")
+    shop.write("DELETE FROM t WHERE id = -1")
+    wlc.snapshot(shop.source)
+    shop.write("INSERT INTO t VALUES (-2, 'x')")
+    wlc.prune(shop.source, deadline=timedelta(0))
+    with pytest.raises(ExpiredError) as caught:
+        shop.feed(behind)
+    assert caught.value.hint is not None
+    command = shlex.split(caught.value.hint.partition(" goes on ")[0])
+    assert command[:2] == ["wlr", "feed"]
+    assert command[-2:] == ["--from", "snapshot"]
+    before = len(lines(behind))
+    assert shop.feed(behind, start="snapshot").tick == 6
+    added = lines(behind)[before:]
+    assert [line["op"] for line in added] == ["read"] * 5000 + ["insert"]
+    assert shop.feed(behind, start="snapshot").records == 0, "it goes on from its position"
+    with pytest.raises(ExpiredError, match="pruned"):
+        shop.feed(tmp_path / "new.jsonl")
+
+
+def test_what_is_too_much_is_dropped_and_said(shop: Shop, tmp_path: Path):
+    shop.feed(whole := tmp_path / "whole.jsonl")
+    records = whole.read_bytes().splitlines(keepends=True)
+    newest = records[-7:]
+    done = shop.feed(out := tmp_path / "out.jsonl", max_bytes=sum(map(len, newest)), drop=True)
+    said = out.read_bytes().splitlines(keepends=True)
+    assert said[1:] == newest
+    first, last = json.loads(records[0]), json.loads(records[-8])
+    assert json.loads(said[0]) == {
+        "dropped": len(records) - 7,
+        "history": first["history"],
+        "from": {"tick": first["tick"], "n": first["n"]},
+        "to": {"tick": last["tick"], "n": last["n"]},
+    }
+    assert (done.records, done.dropped) == (7, len(records) - 7)
+    # Comdb2's test: with room for nothing, everything is counted and nothing is written.
+    done = shop.feed(out := tmp_path / "none.jsonl", max_bytes=1, drop=True)
+    assert (done.records, done.dropped) == (0, len(records))
+    assert [json.loads(line)["dropped"] for line in out.read_bytes().splitlines()] == [len(records)]
+    assert shop.feed(out, max_bytes=1, drop=True).dropped == 0
+    with pytest.raises(InvalidError, match="needs a bound"):
+        shop.feed(tmp_path / "no.jsonl", max_bytes=0, drop=True)
+
+
+def test_files_are_rotated_by_size(shop: Shop, tmp_path: Path):
+    shop.feed(whole := tmp_path / "whole.jsonl", max_bytes=0)
+    shop.feed(out := tmp_path / "out.jsonl", rotate=2_000)
+    files = sorted(f for f in tmp_path.glob("out.jsonl*") if not f.name.endswith(feed_file.POSITION))
+    assert files[0] == out
+    assert [f.name for f in files[1:]] == [f"out.jsonl.{n:06d}" for n in range(1, len(files))]
+    assert b"".join(f.read_bytes() for f in files) == whole.read_bytes()
+    assert all(f.read_bytes().endswith(b"\n") for f in files)
+    assert all(f.stat().st_size <= 2_000 for f in files)
+
+
+# Refusals ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_belongs_to_something_else_is_left_alone(shop: Shop, tmp_path: Path):
+    (other := tmp_path / "mine.txt").write_text("precious")
+    with pytest.raises(InvalidError, match="no feed wrote it"):
+        shop.feed(other)
+    assert other.read_text() == "precious"
+    shop.feed(out := tmp_path / "out.jsonl", name="one", tables=["main.t"])
+    with pytest.raises(InvalidError, match="feed one of shop writes to"):
+        shop.feed(tmp_path / "two.jsonl", name="one")
+    for options in ({"name": "two"}, {"tables": ["main.bag"]}, {"format": "debezium"}):
+        with pytest.raises(InvalidError, match=r"called one|made of tables main.t|made with --format json"):
+            shop.feed(out, **{"name": "one", **options})
+    with pytest.raises(InvalidError, match="cannot name a feed"):
+        shop.feed(tmp_path / "x.jsonl", name="a b")
+    with pytest.raises(InvalidError, match="is a folder"):
+        shop.feed(tmp_path)
+
+
+def test_one_run_feeds_at_a_time(shop: Shop, tmp_path: Path):
+    lease = Lease(shop.database.store, "feeds/busy.lease")
+    try:
+        with pytest.raises(UnavailableError, match="feed busy is in use by process"):
+            shop.feed(tmp_path / "out.jsonl", name="busy")
+    finally:
+        lease.release()
+    assert shop.feed(tmp_path / "out.jsonl", name="busy").records
+
+
+def test_a_run_that_was_overtaken_cannot_move_the_position(shop: Shop, tmp_path: Path):
+    out = tmp_path / "out.jsonl"
+    flush = feed_file.OpenFile.flush
+
+    def overtaken(self: feed_file.OpenFile, state: FeedState) -> FeedState:
+        memory = feed_file.position_of(out)
+        memory.change(lambda there: replace(there, run="other") if there else state)
+        return flush(self, state)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(feed_file.OpenFile, "flush", overtaken)
+        with pytest.raises(FencedError, match="taken over"):
+            shop.feed(out)
+    shop.feed(out)
+    assert as_records(lines(out)) == expected(shop)
+
+
+def test_pruning_waits_for_a_feed(tmp_path: Path):
+    shop = made(tmp_path)
+    shop.write("CREATE TABLE t (id INTEGER PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    shop.feed(out := tmp_path / "t.jsonl", name="slow")
+    (known,) = replicas(shop.database)
+    assert (known.id, known.kind, known.target) == ("feed-slow", FEED, str(out))
+    shop.write("INSERT INTO t VALUES (2)")
+    shop.write("INSERT INTO t VALUES (3)")
+    wlc.snapshot(shop.source)
+    wlc.prune(shop.source)
+    assert shop.database.batch_numbers() == [1, 2, 3]
+    assert wlr.feed("shop", farm=shop.farm, to=str(out)).records == 2, "it knows its name"
+    wlc.prune(shop.source)
+    assert shop.database.batch_numbers() == [3]
+
+
+def test_the_command_feeds_and_explains(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    source, farm, out = tmp_path / "shop.duckdb", str(tmp_path / "farm"), tmp_path / "t.jsonl"
+    wlc.master(source, farm=farm, beat_s=3600, create=True)
+    with wlc.connect(source) as connection:
+        connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
+        connection.execute("INSERT INTO t VALUES (1), (2)")
+    command = ["feed", "shop", "--farm", farm, "--table", "main.t", "--to", str(out)]
+    assert run_app(app, "wlr", [*command, "--max-bytes", "1M", "--rotate", "1G", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["records"] == 3
+    with out.open("ab") as handle:
+        handle.write(b"torn")
+    with wlc.connect(source) as connection:
+        connection.execute("INSERT INTO t VALUES (3)")
+    assert run_app(app, "wlr", command) == 0
+    assert [line["n"] for line in lines(out)] == [1, 1, 2, 1], "the torn tail was cut"
+    out.write_bytes(b"")
+    with wlc.connect(source) as connection:
+        connection.execute("INSERT INTO t VALUES (4)")
+    assert run_app(app, "wlr", command) == CorruptError.exit_code
+    assert "Put it back" in capsys.readouterr().err
+    assert run_app(app, "wlr", [*command, "--format", "xml"]) == InvalidError.exit_code
+    assert "--format json or debezium or csv" in capsys.readouterr().err

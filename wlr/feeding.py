@@ -1,0 +1,293 @@
+"""Feed the changes of a database to a file or a Kafka topic."""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import wlc
+from wlc.farm import paths
+from wlc.farm.clock import parse_time, utc_now
+from wlc.farm.errors import ExpiredError, FarmError, InvalidError
+from wlc.farm.lease import Lease
+from wlc.farm.registry import FEED, Replica, register, replicas, this_host, this_user
+from wlr import log_reader
+from wlr.plan.patterns import described
+from wlr.plan.stop import Stop
+from wlr.replication import with_keys
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
+
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Config
+    from wlr.feeds.contract import Output
+    from wlr.feeds.run import FeedRun, Kept
+    from wlr.feeds.state import FeedState
+
+BYTES_MAX = 64 << 20
+SNAPSHOT = "snapshot"
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """What a round of a feed wrote, and where the feed stands.
+
+    Attributes:
+        name: The feed's name.
+        to: Where it writes.
+        tick: Last transaction that is in the output; `clock`: when it was committed, None before the first.
+        records: Records written in this round; `bytes`: bytes of them.
+        dropped: Records that were not written, because `drop` allows that.
+        is_paused: The feed stays where it is until it is resumed, so that nothing was done.
+    """
+
+    name: str
+    to: str
+    tick: int
+    clock: datetime | None
+    records: int
+    bytes: int
+    dropped: int
+    is_paused: bool = False
+
+
+def feed(
+    db: str | os.PathLike[str],
+    *,
+    to: str,
+    tables: Sequence[str] | None = None,
+    format: str = "json",  # noqa: A002 - the option's name
+    start: str | int | datetime | None = None,
+    max_bytes: int = BYTES_MAX,
+    drop: bool = False,
+    name: str | None = None,
+    rotate: int | None = None,
+    farm: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Fed:
+    """Write what changed in some tables since the last round, each change once and in the order of the log.
+
+    Args:
+        db: Name in the farm, URL of the database's folder there, or path of the master.
+        to: A file, to which lines are appended.
+        tables: Patterns such as `main.sales_*`; all tables if omitted.
+        format: `json`, `debezium` or `csv`.
+        start: Where a new feed begins: at a tick, at a time, or "snapshot" for the rows of the newest snapshot; at the
+            start of the log if omitted. A feed that has a position goes on from there. If the log was pruned behind it,
+            "snapshot" lets it begin anew.
+        max_bytes: Bytes of records that are in memory at once, about; 0 for any number.
+        drop: Write only the newest records of a round, at most `max_bytes` of them, and a line that says how many older
+            ones were dropped.
+        name: Name of the feed in the farm; that of the file if omitted.
+        rotate: A file with so many bytes is complete, and the next one begins.
+        farm: URL of the farm, for a bare name.
+        storage_options: Options of the farm's file system.
+        progress: Called with records done, records done, and what is being done.
+
+    Raises:
+        InvalidError: An argument is invalid, or the output belongs to something else. Nothing was written.
+        ExpiredError: The log was pruned behind the position: begin anew with `start="snapshot"`.
+        CorruptError: A file of the farm or of the output is damaged.
+        FencedError: Another run has taken over the feed.
+        UnavailableError: Another run feeds it, or a place is out of reach: try again.
+    """
+    from wlr.feeds.adapters import output_at
+
+    if drop and not max_bytes:
+        raise InvalidError("--drop needs a bound of bytes", hint="--max-bytes 64M --drop")
+    output = output_at(to, rotate)
+    output.check_format(format)
+    database = wlc.resolve(db, farm, storage_options=storage_options)
+    wanted = _Wanted(tuple(tables or ()), format, _start(start), max_bytes, drop, name, progress, str(db))
+    return _Feeding(database, output, wanted).go()
+
+
+def _start(given: str | int | datetime | None) -> str | int | datetime | None:
+    """Read where a new feed begins: a tick, a time, or the newest snapshot."""
+    if given is None or given == SNAPSHOT or isinstance(given, int):
+        return given
+    if isinstance(given, str) and given.isdecimal():
+        return int(given)
+    return parse_time(given, utc_now())
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What the user asked for; `typed` is how the database was named, for hints."""
+
+    tables: tuple[str, ...]
+    format: str
+    start: str | int | datetime | None
+    bytes_max: int
+    drops: bool
+    name: str | None
+    progress: Callable[[int, int, str], None] | None
+    typed: str
+
+
+class _Feeding:
+    """One round, from what the user typed."""
+
+    def __init__(self, database: FarmDatabase, output: Output, wanted: _Wanted) -> None:
+        self._database = database
+        self._output = output
+        self._wanted = wanted
+        self._name = wanted.name if wanted.name is not None else paths.as_feed_name(output.label)
+        self._memory = output.memory(database, self._name)
+
+    def go(self) -> Fed:
+        """Do the round."""
+        paths.feed_lease_path(self._name)  # Refuses a name that cannot be one.
+        config, found = self._database.config(), self._memory.load()
+        if found is not None:
+            state = self._checked(found[0])
+            if state.is_paused or self._is_level(state, config):
+                # Pruning keeps what it will need.
+                self._register(state)
+                return self._result(state)
+        lease = Lease(self._database.store, paths.feed_lease_path(self._name), f"feed {self._name}")
+        try:
+            return self._go(lease.run, config.beat_s)
+        finally:
+            lease.release()
+
+    def _checked(self, state: FeedState) -> FeedState:
+        """Refuse a state that is another feed's, and take its name and keys."""
+        given = self._wanted
+        if given.name not in (None, state.name):
+            message = f"the feed in {self._output.shown} is called {state.name}"
+            raise InvalidError(message, hint="Leave --name out, or give another --to.")
+        if state.master.rstrip("/").rpartition("/")[2] != self._database.name:
+            message = f"feed {state.name} in {self._output.shown} is of {state.master}, not of {self._database.url}"
+            raise InvalidError(message, hint="Give another --to.")
+        if given.tables and given.tables != state.tables:
+            message = f"feed {state.name} was made of {described(state.tables)}"
+            raise InvalidError(message, hint="Leave --table out, or begin another feed: another --to.")
+        if given.format != state.format:
+            message = f"feed {state.name} was made with --format {state.format}"
+            raise InvalidError(message, hint=f"--format {state.format}, or begin another feed: another --to.")
+        self._output.check_place(state)
+        self._name = state.name
+        self._database = with_keys(state.verify, self._database)
+        return state
+
+    def _is_level(self, state: FeedState, config: Config) -> bool:
+        """Say whether there is nothing to write, which two requests find out."""
+        position = state.position
+        if position is None or state.written or (position.tick, position.history) != (config.tick, config.history):
+            return False
+        return not self._database.logs.exists(paths.log_path(self._database.name, config.batches))
+
+    def _go(self, run: str, beat_s: float) -> Fed:
+        from wlr.feeds.run import Kept
+
+        found = self._memory.load()
+        kept = Kept(self._memory, *(found or (self._new(), None)))
+        verify = self._database.keys.verify_words() or kept.state.verify
+        state = replace(kept.state, master=self._database.url, to=self._output.shown, verify=verify, beat_s=beat_s)
+        # From now on a run that fed it before, should it live, cannot move the position.
+        kept.keep(replace(state, run=run))
+        self._register(kept.state)
+        try:
+            done = self._write(kept)
+        except ExpiredError as error:
+            if self._wanted.start != SNAPSHOT:
+                raise self._with_hint(error) from error
+            kept.keep(self._at_snapshot(kept.state))
+            done = self._write(kept)
+        finally:
+            with suppress(FarmError):
+                self._register(kept.state)
+        return self._result(kept.state, done)
+
+    def _write(self, kept: Kept) -> FeedRun:
+        from wlr.feeds.formats import format_of
+        from wlr.feeds.reading import FeedReader
+        from wlr.feeds.run import FeedRun
+
+        wanted, state = self._wanted, kept.state
+        form = format_of(state.format)(self._database.name, state.name)
+        reader = FeedReader(self._database, form, wanted.bytes_max)
+        with closing(reader), self._output.open(state, form) as output:
+            run = FeedRun(kept, reader, output, wanted.bytes_max, wanted.drops, wanted.progress)
+            run.go()
+        if self._database.witness is not None and kept.state.position is not None:
+            self._database.witness.note(kept.state.position)
+        return run
+
+    # A new feed
+
+    def _new(self) -> FeedState:
+        from wlr.feeds.formats import format_of
+        from wlr.feeds.reading import beginning, refuse_idle_tables
+        from wlr.feeds.state import FeedState
+
+        wanted = self._wanted
+        if format_of(wanted.format).has_columns and (len(wanted.tables) != 1 or set("*?[!") & set(wanted.tables[0])):
+            message = f"--format {wanted.format} has the columns of one table"
+            raise InvalidError(message, hint="--table TABLE once, without a pattern; or --format json")
+        self._refuse_other_output()
+        self._output.check_new()
+        refuse_idle_tables(self._database, wanted.tables)
+        state = FeedState(self._name, self._database.url, self._output.shown, wanted.tables, wanted.format)
+        if wanted.start == SNAPSHOT:
+            return self._at_snapshot(state)
+        assert not isinstance(wanted.start, str)
+        try:
+            position, batch_last = beginning(self._database, wanted.start)
+        except ExpiredError as error:
+            raise self._with_hint(error) from error
+        return replace(state, position=position, batch_last=batch_last)
+
+    def _at_snapshot(self, state: FeedState) -> FeedState:
+        """Return the state from which the rows of the newest snapshot are read, or all of a log without one."""
+        from wlr.feeds.reading import beginning
+
+        manifest = log_reader.choose_snapshot(self._database, Stop())
+        if manifest is None:
+            position, batch_last = beginning(self._database, None)
+            return replace(state, position=position, batch_last=batch_last, written=None)
+        return replace(state, position=None, snapshot=manifest.position.tick, written=None)
+
+    def _refuse_other_output(self) -> None:
+        """Refuse a name under which the farm knows a feed to another place."""
+        for known in replicas(self._database):
+            if known.id == _id(self._name) and (known.target, known.host) != (self._output.shown, this_host()):
+                raise InvalidError(
+                    f"feed {self._name} of {self._database.name} writes to {known.target} on {known.host}",
+                    hint="Give this one another name: --name NAME",
+                )
+
+    # The farm
+
+    def _register(self, state: FeedState) -> None:
+        """Say how far the feed has come, so that pruning keeps what it needs."""
+        position = state.position if state.position and state.position.history else None
+        target, host, user = self._output.shown, this_host(), this_user()
+        register(self._database, Replica(_id(state.name), target, position, state.clock, utc_now(), host, user, FEED))
+
+    def _with_hint(self, error: ExpiredError) -> ExpiredError:
+        wanted, words = self._wanted, ["wlr", "feed", self._wanted.typed]
+        for table in wanted.tables:
+            words += ["--table", table]
+        words += ["--to", self._output.shown]
+        words += [] if wanted.format == "json" else ["--format", wanted.format]
+        words += ["--name", wanted.name] if wanted.name else []
+        hint = f"{shlex.join([*words, '--from', SNAPSHOT])} goes on with the rows of the newest snapshot"
+        return ExpiredError(error.message, hint=hint, path=error.path, position=error.position)
+
+    def _result(self, state: FeedState, done: FeedRun | None = None) -> Fed:
+        counts = (done.records, done.bytes, done.dropped) if done else (0, 0, 0)
+        tick = state.position.tick if state.position else 0
+        return Fed(state.name, self._output.shown, tick, state.clock, *counts, is_paused=state.is_paused)
+
+
+def _id(name: str) -> str:
+    """Return the id under which a feed is registered."""
+    return f"feed-{name}"

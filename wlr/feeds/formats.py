@@ -1,0 +1,279 @@
+"""The formats of a feed: how a changed row, a schema change and a truncation become text.
+
+Texts of rows are made by SQL, over the columns of `rendering`: `before` and `after` (row images as text, NULL where
+there is none), `head` and `tail` (what the format says of the transaction), `name` (of the table), and `n`.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from wlc.farm.clock import format_time
+from wlc.farm.errors import InvalidError
+from wlc.farm.model import Clear, Ddl
+from wlc.farm.version import __version__
+from wlr.feeds.values import cells_sql, object_sql
+
+if TYPE_CHECKING:
+    from wlc.farm.model import Layout, Name
+    from wlr.feeds.plan import Note
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LINE_END = " || chr(10)"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordMoment:
+    """What a record says of its transaction, or of the snapshot that its row was read from.
+
+    Attributes:
+        user: Who committed it; None for a snapshot.
+    """
+
+    history: str
+    tick: int
+    committed: datetime | None
+    user: str | None
+    is_snapshot: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Records that were dropped: how many, and (tick, number) of the first and the last one."""
+
+    dropped: int
+    history: str
+    first: tuple[int, int]
+    last: tuple[int, int]
+
+
+def text_of(value: object) -> str:
+    """Write a value as JSON on one line."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+class Format(ABC):
+    """A format.
+
+    Attributes:
+        name: As in `--format`.
+        has_columns: Lines have the table's columns, so that the feed is of one table and each file of one layout.
+    """
+
+    name: ClassVar[str]
+    has_columns: ClassVar[bool] = False
+
+    def __init__(self, database: str, feed: str) -> None:
+        self.database = database
+        self.feed = feed
+
+    def header(self, layout: Layout) -> str:  # noqa: ARG002 - most formats have none
+        """Return the line that a file begins with, "" for none."""
+        return ""
+
+    def image_sql(self, layout: Layout) -> str:
+        """Return the SQL of a row image as text."""
+        return object_sql(layout.stored)
+
+    @abstractmethod
+    def table(self, table: Name) -> str:
+        """Return what a line says of its table."""
+
+    @abstractmethod
+    def around(self, moment: RecordMoment) -> tuple[str, str]:
+        """Return what a line says of its transaction: `head` and `tail`."""
+
+    @abstractmethod
+    def line_sql(self, *, is_snapshot: bool) -> str:
+        """Return the SQL of a row's line, with the line end."""
+
+    @abstractmethod
+    def note(self, note: Note, moment: RecordMoment, n: int) -> str:
+        """Return the line of a schema change or truncation, with the line end."""
+
+    def padded(self, line: str, header: str) -> str:  # noqa: ARG002 - most formats have no columns
+        """Return a line that is no row with as many cells as the header of its file."""
+        return line
+
+    def gap(self, gap: Gap) -> str:
+        """Return the line that says what was dropped, with the line end."""
+        said = {
+            "dropped": gap.dropped,
+            "history": gap.history,
+            "from": {"tick": gap.first[0], "n": gap.first[1]},
+            "to": {"tick": gap.last[0], "n": gap.last[1]},
+        }
+        return text_of(said) + "\n"
+
+
+class JsonFormat(Format):
+    """A JSON object per line, flat, with the names of the log."""
+
+    name = "json"
+
+    def table(self, table: Name) -> str:
+        return '"table":' + text_of(str(table))
+
+    def around(self, moment: RecordMoment) -> tuple[str, str]:
+        return text_of(_members(moment))[1:-1], ""
+
+    def line_sql(self, *, is_snapshot: bool) -> str:
+        operation = "CASE WHEN before IS NULL THEN 'insert' WHEN after IS NULL THEN 'delete' ELSE 'update' END"
+        return (
+            f"""'{{"op":"' || {"'read'" if is_snapshot else operation} || '",' || name || ',' || head || ',"n":' || n"""
+            """ || ',"before":' || coalesce(before, 'null') || ',"after":' || coalesce(after, 'null') || '}'"""
+        ) + _LINE_END
+
+    def note(self, note: Note, moment: RecordMoment, n: int) -> str:
+        record = note.record
+        said: dict[str, Any] = {"op": "truncate" if isinstance(record, Clear) else "schema"}
+        said |= {"table": str(note.table), **_members(moment), "n": n}
+        if isinstance(record, Clear):
+            said["rows"] = record.removed
+        else:
+            said |= {"kind": record.kind, "object": str(record.object), "statement": record.statement}
+            said |= {"columns": _columns(record), "primary_key": _key(record)}
+        return text_of(said) + "\n"
+
+
+class DebeziumFormat(Format):
+    """The envelope of Debezium's change events, without schemas (`schemas.enable=false`)."""
+
+    name = "debezium"
+
+    def table(self, table: Name) -> str:
+        return f'"schema":{text_of(table.schema)},"table":{text_of(table.name)}'
+
+    def around(self, moment: RecordMoment) -> tuple[str, str]:
+        source = {
+            "version": __version__,
+            "connector": "dbfarm",
+            "name": self.feed,
+            "ts_ms": _milliseconds(moment),
+            "snapshot": "true" if moment.is_snapshot else "false",
+            "db": self.database,
+            "history": moment.history,
+            "tick": moment.tick,
+            "user": moment.user,
+        }
+        return text_of(source)[1:-1], f'"ts_ms":{text_of(_milliseconds(moment))}'
+
+    def line_sql(self, *, is_snapshot: bool) -> str:
+        operation = "CASE WHEN before IS NULL THEN 'c' WHEN after IS NULL THEN 'd' ELSE 'u' END"
+        return (
+            """'{"before":' || coalesce(before, 'null') || ',"after":' || coalesce(after, 'null')"""
+            """ || ',"source":{' || head || ',' || name || ',"n":' || n"""
+            f""" || '}},"op":"' || {"'r'" if is_snapshot else operation} || '",' || tail || '}}'"""
+        ) + _LINE_END
+
+    def note(self, note: Note, moment: RecordMoment, n: int) -> str:
+        record, (head, tail) = note.record, self.around(moment)
+        source = f'"source":{{{head},{self.table(note.table)},"n":{n}}}'
+        if isinstance(record, Clear):
+            return f'{{"before":null,"after":null,{source},"op":"t",{tail}}}\n'
+        change = {
+            "databaseName": self.database,
+            "schemaName": note.table.schema,
+            "ddl": record.statement,
+            "tableChanges": [self._table_change(note, record)],
+        }
+        return f"{{{source},{tail},{text_of(change)[1:-1]}}}\n"
+
+    def _table_change(self, note: Note, record: Ddl) -> dict[str, Any]:
+        columns = [
+            {"name": c["name"], "typeName": c["type"], "optional": c["nullable"], "position": place}
+            for place, c in enumerate(_columns(record), start=1)
+        ]
+        table = {"primaryKeyColumnNames": _key(record), "columns": columns} if record.layout else None
+        said = {"type": record.kind.partition(" ")[0], "id": f'"{self.database}".{note.table.sql}', "table": table}
+        if record.object != note.table and record.layout:
+            said["previousId"], said["id"] = said["id"], f'"{self.database}".{record.object.sql}'
+        return said
+
+
+class CsvFormat(Format):
+    """Comma-separated values: columns about the change, then the table's. An update is two lines."""
+
+    name = "csv"
+    has_columns = True
+    _OWN = ("_op", "_history", "_tick", "_n", "_committed", "_user", "_note")
+
+    def header(self, layout: Layout) -> str:
+        return ",".join([*self._OWN, *(_cell(column.name) for column in layout.stored)]) + "\n"
+
+    def image_sql(self, layout: Layout) -> str:
+        return cells_sql(layout.stored)
+
+    def table(self, table: Name) -> str:  # noqa: ARG002
+        return ""
+
+    def around(self, moment: RecordMoment) -> tuple[str, str]:
+        committed = format_time(moment.committed) if moment.committed else ""
+        return f"{moment.history},{moment.tick}", f"{committed},{_cell(moment.user)},"
+
+    def line_sql(self, *, is_snapshot: bool) -> str:
+        own = "',' || head || ',' || n || ',' || tail || ','"
+        first, last = ("CASE WHEN after IS NULL THEN 'delete' ELSE 'update_before' END", "'update_after'")
+        added = "'read'" if is_snapshot else f"CASE WHEN before IS NULL THEN 'insert' ELSE {last} END"
+        return (
+            f"CASE WHEN before IS NULL THEN '' ELSE {first} || {own} || before{_LINE_END} END"
+            f" || CASE WHEN after IS NULL THEN '' ELSE {added} || {own} || after{_LINE_END} END"
+        )
+
+    def note(self, note: Note, moment: RecordMoment, n: int) -> str:
+        is_clear = isinstance(note.record, Clear)
+        said = note.record.removed if isinstance(note.record, Clear) else note.record.statement
+        head, tail = self.around(moment)
+        return f"{'truncate' if is_clear else 'schema'},{head},{n},{tail}{_cell(str(said))}\n"
+
+    def gap(self, gap: Gap) -> str:
+        said = f"{gap.dropped} records up to here, from tick {gap.first[0]} on"
+        return f"dropped,{gap.history},{gap.last[0]},{gap.last[1]},,,{_cell(said)}\n"
+
+    def padded(self, line: str, header: str) -> str:
+        (names,) = csv.reader([header])
+        return line[:-1] + "," * (len(names) - len(self._OWN)) + "\n"
+
+
+FORMATS: dict[str, type[Format]] = {each.name: each for each in (JsonFormat, DebeziumFormat, CsvFormat)}
+
+
+def format_of(name: str) -> type[Format]:
+    """Return the format of a name.
+
+    Raises:
+        InvalidError: There is none.
+    """
+    if name not in FORMATS:
+        raise InvalidError(f"there is no format {name!r}", hint=f"--format {' or '.join(FORMATS)}")
+    return FORMATS[name]
+
+
+def _members(moment: RecordMoment) -> dict[str, Any]:
+    committed = format_time(moment.committed) if moment.committed else None
+    return {"history": moment.history, "tick": moment.tick, "committed": committed, "user": moment.user}
+
+
+def _milliseconds(moment: RecordMoment) -> int | None:
+    return (moment.committed - _EPOCH) // timedelta(milliseconds=1) if moment.committed else None
+
+
+def _columns(ddl: Ddl) -> list[dict[str, Any]]:
+    listed = ddl.layout.stored if ddl.layout else ()
+    return [{"name": column.name, "type": column.type, "nullable": column.nullable} for column in listed]
+
+
+def _key(ddl: Ddl) -> list[str]:
+    return list(ddl.layout.primary_key) if ddl.layout else []
+
+
+def _cell(text: str | None) -> str:
+    if text is None:
+        return ""
+    must_quote = not text or any(sign in text for sign in '",\n\r')
+    return '"' + text.replace('"', '""') + '"' if must_quote else text

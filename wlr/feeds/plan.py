@@ -1,0 +1,145 @@
+"""Which records of the log a feed is made of, in their order: runs of changed rows, and notes between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wlc.farm.model import Change, Clear, Ddl
+from wlr.ddl.relevance import about_table, schema_move
+from wlr.plan.patterns import matches
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from wlc.farm.model import Batch, Name, TableFile, Transaction
+
+# More row images, or more files, are sorted in two goes.
+RUN_ROWS = 1_000_000
+RUN_FILES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """Rows that a transaction changed in one table.
+
+    Attributes:
+        place: Number of the change among those of its transaction.
+    """
+
+    transaction: Transaction
+    history: str
+    change: Change
+    file: TableFile
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A record that is one line: a schema change of a table, or the removal of all of its rows."""
+
+    transaction: Transaction
+    history: str
+    record: Ddl | Clear
+    table: Name
+
+
+Item = RowChange | Note
+
+
+def items_of(batch: Batch, after: int, tables: Collection[str]) -> Iterator[Item]:
+    """Give what a feed says of a batch, in the order in which it took effect.
+
+    Args:
+        batch: The batch.
+        after: Tick of the last transaction to leave out.
+        tables: Patterns of the feed's tables; all if there are none.
+    """
+    files = {file.file.path: file for file in batch.files}
+    for transaction in batch.transactions:
+        if transaction.tick <= after or transaction.committed is None:
+            continue
+        for place, record in enumerate(transaction.records):
+            if isinstance(record, Change):
+                if record.rows and matches(record.table, tables):
+                    yield RowChange(transaction, batch.history, record, files[record.path], place)
+            elif isinstance(record, Clear):
+                if record.removed and matches(record.table, tables):
+                    yield Note(transaction, batch.history, record, record.table)
+            elif isinstance(record, Ddl) and (table := _table_of(record, tables)) is not None:
+                yield Note(transaction, batch.history, record, table)
+
+
+def _table_of(ddl: Ddl, tables: Collection[str]) -> Name | None:
+    """Return the table of the feed that a statement makes, alters, renames or drops; None if there is none."""
+    if ddl.kind == "DROP SCHEMA":
+        # Every table is dropped by a record of its own, unless the statement drops the schema with all that is in it.
+        return ddl.object if _may_hold(ddl.object.name, tables) else None
+    if moved := schema_move(ddl):
+        return next((name for name in moved if matches(name, tables)), None)
+    about = about_table(ddl)
+    if about is None and ddl.layout is None:
+        return None
+    names = [ddl.object, *((about.table,) if about else ())]
+    return next((name for name in names if matches(name, tables)), None)
+
+
+def _may_hold(schema: str, tables: Collection[str]) -> bool:
+    return not tables or any(pattern.partition(".")[0] in (schema, "*") for pattern in tables if "." in pattern)
+
+
+@dataclass(frozen=True, slots=True)
+class RowsRun:
+    """Changes of rows that one query renders; ticks rise, and no other record is between them."""
+
+    changes: Sequence[RowChange]
+
+    @property
+    def first(self) -> int:
+        """Tick of the first one."""
+        return self.changes[0].transaction.tick
+
+    @property
+    def last(self) -> int:
+        """Tick of the last one."""
+        return self.changes[-1].transaction.tick
+
+    @property
+    def files(self) -> dict[str, TableFile]:
+        """The data files that they are in, by path."""
+        return {change.file.file.path: change.file for change in self.changes}
+
+
+class RunGathering:
+    """Gathers changes of rows until a run is worth a query.
+
+    A transaction with anything else in it is rendered record by record, because its numbers go on from one to the next.
+    """
+
+    def __init__(self) -> None:
+        self._changes: list[RowChange] = []
+        self._rows = 0
+        self._paths: set[str] = set()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no change."""
+        return not self._changes
+
+    def add(self, change: RowChange) -> RowsRun | None:
+        """Take a change, and return the run before it if that is large enough."""
+        last = self._changes[-1] if self._changes else None
+        is_whole = last is not None and last.transaction.tick != change.transaction.tick
+        is_full = self._rows >= RUN_ROWS or len(self._paths) >= RUN_FILES
+        is_other = last is not None and last.history != change.history
+        run = self.take() if is_whole and (is_full or is_other) else None
+        self._changes.append(change)
+        self._rows += change.change.rows
+        self._paths.add(change.file.file.path)
+        return run
+
+    def take(self) -> RowsRun | None:
+        """Return the run so far, None if there is none, and begin another."""
+        run = RowsRun(tuple(self._changes)) if self._changes else None
+        self._changes, self._rows, self._paths = [], 0, set()
+        return run

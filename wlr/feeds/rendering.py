@@ -1,0 +1,349 @@
+"""Rows of data files as the lines of a feed: one query of DuckDB for many transactions, its answer as Arrow batches."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy
+import pyarrow as pa
+
+from wlc.dialect.sql import literal, quote
+from wlc.farm.model import WEIGHT, Ddl, file_column
+from wlr.engine import calculator
+from wlr.feeds.formats import Gap, RecordMoment
+from wlr.feeds.values import key_columns, object_sql
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    import duckdb
+    from numpy.typing import NDArray
+
+    from wlc.farm.model import Layout, Manifest, Name, SnapshotTable, TableFile
+    from wlr.feeds.formats import Format
+    from wlr.feeds.plan import Note, RowChange, RowsRun
+
+# DuckDB gives rows in vectors of so many; a batch has at least as many.
+_VECTOR_ROWS = 2048
+_BATCH_ROWS_MAX = 122_880
+# Text takes more bytes than Parquet says that values have; this is a guess, and bounds memory about.
+_GROWTH = 4
+_MEMORY_LEAST = 256 << 20
+# What `op` says of a line that is not a row.
+NOTE = "!"
+_MARKS = "marks"
+_ROW_NUMBER = "file_row_number"
+
+
+@dataclass(frozen=True, slots=True)
+class FeedPiece:
+    """Consecutive records of a feed.
+
+    Attributes:
+        records: Arrow batch with `line`, `key` (JSON text, NULL without a primary key), `tick`, `n` and `op` (`+`, `-`,
+            `~` for an update; `!` for a line that is not a row).
+        history: The history of their ticks.
+        table: Table of all of them, None if they are of several.
+        layout: Layout of that table.
+        dropped: How many records the line in this piece stands for, if it says that some were dropped.
+    """
+
+    records: pa.RecordBatch
+    history: str
+    table: Name | None = None
+    layout: Layout | None = None
+    dropped: int = 0
+
+    @property
+    def first(self) -> tuple[int, int]:
+        """Tick and number of the first record."""
+        return self.records["tick"][0].as_py(), self.records["n"][0].as_py()
+
+    @property
+    def last(self) -> tuple[int, int]:
+        """Tick and number of the last record."""
+        return self.records["tick"][-1].as_py(), self.records["n"][-1].as_py()
+
+    @property
+    def ends(self) -> NDArray[numpy.int32]:
+        """Where in `text` each record ends."""
+        offsets = self._offsets()
+        ends: NDArray[numpy.int32] = offsets[1:] - offsets[0]
+        return ends
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the text."""
+        offsets = self._offsets()
+        return int(offsets[-1] - offsets[0])
+
+    @property
+    def text(self) -> memoryview:
+        """The lines as they follow each other, without a copy."""
+        offsets = self._offsets()
+        return memoryview(self.records["line"].buffers()[2] or b"")[offsets[0] : offsets[-1]]
+
+    def _offsets(self) -> NDArray[numpy.int32]:
+        lines = self.records["line"]
+        offsets: NDArray[numpy.int32]
+        offsets = numpy.frombuffer(lines.buffers()[1], numpy.int32)[lines.offset : lines.offset + len(lines) + 1]
+        return offsets
+
+    def after(self, written: tuple[int, int]) -> FeedPiece:
+        """Return the records behind a tick and number."""
+        ticks, numbers = self.records["tick"].to_numpy(), self.records["n"].to_numpy()
+        done = (ticks < written[0]) | ((ticks == written[0]) & (numbers <= written[1]))
+        return self.part(int(done.sum()))
+
+    @property
+    def is_note(self) -> bool:
+        """Whether it is one line that is not a row."""
+        return bool(self.records["op"][0].as_py() == NOTE)
+
+    def part(self, first: int, end: int | None = None) -> FeedPiece:
+        """Return some of the records, by their number in this piece."""
+        length = None if end is None else end - first
+        return FeedPiece(self.records.slice(first, length), self.history, self.table, self.layout, self.dropped)
+
+
+class Renderer:
+    """Renders runs of changes and rows of snapshots in a format.
+
+    Args:
+        form: The format.
+        fetch: Returns a local copy of a data file of the log.
+        bytes_max: Memory that rendered records should take about; 0 for no bound.
+        folders: Folders with data files, which are read where they are.
+    """
+
+    def __init__(
+        self, form: Format, fetch: Callable[[TableFile], Path], bytes_max: int, folders: Sequence[Path] = ()
+    ) -> None:
+        self._form = form
+        self._fetch = fetch
+        self._bytes_max = bytes_max
+        self._work = tempfile.TemporaryDirectory(prefix="wlr-feed-")
+        self._scratch = calculator.Scratch(Path(self._work.name) / "spill", folders)
+        self._connection: duckdb.DuckDBPyConnection | None = None
+
+    def note(self, note: Note, n: int) -> FeedPiece:
+        """Render a record that is no change of rows."""
+        moment = _moment(note.history, note)
+        layout = note.record.layout if isinstance(note.record, Ddl) else None
+        return _line(self._form.note(note, moment, n), note.history, (moment.tick, n), layout)
+
+    def gap(self, gap: Gap) -> FeedPiece:
+        """Render the line that says what was dropped."""
+        return _line(self._form.gap(gap), gap.history, gap.last, dropped=gap.dropped)
+
+    def rows(self, run: RowsRun, base: int) -> Iterator[FeedPiece]:
+        """Render changed rows.
+
+        Args:
+            run: The changes, all of one history.
+            base: How many records the first transaction has had before.
+        """
+        files = run.files
+        local = {path: self._fetch(file) for path, file in files.items()}
+        by_file: dict[str, list[RowChange]] = {path: [] for path in files}
+        for change in run.changes:
+            by_file[change.file.file.path].append(change)
+        layouts = {(file.table, file.layout) for file in files.values()}
+        table, layout = next(iter(layouts)) if len(layouts) == 1 else (None, None)
+        rows = max(1, sum(change.change.rows for change in run.changes))
+        size = sum(file.file.bytes * len(by_file[path]) for path, file in files.items()) // rows
+        with self._readable(local.values()) as paths:
+            connection = self._connected()
+            connection.register(_MARKS, _marks(self._form, run.changes, {path: n for n, path in enumerate(files)}))
+            parts = [
+                self._part(connection, changes, path, number)
+                for number, (changes, path) in enumerate(zip(by_file.values(), paths, strict=True))
+            ]
+            query = _numbered_sql(self._form.line_sql(is_snapshot=False), parts, run.first, base)
+            for batch in connection.sql(query).to_arrow_reader(self._batch_rows(size)):
+                if len(batch):
+                    yield FeedPiece(batch, run.changes[0].history, table, layout)
+
+    def snapshot(
+        self, manifest: Manifest, table: SnapshotTable, local: Sequence[Path], base: int
+    ) -> Iterator[FeedPiece]:
+        """Render the rows of a snapshot's table as records that were read.
+
+        Args:
+            manifest: The snapshot's.
+            table: The table.
+            local: Local copies of its files, in their order.
+            base: How many records of the snapshot come before.
+        """
+        position = manifest.position
+        head, tail = self._form.around(
+            RecordMoment(position.history, position.tick, manifest.clock, None, is_snapshot=True)
+        )
+        key = object_sql(key_columns(table.layout)) if table.layout.primary_key else "CAST(NULL AS VARCHAR)"
+        image, name = self._form.image_sql(table.layout), literal(self._form.table(table.table))
+        for file, path in zip(table.files, local, strict=True):
+            with self._readable([path]) as (reachable,):
+                source = (
+                    f"SELECT CAST(NULL AS VARCHAR) AS before, {image} AS after, {key} AS k,"
+                    f" {literal(head)} AS head, {literal(tail)} AS tail, {name} AS name,"
+                    f" CAST({base} + row_number() OVER () AS BIGINT) AS n FROM {_parquet(reachable)}"
+                )
+                query = (
+                    f"SELECT {self._form.line_sql(is_snapshot=True)} AS line, k AS key,"
+                    f" CAST({position.tick} AS BIGINT) AS tick, n, '+' AS op FROM ({source})"
+                )
+                rows = self._batch_rows(file.bytes // max(1, file.rows))
+                for batch in self._connected().sql(query).to_arrow_reader(rows):
+                    if len(batch):
+                        yield FeedPiece(batch, position.history, table.table, table.layout)
+            base += file.rows
+
+    def _batch_rows(self, row_bytes: int) -> int:
+        if not self._bytes_max:
+            return _BATCH_ROWS_MAX
+        return min(_BATCH_ROWS_MAX, max(_VECTOR_ROWS, self._bytes_max // (_GROWTH * max(1, row_bytes))))
+
+    def close(self) -> None:
+        """Give up the database in memory."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._scratch.remove()
+        self._work.cleanup()
+
+    @contextmanager
+    def _readable(self, files: Iterable[Path]) -> Iterator[list[str]]:
+        """Return where the database in memory can read files; links to files elsewhere are removed afterwards."""
+        self._connected()
+        paths = [self._scratch.reachable(file) for file in files]
+        try:
+            with calculator.reading("data files of the farm"):
+                yield paths
+        finally:
+            for path in paths:
+                if Path(path).is_relative_to(self._scratch.folder):
+                    Path(path).unlink(missing_ok=True)
+
+    def _connected(self) -> duckdb.DuckDBPyConnection:
+        """Return the database in memory, which reads the farm's files and nothing else."""
+        if self._connection is None:
+            memory = f"{max(_MEMORY_LEAST, self._bytes_max) >> 20}MB" if self._bytes_max else None
+            self._connection = calculator.connect(Path(self._work.name), memory=memory)
+            self._scratch.confine(self._connection)
+        return self._connection
+
+    def _part(self, connection: duckdb.DuckDBPyConnection, changes: Sequence[RowChange], path: str, number: int) -> str:
+        """Select the records of a data file, each with the images before and after."""
+        file = changes[0].file
+        layout, keyed = file.layout, bool(file.layout.primary_key)
+        key = object_sql(key_columns(layout)) if keyed else "CAST(NULL AS VARCHAR)"
+        first, last = changes[0].transaction.tick, changes[-1].transaction.tick
+        images = _images_sql(path, layout, f"{key} AS k, {self._form.image_sql(layout)} AS image", first, last)
+        if any(change.change.added and change.change.removed for change in changes):
+            if keyed and not _is_repeated(connection, path, layout, first, last):
+                records = _joined_sql(images)
+            else:
+                records = _joined_sql(_net_sql(images)) if keyed else _copies_sql(_net_sql(images))
+        else:
+            records = _alone_sql(images)
+        name = literal(self._form.table(file.table))
+        return (
+            f"SELECT m.tick, m.place, p.r, p.k, p.before, p.after, m.head, m.tail, {name} AS name"
+            f" FROM ({records}) AS p JOIN {_MARKS} AS m ON m.tick = p.tick AND m.file = {number}"
+        )
+
+
+def _line(line: str, history: str, place: tuple[int, int], layout: Layout | None = None, dropped: int = 0) -> FeedPiece:
+    """Make a piece of one line that is not a row."""
+    tick, n = place
+    columns = {"line": [line], "key": pa.array([None], pa.string()), "tick": [tick], "n": [n], "op": [NOTE]}
+    return FeedPiece(pa.RecordBatch.from_pydict(columns), history, None, layout, dropped)
+
+
+def _moment(history: str, of: RowChange | Note) -> RecordMoment:
+    return RecordMoment(history, of.transaction.tick, of.transaction.committed, of.transaction.user)
+
+
+def _marks(form: Format, changes: Sequence[RowChange], numbers: Mapping[str, int]) -> pa.Table:
+    """Say of every change what its lines say of its transaction, and which one it is in it."""
+    around = [form.around(_moment(change.history, change)) for change in changes]
+    columns = {
+        "tick": pa.array([change.transaction.tick for change in changes], pa.int64()),
+        "file": pa.array([numbers[change.file.file.path] for change in changes], pa.int32()),
+        "place": pa.array([change.place for change in changes], pa.int32()),
+        "head": pa.array([head for head, _ in around], pa.string()),
+        "tail": pa.array([tail for _, tail in around], pa.string()),
+    }
+    return pa.table(columns)
+
+
+# Statements ----------------------------------------------------------------------------------------------------------
+
+
+def _parquet(path: str, extra: str = "") -> str:
+    return f"read_parquet([{literal(path)}], hive_partitioning = false{extra})"
+
+
+def _images_sql(path: str, layout: Layout, columns: str, first: int, last: int) -> str:
+    """Select the images of a data file, with their place in it as `r`."""
+    ticks = f"WHERE _tick BETWEEN {first} AND {last}"
+    if any(column.name.lower() == _ROW_NUMBER for column in layout.stored):
+        # The name is taken. The number of the row in the answer says as much, and costs more.
+        source = f"(SELECT *, row_number() OVER () AS _place FROM {_parquet(path)}) AS i"
+        return f"SELECT _tick AS tick, {WEIGHT} AS w, _place AS r, {columns} FROM {source} {ticks}"
+    source = _parquet(path, f", {_ROW_NUMBER} = true")
+    return f"SELECT _tick AS tick, {WEIGHT} AS w, {_ROW_NUMBER} AS r, {columns} FROM {source} {ticks}"
+
+
+def _is_repeated(connection: duckdb.DuckDBPyConnection, path: str, layout: Layout, first: int, last: int) -> bool:
+    """Say whether a transaction has several images of one key and sign, of which some cancel each other out."""
+    keys = ", ".join(quote(file_column(name)) for name in layout.primary_key)
+    query = (
+        f"SELECT 1 FROM {_parquet(path)} WHERE _tick BETWEEN {first} AND {last}"
+        f" GROUP BY _tick, {WEIGHT}, {keys} HAVING count(*) > 1 LIMIT 1"
+    )
+    return bool(connection.execute(query).fetchall())
+
+
+def _net_sql(images: str) -> str:
+    """Leave out images that cancel each other out within their transaction."""
+    return f"SELECT tick, sum(w) AS w, min(r) AS r, k, image FROM ({images}) GROUP BY tick, k, image HAVING sum(w) <> 0"
+
+
+def _joined_sql(images: str) -> str:
+    """Select a record per key and transaction: both images of an update in one."""
+    return (
+        f"WITH i AS ({images}), o AS (SELECT * FROM i WHERE w < 0), a AS (SELECT * FROM i WHERE w > 0)"
+        " SELECT coalesce(a.tick, o.tick) AS tick, coalesce(a.r, o.r) AS r, coalesce(a.k, o.k) AS k,"
+        " o.image AS before, a.image AS after FROM o FULL JOIN a ON o.tick = a.tick AND o.k = a.k"
+        " WHERE o.image IS DISTINCT FROM a.image"
+    )
+
+
+def _alone_sql(images: str) -> str:
+    """Select a record per image."""
+    return (
+        "SELECT tick, r, k, CASE WHEN w < 0 THEN image END AS before, CASE WHEN w > 0 THEN image END AS after"
+        f" FROM ({images})"
+    )
+
+
+def _copies_sql(images: str) -> str:
+    """Select a record per image and copy."""
+    return f"{_alone_sql(images)} AS i, range(CAST(abs(i.w) AS BIGINT)) AS copy(number)"
+
+
+def _numbered_sql(line: str, parts: Sequence[str], first: int, base: int) -> str:
+    """Select the lines in their order, and number them within their transactions."""
+    n = "row_number() OVER (PARTITION BY tick ORDER BY place, r)"
+    if base:
+        n = f"{n} + CASE WHEN tick = {first} THEN {base} ELSE 0 END"
+    operation = "CASE WHEN before IS NULL THEN '+' WHEN after IS NULL THEN '-' ELSE '~' END"
+    return (
+        f"SELECT {line} AS line, k AS key, tick, n, {operation} AS op"
+        f" FROM (SELECT *, CAST({n} AS BIGINT) AS n FROM ({' UNION ALL '.join(parts)})) ORDER BY tick, n"
+    )
