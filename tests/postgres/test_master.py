@@ -15,6 +15,7 @@ import wlr
 from tests.lake import to_duckdb
 from tests.postgres.cluster import execute
 from tests.postgres.comparing import expected_in_duckdb, held_in_duckdb, texts_of
+from tests.sampling import sampled
 from tests.sound import assert_same, assert_sound
 from wlc.farm.errors import UnsupportedError
 
@@ -251,7 +252,7 @@ class Compared:
 MASTERS = 5
 
 
-@pytest.fixture(scope="module", params=range(MASTERS))
+@pytest.fixture(scope="module", params=sampled(range(MASTERS), 2))
 def changed_schemas(
     cluster: Cluster, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> tuple[list[str], Compared]:

@@ -25,6 +25,7 @@ from tests.fault.trial import check_log
 from tests.lake import any_file
 from tests.postgres.cluster import Cluster, execute, new_folder, program, running
 from tests.postgres.held import held_by_duckdb, held_by_postgres
+from tests.sampling import sampled
 from wlc.capture.postgres import setup, source
 from wlc.capture.postgres.source import PostgresSource
 from wlc.farm.database import FarmDatabase, open_database
@@ -243,9 +244,8 @@ def test_dying_around_every_write_to_the_farm(bank: str, farm: str, tmp_path: Pa
     assert any("parquet" in kind for kind in kinds), writes
     assert any(kind.startswith("bank_0") for kind in kinds), writes
     assert "wlc.config" in kinds, writes
-    for number, (how, (at, call)) in enumerate(
-        (how, write) for how in (DIES_BEFORE, DIES_AFTER, LOSES_ANSWER, TEARS) for write in writes
-    ):
+    faults = [(how, write) for how in (DIES_BEFORE, DIES_AFTER, LOSES_ANSWER, TEARS) for write in writes]
+    for number, (how, (at, call)) in enumerate(sampled(faults, 8)):
         _work(bank, number)
         breaker = Breaker(scratch, tmp_path / f"image {number}", Fault(how, at))
         with breakable_store(breaker, breaks=True):
@@ -279,7 +279,8 @@ def test_dying_around_every_write_to_the_database(
     calls = list(steps.calls)
     assert {"_note", "_advance", "write_state"} <= set(calls)
     last = check_equal(bank, farm, into)
-    for number, (how, at) in enumerate((how, at) for how in (DIES_BEFORE, DIES_AFTER) for at in range(len(calls))):
+    faults = [(how, at) for how in (DIES_BEFORE, DIES_AFTER) for at in range(len(calls))]
+    for number, (how, at) in enumerate(sampled(faults, 8)):
         _work(bank, number)
         steps.calls, steps.fault = [], Fault(how, at)
         with pytest.raises(Died):

@@ -11,6 +11,7 @@ import pytest
 
 import wlc
 from tests.oracle import contents, published
+from tests.sampling import sampled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -173,7 +174,7 @@ def equal_rows(plain: duckdb.DuckDBPyConnection, captured: Any, *, ignore: str =
     } or ignore
 
 
-@pytest.mark.parametrize("text", STATEMENTS)
+@pytest.mark.parametrize("text", sampled(STATEMENTS, 40))
 def test_same_result_and_captured(pair, text: str) -> None:
     plain, captured, farm = pair
     assert outcome(captured, lambda c: results(c, text)) == outcome(plain, lambda c: results(c, text))

@@ -13,6 +13,7 @@ import pytest
 import wlc
 import wlr
 from tests.oracle import contents
+from tests.sampling import sampled
 from tests.sound import assert_same
 from wlc.capture.duckdb.shared import explained
 from wlc.dialect.duckdb.catalog import sequences
@@ -258,7 +259,7 @@ def compare(folder: Path, calls: list[Callable[[Any], Any]], seed: str = SEED) -
         assert (contents(replica, "replica"), sequences(replica, "replica")) == expected
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", sampled(tuple(SCRIPTS), 17))
 def test_script(tmp_path: Path, name: str) -> None:
     (tmp_path / "u.csv").write_text("a,b,l\n77,copied,\n")
     script = [line.strip().replace("FOLDER", str(tmp_path)) for line in SCRIPTS[name].strip().splitlines()]

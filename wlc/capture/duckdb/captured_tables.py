@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from wlc.capture.duckdb import checks, journal
@@ -38,8 +39,6 @@ class CapturedTables:
     catalog: str
     generation: int = -1
     by_name: dict[Name, CapturedTable] = field(default_factory=dict)
-    functions: dict[str, str] = field(default_factory=dict)
-    aggregates: frozenset[str] = frozenset()
     relations: frozenset[str] = frozenset()
     has_sequences: bool = False
     triggers: tuple[tuple[str, frozenset[str]], ...] = ()
@@ -47,11 +46,12 @@ class CapturedTables:
     row_settings: Settings | None = None
     _resolved: dict[tuple[str, ...], CapturedTable | None] = field(default_factory=dict)
 
-    def refresh(self, generation: int) -> None:
-        """Read the catalog again, inside the connection's transaction."""
+    def refresh(self, generation: int, present: dict[Name, Layout] | None = None) -> None:
+        """Read the catalog again, inside the connection's transaction; `present` are the tables, if they are known."""
         self.generation = generation
         known = {name: (id_, layout) for id_, (name, layout) in self._layouts().items()}
-        present = duckdb_catalog.tables(self.connection, self.catalog)
+        if present is None:
+            present = duckdb_catalog.tables(self.connection, self.catalog)
         keys = self._unique_keys(present)
         self.by_name = {
             name: CapturedTable(
@@ -70,10 +70,24 @@ class CapturedTables:
                 "SELECT count(*) FROM duckdb_sequences() WHERE database_name = ? AND NOT temporary", [self.catalog]
             ).fetchall()[0][0]
         )
-        self._read_functions()
         self._read_triggers()
         self.rules = checks.read_rules(self.connection, self.catalog)
         self.forget_names()
+
+    @property
+    def functions(self) -> dict[str, str]:
+        """DuckDB's word for how stable each of its own functions is, by lower-case names."""
+        return self._own_functions[0]
+
+    @property
+    def aggregates(self) -> frozenset[str]:
+        """Lower-case names of DuckDB's own aggregates."""
+        return self._own_functions[1]
+
+    # DuckDB takes long to list its functions, and most connections run no statement for which they matter.
+    @cached_property
+    def _own_functions(self) -> tuple[dict[str, str], frozenset[str]]:
+        return read_functions(self.connection)
 
     def forget_names(self) -> None:
         """Forget which tables names mean: the search path or a temporary table has changed."""
@@ -158,11 +172,6 @@ class CapturedTables:
     def _read_triggers(self) -> None:
         rows = self.connection.execute("SELECT lower(table_name), sql FROM duckdb_triggers()").fetchall()
         self.triggers = tuple((table, words(re.split(r"\bSTATEMENT\b", sql, maxsplit=1)[-1])) for table, sql in rows)
-
-    def _read_functions(self) -> None:
-        if self.functions:
-            return
-        self.functions, self.aggregates = read_functions(self.connection)
 
 
 def read_functions(connection: duckdb.DuckDBPyConnection) -> tuple[dict[str, str], frozenset[str]]:

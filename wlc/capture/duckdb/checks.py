@@ -13,7 +13,7 @@ from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Name
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     import duckdb
 
@@ -60,7 +60,10 @@ def read_rules(connection: duckdb.DuckDBPyConnection, catalog: str) -> frozenset
 
 
 def refuse_unstable(
-    connection: duckdb.DuckDBPyConnection, catalog: str, rules: Iterable[RowRule], stability: Mapping[str, str]
+    connection: duckdb.DuckDBPyConnection,
+    catalog: str,
+    rules: Iterable[RowRule],
+    functions: Callable[[], Mapping[str, str]],
 ) -> None:
     """Refuse rules that may give another answer elsewhere.
 
@@ -68,14 +71,14 @@ def refuse_unstable(
         connection: Sees the tables.
         catalog: Name of the database.
         rules: Of these tables. A key of an index that is not unique cannot keep a row out.
-        stability: DuckDB's word for each of its functions, by lower-case names.
+        functions: Returns DuckDB's word for how stable each of its functions is, by lower-case names.
 
     Raises:
         UnsupportedError: A rule depends on the time, on chance or on settings of the session, or may do so.
     """
-    for rule in sorted(rules, key=lambda rule: (rule.table, rule.expression)):
-        if rule.kind == "INDEX":
-            continue
+    decisive = sorted((r for r in rules if r.kind != "INDEX"), key=lambda rule: (rule.table, rule.expression))
+    stability = functions() if decisive else {}
+    for rule in decisive:
         query = literal(f"SELECT {rule.expression} FROM {quote(catalog)}.{rule.table.sql}")
         plan = connection.execute(f"SELECT json_serialize_plan({query}, optimize := false)").fetchall()[0][0]
         found = json.loads(plan)

@@ -362,7 +362,7 @@ class OpenTransaction:
         for name in change.new_tables:
             self.tables.add(self.shared.new_layout(), name, layouts[name])
         known_rules = self.tables.rules
-        self.tables.refresh(self.generation)
+        self.tables.refresh(self.generation, layouts)
         new_rules = self.tables.rules - known_rules
         effects = change.renamed_tables, change.dropped_tables, change.created_tables
         repeated = "" if effect.loads and not effect.names else text
@@ -375,7 +375,7 @@ class OpenTransaction:
             told = digests.after_altering(self.connection, ddl, old, self.tables.by_name.get(ddl.object))
             self.records.append(JournalledDdl(told, *effects))
             effects = (), (), ()
-        checks.refuse_unstable(self.connection, self.tables.catalog, new_rules, self.tables.functions)
+        checks.refuse_unstable(self.connection, self.tables.catalog, new_rules, lambda: self.tables.functions)
         for name in change.created_tables:
             self._whole_content(self.tables.by_name[name])
         for name in change.altered_tables:

@@ -270,7 +270,7 @@ def _drop_dead(connection: duckdb.DuckDBPyConnection, catalog: str, layouts: dic
     """Drop empty image tables of layouts that no table has any more."""
     schema = f"{quote(catalog)}.wlc"
     newest = {name: number for number, (name, _) in layouts.items()}
-    present = duckdb_catalog.tables(connection, catalog)
+    present = duckdb_catalog.table_names(connection, catalog)
     for number, (name, _) in layouts.items():
         is_dead = newest[name] != number or name not in present
         if is_dead and not connection.execute(f"SELECT count(*) FROM {schema}.j{number}").fetchall()[0][0]:

@@ -31,7 +31,7 @@ def begin(shared: Shared, state: MasterState) -> None:
         connection.execute(f"DROP SCHEMA IF EXISTS {quote(catalog)}.wlc CASCADE")
         acceptance.refuse_present(connection, catalog)
         rules = checks.read_rules(connection, catalog)
-        checks.refuse_unstable(connection, catalog, rules, read_functions(connection)[0])
+        checks.refuse_unstable(connection, catalog, rules, lambda: read_functions(connection)[0])
         checks.refuse_present(connection, catalog, rules)
         journal.install(connection, catalog)
         for number, (name, layout) in enumerate(duckdb_catalog.tables(connection, catalog).items(), start=1):

@@ -112,10 +112,9 @@ def is_stable(tables: CapturedTables, effect: TouchEffect | UpsertEffect | Merge
     """Whether a part of the statement run by itself must find the same rows as the statement."""
     if not effect.is_stable or not effect.relations <= tables.real_relations():
         return False
-    kinds = tables.functions
-    if any(kinds.get(name, "VOLATILE") == "VOLATILE" for name in effect.functions):
+    if any(tables.functions.get(name, "VOLATILE") == "VOLATILE" for name in effect.functions):
         return False
-    return aggregates_in_order_free(effect.functions, tables.aggregates)
+    return not effect.functions or aggregates_in_order_free(effect.functions, tables.aggregates)
 
 
 def subset(parameters: Any, names: frozenset[str]) -> dict[str, object]:

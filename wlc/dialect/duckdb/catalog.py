@@ -42,6 +42,12 @@ def tables(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, La
     return {name: Layout(tuple(listed), keys.get(name, ())) for name, listed in columns.items()}
 
 
+def table_names(connection: duckdb.DuckDBPyConnection, catalog: str) -> frozenset[Name]:
+    """Return the name of every persistent user table."""
+    query = f"SELECT schema_name, table_name FROM duckdb_tables() WHERE {USER} AND NOT temporary"
+    return frozenset(Name(*row) for row in rows(connection, catalog, query))
+
+
 def refuse_nested_schemas(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
     """Refuse a schema inside a schema: a name in the farm has one schema, and DuckDB cannot `USE` a nested one."""
     found = rows(
