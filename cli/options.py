@@ -21,6 +21,17 @@ Farm = Annotated[
     typer.Option("--farm", metavar="URL", envvar="WLC_FARM", help="Directory or bucket that holds the databases."),
 ]
 Follow = Annotated[bool, typer.Option("--follow", help="Repeat every beat until Ctrl-C or SIGTERM.")]
+Upstreams = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--upstream",
+        metavar="URL",
+        help="Where to read: auto chooses among the places registered at DB; a URL pins one; several are chosen from.",
+    ),
+]
+ClassName = Annotated[
+    str | None, typer.Option("--class", metavar="NAME", help="Reads from and serves by class: prod, uat, beta, test …")
+]
 StorageOptions = Annotated[
     list[str] | None,
     typer.Option("--storage-option", metavar="K=V", help="Option of the farm's file system; may be repeated."),

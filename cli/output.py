@@ -40,11 +40,12 @@ class Fields:
 
 @dataclass(frozen=True)
 class Listing:
-    """Rows under column names; `null` is the text of an absent value."""
+    """Rows under column names; `null` is the text of an absent value, and `whole` what JSON shows in their stead."""
 
     columns: Sequence[str]
     rows: Iterable[Sequence[object]]
     null: str = ""
+    whole: object = None
 
 
 class Numbers(tuple[int, ...]):
@@ -168,7 +169,9 @@ def _time(moment: datetime) -> str:
 
 
 def _write_json(report: Report, out: TextIO) -> None:
-    if isinstance(report, Listing):
+    if isinstance(report, Listing) and report.whole is not None:
+        print(_json(plain(report.whole)), file=out)
+    elif isinstance(report, Listing):
         names = unique_names(report.columns)
         _write_json_rows(names, report.rows, out)
     elif isinstance(report, Value):

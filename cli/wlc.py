@@ -9,7 +9,6 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,15 +17,16 @@ import typer
 from wlc.farm.errors import CorruptError, FarmError, FencedError, InvalidError
 
 from .command import command, new_app, run_app
-from .following import follow_on
 from .interruption import stop_on_signal
-from .options import Database, Farm, Follow, Source, StorageOptions, storage_options, tick_range
-from .output import Fields, Listing, Numbers, Report, Value, record
+from .options import Database, Farm, Source, StorageOptions, storage_options, tick_range
+from .output import Fields, Listing, Report, Value, record
 from .progress import working
+from .tiers import COMMANDS
 
 if TYPE_CHECKING:
     from wlc import Flushed
     from wlc.farm.history import LogEntry
+
 
 app = new_app("Capture what a master database commits and publish it to a farm.")
 
@@ -400,84 +400,8 @@ def key(
     return Fields({**fields, "public": f"{file}.pub"} if kind == keys.SIGNING else fields)
 
 
-@command(app, example="wlc ship sales --to s3://branch/farm --follow")
-def ship(
-    db: Database,
-    to: Annotated[str, typer.Option(metavar="URL", help="Farm of the relay; DB gets a folder of its name there.")],
-    follow: Follow = False,
-    delay: Annotated[
-        str | None, typer.Option(metavar="AGE", help="Leave out what was committed less than this ago: 1h, '2 days'.")
-    ] = None,
-    limit_rate: Annotated[
-        str | None, typer.Option("--limit-rate", metavar="RATE", help="Most bytes per second: 500k, 10M.")
-    ] = None,
-    no_register: Annotated[
-        bool, typer.Option("--no-register", help="Do not register the relay where it reads.")
-    ] = False,
-    farm: Farm = None,
-    storage_option: StorageOptions = None,
-    target_option: Annotated[
-        list[str] | None,
-        typer.Option("--target-option", metavar="K=V", help="Option of the relay's file system; may be repeated."),
-    ] = None,
-) -> Iterator[Report]:
-    """Copy a database of the farm byte for byte to another farm, a relay: new snapshots and batches only.
-
-    Replicas read a relay as they read the original: wlr replicate DB --farm URL.
-    """
-    import wlc
-
-    options, target_options = storage_options(storage_option), storage_options(target_option)
-
-    def copy() -> wlc.Shipped:
-        with working(f"copying {db}") as progress:
-            return wlc.ship(
-                db,
-                to=to,
-                farm=farm,
-                delay=delay,
-                rate=limit_rate,
-                storage_options=options,
-                target_options=target_options,
-                registers=not no_register,
-                progress=progress,
-            )
-
-    yield record(copy())
-    if follow:
-        yield from follow_on(
-            lambda: record(done) if (done := copy()).bytes else None,
-            lambda: wlc.beat(db, farm=farm, storage_options=options),
-        )
-
-
-@command(app, example="wlc prune sales --dry-run")
-def prune(
-    db: Database,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")] = False,
-    deadline: Annotated[
-        float, typer.Option(metavar="DAYS", min=0, help="Ignore replicas that have not reported for this many days.")
-    ] = 7,
-    farm: Farm = None,
-    storage_option: StorageOptions = None,
-) -> Report:
-    """Delete log files and snapshots that no snapshot and no registered replica needs, and show why."""
-    import wlc
-
-    with working("deleting what nobody needs"):
-        options, after = storage_options(storage_option), timedelta(days=deadline)
-        retention = wlc.prune(db, farm=farm, dry_run=dry_run, deadline=after, storage_options=options)
-    return Fields(
-        {
-            "delete_batches": Numbers(retention.delete_batches),
-            "delete_snapshots": Numbers(retention.delete_snapshots),
-            "keep_batches": Numbers(retention.keep_batches),
-            "keep_snapshots": Numbers(retention.keep_snapshots),
-            "holding": tuple(replica.id for replica in retention.holding),
-            "overdue": tuple(replica.id for replica in retention.overdue),
-            "reasons": retention.reasons,
-        }
-    )
+for _function, _example in COMMANDS:
+    command(app, example=_example)(_function)
 
 
 if __name__ == "__main__":

@@ -5,19 +5,21 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import wlc
 import wlr
+from wlc.farm.attachment import Keepalive
 from wlc.farm.byte_count import parse_bytes
 from wlc.farm.errors import CorruptError, InvalidError
 from wlr.engine.adapters import locate as place_of
 
 from .command import command, new_app, run_app
 from .following import follow_on
-from .options import Farm, Follow, StorageOptions, Target, storage_options
+from .options import ClassName, Farm, Follow, StorageOptions, Target, Upstreams, storage_options
 from .output import Lines, Listing, Report, Value, record
 from .progress import working
 
@@ -30,6 +32,18 @@ app = new_app("Roll a replica forward from a farm: to the end, to a time, or to 
 def main() -> None:
     """Run the command line of this process and exit."""
     sys.exit(run_app(app, "wlr"))
+
+
+Patterns = Annotated[
+    list[str] | None, typer.Option(metavar="PATTERN", help="Only tables like main.sales_*; may be repeated.")
+]
+Ignored = Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Leave these tables out; may be repeated.")]
+Delay = Annotated[
+    str | None, typer.Option(metavar="AGE", help="Stay this far behind: 1h, '2 days'. Give it every time.")
+]
+SparkMaster = Annotated[
+    str | None, typer.Option("--master", metavar="URL", help="Spark master, if no session or defaults name one.")
+]
 
 
 @command(app, example="wlr replicate sales --farm s3://bucket/farm --into copy.duckdb --until '2 hours ago'")
@@ -47,24 +61,18 @@ def replicate(
     tick: Annotated[int | None, typer.Option(metavar="N", min=0, help="Stop after this transaction.")] = None,
     follow: Follow = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")] = False,
-    tables: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Only tables like main.sales_*; may be repeated.")
-    ] = None,
-    ignore: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Leave these tables out; may be repeated.")
-    ] = None,
-    delay: Annotated[
-        str | None, typer.Option(metavar="AGE", help="Stay this far behind: 1h, '2 days'. Give it every time.")
-    ] = None,
+    tables: Patterns = None,
+    ignore: Ignored = None,
+    delay: Delay = None,
     keep: Annotated[
         str | None, typer.Option(metavar="N|AGE", help="Parquet: old ticks that stay readable, as 10 or '3 days'.")
     ] = None,
     engine: Annotated[
         str, typer.Option(metavar="ENGINE", help="Parquet: who does large work: local, spark, or auto by its size.")
     ] = "auto",
-    spark_master: Annotated[
-        str | None, typer.Option("--master", metavar="URL", help="Spark master, if no session or defaults name one.")
-    ] = None,
+    spark_master: SparkMaster = None,
+    upstream: Upstreams = None,
+    class_name: ClassName = None,
     no_register: Annotated[
         bool, typer.Option("--no-register", help="Do not register this replica in the farm.")
     ] = False,
@@ -75,6 +83,7 @@ def replicate(
     if follow and (until is not None or tick is not None or dry_run):
         raise InvalidError("--follow goes on for ever, and a stop or a dry run does not", hint="leave one of them out")
     options = storage_options(storage_option)
+    keepalive = Keepalive() if follow else None
 
     def roll_forward() -> wlr.Replicated:
         with working(f"rolling {place_of(into)} forward") as progress:
@@ -92,16 +101,20 @@ def replicate(
                 spark_master=spark_master,
                 storage_options=options,
                 register=not no_register,
+                upstream=upstream,
+                class_name=class_name,
+                keepalive=keepalive,
                 dry_run=dry_run,
                 progress=progress,
             )
 
-    yield record(roll_forward())
-    if follow:
-        yield from follow_on(
-            lambda: record(done) if (done := roll_forward()).transactions else None,
-            lambda: wlr.beat(into, storage_options=options),
-        )
+    with keepalive or nullcontext():
+        yield record(roll_forward())
+        if follow:
+            yield from follow_on(
+                lambda: record(done) if (done := roll_forward()).transactions else None,
+                lambda: wlr.beat(into, storage_options=options),
+            )
 
 
 @command(app, example="wlr status copy.duckdb --json")

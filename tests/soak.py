@@ -111,7 +111,7 @@ class Soak:
         for copy in self.copies:
             self.follow(copy, held, is_visit=number % CYCLES_PER_VISIT == 0)
         if number % CYCLES_PER_PRUNE == 0:
-            wlc.prune(self.url, deadline=timedelta(days=1))
+            wlc.prune(self.url, deadline=timedelta(days=1), keep_for="0s")
             for copy in self.copies:
                 if locate(copy.into).engine == "parquet":
                     wlr.prune(copy.into, keep="1")

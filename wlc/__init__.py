@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wlc.farm.attachment import Keepalive
 from wlc.farm.errors import (
     CorruptError,
     ExpiredError,
@@ -32,41 +33,58 @@ from wlc.masters.publish import Flushed
 from wlc.masters.retention import Retention
 from wlc.masters.running import run
 from wlc.masters.status import MasterStatus, beat, clock, preparation, status, tables_to_change, tick
-from wlc.tiers.ship import Shipped, ship
+from wlc.tiers.administration import Fanout, Forgotten, fanout, forget, set_tiers, set_upstream
+from wlc.tiers.attaching import attachment_of, detach, read_through
+from wlc.tiers.overview import TierMember, TierTree, tier_tree
+from wlc.tiers.ship import ship
+from wlc.tiers.shipping import Shipped
 
 __all__ = [
     "CorruptError",
     "ExpiredError",
+    "Fanout",
     "FarmError",
     "FencedError",
     "Flushed",
+    "Forgotten",
     "GapError",
     "InvalidError",
+    "Keepalive",
     "Manifest",
     "MasterStatus",
     "ReplayError",
     "Retention",
     "Shipped",
     "SourceCheck",
+    "TierMember",
+    "TierTree",
     "UnavailableError",
     "UnsupportedError",
     "__version__",
+    "attachment_of",
     "beat",
     "check_repair",
     "clock",
     "connect",
+    "detach",
+    "fanout",
     "flush",
+    "forget",
     "master",
     "preparation",
     "prune",
+    "read_through",
     "repair",
     "resolve",
     "run",
+    "set_tiers",
+    "set_upstream",
     "ship",
     "snapshot",
     "status",
     "stop",
     "tables_to_change",
     "tick",
+    "tier_tree",
     "verify_source",
 ]

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import datetime
 
+    from wlc.farm.attachment import Membership
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Batch, Config, Manifest, Name, Position, Transaction
     from wlr.engine.bulk import Bulk
@@ -75,6 +76,9 @@ class Replay:
         bulk: How to do large work.
         keep: How long old ticks stay readable, to be remembered; None for what the replica remembers already.
         progress: Called with ticks done, ticks in all, and what is being done.
+        membership: The replica's part in a tree of tiers; None if it reads what it was given.
+        delay_s: How far it stays behind on purpose.
+        identity: Id of the replica if it is made; a random one if empty.
     """
 
     into: Target
@@ -84,6 +88,9 @@ class Replay:
     bulk: Bulk | None = None
     keep: str | None = None
     progress: Callable[[int, int, str], None] | None = None
+    membership: Membership | None = None
+    delay_s: float = 0.0
+    identity: str = ""
     _made_from: int | None = None
     _peeked: tuple[Batch, str] | None = None
     _fetcher: Fetcher = field(init=False)
@@ -91,6 +98,7 @@ class Replay:
     _transactions: int = 0
     _rows: int = 0
     _suspects: tuple[Name, ...] = ()
+    _is_level: bool = False
     _start: int = 0
     _end: int = 0
     _beat_s: float = BEAT_S
@@ -166,7 +174,9 @@ class Replay:
             keep = start.keep if self.keep is None else self.keep
             verify = self.database.keys.verify_words() or start.verify
             beat_s = self._beat_s if start.follows_beat else start.beat_s
+            attachment = self.membership.attachment if self.membership else None
             known = replace(start, master=self.database.url, keep=keep, verify=verify, beat_s=beat_s)
+            known = replace(known, attachment=attachment)
             if known != start:
                 replica.remember(known)
             try:
@@ -178,7 +188,7 @@ class Replay:
                     self._fetcher.release(set(step.files))
             finally:
                 self._fetcher.close()
-                if replica.state.position != start.position:
+                if replica.state.position != start.position or replica.state.failure != start.failure:
                     self._register(replica.state)
             if self.database.witness is not None:
                 self.database.witness.note(replica.state.position)
@@ -192,7 +202,7 @@ class Replay:
         return manifest
 
     def _new_state(self, manifest: Manifest | None, tables: tuple[str, ...]) -> ReplicaState:
-        identity, verify = secrets.token_hex(8), self.database.keys.verify_words()
+        identity, verify = self.identity or secrets.token_hex(8), self.database.keys.verify_words()
         if manifest is None:
             return ReplicaState(identity, self.database.url, self._catalog_of_first_batch(), tables, verify=verify)
         position = manifest.position
@@ -241,6 +251,7 @@ class Replay:
         self._start, self._end = state.position.tick, end if self.stop.tick is None else self.stop.tick
         batches = log_reader.batches_from(self.database, first, numbers, state.position, self._read)
         peeked = next(batches, None)
+        self._is_level = peeked is None or self.stop.is_before(peeked[0], state.position.tick)
         if peeked is None:
             return iter(())
         self._peeked = peeked
@@ -390,7 +401,9 @@ class Replay:
 
     def _register(self, state: ReplicaState) -> None:
         if self.registers:
-            register_replica(self.database, state, self.into)
+            register_replica(
+                self.database, state, self.into, self.membership, delay_s=self.delay_s, is_level=self._is_level
+            )
 
 
 def _with_space(error: UnavailableError, into: Target, new: NewReplica) -> UnavailableError:

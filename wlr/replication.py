@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import secrets
 import shlex
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import wlc
+from wlc.farm.attachment import Membership
 from wlc.farm.clock import parse_age, parse_time, utc_now
 from wlc.farm.database import open_database
 from wlc.farm.errors import FarmError, InvalidError
 from wlr.engine.adapters import target_at
+from wlr.engine.state import ReplicaState
 from wlr.plan.patterns import described, listed
 from wlr.plan.stop import Stop
-from wlr.registration import register_replica
+from wlr.registration import as_replica, register_replica
 from wlr.replay import Replay, Replicated
 from wlr.workers import workers
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping, Sequence
-    from datetime import datetime, timedelta
+    from datetime import datetime
 
+    from wlc.farm.attachment import Attachment, Keepalive
     from wlc.farm.database import FarmDatabase
     from wlr.engine.contract import Target
-    from wlr.engine.state import ReplicaState
 
 
 def replicate(
@@ -42,6 +47,9 @@ def replicate(
     spark_master: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     register: bool = True,
+    upstream: Sequence[str] | str | None = None,
+    class_name: str | None = None,
+    keepalive: Keepalive | None = None,
     dry_run: bool = False,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Replicated:
@@ -65,51 +73,134 @@ def replicate(
         storage_options: Options of the farm's file system, and of a Parquet replica's, over those that a master given
             by its path remembers. A replica does not remember them: give them every time, or set AWS variables.
         register: Note this replica in the farm, so that pruning keeps what it needs.
+        upstream: Where to read: "auto" chooses among the places registered at `master`, the URL of the database's
+            folder in one place pins it, several are chosen from, "none" reads `master` itself again. Remembered.
+        class_name: The replica's class; it reads from places of this class or a higher one. Remembered.
+        keepalive: Of a program that follows: says between rounds that the replica is there.
         dry_run: Only say what would be done.
         progress: Called with units done, units in all, and what is being done.
 
     Raises:
-        InvalidError: The target cannot be reached, the replica is one of another database, or an argument is invalid.
-            Nothing was changed.
+        InvalidError: The target cannot be reached, or an argument is invalid. Nothing was changed.
         ExpiredError: The next batch was pruned: make the replica anew.
-        ReplayError: A transaction cannot be applied; all before it were. Repair the replica and try again, or accept.
+        ReplayError: A transaction cannot be applied; all before it were. Repair the replica, or accept.
         CorruptError: A file of the farm is damaged. All transactions before it were applied.
         UnavailableError: The replica or the farm is in use or out of reach: try again.
     """
     stop, target = _stop(until, tick, delay), target_at(into, storage_options)
     state, patterns = target.find_state(), listed(tables, ignore)
-    if delay is not None and state is not None and state.clock and stop.until and state.clock > stop.until:
-        stop = Stop(state.position.tick)
+    if delay is not None:
+        stop = _not_back(stop, state)
     database = _database(master, farm, state, storage_options)
+    attachment = _attachment(database, state, upstream, class_name)
     if state is not None and state.is_paused and not dry_run:
-        return _paused(state, target, database, registers=register)
-    if state is not None:
-        database = with_keys(state.verify, database)
-    bulk = workers(engine, database, spark_master)
+        return _paused(state, target, database, attachment, registers=register)
     if keep is not None:
         target.check_keep(keep)
     if state is not None:
-        _check_same(state, patterns)
-        refuse_other_database(state, database, target)
-    run = Replay(target, database, stop, registers=register, bulk=bulk, keep=keep, progress=progress)
-    if dry_run:
-        return run.rehearse(state)
-    return run.make(patterns or ()) if state is None else run.roll_forward()
+        database = _checked(state, patterns, target, database)
+    asked = _Asked(stop, _age(delay), patterns or (), keep)
+    job = _Job(target, state, asked, register, engine, spark_master, dry_run, progress)
+    return job.run_through(database, attachment, keepalive)
 
 
-def _paused(state: ReplicaState, target: Target, database: FarmDatabase, *, registers: bool) -> Replicated:
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the replica is to hold."""
+
+    stop: Stop
+    delay: timedelta
+    patterns: tuple[str, ...]
+    keep: str | None
+
+    @property
+    def delay_s(self) -> float:
+        return self.delay.total_seconds()
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One replication, wherever it is read from."""
+
+    target: Target
+    state: ReplicaState | None
+    asked: _Asked
+    registers: bool
+    engine: str
+    spark_master: str | None
+    is_dry_run: bool
+    progress: Callable[[int, int, str], None] | None
+    identity: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    def run_through(
+        self, database: FarmDatabase, attachment: Attachment | None, keepalive: Keepalive | None
+    ) -> Replicated:
+        """Read the database itself, or an upstream of it."""
+        if attachment is None:
+            _detach(self.state, database, is_dry_run=self.is_dry_run)
+            return self.run(database)
+        if not self.registers or self.is_dry_run:
+            return self.run(_read_last(database, attachment))
+        state = self.state or ReplicaState(self.identity, database.url, "")
+        me = as_replica(state, self.target, self.asked.delay_s)
+        return wlc.read_through(database, me, attachment, self.run, keepalive)
+
+    def run(self, place: FarmDatabase, membership: Membership | None = None) -> Replicated:
+        # An upstream that failed may have left a replica, and a replica may have come further.
+        state = self.state if membership is None else self.target.find_state()
+        bulk = workers(self.engine, place, self.spark_master)
+        replay = Replay(
+            self.target, place, self.asked.stop, self.registers, bulk, self.asked.keep, self.progress, membership
+        )
+        replay.delay_s, replay.identity = self.asked.delay_s, self.identity
+        if self.is_dry_run:
+            return replay.rehearse(state)
+        return replay.make(self.asked.patterns) if state is None else replay.roll_forward()
+
+
+def _detach(state: ReplicaState | None, registry: FarmDatabase, *, is_dry_run: bool) -> None:
+    if state is not None and state.attachment is not None and not is_dry_run:
+        wlc.detach(registry, state.attachment, state.id)
+
+
+def _attachment(
+    database: FarmDatabase, state: ReplicaState | None, upstream: Sequence[str] | str | None, class_name: str | None
+) -> Attachment | None:
+    """Return what the replica remembers of its upstream, changed by what is asked for."""
+    before = state.attachment if state else None
+    wanted = wlc.attachment_of(database, before, upstream, class_name)
+    if wanted is not None and before is None and state is not None:
+        # It goes on from where it read, which is the registry's place in most cases.
+        return replace(wanted, url=state.master)
+    return wanted
+
+
+def _read_last(database: FarmDatabase, attachment: Attachment) -> FarmDatabase:
+    """Return the place of the last choice, or the only one that may be chosen; nothing is claimed."""
+    url = attachment.among[0] if len(attachment.among) == 1 else attachment.url
+    return open_database(url, storage_options=database.storage_options) if url else database
+
+
+def _paused(
+    state: ReplicaState, target: Target, database: FarmDatabase, attachment: Attachment | None, *, registers: bool
+) -> Replicated:
     """Do nothing but say that the replica is there, so that pruning keeps what it will need."""
     if registers:
         with suppress(FarmError):
-            register_replica(database, state, target)
+            place = database if attachment is None else _read_last(database, attachment)
+            register_replica(place, state, target, None if attachment is None else Membership(database, attachment))
     return Replicated(state.position.tick, state.clock, 0, 0, 0, None, is_paused=True)
+
+
+def _age(delay: str | timedelta | None) -> timedelta:
+    return parse_age(delay) if isinstance(delay, str) else delay or timedelta(0)
 
 
 def _stop(until: str | datetime | None, tick: int | None, delay: str | timedelta | None) -> Stop:
     if sum(given is not None for given in (until, tick, delay)) > 1:
         raise InvalidError("--tick, --until and --delay exclude each other", hint="Give one of them.")
     if delay is not None:
-        return Stop(None, utc_now() - (parse_age(delay) if isinstance(delay, str) else delay))
+        return Stop(None, utc_now() - _age(delay))
     if tick is not None and tick < 0:
         raise InvalidError(f"tick {tick} is invalid", hint="Ticks are 0 (before the first transaction), 1, 2, …")
     if until is None:
@@ -131,7 +222,8 @@ def _database(
     if master is None:
         if state is None:
             raise InvalidError("a new replica needs a master", hint="wlr replicate MASTER --into TARGET")
-        return open_database(state.master, storage_options=storage_options)
+        known = state.attachment.registry if state.attachment else state.master
+        return open_database(known, storage_options=storage_options)
     return wlc.resolve(master, farm, storage_options=storage_options)
 
 
@@ -161,6 +253,22 @@ def refuse_other_database(state: ReplicaState, database: FarmDatabase, target: T
             path=str(target),
             position=state.position,
         )
+
+
+def _not_back(stop: Stop, state: ReplicaState | None) -> Stop:
+    """Let a delayed replica that is ahead of its delay stand still."""
+    if state is not None and state.clock and stop.until and state.clock > stop.until:
+        return Stop(state.position.tick)
+    return stop
+
+
+def _checked(
+    state: ReplicaState, patterns: tuple[str, ...] | None, target: Target, database: FarmDatabase
+) -> FarmDatabase:
+    """Return the database with the keys of the replica, which must be one of it."""
+    _check_same(state, patterns)
+    refuse_other_database(state, database, target)
+    return with_keys(state.verify, database)
 
 
 def _check_same(state: ReplicaState, patterns: tuple[str, ...] | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import wlc
 from wlc.farm.database import open_database
-from wlc.farm.errors import CorruptError, ExpiredError, FarmError, GapError, InvalidError
+from wlc.farm.errors import FarmError
 from wlc.farm.registry import unregister
-from wlc.farm.store import MissingError
+from wlc.farm.same_past import prove_same_past
 from wlr.engine.adapters import target_at
 from wlr.registration import register_replica
 from wlr.replication import refuse_other_database, with_keys
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from wlc.farm.database import FarmDatabase
-    from wlc.farm.model import Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +46,8 @@ def switch(
 ) -> Switched:
     """Let a replica read another place from now on, once the chain of log files proves that it holds the same past.
 
+    A replica that chooses its upstream is pinned to the place; `wlr replicate --upstream auto` ends that.
+
     Args:
         into: The replica.
         upstream: Name in the farm or URL of the database's folder there, for example of a relay.
@@ -66,55 +66,17 @@ def switch(
         state = replica.state
         refuse_other_database(state, database, target)
         database = with_keys(state.verify, database)
-        _prove(database, state.position)
+        prove_same_past(database, state.position)
         if register:
             register_replica(database, state, target)
-        replica.remember(replace(state, master=database.url))
+        attachment = state.attachment and replace(state.attachment, among=(database.url,), chosen=None)
+        replica.remember(replace(state, master=database.url, attachment=attachment))
     before = open_database(state.master, storage_options=storage_options)
     if not _is_same_place(before, database):
         # The place before may be gone, which can be why the replica leaves it.
         with suppress(FarmError):
             unregister(before, state.id)
     return Switched(state.position.tick, state.master, database.url)
-
-
-def _prove(database: FarmDatabase, position: Position) -> None:
-    """Check that a place has the batch that a position is in, or goes on right behind it."""
-    try:
-        is_same = _holds(database, position)
-    except GapError as error:
-        raise ExpiredError(
-            f"the log of {database.url} around batch {position.batch}, where the replica stands, was pruned",
-            hint="Make the replica anew from it, or choose another place.",
-            path=database.url,
-            position=position,
-        ) from error
-    except MissingError as error:
-        raise InvalidError(
-            f"{database.url} does not hold the replica's tick {position.tick} yet",
-            hint="Wait until it has caught up, or bring it there: wlc ship DB --to URL",
-            path=database.url,
-            position=position,
-        ) from error
-    if not is_same:
-        raise CorruptError(
-            f"{database.url} has another past than the replica, which is at {position}",
-            hint=f"To take it: wlr replicate {shlex.quote(database.url)} --into ANOTHER",
-            path=database.url,
-            position=position,
-        )
-
-
-def _holds(database: FarmDatabase, position: Position) -> bool:
-    config = database.config()
-    if position.batch == 0:
-        # Nothing was published to the history; its id is all that there is to compare.
-        history = config.history if config.batches == 1 else database.read_batch(1)[0].history
-        return position.history in ("", history)
-    try:
-        return database.read_batch(position.batch)[1] == position.chain
-    except GapError:
-        return database.read_batch(position.batch + 1)[0].previous == position.chain
 
 
 def _is_same_place(one: FarmDatabase, other: FarmDatabase) -> bool:

@@ -144,7 +144,7 @@ class Bank:
         for replica in self.replicas:
             wlr.replicate(self.url, into=replica, engine="local")
         wlr.prune(self.replicas[1], keep="1")
-        wlc.prune(self.url)
+        wlc.prune(self.url, keep_for="0s")
 
 
 def check_said(source: Path, said: dict[int, int]) -> int:

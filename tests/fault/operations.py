@@ -315,7 +315,7 @@ def _repair_again(world: World) -> None:
 
 
 def _prune(world: World) -> None:
-    wlc.prune(NAME, farm=world.farm)
+    wlc.prune(NAME, farm=world.farm, keep_for="0s")
 
 
 def _prunable(world: World) -> None:

@@ -149,7 +149,7 @@ def test_nothing_is_lost_or_repeated_by_a_bad_network(proxy: Proxy, s3_url: str,
         return wlr.replicate(f"{s3_url}/bank", into=replica, storage_options=options)
 
     def prune() -> object:
-        return wlc.prune(f"{s3_url}/bank", storage_options=options)
+        return wlc.prune(f"{s3_url}/bank", keep_for="0s", storage_options=options)
 
     replicate()
     proxy.fault = fault

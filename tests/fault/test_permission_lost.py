@@ -66,7 +66,7 @@ class World(Bank):
 
     def prune(self) -> None:
         wlc.snapshot(self.source)
-        wlc.prune("bank", farm=str(self.farm))
+        wlc.prune("bank", farm=str(self.farm), keep_for="0s")
 
 
 PLACES = [

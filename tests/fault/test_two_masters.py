@@ -359,7 +359,7 @@ def test_restored_backup_whose_next_batch_was_pruned_is_fenced_off(source: Path,
         write(source, value)
         wlc.flush(source)
     wlc.snapshot(source)
-    wlc.prune("bank", farm=farm)
+    wlc.prune("bank", farm=farm, keep_for="0s")
     write(backup, 20)
     with pytest.raises(FencedError):
         wlc.flush(backup)

@@ -91,7 +91,7 @@ def test_a_master_lives_by_adding(add_only: None, tmp_path: Path, keys: bool) ->
         connection.execute("INSERT INTO t VALUES (99)")
     # Only who looked for permission to delete does not get it.
     with pytest.raises(InvalidError, match="no permission"):
-        wlc.prune(source, storage_options=options)
+        wlc.prune(source, keep_for="0s", storage_options=options)
     again = tmp_path / "again.duckdb"
     wlr.replicate(source, into=again, register=False, storage_options=options)
     assert file_contents(again) == file_contents(source)

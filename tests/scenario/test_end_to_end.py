@@ -176,7 +176,7 @@ def test_what_was_pruned_is_refused_and_the_nearest_reachable_tick_is_named(ten:
     late, new = tmp_path / "late.duckdb", tmp_path / "new.duckdb"
     wlr.replicate(ten, into=late, tick=2, register=False)
     wlc.snapshot(ten)
-    assert wlc.prune(ten).delete_batches == (1,)
+    assert wlc.prune(ten, keep_for="0s").delete_batches == (1,)
     before = late.read_bytes()
     with pytest.raises(ExpiredError, match="pruned") as caught:
         wlr.replicate(into=late)
@@ -194,7 +194,7 @@ def test_a_registered_replica_holds_its_log_files_back(ten: Path, tmp_path: Path
     replica = tmp_path / "replica.duckdb"
     wlr.replicate(ten, into=replica, tick=2)
     wlc.snapshot(ten)
-    assert wlc.prune(ten).delete_batches == ()
+    assert wlc.prune(ten, keep_for="0s").delete_batches == ()
     # The log that is kept begins with the first snapshot, which is not to be taken for an empty database.
     for tick in (0, 3):
         earlier = tmp_path / f"earlier{tick}.duckdb"
@@ -533,7 +533,7 @@ def test_a_farm_in_memory(tmp_path: Path) -> None:
     wlc.flush(source)
     assert wlr.replicate(into=replica).transactions == 2
     wlc.snapshot(source)
-    assert wlc.prune(source).keep_batches == (1,)
+    assert wlc.prune(source, keep_for="0s").keep_batches == (1,)
     wlr.replicate(f"memory://{tmp_path.name}/farm/sales", into=tmp_path / "second.duckdb")
     assert file_contents(replica) == file_contents(tmp_path / "second.duckdb") == file_contents(source)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["master", "replica.duckdb", "second.duckdb"]
@@ -556,7 +556,7 @@ def test_logs_elsewhere(tmp_path: Path, place: Callable[[Path], str]) -> None:
     wlr.replicate(into=replica)
     assert file_contents(replica) == file_contents(source) == {"main.t": {("2",): 1}}
     wlc.snapshot(source)
-    assert wlc.prune("sales", str(tmp_path / "farm")).delete_batches == (1,)
+    assert wlc.prune("sales", str(tmp_path / "farm"), keep_for="0s").delete_batches == (1,)
 
 
 def test_a_farm_that_was_moved(ten: Path, tmp_path: Path) -> None:

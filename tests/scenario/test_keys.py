@@ -105,7 +105,7 @@ def test_nothing_but_names_can_be_read_without_the_key(
     assert wlc.tick(farm_of(source)) == 5
     assert wlc.status(farm_of(source)).log_bytes > 0
     assert wlr.status(into).lag_transactions == 0
-    assert wlc.prune(farm_of(source), storage_options=encryption).delete_snapshots
+    assert wlc.prune(farm_of(source), keep_for="0s", storage_options=encryption).delete_snapshots
 
 
 def test_master_does_not_forget_that_it_encrypts(

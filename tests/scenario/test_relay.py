@@ -51,7 +51,11 @@ class Shop:
     def objects(self, farm: str) -> dict[str, bytes]:
         """All that a copy must have, with its bytes."""
         store = open_database("shop", farm).store.raw
-        return {entry.path: store.read(entry.path) for entry in store.list() if not entry.path.startswith("replicas/")}
+        return {
+            entry.path: store.read(entry.path)
+            for entry in store.list()
+            if not entry.path.startswith(("replicas/", "upstreams/"))
+        }
 
 
 _numbers = iter(range(10**6))
@@ -346,8 +350,8 @@ def test_pruning_waits_for_the_relay_and_a_gap_is_refused(shop: Shop):
     for number in range(100, 103):
         shop.write(f"INSERT INTO t VALUES ({number}, 'x')")
     wlc.snapshot(shop.source)
-    assert wlc.prune("shop", farm=shop.farm).keep_batches == (1, 2, 3, 4)
-    wlc.prune("shop", farm=shop.farm, deadline=timedelta(0))
+    assert wlc.prune("shop", farm=shop.farm, keep_for="0s").keep_batches == (1, 2, 3, 4)
+    wlc.prune("shop", farm=shop.farm, deadline=timedelta(0), keep_for="0s")
     with pytest.raises(ExpiredError, match="batch 2 of .* was pruned before the relay had copied it"):
         shop.ship()
 
@@ -426,7 +430,7 @@ def test_a_place_with_another_past_is_refused(shop: Shop, tmp_path: Path):
     for number in (100, 101):
         shop.write(f"INSERT INTO t VALUES ({number}, 'new')")
     wlc.snapshot(shop.source)
-    wlc.prune("shop", farm=shop.farm, deadline=timedelta(0))
+    wlc.prune("shop", farm=shop.farm, deadline=timedelta(0), keep_for="0s")
     with pytest.raises(ExpiredError, match="around batch 1, where the replica stands, was pruned"):
         wlr.switch(copy, "shop", farm=shop.farm)
     assert wlr.status(copy).master == open_database("shop", shop.farm).url

@@ -169,7 +169,7 @@ def test_a_master_that_may_only_add(source: Path, tmp_path: Path, proxy: Proxy, 
     left = [key for key in Users(s3_server).objects(s3_url.split("/")[2]) if "wlc_probe_" in key]
     assert len(left) == 2
     with pytest.raises(FarmError, match="no permission"):
-        wlc.prune(f"{s3_url}/sales", storage_options=options)
+        wlc.prune(f"{s3_url}/sales", keep_for="0s", storage_options=options)
     assert wlc.status(source, storage_options=options).batches == 2
 
 
@@ -230,7 +230,7 @@ def test_the_documented_rights_are_enough(source: Path, tmp_path: Path, s3_url: 
     for into, who in ((reader, "replica with --no-register"), (replica, "replica")):
         is_known = who == "replica"
         assert wlr.replicate(into=into, register=is_known, storage_options=may(who)).tick == 2
-    pruned = wlc.prune(f"{s3_url}/sales", storage_options=may("wlc prune"))
+    pruned = wlc.prune(f"{s3_url}/sales", keep_for="0s", storage_options=may("wlc prune"))
     assert pruned.delete_batches == (1,)
     assert wlc.status(source, storage_options=may("master")).tick == 2
     wlc.stop(source, storage_options=may("master"))

@@ -64,7 +64,7 @@ def test_the_main_job(source: Path, tmp_path: Path, s3_url: str, s3_environment:
     assert wlr.replicate("sales", farm=s3_url, into=second).snapshot == 5
     assert wlr.replicate(into=replica).tick == 6
     assert file_contents(replica) == file_contents(second) == file_contents(source)
-    assert wlc.prune("sales", farm=s3_url).delete_batches == (1,)
+    assert wlc.prune("sales", farm=s3_url, keep_for="0s").delete_batches == (1,)
     assert wlc.status("sales", farm=s3_url).tick == wlc.tick(source) == 6
     assert wlc.status(source).log_bytes > 0
     assert not any("_logs" in path for path in paths_of(s3_url, s3_environment))

@@ -345,7 +345,7 @@ class Farm(RuleBasedStateMachine):
 
     @rule()
     def prune(self) -> None:
-        wlc.prune(self.db, deadline=timedelta(days=1))
+        wlc.prune(self.db, deadline=timedelta(days=1), keep_for="0s")
         kept = {tick for tick in wlc.resolve(self.db).snapshot_ticks()}
         self.model.snapshots = [snapshot for snapshot in self.model.snapshots if snapshot[0] in kept]
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -10,9 +11,9 @@ from hypothesis import strategies as st
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import CorruptError, InvalidError
 from wlc.farm.model import Batch, Manifest, Position, Transaction
-from wlc.farm.registry import Replica, decode_replica, encode_replica, register, replicas, unregister
+from wlc.farm.registry import ACTIVE, PENDING, Replica, decode_replica, encode_replica, register, replicas, unregister
 from wlc.masters.prune import prune_database as prune
-from wlc.masters.retention import SnapshotPoint, decide
+from wlc.masters.retention import SnapshotPoint, children, decide, held_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -115,13 +116,13 @@ def database(tmp_path: Path) -> FarmDatabase:
 
 def test_replicas_register_again_and_again(database: FarmDatabase) -> None:
     register(database, replica("b", 1))
-    register(database, replica("a", None))
-    register(database, replica("b", 2))
+    a, b = register(database, replica("a", None)), register(database, replica("b", 2))
+    assert (a.state, b.state, b.position) == (PENDING, ACTIVE, replica("b", 2).position)
     database.store.create("replicas/readme.txt", b"not a replica")
-    assert replicas(database) == [replica("a", None), replica("b", 2)]
+    assert replicas(database) == [a, b]
     unregister(database, "b")
     unregister(database, "b")
-    assert replicas(database) == [replica("a", None)]
+    assert replicas(database) == [a]
     with pytest.raises(InvalidError):
         register(database, replica("../b", 1))
 
@@ -189,3 +190,85 @@ def test_prune_refuses_to_decide_on_damaged_knowledge(database: FarmDatabase) ->
     with pytest.raises(CorruptError, match=r"replicas/a\.json"):
         prune(database, now=NOW)
     assert database.batch_numbers() == [1, 2, 3, 4]
+
+
+def arrived(batch: int, minutes: float) -> SnapshotPoint:
+    return replace(snapshot(batch), arrived=NOW - timedelta(minutes=minutes))
+
+
+def test_what_was_the_newest_snapshot_an_hour_ago_stays_with_all_after_it() -> None:
+    starts = [arrived(2, 300), arrived(4, 90), arrived(6, 59), arrived(8, 1)]
+    decided = decide(starts, range(1, 10), [], NOW, keep_for=timedelta(hours=1))
+    assert (decided.delete_snapshots, decided.delete_batches) == ((20,), (1, 2, 3))
+    # Whoever listed the snapshots within the last hour begins with one that stays.
+    assert decide(starts[2:], range(1, 10), [], NOW, keep_for=timedelta(hours=1)).delete_snapshots == ()
+    assert decide(starts, range(1, 10), [], NOW).delete_snapshots == (20, 40, 60)
+
+
+def test_pruning_waits_for_children_of_every_kind_and_not_for_their_children() -> None:
+    below = replace(replica("below", 1), upstream="relay")
+    kinds = [replace(replica(kind, 4), kind=kind) for kind in ("replica", "relay", "site", "feed")]
+    known = children([below, *kinds])
+    decided = decide([snapshot(6)], range(1, 9), known, NOW)
+    assert decided.delete_batches == (1, 2, 3)
+    assert {holding.id for holding in decided.holding} == {"replica", "relay", "site", "feed"}
+
+
+def test_what_each_child_holds_back_is_counted_in_bytes() -> None:
+    starts, live = [snapshot(0), snapshot(6)], [replica("slow", 4), replica("slower", 2), replica("fast", 8)]
+    decided = decide(starts, range(1, 9), live, NOW)
+    sizes = {number: 10**number for number in range(1, 9)}
+    assert held_bytes(decided, starts, sizes) == {"slow": 110_000, "slower": 111_100}
+
+
+def test_the_deadline_names_whom_it_gives_up() -> None:
+    decided = decide([snapshot(6)], range(1, 9), [replica("gone", 1, silent_days=8)], NOW)
+    assert decided.delete_batches == (1, 2, 3, 4, 5)
+    assert [overdue.id for overdue in decided.overdue] == ["gone"]
+    assert "replica gone (/data/gone of ann on host) was last heard of" in decided.reasons[-1]
+
+
+def test_a_child_that_registers_while_a_prune_runs_is_safe(
+    database: FarmDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(database, 8)
+    take(database, 6)
+    numbers = FarmDatabase.batch_numbers
+
+    def listed(self: FarmDatabase, after: int = 0) -> list[int]:
+        register(self, replica("new", 2))
+        return numbers(self, after)
+
+    monkeypatch.setattr(FarmDatabase, "batch_numbers", listed)
+    told = prune(database, now=NOW)
+    assert (told.delete_batches, [holding.id for holding in told.holding]) == ((1,), ["new"])
+    assert told.held_bytes["new"] > 0
+
+
+def test_changes_of_state_are_kept_with_cause_actor_and_time(database: FarmDatabase) -> None:
+    def said(batch: int | None, minute: int, **options: str | bool) -> list[tuple[str, str]]:
+        moment = NOW + timedelta(minutes=minute)
+        found = register(database, replace(replica("a", batch), seen=moment), **options)  # type: ignore[arg-type]
+        assert {transition.actor for transition in found.transitions} == {"ann@host"}
+        return [(transition.state, transition.cause) for transition in found.transitions]
+
+    assert said(None, 0) == [("pending", "registered")]
+    assert said(3, 1)[1:] == [("active", "holds a position")]
+    assert said(3, 2, failure="transaction 31 failed")[2:] == [("stuck", "transaction 31 failed")]
+    assert len(said(3, 3)) == 3  # Nothing has come further.
+    assert said(4, 4)[3:] == [("active", "goes on")]
+    assert replicas(database)[0].transitions[2].time == NOW + timedelta(minutes=2)
+
+
+def test_an_interval_is_estimated_from_visits_and_progress_from_positions(database: FarmDatabase) -> None:
+    def said(batch: int, minute: int, *, is_level: bool = False) -> tuple[float | None, float]:
+        moment = NOW + timedelta(minutes=minute)
+        found = register(database, replace(replica("a", batch), seen=moment), is_level=is_level)
+        assert found.progressed is not None
+        return found.interval_s, (found.progressed - NOW).total_seconds() / 60
+
+    assert said(1, 0) == (3600, 0)
+    assert said(1, 1) == (1800, 0)
+    assert said(1, 2, is_level=True) == (900, 2)
+    assert said(1, 62) == (3600, 2)
+    assert said(2, 63) == (1800, 63)

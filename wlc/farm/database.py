@@ -370,8 +370,16 @@ class FarmDatabase:
 
     def log_bytes(self) -> int:
         """Return the size of all log and data files of the batches."""
-        entries = self.logs.list(f"{self.name}_")
-        return sum(e.bytes for e in entries if _is_batch_file(self.name, e.path))
+        return sum(self.batch_bytes().values())
+
+    def batch_bytes(self) -> dict[int, int]:
+        """Return the size of each batch, its log file and its data files."""
+        sizes: dict[int, int] = {}
+        for entry in self.logs.list(f"{self.name}_"):
+            data = paths.parse_data_path(self.name, entry.path)
+            if number := data[0] if data else paths.parse_log_path(self.name, entry.path):
+                sizes[number] = sizes.get(number, 0) + entry.bytes
+        return sizes
 
     # Snapshots
 
@@ -474,10 +482,6 @@ class FarmDatabase:
         self.store.delete(paths.manifest_path(tick))
         for entry in self.store.list(paths.snapshot_folder(tick) + "/"):
             self.store.delete(entry.path)
-
-
-def _is_batch_file(name: str, path: str) -> bool:
-    return paths.parse_log_path(name, path) is not None or paths.parse_data_path(name, path) is not None
 
 
 def _without_stamps(batch: Batch) -> Batch:

@@ -75,6 +75,12 @@ class UnsupportedError(FarmError):
     exit_code = 8
 
 
+class ExceededError(FarmError):
+    """A stated limit is exceeded: look at what the message names."""
+
+    exit_code = 9
+
+
 class InvalidError(FarmError, ValueError):
     """Fix the call, the target or the configuration."""
 

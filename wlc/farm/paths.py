@@ -18,6 +18,10 @@ MANIFEST = "manifest.json"
 SITES = "sites/"
 RETIRED = "retired/"
 CIRCLE = "circle.json"
+UPSTREAMS = "upstreams/"
+CLAIMS = "claims/"
+TIERS = "tiers.json"
+ATTACHMENT = "attachment.json"
 
 _DATABASE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", re.ASCII)
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
@@ -175,6 +179,42 @@ def _checked_feed(feed: str) -> str:
         hint = "Use letters, digits, '_' and '-', at most 50."
         raise InvalidError(f"{feed!r} cannot name a feed", hint=hint)
     return feed
+
+
+def upstream_path(upstream: str) -> str:
+    """Path of the registration of the place that serves under that id.
+
+    Raises:
+        InvalidError: The id is not one.
+    """
+    return f"{UPSTREAMS}{_checked_token(upstream)}.json"
+
+
+def parse_upstream_path(path: str) -> str | None:
+    """Return the id of a registered place that serves, None if `path` is something else."""
+    found = re.fullmatch(UPSTREAMS + f"({_TOKEN.pattern})" + r"\.json", path)
+    return found.group(1) if found else None
+
+
+def claim_path(upstream: str, slot: int) -> str:
+    """Path of the claim of slot 0 … of an upstream.
+
+    Raises:
+        InvalidError: The id is not one.
+    """
+    return f"{CLAIMS}{_checked_token(upstream)}/{slot}.json"
+
+
+def parse_claim_path(path: str) -> tuple[str, int] | None:
+    """Return (upstream, slot) of a claim, None if `path` is something else."""
+    found = re.fullmatch(CLAIMS + f"({_TOKEN.pattern})" + r"/(0|[1-9][0-9]{0,5})\.json", path, re.ASCII)
+    return (found.group(1), int(found.group(2))) if found else None
+
+
+def _checked_token(upstream: str) -> str:
+    if not is_token(upstream):
+        raise InvalidError(f"{upstream!r} cannot be the id of an upstream", hint="wlc tiers DB lists them.")
+    return upstream
 
 
 def site_folder(site: str) -> str:

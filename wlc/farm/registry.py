@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import getpass
 import socket
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm import json_fields as fields
-from wlc.farm.clock import format_time
+from wlc.farm.clock import format_time, utc_now
 from wlc.farm.documents import decode_document, encode_document
+from wlc.farm.errors import CorruptError
 from wlc.farm.model import FORMAT_VERSION, Position
 from wlc.farm.paths import REPLICAS, parse_replica_path, replica_path
 from wlc.farm.store import MissingError
@@ -20,9 +22,26 @@ if TYPE_CHECKING:
 
     from wlc.farm.database import FarmDatabase
 
-# What can read a farm: a copy of the data, a copy of the farm, or what passes changes on.
-REPLICA, RELAY, FEED = "replica", "relay", "feed"
-_KINDS = (REPLICA, RELAY, FEED)
+# What can read a farm: a copy of the data, a copy of the farm, another master, a file or topic of changes.
+REPLICA, RELAY, SITE, FEED = "replica", "relay", "site", "feed"
+KINDS = (REPLICA, RELAY, SITE, FEED)
+
+# States of what is registered: it has nothing yet; it reads or serves; its owner took it out; it cannot go on.
+PENDING, ACTIVE, INACTIVE, STUCK = "pending", "active", "inactive", "stuck"
+STATES = (PENDING, ACTIVE, INACTIVE, STUCK)
+_TRANSITIONS_MOST = 16
+# How often somebody is taken to come back of whom one visit is known.
+FIRST_INTERVAL_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A change of state: to which, why, by whom (`user@host`) and when."""
+
+    state: str
+    cause: str
+    actor: str
+    time: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +56,14 @@ class Replica:
         seen: When it said so.
         host: Name of its machine.
         user: Name of its owner.
-        kind: `replica`, `relay` or `feed`.
+        kind: `replica`, `relay`, `site` or `feed`.
+        upstream: Id of the place that it reads, if that is not the one that holds this registration.
+        class_name: Its class, such as `prod`; empty for none.
+        delay_s: How far it stays behind on purpose.
+        tables: Patterns of the tables that it has, `!` before those that it ignores; empty for all.
+        interval_s: How often it says so, seconds; None if that is not known.
+        progressed: When it last came further or had nothing to do.
+        transitions: Its last changes of state, oldest first; none in registrations of older versions.
     """
 
     id: str
@@ -48,6 +74,34 @@ class Replica:
     host: str
     user: str
     kind: str = REPLICA
+    upstream: str = ""
+    class_name: str = ""
+    delay_s: float = 0.0
+    tables: tuple[str, ...] = ()
+    interval_s: float | None = None
+    progressed: datetime | None = None
+    transitions: tuple[Transition, ...] = ()
+
+    @property
+    def state(self) -> str:
+        """Pending, active, inactive or stuck."""
+        if self.transitions:
+            return self.transitions[-1].state
+        return ACTIVE if self.position else PENDING
+
+
+def moved_to(
+    transitions: tuple[Transition, ...], state: str, cause: str, now: datetime, actor: str = ""
+) -> tuple[Transition, ...]:
+    """Add a change of state unless the state is that already; the oldest are forgotten."""
+    if transitions and transitions[-1].state == state:
+        return transitions
+    return (*transitions, Transition(state, cause, actor or this_actor(), now))[-_TRANSITIONS_MOST:]
+
+
+def this_actor() -> str:
+    """Return who runs this process, as `user@host`."""
+    return f"{this_user()}@{this_host()}"
 
 
 def this_host() -> str:
@@ -64,8 +118,17 @@ def this_user() -> str:
         return "unknown"
 
 
-def register(database: FarmDatabase, replica: Replica) -> None:
+def register(database: FarmDatabase, replica: Replica, *, is_level: bool = False, failure: str = "") -> Replica:
     """Make a replica and its position known; later calls with the same id replace what was said before.
+
+    Args:
+        database: The place that it reads, or the registry of its tree.
+        replica: What it says. Its interval, its transitions and when it progressed follow from what it said before.
+        is_level: It has nothing to do.
+        failure: Why it cannot go on.
+
+    Returns:
+        What was written.
 
     Raises:
         InvalidError: The id is invalid, or writing is not permitted: replicate without registering.
@@ -74,8 +137,53 @@ def register(database: FarmDatabase, replica: Replica) -> None:
     # What was said before does not matter, so a damaged registration is replaced like any other: bytes stay bytes.
     place: VersionedObject[bytes]
     place = VersionedObject(database.store, replica_path(replica.id), encode=bytes, decode=bytes)
-    data = encode_replica(replica)
-    place.change(lambda _: data)
+    written = replica
+
+    def change(data: bytes | None) -> bytes:
+        nonlocal written
+        before = None
+        with suppress(CorruptError):
+            before = None if data is None else decode_replica(data, place.path)
+        written = _following(replica, before, is_level=is_level, failure=failure)
+        return encode_replica(written)
+
+    place.change(change)
+    return written
+
+
+def _following(replica: Replica, before: Replica | None, *, is_level: bool, failure: str) -> Replica:
+    """Complete what a replica says by what it said before."""
+    is_still = before is not None and before.position == replica.position and not is_level
+    progressed = before.progressed if before and is_still else replica.seen
+    transitions, actor = before.transitions if before else (), f"{replica.user}@{replica.host}"
+    if failure:
+        transitions = moved_to(transitions, STUCK, failure, replica.seen, actor)
+    elif replica.position is None:
+        transitions = transitions or moved_to((), PENDING, "registered", replica.seen, actor)
+    elif not transitions or transitions[-1].state != STUCK or not is_still:
+        cause = "holds a position" if before is None or before.position is None else "goes on"
+        transitions = moved_to(transitions, ACTIVE, cause, replica.seen, actor)
+    interval_s = replica.interval_s if replica.interval_s is not None else _interval_s(replica, before)
+    return replace(replica, progressed=progressed, transitions=transitions, interval_s=interval_s)
+
+
+def _interval_s(replica: Replica, before: Replica | None) -> float:
+    """Estimate how often somebody comes who does not say so; two visits in a row do not make a habit."""
+    if before is None:
+        return FIRST_INTERVAL_S
+    known_s = FIRST_INTERVAL_S if before.interval_s is None else before.interval_s
+    return max((replica.seen - before.seen).total_seconds(), known_s / 2)
+
+
+def keep_alive(database: FarmDatabase, replica: Replica) -> None:
+    """Say again that somebody is there who has registered; what was said later, or forgotten, stays so."""
+    place: VersionedObject[bytes]
+    place = VersionedObject(database.store, replica_path(replica.id), encode=bytes, decode=bytes)
+    found = place.load()
+    if found is None:
+        return
+    before = decode_replica(found[0], place.path)
+    place.replace(encode_replica(replace(before, seen=max(before.seen, utc_now()))), found[1])
 
 
 def unregister(database: FarmDatabase, replica: str) -> None:
@@ -100,6 +208,9 @@ def replicas(database: FarmDatabase) -> list[Replica]:
     return found
 
 
+_OPTIONAL = "kind upstream class delay_s tables interval_s progressed transitions info"
+
+
 def encode_replica(replica: Replica) -> bytes:
     """Write a registration as JSON closed by a checksum."""
     position = replica.position
@@ -114,8 +225,18 @@ def encode_replica(replica: Replica) -> bytes:
         "host": replica.host,
         "user": replica.user,
     }
-    if replica.kind != REPLICA:
-        content["kind"] = replica.kind
+    progressed = format_time(replica.progressed) if replica.progressed else None
+    optional = {
+        "kind": replica.kind if replica.kind != REPLICA else None,
+        "upstream": replica.upstream,
+        "class": replica.class_name,
+        "delay_s": replica.delay_s,
+        "tables": list(replica.tables),
+        "interval_s": replica.interval_s,
+        "progressed": progressed,
+        "transitions": [transition_json(transition) for transition in replica.transitions],
+    }
+    content |= {key: value for key, value in optional.items() if value}
     return encode_document("replica", content)
 
 
@@ -132,7 +253,7 @@ def decode_replica(data: bytes, path: str) -> Replica:
 
 def _replica(content: dict[str, Any], path: str) -> Replica:
     fields.as_format(content["format"], FORMAT_VERSION)
-    fields.known(content, "format id target position clock seen host user", "kind info")
+    fields.known(content, "format id target position clock seen host user", _OPTIONAL)
     replica = Replica(
         id=fields.as_text(content["id"]),
         target=fields.as_text(content["target"]),
@@ -142,9 +263,40 @@ def _replica(content: dict[str, Any], path: str) -> Replica:
         host=fields.as_text(content["host"]),
         user=fields.as_text(content["user"]),
         kind=fields.as_text(content.get("kind", REPLICA)),
+        upstream=fields.as_text(content.get("upstream", "")),
+        class_name=fields.as_text(content.get("class", "")),
+        delay_s=fields.as_beat(content.get("delay_s", 0)),
+        tables=tuple(map(fields.as_text, fields.as_list(content.get("tables", [])))),
+        interval_s=fields.as_beat(content["interval_s"]) if "interval_s" in content else None,
+        progressed=fields.as_time(content["progressed"]) if "progressed" in content else None,
+        transitions=as_transitions(content.get("transitions", [])),
     )
-    if replica.kind not in _KINDS:
-        raise fields.FieldError(f"{replica.kind!r} is none of {', '.join(_KINDS)}")
+    if replica.kind not in KINDS:
+        raise fields.FieldError(f"{replica.kind!r} is none of {', '.join(KINDS)}")
     if not path.endswith(f"/{replica.id}.json"):
         raise fields.FieldError(f"it is the registration of {replica.id!r}")
     return replica
+
+
+def transition_json(transition: Transition) -> dict[str, Any]:
+    """Write a change of state."""
+    time = format_time(transition.time)
+    return {"state": transition.state, "cause": transition.cause, "actor": transition.actor, "time": time}
+
+
+def as_transitions(content: object) -> tuple[Transition, ...]:
+    """Read changes of state.
+
+    Raises:
+        ValueError, KeyError: The content is something else.
+    """
+    return tuple(_transition(fields.as_object(each)) for each in fields.as_list(content))
+
+
+def _transition(content: dict[str, Any]) -> Transition:
+    fields.known(content, "state cause actor time")
+    state = fields.as_text(content["state"])
+    if state not in STATES:
+        raise fields.FieldError(f"{state!r} is none of {', '.join(STATES)}")
+    cause, actor = fields.as_text(content["cause"]), fields.as_text(content["actor"])
+    return Transition(state, cause, actor, fields.as_time(content["time"]))

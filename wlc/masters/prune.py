@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from wlc.farm.clock import utc_now
+from wlc.farm.clock import parse_age, utc_now
 from wlc.farm.errors import InvalidError
+from wlc.farm.paths import SNAPSHOTS, manifest_path
 from wlc.farm.registry import replicas
 from wlc.masters.lookup import resolve
-from wlc.masters.retention import DEADLINE, Retention, SnapshotPoint, decide
+from wlc.masters.retention import DEADLINE, KEEP_FOR, Retention, SnapshotPoint, children, decide, held_bytes
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
-    from datetime import datetime, timedelta
+    from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
 
@@ -28,6 +31,7 @@ def prune(
     dry_run: bool = False,
     deadline: timedelta = DEADLINE,
     reach: datetime | None = None,
+    keep_for: timedelta | str = KEEP_FOR,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Retention:
     """Delete the log files and snapshots that neither the newest snapshot nor a live registered replica needs.
@@ -38,6 +42,8 @@ def prune(
         dry_run: Decide only.
         deadline: How long a registered replica may be silent and still keep the log files that it needs.
         reach: Keep what is needed to replicate up to this time and any later one.
+        keep_for: Keep what a reader that began so long ago, by the store's clock, may still be reading: a
+            snapshot stays until the next one is older than this. As text, for example `1h`.
         storage_options: Options of the farm's file system, over those that a source remembers.
 
     Returns:
@@ -52,7 +58,8 @@ def prune(
         raise InvalidError(f"deadline {deadline} is negative", hint="give a number of days, 7 for a week")
     database = resolve(db, farm, storage_options=storage_options, changes=not dry_run)
     database.config()  # A name that the farm does not hold is refused, instead of found empty.
-    return prune_database(database, deadline=deadline, reach=reach, dry_run=dry_run)
+    age = parse_age(keep_for) if isinstance(keep_for, str) else keep_for
+    return prune_database(database, deadline=deadline, reach=reach, keep_for=age, dry_run=dry_run)
 
 
 def prune_database(
@@ -60,6 +67,7 @@ def prune_database(
     *,
     deadline: timedelta = DEADLINE,
     reach: datetime | None = None,
+    keep_for: timedelta = timedelta(0),
     now: datetime | None = None,
     dry_run: bool = False,
 ) -> Retention:
@@ -72,6 +80,7 @@ def prune_database(
         database: The farm database.
         deadline: How long a registered replica may be silent and still keep the log files that it needs.
         reach: Keep what is needed to replicate up to this time and any later one.
+        keep_for: Keep what a reader that began so long ago may still be reading.
         now: Time of the decision; the machine's clock when omitted.
         dry_run: Decide only.
 
@@ -82,14 +91,17 @@ def prune_database(
         CorruptError: A manifest or a registration is damaged; nothing was deleted.
     """
     manifests = [database.read_manifest(tick) for tick in database.snapshot_ticks()]
-    retention = decide(
-        [SnapshotPoint(manifest.position, manifest.clock) for manifest in manifests],
-        database.batch_numbers(),
-        replicas(database),
-        now or utc_now(),
-        deadline,
-        reach,
-    )
+    arrived = {entry.path: entry.arrived for entry in database.store.list(SNAPSHOTS)}
+    points = [
+        SnapshotPoint(manifest.position, manifest.clock, arrived.get(manifest_path(manifest.position.tick)))
+        for manifest in manifests
+    ]
+    numbers, time = database.batch_numbers(), now or utc_now()
+
+    # Registrations are read last: whoever registers later begins with what was listed before, or with something newer.
+    retention = decide(points, numbers, children(replicas(database)), time, deadline, reach, keep_for)
+    if retention.holding:
+        retention = replace(retention, held_bytes=held_bytes(retention, points, database.batch_bytes()))
     if not dry_run:
         _delete(database, retention)
     return retention

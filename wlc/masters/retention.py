@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from wlc.farm.clock import format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
     from wlc.farm.model import Position
     from wlc.farm.registry import Replica
 
 DEADLINE = timedelta(days=7)
+KEEP_FOR = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPoint:
-    """A snapshot as a place to start from: its position and the commit time there."""
+    """A snapshot as a place to start from: its position, the commit time there, and when the store got it."""
 
     position: Position
     clock: datetime
+    arrived: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class Retention:
         keep_snapshots: Ticks, rising.
         overdue: Registered replicas that were silent for longer than the deadline; they keep nothing.
         holding: Live replicas that need log files which no kept snapshot needs.
+        held_bytes: For each of them, the bytes of those log files and their data files that it needs.
         reasons: Sentences for the DBA, at least one.
     """
 
@@ -47,6 +50,27 @@ class Retention:
     overdue: tuple[Replica, ...]
     holding: tuple[Replica, ...]
     reasons: tuple[str, ...]
+    held_bytes: Mapping[str, int] = field(default_factory=dict)
+
+
+def children(replicas: Iterable[Replica]) -> list[Replica]:
+    """Return those that read this place. Others are here because it holds the registry of their tree."""
+    return [replica for replica in replicas if not replica.upstream]
+
+
+def held_bytes(retention: Retention, snapshots: Iterable[SnapshotPoint], sizes: Mapping[int, int]) -> dict[str, int]:
+    """Return how many bytes of the log each holding replica keeps that would be deleted without all of them.
+
+    Args:
+        retention: What was decided.
+        snapshots: All of the farm database.
+        sizes: Bytes of each batch.
+    """
+    first = min(point.position.batch for point in snapshots if point.position.tick in retention.keep_snapshots)
+    return {
+        replica.id: sum(size for number, size in sizes.items() if _needed_from(replica) <= number < first)
+        for replica in retention.holding
+    }
 
 
 def decide(
@@ -56,6 +80,7 @@ def decide(
     now: datetime,
     deadline: timedelta = DEADLINE,
     reach: datetime | None = None,
+    keep_for: timedelta = timedelta(0),
 ) -> Retention:
     """Decide what can be deleted.
 
@@ -71,6 +96,7 @@ def decide(
         now: Time of the decision.
         deadline: How long a replica may be silent and still keep the log files that it needs.
         reach: Keep what is needed to replicate up to this time and any later one; None keeps the newest snapshot only.
+        keep_for: Keep what was the newest snapshot so long ago, and all after it: somebody may have begun with it.
     """
     starts = sorted(snapshots, key=lambda start: (start.position.batch, start.position.tick))
     numbers = sorted(batches)
@@ -82,6 +108,8 @@ def decide(
         kept = tuple(numbers)
         return Retention((), (), kept, (), overdue, (), (reason, *_overdue_reasons(overdue, now)))
     oldest = _oldest_kept(starts, reach)
+    if keep_for:
+        oldest = min(oldest, _newest_before(starts, now - keep_for))
     holding = tuple(replica for replica in live if _needed_from(replica) < starts[oldest].position.batch)
     needed = min([starts[oldest].position.batch, *map(_needed_from, holding)])
     gone = [start for start in starts[:oldest] if start.position.batch > 0 or needed > 1]
@@ -102,6 +130,12 @@ def _oldest_kept(starts: Sequence[SnapshotPoint], reach: datetime | None) -> int
         return len(starts) - 1
     early_enough = [index for index, start in enumerate(starts) if start.clock <= reach]
     return early_enough[-1] if early_enough else 0
+
+
+def _newest_before(starts: Sequence[SnapshotPoint], time: datetime) -> int:
+    """Return the index of the last snapshot that was there at a time, or of the first snapshot."""
+    there = [index for index, start in enumerate(starts) if start.arrived is None or start.arrived <= time]
+    return there[-1] if there else 0
 
 
 def _needed_from(replica: Replica) -> int:

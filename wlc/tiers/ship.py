@@ -1,64 +1,27 @@
-"""Copy a farm database byte for byte to another farm: a relay, which serves replicas as the original does.
-
-Objects are created in the order in which a master publishes them: data files, then the log file or the manifest. So a
-relay that was killed holds whole batches and snapshots only, and the next run copies what is missing between them, too.
-"""
+"""Copy a farm database to a relay, which serves replicas as the original does."""
 
 from __future__ import annotations
 
-import os
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from wlc.farm import paths
+from wlc.farm.attachment import attachment_object
 from wlc.farm.clock import parse_age, utc_now
-from wlc.farm.config import first_config, with_batch, with_snapshot
 from wlc.farm.database import FarmDatabase
-from wlc.farm.errors import CorruptError, ExpiredError, GapError, InvalidError
+from wlc.farm.errors import InvalidError
 from wlc.farm.model import Position
-from wlc.farm.read_ahead import in_order
-from wlc.farm.registry import RELAY, Replica, register, this_host, this_user
-from wlc.farm.seal.checksum import checksum
-from wlc.farm.store import AlreadyExistsError, MissingError, join_url, open_store
-from wlc.farm.store.encrypted import is_encrypted
+from wlc.farm.store import MissingError, join_url, open_store
 from wlc.masters.lookup import resolve
-from wlc.tiers.copying import REQUESTS, Copier
+from wlc.tiers.attaching import attachment_of, read_through
+from wlc.tiers.offer import Offer, as_reader
 from wlc.tiers.rate import RateLimit, parse_rate
+from wlc.tiers.shipping import Shipped, Shipping
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from datetime import datetime, timedelta
+    import os
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import timedelta
 
-    from wlc.farm.model import Batch, Config, DataFile, Manifest
-
-# So many batches are copied ahead of the one whose log file is created next.
-_AHEAD = 16
-# The relay's `wlc.config` follows at least so often.
-_NOTE_EVERY = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Shipped:
-    """What one round copied, and where the relay stands.
-
-    Attributes:
-        url: The relay's folder of the database.
-        tick: Last tick that the relay holds.
-        batches: Batches copied in this round; `snapshots`, `files` and `bytes` likewise.
-        is_verified: False if the farm is encrypted and there is no key: sizes were compared, and nothing else. None if
-            nothing was copied.
-    """
-
-    url: str
-    tick: int
-    batches: int
-    snapshots: int
-    files: int
-    bytes: int
-    is_verified: bool | None
+    from wlc.farm.attachment import Keepalive, Membership
 
 
 def ship(
@@ -71,6 +34,10 @@ def ship(
     storage_options: Mapping[str, Any] | None = None,
     target_options: Mapping[str, Any] | None = None,
     registers: bool = True,
+    upstream: Sequence[str] | str | None = None,
+    class_name: str | None = None,
+    fanout: int | None = None,
+    keepalive: Keepalive | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Shipped:
     """Copy what a farm database has and a relay lacks: snapshots and batches, byte for byte.
@@ -86,7 +53,13 @@ def ship(
         rate: Bytes per second on average, no limit if omitted; as text, for example `500k` or `10M`.
         storage_options: Options of the farm's file system.
         target_options: Options of the relay's file system.
-        registers: Make the relay known where it reads, so that `wlc prune` there keeps what it has not copied yet.
+        registers: Make the relay known where it reads, so that `wlc prune` there keeps what it has not copied yet, and
+            as an upstream that replicas and other relays may choose.
+        upstream: Where to read: "auto" chooses among the places registered at `db`, the URL of the database's folder in
+            one place pins it, several URLs are chosen from. Give it every time.
+        class_name: Class of the relay, such as `prod`: it serves readers of this class and of lower ones.
+        fanout: How many may read from the relay; the registry's number if omitted.
+        keepalive: Of a program that follows: says between rounds that the relay is there.
         progress: Called with batches done, batches in all, and what is being done.
 
     Raises:
@@ -103,374 +76,27 @@ def ship(
     if target.url == source.url and target.store.raw.place() == source.store.raw.place():
         raise InvalidError(f"{to} is the farm that {source.name} is in", hint="Give --to another farm.", path=to)
     latest = utc_now() - age if age is not None else None
-    return _Shipping(source, target, latest, limit, progress).run(registers=registers)
+    offer = Offer(class_name, fanout, age.total_seconds() if age is not None else 0.0)
+    if upstream is None:
+        return Shipping(source, target, latest, limit, progress, offer).run(registers=registers)
+    remembered = attachment_object(target)
+    attachment = attachment_of(source, (remembered.load() or (None, ""))[0], upstream, class_name)
+    if attachment is None:
+        return Shipping(source, target, latest, limit, progress, offer).run(registers=registers)
+
+    def run(place: FarmDatabase, membership: Membership) -> Shipped:
+        if membership.attachment != attachment:
+            remembered.change(lambda _: membership.attachment)
+        shipping = Shipping(place, target, latest, limit, progress, offer, membership)
+        return shipping.run(registers=registers)
+
+    me = as_reader(target, _position_of(target), None, offer.delay_s)
+    return read_through(source, me, attachment, run, keepalive)
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """What the two places hold, listed in an order in which nothing can come between."""
-
-    ticks: Sequence[int]
-    numbers: Sequence[int]
-    held: frozenset[int]
-    held_ticks: Sequence[int]
-
-    @property
-    def begin(self) -> int:
-        """The first batch of the relay's log."""
-        return min(self.held, default=self.numbers[0] if self.numbers else 1)
-
-    @property
-    def todo(self) -> list[int]:
-        """The batches to be copied."""
-        return [number for number in self.numbers if number >= self.begin and number not in self.held]
-
-
-@dataclass(frozen=True, slots=True)
-class _Copied:
-    """A batch whose data files are copied, unless it is too young.
-
-    Attributes:
-        batch: None where the log file cannot be read without a key.
-        sizes: Those of its data files.
-    """
-
-    number: int
-    data: bytes
-    batch: Batch | None
-    chain: str
-    sizes: Sequence[int]
-    is_too_young: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _NewSnapshot:
-    """A snapshot that the relay lacks; `manifest` is None where it cannot be read without a key."""
-
-    tick: int
-    data: bytes
-    manifest: Manifest | None
-
-
-class _Shipping:
-    """One round of copying; `now` is what the relay's `wlc.config` is going to say."""
-
-    def __init__(
-        self,
-        source: FarmDatabase,
-        target: FarmDatabase,
-        latest: datetime | None,
-        limit: RateLimit,
-        progress: Callable[[int, int, str], None] | None,
-    ) -> None:
-        self._source = source
-        self._target = target
-        self._latest = latest
-        self._limit = limit
-        self._progress = progress
-        self._batches = self._snapshots = self._files = self._bytes = 0
-        self._is_verified = True
-        self._is_new = self._has_start = False
-        self._now = first_config(source.name)
-        # Positions of snapshots, and chain hashes of batches, by the number of the batch.
-        self._positions: dict[int, Position] = {}
-        self._chains: dict[int, str] = {}
-
-    def run(self, *, registers: bool) -> Shipped:
-        """Copy what is missing; safe to repeat, whatever a run before it did last."""
-        wanted = self._source.config()
-        try:
-            self._now = self._target.config()
-        except MissingError:
-            self._is_new = True
-            self._target.store.raw.probe()
-        is_level = self._is_level(wanted)
-        if not is_level:
-            if registers and self._is_new:
-                # Nothing may be pruned while the first copy is made.
-                self._register(None)
-            self._copy(wanted)
-        if registers:
-            last = self._now.batches - 1
-            self._register(Position(self._now.history, self._now.tick, last, self._chains.get(last, "")))
-        counts = self._batches, self._snapshots, self._files, self._bytes
-        return Shipped(self._target.url, self._now.tick, *counts, None if is_level else self._is_verified)
-
-    def _is_level(self, wanted: Config) -> bool:
-        """Say whether there is nothing to copy, which a constant number of requests finds out."""
-        if self._is_new or self._now != replace(wanted, logs=self._now.logs):
-            return False
-        return not self._source.logs.exists(paths.log_path(self._source.name, wanted.batches))
-
-    # The two places --------------------------------------------------------------------------------------------------
-
-    def _copy(self, wanted: Config) -> None:
-        # What the relay holds was in the farm before, and a snapshot follows its batch.
-        held, held_ticks = frozenset(self._target.batch_numbers()), self._target.snapshot_ticks()
-        ticks = self._source.snapshot_ticks()
-        found = _Found(ticks, self._source.batch_numbers(), held, held_ticks)
-        self._refuse_other_past(wanted, found)
-        self._refuse_gap(found)
-        with ThreadPoolExecutor(REQUESTS) as files, ThreadPoolExecutor(REQUESTS) as batches:
-            self._logs = Copier(self._source.logs, self._target.logs, self._limit, files)
-            self._store = Copier(self._source.store, self._target.store, self._limit, files)
-            try:
-                self._copy_in_order(found, batches)
-            except BaseException:
-                self._limit.stop()
-                raise
-        self._settle(wanted, found)
-
-    def _refuse_other_past(self, wanted: Config, found: _Found) -> None:
-        """Check that the newest that the relay holds is the farm's."""
-        if found.held:
-            last = max(found.held)
-            if not found.numbers or last > found.numbers[-1]:
-                raise self._other_past(f"ends at tick {wanted.tick}, and the relay goes on to batch {last}")
-            path = paths.log_path(self._source.name, last)
-            if last in found.numbers and self._target.logs.raw.read(path) != self._source.logs.raw.read(path):
-                raise self._other_past(f"has another batch {last} than the relay")
-        elif found.held_ticks:
-            tick = found.held_ticks[-1]
-            path = paths.manifest_path(tick)
-            ours = self._target.store.raw.read(path)
-            if tick in found.ticks and ours != self._source.store.raw.read(path):
-                raise self._other_past(f"has another snapshot {tick} than the relay")
-            if not self._is_sealed(ours):
-                position = self._source.decoded_manifest(tick, self._source.store.opened(path, ours)).position
-                self._positions[position.batch] = position
-
-    def _refuse_gap(self, found: _Found) -> None:
-        """Refuse to leave out a batch: the relay's log would have a hole."""
-        todo = found.todo
-        for number in range(found.begin, todo[-1] if todo else 0):
-            if number in found.held or number in found.numbers:
-                continue
-            if number < found.numbers[0]:
-                raise ExpiredError(
-                    f"batch {number} of {self._source.url} was pruned before the relay had copied it",
-                    hint=f"Delete {self._target.url} and ship again: it begins with what is left then.",
-                    path=self._source.url,
-                )
-            raise GapError(
-                f"batch {number} of {self._source.url} is missing, and the relay does not have it",
-                hint="Put it back, and keep the relay: it may hold the only copy of what is before.",
-                path=self._source.url,
-            )
-
-    def _other_past(self, difference: str) -> CorruptError:
-        return CorruptError(
-            f"{self._source.url} {difference}: it was restored or made anew, or the relay belongs to another one",
-            hint=f"Keep the one that is right. If that is the farm, delete {self._target.url} and ship again.",
-            path=self._target.url,
-        )
-
-    # Copying ---------------------------------------------------------------------------------------------------------
-
-    def _copy_in_order(self, found: _Found, pool: ThreadPoolExecutor) -> None:
-        todo = found.todo
-        waiting = deque(self._new_snapshots(found))
-        # From the batch before the first one that is copied, or that `wlc.config` does not know yet.
-        start = min([number - 1 for number in todo[:1]] + [self._now.batches])
-        self._has_start = bool(found.held_ticks) or found.begin == 1
-        most = _AHEAD if self._latest is None else 1
-        with closing(in_order(pool, self._copied_files, todo, lambda: most)) as ahead:
-            for number in sorted(n for n in {*found.held, *todo} if n >= start):
-                self._copy_snapshots(waiting, number - 1)
-                copied = self._held(number) if number in found.held else next(ahead)
-                if copied.is_too_young:
-                    return
-                self._refuse_unconnected(copied)
-                if number not in found.held:
-                    self._create_batch(copied, len(todo))
-                self._follow(copied)
-        self._copy_snapshots(waiting, None)
-
-    def _held(self, number: int) -> _Copied:
-        """Read a batch that the relay has."""
-        data = self._target.logs.raw.read(paths.log_path(self._source.name, number))
-        return _Copied(number, data, *self._decoded(number, data), ())
-
-    def _copied_files(self, number: int) -> _Copied:
-        """Copy the data files of a batch, which nobody sees before its log file is there."""
-        path = paths.log_path(self._source.name, number)
-        try:
-            data = self._source.logs.raw.read(path)
-        except MissingError as error:
-            raise self._logs.pruned(path) from error
-        batch, chain = self._decoded(number, data)
-        if batch is None:
-            sizes = self._logs.copy_folder(paths.data_folder(self._source.name, number), path)
-        elif self._is_too_young(batch.clock):
-            return _Copied(number, data, batch, chain, (), is_too_young=True)
-        else:
-            sizes = self._logs.copy_files({file.file.path: file.file for file in batch.files}, path)
-        return _Copied(number, data, batch, chain, sizes)
-
-    def _refuse_unconnected(self, copied: _Copied) -> None:
-        """Refuse a batch that does not go on where the relay's log or snapshot ends."""
-        batch, number = copied.batch, copied.number
-        if batch is None:
-            return
-        position = self._positions.get(number - 1)
-        follows = batch.history if batch.parent is None else batch.parent.history
-        is_connected = (
-            self._chains.get(number - 1, batch.previous) == batch.previous
-            and (position is None or position.chain in ("", batch.previous))
-            and (position is None or position.history in (batch.history, follows))
-            and (number not in self._positions or self._positions[number].chain in ("", copied.chain))
-        )
-        if not is_connected:
-            raise self._other_past(f"has a batch {number} that does not follow what the relay holds")
-
-    def _create_batch(self, copied: _Copied, total: int) -> None:
-        self._logs.create(paths.log_path(self._source.name, copied.number), copied.data)
-        self._count(copied.sizes, copied.data)
-        self._batches += 1
-        if self._progress:
-            self._progress(self._batches, total, f"copying batch {copied.number}")
-
-    def _follow(self, copied: _Copied) -> None:
-        """Note what the relay holds with a batch."""
-        batch, number = copied.batch, copied.number
-        self._chains[number] = copied.chain
-        if batch is None:
-            self._now = replace(self._now, batches=max(number + 1, self._now.batches))
-        elif number >= self._now.batches or (number + 1 == self._now.batches and batch.history == self._now.history):
-            self._now = with_batch(self._now, batch)
-        if number % _NOTE_EVERY == 0:
-            self._note()
-
-    def _decoded(self, number: int, data: bytes) -> tuple[Batch | None, str]:
-        if self._is_sealed(data):
-            return None, ""
-        path = paths.log_path(self._source.name, number)
-        return self._source.decoded_batch(number, self._source.logs.opened(path, data))
-
-    def _is_sealed(self, data: bytes) -> bool:
-        """Say whether an object is encrypted and there is no key to read it.
-
-        Raises:
-            InvalidError: It would have to be read, for --delay or to verify its signature.
-        """
-        if not is_encrypted(data) or self._source.keys.encrypts:
-            return False
-        if self._latest is not None or self._source.keys.verifying:
-            what = "no commit time is known for --delay" if self._latest else "no signature can be verified"
-            raise InvalidError(
-                f"{self._source.url} is encrypted: without the encryption key, {what}",
-                hint="Give the encryption key, too, or copy it unread: leave out --delay and the keys to verify with.",
-                path=self._source.url,
-            )
-        self._is_verified = False
-        return True
-
-    def _is_too_young(self, clock: datetime | None) -> bool:
-        return self._latest is not None and clock is not None and clock > self._latest
-
-    def _count(self, sizes: Sequence[int], data: bytes) -> None:
-        self._files += len(sizes)
-        self._bytes += sum(sizes) + len(data)
-
-    # Snapshots -------------------------------------------------------------------------------------------------------
-
-    def _new_snapshots(self, found: _Found) -> Iterator[_NewSnapshot]:
-        """Read the snapshots after the relay's newest one, in the order of their ticks."""
-        newest = found.held_ticks[-1] if found.held_ticks else -1
-        for tick in found.ticks:
-            if tick <= newest:
-                continue
-            path = paths.manifest_path(tick)
-            try:
-                data = self._source.store.raw.read(path)
-            except MissingError:
-                continue  # It was pruned while we listed.
-            manifest = None
-            if not self._is_sealed(data):
-                manifest = self._source.decoded_manifest(tick, self._source.store.opened(path, data))
-                if self._is_too_young(manifest.clock):
-                    return
-            yield _NewSnapshot(tick, data, manifest)
-
-    def _copy_snapshots(self, waiting: deque[_NewSnapshot], last: int | None) -> None:
-        """Copy the snapshots that follow a batch up to `last`, or all that are left."""
-        while waiting:
-            manifest = waiting[0].manifest
-            if last is not None and (manifest is None or manifest.position.batch > last):
-                return
-            self._copy_snapshot(waiting.popleft())
-
-    def _copy_snapshot(self, snapshot: _NewSnapshot) -> None:
-        if self._progress:
-            self._progress(0, 1, f"copying snapshot {snapshot.tick}")
-        folder, path = paths.snapshot_folder(snapshot.tick) + "/", paths.manifest_path(snapshot.tick)
-        if snapshot.manifest is None:
-            sizes = self._store.copy_folder(folder, path)
-            self._now = replace(self._now, snapshot=folder.rstrip("/"))
-        else:
-            position = snapshot.manifest.position
-            if position.chain and self._chains.get(position.batch, position.chain) != position.chain:
-                raise self._other_past(f"has a snapshot {snapshot.tick} of another batch {position.batch}")
-            wanted: dict[str, DataFile | int] = {
-                folder + file.path: file for table in snapshot.manifest.tables for file in table.files
-            }
-            sizes = self._store.copy_files(wanted, path)
-            self._positions[position.batch] = position
-            self._now = with_snapshot(self._now, snapshot.manifest)
-        self._store.create(path, snapshot.data)
-        self._count(sizes, snapshot.data)
-        self._snapshots += 1
-        self._has_start = True
-        self._note()
-
-    # What others see -------------------------------------------------------------------------------------------------
-
-    def _note(self, *, is_final: bool = False) -> None:
-        """Bring the relay's `wlc.config` up to what it holds.
-
-        A new relay gets one when readers can begin with what is there. Without a key, only the farm's own configuration
-        says what is there in the end.
-        """
-        if not is_final and not (self._is_verified and self._has_start):
-            return
-        if self._is_new:
-            self._is_new = False
-            try:
-                self._target.create_config(self._now)
-                return
-            except AlreadyExistsError:
-                pass  # Another run copies into the same relay.
-        self._now = self._target.change_config(self._merged)
-
-    def _merged(self, present: Config) -> Config:
-        """Return the configuration that is ahead, with the newest snapshot of both: two runs may copy side by side."""
-        ahead = present if present.batches > self._now.batches else self._now
-        return replace(ahead, snapshot=max(present.snapshot, self._now.snapshot))
-
-    def _settle(self, wanted: Config, found: _Found) -> None:
-        """Note what only `wlc.config` says, once everything is there: beat, state and the history's parent."""
-        has_nothing = self._now.batches == 1 and not self._now.snapshot
-        if self._is_new and (found.numbers or found.ticks) and (has_nothing or not self._has_start):
-            if self._latest is None:
-                message = f"{self._source.url} begins with batch {found.begin} and has no snapshot"
-                raise ExpiredError(message, hint="wlc snapshot SOURCE", path=self._source.url)
-            raise InvalidError(
-                f"nothing of {self._source.url} is old enough to be copied yet",
-                hint="Run it again later, or with a shorter --delay.",
-                path=self._source.url,
-            )
-        is_level = (self._now.batches, self._now.tick) == (wanted.batches, wanted.tick) or not self._is_verified
-        known = wanted if is_level else replace(self._now, beat_s=wanted.beat_s)
-        self._now = replace(known, logs=self._now.logs, snapshot=self._now.snapshot)
-        self._note(is_final=True)
-
-    def _register(self, position: Position | None) -> None:
-        target = self._target
-        # The same relay has the same id in every run, and nothing has to be remembered for it.
-        is_remote = "://" in target.url
-        endpoint = (target.storage_options or {}).get("endpoint_url") or os.environ.get("AWS_ENDPOINT_URL", "")
-        id_ = checksum(f"{endpoint if is_remote else this_host()} {target.url}".encode())[:32]
-        register(
-            self._source,
-            Replica(id_, target.url, position, self._now.write, utc_now(), this_host(), this_user(), kind=RELAY),
-        )
+def _position_of(relay: FarmDatabase) -> Position | None:
+    try:
+        config = relay.config()
+    except MissingError:
+        return None
+    return Position(config.history, config.tick, config.batches - 1, "")

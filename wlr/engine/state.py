@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wlc.farm import json_fields as fields
+from wlc.farm.attachment import as_attachment, attachment_json
 from wlc.farm.beat import BEAT_S
 from wlc.farm.clock import format_time
 from wlc.farm.errors import CorruptError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+    from wlc.farm.attachment import Attachment
     from wlc.farm.model import Name
     from wlr.fold.tally import Held
     from wlr.plan.failure import Failure
@@ -49,6 +51,7 @@ class ReplicaState:
         digests: What its tables hold; see `wlr.fold.tally`.
         names_digests: The log, or the snapshot, has named digests.
         left_out: What the replica does not have because its engine cannot hold or make it, by name, with the cause.
+        attachment: Which upstream it reads, if it chooses one or was told which; None if it reads `master` itself.
         verify: Keys as text. One of them must have signed each file that is read from the farm; empty for no check.
     """
 
@@ -70,6 +73,7 @@ class ReplicaState:
     names_digests: bool = False
     left_out: Mapping[str, str] = field(default_factory=dict)
     verify: str = ""
+    attachment: Attachment | None = None
 
 
 class Standing(Protocol):
@@ -114,6 +118,7 @@ def settings_json(state: ReplicaState) -> dict[str, Any]:
         "keep": state.keep,
         "names_digests": state.names_digests,
         "verify": state.verify,
+        "attachment": attachment_json(state.attachment) if state.attachment else None,
         "left_out": dict(state.left_out),
         "accepted": sorted(state.accepted),
         "failure": failure_json(state.failure),
@@ -137,6 +142,7 @@ def as_settings(content: Mapping[str, Any]) -> ReplicaState:
         keep=fields.as_text(content["keep"]),
         names_digests=fields.as_flag(content["names_digests"]),
         verify=fields.as_text(content["verify"]),
+        attachment=None if content.get("attachment") is None else as_attachment(content["attachment"]),
         left_out={what: fields.as_text(cause) for what, cause in fields.as_object(content["left_out"]).items()},
         accepted=frozenset(map(fields.as_tick, fields.as_list(content["accepted"]))),
         failure=as_failure(content["failure"]),
@@ -194,7 +200,7 @@ def decode(values: Mapping[str, str], place: str, *, is_unlocked: bool) -> Repli
         CorruptError: The values are damaged, or a newer version wrote them.
     """
     try:
-        content = {key: fields.DECODER.decode(values[key]) for key in _KEYS}
+        content = {key: fields.DECODER.decode(values[key]) for key in _KEYS if key in values}
         fields.as_format(content["format"], FORMAT)
         return replace(as_settings(content), **as_standing(content), is_unlocked=is_unlocked)
     except (KeyError, ValueError, TypeError, RecursionError) as error:

@@ -10,7 +10,7 @@ from wlc.farm.clock import format_time
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from wlc.farm.model import Transaction
+    from wlc.farm.model import Batch, Transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,13 @@ class Stop:
         if self.tick is not None:
             return transaction.tick <= self.tick
         return self.until is None or transaction.committed is None or transaction.committed <= self.until
+
+    def is_before(self, batch: Batch, tick: int) -> bool:
+        """Say whether the stop lies before the first transaction of a batch after `tick`."""
+        if self.tick is None and self.until is None:
+            return False
+        following = next((transaction for transaction in batch.transactions if transaction.tick > tick), None)
+        return following is not None and not self.includes(following)
 
     def __str__(self) -> str:
         if self.tick is not None:

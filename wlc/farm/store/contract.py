@@ -6,7 +6,8 @@ import os
 import secrets
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableError, UnsupportedError
@@ -44,10 +45,17 @@ class ConflictError(UnavailableError):
 
 @dataclass(frozen=True, order=True, slots=True)
 class StoredObject:
-    """An object of a store: its path relative to the store, and its size."""
+    """An object of a store.
+
+    Attributes:
+        path: Relative to the store.
+        bytes: Its size.
+        arrived: When it was written, by the store's own clock.
+    """
 
     path: str
     bytes: int
+    arrived: datetime = field(default=datetime.min.replace(tzinfo=UTC), compare=False)
 
 
 # The method of the same name hides the type inside the class.

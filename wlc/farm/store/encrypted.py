@@ -2,7 +2,7 @@
 
 An encrypted object is a header (magic, id of the key, salt) and chunks of AES-256-GCM, bound to the object's place in
 the farm: one that was cut off, changed, or put in another's place is not decrypted. What stays readable is
-`wlc.config` and what replicas say of themselves, so that one can look at a farm without its key.
+`wlc.config` and what replicas and relays say of themselves, so that one can look at a farm without its key.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wlc.farm.errors import CorruptError, InvalidError
-from wlc.farm.paths import CONFIG, FEEDS, REPLICAS
+from wlc.farm.paths import ATTACHMENT, CLAIMS, CONFIG, FEEDS, REPLICAS, TIERS, UPSTREAMS
 from wlc.farm.seal import cipher
 from wlc.farm.store.contract import PROBE, Store, StoredObjects
 from wlc.farm.store.downloads import Downloads
@@ -202,7 +202,7 @@ class EncryptedStore(Store):
 
 
 def _is_plain(path: str) -> bool:
-    return path == CONFIG or path.startswith((REPLICAS, FEEDS, PROBE))
+    return path in (CONFIG, TIERS, ATTACHMENT) or path.startswith((REPLICAS, FEEDS, UPSTREAMS, CLAIMS, PROBE))
 
 
 def _at_least_one(chunks: Iterable[bytes]) -> Iterator[bytes]:

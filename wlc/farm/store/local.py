@@ -11,6 +11,7 @@ import shutil
 import stat
 import time
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -261,9 +262,10 @@ def _files(root: Path, folder: Path, prefix: str, *, recursive: bool) -> Iterato
                 yield from _files(root, Path(item.path), prefix, recursive=True)
             continue
         try:
-            yield StoredObject(path, item.stat().st_size)
+            status = item.stat()
         except FileNotFoundError:
             continue  # Deleted while we listed.
+        yield StoredObject(path, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC))
 
 
 def _remove_empty_folders(folder: Path, root: Path) -> None:

@@ -6,15 +6,19 @@ import hashlib
 import threading
 from typing import TYPE_CHECKING
 
+from wlc.farm.clock import utc_now
 from wlc.farm.paths import check_relative
 from wlc.farm.store.contract import Store, StoredObject, StoredObjects
 from wlc.farm.store.downloads import Downloads
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
+    from datetime import datetime
     from pathlib import Path
 
 _objects: dict[str, bytes] = {}
+_arrivals: dict[str, datetime] = {}
+_BEGIN = utc_now()
 _lock = threading.Lock()
 
 
@@ -52,7 +56,9 @@ class MemoryStore(Store):
         depth = folder.count("/") + 1 if folder else 0
         with _lock:
             every = [
-                StoredObject(key[start:], len(data)) for key, data in self._objects.items() if self._holds(key, prefix)
+                StoredObject(key[start:], len(data), _arrivals.get(key, _BEGIN))
+                for key, data in self._objects.items()
+                if self._holds(key, prefix)
             ]
         return sorted(e for e in every if e.path > after and (recursive or e.path.count("/") == depth))
 
@@ -64,19 +70,23 @@ class MemoryStore(Store):
         with _lock:
             if self._key(path) in self._objects:
                 raise self.already_exists(path)
-            self._objects[self._key(path)] = content
+            self._put(path, content)
 
     def replace(self, path: str, data: bytes, version: str | None) -> str:
         with _lock:
             present = self._objects.get(self._key(path))
             if (None if present is None else _version(present)) != version:
                 raise self.conflict(path)
-            self._objects[self._key(path)] = data
+            self._put(path, data)
         return _version(data)
 
     def delete(self, path: str) -> None:
         with _lock:
             self._objects.pop(self._key(path), None)
+
+    def _put(self, path: str, data: bytes) -> None:
+        self._objects[self._key(path)] = data
+        _arrivals[self._key(path)] = utc_now()
 
     def _key(self, path: str) -> str:
         return f"{self.url}/{check_relative(path, self.url)}"

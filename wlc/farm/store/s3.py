@@ -113,7 +113,7 @@ class S3Store(Store):
             page = self._do("", lambda: self._fs.call_s3("list_objects_v2", Bucket=self.bucket, **wanted))
             for item in page.get("Contents", ()):
                 if not item["Key"].endswith("/"):
-                    entries.append(StoredObject(item["Key"][start:], item["Size"]))
+                    entries.append(StoredObject(item["Key"][start:], item["Size"], item["LastModified"]))
             if not page.get("IsTruncated"):
                 # S3 lists in the order of UTF-8, most others do; nothing promises it.
                 return sorted(entries)

@@ -1,0 +1,213 @@
+"""Where a replica or relay reads that chooses its upstream: what it remembers of the choice."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from wlc.farm import json_fields as fields
+from wlc.farm.clock import format_time
+from wlc.farm.documents import decode_document, encode_document
+from wlc.farm.errors import FarmError, UnavailableError
+from wlc.farm.model import FORMAT_VERSION
+from wlc.farm.paths import ATTACHMENT, CONFIG
+from wlc.farm.registry import keep_alive, register
+from wlc.farm.store import MissingError
+from wlc.farm.upstreams import ORIGIN
+from wlc.farm.versioned import VersionedObject
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.registry import Replica
+
+# While nothing is known of the registry's settings, and at the end of a process.
+_UNTOLD_S = 1.0
+_JOIN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Penalty:
+    """An upstream that failed: how often in a row, and until when it is avoided."""
+
+    upstream: str
+    times: int
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """Which upstream somebody reads, and how that was chosen.
+
+    Attributes:
+        registry: URL of the database's folder whose registry knows the upstreams.
+        among: URLs to choose from; empty for all that are registered, and a single one is read whatever is known of it.
+        class_name: The reader's class; empty for none.
+        upstream: Id of the upstream; empty before the first choice.
+        url: The database's folder there.
+        slot: The slot that is claimed there; None without a claim.
+        chosen: When it was chosen.
+        penalties: Upstreams that failed.
+    """
+
+    registry: str
+    among: tuple[str, ...] = ()
+    class_name: str = ""
+    upstream: str = ""
+    url: str = ""
+    slot: int | None = None
+    chosen: datetime | None = None
+    penalties: tuple[Penalty, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """The part that somebody has in a tree of tiers in one round.
+
+    Attributes:
+        registry: The place that holds the registry.
+        attachment: Which upstream is read.
+        keepalive: Says that the process is there between rounds; None in a program of one round.
+    """
+
+    registry: FarmDatabase
+    attachment: Attachment
+    keepalive: Keepalive | None = None
+
+
+def register_reader(
+    place: FarmDatabase, replica: Replica, membership: Membership | None, *, is_level: bool = False, failure: str = ""
+) -> None:
+    """Make somebody known at the place that is read, and in the registry of the tree.
+
+    A registry that is away is no reason not to read: the last choice holds.
+
+    Raises:
+        InvalidError: Writing is not permitted: read without registering.
+        UnavailableError: The place cannot be reached.
+    """
+    if membership is None:
+        register(place, replica, is_level=is_level, failure=failure)
+        return
+    registry, alive = membership.registry, membership.keepalive
+    replica = replace(
+        replica,
+        class_name=membership.attachment.class_name,
+        interval_s=alive.interval_s if alive else replica.interval_s,
+    )
+    above = membership.attachment.upstream
+    known = replace(replica, upstream="" if above == ORIGIN else above)
+    is_origin = place.url == registry.url
+    if not is_origin:
+        register(place, replica, is_level=is_level, failure=failure)
+    try:
+        if not is_origin and not registry.store.exists(CONFIG):
+            return  # A directory that is not mounted must not be made anew.
+        written = register(registry, replica if is_origin else known, is_level=is_level, failure=failure)
+    except (UnavailableError, MissingError):
+        if is_origin:
+            raise
+        return
+    if alive:
+        alive.note(registry, written)
+
+
+class Keepalive:
+    """Says between rounds, and while one takes long, that a process is there.
+
+    Use it as a context: its thread ends with it.
+    """
+
+    def __init__(self) -> None:
+        self.interval_s: float | None = None
+        self._said: tuple[FarmDatabase, Replica] | None = None
+        self._lock = threading.Lock()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._go_on, name="keepalive", daemon=True)
+
+    def __enter__(self) -> Keepalive:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join(timeout=_JOIN_S)
+
+    def note(self, registry: FarmDatabase, replica: Replica) -> None:
+        """Remember what was said last, to say it again."""
+        with self._lock:
+            self._said = registry, replica
+
+    def _go_on(self) -> None:
+        while not self._is_over.wait(self.interval_s or _UNTOLD_S):
+            with self._lock:
+                said = self._said
+            if said is None:
+                continue
+            registry, replica = said
+            # The next one says it again.
+            with suppress(FarmError):
+                keep_alive(registry, replica)
+
+
+def attachment_json(attachment: Attachment) -> dict[str, Any]:
+    """Write what is remembered."""
+    return {
+        "registry": attachment.registry,
+        "among": list(attachment.among),
+        "class": attachment.class_name,
+        "upstream": attachment.upstream,
+        "url": attachment.url,
+        "slot": attachment.slot,
+        "chosen": format_time(attachment.chosen) if attachment.chosen else None,
+        "penalties": [
+            {"upstream": penalty.upstream, "times": penalty.times, "until": format_time(penalty.until)}
+            for penalty in attachment.penalties
+        ],
+    }
+
+
+def as_attachment(content: object) -> Attachment:
+    """Read what `attachment_json` wrote.
+
+    Raises:
+        ValueError, KeyError: The content is something else.
+    """
+    found = fields.as_object(content)
+    fields.known(found, "registry among class upstream url slot chosen penalties")
+    return Attachment(
+        registry=fields.as_text(found["registry"]),
+        among=tuple(map(fields.as_text, fields.as_list(found["among"]))),
+        class_name=fields.as_text(found["class"]),
+        upstream=fields.as_text(found["upstream"]),
+        url=fields.as_text(found["url"]),
+        slot=None if found["slot"] is None else fields.as_count(found["slot"]),
+        chosen=None if found["chosen"] is None else fields.as_time(found["chosen"]),
+        penalties=tuple(map(_penalty, fields.as_list(found["penalties"]))),
+    )
+
+
+def _penalty(content: object) -> Penalty:
+    found = fields.as_object(content)
+    fields.known(found, "upstream times until")
+    return Penalty(fields.as_text(found["upstream"]), fields.as_count(found["times"]), fields.as_time(found["until"]))
+
+
+def attachment_object(relay: FarmDatabase) -> VersionedObject[Attachment]:
+    """Return where a relay keeps its own."""
+    where = f"{relay.url}/{ATTACHMENT}"
+    return VersionedObject(
+        relay.store,
+        ATTACHMENT,
+        lambda value: encode_document("attachment", {"format": FORMAT_VERSION, "reads": attachment_json(value)}),
+        lambda data: decode_document("attachment", data, where, _read, hint=f"Delete {where}."),
+    )
+
+
+def _read(content: dict[str, Any]) -> Attachment:
+    fields.as_format(content["format"], FORMAT_VERSION)
+    fields.known(content, "format reads")
+    return as_attachment(content["reads"])

@@ -1,0 +1,170 @@
+"""Settings of a tree of tiers: one sealed file in the registry, with a default for each."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from wlc.farm import json_fields
+from wlc.farm.documents import decode_document, encode_document
+from wlc.farm.errors import InvalidError
+from wlc.farm.model import FORMAT_VERSION
+from wlc.farm.paths import TIERS, is_token
+from wlc.farm.versioned import VersionedObject
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from wlc.farm.database import FarmDatabase
+
+_NUMBER_MOST = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class TierSettings:
+    """What everybody in a tree of tiers goes by.
+
+    Attributes:
+        penalty_s: How long an upstream that failed is avoided at first; doubled with every failure.
+        penalty_most_s: At most so long.
+        candidates: How many upstreams are tried in one round.
+        fanout: How many may read from one place that sets no number of its own.
+        fanouts: Numbers for single upstreams, which override theirs.
+        keepalive_s: How often a running process says that it is there.
+        recent_intervals: Somebody is silent after so many announced intervals …
+        recent_s: … and after so many seconds at least.
+        rechoose_s: How often a reader chooses anew.
+        stuck_s: No progress for so long, while there is something to read, is reported.
+        pending_s: So long may somebody be registered without holding anything.
+        classes: Order of the classes from the lowest up; equal ones are joined by `=`.
+    """
+
+    penalty_s: float = 5.0
+    penalty_most_s: float = 300.0
+    candidates: int = 6
+    fanout: int = 8
+    fanouts: Mapping[str, int] = field(default_factory=dict)
+    keepalive_s: float = 10.0
+    recent_intervals: float = 3.0
+    recent_s: float = 60.0
+    rechoose_s: float = 3600.0
+    stuck_s: float = 60.0
+    pending_s: float = 600.0
+    classes: str = "test<alpha<beta=uat<prod"
+
+    def rank(self, class_name: str) -> int | None:
+        """Return the place of a class in the order, None if it has none."""
+        for place, level in enumerate(self.classes.split("<")):
+            if class_name in level.split("="):
+                return place
+        return None
+
+
+DEFAULTS = TierSettings()
+NAMES = tuple(each.name for each in fields(TierSettings) if each.name != "fanouts")
+_COUNTS = ("candidates", "fanout")
+
+
+def with_setting(settings: TierSettings, pair: str) -> TierSettings:
+    """Return settings with one of them changed, given as `name=value`.
+
+    Raises:
+        InvalidError: There is no such setting, or the value is invalid.
+    """
+    name, equals, text = pair.partition("=")
+    if not equals or name not in NAMES:
+        raise InvalidError(f"{pair!r} sets nothing", hint=f"--set NAME=VALUE, with one of {', '.join(NAMES)}")
+    try:
+        value: str | int | float = text
+        if name == "classes":
+            _check_classes(text)
+        else:
+            value = int(text) if name in _COUNTS else float(text)
+        return _checked(replace(settings, **{name: value}))  # type: ignore[arg-type]
+    except ValueError as error:
+        raise InvalidError(f"{text!r} is no value of {name}", hint=f"--set {name}={getattr(DEFAULTS, name)}") from error
+
+
+def _check_classes(text: str) -> None:
+    names = [name for level in text.split("<") for name in level.split("=")]
+    if not all(map(is_token, names)) or len(set(names)) < len(names):
+        raise ValueError(text)
+
+
+def _checked(settings: TierSettings) -> TierSettings:
+    for name in NAMES:
+        value = getattr(settings, name)
+        if name != "classes" and not (math.isfinite(value) and 0 <= value <= _NUMBER_MOST):
+            raise ValueError(f"{name}={value}")
+    if settings.candidates < 1 or settings.recent_intervals < 1:
+        raise ValueError("candidates and recent_intervals are 1 or more")
+    return settings
+
+
+def read_settings(database: FarmDatabase) -> TierSettings:
+    """Return the settings of a registry, the defaults if nobody has changed one.
+
+    Raises:
+        CorruptError: The file is damaged; the hint says how to go on.
+    """
+    found = _settings_object(database).load()
+    return found[0] if found else DEFAULTS
+
+
+def change_settings(database: FarmDatabase, pairs: tuple[str, ...]) -> TierSettings:
+    """Set some of them, given as `name=value`, and return all.
+
+    Raises:
+        InvalidError: A setting or a value is invalid. Nothing was changed.
+    """
+
+    def change(present: TierSettings | None) -> TierSettings:
+        settings = present or DEFAULTS
+        for pair in pairs:
+            settings = with_setting(settings, pair)
+        return settings
+
+    return _settings_object(database).change(change)
+
+
+def change_fanout(database: FarmDatabase, upstream: str, fanout: int | None) -> TierSettings:
+    """Override how many may read from one upstream; None ends that."""
+
+    def change(present: TierSettings | None) -> TierSettings:
+        settings = present or DEFAULTS
+        others = {name: number for name, number in settings.fanouts.items() if name != upstream}
+        return replace(settings, fanouts=others if fanout is None else {**others, upstream: fanout})
+
+    return _settings_object(database).change(change)
+
+
+def _settings_object(database: FarmDatabase) -> VersionedObject[TierSettings]:
+    where = f"{database.url}/{TIERS}"
+    return VersionedObject(database.store, TIERS, encode_settings, lambda data: decode_settings(data, where))
+
+
+def encode_settings(settings: TierSettings) -> bytes:
+    """Write settings as JSON closed by a checksum."""
+    content = {name: getattr(settings, name) for name in NAMES}
+    return encode_document("tiers", {"format": FORMAT_VERSION, **content, "fanouts": dict(settings.fanouts)})
+
+
+def decode_settings(data: bytes, where: str) -> TierSettings:
+    """Read settings.
+
+    Raises:
+        CorruptError: They are damaged or of an unknown version.
+    """
+    return decode_document("tiers", data, where, _settings, hint=f"Delete {where}: the defaults hold then.")
+
+
+def _settings(content: dict[str, Any]) -> TierSettings:
+    json_fields.as_format(content["format"], FORMAT_VERSION)
+    json_fields.known(content, " ".join(("format", "fanouts", *NAMES)), "info")
+    read: dict[str, Any] = {name: json_fields.as_beat(content[name]) for name in NAMES if name != "classes"}
+    read |= {name: json_fields.as_count(content[name]) for name in _COUNTS}
+    fanouts = {name: json_fields.as_count(n) for name, n in json_fields.as_object(content["fanouts"]).items()}
+    classes = json_fields.as_text(content["classes"])
+    _check_classes(classes)
+    return _checked(TierSettings(**read, fanouts=fanouts, classes=classes))

@@ -1,0 +1,234 @@
+"""Places that serve a farm database, and who may read from them: registrations, claims and settings of a tree of tiers.
+
+None of this decides what a replica holds: the chain of log files does. A registration that is lost or wrong costs a
+better choice, and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wlc.farm import json_fields as fields
+from wlc.farm.documents import decode_document, encode_document
+from wlc.farm.errors import CorruptError, InvalidError
+from wlc.farm.model import FORMAT_VERSION
+from wlc.farm.paths import CLAIMS, UPSTREAMS, claim_path, parse_claim_path, parse_upstream_path, upstream_path
+from wlc.farm.registry import PENDING, RELAY, Transition, as_transitions, transition_json
+from wlc.farm.store import AlreadyExistsError, ConflictError, MissingError
+from wlc.farm.versioned import VersionedObject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from wlc.farm.database import FarmDatabase
+
+# Id of the place that holds the registry itself.
+ORIGIN = "origin"
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """A place that serves: what it says about itself. Its position is in its registration as a replica of that id.
+
+    Attributes:
+        id: Its id, the same as that of its registration under `replicas/`.
+        url: The database's folder there.
+        class_name: Its class, such as `prod`; empty for none.
+        fanout: How many may read from it; None for the registry's number.
+        delay_s: How far it stays behind on purpose.
+        first: The first batch that it holds; None if that is not known.
+        transitions: Its last changes of state, oldest first.
+    """
+
+    id: str
+    url: str
+    host: str
+    user: str
+    kind: str = RELAY
+    class_name: str = ""
+    fanout: int | None = None
+    delay_s: float = 0.0
+    first: int | None = None
+    transitions: tuple[Transition, ...] = ()
+
+    @property
+    def state(self) -> str:
+        """Pending, active, inactive or stuck."""
+        return self.transitions[-1].state if self.transitions else PENDING
+
+
+def encode_upstream(upstream: Upstream) -> bytes:
+    """Write a place that serves as JSON closed by a checksum."""
+    content = {
+        "format": FORMAT_VERSION,
+        "id": upstream.id,
+        "url": upstream.url.encode(errors="replace").decode(),
+        "host": upstream.host,
+        "user": upstream.user,
+        "kind": upstream.kind,
+        "class": upstream.class_name,
+        "fanout": upstream.fanout,
+        "delay_s": upstream.delay_s,
+        "first": upstream.first,
+        "transitions": [transition_json(transition) for transition in upstream.transitions],
+    }
+    return encode_document("upstream", content)
+
+
+def decode_upstream(data: bytes, path: str) -> Upstream:
+    """Read a place that serves.
+
+    Raises:
+        CorruptError: It is damaged or of an unknown version.
+    """
+    hint = f"Delete {path}; the place registers again with its next wlc ship."
+    return decode_document("upstream", data, path, lambda content: _upstream(content, path), hint=hint)
+
+
+def _upstream(content: dict[str, Any], path: str) -> Upstream:
+    fields.as_format(content["format"], FORMAT_VERSION)
+    fields.known(content, "format id url host user kind class fanout delay_s first transitions", "info")
+    upstream = Upstream(
+        id=fields.as_text(content["id"]),
+        url=fields.as_text(content["url"]),
+        host=fields.as_text(content["host"]),
+        user=fields.as_text(content["user"]),
+        kind=fields.as_text(content["kind"]),
+        class_name=fields.as_text(content["class"]),
+        fanout=None if content["fanout"] is None else fields.as_count(content["fanout"]),
+        delay_s=fields.as_beat(content["delay_s"]),
+        first=None if content["first"] is None else fields.as_tick(content["first"]),
+        transitions=as_transitions(content["transitions"]),
+    )
+    if not path.endswith(f"/{upstream.id}.json"):
+        raise fields.FieldError(f"it is the registration of {upstream.id!r}")
+    return upstream
+
+
+def upstream_object(database: FarmDatabase, upstream: str) -> VersionedObject[Upstream]:
+    """Return where a place that serves is registered.
+
+    Raises:
+        InvalidError: The id is not one.
+    """
+    path = upstream_path(upstream)
+    where = f"{database.url}/{path}"
+    return VersionedObject(database.store, path, encode_upstream, lambda data: decode_upstream(data, where))
+
+
+def change_upstream(database: FarmDatabase, upstream: str, change: Callable[[Upstream | None], Upstream]) -> Upstream:
+    """Replace what is registered of a place by what a function makes of it; a damaged registration counts as none."""
+    place = upstream_object(database, upstream)
+    try:
+        return place.change(change)
+    except CorruptError:
+        database.store.delete(place.path)
+        return place.change(change)
+
+
+def upstreams(database: FarmDatabase) -> list[Upstream]:
+    """Return all places that registered, by id; a damaged registration is left out, for it is only a worse choice."""
+    found = []
+    for entry in database.store.list(UPSTREAMS):
+        if parse_upstream_path(entry.path) is None:
+            continue
+        try:
+            found.append(decode_upstream(database.store.read(entry.path), f"{database.url}/{entry.path}"))
+        except (MissingError, CorruptError):
+            continue
+    return found
+
+
+# Claims --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right of one reader to one slot of an upstream, as long as the reader is heard of."""
+
+    upstream: str
+    slot: int
+    holder: str
+
+
+def claims(database: FarmDatabase) -> list[Claim]:
+    """Return all claims, by upstream and slot; damaged ones have no holder."""
+    found = []
+    for entry in database.store.list(CLAIMS):
+        parsed = parse_claim_path(entry.path)
+        if parsed is None:
+            continue
+        claim = read_claim(database, *parsed)
+        if claim is not None:
+            found.append(claim)
+    return sorted(found, key=lambda claim: (claim.upstream, claim.slot))
+
+
+def read_claim(database: FarmDatabase, upstream: str, slot: int) -> Claim | None:
+    """Return who holds a slot, None if nobody ever did."""
+    return _claim(database, upstream, slot)[0]
+
+
+def take_claim(database: FarmDatabase, upstream: str, slot: int, holder: str, before: str | None) -> bool:
+    """Take a slot, exclusively.
+
+    Args:
+        database: The registry.
+        upstream: Whose slot; `slot`: 0 … .
+        slot: Its number.
+        holder: Who takes it.
+        before: Who must hold it now; None if nobody may.
+
+    Returns:
+        Whether it was taken; somebody else may have been faster.
+    """
+    path = claim_path(upstream, slot)
+    data = encode_document("claim", {"format": FORMAT_VERSION, "holder": holder})
+    if before is None:
+        try:
+            database.store.create(path, data)
+        except AlreadyExistsError:
+            return False
+        return True
+    claim, version = _claim(database, upstream, slot)
+    if claim is None or claim.holder != before:
+        return False
+    place: VersionedObject[bytes] = VersionedObject(database.store, path, encode=bytes, decode=bytes)
+    try:
+        place.replace(data, version)
+    except ConflictError:
+        return False
+    return True
+
+
+def release_claim(database: FarmDatabase, claim: Claim) -> None:
+    """Give up a slot; nothing happens if somebody else has it."""
+    if read_claim(database, claim.upstream, claim.slot) == claim:
+        database.store.delete(claim_path(claim.upstream, claim.slot))
+
+
+def _claim(database: FarmDatabase, upstream: str, slot: int) -> tuple[Claim | None, str]:
+    path = claim_path(upstream, slot)
+    try:
+        data, version = database.store.read_versioned(path)
+    except MissingError:
+        return None, ""
+    try:
+        holder = decode_document("claim", data, path, _holder)
+    except CorruptError:
+        holder = ""
+    return Claim(upstream, slot, holder), version
+
+
+def _holder(content: dict[str, Any]) -> str:
+    fields.as_format(content["format"], FORMAT_VERSION)
+    fields.known(content, "format holder")
+    return fields.as_text(content["holder"])
+
+
+def unknown_upstream(database: FarmDatabase, upstream: str) -> InvalidError:
+    """Build the error for an id under which nothing is registered."""
+    return InvalidError(
+        f"{database.url} knows no upstream or replica {upstream!r}", hint=f"wlc tiers {database.url}", path=database.url
+    )

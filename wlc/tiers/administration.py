@@ -1,0 +1,186 @@
+"""What the owner of a tree of tiers decides: settings, fan-outs, who serves, who is gone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from wlc.farm.clock import utc_now
+from wlc.farm.errors import InvalidError
+from wlc.farm.paths import CLAIMS, claim_path, parse_claim_path, replica_path, upstream_path
+from wlc.farm.registry import ACTIVE, INACTIVE, moved_to, this_host, this_user
+from wlc.farm.tier_settings import change_fanout, change_settings
+from wlc.farm.upstreams import ORIGIN, Upstream, change_upstream, read_claim, unknown_upstream, upstream_object
+from wlc.masters.lookup import resolve
+from wlc.tiers.tree import read_tree
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.tier_settings import TierSettings
+
+_FANOUT_MOST = 10**6
+
+
+@dataclass(frozen=True, slots=True)
+class Fanout:
+    """How many may read from a place, and who says so.
+
+    Attributes:
+        used: Slots that are claimed.
+        decided_by: The `registry`'s number for all, the `relay` itself, or an `override` for this upstream.
+    """
+
+    upstream: str
+    fanout: int
+    used: int
+    decided_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What was known of somebody who is gone."""
+
+    id: str
+    was_replica: bool
+    was_upstream: bool
+    claims: int
+
+
+def set_tiers(
+    db: str | os.PathLike[str],
+    pairs: Sequence[str],
+    *,
+    farm: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> TierSettings:
+    """Change settings of the registry, given as `name=value`, and return all of them.
+
+    Raises:
+        InvalidError: A setting or a value is invalid. Nothing was changed.
+    """
+    return change_settings(_opened(db, farm, storage_options), tuple(pairs))
+
+
+def set_upstream(
+    db: str | os.PathLike[str],
+    upstream: str,
+    *,
+    is_active: bool,
+    farm: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Upstream:
+    """Take a place out of service, or put it back; whoever reads there moves with the next round.
+
+    Args:
+        db: Name in the farm, URL of the database's folder, or a source that knows its farm.
+        upstream: Id, as `tier_tree` shows it; `origin` for the place that holds the registry.
+        is_active: Whether it serves.
+        farm: URL of the farm, for a bare name.
+        storage_options: Options of the farm's file system.
+
+    Raises:
+        InvalidError: There is no such upstream.
+    """
+    database = _opened(db, farm, storage_options)
+    now = utc_now()
+
+    def change(before: Upstream | None) -> Upstream:
+        if before is None:
+            if upstream != ORIGIN:
+                raise unknown_upstream(database, upstream)
+            before = Upstream(ORIGIN, database.url, this_host(), this_user())
+        state, word = (ACTIVE, "active") if is_active else (INACTIVE, "inactive")
+        transitions = moved_to(before.transitions, state, f"wlc upstream --{word}", now)
+        return replace(before, transitions=transitions)
+
+    return change_upstream(database, upstream, change)
+
+
+def fanout(
+    db: str | os.PathLike[str],
+    number: int | None = None,
+    *,
+    upstream: str | None = None,
+    farm: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> list[Fanout]:
+    """Return, or set, how many may read from one place.
+
+    Args:
+        db: Name in the farm, URL of the database's folder, or a source that knows its farm.
+        number: The new number for all places that set none of their own; None changes nothing.
+        upstream: Set it for this upstream only, whatever that says of itself.
+        farm: URL of the farm, for a bare name.
+        storage_options: Options of the farm's file system.
+
+    Returns:
+        The number that holds for each upstream, the origin first.
+
+    Raises:
+        InvalidError: The number is invalid, or there is no such upstream.
+    """
+    database = _opened(db, farm, storage_options)
+    if number is not None and not 0 <= number <= _FANOUT_MOST:
+        raise InvalidError(f"a fan-out of {number} is invalid", hint="Give a number from 0 on.")
+    if upstream is not None and upstream != ORIGIN and upstream_object(database, upstream).load() is None:
+        raise unknown_upstream(database, upstream)
+    if upstream is not None:
+        change_fanout(database, upstream, number)
+    elif number is not None:
+        change_settings(database, (f"fanout={number}",))
+    tree = read_tree(database, utc_now())
+    children, found = tree.children(), []
+    for node in tree.nodes():
+        member = tree.members.get(node.id)
+        own = member.upstream.fanout if member and member.upstream else None
+        decided_by = "override" if node.id in tree.settings.fanouts else "registry" if own is None else "relay"
+        found.append(Fanout(node.id, node.fanout, children[node.id], decided_by))
+    return found
+
+
+def forget(
+    db: str | os.PathLike[str],
+    member: str,
+    *,
+    farm: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Forgotten:
+    """Forget somebody who is gone: registration, claims and entry as an upstream. Pruning no longer waits for it.
+
+    Somebody who is not gone registers again with the next round.
+
+    Raises:
+        InvalidError: Nothing is known under that id.
+    """
+    database = _opened(db, farm, storage_options)
+    paths = replica_path(member), upstream_path(member)
+    was_replica, was_upstream = map(database.store.exists, paths)
+    held = _claims_of(database, member)
+    if not (was_replica or was_upstream or held):
+        raise unknown_upstream(database, member)
+    # The registration last: without it nobody finds what else there is to be forgotten.
+    for path in (*held, paths[1], paths[0]):
+        database.store.delete(path)
+    return Forgotten(member, was_replica, was_upstream, len(held))
+
+
+def _claims_of(database: FarmDatabase, member: str) -> list[str]:
+    """Return the paths of the slots that somebody holds, and of those that others hold of it."""
+    found = []
+    for entry in database.store.list(CLAIMS):
+        parsed = parse_claim_path(entry.path)
+        if parsed is None:
+            continue
+        claim = read_claim(database, *parsed)
+        if claim is not None and member in (claim.upstream, claim.holder):
+            found.append(claim_path(*parsed))
+    return found
+
+
+def _opened(db: str | os.PathLike[str], farm: str | None, options: Mapping[str, Any] | None) -> FarmDatabase:
+    database = resolve(db, farm, storage_options=options, changes=True)
+    database.config()  # A name that the farm does not hold is refused.
+    return database

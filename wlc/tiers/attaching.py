@@ -1,0 +1,367 @@
+"""Read from an upstream that is chosen, claimed, kept while it serves, and left when it fails."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar
+
+from wlc.farm.attachment import Attachment, Membership
+from wlc.farm.clock import utc_now
+from wlc.farm.database import open_database
+from wlc.farm.errors import CorruptError, ExpiredError, FarmError, InvalidError, UnavailableError
+from wlc.farm.paths import replica_path
+from wlc.farm.registry import INACTIVE, RELAY, decode_replica, register, unregister
+from wlc.farm.same_past import prove_same_past
+from wlc.farm.seal.checksum import checksum
+from wlc.farm.store import MissingError
+from wlc.farm.tier_settings import read_settings
+from wlc.farm.upstreams import ORIGIN, Claim, read_claim, release_claim, take_claim, upstream_object, upstreams
+from wlc.tiers.choice import Node, Reader, choose, penalized, tiers_of
+from wlc.tiers.tree import read_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from wlc.farm.attachment import Keepalive
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.registry import Replica
+    from wlc.farm.upstreams import Upstream
+    from wlc.tiers.choice import Choice
+    from wlc.tiers.tree import Tree
+
+T = TypeVar("T")
+
+# So many upstreams may fail in one round, and so many races for their slots may be lost.
+_ATTEMPTS = 8
+
+
+def read_through(
+    registry: FarmDatabase,
+    me: Replica,
+    attachment: Attachment,
+    run: Callable[[FarmDatabase, Membership], T],
+    keepalive: Keepalive | None = None,
+) -> T:
+    """Do a round of reading from the upstream that was chosen, or from the next one if it fails.
+
+    Args:
+        registry: The place that knows the upstreams.
+        me: Who reads, and where it stands.
+        attachment: What it remembers.
+        run: The round; it registers and remembers the attachment that it is given.
+        keepalive: Of a process that goes on after the round.
+
+    Raises:
+        ExpiredError: No upstream holds the reader's position any more.
+        UnavailableError: No upstream serves at present.
+        FarmError: What the first upstream failed with, when the others failed, too; or what is no fault of theirs.
+    """
+    reading = _Reading(registry, me, attachment, keepalive)
+    first: FarmError | None = None
+    for _ in range(_ATTEMPTS):
+        try:
+            place = reading.attach()
+        except FarmError as error:
+            raise first or error from error
+        try:
+            return run(place, Membership(registry, reading.attachment, keepalive))
+        except FarmError as error:
+            if reading.is_pinned or not _is_of_place(error, place):
+                raise
+            first = first or error
+            reading.leave()
+    raise first or UnavailableError(f"no upstream of {registry.url} serves", hint=f"wlc tiers {registry.url}")
+
+
+def attachment_of(
+    registry: FarmDatabase, before: Attachment | None, upstream: Sequence[str] | str | None, class_name: str | None
+) -> Attachment | None:
+    """Return what a reader is to remember of its upstream.
+
+    Args:
+        registry: The place that knows the upstreams.
+        before: What it remembers; None if it reads what it is given.
+        upstream: "auto" for a choice among all that are registered, URLs to choose from, one URL to be read, "none" for
+            no upstream; None for what is remembered.
+        class_name: Its class; None for what is remembered.
+
+    Raises:
+        InvalidError: The two do not go together, or a URL is of another database.
+    """
+    if upstream is None:
+        if class_name is None or before is None:
+            if class_name is not None:
+                raise InvalidError(f"class {class_name} is of no use without an upstream", hint="--upstream auto")
+            # The farm may have been moved.
+            return before and replace(before, registry=registry.url)
+        return replace(before, class_name=class_name, chosen=None)
+    wanted = [upstream] if isinstance(upstream, str) else list(upstream)
+    if wanted == ["none"]:
+        return None
+    among = () if wanted == ["auto"] else tuple(_url_of(registry, url) for url in wanted)
+    name = class_name if class_name is not None else before.class_name if before else ""
+    if before is not None and (before.registry, before.among) == (registry.url, among):
+        return before if name == before.class_name else replace(before, class_name=name, chosen=None)
+    # What is claimed now is released when the new choice is made.
+    return replace(before or Attachment(registry.url), registry=registry.url, among=among, class_name=name, chosen=None)
+
+
+def detach(registry: FarmDatabase, attachment: Attachment, reader: str) -> None:
+    """Give up what a reader has claimed; nothing happens where the registry is away."""
+    if attachment.slot is not None:
+        with suppress(FarmError):
+            release_claim(registry, Claim(attachment.upstream, attachment.slot, reader))
+
+
+def _url_of(registry: FarmDatabase, url: str) -> str:
+    place = open_database(url, storage_options=registry.storage_options)
+    if place.name != registry.name:
+        raise InvalidError(
+            f"{url} is a place of database {place.name}, not of {registry.name}",
+            hint=f"Give the database's folder in the other farm, such as URL/{registry.name}.",
+            path=url,
+        )
+    return place.url
+
+
+def _is_of_place(error: FarmError, place: FarmDatabase) -> bool:
+    """Say whether the place that was read failed, and not the reader or a transaction."""
+    is_there = error.path is not None and error.path.startswith((place.url, place.logs.url))
+    if isinstance(error, UnavailableError):
+        return is_there
+    return isinstance(error, CorruptError | ExpiredError | MissingError) and (is_there or error.path is None)
+
+
+class _Reading:
+    """One reader; `attachment` is what it is going to remember."""
+
+    def __init__(
+        self, registry: FarmDatabase, me: Replica, attachment: Attachment, keepalive: Keepalive | None
+    ) -> None:
+        self._registry = registry
+        self._me = me
+        self._keepalive = keepalive
+        self.attachment = attachment
+
+    @property
+    def is_pinned(self) -> bool:
+        return len(self.attachment.among) == 1
+
+    def attach(self) -> FarmDatabase:
+        """Return the place to read from; it is claimed, and has the reader's past."""
+        if self.is_pinned:
+            return self._pinned()
+        try:
+            if self.attachment.upstream and self._holds():
+                return self._place(self.attachment.url)
+            return self._choose()
+        except (UnavailableError, MissingError) as error:
+            # With the registry away the last choice holds.
+            is_registry = error.path is not None and error.path.startswith(self._registry.url)
+            if not (is_registry and self.attachment.upstream):
+                raise
+            return self._place(self.attachment.url)
+
+    def leave(self) -> None:
+        """Avoid the upstream for a while, and free its slot."""
+        name, settings = self.attachment.upstream, None
+        with suppress(FarmError):
+            settings = read_settings(self._registry)
+            self._release()
+        if settings is not None:
+            penalties = penalized(self.attachment.penalties, name, utc_now(), settings)
+            self.attachment = replace(self.attachment, penalties=penalties)
+        self.attachment = replace(self.attachment, upstream="", slot=None)
+
+    def _place(self, url: str) -> FarmDatabase:
+        if url == self._registry.url:
+            return self._registry
+        return open_database(url, storage_options=self._registry.storage_options)
+
+    def _pinned(self) -> FarmDatabase:
+        place = self._place(self.attachment.among[0])
+        if place.url != self.attachment.url or not self.attachment.upstream:
+            name = ORIGIN
+            if place.url != self._registry.url:
+                name = _id_of_url(place.url)
+                with suppress(FarmError):
+                    name = next((u.id for u in upstreams(self._registry) if u.url == place.url), name)
+            with suppress(FarmError):
+                self._release()
+            self._move(replace(self.attachment, upstream=name, url=place.url, slot=None, chosen=utc_now()))
+        if self._keepalive and self._keepalive.interval_s is None:
+            with suppress(FarmError):
+                self._keepalive.interval_s = read_settings(self._registry).keepalive_s
+        return place
+
+    def _holds(self) -> bool:
+        """Say whether the last choice stands: neither due again, nor lost, nor taken out by its owner."""
+        self._registry.config()  # Without it the registry is away.
+        settings, last = read_settings(self._registry), self.attachment
+        if self._keepalive:
+            self._keepalive.interval_s = settings.keepalive_s
+        now = utc_now()
+        if last.chosen is None or not timedelta(0) <= now - last.chosen < timedelta(seconds=settings.rechoose_s):
+            return False
+        found = upstream_object(self._registry, last.upstream).load()
+        upstream: Upstream | None = found[0] if found else None
+        if (upstream is None and last.upstream != ORIGIN) or (upstream is not None and upstream.state == INACTIVE):
+            return False
+        if last.slot is None:
+            return True
+        own = upstream.fanout if upstream is not None else None
+        fanout = settings.fanouts.get(last.upstream, settings.fanout if own is None else own)
+        claim = read_claim(self._registry, last.upstream, last.slot)
+        return last.slot < fanout and claim is not None and claim.holder == self._me.id
+
+    # Choosing --------------------------------------------------------------------------------------------------------
+
+    def _choose(self) -> FarmDatabase:
+        reasons: dict[str, str] = {}
+        for _ in range(_ATTEMPTS):
+            tree = self._registered_tree()
+            choice = self._choice(tree)
+            if not choice.candidates:
+                raise self._nothing({**choice.rejected, **reasons})
+            for name in self._in_order(choice, tree):
+                slot = None
+                if not choice.is_over_fanout:
+                    slot = self._claimed(tree, name)
+                    if slot is None:
+                        continue  # Somebody was faster.
+                place = self._place(self._url(tree, name))
+                taken = replace(self.attachment, upstream=name, url=place.url, slot=slot, chosen=utc_now())
+                try:
+                    self._prove(place)
+                    self._move(taken, place)
+                    self._refuse_circle(name)
+                except FarmError as error:
+                    reasons[name] = error.message
+                    self.attachment = replace(taken, chosen=self.attachment.chosen)
+                    self.leave()
+                    continue
+                self._release_others(tree)
+                return place
+        raise self._nothing(reasons)
+
+    def _registered_tree(self) -> Tree:
+        """Register before anything is read: pruning waits from now on, and the store's clock is known."""
+        self._registry.config()  # A directory that is not mounted must not be made anew.
+        settings = read_settings(self._registry)
+        above = self.attachment.upstream
+        interval_s = None
+        if self._keepalive:
+            interval_s = self._keepalive.interval_s = settings.keepalive_s
+        now = replace(
+            self._me,
+            seen=utc_now(),
+            upstream="" if above == ORIGIN else above,
+            class_name=self.attachment.class_name,
+            interval_s=interval_s,
+        )
+        register(self._registry, now)
+        return read_tree(self._registry)
+
+    def _choice(self, tree: Tree) -> Choice:
+        nodes, among = tree.nodes(), self.attachment.among
+        if among:
+            by_url = {self._url(tree, node.id): node for node in nodes}
+            # A place that nobody has registered serves, too; nothing is known of it.
+            nodes = [by_url.get(url) or Node(_id_of_url(url)) for url in among]
+        position = self._me.position
+        batch, chain = (position.batch, position.chain) if position else (None, "")
+        reader = Reader(self._me.id, batch, chain, self.attachment.class_name)
+        children = tree.children(but=self._me.id)
+        return choose(nodes, children, reader, self.attachment.penalties, utc_now(), tree.settings)
+
+    def _url(self, tree: Tree, name: str) -> str:
+        unknown = {_id_of_url(url): url for url in self.attachment.among}
+        return tree.url(name, unknown.get(name, self._registry.url))
+
+    def _in_order(self, choice: Choice, tree: Tree) -> tuple[str, ...]:
+        """Return the candidates, the present upstream first if none is nearer to the origin."""
+        names, present = choice.candidates, self.attachment.upstream
+        tiers = tiers_of(tree.nodes())
+        if present in names and tiers.get(present) == tiers.get(names[0]):
+            return (present, *(name for name in names if name != present))
+        return names
+
+    def _claimed(self, tree: Tree, name: str) -> int | None:
+        """Claim a slot of an upstream and return it; None if there is none."""
+        held = {claim.slot: claim for claim in tree.claims if claim.upstream == name}
+        fanout = tree.fanout(name)
+        if own := [slot for slot, claim in held.items() if claim.holder == self._me.id and slot < fanout]:
+            return own[0]
+        for slot in range(fanout):
+            present = held.get(slot)
+            if present is not None and tree.is_live(present):
+                continue
+            if take_claim(self._registry, name, slot, self._me.id, present.holder if present is not None else None):
+                return slot
+        return None
+
+    def _prove(self, place: FarmDatabase) -> None:
+        if self._me.position is not None and self._me.kind != RELAY and place.url != self.attachment.url:
+            prove_same_past(place, self._me.position)
+        else:
+            place.config()
+
+    def _move(self, taken: Attachment, place: FarmDatabase | None = None) -> None:
+        """Make the new upstream known before the old one forgets the reader."""
+        before, self.attachment = self.attachment, taken
+        above = "" if taken.upstream == ORIGIN else taken.upstream
+        if place is not None and place.url != self._registry.url:
+            register(place, replace(self._me, seen=utc_now()))
+        with suppress(UnavailableError, MissingError):
+            self._registry.config()
+            register(self._registry, replace(self._me, seen=utc_now(), upstream=above, class_name=taken.class_name))
+        if before.url and before.url not in (taken.url, self._registry.url):
+            with suppress(FarmError):
+                unregister(self._place(before.url), self._me.id)
+
+    def _refuse_circle(self, name: str) -> None:
+        """Refuse an upstream that has come to read from the reader: two that choose each other both notice."""
+        seen: set[str] = set()
+        while name not in (ORIGIN, "") and name not in seen:
+            seen.add(name)
+            if name == self._me.id:
+                raise InvalidError("it reads from the reader")
+            try:
+                data = self._registry.store.read(replica_path(name))
+                name = decode_replica(data, replica_path(name)).upstream
+            except (MissingError, CorruptError):
+                return
+
+    def _release(self) -> None:
+        if self.attachment.slot is not None:
+            claim = Claim(self.attachment.upstream, self.attachment.slot, self._me.id)
+            release_claim(self._registry, claim)
+
+    def _release_others(self, tree: Tree) -> None:
+        kept = self.attachment.upstream, self.attachment.slot
+        for claim in tree.claims:
+            if claim.holder == self._me.id and (claim.upstream, claim.slot) != kept:
+                with suppress(FarmError):
+                    release_claim(self._registry, claim)
+
+    def _nothing(self, reasons: dict[str, str]) -> FarmError:
+        told = "; ".join(f"{name}: {why}" for name, why in sorted(reasons.items()))
+        position = self._me.position
+        if reasons and position and all(" batch " in why for why in reasons.values()):
+            return ExpiredError(
+                f"no upstream of {self._registry.url} holds batch {position.batch} of {self._me.target} ({told})",
+                hint=f"Make the replica anew: wlr replicate {self._registry.url} --into ANOTHER",
+                path=self._registry.url,
+                position=position,
+            )
+        return UnavailableError(
+            f"no upstream of {self._registry.url} serves {self._me.target} now ({told})",
+            hint=f"wlc tiers {self._registry.url}",
+        )
+
+
+def _id_of_url(url: str) -> str:
+    """Return an id for a place that has not registered."""
+    return checksum(url.encode())[:32]

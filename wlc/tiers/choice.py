@@ -1,0 +1,222 @@
+"""Which place to read from, where everybody stands in the tree, and who is silent or stuck: decisions without I/O."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from wlc.farm.attachment import Penalty
+from wlc.farm.registry import ACTIVE, INACTIVE, PENDING
+from wlc.farm.tier_settings import DEFAULTS, TierSettings
+from wlc.farm.upstreams import ORIGIN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from datetime import datetime
+
+# The tier of what has no path to the origin.
+NOWHERE = 10**6
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A place that serves or a replica, as the registry knows it at one moment.
+
+    Attributes:
+        parent: Id of the place that it reads; empty for the origin.
+        state: Pending, active, inactive or stuck.
+        age_s: Time since it was last heard of, by the store's clock; 0 for the origin, which is there or not.
+        interval_s: How often it says something.
+        first: First batch that it holds; None if that is not known.
+        last: Last batch that it holds; None before it holds any.
+        tick: Last tick that it holds.
+        chain: Chain hash of its last batch; empty if that is not known.
+        fanout: How many may read from it.
+    """
+
+    id: str
+    parent: str = ORIGIN
+    state: str = ACTIVE
+    age_s: float = 0.0
+    interval_s: float = 0.0
+    class_name: str = ""
+    first: int | None = None
+    last: int | None = None
+    tick: int = 0
+    chain: str = ""
+    fanout: int = DEFAULTS.fanout
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Who chooses.
+
+    Attributes:
+        batch: The batch of its position; None before it has one.
+        chain: Chain hash of that batch; empty if that is not known.
+    """
+
+    id: str
+    batch: int | None = None
+    chain: str = ""
+    class_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Where to read, the best first, and why not elsewhere.
+
+    Attributes:
+        candidates: Ids of upstreams; can be empty.
+        is_over_fanout: Nobody has a free slot or a known range, so that fan-outs do not count.
+        rejected: For each other upstream, why.
+    """
+
+    candidates: tuple[str, ...]
+    is_over_fanout: bool
+    rejected: Mapping[str, str] = field(default_factory=dict)
+
+
+def choose(
+    nodes: Iterable[Node],
+    children: Mapping[str, int],
+    me: Reader,
+    penalties: Iterable[Penalty],
+    now: datetime,
+    settings: TierSettings = DEFAULTS,
+    seed: int | None = None,
+) -> Choice:
+    """Choose where to read: active, recent, covering my position, not below me, with a free slot, near the origin.
+
+    Args:
+        nodes: All places that serve, the origin among them.
+        children: For each upstream, how many slots others hold.
+        me: Who chooses.
+        penalties: Upstreams that failed.
+        now: Of the clock that the penalties were written with.
+        settings: Of the registry.
+        seed: Makes the order among equals repeatable.
+
+    Source: Comdb2, `register_replicant` of `lua/lib/physrep_register_replicant.lua`, and the tests of phys_rep_tiered.
+    """
+    known = {node.id: node for node in nodes}
+    avoided = {penalty.upstream for penalty in penalties if penalty.until > now}
+    tiers = tiers_of(known.values())
+    chance = random.Random(seed)  # noqa: S311 - spreads readers among equals
+    order = {name: chance.random() for name in sorted(known)}
+
+    def sort_key(name: str) -> tuple[int, int, float]:
+        return tiers[name], children.get(name, 0), order[name]
+
+    why_not = {name: refusal(node, me, known, avoided, settings) for name, node in known.items()}
+    strict = {name: why or _refusal_of_load(known[name], me, children) for name, why in why_not.items()}
+    for reasons, is_over in ((strict, False), (why_not, True)):
+        fitting = sorted((name for name, why in reasons.items() if not why), key=sort_key)
+        if fitting:
+            rejected = {name: why for name, why in reasons.items() if why}
+            return Choice(tuple(fitting[: settings.candidates]), is_over, rejected)
+    return Choice((), True, why_not)
+
+
+def refusal(
+    node: Node, me: Reader, known: Mapping[str, Node], avoided: Iterable[str], settings: TierSettings = DEFAULTS
+) -> str:
+    """Say why nothing can be read from a place, whatever its load; empty if it can."""
+    if node.id == me.id:
+        return "it is the reader itself"
+    if me.id in ancestors(node.id, known):
+        return "it reads from the reader"
+    if node.state in (PENDING, INACTIVE):
+        return f"it is {node.state}"
+    if node.age_s > recent_s(node.interval_s, settings):
+        return f"it was not heard of for {node.age_s:.0f} s"
+    if not is_class_enough(node, me, settings):
+        return f"its class {node.class_name or 'none'} is below {me.class_name}"
+    if node.id in avoided:
+        return "it failed a short time ago"
+    return _refusal_of_range(node, me)
+
+
+def _refusal_of_range(node: Node, me: Reader) -> str:
+    """Say why a place does not cover the reader's position; a range that is not known may cover it."""
+    if me.batch is None:
+        return ""
+    if node.first is not None and node.first > me.batch + 1:
+        return f"it begins with batch {node.first}, after the reader's batch {me.batch}"
+    if node.last is not None and node.last < me.batch:
+        return f"it ends with batch {node.last}, before the reader's batch {me.batch}"
+    if node.last == me.batch and node.chain and me.chain and node.chain != me.chain:
+        return "it has another past"
+    return ""
+
+
+def _refusal_of_load(node: Node, me: Reader, children: Mapping[str, int]) -> str:
+    if children.get(node.id, 0) >= node.fanout:
+        return f"all of its {node.fanout} slots are taken"
+    # What the origin holds is not known either, but it is asked first.
+    if me.batch is not None and node.last is None and node.id != ORIGIN:
+        return "what it holds is not known"
+    return ""
+
+
+def is_class_enough(node: Node, me: Reader, settings: TierSettings) -> bool:
+    """Say whether a place is of the reader's class or a higher one; a class without order equals itself only."""
+    if not me.class_name or node.id == ORIGIN or node.class_name == me.class_name:
+        return True
+    mine, its = settings.rank(me.class_name), settings.rank(node.class_name)
+    return mine is not None and its is not None and its >= mine
+
+
+def recent_s(interval_s: float, settings: TierSettings = DEFAULTS) -> float:
+    """Return after how many seconds somebody is silent who announced an interval."""
+    return max(settings.recent_s, settings.recent_intervals * interval_s)
+
+
+def ancestors(name: str, known: Mapping[str, Node]) -> list[str]:
+    """Return the places above one, nearest first, up to the origin or to where the path ends or meets itself."""
+    found: list[str] = []
+    node = known.get(name)
+    while node is not None and node.id != ORIGIN and node.parent not in found:
+        found.append(node.parent)
+        node = known.get(node.parent)
+    return found
+
+
+def tiers_of(nodes: Iterable[Node]) -> dict[str, int]:
+    """Return the tier of every place: 0 for the origin, 1 for what reads from it …; `NOWHERE` without a path to it."""
+    known = {node.id: node for node in nodes}
+    tiers = {}
+    for name in known:
+        above = ancestors(name, known)
+        is_rooted = name == ORIGIN or (above and above[-1] == ORIGIN)
+        tiers[name] = len(above) if is_rooted else NOWHERE
+    return tiers
+
+
+def penalized(
+    penalties: Sequence[Penalty], upstream: str, now: datetime, settings: TierSettings
+) -> tuple[Penalty, ...]:
+    """Add a failure: the penalty doubles with each one in a row."""
+    before = next((penalty.times for penalty in penalties if penalty.upstream == upstream), 0)
+    length_s = min(settings.penalty_s * 2 ** min(before, 30), settings.penalty_most_s)
+    others = tuple(penalty for penalty in penalties if penalty.upstream != upstream)
+    return (*others, Penalty(upstream, before + 1, now + timedelta(seconds=length_s)))
+
+
+def is_stuck(
+    node: Node, ahead: tuple[int, int] | None, idle_s: float, beat_s: float, settings: TierSettings = DEFAULTS
+) -> bool:
+    """Say whether somebody does not come further though there is something to read.
+
+    Args:
+        node: Who.
+        ahead: Batch and tick of the place that it reads; None if that is not known.
+        idle_s: Time between its last progress and the last time that it was heard of. Nobody progresses between visits.
+        beat_s: How often there is something new.
+        settings: Of the registry.
+    """
+    if ahead is None or node.last is None or (node.last, node.tick) >= ahead:
+        return False
+    return idle_s > max(settings.stuck_s, 2 * beat_s)

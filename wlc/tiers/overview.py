@@ -1,0 +1,200 @@
+"""The tree of tiers for people and for monitoring: who reads from whom, how far behind, and who needs attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wlc.farm.clock import utc_now
+from wlc.farm.registry import INACTIVE, PENDING, STUCK, Transition
+from wlc.farm.upstreams import ORIGIN
+from wlc.masters.lookup import resolve
+from wlc.tiers.choice import NOWHERE, is_stuck, tiers_of
+from wlc.tiers.tree import read_tree
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Mapping
+    from datetime import datetime
+
+    from wlc.farm.tier_settings import TierSettings
+    from wlc.tiers.choice import Node
+    from wlc.tiers.tree import Member, Tree
+
+
+@dataclass(frozen=True, slots=True)
+class TierMember:
+    """Somebody in the tree.
+
+    Attributes:
+        id: Under which it registered; `origin` for the place that holds the registry.
+        kind: origin, relay, replica, site or feed.
+        url: Where it is.
+        upstream: Id of what it reads; empty for the origin.
+        tier: 0 for the origin; None where no path leads to it.
+        state: pending, active, inactive or stuck.
+        marks: What needs attention: silent, stuck, pending for long.
+        children: Slots of it that are claimed.
+        fanout: How many may be; None for somebody who does not serve.
+        tick: Last tick that it holds; None before it holds anything.
+        batch: Its batch.
+        lag_s: Seconds between its last commit and the origin's; None if one of them is not known.
+        delay_s: How far it stays behind on purpose.
+        seen: When it was last heard of, by the store's clock; None for the origin.
+        interval_s: How often it says something.
+        transitions: Its last changes of state with cause, actor and time, oldest first.
+    """
+
+    id: str
+    kind: str
+    url: str
+    upstream: str
+    tier: int | None
+    class_name: str
+    state: str
+    marks: tuple[str, ...]
+    children: int
+    fanout: int | None
+    tick: int | None
+    batch: int | None
+    lag_s: float | None
+    delay_s: float
+    tables: tuple[str, ...]
+    seen: datetime | None
+    interval_s: float | None
+    host: str
+    user: str
+    transitions: tuple[Transition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TierTree:
+    """Everybody in the tree, a reader after what it reads, and the settings that hold."""
+
+    url: str
+    members: tuple[TierMember, ...]
+    settings: TierSettings
+
+    @property
+    def stuck(self) -> tuple[TierMember, ...]:
+        """Those that do not come further though there is something to read."""
+        return tuple(member for member in self.members if STUCK in (*member.marks, member.state))
+
+
+def tier_tree(
+    db: str | os.PathLike[str], farm: str | None = None, *, storage_options: Mapping[str, Any] | None = None
+) -> TierTree:
+    """Return who reads a database from where, how far behind, and who needs attention.
+
+    Args:
+        db: Name in the farm, URL of the database's folder, or a source that knows its farm.
+        farm: URL of the farm, for a bare name; WLC_FARM if omitted.
+        storage_options: Options of the farm's file system.
+
+    Raises:
+        InvalidError: There is no such database.
+    """
+    database = resolve(db, farm, storage_options=storage_options)
+    tree = read_tree(database, utc_now())
+    return TierTree(database.url, tuple(_members(tree, database.url)), tree.settings)
+
+
+def _members(tree: Tree, url: str) -> Iterable[TierMember]:
+    nodes = {node.id: node for node in (*tree.nodes(), *map(tree.node, tree.members.values()))}
+    children, tiers = tree.children(), tiers_of(nodes.values())
+    below: dict[str, list[str]] = {}
+    for name, node in sorted(nodes.items()):
+        if name != ORIGIN:
+            # Whoever reads what is not registered, or reads in a circle, stands beside the origin.
+            below.setdefault(node.parent if tiers[name] != NOWHERE else "", []).append(name)
+
+    def walk(name: str) -> Iterable[TierMember]:
+        yield _member(nodes[name], tree, tiers[name], children[name], nodes)
+        for child in below.get(name, ()):
+            yield from walk(child)
+
+    yield _origin(nodes[ORIGIN], tree, children[ORIGIN], url)
+    for name in below.get(ORIGIN, ()):
+        yield from walk(name)
+    for name in below.get("", ()):
+        yield _member(nodes[name], tree, NOWHERE, children[name], nodes)
+
+
+def _origin(node: Node, tree: Tree, children: int, url: str) -> TierMember:
+    transitions = tree.origin.transitions if tree.origin else ()
+    return TierMember(
+        id=ORIGIN,
+        kind=ORIGIN,
+        url=url,
+        upstream="",
+        tier=0,
+        class_name="",
+        state=node.state,
+        marks=(),
+        children=children,
+        fanout=node.fanout,
+        tick=node.tick,
+        batch=node.last,
+        lag_s=0.0,
+        delay_s=0.0,
+        tables=(),
+        seen=None,
+        interval_s=None,
+        host="",
+        user="",
+        transitions=transitions,
+    )
+
+
+def _member(node: Node, tree: Tree, tier: int, children: int, nodes: Mapping[str, Node]) -> TierMember:
+    member = tree.members[node.id]
+    replica, upstream = member.replica, member.upstream
+    transitions = (*replica.transitions, *(upstream.transitions if upstream else ()))
+    marks = _marks(node, tree, member, nodes)
+    return TierMember(
+        id=node.id,
+        kind=replica.kind,
+        url=upstream.url if upstream else replica.target,
+        upstream=node.parent,
+        tier=tier if tier != NOWHERE else None,
+        class_name=node.class_name,
+        state=STUCK if STUCK in marks and node.state != INACTIVE else node.state,
+        marks=marks,
+        children=children,
+        fanout=node.fanout if upstream else None,
+        tick=node.tick if node.last is not None else None,
+        batch=node.last,
+        lag_s=_lag_s(tree, member),
+        delay_s=replica.delay_s,
+        tables=replica.tables,
+        seen=member.arrived,
+        interval_s=replica.interval_s,
+        host=replica.host,
+        user=replica.user,
+        transitions=tuple(sorted(transitions, key=lambda transition: transition.time)),
+    )
+
+
+def _marks(node: Node, tree: Tree, member: Member, nodes: Mapping[str, Node]) -> tuple[str, ...]:
+    replica = member.replica
+    above = nodes.get(node.parent)
+    ahead = (above.last, above.tick) if above is not None and above.last is not None else None
+    idle_s = (replica.seen - (replica.progressed or replica.seen)).total_seconds()
+    found = []
+    if tree.is_silent(member):
+        found.append("silent")
+    if replica.state == STUCK or is_stuck(node, ahead, idle_s, tree.config.beat_s, tree.settings):
+        found.append(STUCK)
+    since = replica.transitions[-1].time if replica.transitions else replica.seen
+    if replica.state == PENDING and (replica.seen - since).total_seconds() > tree.settings.pending_s:
+        found.append("pending for long")
+    return tuple(found)
+
+
+def _lag_s(tree: Tree, member: Member) -> float | None:
+    position, clock = member.replica.position, member.replica.clock
+    if position is not None and position.tick >= tree.config.tick:
+        return 0.0
+    if clock is None or tree.config.write is None:
+        return None
+    return max((tree.config.write - clock).total_seconds(), 0.0)

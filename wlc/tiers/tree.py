@@ -1,0 +1,158 @@
+"""The tree of tiers as its registry knows it at one moment: places that serve, readers, claims and settings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wlc.farm.clock import utc_now
+from wlc.farm.errors import CorruptError
+from wlc.farm.paths import REPLICAS, parse_replica_path
+from wlc.farm.registry import ACTIVE, INACTIVE, STUCK, Replica, decode_replica
+from wlc.farm.store import MissingError
+from wlc.farm.tier_settings import TierSettings, read_settings
+from wlc.farm.upstreams import ORIGIN, Claim, Upstream, claims, upstreams
+from wlc.tiers.choice import Node, recent_s
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Config
+    from wlc.farm.store import StoredObject
+
+_READS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Somebody who registered.
+
+    Attributes:
+        replica: What it says.
+        arrived: When the store got that.
+        upstream: What it says as a place that serves; None if it does not serve.
+    """
+
+    replica: Replica
+    arrived: datetime
+    upstream: Upstream | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """What the registry of a database holds.
+
+    Attributes:
+        config: That of the place itself, the origin.
+        members: By id.
+        origin: What its owner has set of the origin; None if nothing.
+        now: The present time of the store's clock, as far as that is known.
+    """
+
+    config: Config
+    settings: TierSettings
+    members: Mapping[str, Member]
+    origin: Upstream | None
+    claims: tuple[Claim, ...]
+    now: datetime
+
+    def age_s(self, member: Member) -> float:
+        """Return for how long somebody was not heard of, by the store's clock."""
+        return max((self.now - member.arrived).total_seconds(), 0.0)
+
+    def is_silent(self, member: Member) -> bool:
+        """Say whether somebody was not heard of for longer than the announced interval allows."""
+        return self.age_s(member) > recent_s(member.replica.interval_s or 0.0, self.settings)
+
+    def is_live(self, claim: Claim) -> bool:
+        """Say whether a claim holds: its holder is heard of, and the slot exists."""
+        holder = self.members.get(claim.holder)
+        return holder is not None and not self.is_silent(holder) and claim.slot < self.fanout(claim.upstream)
+
+    def children(self, but: str = "") -> Counter[str]:
+        """Count for each upstream the slots that are held, without those of one holder."""
+        return Counter(claim.upstream for claim in self.claims if claim.holder != but and self.is_live(claim))
+
+    def fanout(self, name: str) -> int:
+        """Return how many may read from an upstream: what was set for it, what it says, or the registry's number."""
+        if name in self.settings.fanouts:
+            return self.settings.fanouts[name]
+        member = self.members.get(name)
+        own = member.upstream.fanout if member and member.upstream else None
+        return self.settings.fanout if own is None else own
+
+    def nodes(self) -> list[Node]:
+        """Return the origin and all others that serve, by id."""
+        config = self.config
+        state = INACTIVE if self.origin is not None and self.origin.state == INACTIVE else ACTIVE
+        top = Node(ORIGIN, "", state, last=config.batches - 1, tick=config.tick, fanout=self.fanout(ORIGIN))
+        return [top, *(self.node(member) for _, member in sorted(self.members.items()) if member.upstream)]
+
+    def node(self, member: Member) -> Node:
+        """Return a member as the pure functions know it."""
+        replica, upstream = member.replica, member.upstream
+        position = replica.position
+        state = replica.state
+        if upstream is not None:
+            # It serves what it has, also while it cannot go on itself.
+            state = STUCK if replica.state == STUCK and upstream.state == ACTIVE else upstream.state
+        return Node(
+            replica.id,
+            replica.upstream or ORIGIN,
+            state,
+            self.age_s(member),
+            replica.interval_s or 0.0,
+            upstream.class_name if upstream else replica.class_name,
+            upstream.first if upstream else None,
+            position.batch if position else None,
+            position.tick if position else 0,
+            position.chain if position else "",
+            self.fanout(replica.id) if upstream else 0,
+        )
+
+    def url(self, name: str, origin: str) -> str:
+        """Return where an upstream is; `origin` is where the registry is."""
+        upstream = self.members[name].upstream if name in self.members else None
+        return upstream.url if upstream else origin
+
+
+def read_tree(database: FarmDatabase, now: datetime | None = None) -> Tree:
+    """Read what the registry of a database holds; damaged registrations are left out.
+
+    Args:
+        database: The place that holds the registry.
+        now: The present time; that of the newest registration if omitted, which is right for whoever has just
+            registered, whatever this machine's clock says.
+
+    Raises:
+        MissingError: There is no such database.
+        CorruptError: The settings are damaged.
+    """
+    config, settings = database.config(), read_settings(database)
+    served = {upstream.id: upstream for upstream in upstreams(database)}
+    members = {
+        replica.id: Member(replica, arrived, served.get(replica.id)) for replica, arrived in _registered(database)
+    }
+    arrivals = [member.arrived for member in members.values()]
+    newest = max([*arrivals, now] if now else arrivals, default=utc_now())
+    return Tree(config, settings, members, served.get(ORIGIN), tuple(claims(database)), newest)
+
+
+def _registered(database: FarmDatabase) -> list[tuple[Replica, datetime]]:
+    listed = [entry for entry in database.store.list(REPLICAS) if parse_replica_path(entry.path)]
+
+    def read(entry: StoredObject) -> tuple[Replica, datetime] | None:
+        try:
+            data = database.store.read(entry.path)
+            return decode_replica(data, f"{database.url}/{entry.path}"), entry.arrived
+        except (MissingError, CorruptError):
+            return None
+
+    if not database.store.is_remote:
+        return [found for entry in listed if (found := read(entry))]
+    with ThreadPoolExecutor(_READS) as pool:
+        return [found for found in pool.map(read, listed) if found]
