@@ -58,6 +58,22 @@ def storage_options(pairs: list[str] | None) -> dict[str, object] | None:
     return options
 
 
+def flat_options(pairs: list[str] | None) -> dict[str, object]:
+    """Turn repeated `k=v` of `--output-option` into a dictionary, whose keys may have dots.
+
+    Raises:
+        InvalidError: A pair has no `=`. The message does not repeat its text, which may be a secret.
+    """
+    options: dict[str, object] = {}
+    for pair in pairs or ():
+        key, equals, value = pair.partition("=")
+        if not (equals and key):
+            message = "an --output-option is not of the form key=value"
+            raise InvalidError(message, hint="--output-option security.protocol=SASL_SSL")
+        options[key] = value
+    return options
+
+
 def _put(options: dict[str, object], path: list[str], value: object) -> None:
     for key in path[:-1]:
         inner = options.setdefault(key, {})

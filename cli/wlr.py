@@ -19,7 +19,7 @@ from wlr.engine.adapters import locate as place_of
 
 from .command import command, new_app, run_app
 from .following import follow_on
-from .options import ClassName, Farm, Follow, StorageOptions, Target, Upstreams, storage_options
+from .options import ClassName, Farm, Follow, StorageOptions, Target, Upstreams, flat_options, storage_options
 from .output import Lines, Listing, Report, Value, record
 from .progress import working
 
@@ -286,7 +286,9 @@ def drill(
 @command(app, example="wlr feed sales --farm s3://bucket/farm --table main.orders --to orders.jsonl --follow")
 def feed(
     db: Annotated[str, typer.Argument(metavar="DB", help="Name in the farm, URL, or path of the master.")],
-    to: Annotated[str, typer.Option(metavar="OUTPUT", help="A file, to which lines are appended.")],
+    to: Annotated[
+        str, typer.Option(metavar="OUTPUT", help="A file, to which lines are appended; or kafka://HOST:PORT/TOPIC.")
+    ],
     table: Annotated[
         list[str] | None,
         typer.Option("--table", metavar="PATTERN", help="Only tables like main.sales_*; may be repeated."),
@@ -307,14 +309,21 @@ def feed(
     rotate: Annotated[
         str | None, typer.Option(metavar="N", help="Begin another file after so many bytes, as 1G.")
     ] = None,
+    transactional: Annotated[
+        bool, typer.Option("--transactional", help="Kafka: records become visible together. Experimental.")
+    ] = False,
+    output_option: Annotated[
+        list[str] | None,
+        typer.Option("--output-option", metavar="K=V", help="Kafka: property of librdkafka; may be repeated."),
+    ] = None,
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="The feed's name in the farm; default is the output's.")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Repeat every beat until Ctrl-C or SIGTERM.")] = False,
+    follow: Follow = False,
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Iterator[Report]:
-    """Write every change of some tables to a file, once and in the order of the log."""
+    """Write every change of some tables to a file or a topic of Kafka, in the order of the log."""
     options = storage_options(storage_option)
 
     def go_on() -> wlr.Fed:
@@ -328,6 +337,8 @@ def feed(
                 max_bytes=int(parse_bytes(max_bytes)),
                 drop=drop,
                 name=name,
+                transactional=transactional,
+                output_options=flat_options(output_option),
                 rotate=int(parse_bytes(rotate)) if rotate is not None else None,
                 farm=farm,
                 storage_options=options,

@@ -72,6 +72,7 @@ HOMES = {
     ),
     "psycopg": ("wlc/dialect/postgres/", "wlc/capture/postgres/", "wlr/engine/postgres/"),
     "adbc_driver_postgresql": ("wlc/capture/postgres/",),
+    "confluent_kafka": ("wlr/feeds/kafka.py",),
     "cryptography": ("wlc/farm/seal/cipher.py",),
     "typer": ("cli/",),
     "rich": ("cli/",),

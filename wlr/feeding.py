@@ -67,15 +67,19 @@ def feed(
     drop: bool = False,
     name: str | None = None,
     rotate: int | None = None,
+    transactional: bool = False,
+    output_options: Mapping[str, object] | None = None,
     farm: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Fed:
-    """Write what changed in some tables since the last round, each change once and in the order of the log.
+    """Write what changed in some tables since the last round, in the order of the log.
+
+    Each change is in a file once. In a topic, some can be there twice after a run that was killed, with equal headers.
 
     Args:
         db: Name in the farm, URL of the database's folder there, or path of the master.
-        to: A file, to which lines are appended.
+        to: A file, to which lines are appended; or a topic, `kafka://host:9092/topic`.
         tables: Patterns such as `main.sales_*`; all tables if omitted.
         format: `json`, `debezium` or `csv`.
         start: Where a new feed begins: at a tick, at a time, or "snapshot" for the rows of the newest snapshot; at the
@@ -84,8 +88,10 @@ def feed(
         max_bytes: Bytes of records that are in memory at once, about; 0 for any number.
         drop: Write only the newest records of a round, at most `max_bytes` of them, and a line that says how many older
             ones were dropped.
-        name: Name of the feed in the farm; that of the file if omitted.
+        name: Name of the feed in the farm; that of the file or topic if omitted.
         rotate: A file with so many bytes is complete, and the next one begins.
+        transactional: Records in a topic become visible together with all that are written with them. Experimental.
+        output_options: Properties of librdkafka, such as `security.protocol`.
         farm: URL of the farm, for a bare name.
         storage_options: Options of the farm's file system.
         progress: Called with records done, records done, and what is being done.
@@ -97,11 +103,11 @@ def feed(
         FencedError: Another run has taken over the feed.
         UnavailableError: Another run feeds it, or a place is out of reach: try again.
     """
-    from wlr.feeds.adapters import output_at
+    from wlr.feeds.adapters import OutputSettings, output_at
 
     if drop and not max_bytes:
         raise InvalidError("--drop needs a bound of bytes", hint="--max-bytes 64M --drop")
-    output = output_at(to, rotate)
+    output = output_at(to, OutputSettings(rotate, transactional, output_options or {}))
     output.check_format(format)
     database = wlc.resolve(db, farm, storage_options=storage_options)
     wanted = _Wanted(tuple(tables or ()), format, _start(start), max_bytes, drop, name, progress, str(db))
@@ -214,9 +220,9 @@ class _Feeding:
         wanted, state = self._wanted, kept.state
         form = format_of(state.format)(self._database.name, state.name)
         reader = FeedReader(self._database, form, wanted.bytes_max)
-        with closing(reader), self._output.open(state, form) as output:
+        with closing(reader), self._output.open(state, form, wanted.bytes_max) as output:
             run = FeedRun(kept, reader, output, wanted.bytes_max, wanted.drops, wanted.progress)
-            run.go()
+            run.go(output.resume_at(state))
         if self._database.witness is not None and kept.state.position is not None:
             self._database.witness.note(kept.state.position)
         return run
@@ -243,7 +249,7 @@ class _Feeding:
             position, batch_last = beginning(self._database, wanted.start)
         except ExpiredError as error:
             raise self._with_hint(error) from error
-        return replace(state, position=position, batch_last=batch_last)
+        return replace(state, position=position, history=position.history, batch_last=batch_last)
 
     def _at_snapshot(self, state: FeedState) -> FeedState:
         """Return the state from which the rows of the newest snapshot are read, or all of a log without one."""
@@ -252,8 +258,9 @@ class _Feeding:
         manifest = log_reader.choose_snapshot(self._database, Stop())
         if manifest is None:
             position, batch_last = beginning(self._database, None)
-            return replace(state, position=position, batch_last=batch_last, written=None)
-        return replace(state, position=None, snapshot=manifest.position.tick, written=None)
+            return replace(state, position=position, history=position.history, batch_last=batch_last, written=None)
+        start = manifest.position
+        return replace(state, position=None, history=start.history, snapshot=start.tick, written=None)
 
     def _refuse_other_output(self) -> None:
         """Refuse a name under which the farm knows a feed to another place."""

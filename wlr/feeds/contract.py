@@ -35,8 +35,13 @@ class Output(ABC):
         """Return the object in which the feed remembers its state."""
 
     @abstractmethod
-    def open(self, state: FeedState, form: Format) -> OpenOutput:
+    def open(self, state: FeedState, form: Format, bytes_max: int) -> OpenOutput:
         """Open the place for writing, and remove what a run that died has left behind the position.
+
+        Args:
+            state: Where the feed stands.
+            form: Its format.
+            bytes_max: Bytes that may wait in memory until they are written; 0 for any number.
 
         Raises:
             InvalidError: Something else is there.

@@ -62,7 +62,7 @@ class FileOutput(Output):
             message = f"{self.path} exists, and no feed wrote it: there is no {self.path.name}{POSITION} beside it"
             raise InvalidError(message, hint="Give another --to, or move the file away.", path=self.shown)
 
-    def open(self, state: FeedState, form: Format) -> OpenFile:
+    def open(self, state: FeedState, form: Format, bytes_max: int) -> OpenFile:  # noqa: ARG002 - nothing waits
         return OpenFile(self.path, state, form, self.rotate_bytes)
 
 

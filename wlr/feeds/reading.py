@@ -77,7 +77,9 @@ class FeedReader:
         if state.snapshot is not None:
             manifest = self._manifest(state.snapshot)
             yield from self._of_snapshot(manifest, state)
-            state = replace(state, position=manifest.position, batch_last=manifest.position.tick, written=None)
+            end = manifest.position
+            written = state.written if state.written and state.written[0] > end.tick else None
+            state = replace(state, position=end, batch_last=end.tick, written=written)
         assert state.position is not None
         yield from self._of_log(state, state.position)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +46,8 @@ class FeedPiece:
 
     Attributes:
         records: Arrow batch with `line`, `key` (JSON text, NULL without a primary key), `tick`, `n` and `op` (`+`, `-`,
-            `~` for an update; `!` for a line that is not a row).
+            `~` for an update; `!` for a line that is not a row),
+            and `lane`, a number that all rows of a table without a primary key have in common.
         history: The history of their ticks.
         table: Table of all of them, None if they are of several.
         layout: Layout of that table.
@@ -194,7 +196,8 @@ class Renderer:
                 )
                 query = (
                     f"SELECT {self._form.line_sql(is_snapshot=True)} AS line, k AS key,"
-                    f" CAST({position.tick} AS BIGINT) AS tick, n, '+' AS op FROM ({source})"
+                    f" CAST({position.tick} AS BIGINT) AS tick, n, '+' AS op,"
+                    f" {_lane(table.table)} AS lane FROM ({source})"
                 )
                 rows = self._batch_rows(file.bytes // max(1, file.rows))
                 for batch in self._connected().sql(query).to_arrow_reader(rows):
@@ -252,15 +255,23 @@ class Renderer:
             records = _alone_sql(images)
         name = literal(self._form.table(file.table))
         return (
-            f"SELECT m.tick, m.place, p.r, p.k, p.before, p.after, m.head, m.tail, {name} AS name"
-            f" FROM ({records}) AS p JOIN {_MARKS} AS m ON m.tick = p.tick AND m.file = {number}"
+            f"SELECT m.tick, m.place, p.r, p.k, p.before, p.after, m.head, m.tail, {name} AS name,"
+            f" {_lane(file.table)} AS lane FROM ({records}) AS p"
+            f" JOIN {_MARKS} AS m ON m.tick = p.tick AND m.file = {number}"
         )
 
 
 def _line(line: str, history: str, place: tuple[int, int], layout: Layout | None = None, dropped: int = 0) -> FeedPiece:
     """Make a piece of one line that is not a row."""
     tick, n = place
-    columns = {"line": [line], "key": pa.array([None], pa.string()), "tick": [tick], "n": [n], "op": [NOTE]}
+    columns = {
+        "line": [line],
+        "key": pa.array([None], pa.string()),
+        "tick": [tick],
+        "n": [n],
+        "op": [NOTE],
+        "lane": [0],
+    }
     return FeedPiece(pa.RecordBatch.from_pydict(columns), history, None, layout, dropped)
 
 
@@ -282,6 +293,10 @@ def _marks(form: Format, changes: Sequence[RowChange], numbers: Mapping[str, int
 
 
 # Statements ----------------------------------------------------------------------------------------------------------
+
+
+def _lane(table: Name) -> str:
+    return f"CAST({zlib.crc32(str(table).encode())} AS BIGINT)"
 
 
 def _parquet(path: str, extra: str = "") -> str:
@@ -344,6 +359,6 @@ def _numbered_sql(line: str, parts: Sequence[str], first: int, base: int) -> str
         n = f"{n} + CASE WHEN tick = {first} THEN {base} ELSE 0 END"
     operation = "CASE WHEN before IS NULL THEN '+' WHEN after IS NULL THEN '-' ELSE '~' END"
     return (
-        f"SELECT {line} AS line, k AS key, tick, n, {operation} AS op"
+        f"SELECT {line} AS line, k AS key, tick, n, {operation} AS op, lane"
         f" FROM (SELECT *, CAST({n} AS BIGINT) AS n FROM ({' UNION ALL '.join(parts)})) ORDER BY tick, n"
     )

@@ -68,15 +68,16 @@ class FeedRun:
     bytes: int = 0
     dropped: int = 0
 
-    def go(self) -> None:
-        """Write everything, and remember the position with every part that is durable."""
-        state, pending = self.kept.state, 0
+    def go(self, state: FeedState) -> None:
+        """Write everything from a state on, and remember the position with every part that is durable."""
+        pending = 0
         found = self.reader.found(state)
         for one in self._newest(found) if self.drops else found:
             if isinstance(one, FeedReached):
                 state = replace(
                     state,
                     position=one.position,
+                    history=one.position.history,
                     batch_last=one.batch_last,
                     clock=one.clock or state.clock,
                     snapshot=None,

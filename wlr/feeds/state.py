@@ -30,6 +30,7 @@ class FeedState:
         position: All transactions up to it are in the output; None while the first snapshot is read.
         batch_last: Last tick of the position's batch.
         clock: Commit time of the transaction at the position.
+        history: History of the position, or of the snapshot.
         snapshot: Tick of the snapshot whose rows are being written; None if none is.
         written: Tick and number of the last record in the output, if it is of a transaction behind the position, or of
             the snapshot; None if the output ends with the position.
@@ -38,6 +39,7 @@ class FeedState:
         dropped: How many records were dropped.
         verify: Public keys that its farm's signatures are verified with.
         is_paused: It stays where it is until it is resumed.
+        place: What tells the place from others of the same name, such as the id of a cluster; "" if nothing does.
         run: Random id of the last run that wrote; whoever takes over writes another one.
     """
 
@@ -49,6 +51,7 @@ class FeedState:
     position: Position | None = None
     batch_last: int = 0
     clock: datetime | None = None
+    history: str = ""
     snapshot: int | None = None
     written: tuple[int, int] | None = None
     file: int = 0
@@ -58,6 +61,7 @@ class FeedState:
     verify: str = ""
     is_paused: bool = False
     beat_s: float = BEAT_S
+    place: str = ""
     run: str = ""
 
 
@@ -74,6 +78,7 @@ def encode_state(state: FeedState) -> bytes:
         "position": fields.position_json(state.position) if state.position else None,
         "batch_last": state.batch_last,
         "clock": format_time(state.clock) if state.clock else None,
+        "history": state.history,
         "snapshot": state.snapshot,
         "written": list(state.written) if state.written else None,
         "file": state.file,
@@ -83,6 +88,7 @@ def encode_state(state: FeedState) -> bytes:
         "verify": state.verify,
         "is_paused": state.is_paused,
         "beat_s": state.beat_s,
+        "place": state.place,
         "run": state.run,
     }
     return encode_document(_KIND, content)
@@ -100,8 +106,10 @@ def decode_state(data: bytes, where: str) -> FeedState:
 
 def _state(content: dict[str, Any]) -> FeedState:
     fields.as_format(content["format"], FORMAT_VERSION)
-    known = "format name master to tables form position batch_last clock snapshot written file bytes header dropped"
-    fields.known(content, f"{known} verify is_paused beat_s run")
+    known = (
+        "format name master to tables form position batch_last clock history snapshot written file bytes header dropped"
+    )
+    fields.known(content, f"{known} verify is_paused beat_s place run")
     return FeedState(
         name=fields.as_text(content["name"]),
         master=fields.as_text(content["master"]),
@@ -111,6 +119,7 @@ def _state(content: dict[str, Any]) -> FeedState:
         position=None if content["position"] is None else fields.as_position(content["position"]),
         batch_last=fields.as_count(content["batch_last"]),
         clock=None if content["clock"] is None else fields.as_time(content["clock"]),
+        history=fields.as_text(content["history"]),
         snapshot=None if content["snapshot"] is None else fields.as_count(content["snapshot"]),
         written=None if content["written"] is None else _written(content["written"]),
         file=fields.as_count(content["file"]),
@@ -120,6 +129,7 @@ def _state(content: dict[str, Any]) -> FeedState:
         verify=fields.as_text(content["verify"]),
         is_paused=fields.as_flag(content["is_paused"]),
         beat_s=fields.as_beat(content["beat_s"]),
+        place=fields.as_text(content["place"]),
         run=fields.as_text(content["run"]),
     )
 

@@ -1,0 +1,340 @@
+"""A topic of Kafka as the output of a feed: the only module that knows the client.
+
+Records of a key keep their order, because they go into one partition by an idempotent producer that leaves no gaps. So
+everything up to a partition's last record that belongs there is there, and everything up to the lowest of the last
+records is in the topic. A feed goes on from there, or from the position that it remembers in the farm if that is
+later; a consumer drops what it has seen by the headers `history`, `tick` and `n`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+
+from wlc.farm.errors import FencedError, InvalidError, UnavailableError
+from wlc.farm.paths import feed_path
+from wlc.farm.versioned import VersionedObject
+from wlr.feeds.contract import OpenOutput, Output
+from wlr.feeds.rendering import NOTE
+from wlr.feeds.state import FeedState, decode_state, encode_state
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from wlc.farm.database import FarmDatabase
+    from wlr.feeds.formats import Format
+    from wlr.feeds.rendering import FeedPiece
+
+# Errors are raised; what the client logs besides is for those who ask for it.
+_LOG = logging.getLogger(__name__)
+_LOG.addHandler(logging.NullHandler())
+SCHEME = "kafka://"
+_URL = re.compile(r"kafka://(?P<brokers>[^/@]+)/(?P<topic>[A-Za-z0-9._-]{1,249})")
+_ANSWER_S = 10.0
+# A broker that acknowledges nothing for so long is out of reach.
+_SILENCE_S = 60.0
+_POLLED_EVERY = 1000
+_TURN_S = 0.1
+_KILOBYTES_MOST = 2**31 - 1
+# Records looked at behind the end of a partition before the whole partition is: markers of transactions are among them.
+_BACK_FIRST, _BACK_MOST = 1, 4096
+FEED, HISTORY, TICK, NUMBER = "feed", "history", "tick", "n"
+
+
+@dataclass(frozen=True, slots=True)
+class LastRecord:
+    """The last record of a feed in a partition: its history, tick and number."""
+
+    history: str
+    tick: int
+    n: int
+
+
+class KafkaOutput(Output):
+    """A topic.
+
+    Args:
+        url: `kafka://host:port,host:port/topic`.
+        options: Properties of librdkafka, over ours.
+        is_transactional: Whether what is written becomes visible together with all that was written with it.
+    """
+
+    formats: ClassVar[tuple[str, ...]] = ("json", "debezium")
+
+    def __init__(self, url: str, options: Mapping[str, object], *, is_transactional: bool = False) -> None:
+        found = _URL.fullmatch(url)
+        if found is None:
+            hint = "kafka://host:9092/topic; user and password are --output-option sasl.username=… and sasl.password=…"
+            raise InvalidError(f"{_without_user(url)} names no topic of Kafka", hint=hint)
+        self.shown = url
+        self.label = self.topic = found["topic"]
+        self.options = {"bootstrap.servers": found["brokers"], **options}
+        self.is_transactional = is_transactional
+
+    def memory(self, database: FarmDatabase, name: str) -> VersionedObject[FeedState]:
+        path = feed_path(name)
+        where = f"{database.url}/{path}"
+        return VersionedObject(database.store, path, encode_state, lambda data: decode_state(data, where))
+
+    def check_place(self, state: FeedState) -> None:
+        if not state.to.startswith(SCHEME) or state.to.rpartition("/")[2] != self.topic:
+            message = f"feed {state.name} writes to {state.to}"
+            raise InvalidError(message, hint="Give this one another name: --name NAME")
+
+    def open(self, state: FeedState, form: Format, bytes_max: int) -> OpenTopic:
+        return OpenTopic(self, state, form, bytes_max)
+
+
+class OpenTopic(OpenOutput):
+    """A topic with a producer."""
+
+    def __init__(self, output: KafkaOutput, state: FeedState, form: Format, bytes_max: int) -> None:
+        self._output = output
+        self._feed = state.name.encode()
+        self._has_tombstones = form.name == "debezium"
+        self._failure: KafkaError | None = None
+        self._acknowledged = False
+        self._waiting_since: float | None = None
+        self._produced = 0
+        self._in_transaction = False
+        with self._translated():
+            self._producer = Producer(self._producer_options(state.name, bytes_max), logger=_LOG)
+            found = self._producer.list_topics(output.topic, timeout=_ANSWER_S)
+            topic = found.topics[output.topic]
+            if topic.error is not None or not topic.partitions:
+                raise self._no_topic(topic.error)
+            self._partitions = sorted(topic.partitions)
+            self._cluster = str(found.cluster_id or "")
+            if state.place not in ("", self._cluster):
+                message = f"feed {state.name} writes to another cluster than that of {output.shown}"
+                raise InvalidError(message, hint="Give this one another name: --name NAME")
+            if output.is_transactional:
+                self._producer.init_transactions(_ANSWER_S)
+
+    def _producer_options(self, name: str, bytes_max: int) -> dict[str, object]:
+        kilobytes = -(-bytes_max // 1024) if bytes_max else _KILOBYTES_MOST
+        options: dict[str, object] = {
+            "enable.idempotence": True,
+            # Without this, records behind one that failed could arrive.
+            "enable.gapless.guarantee": True,
+            # A record that expires would leave a gap. `_wait` gives up instead, and with it everything behind it.
+            "message.timeout.ms": 0,
+            "linger.ms": 20,
+            "compression.type": "zstd",
+            # As the clients in Java do it, so that other programs find a key in the same partition.
+            "partitioner": "murmur2_random",
+            "queue.buffering.max.kbytes": min(kilobytes, _KILOBYTES_MOST),
+            "queue.buffering.max.messages": 10_000_000,
+            "on_delivery": self._delivered,
+        }
+        if self._output.is_transactional:
+            options["transactional.id"] = f"dbfarm-{name}"
+        return {**options, **self._output.options}
+
+    # Where to go on
+
+    def resume_at(self, state: FeedState) -> FeedState:
+        state = replace(state, place=self._cluster)
+        with self._translated():
+            last = self._last_records()
+        mine = [found for found in last if found is not None]
+        if not mine or any(found.history != state.history for found in mine):
+            return state
+        if self._output.is_transactional:
+            # A transaction is in all partitions or in none.
+            place = max((found.tick, found.n) for found in mine)
+        elif len(mine) == len(last):
+            place = min((found.tick, found.n) for found in mine)
+        else:
+            # A partition without a record says nothing of what it should have.
+            return state
+        behind = state.position is None or place > (state.position.tick, 2**63)
+        return replace(state, written=max(place, state.written or place)) if behind else state
+
+    def _last_records(self) -> list[LastRecord | None]:
+        """Return the last record of this feed at the end of each partition; None where another's is, or nothing."""
+        options = {
+            **self._output.options,
+            "group.id": "dbfarm",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,
+            "isolation.level": "read_committed" if self._output.is_transactional else "read_uncommitted",
+        }
+        with closing(Consumer(options, logger=_LOG)) as consumer:
+            ends = {partition: self._ends(consumer, partition) for partition in self._partitions}
+            found: dict[int, Any] = {}
+            back = _BACK_FIRST
+            # Behind the last record, transactions have marks, and records that were given up.
+            while missing := [n for n, (low, high) in ends.items() if high > low and n not in found]:
+                starts = {n: max(ends[n][0], ends[n][1] - back if back <= _BACK_MOST else 0) for n in missing}
+                read = self._read_on(consumer, starts)
+                found |= {n: read.get(n) for n in missing if n in read or starts[n] == ends[n][0]}
+                back *= 8
+        return [self._as_last(found.get(partition)) for partition in self._partitions]
+
+    def _ends(self, consumer: Consumer, partition: int) -> tuple[int, int]:
+        low, high = consumer.get_watermark_offsets(TopicPartition(self._output.topic, partition), timeout=_ANSWER_S)
+        return int(low), int(high)
+
+    def _read_on(self, consumer: Consumer, starts: Mapping[int, int]) -> dict[int, Any]:
+        """Return the last message of partitions from an offset on; a partition without one is missing."""
+        consumer.assign([TopicPartition(self._output.topic, n, start) for n, start in starts.items()])
+        last: dict[int, Any] = {}
+        reading = set(starts)
+        while reading:
+            message = consumer.poll(_ANSWER_S)
+            if message is None:
+                raise UnavailableError(f"{self._output.shown} does not answer", hint="Try again.")
+            error = message.error()
+            if error is None:
+                last[int(message.partition() or 0)] = message
+            elif error.code() == KafkaError._PARTITION_EOF:
+                reading.discard(message.partition())
+            else:
+                raise KafkaException(error)
+        return last
+
+    def _as_last(self, message: Any) -> LastRecord | None:
+        headers = dict(message.headers() or ()) if message is not None else {}
+        if headers.get(FEED) != self._feed:
+            return None
+        tick, n = int(headers[TICK]), int(headers[NUMBER])
+        value = message.value()
+        if self._has_tombstones and value is not None and json.loads(value).get("op") == "d":
+            # Its tombstone is missing.
+            n -= 1
+        return LastRecord(headers[HISTORY].decode(), tick, n)
+
+    # Writing
+
+    def write(self, piece: FeedPiece) -> None:
+        with self._translated():
+            if self._output.is_transactional and not self._in_transaction:
+                self._producer.begin_transaction()
+                self._in_transaction = True
+            names = ("line", "key", "tick", "n", "op", "lane")
+            columns = [piece.records[name].to_pylist() for name in names]
+            history = piece.history.encode()
+            for line, key, tick, n, operation, lane in zip(*columns, strict=True):
+                headers = [
+                    (FEED, self._feed),
+                    (HISTORY, history),
+                    (TICK, str(tick).encode()),
+                    (NUMBER, str(n).encode()),
+                ]
+                value = line[:-1].encode()
+                if operation == NOTE:
+                    # Whoever reads one partition only must see it between the rows before and after it, too.
+                    for partition in self._partitions:
+                        self._produce(None, value, headers, partition)
+                elif key is None:
+                    self._produce(None, value, headers, self._partitions[lane % len(self._partitions)])
+                else:
+                    self._produce(key.encode(), value, headers)
+                    if self._has_tombstones and operation == "-":
+                        self._produce(key.encode(), None, headers)
+
+    def _produce(
+        self, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]], partition: int = -1
+    ) -> None:
+        while True:
+            try:
+                self._producer.produce(
+                    self._output.topic, value=value, key=key, partition=partition, headers=list(headers)
+                )
+                break
+            except BufferError:
+                # As much as may wait is waiting.
+                self._wait(lambda: self._producer.poll(_TURN_S))
+        self._produced += 1
+        if self._produced % _POLLED_EVERY == 0:
+            self._producer.poll(0)
+            self._check()
+
+    def flush(self, state: FeedState) -> FeedState:
+        with self._translated():
+            while len(self._producer):
+                self._wait(lambda: self._producer.flush(_TURN_S))
+            self._check()
+            if self._in_transaction:
+                self._producer.commit_transaction(_ANSWER_S)
+                self._in_transaction = False
+            self._waiting_since = None
+        return state
+
+    def close(self) -> None:
+        # What was not flushed was not promised, so that nobody waits for what has not been sent.
+        self._producer.purge(in_queue=True, in_flight=False)
+        self._producer.flush(_ANSWER_S)
+
+    def _wait(self, turn: Callable[[], object]) -> None:
+        """Wait for acknowledgements for one turn.
+
+        Raises:
+            UnavailableError: None has come for long.
+        """
+        since, self._acknowledged = self._waiting_since, False
+        turn()
+        self._check()
+        now = time.monotonic()
+        self._waiting_since = now if self._acknowledged or since is None else since
+        if now - self._waiting_since > _SILENCE_S:
+            message = f"{self._output.shown} has acknowledged no record for {_SILENCE_S:.0f} s"
+            raise UnavailableError(message, hint="Nothing was lost: run it again.", path=self._output.shown)
+
+    def _delivered(self, error: KafkaError | None, _message: object) -> None:
+        self._acknowledged = True
+        if error is not None and self._failure is None:
+            self._failure = error
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise KafkaException(self._failure)
+
+    # Errors
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            raise self._translation(error) from error
+
+    def _translation(self, error: KafkaException) -> InvalidError | UnavailableError | FencedError:
+        cause = error.args[0]
+        shown, reason = self._output.shown, cause.str() if isinstance(cause, KafkaError) else str(cause)
+        code = cause.code() if isinstance(cause, KafkaError) else None
+        if code in (KafkaError.MSG_SIZE_TOO_LARGE,):
+            message = f"a record of feed {self._feed.decode()} is larger than {shown} takes: {reason}"
+            hint = "Allow larger ones in the topic (max.message.bytes), and with --output-option message.max.bytes=N"
+            return InvalidError(message, hint=hint, path=shown)
+        if code in (KafkaError._INVALID_ARG, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION):
+            return InvalidError(f"{shown}: {reason}", hint="Check --to and each --output-option.", path=shown)
+        if code in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
+            message = f"another run has taken over feed {self._feed.decode()}"
+            return FencedError(message, hint="Leave one of them running.", path=shown)
+        hint = "Nothing was lost: run it again."
+        return UnavailableError(f"writing to {shown} failed: {reason}", hint=hint, path=shown)
+
+    def _no_topic(self, error: KafkaError | None) -> InvalidError:
+        reason = f": {error.str()}" if error is not None else ""
+        hint = f"kafka-topics.sh --create --topic {self._output.topic} --bootstrap-server HOST:PORT"
+        return InvalidError(f"there is no topic {self._output.topic} in {self._output.shown}{reason}", hint=hint)
+
+
+def _without_user(url: str) -> str:
+    return re.sub(r"//[^/@]*@", "//", url)
