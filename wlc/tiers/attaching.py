@@ -188,6 +188,7 @@ class _Reading:
                 name = _id_of_url(place.url)
                 with suppress(FarmError):
                     name = next((u.id for u in upstreams(self._registry) if u.url == place.url), name)
+            self._prove(place)
             with suppress(FarmError):
                 self._release()
             self._move(replace(self.attachment, upstream=name, url=place.url, slot=None, chosen=utc_now()))
