@@ -12,6 +12,8 @@ import typer
 import cli.wlc
 import cli.wlr
 from wlc.farm import errors
+from wlc.farm.beat import format_beat
+from wlc.farm.tier_settings import DEFAULTS, NAMES
 
 ROOT = Path(__file__).parent.parent
 APPS = {"wlc": cli.wlc.app, "wlr": cli.wlr.app}
@@ -114,3 +116,43 @@ def test_contributing_answers_where_to_change_things() -> None:
     answers = re.findall(r"^\| (?!what|---)(.*?) \| (.*) \|$", table, re.MULTILINE)
     assert len(answers) >= 10
     assert [question for question, answer in answers if "/" not in answer] == []
+
+
+# Of Comdb2's physical replication: tunables; lines of configuration; procedures; tables.
+COMDB2 = """
+blocking_physrep physrep_check_minlog_freq_sec physrep_debug physrep_exit_on_invalid_logstream physrep_fanout
+physrep_hung_replicant_check_freq_sec physrep_hung_replicant_threshold physrep_i_am_metadb physrep_keepalive_freq_sec
+physrep_max_candidates physrep_metadb_host physrep_metadb_name physrep_reconnect_penalty physrep_register_interval
+physrep_shuffle_host_list physrep_source_dbname physrep_source_host revsql_allow_command_execution revsql_cdb2_debug
+revsql_connect_freq_sec revsql_debug revsql_host_refresh_freq_sec revsql_force_rte connect_remote_rte
+replicate_from replicate_wait physrep_metadb physrep_fanout_override physrep_ignore nonames
+elect_highest_committed_gen autoanalyze qdump qkafka
+sys.cmd.start_replication sys.cmd.stop_replication sys.physrep.register_replicant update_registry keepalive reset_nodes
+topology get_reverse_hosts should_wait_for_con
+comdb2_physreps comdb2_physrep_connections comdb2_physrep_sources
+"""
+
+
+def test_every_name_of_comdb2_has_a_counterpart_or_a_reason() -> None:
+    text = (ROOT / "docs" / "tiers.md").read_text(encoding="utf-8").partition("## For users of Comdb2")[2]
+    rows = re.findall(r"^\| `([^`]+)` \| (.+) \|$", text, re.MULTILINE)
+    assert [name for name, _ in rows] == COMDB2.split()
+    settings = "|".join(NAMES)
+    for name, ours in rows:
+        has_reason = ours.startswith("not applicable because ")
+        named = set(re.findall(r"settings? ((?:`\w+`(?:, )?)+)", ours))
+        assert has_reason or "`" in ours or ours.startswith(("always", "the default", "every")), name
+        assert all(re.fullmatch(rf"(`({settings})`(, )?)+", listed) for listed in named), name
+        used = set(re.findall(r"`(wl[cr] [a-z]+)", ours))
+        assert used <= set(commands()), name
+
+
+def test_every_setting_of_tiers_is_documented_with_its_default() -> None:
+    text = (ROOT / "docs" / "tiers.md").read_text(encoding="utf-8").partition("## Settings")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| `?([^`|]+?)`? \| ", text, re.MULTILINE)
+    shown = [(name, format_beat(value) if isinstance(value, int | float) else value) for name, value in _defaults()]
+    assert rows == shown
+
+
+def _defaults() -> list[tuple[str, object]]:
+    return [(name, getattr(DEFAULTS, name)) for name in NAMES]
