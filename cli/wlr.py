@@ -119,8 +119,9 @@ def replicate(
 
 @command(app, example="wlr status copy.duckdb --json")
 def status(target: Target, storage_option: StorageOptions = None) -> Report:
-    """Show a replica's position, its lag in seconds and transactions, and its last failure."""
-    return record(wlr.status(target, storage_options=storage_options(storage_option)))
+    """Show a replica's or a feed's position, its lag in seconds and transactions, and its last failure."""
+    options = storage_options(storage_option)
+    return record(wlr.feed_status(target, storage_options=options) or wlr.status(target, storage_options=options))
 
 
 @command(app, example="wlr tick copy.duckdb")
@@ -166,14 +167,14 @@ def accept(target: Target, storage_option: StorageOptions = None) -> Report:
 
 @command(app, example="wlr pause copy.duckdb")
 def pause(target: Target, storage_option: StorageOptions = None) -> Report:
-    """Let a replica stay where it is, also for cron and --follow, until wlr resume."""
+    """Let a replica or a feed stay where it is, also for cron and --follow, until wlr resume."""
     wlr.pause(target, storage_options=storage_options(storage_option))
     return Value("is_paused", True)
 
 
 @command(app, example="wlr resume copy.duckdb")
 def resume(target: Target, storage_option: StorageOptions = None) -> Report:
-    """Let a paused replica go on with the next wlr replicate."""
+    """Let a paused replica or feed go on with its next round."""
     wlr.resume(target, storage_options=storage_options(storage_option))
     return Value("is_paused", False)
 

@@ -14,6 +14,7 @@ __all__ = [
     "FarmError",
     "FarmProblem",
     "Fed",
+    "FeedStatus",
     "FencedError",
     "GapError",
     "InvalidError",
@@ -35,6 +36,7 @@ __all__ = [
     "clock",
     "drill",
     "feed",
+    "feed_status",
     "files",
     "lock",
     "pause",
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
     from wlr.comparison import KeyRange
     from wlr.drills import Drill, drill
     from wlr.farm_audit import FarmAudit, FarmProblem, verify_farm
+    from wlr.feed_lag import FeedStatus, feed_status
     from wlr.feeding import Fed, feed
     from wlr.lake_files import files
     from wlr.lake_pruning import prune
@@ -90,6 +93,7 @@ else:
         "wlr.drills": ("Drill", "drill"),
         "wlr.plan.failure": ("Failure",),
         "wlr.farm_audit": ("FarmAudit", "FarmProblem", "verify_farm"),
+        "wlr.feed_lag": ("FeedStatus", "feed_status"),
         "wlr.feeding": ("Fed", "feed"),
         "wlr.lake_files": ("files",),
         "wlr.lake_pruning": ("prune",),

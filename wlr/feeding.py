@@ -153,9 +153,9 @@ class _Feeding:
         config, found = self._database.config(), self._memory.load()
         if found is not None:
             state = self._checked(found[0])
-            if state.is_paused or self._is_level(state, config):
+            if state.is_paused or (is_level := self._is_level(state, config)):
                 # Pruning keeps what it will need.
-                self._register(state)
+                self._register(state, is_level=not state.is_paused and is_level)
                 return self._result(state)
         lease = Lease(self._database.store, paths.feed_lease_path(self._name), f"feed {self._name}")
         try:
@@ -201,16 +201,23 @@ class _Feeding:
         kept.keep(replace(state, run=run))
         self._register(kept.state)
         try:
-            done = self._write(kept)
+            done = self._write_or_begin_anew(kept)
+        except FarmError as error:
+            with suppress(FarmError):
+                self._register(kept.state, failure=error.message)
+            raise
+        with suppress(FarmError):
+            self._register(kept.state, is_level=True)
+        return self._result(kept.state, done)
+
+    def _write_or_begin_anew(self, kept: Kept) -> FeedRun:
+        try:
+            return self._write(kept)
         except ExpiredError as error:
             if self._wanted.start != SNAPSHOT:
                 raise self._with_hint(error) from error
             kept.keep(self._at_snapshot(kept.state))
-            done = self._write(kept)
-        finally:
-            with suppress(FarmError):
-                self._register(kept.state)
-        return self._result(kept.state, done)
+            return self._write(kept)
 
     def _write(self, kept: Kept) -> FeedRun:
         from wlr.feeds.formats import format_of
@@ -273,11 +280,14 @@ class _Feeding:
 
     # The farm
 
-    def _register(self, state: FeedState) -> None:
+    def _register(self, state: FeedState, *, is_level: bool = False, failure: str = "") -> None:
         """Say how far the feed has come, so that pruning keeps what it needs."""
         position = state.position if state.position and state.position.history else None
-        target, host, user = self._output.shown, this_host(), this_user()
-        register(self._database, Replica(_id(state.name), target, position, state.clock, utc_now(), host, user, FEED))
+        target, here = self._output.shown, (this_host(), this_user())
+        known = Replica(
+            _id(state.name), target, position, state.clock, utc_now(), *here, kind=FEED, tables=state.tables
+        )
+        register(self._database, known, is_level=is_level, failure=failure)
 
     def _with_hint(self, error: ExpiredError) -> ExpiredError:
         wanted, words = self._wanted, ["wlr", "feed", self._wanted.typed]

@@ -49,16 +49,27 @@ def accept(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] |
 
 
 def pause(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:
-    """Let a replica stay where it is: `replicate` does nothing, whoever calls it, until `resume`."""
+    """Let a replica or a feed stay where it is: rounds do nothing, whoever calls them, until `resume`.
+
+    Args:
+        into: The replica; or the file that a feed writes, or the feed's place in the farm, `DB/feeds/NAME`.
+        storage_options: Options of the file systems of both.
+    """
     _set_paused(into, True, storage_options)
 
 
 def resume(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:
-    """Let a paused replica go on with the next replication."""
+    """Let a paused replica or feed go on with the next round."""
     _set_paused(into, False, storage_options)
 
 
 def _set_paused(into: str | os.PathLike[str], is_paused: bool, storage_options: Mapping[str, Any] | None) -> None:
+    from wlr.feeds.remembered import feed_at
+    from wlr.feeds.state import paused
+
+    if (memory := feed_at(into, storage_options)) is not None:
+        memory.change(lambda state: paused(state, is_paused))
+        return
     with target_at(into, storage_options).open() as replica:
         replica.remember(replace(replica.state, is_paused=is_paused))
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from wlr.engine.state import ReplicaState
     from wlr.plan.failure import Failure
 
 
@@ -62,7 +61,7 @@ def status(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] |
         UnavailableError: Another process is using it: try again.
     """
     state = target_at(into, storage_options).read_state()
-    lag_s, lag_transactions = _lag(state, storage_options)
+    lag_s, lag_transactions = lag(state.master, state.position.tick, state.clock, storage_options)
     return ReplicaStatus(
         state.master,
         state.position.tick,
@@ -91,14 +90,17 @@ def clock(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | 
     return target_at(into, storage_options).read_state().clock
 
 
-def _lag(state: ReplicaState, storage_options: Mapping[str, Any] | None) -> tuple[float | None, int | None]:
+def lag(
+    master: str, tick: int, clock: datetime | None, storage_options: Mapping[str, Any] | None
+) -> tuple[float | None, int | None]:
+    """Return how far a reader at a tick and commit time is behind the farm, in seconds and ticks; None if unknown."""
     try:
-        config = open_database(state.master, storage_options=storage_options).config()
+        config = open_database(master, storage_options=storage_options).config()
     except FarmError:
         return None, None
-    behind = max(config.tick - state.position.tick, 0)
+    behind = max(config.tick - tick, 0)
     if behind == 0:
         return 0.0, 0
-    if config.write is None or state.clock is None:
+    if config.write is None or clock is None:
         return None, behind
-    return max((config.write - state.clock).total_seconds(), 0.0), behind
+    return max((config.write - clock).total_seconds(), 0.0), behind

@@ -25,6 +25,7 @@ from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import CorruptError, ExpiredError, FencedError, InvalidError, UnavailableError
 from wlc.farm.lease import Lease
 from wlc.farm.registry import FEED, replicas
+from wlc.farm.seal import keys
 from wlc.farm.store.local import LocalStore
 from wlr.feeds import file as feed_file
 
@@ -287,7 +288,7 @@ def test_a_feed_can_begin_with_the_rows_of_a_snapshot(tmp_path: Path):
     shop.write("DELETE FROM t WHERE id = -1")
     wlc.snapshot(shop.source)
     shop.write("INSERT INTO t VALUES (-2, 'x')")
-    wlc.prune(shop.source, deadline=timedelta(0))
+    wlc.prune(shop.source, deadline=timedelta(0), keep_for=timedelta(0))
     with pytest.raises(ExpiredError) as caught:
         shop.feed(behind)
     assert caught.value.hint is not None
@@ -423,3 +424,62 @@ def test_the_command_feeds_and_explains(tmp_path: Path, capsys: pytest.CaptureFi
     assert "Put it back" in capsys.readouterr().err
     assert run_app(app, "wlr", [*command, "--format", "xml"]) == InvalidError.exit_code
     assert "--format json or debezium or csv" in capsys.readouterr().err
+
+
+def test_a_feed_is_paused_and_shows_where_it_stands(
+    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    shop.feed(out := tmp_path / "out.jsonl", name="held", start=4, tables=["main.t"])
+    status = wlr.feed_status(out)
+    assert status is not None
+    assert (status.name, status.tick, status.lag_transactions, status.is_paused) == ("held", 11, 0, False)
+    assert run_app(app, "wlr", ["status", str(out)]) == 0
+    assert "held" in capsys.readouterr().out
+    flush = feed_file.OpenFile.flush
+
+    def paused_meanwhile(self: feed_file.OpenFile, state: FeedState) -> FeedState:
+        wlr.pause(tmp_path / "two.jsonl")
+        return flush(self, state)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(feed_file.OpenFile, "flush", paused_meanwhile)
+        assert shop.feed(tmp_path / "two.jsonl", max_bytes=900).records, "a run that is under way ends in order"
+    done = shop.feed(tmp_path / "two.jsonl")
+    assert (done.is_paused, done.records) == (True, 0)
+    assert as_records(lines(tmp_path / "two.jsonl")) == expected(shop)
+    wlr.resume(tmp_path / "two.jsonl")
+    assert not shop.feed(tmp_path / "two.jsonl").is_paused
+
+
+def test_encrypted_and_signed_farms_are_verified(tmp_path: Path):
+    encryption, signing = keys.new_key(keys.ENCRYPTION), keys.new_key(keys.SIGNING)
+    public = keys.public_half(signing)
+    writing = {"encryption_key": encryption.word, "signing_key": signing.word}
+    reading = {"encryption_key": encryption.word, "verify_key": public.word}
+    source, farm = tmp_path / "shop.duckdb", f"memory://sealedfeed{next(_numbers)}"
+    wlc.master(source, farm=farm, beat_s=3600, create=True, storage_options=writing)
+
+    def write(statement: str) -> None:
+        with wlc.connect(source, storage_options=writing) as connection:
+            connection.execute(statement)
+
+    def feed(options: dict[str, str]) -> wlr.Fed:
+        return wlr.feed("shop", farm=farm, to=str(tmp_path / "out.jsonl"), storage_options=options)
+
+    write("CREATE TABLE t AS SELECT 'secret' AS v")
+    assert feed(reading).records == 2
+    write("INSERT INTO t VALUES ('more')")
+    # The key to verify is remembered, and what it does not fit is refused: nothing of it is written.
+    store = open_database("shop", farm, reading).logs.raw
+    path = "shop_000000000002"
+    sound = store.read(path)
+    with pytest.raises(InvalidError, match="no encryption key is given"):
+        feed({})
+    store.delete(path)
+    store.create(path, sound[:-10] + b"0123456789")
+    with pytest.raises(CorruptError):
+        feed({"encryption_key": encryption.word})
+    assert len(lines(tmp_path / "out.jsonl")) == 2
+    store.delete(path)
+    store.create(path, sound)
+    assert feed({"encryption_key": encryption.word}).records == 1

@@ -25,18 +25,18 @@ from confluent_kafka import (
 )
 
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
-from wlc.farm.paths import feed_path
-from wlc.farm.versioned import VersionedObject
 from wlr.feeds.contract import OpenOutput, Output
+from wlr.feeds.remembered import in_farm
 from wlr.feeds.rendering import NOTE
-from wlr.feeds.state import FeedState, decode_state, encode_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from wlc.farm.database import FarmDatabase
+    from wlc.farm.versioned import VersionedObject
     from wlr.feeds.formats import Format
     from wlr.feeds.rendering import FeedPiece
+    from wlr.feeds.state import FeedState
 
 # Errors are raised; what the client logs besides is for those who ask for it.
 _LOG = logging.getLogger(__name__)
@@ -85,9 +85,7 @@ class KafkaOutput(Output):
         self.is_transactional = is_transactional
 
     def memory(self, database: FarmDatabase, name: str) -> VersionedObject[FeedState]:
-        path = feed_path(name)
-        where = f"{database.url}/{path}"
-        return VersionedObject(database.store, path, encode_state, lambda data: decode_state(data, where))
+        return in_farm(database, name)
 
     def check_place(self, state: FeedState) -> None:
         if not state.to.startswith(SCHEME) or state.to.rpartition("/")[2] != self.topic:

@@ -33,7 +33,7 @@ class Kept:
     version: str | None
 
     def keep(self, state: FeedState) -> None:
-        """Remember a state.
+        """Remember a state; whether the feed is paused is its owner's to say, also while a run is under way.
 
         Raises:
             FencedError: Another run has taken over.
@@ -43,8 +43,12 @@ class Kept:
         try:
             self.version = self.memory.replace(state, self.version)
         except ConflictError as error:
-            message = f"another run has taken over feed {state.name}"
-            raise FencedError(message, hint="Leave one of them running.") from error
+            there, version = self.memory.load() or (None, None)
+            if there is None or there.run != self.state.run or not there.run:
+                message = f"another run has taken over feed {state.name}"
+                raise FencedError(message, hint="Leave one of them running.") from error
+            state = replace(state, is_paused=there.is_paused)
+            self.version = self.memory.replace(state, version)
         self.state = state
 
 

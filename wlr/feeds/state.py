@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm import json_fields as fields
@@ -63,6 +63,12 @@ class FeedState:
     beat_s: float = BEAT_S
     place: str = ""
     run: str = ""
+
+
+def paused(state: FeedState | None, is_paused: bool) -> FeedState:
+    """Return the state of a feed that is paused, or is not."""
+    assert state is not None, "the feed was found just before"
+    return replace(state, is_paused=is_paused)
 
 
 def encode_state(state: FeedState) -> bytes:
