@@ -79,6 +79,7 @@ STATEMENTS = [
     "CREATE VIEW x AS FROM '{folder}/secret.csv'",
     "CREATE VIEW x WITH (DEFER_BINDING = true) AS FROM read_csv('{folder}/secret.csv')",
     "CREATE VIEW x WITH (DEFER_BINDING = true) AS FROM '{folder}/secret.csv'",
+    "CREATE VIEW x WITH (DEFER_BINDING = true) AS FROM other.main.t",
     'CREATE VIEW x WITH (DEFER_BINDING = true) AS SELECT * FROM "secret.csv"',
     "CREATE VIEW x WITH (DEFER_BINDING = true) AS SELECT * FROM secret.csv",
     "CREATE VIEW x WITH (DEFER_BINDING = true) AS SELECT * FROM 's3://bucket/x'",

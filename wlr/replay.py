@@ -22,11 +22,11 @@ from wlc.farm.store import MissingError
 from wlr import log_reader
 from wlr.engine.adapters import target_at
 from wlr.engine.contract import NewReplica
-from wlr.engine.memory import MEMORY_HINT
 from wlr.engine.state import ReplicaState
 from wlr.plan import bounds
 from wlr.plan.cut import LIMITS, Limits, cut
 from wlr.plan.failure import DISK_FULL, Failure, StepError, with_changed
+from wlr.plan.memory import MEMORY_HINT
 from wlr.plan.patterns import exactly, idle, matches
 from wlr.plan.step import tables_of
 from wlr.plan.stop import Stop

@@ -29,7 +29,7 @@ from wlc.farm.database import describe_file
 from wlc.farm.errors import CorruptError, ExpiredError, InvalidError, ReplayError, UnavailableError, UnsupportedError
 from wlc.farm.model import Clear, Ddl, Manifest, Name, Origin, Position, SequencePosition, SnapshotTable
 from wlc.farm.registry import replicas
-from wlr.engine.memory import MEMORY_VARIABLE
+from wlr.plan.memory import MEMORY_VARIABLE
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,14 +9,14 @@ import subprocess
 import sys
 import textwrap
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -69,25 +69,29 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """URL of a standalone cluster: a master and two workers, processes of their own with one core each."""
     if not has_java():
         pytest.skip("Spark needs Java, and there is none")
-    folder = tmp_path_factory.mktemp("cluster")
+    with standalone(tmp_path_factory.mktemp("cluster"), 2) as url:
+        yield url
+
+
+@contextmanager
+def standalone(folder: Path, workers: int, own: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Run a standalone cluster; `own` are variables of its workers."""
     port = free_port()
-    with process("org.apache.spark.deploy.master.Master", folder, "--host", "127.0.0.1", "--port", str(port)):
+    with ExitStack() as stack:
+        name = "org.apache.spark.deploy.master.Master"
+        stack.enter_context(process(name, folder, "--host", "127.0.0.1", "--port", str(port)))
         url = f"spark://127.0.0.1:{port}"
         wait_for(lambda: is_open(port), "the master to listen")
-        with worker(folder / "1", url), worker(folder / "2", url):
-            wait_for(lambda: all(registered(folder / name) for name in "12"), "both workers to register")
-            yield url
+        folders = [folder / str(number) for number in range(workers)]
+        for work in folders:
+            arguments = ("--host", "127.0.0.1", "--cores", "1", "--memory", "700m", "--work-dir", str(work), url)
+            stack.enter_context(process("org.apache.spark.deploy.worker.Worker", work, *arguments, own=own))
+        wait_for(lambda: all(map(registered, folders)), "the workers to register")
+        yield url
 
 
 @contextmanager
-def worker(folder: Path, master: str) -> Iterator[None]:
-    arguments = ("--host", "127.0.0.1", "--cores", "1", "--memory", "700m", "--work-dir", str(folder), master)
-    with process("org.apache.spark.deploy.worker.Worker", folder, *arguments):
-        yield
-
-
-@contextmanager
-def process(name: str, folder: Path, *arguments: str) -> Iterator[None]:
+def process(name: str, folder: Path, *arguments: str, own: Mapping[str, str] | None = None) -> Iterator[None]:
     """Run one of Spark's daemons until the end of the block."""
     import pyspark
 
@@ -100,6 +104,7 @@ def process(name: str, folder: Path, *arguments: str) -> Iterator[None]:
         "SPARK_DAEMON_MEMORY": "256m",
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(ROOT),
+        **(own or {}),
     }
     with (folder / "log").open("wb") as log:
         command = [str(home / "bin" / "spark-class"), name, "--webui-port", str(free_port()), *arguments]

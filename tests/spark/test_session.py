@@ -8,10 +8,11 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import PySparkException
 
 from tests.spark.conftest import wait_for
 from wlc.farm.errors import UnavailableError
-from wlr.spark.session import described, spark_session
+from wlr.spark.session import described, spark_session, translated
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,6 +63,21 @@ def test_bad_url_of_spark_connect_is_said_without_the_token(monkeypatch: pytest.
     with pytest.raises(UnavailableError, match="Spark Connect at 127.0.0.1:port cannot be used") as raised:
         spark_session("sc://127.0.0.1:port/;token=hunter2")
     assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "text, hint",
+    [
+        ("ModuleNotFoundError: No module named 'wlr'", "export PYSPARK_PYTHON="),
+        ("[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9", "export PYSPARK_PYTHON="),
+        ('java.io.IOException: Cannot run program "./environment/bin/python"', "export PYSPARK_PYTHON="),
+        ("java.lang.OutOfMemoryError: Java heap space", "--engine local"),
+    ],
+)
+def test_workers_with_another_python_are_told_from_other_failures(text: str, hint: str) -> None:
+    with pytest.raises(UnavailableError, match="Spark failed") as caught, translated():
+        raise PySparkException(text)
+    assert hint in str(caught.value.hint)
 
 
 @pytest.mark.deep

@@ -17,6 +17,7 @@ import duckdb
 from wlc.dialect.duckdb import settings
 from wlc.dialect.duckdb.lexer import unquoted, without_comments
 from wlc.dialect.sql import literal, quote
+from wlr.ddl.memory_limit import bounded
 from wlr.ddl.rebuild import blocked_column, without_column
 from wlr.ddl.relevance import about_table
 from wlr.ddl.statements import (
@@ -52,7 +53,7 @@ def check(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> None
         OutsideError: It makes a view that reads something outside the database.
         StepError: The statement is more than one, of another kind, or about what belongs to dbfarm or others.
     """
-    with understanding(ddl.statement), limited(connection, ddl.statement):
+    with understanding(ddl.statement), limited(connection, ddl.statement), bounded(connection):
         _check(connection, catalog, ddl)
 
 
@@ -122,7 +123,7 @@ def run(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> Name |
     if dropped is not None:
         without_column(connection, catalog, dropped)
     else:
-        with understanding(ddl.statement), limited(connection, ddl.statement):
+        with understanding(ddl.statement), limited(connection, ddl.statement), bounded(connection):
             with settings.applied(connection, ddl.settings):
                 connection.execute(ddl.statement)
             refuse_hostile_macro(connection, catalog, ddl.statement)

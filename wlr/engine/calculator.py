@@ -14,8 +14,8 @@ import duckdb
 
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import CorruptError, UnavailableError
-from wlr.engine.memory import MEMORY_HINT, MEMORY_VARIABLE
 from wlr.plan.failure import DISK_FULL, StepError
+from wlr.plan.memory import MEMORY_HINT, MEMORY_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

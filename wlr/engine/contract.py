@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from wlc.farm.errors import CorruptError, InvalidError, UnavailableError, UnsupportedError
 from wlc.farm.similar import file_meant
-from wlr.engine.memory import MEMORY_HINT
 from wlr.plan.failure import Failure, StepError
+from wlr.plan.memory import MEMORY_HINT
 from wlr.plan.patterns import matches
 
 if TYPE_CHECKING:

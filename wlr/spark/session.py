@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import warnings
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _NAME = "dbfarm"
+# What Spark reports if its workers have no Python, another version, or one without dbfarm and what it needs.
+_OTHER_PYTHON = re.compile(r"No module named|PYTHON_VERSION_MISMATCH|Cannot run program")
+_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
@@ -124,6 +128,10 @@ def translated() -> Iterator[None]:
         lines = str(error).strip().splitlines()
         said = next((line for line in reversed(lines) if "Error" in line), lines[0] if lines else "")
         hint = "Nothing was lost: run it again, or with --engine local. Spark's log says more."
+        if _OTHER_PYTHON.search(str(error)):
+            hint = (
+                f"export PYSPARK_PYTHON=PATH, where dbfarm and Python {_VERSION} are on Spark's workers; docs/spark.md"
+            )
         raise UnavailableError(f"Spark failed: {said.strip()[:300]}", hint=hint) from error
 
 

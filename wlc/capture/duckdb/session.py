@@ -158,8 +158,7 @@ class CaptureSession:
             try:
                 self._raw._bind(text)
             except duckdb.Error as whole:
-                if str(whole).partition("\n\n")[0] != str(error).partition("\n\n")[0]:
-                    return whole
+                return whole
         return error
 
     # Transactions ---------------------------------------------------------------------------------------------------

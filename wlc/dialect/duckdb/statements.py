@@ -307,6 +307,8 @@ def _problems(connection: duckdb.DuckDBPyConnection, catalog: str, tree: Any) ->
         elif kind == "BASE_TABLE":
             path = [str(part) for part in node["qualified_name"]["path"]]
             is_outside = _FILE.search(".".join(path)) or path[-1].lower() in SYSTEM_VIEWS or _is_beside(path, catalog)
+            # Nothing binds a view whose binding is deferred: a reader may attach the database later.
+            is_outside = is_outside or (len(path) > 2 and path[0].lower() != catalog.lower())
             if is_outside or OWN.intersection(part.lower() for part in path[:-1]):
                 yield f"{'.'.join(path)} lies outside the database"
         elif "function_name" in node:
