@@ -194,6 +194,61 @@ def test_own_words_are_refused(replica: str, outside: Path) -> None:
     assert execute(replica, "SELECT * FROM t") == [(1, "a")]
 
 
+OWN = """
+    CREATE TABLE mine (a int); CREATE VIEW shown AS SELECT * FROM mine; CREATE VIEW over_it AS SELECT * FROM shown;
+    CREATE FUNCTION mine() RETURNS int LANGUAGE sql SECURITY DEFINER AS 'SELECT 1';
+    CREATE FUNCTION ours() RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE SEQUENCE counted;
+    CREATE SCHEMA own; CREATE TABLE own.x (a int); CREATE VIEW of_t AS SELECT * FROM t
+"""
+GIVES_AWAY = [
+    'GRANT SELECT ON TABLE "public"."mine" TO PUBLIC',
+    'GRANT SELECT ON TABLE "public"."t", "public"."mine" TO PUBLIC',
+    'GRANT SELECT ON TABLE "public"."t" TO PUBLIC; DROP TABLE public.t',
+    'GRANT SELECT ON TABLE "wlr"."state" TO PUBLIC',
+    'GRANT SELECT ON TABLE "pg_catalog"."pg_authid" TO PUBLIC',
+    'GRANT USAGE ON SCHEMA "wlr" TO PUBLIC',
+    'GRANT USAGE ON SCHEMA "wlc" TO PUBLIC',
+    'GRANT CREATE ON SCHEMA "public" TO PUBLIC',
+    'GRANT SELECT ON ALL TABLES IN SCHEMA "public" TO PUBLIC',
+    'GRANT "pg_read_server_files" TO PUBLIC',
+    'GRANT TRIGGER ON TABLE "public"."t" TO PUBLIC',
+    'GRANT EXECUTE ON FUNCTION "public"."ours"(), "public"."mine"() TO PUBLIC',
+    'GRANT EXECUTE ON FUNCTION "pg_catalog"."pg_read_file"(text) TO PUBLIC',
+    'GRANT SELECT ON TABLE "public"."t" TO CURRENT_USER',
+    'REVOKE SELECT ON TABLE "public"."mine" FROM PUBLIC CASCADE',
+    'ALTER TABLE "public"."mine" DISABLE ROW LEVEL SECURITY',
+    'CREATE POLICY "p" ON "public"."mine" AS PERMISSIVE FOR ALL TO PUBLIC USING (true)',
+    'DROP POLICY IF EXISTS "p" ON "public"."mine"',
+    'CREATE POLICY "p" ON "public"."t" AS PERMISSIVE FOR ALL TO PUBLIC USING (pg_read_file(v) IS NULL)',
+    'CREATE POLICY "p" ON "public"."t" AS PERMISSIVE FOR ALL TO PUBLIC USING (EXISTS (SELECT FROM wlr.state))',
+    'CREATE POLICY "p" ON "public"."t" AS PERMISSIVE FOR ALL TO PUBLIC USING (EXISTS (SELECT FROM pg_authid))',
+]
+IS_LEFT_OUT = [
+    'GRANT SELECT ON TABLE "public"."shown" TO PUBLIC',
+    'GRANT SELECT ON TABLE "public"."over_it" TO PUBLIC',
+    'GRANT EXECUTE ON FUNCTION "public"."mine"() TO PUBLIC',
+    'GRANT USAGE ON SEQUENCE "public"."counted" TO PUBLIC',
+    'GRANT USAGE ON SCHEMA "own" TO PUBLIC',
+]
+IS_GIVEN = [
+    'GRANT SELECT, INSERT ("id") ON TABLE "public"."t" TO PUBLIC',
+    'GRANT SELECT ON TABLE "public"."of_t" TO PUBLIC',
+    'REVOKE EXECUTE ON FUNCTION "public"."ours"() FROM PUBLIC CASCADE',
+    # It would take the table from its owner.
+    'REVOKE SELECT ON TABLE "public"."t" FROM "postgres" CASCADE',
+    'ALTER TABLE "public"."t" ENABLE ROW LEVEL SECURITY',
+    """CREATE POLICY "a""b" ON "public"."t" AS RESTRICTIVE FOR UPDATE TO PUBLIC USING ((v = 'GRANT; "x"'::text)) WITH CHECK (true)""",
+]
+
+
+def test_only_what_is_the_farms_is_given_away(replica: str) -> None:
+    execute(replica, OWN)
+    for statements, expected in ((GIVES_AWAY, "refused"), (IS_LEFT_OUT, "left out"), (IS_GIVEN, "ran")):
+        for statement in statements:
+            made = Ddl("GRANT", Name("public", "t"), statement, dialect="postgres")
+            assert outcome(replica, made) == expected, statement
+
+
 def test_translated_words_are_refused_or_left_out(replica: str, outside: Path) -> None:
     for statement in STATEMENTS:
         made = Ddl("CREATE TABLE", Name("main", "x"), statement.replace("{folder}", str(outside)))

@@ -392,6 +392,21 @@ CASES: dict[str, tuple[str, ...]] = {
         "ALTER TABLE p ADD w text",
         "BEGIN; ALTER TABLE p ALTER w TYPE varchar(5); INSERT INTO p VALUES (7, 'x', 1, 'w'); ALTER TABLE p ALTER a TYPE bigint; COMMIT",
     ),
+    "schema with its tables": (
+        "CREATE TABLE z (a int)",
+        """CREATE SCHEMA OTHER CREATE TABLE r (a serial PRIMARY KEY) CREATE TABLE p (a int) PARTITION BY LIST (a) CREATE TABLE p1 PARTITION OF p (FOREIGN KEY (a) REFERENCES OTHER.r) FOR VALUES IN (1) CREATE TABLE p2 PARTITION OF p FOR VALUES IN (2, 3) PARTITION BY LIST (a) CREATE TABLE p21 PARTITION OF p2 DEFAULT CREATE VIEW v AS SELECT a FROM p""",
+        "INSERT INTO OTHER.r VALUES (1); INSERT INTO OTHER.p VALUES (1), (2)",
+        "CREATE TABLE kept AS SELECT * FROM OTHER.p",
+        "DROP SCHEMA OTHER CASCADE",
+    ),
+    "moved out of sight": (
+        """CREATE TABLE t (a serial, b int); CREATE VIEW v AS SELECT 1 AS x; CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 1'""",
+        "ALTER TABLE t SET SCHEMA information_schema; INSERT INTO information_schema.t VALUES (1, 2)",
+        "ALTER VIEW v SET SCHEMA information_schema; ALTER FUNCTION f SET SCHEMA information_schema",
+        "CREATE TABLE t (b text); INSERT INTO t VALUES ('x'); CREATE VIEW v AS SELECT 2 AS y",
+        "DROP TABLE information_schema.t",
+        "CREATE TEMP TABLE gone (a int); CREATE DOMAIN d AS gone[]; DROP TABLE gone CASCADE",
+    ),
     "exclusion": (
         "CREATE TABLE e (r int4range, EXCLUDE USING gist (r WITH &&))",
         "INSERT INTO e VALUES ('[1,3)')",

@@ -335,10 +335,17 @@ DECLARE
     has_rows boolean := false;
     is_rewritten boolean;
     identity text;
+    parent oid;
 BEGIN
     DELETE FROM wlc.pending WHERE what = 'rewritten' AND oid = relation;
     is_rewritten := FOUND;
     IF is_wanted AND old IS NULL THEN
+        -- Commands within CREATE SCHEMA tell of a partition before the table that it is a part of.
+        FOR parent IN SELECT inhparent FROM pg_inherits WHERE inhrelid = relation
+                AND NOT EXISTS (SELECT FROM wlc.tables t WHERE t.oid = inhparent) LOOP
+            PERFORM wlc.look_at_sequences(parent, 'CREATE TABLE');
+            PERFORM wlc.look_at(parent);
+        END LOOP;
         PERFORM wlc.adopt(relation);
         PERFORM wlc.say(jsonb_build_object('table', relation::bigint, 'old', NULL, 'new', new));
         IF is_table THEN
@@ -372,6 +379,7 @@ BEGIN
         END IF;
         PERFORM wlc.say(jsonb_build_object('table', relation::bigint, 'old', old, 'new', NULL));
     END IF;
+    PERFORM wlc.look_at_access('pg_class'::regclass, relation);
 END $$;
 
 -- A statement that makes an object which is no table, or brings it to its present form; NULL if there is none.
@@ -390,7 +398,8 @@ BEGIN
                 -- Of a partitioned table the server shows the index without those of the partitions.
                 found := CASE relation.relkind WHEN 'I' THEN regexp_replace(pg_get_indexdef(object), ' ON ONLY ', ' ON ')
                     ELSE pg_get_indexdef(object) END;
-            WHEN 'v' THEN found := 'CREATE OR REPLACE VIEW ' || name || ' AS ' || pg_get_viewdef(object);
+            WHEN 'v' THEN found := 'CREATE OR REPLACE VIEW ' || name || coalesce(' WITH (' || array_to_string(
+                    relation.reloptions, ', ') || ')', '') || ' AS ' || pg_get_viewdef(object);
             WHEN 'm' THEN found := 'CREATE MATERIALIZED VIEW ' || name || ' AS ' || pg_get_viewdef(object);
             WHEN 'S' THEN
                 SELECT format('%s SEQUENCE %s AS %s %s', CASE WHEN tag = 'CREATE SEQUENCE' THEN 'CREATE' ELSE 'ALTER' END,
@@ -484,6 +493,12 @@ BEGIN
     name := CASE class WHEN 'pg_proc'::regclass THEN (SELECT proname FROM pg_proc WHERE oid = object)
         WHEN 'pg_class'::regclass THEN relation.relname WHEN 'pg_type'::regclass THEN type.typname
         ELSE schema END;
+    -- It was moved out of sight, or is made of what ends with a session.
+    IF wlc.is_system(schema) OR type.typtype = 'd' AND EXISTS (
+            SELECT FROM pg_type b JOIN pg_type e ON e.oid IN (b.oid, b.typelem)
+            WHERE b.oid = type.typbasetype AND e.typnamespace = pg_my_temp_schema()) THEN
+        RETURN NULL;
+    END IF;
     RETURN jsonb_build_object('kind', CASE type.typtype WHEN 'd' THEN 'domain' ELSE found.type END, 'schema', schema, 'name', name,
         'identity', found.identity, 'definition', wlc.definition(class, object, 'CREATE ' || upper(found.type)),
         'parts', parts);
@@ -496,15 +511,15 @@ DECLARE
     old jsonb := (SELECT description FROM wlc.objects o WHERE o.class = class_ AND o.oid = object);
     new jsonb := wlc.describe_object(class_, object);
 BEGIN
-    IF old IS NOT DISTINCT FROM new THEN
-        RETURN;
+    IF old IS DISTINCT FROM new THEN
+        DELETE FROM wlc.objects o WHERE o.class = class_ AND o.oid = object;
+        IF new IS NOT NULL THEN
+            INSERT INTO wlc.objects VALUES (class_, object, new);
+        END IF;
+        PERFORM wlc.say(jsonb_build_object('object', object::bigint, 'tag', tag, 'old', old, 'new', new,
+            'user', session_user));
     END IF;
-    DELETE FROM wlc.objects o WHERE o.class = class_ AND o.oid = object;
-    IF new IS NOT NULL THEN
-        INSERT INTO wlc.objects VALUES (class_, object, new);
-    END IF;
-    PERFORM wlc.say(jsonb_build_object('object', object::bigint, 'tag', tag, 'old', old, 'new', new,
-        'user', session_user));
+    PERFORM wlc.look_at_access(class_, object);
 END $$;
 
 -- Tell what became of the sequences of a table, which follow it into another schema.
@@ -618,7 +633,10 @@ BEGIN
             USING HINT = 'stop replicating the database first: wlc stop';
     END IF;
     FOR command IN SELECT * FROM pg_event_trigger_ddl_commands() LOOP
-        CONTINUE WHEN wlc.is_system(command.schema_name) OR command.object_identity ~ '^(pg_temp|wlc\.|wlr\.)';
+        -- What is known may have been moved there just now.
+        CONTINUE WHEN (wlc.is_system(command.schema_name) OR command.object_identity ~ '^(pg_temp|wlc\.|wlr\.)')
+            AND NOT EXISTS (SELECT FROM wlc.tables t WHERE t.oid = command.objid AND command.classid = 'pg_class'::regclass)
+            AND NOT EXISTS (SELECT FROM wlc.objects o WHERE o.oid = command.objid AND o.class = command.classid);
         PERFORM wlc.refuse_object(command.object_type, command.command_tag, command.objid, command.object_identity);
         IF command.classid = 'pg_class'::regclass AND EXISTS (
                 SELECT FROM pg_class WHERE oid = command.objid AND relkind IN ('r', 'p', 'f'))
@@ -664,11 +682,14 @@ BEGIN
         END IF;
         is_wide := is_wide OR command.command_tag IN ('ALTER TYPE', 'ALTER DOMAIN');
         -- What has another name now is written otherwise in defaults and constraints.
-        INSERT INTO wlc.pending SELECT 'touched', coalesce(f.adrelid, k.conrelid) FROM pg_depend d
+        INSERT INTO wlc.pending SELECT 'touched', coalesce(f.adrelid, k.conrelid, p.polrelid) FROM pg_depend d
             LEFT JOIN pg_attrdef f ON d.classid = 'pg_attrdef'::regclass AND f.oid = d.objid
             LEFT JOIN pg_constraint k ON d.classid = 'pg_constraint'::regclass AND k.oid = d.objid
+            LEFT JOIN pg_policy p ON d.classid = 'pg_policy'::regclass AND p.oid = d.objid
             WHERE d.refclassid = command.classid AND d.refobjid = command.objid AND command.command_tag LIKE 'ALTER %'
-                AND coalesce(f.adrelid, k.conrelid, 0) <> 0
+                AND coalesce(f.adrelid, k.conrelid, p.polrelid, 0) <> 0
+            UNION SELECT 'touched', polrelid FROM pg_policy
+            WHERE command.classid = 'pg_policy'::regclass AND oid = command.objid
             UNION SELECT 'touched', conrelid FROM pg_constraint
             WHERE command.classid = 'pg_constraint'::regclass AND oid = command.objid AND conrelid <> 0
                 OR command.classid = 'pg_class'::regclass AND conindid = command.objid AND conrelid <> 0
@@ -685,6 +706,16 @@ BEGIN
         PERFORM wlc.look_at_object('pg_class'::regclass, relation, 'CREATE VIEW');
     END LOOP;
     DELETE FROM wlc.pending WHERE what = 'touched';
+    DELETE FROM wlc.pending WHERE what = 'owner';
+    is_wide := FOUND;
+    IF is_wide OR TG_TAG IN ('GRANT', 'REVOKE', 'DROP OWNED', 'REASSIGN OWNED') THEN
+        PERFORM wlc.look_at_all_access(is_wide);
+        DELETE FROM wlc.pending WHERE what = 'owner';
+        IF FOUND AND NOT is_wide THEN
+            PERFORM wlc.look_at_all_access(true);
+        END IF;
+        DELETE FROM wlc.pending WHERE what = 'owner';
+    END IF;
 END $$;
 
 CREATE FUNCTION wlc.on_drop() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER
@@ -703,11 +734,12 @@ BEGIN
             PERFORM wlc.refuse_object(dropped.object_type, TG_TAG, dropped.objid, dropped.object_identity);
         END IF;
         -- Parts of tables go with types, functions and tables that they need; `on_ddl`, which comes next, looks at these.
-        IF dropped.object_type IN ('table column', 'table constraint', 'default value') THEN
+        IF dropped.object_type IN ('table column', 'table constraint', 'default value', 'policy') THEN
             relation := to_regclass(format('%I.%I', dropped.address_names[1], dropped.address_names[2]));
             INSERT INTO wlc.pending VALUES ('touched', relation);
             CONTINUE;
         END IF;
+        DELETE FROM wlc.access a WHERE a.class = dropped.classid AND a.oid = dropped.objid AND dropped.objsubid = 0;
         IF dropped.classid = 'pg_class'::regclass AND dropped.objsubid = 0 THEN
             DELETE FROM wlc.tables WHERE oid = dropped.objid RETURNING description INTO old;
             IF FOUND THEN

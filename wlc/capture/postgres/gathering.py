@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 import duckdb
 import pyarrow as pa
 
-from wlc.capture.postgres import ddl, misfits, objects
+from wlc.capture.postgres import access, ddl, misfits, objects
 from wlc.capture.postgres.alterations import Altered, statements
+from wlc.capture.postgres.changes import Changed, Cleared, Segment
 from wlc.capture.postgres.messages import (
+    AccessChanged,
     ObjectChanged,
     ResendBegun,
     ResendEnded,
@@ -73,52 +75,7 @@ class PublishedTable:
     rows: int = 0
 
 
-@dataclass(slots=True)
-class Segment:
-    """Rows of one table in one layout; those of transactions with values that do not fit it are apart."""
-
-    number: int
-    oid: int
-    name: Name
-    layout: Layout
-    rows: int = 0
-    has_misfits: bool = False
-
-    @property
-    def table(self) -> str:
-        """Name of the table that gathers them."""
-        return f"segment_{self.number}"
-
-
-@dataclass(slots=True)
-class _Changed:
-    """A transaction changed rows of a segment.
-
-    Attributes:
-        is_resend: The event triggers sent all rows of its table, and nothing else changed them.
-    """
-
-    segment: Segment
-    added: int = 0
-    removed: int = 0
-    is_resend: bool = False
-
-    @property
-    def oid(self) -> int:
-        """The table."""
-        return self.segment.oid
-
-
-@dataclass(slots=True)
-class _Cleared:
-    """A transaction removed all rows of a table; `is_resend`: they follow again."""
-
-    oid: int
-    clear: Clear
-    is_resend: bool
-
-
-_Entry = _Changed | Altered | _Cleared | Ddl
+_Entry = Changed | Altered | Cleared | Ddl
 
 
 @dataclass(slots=True)
@@ -262,12 +219,12 @@ class Gathering:
         self._connection.execute(f"INSERT INTO {segment.table} SELECT * FROM block WHERE weight >= {smallest}")
         self._connection.unregister("block")
 
-    def _change(self, number: int, segment: Segment) -> _Changed:
+    def _change(self, number: int, segment: Segment) -> Changed:
         entries = self.round._entries[number]
         for entry in reversed(entries):
-            if isinstance(entry, _Changed) and entry.segment is segment:
+            if isinstance(entry, Changed) and entry.segment is segment:
                 return entry
-        entries.append(_Changed(segment))
+        entries.append(Changed(segment))
         return entries[-1]  # type: ignore[return-value]
 
     def _clear(self, number: int, oid: int) -> None:
@@ -277,13 +234,13 @@ class Gathering:
             return
         entries, segment = self.round._entries[number], self._current.get(oid)
         before = table.rows
-        for entry in [e for e in entries if isinstance(e, _Changed) and e.segment is segment]:
+        for entry in [e for e in entries if isinstance(e, Changed) and e.segment is segment]:
             before -= entry.added - entry.removed
             self._connection.execute(f"DELETE FROM {entry.segment.table} WHERE number = {number}")
             entry.segment.rows -= entry.added + entry.removed
             entries.remove(entry)
         if before:
-            entries.append(_Cleared(oid, Clear(table.description.qualified, before), is_resend=False))
+            entries.append(Cleared(oid, Clear(table.description.qualified, before), is_resend=False))
         table.rows = 0
         self.round.touched.add(oid)
 
@@ -308,13 +265,23 @@ class Gathering:
                         entry.is_settled = True
             case TableChanged(oid, old, new):
                 self._alter(number, oid, old, new)
-            case ObjectChanged(object=oid, old=old, new=new):
-                self.round.users[number] = message.user
-                self.round._entries[number].extend(objects.changed(old, new))
-                if "sequence" in (found.kind for found in (old, new) if found is not None):
-                    self.round.sequences[oid] = objects.qualified(new) if new is not None else None
-                if old is None and new is not None and objects.is_left_out(new):
-                    self.round.left_out.append(f"{message.tag} {new.identity}")
+            case ObjectChanged() | AccessChanged():
+                self._take_object(number, message)
+
+    def _take_object(self, number: int, message: ObjectChanged | AccessChanged) -> None:
+        if isinstance(message, AccessChanged):
+            made = list(access.changed(message.old, message.new))
+            if message.new.is_hidden and message.new.grants:
+                self.round.left_out.append(f"privileges on view {message.new.identity}, which reads tables of others")
+        else:
+            old, new = message.old, message.new
+            made = list(objects.changed(old, new))
+            if "sequence" in (found.kind for found in (old, new) if found is not None):
+                self.round.sequences[message.object] = objects.qualified(new) if new is not None else None
+            if old is None and new is not None and objects.is_left_out(new):
+                self.round.left_out.append(f"{message.tag} {new.identity}")
+        self.round.users[number] = message.user
+        self.round._entries[number].extend(made)
 
     def _alter(self, number: int, oid: int, old: DescribedTable | None, new: DescribedTable | None) -> None:
         if new is None:
@@ -346,7 +313,7 @@ class Gathering:
             entry.is_resent = True
         if table.rows:
             place = min((entries.index(entry) for entry in concerned), default=len(entries))
-            entries.insert(place, _Cleared(oid, Clear(old.qualified, table.rows), is_resend=True))
+            entries.insert(place, Cleared(oid, Clear(old.qualified, table.rows), is_resend=True))
         table.rows = 0
         self._current.pop(oid, None)
         self._resending.add(oid)
@@ -363,7 +330,7 @@ class Gathering:
         changed = [
             at
             for at, entry in enumerate(entries)
-            if isinstance(entry, _Changed | _Cleared) and entry.oid in clan and not entry.is_resend
+            if isinstance(entry, Changed | Cleared) and entry.oid in clan and not entry.is_resend
         ]
         open_entries = entries[changed[-1] + 1 if changed else 0 :]
         return [e for e in open_entries if isinstance(e, Altered) and e.oid in family and not e.is_settled]
@@ -444,7 +411,7 @@ class Gathering:
         other = Segment(len(self.round._segments), segment.oid, segment.name, segment.layout, has_misfits=True)
         for number in misfits.set_apart(self._connection, segment.table, segment.layout, other.table):
             for entry in self.round._entries[number]:
-                if isinstance(entry, _Changed) and entry.segment is segment:
+                if isinstance(entry, Changed) and entry.segment is segment:
                     entry.segment = other
                     segment.rows -= entry.added + entry.removed
                     other.rows += entry.added + entry.removed
@@ -461,12 +428,12 @@ class Gathering:
     def _records(self, entries: list[_Entry], where: Mapping[int, str]) -> Iterator[Record]:
         for at, entry in enumerate(entries):
             match entry:
-                case _Changed(segment, added, removed):
+                case Changed(segment, added, removed):
                     if added or removed:
                         yield Change(segment.name, where[segment.number], added, removed)
                 case Altered():
                     yield from statements(entry, entries[at + 1 :])
-                case _Cleared(clear=clear):
+                case Cleared(clear=clear):
                     yield clear
                 case Ddl():
                     yield entry
@@ -492,4 +459,4 @@ def gathered(folder: Path, tables: dict[int, PublishedTable], prefix: str) -> It
 
 
 def _counts(entry: _Entry) -> bool:
-    return not isinstance(entry, _Changed) or bool(entry.added or entry.removed)
+    return not isinstance(entry, Changed) or bool(entry.added or entry.removed)

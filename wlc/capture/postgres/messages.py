@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from wlc.capture.postgres.access import DescribedAccess
 from wlc.capture.postgres.described import DescribedObject, DescribedTable
 
 
@@ -48,7 +49,22 @@ class ObjectChanged:
     user: str
 
 
-TriggerMessage = TableChanged | ResendBegun | ResendEnded | ObjectChanged
+@dataclass(frozen=True, slots=True)
+class AccessChanged:
+    """Who may do what with an object, or which rows they see, is another matter now; a new one has no old description.
+
+    Attributes:
+        access: Number of the table or object.
+        user: Who sent the command.
+    """
+
+    access: int
+    old: DescribedAccess | None
+    new: DescribedAccess
+    user: str
+
+
+TriggerMessage = TableChanged | ResendBegun | ResendEnded | ObjectChanged | AccessChanged
 
 
 def read_message(text: str | bytes) -> TriggerMessage:
@@ -60,6 +76,9 @@ def read_message(text: str | bytes) -> TriggerMessage:
     for kind, key in ((ResendBegun, "resend"), (ResendEnded, "resent")):
         if key in content:
             return kind(**content)
+    if "access" in content:
+        found = DescribedAccess.read(content["old"]) if content["old"] else None
+        return AccessChanged(content["access"], found, DescribedAccess.read(content["new"]), content["user"])
     described = {name: DescribedObject(**content[name]) if content[name] else None for name in ("old", "new")}
     return ObjectChanged(**{**content, **described})
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from wlc.dialect.postgres.connection import Connection
 
 _PREPARED = "dbfarm: prepared by wlc master --print-sql, version"
-_SCRIPTS = ("tables.sql", "functions.sql", "start_finish.sql")
+_SCRIPTS = ("tables.sql", "functions.sql", "access.sql", "start_finish.sql")
 _HEAD = """\
 -- Prepares a database for `wlc master {url}`: run it once, in that database, as a superuser.
 -- Afterwards the role {role} needs no superuser to publish it, to stop, and to begin again.
@@ -33,7 +33,7 @@ END $$;
 """
 # Removes the functions and every table but the state.
 REMOVE = """
-DROP TABLE IF EXISTS wlc.tables, wlc.published, wlc.sequences, wlc.objects, wlc.pending;
+DROP TABLE IF EXISTS wlc.tables, wlc.published, wlc.sequences, wlc.objects, wlc.access, wlc.pending;
 DO $$ DECLARE function text; BEGIN
     FOR function IN SELECT p.oid::regprocedure FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace
             WHERE nspname = 'wlc' LOOP

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from wlc.capture.postgres import prepare
+from wlc.capture.postgres.access import DescribedAccess
 from wlc.capture.postgres.described import DescribedObject, DescribedTable
 from wlc.capture.postgres.rights import CAPTURABLE
 from wlc.dialect.sql import literal
@@ -186,6 +187,12 @@ def objects(connection: Connection, first: int, last: int) -> list[DescribedObje
     query = "SELECT wlc.describe_object(class, object) FROM wlc.all_objects(%s, %s)"
     found = connection.execute(query, [first, last]).fetchall()
     return [DescribedObject(**description) for (description,) in found if description is not None]
+
+
+def described_access(connection: Connection) -> list[DescribedAccess]:
+    """Describe who may do what, as the caller's transaction sees it; schemas come first."""
+    found = connection.execute("SELECT description FROM wlc.all_access() WHERE description IS NOT NULL").fetchall()
+    return [DescribedAccess.read(description) for (description,) in found]
 
 
 def write_published(connection: Connection, tables: Mapping[int, tuple[DescribedTable, int] | None]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wlc.capture.postgres import ddl, digests, objects, setup
+from wlc.capture.postgres import access, ddl, digests, objects, setup
 from wlc.capture.postgres.connection import connect, talking
 from wlc.capture.postgres.copying import copy_tables
 from wlc.capture.postgres.sequences import read_sequences
@@ -161,6 +161,7 @@ def take(
             *(statement for table in ordered for statement in ddl.connect(table)),
             *(ddl.partition_view(root, ordered) for root in lowest_first),
             *last,
+            *(statement for found in setup.described_access(connection) for statement in access.changed(None, found)),
         )
         positions = (SequencePosition(name, value) for name, value in sequences.values() if value is not None)
         files = {file.path: Path(folder) / file.path for _, found in copied for file in found}

@@ -55,6 +55,9 @@ BEGIN
     INSERT INTO wlc.objects SELECT * FROM (
         SELECT class, object, wlc.describe_object(class, object) AS description FROM wlc.all_objects(1, 6)) found
         WHERE description IS NOT NULL;
+    DELETE FROM wlc.access;
+    INSERT INTO wlc.access SELECT f.class, f.object, f.description, r.raw FROM wlc.all_access() f
+        JOIN wlc.raw_access() r USING (class, object) WHERE f.description IS NOT NULL;
     DELETE FROM wlc.pending;
     CREATE EVENT TRIGGER wlc_on_ddl ON ddl_command_end EXECUTE FUNCTION wlc.on_ddl();
     CREATE EVENT TRIGGER wlc_on_drop ON sql_drop EXECUTE FUNCTION wlc.on_drop();

@@ -2,6 +2,7 @@
 --     state      key and value: which farm, history and batch the database has reached, and where in the server's log
 --     tables     every captured table as the event triggers last described it, and what its replica identity was before
 --     objects    every other object of the schema (index, view, sequence, type, function) as it was last described
+--     access     who may do what with these tables and objects, and which rows they see, as last described
 --     published  every captured table as the last published batch leaves it, and how many rows it has
 --     sequences  every captured sequence and its last published value
 --     pending    what the event triggers tell one another within a transaction; empty outside
@@ -21,5 +22,6 @@ CREATE INDEX ON wlc.tables (lower(description->>'schema'), lower(description->>'
 CREATE TABLE wlc.published (oid oid PRIMARY KEY, description jsonb NOT NULL, rows bigint NOT NULL);
 CREATE TABLE wlc.sequences (oid oid PRIMARY KEY, schema text NOT NULL, name text NOT NULL, value bigint);
 CREATE TABLE wlc.objects (class oid, oid oid, description jsonb NOT NULL, PRIMARY KEY (class, oid));
+CREATE TABLE wlc.access (class oid, oid oid, description jsonb NOT NULL, raw text, PRIMARY KEY (class, oid));
 CREATE TABLE wlc.pending (what text NOT NULL, oid oid);
 

@@ -13,6 +13,7 @@ from wlr.engine.contract import NewReplica, loading
 from wlr.engine.postgres import connection as connections
 from wlr.engine.postgres import state as states
 from wlr.engine.postgres import write
+from wlr.engine.postgres.access import Access
 from wlr.engine.postgres.catalog import PostgresCatalog, told_apart
 from wlr.engine.postgres.connection import Address, applying, using
 from wlr.engine.postgres.ddl import EXTENSION, SchemaChange, missing_extensions, text_of
@@ -24,11 +25,11 @@ from wlr.fold import sql as fold
 from wlr.plan.patterns import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
     from wlc.dialect.postgres.connection import Connection
-    from wlc.farm.model import Manifest, SnapshotTable
+    from wlc.farm.model import Manifest, Name, SnapshotTable
     from wlr.engine.place import Place
     from wlr.engine.postgres.translate import PostgresStatement
     from wlr.engine.state import ReplicaState
@@ -110,7 +111,7 @@ class _Builder:
             if self.names.main != MAIN:
                 connections.run(self.connection, f"CREATE SCHEMA IF NOT EXISTS {quote(self.names.main)}")
             if new.manifest is not None:
-                self._load(new, new.manifest)
+                self._load(new, new.manifest, before)
                 with self._loading("the schema"):
                     fit.refuse_change_of_own(own, told_apart(self.connection, ()), "a statement of the snapshot")
             states.write(
@@ -118,7 +119,7 @@ class _Builder:
             )
             states.write_tables(self.connection, PostgresCatalog(self.connection).tables - before)
 
-    def _load(self, new: NewReplica, manifest: Manifest) -> None:
+    def _load(self, new: NewReplica, manifest: Manifest, before: Collection[Name]) -> None:
         held_back: list[PostgresStatement] = []
         for ddl in manifest.schema:
             with self._loading(str(ddl.object)):
@@ -134,6 +135,8 @@ class _Builder:
         with self._loading("the schema"):
             for statement in held_back:
                 self.schema.execute(statement)
+        made = PostgresCatalog(self.connection).tables.difference(before)
+        self.schema.access = Access(self.connection, self.address, made, self.left_out)
         for ddl in manifest.schema_after:
             with self._loading(str(ddl.object)):
                 self.schema.run(ddl)

@@ -13,6 +13,7 @@ from wlc.farm.model import Name
 from wlr.ddl.relevance import is_wanted, may_fail
 from wlr.ddl.statements import refuse_oversized, short, understanding
 from wlr.engine.postgres import original
+from wlr.engine.postgres.access import Access, is_access
 from wlr.engine.postgres.catalog import PostgresCatalog, views_over
 from wlr.engine.postgres.connection import applying, fetch, run, run_foreign
 from wlr.engine.postgres.names import is_own
@@ -55,6 +56,9 @@ class SchemaChange:
         patterns: Of the tables that are replicated; empty for all.
         replicated: Tables that are replicated.
         left_out: What the replica does not have, with the cause; it is kept up to date.
+
+    Attributes:
+        access: Makes changes of privileges and row security.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class SchemaChange:
         self._patterns = patterns
         self._replicated = replicated
         self._left_out = left_out
+        self.access = Access(connection, address, replicated, left_out)
 
     def run(self, ddl: Ddl, *, is_rewritten: bool = False, holds_back: list[PostgresStatement] | None = None) -> None:
         """Make the change. An object without rows that has no counterpart is left out with a warning.
@@ -94,6 +99,10 @@ class SchemaChange:
             text = text_of(ddl)
             refuse_oversized(ddl.statement if text is None else text)
             with understanding(ddl.statement), applying(self._address), self._connection.transaction():
+                if text is not None and is_access(text):
+                    run(self._connection, "SET LOCAL search_path = public")
+                    self.access.run(text)
+                    return
                 if text is not None:
                     self._in_own_words(text, ddl)
                 else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from wlr.engine.postgres.names import is_own
@@ -10,6 +11,8 @@ from wlr.engine.postgres.reach import does, pieces, plain, refuse_reaching, shor
 from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from wlc.dialect.postgres.connection import Connection
 
 _VERBS = r"(?:CREATE (?:OR REPLACE )?|ALTER |DROP |COMMENT ON |REFRESH )"
@@ -48,16 +51,27 @@ def check(connection: Connection, statement: str, table: str) -> None:
     found = _ALLOWED.match(words)
     if not found or _does_more(found.group(0), listed, words.split()):
         raise StepError(f"not a change of the database's schema: {short(statement)}", table=table)
+    refuse_own(statement, table)
     names = [plain(piece) for piece in listed]
     following = [*names[1:], ""]
     first = len(found.group(0).split())
-    schemas = {name for name, after in zip(names, following, strict=True) if after == "." and name.lower() in _OURS}
+    schemas = set()
     if first < len(names) and (following[first] == "." or " SCHEMA" in found.group(0)):
         schemas.add(names[first])
     schemas |= {after for name, after in zip(names, following, strict=True) if name.upper() == "SCHEMA"}
-    if own := sorted(filter(is_own, schemas)):
-        raise StepError(f"schema {own[0]} is not the farm's to change: {short(statement)}", table=table)
+    _refuse(filter(is_own, schemas), statement, table)
     refuse_reaching(connection, statement, table)
+
+
+def refuse_own(statement: str, table: str) -> None:
+    """Refuse a statement that names something in the schemas of dbfarm; arguments and errors as of `check`."""
+    names = [plain(piece) for piece in pieces(statement)]
+    _refuse((name for name, after in pairwise(names) if after == "." and name.lower() in _OURS), statement, table)
+
+
+def _refuse(schemas: Iterable[str], statement: str, table: str) -> None:
+    if own := sorted(schemas):
+        raise StepError(f"schema {own[0]} is not the farm's to change: {short(statement)}", table=table)
 
 
 def _does_more(kind: str, listed: list[re.Match[str]], words: list[str]) -> bool:

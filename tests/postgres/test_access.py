@@ -1,0 +1,163 @@
+"""Privileges and row security of a PostgreSQL master arrive in its PostgreSQL replicas, and nobody gets more there."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+import wlc
+import wlr
+from tests.postgres.cluster import execute
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.postgres.cluster import Cluster
+
+ROLES = ("reader", "writer", "tenant one", "keeper")
+# What there is before the snapshot, and what is done later.
+BEFORE = """
+    CREATE SCHEMA s; GRANT USAGE, CREATE ON SCHEMA s TO reader;
+    CREATE TABLE t (id int PRIMARY KEY, who text, secret text); INSERT INTO t VALUES (1, 'reader', 'x'), (2, 'writer', 'y');
+    GRANT SELECT, UPDATE (who, secret) ON t TO reader; GRANT ALL ON t TO writer WITH GRANT OPTION;
+    ALTER TABLE t ENABLE ROW LEVEL SECURITY; CREATE POLICY own ON t TO reader USING (who = current_user);
+    CREATE POLICY all_rows ON t FOR SELECT TO writer USING (true);
+    CREATE TABLE s.p (a int, b int) PARTITION BY LIST (a); CREATE TABLE s.p1 PARTITION OF s.p FOR VALUES IN (1);
+    GRANT SELECT (b) ON s.p TO PUBLIC; GRANT SELECT ON s.p TO "tenant one";
+    CREATE VIEW s.v AS SELECT id FROM t; GRANT SELECT ON s.v TO reader;
+    CREATE FUNCTION s.f(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1'; REVOKE EXECUTE ON FUNCTION s.f FROM PUBLIC;
+    CREATE FUNCTION s.g(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1'; GRANT EXECUTE ON FUNCTION s.g TO reader;
+    CREATE TABLE q (id serial, v text); GRANT USAGE ON SEQUENCE q_id_seq TO writer;
+    CREATE TABLE plain (a int)
+"""
+LATER = (
+    "REVOKE UPDATE (secret) ON t FROM reader",
+    "REVOKE GRANT OPTION FOR INSERT ON t FROM writer",
+    "ALTER TABLE t RENAME who TO person",
+    'GRANT SELECT (person, id) ON t TO "tenant one"',
+    "ALTER TABLE t DROP COLUMN secret",
+    "ALTER POLICY own ON t TO reader, writer USING (person = current_user) WITH CHECK (id > 0)",
+    "DROP POLICY all_rows ON t",
+    "CREATE POLICY narrow ON t AS RESTRICTIVE FOR UPDATE USING (id < 10)",
+    "DO $$ BEGIN CREATE TABLE s.n (a int); GRANT SELECT ON ALL TABLES IN SCHEMA s TO reader; END $$",
+    "REVOKE SELECT (b) ON s.p FROM PUBLIC; REVOKE ALL ON s.v FROM reader; GRANT SELECT ON s.v TO writer",
+    "ALTER DEFAULT PRIVILEGES IN SCHEMA s GRANT SELECT ON TABLES TO writer; CREATE TABLE s.d (a int)",
+    "GRANT EXECUTE ON FUNCTION s.f TO reader; REVOKE ALL ON FUNCTION s.g FROM PUBLIC",
+    "CREATE TABLE gone (a int); GRANT SELECT ON gone TO reader; DROP TABLE gone",
+    "ALTER TABLE plain ENABLE ROW LEVEL SECURITY; CREATE POLICY x ON plain USING (a > 1); DROP POLICY x ON plain",
+    "ALTER TABLE plain RENAME a TO b; CREATE POLICY y ON plain USING (b > 1); ALTER TABLE plain RENAME b TO c",
+)
+# Privileges of all but owners, which are the replica's role there.
+HELD = """
+    SELECT c.oid::regclass::text, a.grantee::regrole::text, a.privilege_type, a.is_grantable, '' FROM pg_class c,
+        aclexplode(c.relacl) a WHERE a.grantee <> c.relowner AND relnamespace::regnamespace::text IN ('s', 'public')
+        AND a.privilege_type <> 'TRIGGER'
+    UNION SELECT c.oid::regclass::text, a.grantee::regrole::text, a.privilege_type, a.is_grantable, f.attname
+        FROM pg_class c JOIN pg_attribute f ON f.attrelid = c.oid, aclexplode(f.attacl) a WHERE a.grantee <> c.relowner
+        AND relnamespace::regnamespace::text IN ('s', 'public')
+    UNION SELECT p.oid::regprocedure::text, a.grantee::regrole::text, a.privilege_type, a.is_grantable, '' FROM pg_proc p,
+        aclexplode(coalesce(p.proacl, acldefault('f', proowner))) a WHERE a.grantee <> p.proowner
+        AND pronamespace::regnamespace::text = 's'
+    UNION SELECT n.nspname, a.grantee::regrole::text, a.privilege_type, a.is_grantable, '' FROM pg_namespace n,
+        aclexplode(n.nspacl) a WHERE a.grantee <> n.nspowner AND nspname = 's' AND a.privilege_type = 'USAGE'
+    UNION SELECT tablename::text, policyname::text, concat(permissive, cmd, roles), false, concat(qual, ' / ', with_check)
+        FROM pg_policies
+    UNION SELECT oid::regclass::text, '', 'secured', relrowsecurity, '' FROM pg_class
+        WHERE relnamespace::regnamespace::text IN ('s', 'public') AND relkind IN ('r', 'p')
+"""
+
+
+@pytest.fixture(scope="module")
+def roles(cluster: Cluster) -> Cluster:
+    for role in (*ROLES, "copier"):
+        cluster.execute(f'CREATE ROLE "{role}" LOGIN')
+    cluster.execute("GRANT SET ON PARAMETER session_replication_role TO copier")
+    return cluster
+
+
+def replica_of(cluster: Cluster) -> str:
+    """A database for a replica of a role that is no superuser."""
+    url = cluster.create_database()
+    execute(
+        url, f"GRANT CREATE ON DATABASE {url.rpartition('/')[2]} TO copier; GRANT CREATE ON SCHEMA public TO copier"
+    )
+    return url.replace("postgres@", "copier@")
+
+
+def test_privileges_and_row_security_arrive(roles: Cluster, database_url: str, tmp_path: Path) -> None:
+    farm, copy = str(tmp_path / "farm"), replica_of(roles)
+    execute(database_url, BEFORE)
+    wlc.master(database_url, farm=farm, name="x")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        wlr.replicate("x", farm=farm, into=copy, register=False)
+        assert set(execute(copy, HELD)) == set(execute(database_url, HELD))
+        execute(database_url, *LATER)
+        assert not wlc.status(database_url).bypassed
+        wlc.flush(database_url)
+        wlr.replicate("x", farm=farm, into=copy, register=False)
+    assert set(execute(copy, HELD)) == set(execute(database_url, HELD))
+    assert wlr.status(copy).left_out == {}
+    # The farm's tables are as row security shows them, and the replica sees all of them.
+    assert execute(copy.replace("copier@", "reader@"), "SELECT id FROM t") == [(1,)]
+    assert execute(copy, "SELECT id FROM t ORDER BY 1") == [(1,), (2,)]
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        execute(copy.replace("copier@", "reader@"), "SELECT id FROM s.v")
+
+
+def test_what_would_show_more_than_in_the_master_is_left_out(roles: Cluster, database_url: str, tmp_path: Path) -> None:
+    farm, copy = str(tmp_path / "farm"), replica_of(roles)
+    roles.execute("CREATE ROLE missing")
+    execute(
+        database_url,
+        "CREATE TABLE t (id int PRIMARY KEY, who text); INSERT INTO t VALUES (1, 'reader'), (2, 'writer')",
+        "GRANT SELECT ON t TO keeper, missing; GRANT CREATE ON SCHEMA public TO keeper",
+        "ALTER TABLE t ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY",
+        "CREATE POLICY few ON t TO keeper USING (id = 1); CREATE POLICY more ON t TO missing USING (true)",
+    )
+    execute(
+        database_url,
+        "SET ROLE keeper; CREATE VIEW v AS SELECT * FROM t; CREATE VIEW w AS SELECT * FROM v;"
+        " CREATE VIEW i WITH (security_invoker = true) AS SELECT * FROM t; GRANT SELECT ON v, w, i TO reader",
+    )
+    wlc.master(database_url, farm=farm, name="x")
+    execute(database_url, "DROP OWNED BY missing", "GRANT SELECT ON t TO reader")
+    wlc.flush(database_url)
+    roles.execute("DROP ROLE missing")
+    with pytest.warns(UserWarning, match="left out"):
+        wlr.replicate("x", farm=farm, into=copy, tick=0, register=False)
+    left_out = wlr.status(copy).left_out
+    assert set(left_out) == {
+        "SELECT for missing on table public.t",
+        "policy more for missing on table public.t",
+        "forced row security on table public.t",
+    }
+    assert 'GRANT SELECT ON TABLE "public"."t" TO "missing"' in left_out["SELECT for missing on table public.t"]
+    assert execute(copy.replace("copier@", "keeper@"), "SELECT id FROM t") == [(1,)]
+    for view in ("v", "w"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            execute(copy.replace("copier@", "reader@"), f"SELECT * FROM {view}")
+    # What is revoked in the master is not missing any more.
+    wlr.replicate("x", farm=farm, into=copy, register=False)
+    assert set(wlr.status(copy).left_out) == {"forced row security on table public.t"}
+    assert execute(copy.replace("copier@", "reader@"), "SELECT * FROM i") == []
+    # Its owner owns the table now, and reads all of it.
+    for statements in (
+        ["ALTER TABLE t NO FORCE ROW LEVEL SECURITY", "ALTER TABLE t OWNER TO keeper"],
+        # Before PostgreSQL 17 no event trigger is told of it.
+        ["REASSIGN OWNED BY keeper TO writer", "GRANT SELECT ON t TO reader"],
+    ):
+        execute(database_url, *statements)
+        wlc.flush(database_url)
+        wlr.replicate("x", farm=farm, into=copy, register=False)
+        assert execute(copy.replace("copier@", "reader@"), "SELECT id FROM w ORDER BY 1") == [(1,), (2,)]
+    assert wlr.status(copy).left_out == {}
+    execute(database_url, "ALTER TABLE t OWNER TO keeper")
+    with pytest.warns(UserWarning, match="privileges on view public.w, which reads tables of others"):
+        wlc.flush(database_url)
+    wlr.replicate("x", farm=farm, into=copy, register=False)
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        execute(copy.replace("copier@", "reader@"), "SELECT * FROM w")

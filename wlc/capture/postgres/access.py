@@ -1,0 +1,181 @@
+"""Privileges and row security of a PostgreSQL master as statements for replicas.
+
+Who may do what with an object, and who sees which rows, is described before and after a command, as tables are: see
+`wlc.describe_access` in access.sql. What a role may do because it owns the object is no part of it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from wlc.capture.postgres.ddl import POSTGRES
+from wlc.dialect.sql import quote
+from wlc.farm.model import Ddl, Name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+
+class Grant(NamedTuple):
+    """A privilege that a role has.
+
+    Attributes:
+        role: None for PUBLIC.
+        column: Number of the column, 0 if it is about the whole.
+        is_grantable: The role may grant it to others.
+    """
+
+    role: str | None
+    privilege: str
+    column: int
+    is_grantable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Which rows roles see, or may write.
+
+    Attributes:
+        roles: None among them is PUBLIC.
+        command: Such as "SELECT", or "ALL".
+    """
+
+    name: str
+    is_permissive: bool
+    roles: tuple[str | None, ...]
+    command: str
+    using: str | None
+    check: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedAccess:
+    """Access to a table, view, sequence, routine or schema.
+
+    Attributes:
+        kind: As GRANT writes it.
+        identity: Qualified name as the server writes it, with the arguments of a routine.
+        owner: Number of the role.
+        is_hidden: A view that shows in a replica what it does not show in the master: nobody may read it there.
+        columns: Names of all columns of a table or view, by number.
+        is_secured: Row security is on.
+        is_forced: It is on for the owner, too.
+        policies: By number.
+    """
+
+    kind: str
+    schema: str
+    name: str
+    identity: str
+    owner: int
+    grants: tuple[Grant, ...]
+    is_hidden: bool
+    columns: Mapping[int, str]
+    is_secured: bool
+    is_forced: bool
+    policies: Mapping[str, Policy]
+
+    @classmethod
+    def read(cls, content: Mapping[str, object]) -> DescribedAccess:
+        """Read what an event trigger wrote."""
+        found: dict[str, object] = {"columns": {}, "is_secured": False, "is_forced": False, "policies": {}, **content}
+        found["grants"] = tuple(Grant(*grant) for grant in found["grants"])  # type: ignore[attr-defined]
+        found["columns"] = {int(number): name for number, name in found["columns"].items()}  # type: ignore[attr-defined]
+        found["policies"] = {
+            oid: Policy(**{**policy, "roles": tuple(policy["roles"])})
+            for oid, policy in found["policies"].items()  # type: ignore[attr-defined]
+        }
+        return cls(**found)  # type: ignore[arg-type]
+
+    @property
+    def qualified(self) -> Name:
+        """Its qualified name, that of a routine without arguments."""
+        return Name(self.schema, self.name)
+
+    @property
+    def sql(self) -> str:
+        """The object as GRANT names it."""
+        if self.kind in ("FUNCTION", "PROCEDURE"):
+            return f"{self.kind} {self.qualified.sql}{self.identity[len(self.identity.partition('(')[0]) :]}"
+        return f"{self.kind} {quote(self.name) if self.kind == 'SCHEMA' else self.qualified.sql}"
+
+    @property
+    def granted(self) -> set[Grant]:
+        """The privileges that roles have in a replica, too."""
+        return {grant for grant in self.grants if not self.is_hidden and _is_carried(self.kind, grant.privilege)}
+
+
+def changed(old: DescribedAccess | None, new: DescribedAccess) -> Iterator[Ddl]:
+    """Bring the access to an object from one description to the next.
+
+    What takes access away comes first.
+
+    Args:
+        old: As it was; None if the object is new.
+        new: As it is.
+    """
+    if new.is_secured and not (old and old.is_secured):
+        yield _security(new, "ENABLE")
+    before = old.granted if old else _of_new(new)
+    yield from _grants(new, before - new.granted, "REVOKE")
+    yield from _changed_policies(old, new)
+    if (old.is_forced if old else False) != new.is_forced:
+        yield _security(new, "FORCE" if new.is_forced else "NO FORCE")
+    if old and old.is_secured and not new.is_secured:
+        yield _security(new, "DISABLE")
+    yield from _grants(new, new.granted - before, "GRANT")
+
+
+def _is_carried(kind: str, privilege: str) -> bool:
+    # Who creates objects in a replica's schemas could put them in the way of the replica.
+    return privilege == "USAGE" if kind == "SCHEMA" else True
+
+
+def _of_new(new: DescribedAccess) -> set[Grant]:
+    """Return the privileges that PUBLIC has on an object that was just created."""
+    if new.kind in ("FUNCTION", "PROCEDURE"):
+        return {Grant(None, "EXECUTE", 0, False)}
+    # Every database has this schema.
+    is_public = new.kind == "SCHEMA" and new.name == "public"
+    return {Grant(None, "USAGE", 0, False)} if is_public else set()
+
+
+def _grants(new: DescribedAccess, grants: Iterable[Grant], verb: str) -> Iterator[Ddl]:
+    """Yield a statement for each role. Privileges on columns that were dropped are gone."""
+    found: dict[tuple[str | None, bool], list[str]] = defaultdict(list)
+    for role, privilege, column, is_grantable in sorted(grants, key=lambda grant: (grant.role or "", *grant[1:])):
+        if column and column not in new.columns:
+            continue
+        found[role, is_grantable].append(f"{privilege} ({quote(new.columns[column])})" if column else privilege)
+    for (role, is_grantable), privileges in found.items():
+        to = "PUBLIC" if role is None else quote(role)
+        end = f"TO {to}{' WITH GRANT OPTION' if is_grantable else ''}" if verb == "GRANT" else f"FROM {to} CASCADE"
+        yield _only(new, verb, f"{verb} {', '.join(privileges)} ON {new.sql} {end}")
+
+
+def _changed_policies(old: DescribedAccess | None, new: DescribedAccess) -> Iterator[Ddl]:
+    before = old.policies if old else {}
+    for oid, policy in before.items():
+        if new.policies.get(oid) != policy:
+            yield _only(new, "DROP POLICY", f"DROP POLICY IF EXISTS {quote(policy.name)} ON {new.qualified.sql}")
+    for oid, policy in new.policies.items():
+        if before.get(oid) != policy:
+            yield _only(new, "CREATE POLICY", _policy_sql(new, policy))
+
+
+def _policy_sql(new: DescribedAccess, policy: Policy) -> str:
+    kind = "PERMISSIVE" if policy.is_permissive else "RESTRICTIVE"
+    roles = ", ".join("PUBLIC" if role is None else quote(role) for role in policy.roles)
+    text = f"CREATE POLICY {quote(policy.name)} ON {new.qualified.sql} AS {kind} FOR {policy.command} TO {roles}"
+    using = f" USING ({policy.using})" if policy.using is not None else ""
+    return text + using + (f" WITH CHECK ({policy.check})" if policy.check is not None else "")
+
+
+def _security(new: DescribedAccess, verb: str) -> Ddl:
+    return _only(new, "ALTER TABLE", f"ALTER TABLE {new.qualified.sql} {verb} ROW LEVEL SECURITY")
+
+
+def _only(new: DescribedAccess, kind: str, statement: str) -> Ddl:
+    return Ddl(kind, new.qualified, statement, dialect=POSTGRES)

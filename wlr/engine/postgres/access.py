@@ -1,0 +1,273 @@
+"""Privileges and row security from a PostgreSQL master, for the roles that the replica's server has.
+
+A text from the farm is taken apart, and what is run is put together from its parts. It concerns replicated tables, and
+what shows nothing but their rows; what belongs to the replica's owner is not the farm's to give away.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wlc.dialect.sql import quote
+from wlc.farm.model import Name
+from wlr.engine.postgres import original
+from wlr.engine.postgres.connection import applying, fetch, run, run_foreign
+from wlr.engine.postgres.names import is_own
+from wlr.engine.postgres.reach import refuse_reaching, short
+from wlr.plan.failure import StepError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from wlc.dialect.postgres.connection import Connection
+    from wlr.engine.postgres.connection import Address
+
+_NAME = r'"(?:[^"]|"")+"'
+_PRIVILEGE = rf"(?:SELECT|INSERT|UPDATE|DELETE|TRUNCATE|REFERENCES|USAGE|EXECUTE)(?: \({_NAME}\))?"
+_GRANTED = re.compile(
+    rf"(?P<verb>GRANT|REVOKE) (?P<privileges>{_PRIVILEGE}(?:, {_PRIVILEGE})*)"
+    rf" ON (?P<kind>TABLE|SEQUENCE|FUNCTION|PROCEDURE|SCHEMA) (?P<object>{_NAME}(?:\.{_NAME})?)(?P<arguments>\(.*\))?"
+    rf" (?:TO|FROM) (?P<role>PUBLIC|{_NAME})(?P<option> WITH GRANT OPTION| CASCADE)?",
+    re.DOTALL,
+)
+_SECURED = re.compile(
+    rf"ALTER TABLE (?P<table>{_NAME}\.{_NAME}) (?P<verb>ENABLE|DISABLE|FORCE|NO FORCE) ROW LEVEL SECURITY"
+)
+_POLICY = re.compile(
+    rf"CREATE POLICY (?P<policy>{_NAME}) ON (?P<table>{_NAME}\.{_NAME}) AS (?P<mode>PERMISSIVE|RESTRICTIVE)"
+    rf" FOR (?P<command>ALL|SELECT|INSERT|UPDATE|DELETE) TO (?P<roles>(?:PUBLIC|{_NAME})(?:, (?:PUBLIC|{_NAME}))*)"
+    r"(?P<conditions>(?: USING \(.*\))?(?: WITH CHECK \(.*\))?)",
+    re.DOTALL,
+)
+_DROPPED = re.compile(rf"DROP POLICY IF EXISTS (?P<policy>{_NAME}) ON (?P<table>{_NAME}\.{_NAME})")
+# All that a view reads, directly or not; the catalog of the server is shown to everybody as far as they may see it.
+_READS = """
+    WITH RECURSIVE found AS (
+        SELECT to_regclass(%s)::oid AS oid
+        UNION SELECT d.refobjid FROM found f JOIN pg_rewrite w ON w.ev_class = f.oid
+        JOIN pg_depend d ON d.objid = w.oid
+        WHERE d.classid = 'pg_rewrite'::regclass AND d.refclassid = 'pg_class'::regclass)
+    SELECT n.nspname, c.relname FROM found JOIN pg_class c USING (oid) JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind IN ('r', 'p', 'f') AND n.nspname NOT IN ('pg_catalog', 'information_schema')
+"""
+# The tables that a sequence belongs to, or whose defaults it gives.
+_SEQUENCE_OF = """
+    SELECT n.nspname, c.relname FROM pg_depend d LEFT JOIN pg_attrdef f ON f.oid = d.objid
+    JOIN pg_class c ON c.oid = CASE d.classid WHEN 'pg_attrdef'::regclass THEN f.adrelid ELSE d.refobjid END
+    JOIN pg_namespace n ON n.oid = c.relnamespace, (SELECT to_regclass(%s)::oid AS oid) q
+    WHERE d.refclassid = 'pg_class'::regclass AND (d.classid = 'pg_attrdef'::regclass AND d.refobjid = q.oid
+        OR d.classid = 'pg_class'::regclass AND d.objid = q.oid AND d.deptype IN ('a', 'i'))
+"""
+_ROUTINE = """
+    SELECT p.prosecdef OR l.lanname NOT IN ('sql', 'plpgsql'), p.oid::regprocedure::text
+    FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang WHERE p.oid = to_regprocedure(%s)
+"""
+_TABLES_IN = """
+    SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = %s AND c.relkind IN ('r', 'p', 'f')
+"""
+_OWNER = {
+    "SCHEMA": "SELECT nspowner = current_user::regrole FROM pg_namespace WHERE nspname = %s",
+    "ROUTINE": "SELECT proowner = current_user::regrole FROM pg_proc WHERE oid = to_regprocedure(%s)",
+    "TABLE": "SELECT relowner = current_user::regrole FROM pg_class WHERE oid = to_regclass(%s)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    """What a privilege is about: as GRANT writes it, and as messages do."""
+
+    kind: str
+    sql: str
+    shown: Name
+
+
+def is_access(statement: str) -> bool:
+    """Say whether a statement is about privileges or row security, in the form in which masters record them."""
+    return any(form.fullmatch(statement) for form in (_GRANTED, _SECURED, _POLICY, _DROPPED))
+
+
+class Access:
+    """Makes such changes in an open transaction.
+
+    Args:
+        connection: In a transaction as a replica.
+        address: Of the database.
+        replicated: Tables that are replicated.
+        left_out: What the replica does not have, with the cause; it is kept up to date.
+    """
+
+    def __init__(
+        self, connection: Connection, address: Address, replicated: Collection[Name], left_out: dict[str, str]
+    ) -> None:
+        self._connection = connection
+        self._address = address
+        self._replicated = replicated
+        self._left_out = left_out
+
+    def run(self, statement: str) -> None:
+        """Run a statement that `is_access`. What it grants to roles that do not exist is left out.
+
+        Raises:
+            StepError: It is about what is not the farm's, or fails.
+        """
+        if found := _GRANTED.fullmatch(statement):
+            self._grant(found, statement)
+        elif found := _SECURED.fullmatch(statement):
+            self._secure(self._table(found), found["verb"])
+        elif found := _POLICY.fullmatch(statement):
+            self._create_policy(found, statement)
+        elif found := _DROPPED.fullmatch(statement):
+            table = self._table(found)
+            self._forget_policy(_plain(found["policy"]), table)
+            run(self._connection, f"DROP POLICY IF EXISTS {found['policy']} ON {table.sql}")
+
+    # Privileges ------------------------------------------------------------------------------------------------------
+
+    def _grant(self, found: re.Match[str], statement: str) -> None:
+        parts = tuple(map(_plain, re.findall(_NAME, found["object"])))
+        shown = Name(parts[0], parts[-1])
+        if is_own(shown.schema):
+            raise StepError(f"schema {shown.schema} is not the farm's to change: {short(statement)}", table=str(shown))
+        role = None if found["role"] == "PUBLIC" else _plain(found["role"])
+        what = _Object(found["kind"], found["object"] + (found["arguments"] or ""), shown)
+        is_grant, to = found["verb"] == "GRANT", role or "PUBLIC"
+        # What the replica's role owns is its own.
+        if role is not None and self._is_self(role):
+            return
+        keys = [f"{one} for {to} on {what.kind.lower()} {shown}" for one in re.findall(_PRIVILEGE, found["privileges"])]
+        for key in keys:
+            self._left_out.pop(key, None)
+        cause = self._cause(what, statement)
+        if cause == "":
+            # The object itself was left out.
+            return
+        if role is not None and not self._exists(role):
+            cause = f"role {quote(role)} does not exist here; once it does, run {statement}"
+            if not is_grant:
+                return
+        if cause is None:
+            made = f"{found['verb']} {found['privileges']} ON {what.kind} {self._resolved(what)}"
+            end = f"{'TO' if is_grant else 'FROM'} {found['role']}{found['option'] or ''}"
+            cause = self._tried(f"{made} {end}", is_required=not is_grant)
+        if cause is not None:
+            if not any(f" for {to} on " in known for known in self._left_out):
+                warnings.warn(f"privileges of {to} are left out: {cause}", stacklevel=2)
+            self._left_out.update(dict.fromkeys(keys, cause))
+
+    def _cause(self, what: _Object, statement: str) -> str | None:
+        """Return why privileges on an object are left out: "" if the object is not here; None if they are not."""
+        match what.kind:
+            case "TABLE" if what.shown in self._replicated:
+                return None
+            case "TABLE" | "SEQUENCE":
+                shown, asked = self._shown_by(what), what.sql
+                if not fetch(self._connection, "SELECT to_regclass(%s)::oid", [what.sql])[0][0]:
+                    # A view that could not be made.
+                    return ""
+                if what.kind == "TABLE" and shown == {what.shown}:
+                    raise StepError(f"table {what.shown} is not a replicated one: {short(statement)}")
+                is_farms = shown <= set(self._replicated) and (bool(shown) or what.kind == "TABLE")
+                owned = "TABLE"
+            case "SCHEMA":
+                tables = fetch(self._connection, _TABLES_IN, [what.shown.schema])
+                is_farms = all(Name(*row) in self._replicated for row in tables)
+                owned, asked = "SCHEMA", what.shown.schema
+            case _:
+                routines = fetch(self._connection, _ROUTINE, [what.sql])
+                if not routines:
+                    return ""
+                is_farms, owned, asked = not routines[0][0], "ROUTINE", what.sql
+        owner = fetch(self._connection, _OWNER[owned], [asked])
+        is_farms = is_farms and owner == [(True,)]
+        return None if is_farms else f"it is not the farm's alone; if that is wanted, run {statement}"
+
+    def _resolved(self, what: _Object) -> str:
+        """Return the object as the server writes it, where its text can be more than a name."""
+        if what.kind in ("FUNCTION", "PROCEDURE"):
+            return str(fetch(self._connection, _ROUTINE, [what.sql])[0][1])
+        return what.sql
+
+    def _shown_by(self, what: _Object) -> set[Name]:
+        query = _SEQUENCE_OF if what.kind == "SEQUENCE" else _READS
+        return {Name(*row) for row in fetch(self._connection, query, [what.sql])}
+
+    # Row security ----------------------------------------------------------------------------------------------------
+
+    def _secure(self, table: Name, verb: str) -> None:
+        if "FORCE" in verb:
+            what = f"forced row security on table {table}"
+            self._left_out.pop(what, None)
+            sees_all = "SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user"
+            if verb == "FORCE" and fetch(self._connection, sees_all) != [(True,)]:
+                self._leave_out(what, "the replica's role owns the table, and must see all of its rows")
+                return
+        run(self._connection, f"ALTER TABLE {table.sql} {verb} ROW LEVEL SECURITY")
+
+    def _create_policy(self, found: re.Match[str], statement: str) -> None:
+        table, policy = self._table(found), _plain(found["policy"])
+        original.refuse_own(statement, str(table))
+        refuse_reaching(self._connection, statement, str(table))
+        self._forget_policy(policy, table)
+        roles = re.findall(rf"PUBLIC|{_NAME}", found["roles"])
+        here = [role for role in roles if role == "PUBLIC" or self._exists(_plain(role))]
+        missing = [_plain(role) for role in roles if role not in here]
+        what = f"policy {policy} on table {table}"
+        if missing:
+            cause = f"roles that do not exist here: {', '.join(missing)}; once they do, run {statement}"
+            self._leave_out(f"policy {policy} for {', '.join(missing)} on table {table}", cause)
+        if not here:
+            return
+        to = f"FOR {found['command']} TO {', '.join(here)}"
+        made = f"CREATE POLICY {found['policy']} ON {table.sql} AS {found['mode']} {to}"
+        failed = self._tried(made + found["conditions"], is_required=False)
+        if failed is None:
+            return
+        if found["mode"] == "RESTRICTIVE":
+            # Without it, roles would see more than in the master.
+            condition = "WITH CHECK" if found["command"] == "INSERT" else "USING"
+            run_foreign(self._connection, f"{made} {condition} (false)")
+            failed = f"{failed}; no rows are shown instead"
+        self._leave_out(what, failed)
+
+    def _forget_policy(self, policy: str, table: Name) -> None:
+        for what in list(self._left_out):
+            if what.startswith(f"policy {policy} ") and what.endswith(f" on table {table}"):
+                del self._left_out[what]
+
+    def _table(self, found: re.Match[str]) -> Name:
+        schema, name = map(_plain, re.findall(_NAME, found["table"]))
+        table = Name(schema, name)
+        if table not in self._replicated:
+            raise StepError(f"table {table} is not a replicated one: {short(found.group(0))}", table=str(table))
+        return table
+
+    # Both ------------------------------------------------------------------------------------------------------------
+
+    def _tried(self, statement: str, *, is_required: bool) -> str | None:
+        """Run a statement; returns why it failed, None if it did not."""
+        try:
+            with applying(self._address), self._connection.transaction():
+                run_foreign(self._connection, statement)
+        except StepError as error:
+            if is_required:
+                raise
+            return f"{error.cause}: {statement}"
+        return None
+
+    def _leave_out(self, what: str, cause: str) -> None:
+        self._left_out[what] = cause
+        warnings.warn(f"{what} is left out: {cause}", stacklevel=2)
+
+    def _exists(self, role: str) -> bool:
+        return bool(fetch(self._connection, "SELECT 1 FROM pg_roles WHERE rolname = %s", [role]))
+
+    def _is_self(self, role: str) -> bool:
+        return fetch(self._connection, "SELECT current_user = %s", [role]) == [(True,)]
+
+
+def _plain(name: str) -> str:
+    return name[1:-1].replace('""', '"')
