@@ -92,14 +92,14 @@ def ship(
         done = copy()
         yield record(done)
         if follow:
-            pruning = _Pruning(done.url, prune_every, target_options)
+            pruning = Pruning(done.url, prune_every, target_options)
             yield from follow_on(
                 lambda: record(done) if pruning.after(done := copy()).bytes else None,
                 lambda: wlc.beat(db, farm=farm, storage_options=options),
             )
 
 
-class _Pruning:
+class Pruning:
     """Prunes a relay between rounds, on its own schedule."""
 
     def __init__(self, url: str, every: str | None, options: dict[str, object] | None) -> None:
@@ -109,6 +109,7 @@ class _Pruning:
         self._last = time.monotonic()
 
     def after(self, done: wlc.Shipped) -> wlc.Shipped:
+        """Prune if it is time, and return what the round did."""
         import wlc
 
         if self._every_s is not None and time.monotonic() - self._last >= self._every_s:

@@ -92,7 +92,7 @@ def replicate(
     if delay is not None:
         stop = _not_back(stop, state)
     database = _database(master, farm, state, storage_options)
-    attachment = _attachment(database, state, upstream, class_name)
+    attachment = _attachment(database, state, upstream, class_name, registers=register)
     if state is not None and state.is_paused and not dry_run:
         return _paused(state, target, database, attachment, registers=register)
     if keep is not None:
@@ -164,11 +164,21 @@ def _detach(state: ReplicaState | None, registry: FarmDatabase, *, is_dry_run: b
 
 
 def _attachment(
-    database: FarmDatabase, state: ReplicaState | None, upstream: Sequence[str] | str | None, class_name: str | None
+    database: FarmDatabase,
+    state: ReplicaState | None,
+    upstream: Sequence[str] | str | None,
+    class_name: str | None,
+    *,
+    registers: bool,
 ) -> Attachment | None:
     """Return what the replica remembers of its upstream, changed by what is asked for."""
     before = state.attachment if state else None
     wanted = wlc.attachment_of(database, before, upstream, class_name)
+    if upstream is not None and wanted is not None and len(wanted.among) != 1 and not registers:
+        raise InvalidError(
+            "a replica that nobody knows cannot choose its upstream",
+            hint="Leave out --no-register, or name one place: --upstream URL",
+        )
     if wanted is not None and before is None and state is not None:
         # It goes on from where it read, which is the registry's place in most cases.
         return replace(wanted, url=state.master)

@@ -17,6 +17,7 @@ import pytest
 import wlc
 import wlr
 from cli.command import run_app
+from cli.tiers import Pruning
 from cli.wlc import app
 from tests.requests import counted_requests
 from wlc.farm.attachment import Attachment, Keepalive, attachment_object
@@ -157,6 +158,9 @@ def test_a_pin_and_a_list_are_kept_and_ended(town: Town) -> None:
     assert claims(town.registry) == []
     with pytest.raises(InvalidError, match="is of no use without an upstream"):
         town.replica("x", class_name="prod")
+    with pytest.raises(InvalidError, match="a replica that nobody knows cannot choose its upstream"):
+        town.replica("y", upstream="auto", register=False)
+    assert town.replica("y", upstream=town.url("b"), register=False) == "b"
     wlr.switch(town.folder / "x.duckdb", town.url("a"))
     assert town.replica("x") == "a"
 
@@ -389,3 +393,17 @@ def test_a_bucket_serves_as_a_directory_does_and_no_use_costs_nothing(s3_url: st
     # Four to find out that there is nothing new, and two for the registration. A tier's reader asks the registry, too.
     assert counts[1] == 6
     assert counts[0] <= 16
+
+
+def test_a_relay_is_pruned_on_its_own_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, pruned = 100.0, list[str]()
+    monkeypatch.setattr("cli.tiers.time.monotonic", lambda: now)
+    monkeypatch.setattr(wlc, "prune", lambda url, **_: pruned.append(url))
+    done = wlc.Shipped("relay", 1, 0, 0, 0, 0, None)
+    for every, expected in (("1m", ["relay", "relay"]), (None, [])):
+        now, pruned[:] = 100.0, []
+        pruning = Pruning("relay", every, None)
+        for moment in (101.0, 159.0, 160.0, 200.0, 221.0):
+            now = moment
+            assert pruning.after(done) is done
+        assert pruned == expected

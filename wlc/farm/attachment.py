@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -142,15 +141,17 @@ class Keepalive:
             self._said = registry, replica
 
     def _go_on(self) -> None:
+        known: tuple[Replica, str] | None = None
         while not self._is_over.wait(self.interval_s or _UNTOLD_S):
             with self._lock:
                 said = self._said
             if said is None:
                 continue
             registry, replica = said
-            # The next one says it again.
-            with suppress(FarmError):
-                keep_alive(registry, replica)
+            try:
+                known = keep_alive(registry, replica.id, known)
+            except FarmError:
+                known = None  # The next one says it again.
 
 
 def attachment_json(attachment: Attachment) -> dict[str, Any]:

@@ -175,15 +175,28 @@ def _interval_s(replica: Replica, before: Replica | None) -> float:
     return max((replica.seen - before.seen).total_seconds(), known_s / 2)
 
 
-def keep_alive(database: FarmDatabase, replica: Replica) -> None:
-    """Say again that somebody is there who has registered; what was said later, or forgotten, stays so."""
-    place: VersionedObject[bytes]
-    place = VersionedObject(database.store, replica_path(replica.id), encode=bytes, decode=bytes)
-    found = place.load()
-    if found is None:
-        return
-    before = decode_replica(found[0], place.path)
-    place.replace(encode_replica(replace(before, seen=max(before.seen, utc_now()))), found[1])
+def keep_alive(database: FarmDatabase, replica: str, known: tuple[Replica, str] | None) -> tuple[Replica, str] | None:
+    """Say again that somebody is there who has registered; one request if nobody has written since the last time.
+
+    Args:
+        database: The registry.
+        replica: Its id.
+        known: What this returned the last time; None if nothing is known.
+
+    Returns:
+        What was written, and its version; None if it was forgotten, which stays so until the next round.
+
+    Raises:
+        ConflictError: Somebody has written since: call it again without `known`.
+    """
+    place = VersionedObject(
+        database.store, replica_path(replica), encode_replica, lambda data: decode_replica(data, replica_path(replica))
+    )
+    known = known or place.load()
+    if known is None:
+        return None
+    again = replace(known[0], seen=max(known[0].seen, utc_now()))
+    return again, place.replace(again, known[1])
 
 
 def unregister(database: FarmDatabase, replica: str) -> None:
