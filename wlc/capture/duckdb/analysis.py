@@ -45,6 +45,8 @@ _NOT_CALLED = frozenset(
 )
 
 
+# The type of a statement that DuckDB's Python package has no name for.
+UNKNOWN = "UNKNOWN"
 _READ = ReadEffect()
 _SESSION = SessionEffect()
 _SESSION_TYPES = frozenset({"SET", "VARIABLE_SET", "ATTACH", "DETACH", "LOAD", "PRAGMA", "CALL", "EXTENSION"})
@@ -66,6 +68,8 @@ def analyse(text: str, kind: str) -> Effect:
         text: One statement.
         kind: DuckDB's name of its type, for example "INSERT".
     """
+    if kind == UNKNOWN:
+        return UnknownEffect(words(text))
     if kind == "TRANSACTION":
         return _transaction(tokens(text))
     if kind in ("INSERT", "UPDATE", "DELETE", "MERGE_INTO"):

@@ -11,6 +11,7 @@ import duckdb
 from duckdb import _relation
 
 from wlc.capture.duckdb import methods
+from wlc.capture.duckdb.analysis import UNKNOWN
 from wlc.capture.duckdb.appender import CapturedAppender
 from wlc.capture.duckdb.effects import (
     AppendEffect,
@@ -138,10 +139,10 @@ class Connection:
     def _statements(self, query: Any) -> tuple[tuple[str, str], ...]:
         """Text and type of each statement; remembered, because parsing takes time."""
         if not isinstance(query, str):
-            return ((query.query, query.type.name),)
+            return ((query.query, _kind(query)),)
         found = self._split.get(query)
         if found is None:
-            found = tuple((part.query, part.type.name) for part in self._raw.extract_statements(query))
+            found = tuple((part.query, _kind(part)) for part in self._raw.extract_statements(query))
             if len(self._split) >= _SPLIT_MOST:
                 self._split.clear()
             self._split[query] = found
@@ -324,3 +325,11 @@ def _release(raw: duckdb.DuckDBPyConnection, shared: Shared) -> Exception | None
 
 
 methods.install(Connection)
+
+
+def _kind(statement: duckdb.Statement) -> str:
+    """DuckDB's name of a statement's type; its Python package does not know all of them."""
+    try:
+        return str(statement.type.name)
+    except ValueError:
+        return UNKNOWN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.shared import Shared
 
 _log = logging.getLogger("wlc")
+_LINE = re.compile(r"^LINE \d+: (.*)$", re.MULTILINE)
 
 
 class CaptureSession:
@@ -158,7 +160,12 @@ class CaptureSession:
             try:
                 self._raw._bind(text)
             except duckdb.Error as whole:
-                return whole
+                one, other = str(error), str(whole)
+                # The text behind LINE is a part of what DuckDB was given.
+                shown = _LINE.search(one)
+                is_of_whole = shown is None or shown[1].strip(" .") in " ".join(text.splitlines())
+                if not is_of_whole or one.partition("\n\n")[0] != other.partition("\n\n")[0]:
+                    return whole
         return error
 
     # Transactions ---------------------------------------------------------------------------------------------------

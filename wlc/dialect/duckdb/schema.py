@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     import duckdb
 
 _IDENTIFIER = r'(?:"(?:[^"]|"")*"|[^\s".(),]+)'
-_VIEW = re.compile(rf"CREATE VIEW (?:{_IDENTIFIER}\.)?{_IDENTIFIER}(?: \({_IDENTIFIER}(?:, {_IDENTIFIER})*\))?(?= AS )")
+_VIEW = re.compile(
+    rf"CREATE (?:SECURE )?VIEW (?:{_IDENTIFIER}\.)?{_IDENTIFIER}(?: \({_IDENTIFIER}(?:, {_IDENTIFIER})*\))?(?= AS )"
+)
 _DEFERRED = " WITH (DEFER_BINDING = true)"
 _NEXT = re.compile(r" START (-?\d+)")
 

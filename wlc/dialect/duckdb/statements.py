@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 OWN = frozenset({"wlc", "wlr"})
 _KIND = re.compile(
     r"CREATE( OR REPLACE)?( PERSISTENT)?"
-    r" (SCHEMA|TABLE|(RECURSIVE )?VIEW|MACRO|FUNCTION|SEQUENCE|TYPE|(UNIQUE )?INDEX)\b"
+    r" (SCHEMA|TABLE|(SECURE )?(RECURSIVE )?VIEW|MACRO|FUNCTION|SEQUENCE|TYPE|(UNIQUE )?INDEX)\b"
     r"|ALTER (TABLE|VIEW|SEQUENCE|SCHEMA|INDEX|TYPE)\b"
     r"|DROP (SCHEMA|TABLE|VIEW|SEQUENCE|TYPE|INDEX|(MACRO|FUNCTION)( TABLE)?)\b"
     r"|COMMENT ON (SCHEMA|TABLE|VIEW|COLUMN|SEQUENCE|TYPE|INDEX|(MACRO|FUNCTION)( TABLE)?)\b"
@@ -154,7 +154,7 @@ def relations_read(connection: duckdb.DuckDBPyConnection, catalog: str, statemen
         bodies.append(_body(rest, statement))
     trees = (_parsed(connection, body, statement) for body in bodies)
     nodes = (node for tree in trees for node, _ in _nodes(tree) if node.get("type") == "BASE_TABLE")
-    return [tuple(str(part) for part in node["qualified_name"]["path"]) for node in nodes]
+    return [tuple(_named(node)) for node in nodes]
 
 
 def _macro_bodies(connection: duckdb.DuckDBPyConnection, catalog: str, statement: str) -> list[str]:
@@ -305,7 +305,7 @@ def _problems(connection: duckdb.DuckDBPyConnection, catalog: str, tree: Any) ->
         if kind.endswith("_QUERY_NODE"):
             yield "it writes"
         elif kind == "BASE_TABLE":
-            path = [str(part) for part in node["qualified_name"]["path"]]
+            path = _named(node)
             is_outside = _FILE.search(".".join(path)) or path[-1].lower() in SYSTEM_VIEWS or _is_beside(path, catalog)
             # Nothing binds a view whose binding is deferred: a reader may attach the database later.
             is_outside = is_outside or (len(path) > 2 and path[0].lower() != catalog.lower())
@@ -315,6 +315,14 @@ def _problems(connection: duckdb.DuckDBPyConnection, catalog: str, tree: Any) ->
             problem = refused_call(connection, catalog, str(node["function_name"]), in_from=in_from)
             if problem:
                 yield problem
+
+
+def _named(node: dict[str, Any]) -> list[str]:
+    """The name of a table in a tree; an older `storage_compatibility_version` writes its parts one by one."""
+    if "qualified_name" in node:
+        return [str(part) for part in node["qualified_name"]["path"]]
+    parts = (str(node.get(part, "")) for part in ("catalog_name", "schema_name", "table_name"))
+    return [part for part in parts if part]
 
 
 def _nodes(tree: Any) -> Iterator[tuple[dict[str, Any], bool]]:
