@@ -40,6 +40,7 @@ NAMES = (
     "postgres",
     "encryption",
     "growth",
+    "feeds",
 )
 
 

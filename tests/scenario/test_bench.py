@@ -25,6 +25,7 @@ LINES = {
     "memory": 3,
     "encryption": 2,
     "growth": 12,
+    "feeds": 4,
 }
 LONG = {"growth", "capture", "replay", "digests", "memory"}
 # tests/spark/test_bench.py tries these: there is a session already, which takes longer to start than all the rest here.

@@ -1,7 +1,8 @@
 """The formats of a feed: how a changed row, a schema change and a truncation become text.
 
 Texts of rows are made by SQL, over the columns of `rendering`: `before` and `after` (row images as text, NULL where
-there is none), `head` and `tail` (what the format says of the transaction), `name` (of the table), and `n`.
+there is none), `head` and `tail` (what the format says of the transaction), and `name` (of the table). The number of
+the record goes between the parts of the text, once the records are in their order.
 """
 
 from __future__ import annotations
@@ -89,8 +90,11 @@ class Format(ABC):
         """Return what a line says of its transaction: `head` and `tail`."""
 
     @abstractmethod
-    def line_sql(self, *, is_snapshot: bool) -> str:
-        """Return the SQL of a row's line, with the line end."""
+    def line_parts(self, *, is_snapshot: bool) -> tuple[str, ...]:
+        """Return the SQL of the parts of a row's text, with the line end, between which its number goes.
+
+        Of three parts, the last one is that of an update only; it is empty for other rows, and has no number before it.
+        """
 
     @abstractmethod
     def note(self, note: Note, moment: RecordMoment, n: int) -> str:
@@ -122,12 +126,12 @@ class JsonFormat(Format):
     def around(self, moment: RecordMoment) -> tuple[str, str]:
         return text_of(_members(moment))[1:-1], ""
 
-    def line_sql(self, *, is_snapshot: bool) -> str:
+    def line_parts(self, *, is_snapshot: bool) -> tuple[str, ...]:
         operation = "CASE WHEN before IS NULL THEN 'insert' WHEN after IS NULL THEN 'delete' ELSE 'update' END"
         return (
-            f"""'{{"op":"' || {"'read'" if is_snapshot else operation} || '",' || name || ',' || head || ',"n":' || n"""
-            """ || ',"before":' || coalesce(before, 'null') || ',"after":' || coalesce(after, 'null') || '}'"""
-        ) + _LINE_END
+            f"""'{{"op":"' || {"'read'" if is_snapshot else operation} || '",' || name || ',' || head || ',"n":'""",
+            """',"before":' || coalesce(before, 'null') || ',"after":' || coalesce(after, 'null') || '}'""" + _LINE_END,
+        )
 
     def note(self, note: Note, moment: RecordMoment, n: int) -> str:
         record = note.record
@@ -163,13 +167,13 @@ class DebeziumFormat(Format):
         }
         return text_of(source)[1:-1], f'"ts_ms":{text_of(_milliseconds(moment))}'
 
-    def line_sql(self, *, is_snapshot: bool) -> str:
+    def line_parts(self, *, is_snapshot: bool) -> tuple[str, ...]:
         operation = "CASE WHEN before IS NULL THEN 'c' WHEN after IS NULL THEN 'd' ELSE 'u' END"
+        images = """'{"before":' || coalesce(before, 'null') || ',"after":' || coalesce(after, 'null')"""
         return (
-            """'{"before":' || coalesce(before, 'null') || ',"after":' || coalesce(after, 'null')"""
-            """ || ',"source":{' || head || ',' || name || ',"n":' || n"""
-            f""" || '}},"op":"' || {"'r'" if is_snapshot else operation} || '",' || tail || '}}'"""
-        ) + _LINE_END
+            images + """ || ',"source":{' || head || ',' || name || ',"n":'""",
+            f"""'}},"op":"' || {"'r'" if is_snapshot else operation} || '",' || tail || '}}'""" + _LINE_END,
+        )
 
     def note(self, note: Note, moment: RecordMoment, n: int) -> str:
         record, (head, tail) = note.record, self.around(moment)
@@ -216,13 +220,15 @@ class CsvFormat(Format):
         committed = format_time(moment.committed) if moment.committed else ""
         return f"{moment.history},{moment.tick}", f"{committed},{_cell(moment.user)},"
 
-    def line_sql(self, *, is_snapshot: bool) -> str:
-        own = "',' || head || ',' || n || ',' || tail || ','"
-        first, last = ("CASE WHEN after IS NULL THEN 'delete' ELSE 'update_before' END", "'update_after'")
-        added = "'read'" if is_snapshot else f"CASE WHEN before IS NULL THEN 'insert' ELSE {last} END"
+    def line_parts(self, *, is_snapshot: bool) -> tuple[str, ...]:
+        rest, is_update = "',' || tail || ','", "before IS NOT NULL AND after IS NOT NULL"
+        operation = "CASE WHEN after IS NULL THEN 'delete' WHEN before IS NULL THEN 'insert' ELSE 'update_before' END"
+        first = "'read'" if is_snapshot else operation
+        second = f"CASE WHEN {is_update} THEN 'update_after,' || head || ',' ELSE '' END"
         return (
-            f"CASE WHEN before IS NULL THEN '' ELSE {first} || {own} || before{_LINE_END} END"
-            f" || CASE WHEN after IS NULL THEN '' ELSE {added} || {own} || after{_LINE_END} END"
+            f"{first} || ',' || head || ','",
+            f"{rest} || coalesce(before, after){_LINE_END} || {second}",
+            f"CASE WHEN {is_update} THEN {rest} || after{_LINE_END} ELSE '' END",
         )
 
     def note(self, note: Note, moment: RecordMoment, n: int) -> str:

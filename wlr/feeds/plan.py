@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from wlc.farm.model import Batch, Name, TableFile, Transaction
 
 # More row images, or more files, are sorted in two goes.
-RUN_ROWS = 1_000_000
+RUN_ROWS = 250_000
 RUN_FILES = 200
 
 

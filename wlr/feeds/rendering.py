@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wlc.dialect.sql import literal, quote
 from wlc.farm.model import WEIGHT, Ddl, file_column
@@ -33,7 +34,7 @@ _VECTOR_ROWS = 2048
 _BATCH_ROWS_MAX = 122_880
 # Text takes more bytes than Parquet says that values have; this is a guess, and bounds memory about.
 _GROWTH = 4
-_MEMORY_LEAST = 256 << 20
+_MEMORY_LEAST = 1 << 30
 # What `op` says of a line that is not a row.
 NOTE = "!"
 _MARKS = "marks"
@@ -156,8 +157,7 @@ class Renderer:
             by_file[change.file.file.path].append(change)
         layouts = {(file.table, file.layout) for file in files.values()}
         table, layout = next(iter(layouts)) if len(layouts) == 1 else (None, None)
-        rows = max(1, sum(change.change.rows for change in run.changes))
-        size = sum(file.file.bytes * len(by_file[path]) for path, file in files.items()) // rows
+        size = max(file.file.bytes // max(1, file.file.rows) for file in files.values())
         with self._readable(local.values()) as paths:
             connection = self._connected()
             connection.register(_MARKS, _marks(self._form, run.changes, {path: n for n, path in enumerate(files)}))
@@ -165,10 +165,13 @@ class Renderer:
                 self._part(connection, changes, path, number)
                 for number, (changes, path) in enumerate(zip(by_file.values(), paths, strict=True))
             ]
-            query = _numbered_sql(self._form.line_sql(is_snapshot=False), parts, run.first, base)
+            query = _ordered_sql(self._form.line_parts(is_snapshot=False), parts)
+            last = run.first, base
             for batch in connection.sql(query).to_arrow_reader(self._batch_rows(size)):
                 if len(batch):
-                    yield FeedPiece(batch, run.changes[0].history, table, layout)
+                    piece = FeedPiece(_numbered(batch, last), run.changes[0].history, table, layout)
+                    last = piece.last
+                    yield piece
 
     def snapshot(
         self, manifest: Manifest, table: SnapshotTable, local: Sequence[Path], base: int
@@ -190,20 +193,19 @@ class Renderer:
         for file, path in zip(table.files, local, strict=True):
             with self._readable([path]) as (reachable,):
                 source = (
-                    f"SELECT CAST(NULL AS VARCHAR) AS before, {image} AS after, {key} AS k,"
-                    f" {literal(head)} AS head, {literal(tail)} AS tail, {name} AS name,"
-                    f" CAST({base} + row_number() OVER () AS BIGINT) AS n FROM {_parquet(reachable)}"
+                    f"SELECT CAST(NULL AS VARCHAR) AS before, {image} AS after, {key} AS key,"
+                    f" {literal(head)} AS head, {literal(tail)} AS tail, {name} AS name FROM {_parquet(reachable)}"
                 )
                 query = (
-                    f"SELECT {self._form.line_sql(is_snapshot=True)} AS line, k AS key,"
-                    f" CAST({position.tick} AS BIGINT) AS tick, n, '+' AS op,"
-                    f" {_lane(table.table)} AS lane FROM ({source})"
+                    f"SELECT {_listed(self._form.line_parts(is_snapshot=True))}, key, '+' AS op,"
+                    f" CAST({position.tick} AS BIGINT) AS tick, {_lane(table.table)} AS lane FROM ({source})"
                 )
                 rows = self._batch_rows(file.bytes // max(1, file.rows))
                 for batch in self._connected().sql(query).to_arrow_reader(rows):
                     if len(batch):
-                        yield FeedPiece(batch, position.history, table.table, table.layout)
-            base += file.rows
+                        numbered = _numbered(batch, (position.tick, base))
+                        yield FeedPiece(numbered, position.history, table.table, table.layout)
+                        base += len(batch)
 
     def _batch_rows(self, row_bytes: int) -> int:
         if not self._bytes_max:
@@ -352,13 +354,35 @@ def _copies_sql(images: str) -> str:
     return f"{_alone_sql(images)} AS i, range(CAST(abs(i.w) AS BIGINT)) AS copy(number)"
 
 
-def _numbered_sql(line: str, parts: Sequence[str], first: int, base: int) -> str:
-    """Select the lines in their order, and number them within their transactions."""
-    n = "row_number() OVER (PARTITION BY tick ORDER BY place, r)"
-    if base:
-        n = f"{n} + CASE WHEN tick = {first} THEN {base} ELSE 0 END"
+def _ordered_sql(line: Sequence[str], parts: Sequence[str]) -> str:
+    """Select the parts of the lines in the order of the records."""
     operation = "CASE WHEN before IS NULL THEN '+' WHEN after IS NULL THEN '-' ELSE '~' END"
     return (
-        f"SELECT {line} AS line, k AS key, tick, n, {operation} AS op, lane"
-        f" FROM (SELECT *, CAST({n} AS BIGINT) AS n FROM ({' UNION ALL '.join(parts)})) ORDER BY tick, n"
+        f"SELECT {_listed(line)}, k AS key, {operation} AS op, tick, lane"
+        f" FROM ({' UNION ALL '.join(parts)}) ORDER BY tick, place, r"
     )
+
+
+def _listed(line: Sequence[str]) -> str:
+    return ", ".join(f"{part} AS part{number}" for number, part in enumerate(line))
+
+
+def _numbered(batch: pa.RecordBatch, last: tuple[int, int]) -> pa.RecordBatch:
+    """Number records within their transactions, and put their lines together.
+
+    Args:
+        batch: Records in their order: the parts of their lines, and the columns of a piece.
+        last: Tick and number of the record before.
+    """
+    ticks = batch["tick"].to_numpy()
+    is_first = numpy.concatenate(([True], ticks[1:] != ticks[:-1]))
+    places = numpy.arange(len(ticks))
+    numbers = places - places[is_first][numpy.cumsum(is_first) - 1] + 1
+    numbers[ticks == last[0]] += last[1]
+    text, is_update = pa.array(numbers).cast(pa.string()), pc.equal(batch["op"], "~")
+    line = [batch["part0"], text, batch["part1"]]
+    if "part2" in batch.schema.names:
+        line += [pc.if_else(is_update, text, ""), batch["part2"]]
+    columns = {name: batch[name] for name in ("key", "tick", "op", "lane")}
+    columns |= {"line": pc.binary_join_element_wise(*line, ""), "n": pa.array(numbers, pa.int64())}
+    return pa.RecordBatch.from_pydict(columns)
