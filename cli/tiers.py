@@ -183,8 +183,15 @@ def tiers(
         verb = "does" if len(tree.stuck) == 1 else "do"
         raise ExceededError(
             f"{listed} {verb} not come further though there is something to read",
-            hint=f"wlr status {shlex.quote(tree.stuck[0].url)}",
+            hint=f"wlr status {shlex.quote(_status_target(tree, tree.stuck[0]))}",
         )
+
+
+def _status_target(tree: wlc.TierTree, member: wlc.TierMember) -> str:
+    """Return what `wlr status` calls somebody; a feed to Kafka keeps what it remembers in the farm."""
+    if member.url.startswith("kafka://"):
+        return f"{tree.members[0].url}/feeds/{member.id.removeprefix('feed-')}"
+    return member.url
 
 
 def _tier_row(member: wlc.TierMember) -> tuple[object, ...]:

@@ -94,7 +94,7 @@ def feed(
         output_options: Properties of librdkafka, such as `security.protocol`.
         farm: URL of the farm, for a bare name.
         storage_options: Options of the farm's file system.
-        progress: Called with records done, records done, and what is being done.
+        progress: Called with ticks done, ticks in all, and what is being done.
 
     Raises:
         InvalidError: An argument is invalid, or the output belongs to something else. Nothing was written.
@@ -224,11 +224,11 @@ class _Feeding:
         from wlr.feeds.reading import FeedReader
         from wlr.feeds.run import FeedRun
 
-        wanted, state = self._wanted, kept.state
+        wanted, state, end = self._wanted, kept.state, self._database.config().tick
         form = format_of(state.format)(self._database.name, state.name)
         reader = FeedReader(self._database, form, wanted.bytes_max)
         with closing(reader), self._output.open(state, form, wanted.bytes_max) as output:
-            run = FeedRun(kept, reader, output, wanted.bytes_max, wanted.drops, wanted.progress)
+            run = FeedRun(kept, reader, output, wanted.bytes_max, wanted.drops, wanted.progress, end)
             run.go(output.resume_at(state))
         if self._database.witness is not None and kept.state.position is not None:
             self._database.witness.note(kept.state.position)
@@ -272,7 +272,10 @@ class _Feeding:
     def _refuse_other_output(self) -> None:
         """Refuse a name under which the farm knows a feed to another place."""
         for known in replicas(self._database):
-            if known.id == _id(self._name) and (known.target, known.host) != (self._output.shown, this_host()):
+            if known.id == paths.feed_id(self._name) and (known.target, known.host) != (
+                self._output.shown,
+                this_host(),
+            ):
                 raise InvalidError(
                     f"feed {self._name} of {self._database.name} writes to {known.target} on {known.host}",
                     hint="Give this one another name: --name NAME",
@@ -285,7 +288,7 @@ class _Feeding:
         position = state.position if state.position and state.position.history else None
         target, here = self._output.shown, (this_host(), this_user())
         known = Replica(
-            _id(state.name), target, position, state.clock, utc_now(), *here, kind=FEED, tables=state.tables
+            paths.feed_id(state.name), target, position, state.clock, utc_now(), *here, kind=FEED, tables=state.tables
         )
         register(self._database, known, is_level=is_level, failure=failure)
 
@@ -303,8 +306,3 @@ class _Feeding:
         counts = (done.records, done.bytes, done.dropped) if done else (0, 0, 0)
         tick = state.position.tick if state.position else 0
         return Fed(state.name, self._output.shown, tick, state.clock, *counts, is_paused=state.is_paused)
-
-
-def _id(name: str) -> str:
-    """Return the id under which a feed is registered."""
-    return f"feed-{name}"

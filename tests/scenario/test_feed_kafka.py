@@ -16,6 +16,7 @@ from tests.feed_oracle import flat, projection
 from tests.mock_kafka import messages, mock_cluster
 from wlc.farm.database import open_database
 from wlc.farm.errors import InvalidError, UnavailableError
+from wlc.farm.registry import replicas
 from wlr.feeds import kafka
 
 if TYPE_CHECKING:
@@ -207,6 +208,36 @@ def test_refusals_of_topics(servers: str, database: FarmDatabase, tmp_path: Path
     monkeypatch.setattr(kafka, "_ANSWER_S", 1.0)
     with pytest.raises(UnavailableError, match="writing to kafka://127.0.0.1:1/x failed"):
         wlr.feed("shop", farm=FARM, to="kafka://127.0.0.1:1/x")
+
+
+def test_a_feed_with_transactions_writes_all(servers: str, database: FarmDatabase):
+    feed(servers, topic := next(_topics), transactional=True, max_bytes=5_000)
+    assert as_records(once(messages(servers, topic))) == expected(database)
+    assert feed(servers, topic, transactional=True).records == 0
+
+
+def test_a_topic_that_cannot_be_reached_leaves_nothing_behind(database: FarmDatabase, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(kafka, "_ANSWER_S", 1.0)
+    with pytest.raises(UnavailableError, match="writing to kafka://127.0.0.1:1/lost failed"):
+        wlr.feed("shop", farm=FARM, to="kafka://127.0.0.1:1/lost")
+    assert not {replica.id for replica in replicas(database)} & {"feed-lost"}
+    assert not database.store.exists("feeds/lost.json")
+
+
+def test_status_pause_and_forget_of_a_feed_to_kafka(servers: str, database: FarmDatabase):
+    feed(servers, topic := next(_topics))
+    place = f"{FARM}/shop/feeds/{topic}"
+    status = wlr.feed_status(place)
+    assert status is not None
+    assert (status.name, status.lag_transactions) == (topic, 0)
+    wlr.pause(place)
+    assert feed(servers, topic).is_paused
+    wlr.resume(place)
+    assert not feed(servers, topic).is_paused
+    with pytest.raises(InvalidError, match="does not say which feed"):
+        wlr.feed_status(f"kafka://{servers}/{topic}")
+    wlc.forget("shop", f"feed-{topic}", farm=FARM)
+    assert not database.store.exists(f"feeds/{topic}.json")
 
 
 @pytest.mark.skipif("DBFARM_KAFKA" not in os.environ, reason="DBFARM_KAFKA names no broker with transactions")

@@ -174,6 +174,17 @@ def feed_lease_path(feed: str) -> str:
     return f"{FEEDS}{_checked_feed(feed)}.lease"
 
 
+def feed_id(feed: str) -> str:
+    """Return the id under which a feed is registered."""
+    return f"feed-{feed}"
+
+
+def parse_feed_id(replica: str) -> str | None:
+    """Return the name of the feed that is registered under an id, None if no feed is."""
+    name = replica.removeprefix("feed-")
+    return name if replica.startswith("feed-") and is_feed_name(name) else None
+
+
 def _checked_feed(feed: str) -> str:
     if not is_feed_name(feed):
         hint = "Use letters, digits, '_' and '-', at most 50."

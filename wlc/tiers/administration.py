@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import InvalidError
-from wlc.farm.paths import CLAIMS, claim_path, parse_claim_path, replica_path, upstream_path
+from wlc.farm.paths import (
+    CLAIMS,
+    claim_path,
+    feed_lease_path,
+    feed_path,
+    parse_claim_path,
+    parse_feed_id,
+    replica_path,
+    upstream_path,
+)
 from wlc.farm.registry import ACTIVE, INACTIVE, moved_to, this_host, this_user
 from wlc.farm.tier_settings import change_fanout, change_settings
 from wlc.farm.upstreams import ORIGIN, Upstream, change_upstream, read_claim, unknown_upstream, upstream_object
@@ -162,7 +171,9 @@ def forget(
     if not (was_replica or was_upstream or held):
         raise unknown_upstream(database, member)
     # The registration last: without it nobody finds what else there is to be forgotten.
-    for path in (*held, paths[1], paths[0]):
+    feed = parse_feed_id(member)
+    remembered = (feed_path(feed), feed_lease_path(feed)) if feed else ()
+    for path in (*held, *remembered, paths[1], paths[0]):
         database.store.delete(path)
     return Forgotten(member, was_replica, was_upstream, len(held))
 

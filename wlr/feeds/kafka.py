@@ -87,6 +87,11 @@ class KafkaOutput(Output):
     def memory(self, database: FarmDatabase, name: str) -> VersionedObject[FeedState]:
         return in_farm(database, name)
 
+    def check_new(self) -> None:
+        """Ask for the topic, so that nothing is remembered or registered for one that cannot be written to."""
+        with _translated(self.shown):
+            _asked(Producer(dict(self.options), logger=_LOG), self)
+
     def check_place(self, state: FeedState) -> None:
         if not state.to.startswith(SCHEME) or state.to.rpartition("/")[2] != self.topic:
             message = f"feed {state.name} writes to {state.to}"
@@ -108,14 +113,9 @@ class OpenTopic(OpenOutput):
         self._waiting_since: float | None = None
         self._produced = 0
         self._in_transaction = False
-        with self._translated():
+        with _translated(self._output.shown, self._feed.decode()):
             self._producer = Producer(self._producer_options(state.name, bytes_max), logger=_LOG)
-            found = self._producer.list_topics(output.topic, timeout=_ANSWER_S)
-            topic = found.topics[output.topic]
-            if topic.error is not None or not topic.partitions:
-                raise self._no_topic(topic.error)
-            self._partitions = sorted(topic.partitions)
-            self._cluster = str(found.cluster_id or "")
+            self._partitions, self._cluster = _asked(self._producer, output)
             if state.place not in ("", self._cluster):
                 message = f"feed {state.name} writes to another cluster than that of {output.shown}"
                 raise InvalidError(message, hint="Give this one another name: --name NAME")
@@ -128,8 +128,6 @@ class OpenTopic(OpenOutput):
             "enable.idempotence": True,
             # Without this, records behind one that failed could arrive.
             "enable.gapless.guarantee": True,
-            # A record that expires would leave a gap. `_wait` gives up instead, and with it everything behind it.
-            "message.timeout.ms": 0,
             "linger.ms": 20,
             "compression.type": "zstd",
             # As the clients in Java do it, so that other programs find a key in the same partition.
@@ -140,13 +138,16 @@ class OpenTopic(OpenOutput):
         }
         if self._output.is_transactional:
             options["transactional.id"] = f"dbfarm-{name}"
+        else:
+            # A record that expires would leave a gap. `_wait` gives up instead, and with it everything behind it.
+            options["message.timeout.ms"] = 0
         return {**options, **self._output.options}
 
     # Where to go on
 
     def resume_at(self, state: FeedState) -> FeedState:
         state = replace(state, place=self._cluster)
-        with self._translated():
+        with _translated(self._output.shown, self._feed.decode()):
             last = self._last_records()
         mine = [found for found in last if found is not None]
         if not mine or any(found.history != state.history for found in mine):
@@ -220,7 +221,7 @@ class OpenTopic(OpenOutput):
     # Writing
 
     def write(self, piece: FeedPiece) -> None:
-        with self._translated():
+        with _translated(self._output.shown, self._feed.decode()):
             if self._output.is_transactional and not self._in_transaction:
                 self._producer.begin_transaction()
                 self._in_transaction = True
@@ -264,7 +265,7 @@ class OpenTopic(OpenOutput):
             self._check()
 
     def flush(self, state: FeedState) -> FeedState:
-        with self._translated():
+        with _translated(self._output.shown, self._feed.decode()):
             while len(self._producer):
                 self._wait(lambda: self._producer.flush(_TURN_S))
             self._check()
@@ -305,33 +306,47 @@ class OpenTopic(OpenOutput):
 
     # Errors
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except KafkaException as error:
-            raise self._translation(error) from error
 
-    def _translation(self, error: KafkaException) -> InvalidError | UnavailableError | FencedError:
-        cause = error.args[0]
-        shown, reason = self._output.shown, cause.str() if isinstance(cause, KafkaError) else str(cause)
-        code = cause.code() if isinstance(cause, KafkaError) else None
-        if code in (KafkaError.MSG_SIZE_TOO_LARGE,):
-            message = f"a record of feed {self._feed.decode()} is larger than {shown} takes: {reason}"
-            hint = "Allow larger ones in the topic (max.message.bytes), and with --output-option message.max.bytes=N"
-            return InvalidError(message, hint=hint, path=shown)
-        if code in (KafkaError._INVALID_ARG, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION):
-            return InvalidError(f"{shown}: {reason}", hint="Check --to and each --output-option.", path=shown)
-        if code in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
-            message = f"another run has taken over feed {self._feed.decode()}"
-            return FencedError(message, hint="Leave one of them running.", path=shown)
-        hint = "Nothing was lost: run it again."
-        return UnavailableError(f"writing to {shown} failed: {reason}", hint=hint, path=shown)
+def _asked(producer: Producer, output: KafkaOutput) -> tuple[list[int], str]:
+    """Return the partitions of a topic and the id of its cluster.
 
-    def _no_topic(self, error: KafkaError | None) -> InvalidError:
-        reason = f": {error.str()}" if error is not None else ""
-        hint = f"kafka-topics.sh --create --topic {self._output.topic} --bootstrap-server HOST:PORT"
-        return InvalidError(f"there is no topic {self._output.topic} in {self._output.shown}{reason}", hint=hint)
+    Raises:
+        InvalidError: There is no such topic.
+    """
+    found = producer.list_topics(output.topic, timeout=_ANSWER_S)
+    topic = found.topics[output.topic]
+    if topic.error is not None or not topic.partitions:
+        reason = f": {topic.error.str()}" if topic.error is not None else ""
+        hint = f"kafka-topics.sh --create --topic {output.topic} --bootstrap-server HOST:PORT"
+        raise InvalidError(f"there is no topic {output.topic} in {output.shown}{reason}", hint=hint)
+    return sorted(topic.partitions), str(found.cluster_id or "")
+
+
+# Errors --------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _translated(shown: str, feed: str = "") -> Iterator[None]:
+    try:
+        yield
+    except KafkaException as error:
+        raise _translation(error, shown, feed) from error
+
+
+def _translation(error: KafkaException, shown: str, feed: str) -> InvalidError | UnavailableError | FencedError:
+    cause = error.args[0]
+    reason = cause.str() if isinstance(cause, KafkaError) else str(cause)
+    code = cause.code() if isinstance(cause, KafkaError) else None
+    if code == KafkaError.MSG_SIZE_TOO_LARGE:
+        message = f"a record of feed {feed} is larger than {shown} takes: {reason}"
+        hint = "Allow larger ones in the topic (max.message.bytes), and with --output-option message.max.bytes=N"
+        return InvalidError(message, hint=hint, path=shown)
+    if code in (KafkaError._INVALID_ARG, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION):
+        return InvalidError(f"{shown}: {reason}", hint="Check --to and each --output-option.", path=shown)
+    if code in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
+        return FencedError(f"another run has taken over feed {feed}", hint="Leave one of them running.", path=shown)
+    hint = "Nothing was lost: run it again."
+    return UnavailableError(f"writing to {shown} failed: {reason}", hint=hint, path=shown)
 
 
 def _without_user(url: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm.database import open_database
+from wlc.farm.errors import InvalidError
 from wlc.farm.paths import FEEDS, feed_path, is_feed_name
 from wlc.farm.versioned import VersionedObject
 from wlr.engine.place import is_remote, path_of
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from wlc.farm.database import FarmDatabase
 
+_KAFKA = "kafka://"
 _IN_THE_FARM = re.compile(rf"(.+)/{FEEDS}([^/]+?)(?:\.json)?")
 
 
@@ -43,6 +45,10 @@ def feed_at(
     if found and is_feed_name(found[2]):
         memory = in_farm(open_database(found[1], storage_options=storage_options), found[2])
         return memory if memory.store.exists(memory.path) else None
+    if text.startswith(_KAFKA):
+        # What the feed remembers is in the farm, of which this URL says nothing.
+        hint = "wlr status FARM/DB/feeds/NAME; wlc tiers DB lists the names behind feed-"
+        raise InvalidError(f"{text} does not say which feed writes to it", hint=hint)
     if not text.strip() or is_remote(text):
         return None
     path = path_of(text)

@@ -59,6 +59,7 @@ class FeedRun:
     Attributes:
         bytes_max: Bytes after which what was written is made durable; the most that is kept where `drops`.
         drops: Only the newest records are written, as many as `bytes_max` allows.
+        progress: Called with ticks done, ticks in all up to `end`, and what is being done.
         records: Records written; `bytes`: bytes of them; `dropped`: records that were not.
     """
 
@@ -68,6 +69,7 @@ class FeedRun:
     bytes_max: int
     drops: bool = False
     progress: Callable[[int, int, str], None] | None = None
+    end: int = 0
     records: int = 0
     bytes: int = 0
     dropped: int = 0
@@ -108,7 +110,9 @@ class FeedRun:
             self.records += len(piece.records)
         self.bytes += piece.bytes
         if self.progress:
-            self.progress(self.records, self.records, f"{self.records} records")
+            start = self.kept.state.position.tick if self.kept.state.position else 0
+            total = max(self.end - start, 1)
+            self.progress(min(max(piece.last[0] - start, 0), total), total, f"{self.records} records, at tick")
 
     def _newest(self, found: Iterator[Found]) -> Iterator[Found]:
         """Give the newest records whose text fits, behind a line that says how many older ones were dropped."""
