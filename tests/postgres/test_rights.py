@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -109,9 +110,23 @@ def test_the_role_cannot_write_what_the_functions_trust(publisher: str, database
     ):
         with pytest.raises(Exception, match=r"permission denied|must be owner"):
             execute(publisher, statement)
+    # Nor does a name that it may write make them drop what is not dbfarm's.
+    execute(database_url, "CREATE PUBLICATION theirs")
+    rename = "UPDATE wlc.state SET value = '{}' WHERE key = 'publication'"
+    execute(publisher, rename.format("theirs"))
+    for statement in ("SELECT wlc.finish()", "SELECT wlc.start()"):
+        with pytest.raises(Exception, match="publication theirs in wlc.state is not one of dbfarm"):
+            execute(publisher, statement)
+    execute(publisher, rename.format("dbfarm_x"))
+    assert execute(database_url, "SELECT count(*) FROM pg_publication") == [(2,)]
+    execute(database_url, "DROP PUBLICATION theirs")
     with pytest.raises(Exception, match="the database is a master"):
         execute(database_url, wlc.preparation(publisher).replace("\\set ON_ERROR_STOP on", ""))
     wlc.stop(publisher)
+    (taken_back,) = re.findall("^--   (DROP SCHEMA wlc .*)$", wlc.preparation(publisher), re.MULTILINE)
+    run_as_superuser(database_url, f"SET client_min_messages = warning; {taken_back}")
+    query = "SELECT rolreplication, rolbypassrls, pg_has_role('publisher', 'pg_read_all_data', 'USAGE') FROM pg_roles"
+    assert execute(database_url, f"{query} WHERE rolname = 'publisher'") == [(False, False, False)]
 
 
 @pytest.mark.parametrize(

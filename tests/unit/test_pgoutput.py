@@ -138,6 +138,23 @@ def test_truncations_and_messages_come_where_they_stand() -> None:
     assert decoder.current == 0
 
 
+def said(prefix: str, *, lsn: int = 0, is_transactional: bool = True) -> bytes:
+    return b"M" + struct.pack(">?Q", is_transactional, lsn) + prefix.encode() + b"\0" + struct.pack(">i", 2) + b"{}"
+
+
+@pytest.mark.parametrize("foreign", ["w", "wlc.other", "wlc.1x", "", "another program's"])
+def test_messages_of_other_programs_do_not_part_rows(foreign: str) -> None:
+    rows = [message(Change(1, None, (str(number),))) for number in range(4)]
+    block = [begin(1), relation(1, 1), rows[0], said(foreign), rows[1], said("wlc.1"), rows[2], said(foreign), rows[3]]
+    decoder = Decoder("wlc.1")
+    items: list[object] = list(
+        decoder.read(pa.array([*block, commit(100), said(foreign, lsn=700, is_transactional=False)], pa.binary()))
+    )
+    assert [type(item) for item in items] == [Rows, Message, Rows]
+    assert [row for _, _, row in images(items, 1)] == [("0",), ("1",), ("2",), ("3",)]
+    assert (decoder.lsn, decoder.read_to) == (100, 701)
+
+
 def test_a_table_may_get_other_columns() -> None:
     stream = [relation(1, 1), begin(1), message(Change(1, None, ("a",))), relation(1, 2)]
     stream += [message(Change(1, None, ("a", "b"))), commit(8)]

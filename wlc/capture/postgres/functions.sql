@@ -121,6 +121,17 @@ CREATE FUNCTION wlc.say(content jsonb) RETURNS void LANGUAGE sql SET search_path
     SELECT pg_logical_emit_message(true, value, content::text) FROM wlc.state WHERE key = 'prefix'
 $$;
 
+-- The publication. Functions alter and drop it with the rights of a superuser, and a role may write what it is called.
+CREATE FUNCTION wlc.publication() RETURNS text LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE name text := (SELECT value FROM wlc.state WHERE key = 'publication');
+BEGIN
+    IF name !~ '^dbfarm_[a-z0-9_]+$' THEN
+        RAISE EXCEPTION 'publication % in wlc.state is not one of dbfarm', quote_ident(name)
+            USING HINT = 'UPDATE wlc.state SET value = ''dbfarm_NAME'' WHERE key = ''publication'', with the database''s name';
+    END IF;
+    RETURN name;
+END $$;
+
 -- Run a statement that the event triggers ignore. They know it by a row that no user can write, and that no other
 -- transaction sees.
 CREATE FUNCTION wlc.run(statement text) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -187,7 +198,7 @@ BEGIN
             PERFORM wlc.run(format('ALTER TABLE ONLY %s REPLICA IDENTITY FULL', relation::regclass));
         END IF;
         PERFORM wlc.run(format('ALTER PUBLICATION %I ADD TABLE ONLY %s',
-            (SELECT value FROM wlc.state WHERE key = 'publication'), relation::regclass));
+            wlc.publication(), relation::regclass));
     END IF;
 END $$;
 
@@ -372,7 +383,7 @@ BEGIN
         DELETE FROM wlc.tables WHERE oid = relation RETURNING wlc.tables.identity INTO identity;
         IF is_table THEN
             PERFORM wlc.run(format('ALTER PUBLICATION %I DROP TABLE ONLY %s',
-                (SELECT value FROM wlc.state WHERE key = 'publication'), relation::regclass));
+                wlc.publication(), relation::regclass));
             IF identity <> 'FULL' THEN
                 PERFORM wlc.restore_identity(relation, identity);
             END IF;
@@ -545,8 +556,7 @@ $$;
 
 CREATE FUNCTION wlc.is_publication(type text, identity text) RETURNS boolean LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp AS $$
-    SELECT type LIKE 'publication%' AND identity ~ ('(^|in publication )' || value || '$')
-    FROM wlc.state WHERE key = 'publication'
+    SELECT type LIKE 'publication%' AND identity ~ ('(^|in publication )' || wlc.publication() || '$')
 $$;
 
 -- The objects that are no tables, in the order in which they can be created.
@@ -587,7 +597,7 @@ CREATE FUNCTION wlc.refuse_object(type text, tag text, object oid, identity text
 SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF wlc.is_publication(type, identity) THEN
-        RAISE EXCEPTION 'the publication % is that of dbfarm', (SELECT value FROM wlc.state WHERE key = 'publication')
+        RAISE EXCEPTION 'the publication % is that of dbfarm', wlc.publication()
             USING HINT = 'stop replicating the database first: wlc stop';
     END IF;
     IF type = 'schema' AND tag IN ('CREATE SCHEMA', 'ALTER SCHEMA') THEN

@@ -127,8 +127,7 @@ class Gathering:
         self.round = Round(tables)
         self.layouts = {t.description.qualified: t.description.layout for t in tables.values()}
         self._folder = folder
-        self._prefix = prefix
-        self._decoder = Decoder()
+        self._decoder = Decoder(prefix)
         self._current: dict[int, Segment] = {}
         self._resending: set[int] = set()
         self._alterations: list[Altered] = []
@@ -159,7 +158,7 @@ class Gathering:
                     case Truncate():
                         for oid in item.oids:
                             self._clear(self._number, oid)
-                    case Message() if item.prefix == self._prefix:
+                    case Message():
                         self._understand(item.content)
         self.round.begun, self.round.lsn = self._decoder.begun, self._decoder.lsn
         self.read_to = self._decoder.read_to

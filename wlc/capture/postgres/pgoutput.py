@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _BEGIN, _COMMIT, _INSERT, _UPDATE, _DELETE = b"BCIUD"
 _ROWS = (_INSERT, _UPDATE, _DELETE)
-_RARE = {ord("R"), ord("T"), ord("M")}
+_MESSAGE = ord("M")
+_RARE = {ord("R"), ord("T"), _MESSAGE}
 _SKIPPED = {ord("O"), ord("Y")}
 _OLD, _KEY = b"OK"
 _NULL, _UNCHANGED, _TEXT = b"nut"
@@ -95,6 +96,7 @@ class Decoder:
     """Reads blocks one after the other.
 
     Attributes:
+        prefix: Messages with another one are left out, None for all. Programs may write many of their own.
         begun: Transactions that changed something, in commit order; number n is at n. Rare enough to keep: they
             become the log's own.
         lsn: Where the last transaction ends that was read as a whole, 0 before the first.
@@ -103,6 +105,7 @@ class Decoder:
         current: Number of the transaction of the truncation or message that was yielded last.
     """
 
+    prefix: str | None = None
     begun: list[BeginMessage] = field(default_factory=list)
     lsn: int = 0
     read_to: int = 0
@@ -134,7 +137,7 @@ class Decoder:
         kinds = data[starts]
         is_begin, is_commit = kinds == _BEGIN, kinds == _COMMIT
         is_row = np.isin(kinds, _ROWS)
-        others = np.flatnonzero(~(is_row | is_begin | is_commit))
+        others = self._wanted(data, starts, kinds, np.flatnonzero(~(is_row | is_begin | is_commit)))
         # PostgreSQL 14 sends transactions that changed nothing of what is published. They get no number.
         is_begin[:-1] &= ~is_commit[1:]
         if self._ends_with_begin and is_commit[0]:
@@ -154,6 +157,23 @@ class Decoder:
             if found is not None:
                 yield found
         yield from self._rows(data, starts, ends, kinds, transactions, done, len(starts))
+
+    def _wanted(
+        self, data: NDArray[np.uint8], starts: Positions, kinds: NDArray[np.uint8], others: Positions
+    ) -> Positions:
+        """Leave out messages of other prefixes. Outside of transactions, they say how far the log was read."""
+        if self.prefix is None:
+            return others
+        at = starts[others]
+        # NumPy drops zeros at the end of such a text, and so the one that ends the prefix.
+        wanted = self.prefix.encode()
+        found = _at(data, at + 10, np.dtype((np.bytes_, len(wanted) + 1)), len(wanted) + 1)
+        is_foreign = (kinds[others] == _MESSAGE) & (found != wanted)
+        outside = at[is_foreign & (data[np.minimum(at + 1, len(data) - 1)] == 0)]
+        if outside.size:
+            self.read_to = max(self.read_to, int(_int64(data, outside + 2).max()) + 1)
+        kept: Positions = others[~is_foreign]
+        return kept
 
     def _begin(self, data: NDArray[np.uint8], at: Positions) -> None:
         first = len(self.begun)

@@ -21,7 +21,8 @@ _SCRIPTS = ("tables.sql", "functions.sql", "access.sql", "start_finish.sql")
 _HEAD = """\
 -- Prepares a database for `wlc master {url}`: run it once, in that database, as a superuser.
 -- Afterwards the role {role} needs no superuser to publish it, to stop, and to begin again.
--- `DROP SCHEMA wlc CASCADE` removes everything again.
+-- To take everything back, after `wlc stop` (leave out what the role had before):
+--   DROP SCHEMA wlc CASCADE; REVOKE pg_read_all_data FROM {role}; ALTER ROLE {role} NOREPLICATION NOBYPASSRLS;
 \\set ON_ERROR_STOP on
 BEGIN;
 SET LOCAL client_min_messages = warning;

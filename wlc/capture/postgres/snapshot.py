@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 import tempfile
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,8 @@ from wlc.farm.errors import InvalidError, UnavailableError
 from wlc.farm.model import Ddl, Layout, Manifest, Name, SequencePosition, SnapshotTable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from wlc.capture.postgres.copying import Copied
     from wlc.capture.postgres.described import DescribedTable
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from wlc.farm.model import Digest
     from wlc.masters.state import Reached
 
+# Moments that are tried before nobody may publish until the next one.
+MOMENTS = 3
 # As many numbers transactions have in the server's log, before they begin anew.
 _NUMBERS = 1 << 32
 # Extensions that hold what objects outside of them are made with. Functions in other languages are left out.
@@ -73,6 +77,32 @@ def exported(url: str, slot: str, *, is_temporary: bool) -> Iterator[Moment]:
             raise UnavailableError(f"{where}: {message}", hint="try again", path=where)
         values = [result.get_value(0, column) or b"" for column in range(4)]
         yield Moment(values[1].decode(), values[2].decode())
+
+
+@contextmanager
+def published(
+    url: str, publishing: Callable[[], AbstractContextManager[None]], publish_to: Callable[[str], bool]
+) -> Iterator[Moment]:
+    """Hold a moment up to which everything is published, and nothing that came later; nobody publishes meanwhile.
+
+    It begins when the transactions that are open now have ended. Others publish until then; if one of them gets past
+    the moment, another one is taken.
+
+    Args:
+        url: The master.
+        publishing: Keeps others from publishing.
+        publish_to: Publishes up to a place in the server's log, and says whether nothing behind it is published.
+    """
+    for is_last in (*[False] * MOMENTS, True):
+        with ExitStack() as stack:
+            if is_last:
+                stack.enter_context(publishing())
+            moment = stack.enter_context(exported(url, f"dbfarm_s_{secrets.token_hex(8)}", is_temporary=True))
+            if not is_last:
+                stack.enter_context(publishing())
+            if publish_to(moment.lsn):
+                yield moment
+                return
 
 
 @dataclass(frozen=True, slots=True)

@@ -370,15 +370,12 @@ class PostgresSource(Source):
         with self._published_moment(database) as moment:
             return self._take(database, moment, is_first=False)
 
-    @contextmanager
-    def _published_moment(self, database: FarmDatabase) -> Iterator[snapshot.Moment]:
-        """Hold a moment up to which everything is published."""
-        with (
-            self.publishing(),
-            snapshot.exported(self.url, f"{self.slot_state.slot}_s", is_temporary=True) as moment,
-        ):
-            publish(self, database, upto=moment.lsn)
-            yield moment
+    def _published_moment(self, database: FarmDatabase) -> AbstractContextManager[snapshot.Moment]:
+        def publish_to(lsn: str) -> bool:
+            publish(self, database, upto=lsn)
+            return read_lsn(self.slot_state.lsn) <= read_lsn(lsn)
+
+        return snapshot.published(self.url, self.publishing, publish_to)
 
     def _take(self, database: FarmDatabase, moment: snapshot.Moment, *, is_first: bool) -> Manifest:
         state = self.require_state()

@@ -39,7 +39,7 @@ END $$;
 -- Start to capture. (psql takes a function called `begin` for the beginning of a block, so that a dump could not be restored.)
 CREATE FUNCTION wlc.start() RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    publication text := (SELECT value FROM wlc.state WHERE key = 'publication');
+    publication text := wlc.publication();
     relation oid;
     event text;
 BEGIN
@@ -69,7 +69,7 @@ END $$;
 
 -- End the capture.
 CREATE FUNCTION wlc.finish() RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE publication text := (SELECT value FROM wlc.state WHERE key = 'publication');
+DECLARE publication text := wlc.publication();
 BEGIN
     DROP EVENT TRIGGER IF EXISTS wlc_on_ddl;
     DROP EVENT TRIGGER IF EXISTS wlc_on_drop;
