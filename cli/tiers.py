@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wlc.farm.clock import parse_age
-from wlc.farm.errors import ExceededError, InvalidError
+from wlc.farm.errors import ExceededError, InvalidError, UnavailableError
 
 from .following import follow_on
 from .options import ClassName, Database, Farm, Follow, StorageOptions, Upstreams, storage_options
@@ -29,29 +29,44 @@ TargetOptions = Annotated[
 ]
 
 
+To = Annotated[str | None, typer.Option(metavar="URL", help="Farm of the relay; DB gets a folder of its name there.")]
+Pushes = Annotated[
+    str | None,
+    typer.Option("--pushes", metavar="URL", help="Fill the places listed there by wlc push, instead of --to."),
+]
+
+
+ShipDelay = Annotated[
+    str | None, typer.Option(metavar="AGE", help="Leave out what was committed less than this ago: 1h, '2 days'.")
+]
+LimitRate = Annotated[
+    str | None, typer.Option("--limit-rate", metavar="RATE", help="Most bytes per second: 500k, 10M.")
+]
+FanoutOfRelay = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=0, help="How many may read from it; default is the registry's."),
+]
+PruneEvery = Annotated[
+    str | None,
+    typer.Option("--prune-every", metavar="AGE", help="With --follow: run wlc prune on the relay this often."),
+]
+Unregistered = Annotated[
+    bool, typer.Option("--no-register", help="Do not register the relay, neither as a reader nor as an upstream.")
+]
+
+
 def ship(
     db: Database,
-    to: Annotated[str, typer.Option(metavar="URL", help="Farm of the relay; DB gets a folder of its name there.")],
+    to: To = None,
     follow: Follow = False,
-    delay: Annotated[
-        str | None, typer.Option(metavar="AGE", help="Leave out what was committed less than this ago: 1h, '2 days'.")
-    ] = None,
-    limit_rate: Annotated[
-        str | None, typer.Option("--limit-rate", metavar="RATE", help="Most bytes per second: 500k, 10M.")
-    ] = None,
+    delay: ShipDelay = None,
+    limit_rate: LimitRate = None,
     upstream: Upstreams = None,
     class_name: ClassName = None,
-    fanout: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=0, help="How many may read from it; default is the registry's."),
-    ] = None,
-    prune_every: Annotated[
-        str | None,
-        typer.Option("--prune-every", metavar="AGE", help="With --follow: run wlc prune on the relay this often."),
-    ] = None,
-    no_register: Annotated[
-        bool, typer.Option("--no-register", help="Do not register the relay, neither as a reader nor as an upstream.")
-    ] = False,
+    pushes: Pushes = None,
+    fanout: FanoutOfRelay = None,
+    prune_every: PruneEvery = None,
+    no_register: Unregistered = False,
     farm: Farm = None,
     storage_option: StorageOptions = None,
     target_option: TargetOptions = None,
@@ -62,12 +77,23 @@ def ship(
     """
     import wlc
 
+    options, target_options = storage_options(storage_option), storage_options(target_option)
+    if pushes is not None:
+        _refuse(to or upstream or delay or prune_every or no_register or fanout is not None)
+        pusher = wlc.Pusher(
+            *(db, pushes),
+            class_name=class_name or "",
+            farm=farm,
+            rate=limit_rate,
+            storage_options=options,
+            target_options=target_options,
+        )
+        yield from _push_on(pusher, follow=follow)
+        return
+    to = _checked_place(db, to, prune_every=prune_every, follow=follow)
     if no_register and (upstream or class_name is not None or fanout is not None):
         message = "--upstream, --class and --fanout are of no use to a relay that nobody knows"
         raise InvalidError(message, hint="leave out --no-register")
-    if prune_every is not None and not follow:
-        raise InvalidError("--prune-every needs --follow", hint=f"wlc prune {db} --farm {to}")
-    options, target_options = storage_options(storage_option), storage_options(target_option)
     keepalive = wlc.Keepalive() if follow and upstream else None
 
     def copy() -> wlc.Shipped:
@@ -97,6 +123,52 @@ def ship(
                 lambda: record(done) if pruning.after(done := copy()).bytes else None,
                 lambda: wlc.beat(db, farm=farm, storage_options=options),
             )
+
+
+def _refuse(has_others: object) -> None:
+    if has_others:
+        raise InvalidError(
+            "--pushes goes with --class, --follow and --limit-rate only", hint="wlc ship DB --pushes URL --follow"
+        )
+
+
+def _checked_place(db: str, to: str | None, *, prune_every: str | None, follow: bool) -> str:
+    if to is None:
+        raise InvalidError("a relay needs a place", hint=f"wlc ship {shlex.quote(db)} --to URL")
+    if prune_every is not None and not follow:
+        raise InvalidError("--prune-every needs --follow", hint=f"wlc prune {shlex.quote(db)} --farm {shlex.quote(to)}")
+    return to
+
+
+def _push_on(pusher: wlc.Pusher, *, follow: bool) -> Iterator[Report]:
+    """Push once, or until a signal; a place that fails is told of when that is new."""
+    told: dict[str, str] = {}
+
+    def push() -> wlc.Pushed:
+        done = pusher.push()
+        for place, why in done.failed.items():
+            if told.get(place) != why:
+                typer.echo(f"error: {place}: {why}", err=True)
+        told.clear()
+        told.update(done.failed)
+        return done
+
+    with pusher:
+        done = push()
+        yield _push_report(done)
+        if follow:
+            yield from follow_on(
+                lambda: _push_report(done) if (done := push()).bytes else None,
+                lambda: pusher.settings.push_dial_s,
+            )
+        elif done.failed:
+            count = len(done.failed)
+            raise UnavailableError(f"{count} of {count + len(done.shipped)} places could not be filled")
+
+
+def _push_report(done: wlc.Pushed) -> Fields:
+    places = {each.url: each.tick for each in done.shipped}
+    return Fields({"places": places, "bytes": done.bytes, "failed": dict(done.failed)})
 
 
 class Pruning:
@@ -249,6 +321,38 @@ def forget(
     return record(wlc.forget(db, member, farm=farm, storage_options=storage_options(storage_option)))
 
 
+def push(
+    db: Annotated[str, typer.Argument(metavar="DB", help="URL of the database's folder that holds the list.")],
+    action: Annotated[str, typer.Argument(metavar="ACTION", help="list, add or remove.")] = "list",
+    entry: Annotated[str | None, typer.Argument(metavar="ID", help="Name of the entry.")] = None,
+    to: Annotated[str | None, typer.Option(metavar="URL", help="The database's folder in a place to fill.")] = None,
+    host: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="Places of registered readers on these hosts.")
+    ] = None,
+    class_name: Annotated[
+        str | None, typer.Option("--class", metavar="NAME", help="Places of registered readers of this class.")
+    ] = None,
+    storage_option: StorageOptions = None,
+) -> Report:
+    """List, add or remove who must be served by pushing: wlc ship --pushes DB, run where the data comes from."""
+    import wlc
+    from wlc.farm.pushes import Push
+
+    if action not in ("list", "add", "remove") or (action == "list") != (entry is None):
+        raise InvalidError(f"{action!r} is not complete", hint=f"wlc push {shlex.quote(db)} add NAME --to URL")
+    if action != "add" and (to or host or class_name):
+        raise InvalidError("--to, --host and --class are for add only", hint="wlc push --help")
+    name = entry or ""
+    found = wlc.push_list(
+        db,
+        add=Push(name, to or "", host or "", class_name or "") if action == "add" else None,
+        remove=name if action == "remove" else None,
+        storage_options=storage_options(storage_option),
+    )
+    rows = [(each.id, each.to or None, each.host or None, each.class_name or None) for each in found]
+    return Listing(("id", "to", "host", "class"), rows, null="-")
+
+
 # Each with the example that its help shows.
 COMMANDS = (
     (ship, "wlc ship sales --to s3://branch/farm --follow"),
@@ -257,4 +361,5 @@ COMMANDS = (
     (upstream, "wlc upstream sales 9f2c1d --inactive"),
     (fanout, "wlc fanout sales 4"),
     (forget, "wlc forget sales 9f2c1d"),
+    (push, "wlc push s3://edge/farm/sales add edge --to s3://edge/farm/sales"),
 )

@@ -36,6 +36,7 @@ from wlc.masters.status import MasterStatus, beat, clock, preparation, status, t
 from wlc.tiers.administration import Fanout, Forgotten, fanout, forget, set_tiers, set_upstream
 from wlc.tiers.attaching import attachment_of, detach, read_through
 from wlc.tiers.overview import TierMember, TierTree, tier_tree
+from wlc.tiers.pushing import Pushed, Pusher, push_list
 from wlc.tiers.ship import ship
 from wlc.tiers.shipping import Shipped
 
@@ -52,6 +53,8 @@ __all__ = [
     "Keepalive",
     "Manifest",
     "MasterStatus",
+    "Pushed",
+    "Pusher",
     "ReplayError",
     "Retention",
     "Shipped",
@@ -73,6 +76,7 @@ __all__ = [
     "master",
     "preparation",
     "prune",
+    "push_list",
     "read_through",
     "repair",
     "resolve",

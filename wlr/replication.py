@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import shlex
+import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -14,6 +15,8 @@ from wlc.farm.attachment import Membership
 from wlc.farm.clock import parse_age, parse_time, utc_now
 from wlc.farm.database import open_database
 from wlc.farm.errors import FarmError, InvalidError
+from wlc.farm.registry import this_host
+from wlc.farm.seal.checksum import checksum
 from wlr.engine.adapters import target_at
 from wlr.engine.state import ReplicaState
 from wlr.plan.patterns import described, listed
@@ -141,9 +144,11 @@ class _Job:
             return self.run(database)
         if not self.registers or self.is_dry_run:
             return self.run(_read_last(database, attachment))
-        state = self.state or ReplicaState(self.identity, database.url, "")
+        # A new replica registers before it is there, and under the same id if it has to be tried again.
+        job = self if self.state else replace(self, identity=_id_of(self.target))
+        state = self.state or ReplicaState(job.identity, database.url, "")
         me = as_replica(state, self.target, self.asked.delay_s)
-        return wlc.read_through(database, me, attachment, self.run, keepalive)
+        return wlc.read_through(database, me, attachment, job.run, keepalive)
 
     def run(self, place: FarmDatabase, membership: Membership | None = None) -> Replicated:
         # An upstream that failed may have left a replica, and a replica may have come further.
@@ -156,6 +161,10 @@ class _Job:
         if self.is_dry_run:
             return replay.rehearse(state)
         return replay.make(self.asked.patterns) if state is None else replay.roll_forward()
+
+
+def _id_of(target: Target) -> str:
+    return checksum(f"{this_host()} {uuid.getnode()} {target}".encode())[:16]
 
 
 def _detach(state: ReplicaState | None, registry: FarmDatabase, *, is_dry_run: bool) -> None:
@@ -174,7 +183,7 @@ def _attachment(
     """Return what the replica remembers of its upstream, changed by what is asked for."""
     before = state.attachment if state else None
     wanted = wlc.attachment_of(database, before, upstream, class_name)
-    if upstream is not None and wanted is not None and len(wanted.among) != 1 and not registers:
+    if upstream is not None and wanted is not None and not wanted.pinned and not registers:
         raise InvalidError(
             "a replica that nobody knows cannot choose its upstream",
             hint="Leave out --no-register, or name one place: --upstream URL",
@@ -187,7 +196,7 @@ def _attachment(
 
 def _read_last(database: FarmDatabase, attachment: Attachment) -> FarmDatabase:
     """Return the place of the last choice, or the only one that may be chosen; nothing is claimed."""
-    url = attachment.among[0] if len(attachment.among) == 1 else attachment.url
+    url = attachment.pinned or attachment.url
     return open_database(url, storage_options=database.storage_options) if url else database
 
 

@@ -61,6 +61,11 @@ class Attachment:
     chosen: datetime | None = None
     penalties: tuple[Penalty, ...] = ()
 
+    @property
+    def pinned(self) -> str:
+        """URL of the one place that is read; empty where there is a choice."""
+        return self.among[0] if len(self.among) == 1 else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Membership:
@@ -95,6 +100,7 @@ def register_reader(
     replica = replace(
         replica,
         class_name=membership.attachment.class_name,
+        place=membership.attachment.pinned,
         interval_s=alive.interval_s if alive else replica.interval_s,
     )
     above = membership.attachment.upstream

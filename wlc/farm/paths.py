@@ -20,6 +20,7 @@ RETIRED = "retired/"
 CIRCLE = "circle.json"
 UPSTREAMS = "upstreams/"
 CLAIMS = "claims/"
+PUSHES = "pushes/"
 TIERS = "tiers.json"
 ATTACHMENT = "attachment.json"
 
@@ -204,6 +205,23 @@ def upstream_path(upstream: str) -> str:
 def parse_upstream_path(path: str) -> str | None:
     """Return the id of a registered place that serves, None if `path` is something else."""
     found = re.fullmatch(UPSTREAMS + f"({_TOKEN.pattern})" + r"\.json", path)
+    return found.group(1) if found else None
+
+
+def push_path(push: str) -> str:
+    """Path of the entry of that id on who must be served by pushing.
+
+    Raises:
+        InvalidError: The id is not one.
+    """
+    if not is_token(push):
+        raise InvalidError(f"{push!r} cannot be the id of an entry", hint="Use letters, digits, '_' and '-'.")
+    return f"{PUSHES}{push}.json"
+
+
+def parse_push_path(path: str) -> str | None:
+    """Return the id of such an entry, None if `path` is something else."""
+    found = re.fullmatch(PUSHES + f"({_TOKEN.pattern})" + r"\.json", path)
     return found.group(1) if found else None
 
 

@@ -58,6 +58,7 @@ class Replica:
         user: Name of its owner.
         kind: `replica`, `relay`, `site` or `feed`.
         upstream: Id of the place that it reads, if that is not the one that holds this registration.
+        place: URL of the place that it is pinned to; empty for none.
         class_name: Its class, such as `prod`; empty for none.
         delay_s: How far it stays behind on purpose.
         tables: Patterns of the tables that it has, `!` before those that it ignores; empty for all.
@@ -75,6 +76,7 @@ class Replica:
     user: str
     kind: str = REPLICA
     upstream: str = ""
+    place: str = ""
     class_name: str = ""
     delay_s: float = 0.0
     tables: tuple[str, ...] = ()
@@ -221,7 +223,7 @@ def replicas(database: FarmDatabase) -> list[Replica]:
     return found
 
 
-_OPTIONAL = "kind upstream class delay_s tables interval_s progressed transitions info"
+_OPTIONAL = "kind upstream place class delay_s tables interval_s progressed transitions info"
 
 
 def encode_replica(replica: Replica) -> bytes:
@@ -242,6 +244,7 @@ def encode_replica(replica: Replica) -> bytes:
     optional = {
         "kind": replica.kind if replica.kind != REPLICA else None,
         "upstream": replica.upstream,
+        "place": replica.place,
         "class": replica.class_name,
         "delay_s": replica.delay_s,
         "tables": list(replica.tables),
@@ -277,6 +280,7 @@ def _replica(content: dict[str, Any], path: str) -> Replica:
         user=fields.as_text(content["user"]),
         kind=fields.as_text(content.get("kind", REPLICA)),
         upstream=fields.as_text(content.get("upstream", "")),
+        place=fields.as_text(content.get("place", "")),
         class_name=fields.as_text(content.get("class", "")),
         delay_s=fields.as_beat(content.get("delay_s", 0)),
         tables=tuple(map(fields.as_text, fields.as_list(content.get("tables", [])))),

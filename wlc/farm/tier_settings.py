@@ -37,6 +37,8 @@ class TierSettings:
         rechoose_s: How often a reader chooses anew.
         stuck_s: No progress for so long, while there is something to read, is reported.
         pending_s: So long may somebody be registered without holding anything.
+        push_dial_s: How often a pusher looks for something to push.
+        push_list_s: How often it reads the list of whom to push to.
         classes: Order of the classes from the lowest up; equal ones are joined by `=`.
     """
 
@@ -51,6 +53,8 @@ class TierSettings:
     rechoose_s: float = 3600.0
     stuck_s: float = 60.0
     pending_s: float = 600.0
+    push_dial_s: float = 5.0
+    push_list_s: float = 5.0
     classes: str = "test<alpha<beta=uat<prod"
 
     def rank(self, class_name: str) -> int | None:

@@ -147,7 +147,7 @@ class _Reading:
 
     @property
     def is_pinned(self) -> bool:
-        return len(self.attachment.among) == 1
+        return bool(self.attachment.pinned)
 
     def attach(self) -> FarmDatabase:
         """Return the place to read from; it is claimed, and has the reader's past."""
@@ -181,17 +181,21 @@ class _Reading:
         return open_database(url, storage_options=self._registry.storage_options)
 
     def _pinned(self) -> FarmDatabase:
-        place = self._place(self.attachment.among[0])
+        place = self._place(self.attachment.pinned)
         if place.url != self.attachment.url or not self.attachment.upstream:
             name = ORIGIN
             if place.url != self._registry.url:
                 name = _id_of_url(place.url)
                 with suppress(FarmError):
                     name = next((u.id for u in upstreams(self._registry) if u.url == place.url), name)
+            taken = replace(self.attachment, upstream=name, url=place.url, slot=None, chosen=utc_now())
+            with suppress(FarmError):
+                # Also of a place that is still empty: somebody may be told to fill it.
+                self._announce(taken)
             self._prove(place)
             with suppress(FarmError):
                 self._release()
-            self._move(replace(self.attachment, upstream=name, url=place.url, slot=None, chosen=utc_now()))
+            self._move(taken)
         if self._keepalive and self._keepalive.interval_s is None:
             with suppress(FarmError):
                 self._keepalive.interval_s = read_settings(self._registry).keepalive_s
@@ -312,15 +316,19 @@ class _Reading:
     def _move(self, taken: Attachment, place: FarmDatabase | None = None) -> None:
         """Make the new upstream known before the old one forgets the reader."""
         before, self.attachment = self.attachment, taken
-        above = "" if taken.upstream == ORIGIN else taken.upstream
         if place is not None and place.url != self._registry.url:
             register(place, replace(self._me, seen=utc_now()))
         with suppress(UnavailableError, MissingError):
-            self._registry.config()
-            register(self._registry, replace(self._me, seen=utc_now(), upstream=above, class_name=taken.class_name))
+            self._announce(taken)
         if before.url and before.url not in (taken.url, self._registry.url):
             with suppress(FarmError):
                 unregister(self._place(before.url), self._me.id)
+
+    def _announce(self, taken: Attachment) -> None:
+        self._registry.config()  # A directory that is not mounted must not be made anew.
+        above = "" if taken.upstream == ORIGIN else taken.upstream
+        known = replace(self._me, seen=utc_now(), upstream=above, place=taken.pinned, class_name=taken.class_name)
+        register(self._registry, known)
 
     def _refuse_circle(self, name: str) -> None:
         """Refuse an upstream that has come to read from the reader: two that choose each other both notice."""

@@ -134,8 +134,13 @@ class Shipping:
         self._positions: dict[int, Position] = {}
         self._chains: dict[int, str] = {}
 
-    def run(self, *, registers: bool) -> Shipped:
-        """Copy what is missing; safe to repeat, whatever a run before it did last."""
+    def run(self, *, registers: bool, serves: bool = True) -> Shipped:
+        """Copy what is missing; safe to repeat, whatever a run before it did last.
+
+        Args:
+            registers: Make the relay known where it reads.
+            serves: As an upstream, too.
+        """
         wanted = self._source.config()
         try:
             self._now = self._target.config()
@@ -147,13 +152,14 @@ class Shipping:
             if registers and self._is_new:
                 # Nothing may be pruned while the first copy is made.
                 self._register(None)
-                self._serve()
+                if serves:
+                    self._serve()
             self._copy(wanted)
         if registers:
             last = self._now.batches - 1
             position = Position(self._now.history, self._now.tick, last, self._chains.get(last, ""))
             self._register(position, is_level=is_level)
-            if not is_level or self._offer.is_explicit:
+            if serves and (not is_level or self._offer.is_explicit):
                 self._serve()
         counts = self._batches, self._snapshots, self._files, self._bytes
         return Shipped(self._target.url, self._now.tick, *counts, None if is_level else self._is_verified)

@@ -1,0 +1,188 @@
+"""Fill places of a lower tier that may not read the upper one: this process dials outwards, and nobody dials it."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from wlc.farm.database import open_database
+from wlc.farm.errors import FarmError, InvalidError
+from wlc.farm.lease import Lease
+from wlc.farm.pushes import Push, add_push, pushes, remove_push
+from wlc.farm.registry import INACTIVE, replicas
+from wlc.farm.tier_settings import read_settings
+from wlc.farm.upstreams import ORIGIN, upstream_object
+from wlc.masters.lookup import resolve
+from wlc.tiers.choice import Node, Reader, is_class_enough
+from wlc.tiers.offer import Offer
+from wlc.tiers.rate import RateLimit, parse_rate
+from wlc.tiers.shipping import Shipping
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.tier_settings import TierSettings
+    from wlc.tiers.shipping import Shipped
+
+# Places that are filled at once; each waits for a disk or a network, and one that hangs does not hold up the others.
+_AT_ONCE = 8
+_LEASE = "push.lease"
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """What one round did.
+
+    Attributes:
+        shipped: What each place got.
+        failed: For each place, or entry, that could not be filled, why.
+    """
+
+    shipped: tuple[Shipped, ...]
+    failed: Mapping[str, str]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes copied to all places."""
+        return sum(done.bytes for done in self.shipped)
+
+
+class Pusher:
+    """Fills every place that a registry says must be filled; use it as a context, it holds leases.
+
+    Args:
+        db: Name in the farm, URL of the database's folder, or a source that knows its farm: what is pushed.
+        registry: URL of the database's folder with the list; it lies where both tiers reach it.
+        class_name: Class of `db`: readers of a higher class are not served.
+        farm: URL of the farm, for a bare name.
+        rate: Bytes per second of all together; as text, for example `10M`.
+        storage_options: Options of the farm's file system.
+        target_options: Options of the file systems of the registry and of the places.
+    """
+
+    def __init__(
+        self,
+        db: str | os.PathLike[str],
+        registry: str,
+        *,
+        class_name: str = "",
+        farm: str | None = None,
+        rate: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        target_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._source = resolve(db, farm, storage_options=storage_options)
+        self._registry = _registry(registry, target_options)
+        if self._registry.name != self._source.name:
+            message = f"{registry} is of database {self._registry.name}, not of {self._source.name}"
+            raise InvalidError(message, hint=f"Give the folder {self._source.name} in the other farm.", path=registry)
+        self._class_name = class_name
+        self._limit = RateLimit(parse_rate(rate) if rate is not None else None)
+        self._leases: dict[str, Lease] = {}
+        self._listed: tuple[float, tuple[str, ...], Mapping[str, str]] | None = None
+
+    def __enter__(self) -> Pusher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for lease in self._leases.values():
+            lease.release()
+
+    @property
+    def settings(self) -> TierSettings:
+        """Settings of the registry: how often to dial, and to read the list."""
+        return read_settings(self._registry)
+
+    def push(self) -> Pushed:
+        """Bring every place up to what the source has; one that cannot be filled does not hold up the others.
+
+        Raises:
+            InvalidError: The source was taken out of service, or there is no such database.
+            UnavailableError: The source or the registry cannot be reached.
+        """
+        self._source.config()
+        origin = upstream_object(self._source, ORIGIN).load()
+        if origin is not None and origin[0].state == INACTIVE:
+            hint = f"wlc upstream {self._source.url} {ORIGIN} --active"
+            raise InvalidError(f"{self._source.url} is inactive, and pushes to nobody", hint=hint)
+        targets, failed = self._targets()
+        for url in [url for url in self._leases if url not in targets]:
+            self._leases.pop(url).release()
+        shipped: list[Shipped] = []
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for url, done in zip(targets, pool.map(self._fill, targets), strict=True):
+                if isinstance(done, FarmError):
+                    failed[url] = done.message
+                else:
+                    shipped.append(done)
+        return Pushed(tuple(shipped), failed)
+
+    def _targets(self) -> tuple[tuple[str, ...], dict[str, str]]:
+        """Return the URLs of the places to be filled, from the list as it was read a short time ago."""
+        now, settings = time.monotonic(), self.settings
+        if self._listed is None or now - self._listed[0] >= settings.push_list_s:
+            entries, wrong = pushes(self._registry)
+            urls = {entry.to for entry in entries if entry.to}
+            if any(not entry.to for entry in entries):
+                me = Node("pusher", class_name=self._class_name)
+                urls |= {
+                    replica.place
+                    for replica in replicas(self._registry)
+                    if any(entry.matches(replica) for entry in entries)
+                    and is_class_enough(me, Reader(replica.id, class_name=replica.class_name), settings)
+                }
+            self._listed = now, tuple(sorted(urls)), {error.path or "": error.message for error in wrong}
+        return self._listed[1], dict(self._listed[2])
+
+    def _fill(self, url: str) -> Shipped | FarmError:
+        try:
+            target = open_database(url, storage_options=self._registry.storage_options)
+            if target.name != self._source.name:
+                return InvalidError(f"{url} is not a folder of database {self._source.name}")
+            if target.url == self._source.url and target.store.raw.place() == self._source.store.raw.place():
+                return InvalidError(f"{url} is what is pushed")
+            if url not in self._leases:
+                self._leases[url] = Lease(target.store.raw, _LEASE)
+            # Each place needs objects of its own: what they hold on to is not shared among threads.
+            source = open_database(self._source.url, storage_options=self._source.storage_options)
+            offer = Offer(None, None, 0.0)
+            return Shipping(source, target, None, self._limit, None, offer).run(registers=True, serves=False)
+        except FarmError as error:
+            return error
+
+
+def push_list(
+    registry: str,
+    *,
+    add: Push | None = None,
+    remove: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> list[Push]:
+    """Return the entries of a registry, after one was added or removed.
+
+    Raises:
+        InvalidError: There is an entry of that id already, or none; or it says nothing.
+    """
+    database = _registry(registry, storage_options)
+    if add is not None:
+        if add.to:
+            place = open_database(add.to, storage_options=storage_options)
+            if place.name != database.name:
+                message = f"{add.to} is a place of database {place.name}, not of {database.name}"
+                raise InvalidError(message, hint=f"Give the database's folder, such as URL/{database.name}.")
+            add = replace(add, to=place.url)
+        add_push(database, add)
+    if remove is not None:
+        remove_push(database, remove)
+    found, wrong = pushes(database)
+    if wrong and add is None and remove is None:
+        raise wrong[0]
+    return found
+
+
+def _registry(url: str, options: Mapping[str, Any] | None) -> FarmDatabase:
+    return open_database(url, storage_options=options)
