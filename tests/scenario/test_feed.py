@@ -21,6 +21,7 @@ import wlr
 from cli.command import run_app
 from cli.wlr import app
 from tests.feed_oracle import flat, projection
+from tests.handmade import HandmadeFarm, Rows
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import CorruptError, ExpiredError, FencedError, InvalidError, UnavailableError
 from wlc.farm.lease import Lease
@@ -413,10 +414,12 @@ def test_the_command_feeds_and_explains(tmp_path: Path, capsys: pytest.CaptureFi
     assert json.loads(capsys.readouterr().out)["records"] == 3
     with out.open("ab") as handle:
         handle.write(b"torn")
+    (tmp_path / "t.jsonl.000001").write_bytes(b"torn, too")
     with wlc.connect(source) as connection:
         connection.execute("INSERT INTO t VALUES (3)")
     assert run_app(app, "wlr", command) == 0
     assert [line["n"] for line in lines(out)] == [1, 1, 2, 1], "the torn tail was cut"
+    assert not (tmp_path / "t.jsonl.000001").exists(), "a file that was begun behind the position is gone"
     out.write_bytes(b"")
     with wlc.connect(source) as connection:
         connection.execute("INSERT INTO t VALUES (4)")
@@ -483,3 +486,86 @@ def test_encrypted_and_signed_farms_are_verified(tmp_path: Path):
     store.delete(path)
     store.create(path, sound)
     assert feed({"encryption_key": encryption.word}).records == 1
+
+
+# Values and images ---------------------------------------------------------------------------------------------------
+
+# Column type, SQL of a value, and what JSON has of it.
+VALUES = [
+    ("BOOLEAN", "true", True),
+    ("UBIGINT", "18446744073709551615", 18446744073709551615),
+    ("HUGEINT", "170141183460469231731687303715884105727", "170141183460469231731687303715884105727"),
+    ("DECIMAL(20,3)", "12345678901234567.890", "12345678901234567.890"),
+    ("DOUBLE", "0.1", 0.1),
+    ("DOUBLE", "'nan'", "nan"),
+    ("FLOAT", "'-inf'", "-inf"),
+    ("VARCHAR", "'ä\"\n\t\\' || chr(1)", 'ä"\n\t\\\x01'),
+    ("JSON", """'{"a": 1.000000000000000000001}'""", '{"a": 1.000000000000000000001}'),
+    ("UUID", "'00000000-0000-0000-0000-000000000001'", "00000000-0000-0000-0000-000000000001"),
+    ("BLOB", "'\\x00\\xFF'", "AP8="),
+    ("DATE", "'infinity'", "infinity"),
+    ("TIMESTAMP", "'2026-01-01 10:00:00.000001'", "2026-01-01 10:00:00.000001"),
+    ("TIMESTAMP WITH TIME ZONE", "'2026-01-01 10:00:00+02'", "2026-01-01 08:00:00+00"),
+    ("INTERVAL", "INTERVAL '1 month -2 days 3 microseconds'", "1 month -2 days 00:00:00.000003"),
+    ("ENUM('a', 'b')", "'b'", "b"),
+    ("DOUBLE[]", "[1.5::DOUBLE, 'inf', NULL]", [1.5, "inf", None]),
+    ("INTEGER[2]", "[1, 2]", [1, 2]),
+    ("STRUCT(a DECIMAL(4,1), b STRUCT(c BLOB))", "{'a': 1.5, 'b': {'c': 'x'}}", {"a": "1.5", "b": {"c": "eA=="}}),
+    ("MAP(INTEGER, DATE)", "MAP {1: DATE '2026-01-01'}", [{"key": 1, "value": "2026-01-01"}]),
+    ("UNION(n INTEGER, t VARCHAR)", "union_value(t := 'x')", "x"),
+    ("BIT", "'0101'", "0101"),
+]
+
+
+def test_values_arrive_exactly_or_as_text(tmp_path: Path):
+    farm = HandmadeFarm(tmp_path / "farm")
+    columns = ", ".join(f"c{number} {kind}" for number, (kind, _, _) in enumerate(VALUES))
+    selected = ", ".join(f"CAST({value} AS {kind})" for kind, value, _ in VALUES)
+    nulls = ", ".join(["NULL"] * len(VALUES))
+    # Names that data files or readers use for something else are names as any other.
+    farm.publish([f'CREATE TABLE t ({columns}, _tick INTEGER, "file_row_number" INTEGER, "a ""b" INTEGER)'])
+    farm.publish([Rows("t", (f"{selected}, 1, 2, 3", f"{nulls}, NULL, NULL, NULL"))])
+    wlr.feed(farm.url, to=str(out := tmp_path / "t.jsonl"))
+    _, whole, empty = lines(out)
+    names = [*(f"c{number}" for number in range(len(VALUES))), "_tick", "file_row_number", 'a "b']
+    assert whole["after"] == dict(zip(names, [*(said for _, _, said in VALUES), 1, 2, 3], strict=True))
+    assert empty["after"] == dict.fromkeys(names)
+    wlr.feed(farm.url, to=str(out := tmp_path / "t.csv"), tables=["main.t"], format="csv")
+    with out.open(encoding="utf-8", newline="") as handle:
+        _, cells, nothing = csv.DictReader(handle, strict=True)
+    for name, value in whole["after"].items():
+        is_text = isinstance(value, str)
+        assert (cells[name] if is_text else json.loads(cells[name])) == value, name
+        assert nothing[name] == ""
+
+
+def test_images_that_cancel_each_other_out_are_no_records(tmp_path: Path):
+    """A PostgreSQL master logs every statement of a transaction: a row that it changed twice has four images."""
+    farm = HandmadeFarm(tmp_path / "farm")
+    farm.publish(["CREATE TABLE t (id INTEGER PRIMARY KEY, v INTEGER)"], ["CREATE TABLE bag (v INTEGER)"])
+    farm.publish([Rows("t", ("1, 0", "2, 0")), Rows("bag", ("1", "1", "2"))])
+    twice = Rows("t", added=("1, 5", "1, 6", "2, 7", "2, 0", "3, 1"), removed=("1, 0", "1, 5", "2, 0", "2, 7", "3, 1"))
+    farm.publish([twice, Rows("bag", added=("1", "3"), removed=("1", "1"))])
+    wlr.feed(farm.url, to=str(out := tmp_path / "out.jsonl"), start=4)
+    said = [(line["table"], line["op"], line["before"], line["after"]) for line in lines(out)]
+    assert said[0] == ("main.t", "update", {"id": 1, "v": 0}, {"id": 1, "v": 6})
+    assert sorted(map(repr, said[1:])) == [
+        repr(("main.bag", "delete", {"v": 1}, None)),
+        repr(("main.bag", "insert", None, {"v": 3})),
+    ]
+
+
+def test_a_farm_of_another_past_is_refused_and_a_new_history_continued(tmp_path: Path):
+    farm = HandmadeFarm(tmp_path / "one")
+    farm.publish(["CREATE TABLE t (id INTEGER PRIMARY KEY)"], [Rows("t", ("1",))])
+    wlr.feed(farm.url, to=str(out := tmp_path / "out.jsonl"))
+    other = HandmadeFarm(tmp_path / "two")
+    other.publish(["CREATE TABLE t (id INTEGER PRIMARY KEY)"], [Rows("t", ("2",))])
+    other.publish([Rows("t", ("3",))])
+    before = out.read_bytes()
+    with pytest.raises(CorruptError):
+        wlr.feed(other.url, to=str(out))
+    assert out.read_bytes() == before
+    other_name = HandmadeFarm(tmp_path / "two", name="else")
+    with pytest.raises(InvalidError, match="is of .*, not of"):
+        wlr.feed(other_name.url, to=str(out))

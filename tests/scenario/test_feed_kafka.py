@@ -178,6 +178,36 @@ def test_killed_anywhere_a_feed_loses_nothing(
             assert deleted == tombs
 
 
+class Sent:
+    """A message as a consumer gets it."""
+
+    def __init__(self, feed: bytes, value: bytes | None) -> None:
+        self._feed, self._value = feed, value
+
+    def headers(self) -> list[tuple[str, bytes]]:
+        return [("feed", self._feed), ("history", b"h"), ("tick", b"7"), ("n", b"3")]
+
+    def value(self) -> bytes | None:
+        return self._value
+
+
+@pytest.mark.parametrize(
+    ("message", "found"),
+    [
+        (Sent(b"mine", b'{"op":"c"}'), 3),
+        (Sent(b"mine", b'{"op":"d"}'), 2),
+        (Sent(b"mine", None), 3),
+        (Sent(b"other", b'{"op":"c"}'), None),
+        (None, None),
+    ],
+    ids=["a row", "a deletion without its tombstone", "a tombstone", "of another feed", "nothing"],
+)
+def test_what_the_last_message_of_a_partition_says(message: Sent | None, found: int | None):
+    topic = object.__new__(kafka.OpenTopic)
+    topic._feed, topic._has_tombstones = b"mine", True
+    assert topic._as_last(message) == (None if found is None else kafka.LastRecord("h", 7, found))
+
+
 def test_what_is_there_already_is_not_sent_again(servers: str, database: FarmDatabase, monkeypatch: pytest.MonkeyPatch):
     """The position is lost, and the topic says how far it is."""
     feed(servers, topic := next(_topics))
