@@ -407,6 +407,17 @@ CASES: dict[str, tuple[str, ...]] = {
         "DROP TABLE information_schema.t",
         "CREATE TEMP TABLE gone (a int); CREATE DOMAIN d AS gone[]; DROP TABLE gone CASCADE",
     ),
+    "index of partitions, one by one": (
+        """CREATE TABLE p (a int, b int) PARTITION BY LIST (a); CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1); CREATE TABLE p2 PARTITION OF p FOR VALUES IN (2) PARTITION BY LIST (a); CREATE TABLE p21 PARTITION OF p2 DEFAULT""",
+        "CREATE INDEX whole ON ONLY p ((a / b)); CREATE INDEX p2_expr_idx ON ONLY p2 ((a / b))",
+        "INSERT INTO p VALUES (1, 0)",
+        "DELETE FROM p",
+        "CREATE INDEX CONCURRENTLY p1_expr_idx ON p1 ((a / b))",
+        "CREATE INDEX p21_expr_idx ON p21 ((a / b))",
+        "ALTER INDEX whole ATTACH PARTITION p1_expr_idx; ALTER INDEX whole ATTACH PARTITION p2_expr_idx",
+        "ALTER INDEX p2_expr_idx ATTACH PARTITION p21_expr_idx",
+        "INSERT INTO p VALUES (2, 1)",
+    ),
     "exclusion": (
         "CREATE TABLE e (r int4range, EXCLUDE USING gist (r WITH &&))",
         "INSERT INTO e VALUES ('[1,3)')",

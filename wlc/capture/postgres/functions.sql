@@ -470,9 +470,9 @@ BEGIN
             WHEN relation.relkind IN ('v', 'm') THEN
                 SELECT jsonb_agg(attname ORDER BY attnum) INTO parts FROM pg_attribute
                 WHERE attrelid = object AND attnum > 0 AND NOT attisdropped;
-            -- The indexes of a constraint are told with their table.
+            -- The indexes of a constraint are told with their table. An invalid one need not fit the rows.
             WHEN relation.relkind IN ('i', 'I') AND EXISTS (SELECT FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
-                    WHERE i.indexrelid = object AND (c.relkind = 'm' OR wlc.is_captured(c.oid))) AND NOT EXISTS (SELECT FROM pg_constraint k JOIN pg_index i
+                    WHERE i.indexrelid = object AND i.indisvalid AND (c.relkind = 'm' OR wlc.is_captured(c.oid))) AND NOT EXISTS (SELECT FROM pg_constraint k JOIN pg_index i
                     ON i.indexrelid = k.conindid AND i.indrelid = k.conrelid WHERE k.conindid = object) THEN
                 parts := jsonb_build_object('is_part', relation.relispartition);
             ELSE RETURN NULL;
@@ -689,6 +689,11 @@ BEGIN
                 command.command_tag);
         ELSIF NOT command.in_extension THEN
             PERFORM wlc.look_at_object(command.classid, command.objid, command.command_tag);
+            -- The index of a partitioned table becomes valid with the last one below.
+            IF command.object_type = 'index' THEN
+                PERFORM wlc.look_at_object(command.classid, a.relid, command.command_tag)
+                FROM pg_partition_ancestors(command.objid) a WHERE a.relid <> command.objid;
+            END IF;
         END IF;
         is_wide := is_wide OR command.command_tag IN ('ALTER TYPE', 'ALTER DOMAIN');
         -- What has another name now is written otherwise in defaults and constraints.
