@@ -121,7 +121,8 @@ def ship(
             pruning = Pruning(done.url, prune_every, target_options)
             yield from follow_on(
                 lambda: record(done) if pruning.after(done := copy()).bytes else None,
-                lambda: wlc.beat(db, farm=farm, storage_options=options),
+                # The relay knows the beat, and is there when the farm is away.
+                lambda: wlc.beat(done.url, storage_options=target_options),
             )
 
 

@@ -127,6 +127,11 @@ def test_physrep_max_pending() -> None:
     assert chosen(TOP, *pending, relay("a"), me=Reader("p101")).candidates == (ORIGIN, "a")
 
 
+def test_a_delayed_place_serves_those_who_are_delayed_as_much() -> None:
+    assert chosen(relay("a", delay_s=60.0)).rejected == {"a": "it stays 60 s behind on purpose"}
+    assert chosen(relay("a", delay_s=60.0), me=replace(ME, delay_s=60.0)).candidates == ("a",)
+
+
 def test_another_past_is_no_candidate() -> None:
     assert chosen(relay("a", last=30, chain="d" * 64)).rejected == {"a": "it has another past"}
     assert chosen(relay("a", last=30, chain=ME.chain)).candidates == ("a",)

@@ -277,7 +277,7 @@ class _Reading:
             nodes = [by_url.get(url) or Node(_id_of_url(url)) for url in among]
         position = self._me.position
         batch, chain = (position.batch, position.chain) if position else (None, "")
-        reader = Reader(self._me.id, batch, chain, self.attachment.class_name)
+        reader = Reader(self._me.id, batch, chain, self.attachment.class_name, self._me.delay_s)
         children = tree.children(but=self._me.id)
         return choose(nodes, children, reader, self.attachment.penalties, utc_now(), tree.settings)
 

@@ -34,6 +34,7 @@ class Node:
         tick: Last tick that it holds.
         chain: Chain hash of its last batch; empty if that is not known.
         fanout: How many may read from it.
+        delay_s: How far it stays behind on purpose.
     """
 
     id: str
@@ -47,6 +48,7 @@ class Node:
     tick: int = 0
     chain: str = ""
     fanout: int = DEFAULTS.fanout
+    delay_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +58,14 @@ class Reader:
     Attributes:
         batch: The batch of its position; None before it has one.
         chain: Chain hash of that batch; empty if that is not known.
+        delay_s: How far it stays behind on purpose.
     """
 
     id: str
     batch: int | None = None
     chain: str = ""
     class_name: str = ""
+    delay_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,8 @@ def refusal(
         return f"it was not heard of for {node.age_s:.0f} s"
     if not is_class_enough(node, me, settings):
         return f"its class {node.class_name or 'none'} is below {me.class_name}"
+    if node.delay_s > me.delay_s:
+        return f"it stays {node.delay_s:g} s behind on purpose"
     if node.id in avoided:
         return "it failed a short time ago"
     return _refusal_of_range(node, me)

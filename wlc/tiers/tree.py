@@ -112,6 +112,7 @@ class Tree:
             position.tick if position else 0,
             position.chain if position else "",
             self.fanout(replica.id) if upstream else 0,
+            upstream.delay_s if upstream else replica.delay_s,
         )
 
     def url(self, name: str, origin: str) -> str:
