@@ -128,6 +128,9 @@ HONEST = [
     " c numeric(10,2) DEFAULT round(1.5), d timestamp DEFAULT now(), e text GENERATED ALWAYS AS (repeat('x'::text, 3)) STORED,"
     " CONSTRAINT p PRIMARY KEY (a), CONSTRAINT k CHECK (((length(e) > 1) AND (c = ANY (ARRAY[1.5, 2.5])))))",
     "CREATE TABLE public.x (a int, b date) PARTITION BY RANGE (b)",
+    'CREATE TABLE public.system (a int PRIMARY KEY, b int CONSTRAINT c REFERENCES "public"."system"(a))',
+    "CREATE TABLE public.pg_read_file (a int)",
+    "CREATE VIEW public.x AS SELECT id FROM public.t TABLESAMPLE system ((50)::real)",
     "ALTER TABLE public.t ADD COLUMN \"DISABLE TRIGGER\" text DEFAULT 'x, y; -- /* '::text",
     "ALTER TABLE ONLY public.t ALTER COLUMN v SET DEFAULT concat('a', 'b')",
     "ALTER TABLE public.t ADD CONSTRAINT u UNIQUE (v)",

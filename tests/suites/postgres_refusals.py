@@ -47,6 +47,7 @@ def documented_stop(error: str) -> str | None:
 # Files in which other statements differ, each with what differs.
 FILES: dict[str, str] = {
     "alter_table": "statements about tables without columns, and locks on tables of the schema wlc",
+    "create_am": "statements of a transaction with a table without columns",
     "create_index": "the index that was a table's replica identity",
     "identity": "statements about a table that could not be SET UNLOGGED",
     "inherit": "statements about a table without columns",

@@ -28,16 +28,17 @@ _PIECE = re.compile(
 )
 # PostgreSQL reads on differently than `_PIECE` after these: escapes in names, a quote next to a number.
 _ESCAPED = re.compile(r"""&['"]""")
-# Volatile functions that return a value and change nothing but a sequence.
+# Volatile functions that return a value and change nothing but a sequence, and the methods of TABLESAMPLE.
 _HARMLESS = (
-    "nextval currval lastval random random_normal gen_random_uuid uuidv4 uuidv7 clock_timestamp timeofday"
+    "bernoulli system"
+    " nextval currval lastval random random_normal gen_random_uuid uuidv4 uuidv7 clock_timestamp timeofday"
     " statement_timestamp uuid_generate_v1 uuid_generate_v1mc uuid_generate_v4"
 ).split()
 # These functions read tables or run queries that a text names.
 _BY_TEXT = re.compile(r"_to_xml|^(?:crosstab|connectby|dblink|ts_stat|ts_rewrite)")
 _FUNCTIONS = """
     SELECT DISTINCT p.proname FROM pg_proc AS p WHERE p.proname = ANY(%s) AND p.proname <> ALL(%s) AND (
-        (p.pronamespace = 'pg_catalog'::regnamespace
+        (p.pronamespace = 'pg_catalog'::regnamespace AND p.proname = ANY(%s)
             AND (p.provolatile = 'v' OR NOT has_function_privilege('public', p.oid, 'EXECUTE')))
         OR (p.provolatile <> 'i' AND EXISTS (SELECT FROM pg_depend AS d
             WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')))
@@ -97,9 +98,13 @@ def refuse_reaching(connection: Connection, statement: str, table: str) -> None:
     # Texts are data, except for those that are bodies of routines.
     texts = [_content(piece) for piece in listed if piece.lastgroup == "string"] if _is_routine(listed) else []
     groups = [listed, *(_quietly(text) for text in texts if text is not None)]
-    called, named = _called(groups), {_folded(p) for group in groups for p in group if p.lastgroup in ("name", "word")}
-    reached = [row[0] for row in fetch(connection, _FUNCTIONS, [sorted(called), _HARMLESS])]
-    reached += [name for name in sorted(called) if _BY_TEXT.search(name)]
+    called = _called(groups)
+    # A name in another schema, which may be that of a table, is none of the server's own functions.
+    built_in = {name for name, schema in called if schema in (None, "pg_catalog")}
+    named = {_folded(p) for group in groups for p in group if p.lastgroup in ("name", "word")}
+    names = sorted({name for name, _ in called})
+    reached = [row[0] for row in fetch(connection, _FUNCTIONS, [names, _HARMLESS, sorted(built_in)])]
+    reached += [name for name in names if _BY_TEXT.search(name)]
     if reached:
         message = f"function {sorted(reached)[0]} is not the farm's to call: {short(statement)}"
         raise StepError(message, table=table)
@@ -138,14 +143,15 @@ def _is_routine(listed: list[re.Match[str]]) -> bool:
     return any(piece.group(0).upper() in ("FUNCTION", "PROCEDURE", "ROUTINE") for piece in listed[:4])
 
 
-def _called(groups: Iterable[list[re.Match[str]]]) -> set[str]:
-    """Return the names before an opening bracket."""
-    return {
-        _folded(one)
-        for group in groups
-        for one, after in pairwise(group)
-        if after.group(0) == "(" and one.lastgroup in ("name", "word")
-    }
+def _called(groups: Iterable[list[re.Match[str]]]) -> set[tuple[str, str | None]]:
+    """Return the names before an opening bracket, each with its schema if it has one."""
+    found = set()
+    for group in groups:
+        for at, (one, after) in enumerate(pairwise(group)):
+            if after.group(0) == "(" and one.lastgroup in ("name", "word"):
+                is_qualified = at >= 2 and group[at - 1].group(0) == "."
+                found.add((_folded(one), _folded(group[at - 2]) if is_qualified else None))
+    return found
 
 
 def _folded(piece: re.Match[str]) -> str:
