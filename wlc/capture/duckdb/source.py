@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from wlc.capture.duckdb import digests, pending, probe, repair, schema_change, setup
 from wlc.capture.duckdb.shared import Shared, close_shared, create_file, explained, look_into, open_shared
+from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb import snapshot
 from wlc.dialect.duckdb.opening import refuse_path
 from wlc.farm.errors import FarmError, InvalidError, UnsupportedError
@@ -226,7 +227,9 @@ class DuckDBSource(Source):
             self._shared.publisher.database = database_of(self.require_state())
 
     def has_objects(self) -> bool:
-        return bool(schema_change.objects(self._shared.root, self._shared.catalog))
+        # Listing all objects takes long, and most databases have a table.
+        root, catalog = self._shared.root, self._shared.catalog
+        return bool(duckdb_catalog.table_names(root, catalog) or schema_change.objects(root, catalog))
 
     def remember(self, state: MasterState) -> None:
         self._shared.remember(state)

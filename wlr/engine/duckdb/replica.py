@@ -11,6 +11,7 @@ import duckdb
 from wlc.dialect.duckdb import catalog as catalogs
 from wlc.dialect.duckdb.opening import alone
 from wlc.dialect.sql import quote
+from wlc.farm.errors import UnavailableError
 from wlc.farm.model import Ddl, Name
 from wlr.ddl import relevance, running
 from wlr.engine.calculator import Scratch, applying, is_broken, using
@@ -42,22 +43,27 @@ if TYPE_CHECKING:
     from wlr.plan.step import Action, Step
 
 
-def open_replica(into: Path, state: ReplicaState, folders: Sequence[Path] = (), bulk: Bulk | None = None) -> OpenDuckDB:
+def open_replica(into: Path, catalog: str, folders: Sequence[Path] = (), bulk: Bulk | None = None) -> OpenDuckDB:
     """Open a replica for writing; nobody else can open it until it is closed.
 
     Args:
         into: The file.
-        state: As it was read before, which tells the name of the database.
+        catalog: The replica's name of the database.
         folders: Folders that data files will be read from.
         bulk: How to do large work.
+
+    Raises:
+        UnavailableError: It is in use, or another replica has taken its place.
     """
-    connection = attach(into, state.catalog)
+    connection = attach(into, catalog)
     scratch = Scratch(work_folder(into), folders)
     try:
         with using(into):
             scratch.confine(connection)
-            # It may have been written to since it was looked at.
-            state = states.read(connection, state.catalog, str(into))
+            # It may have been written to, or made anew, since it was looked at.
+            state = states.read(connection, catalog, str(into))
+            if state.catalog != catalog:
+                raise UnavailableError(f"{into} was made anew meanwhile", hint="Run it again.", path=str(into))
             return OpenDuckDB(into, connection, state, scratch, bulk.folding(scratch.folder) if bulk else None)
     except BaseException:
         connection.close()

@@ -11,6 +11,8 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+import duckdb
+
 from wlc.dialect.sql import quote
 from wlc.farm.errors import InvalidError
 from wlc.farm.model import Name
@@ -21,8 +23,6 @@ from wlr.engine.state import OWNER, decode
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
-
-    import duckdb
 
     from wlr.engine.state import ReplicaState
 
@@ -62,8 +62,12 @@ def find_state(into: Path) -> ReplicaState | None:
     connection = attach(into, _PROBE, read_only=True)
     try:
         with using(into):
-            if has_table(connection, _PROBE, "wlr", "state"):
+            # To ask first whether the table is there takes as long as to open the file.
+            try:
                 return read(connection, _PROBE, str(into))
+            except duckdb.CatalogException:
+                if has_table(connection, _PROBE, "wlr", "state"):
+                    raise
             if connection.execute(_OBJECTS, [_PROBE]).fetchall()[0][0]:
                 hint = "Replicate into a file that does not exist yet."
                 if has_table(connection, _PROBE, "wlc", "state"):

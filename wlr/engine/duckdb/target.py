@@ -28,14 +28,23 @@ class DuckDBTarget(Target):
 
     noun = "a DuckDB file"
 
+    # The name that the file is opened under, once it is known: DuckDB takes long to open a file.
+    _catalog: str | None = None
+
     def find_state(self) -> ReplicaState | None:
-        return find_state(self.place.path)
+        state = find_state(self.place.path)
+        self._catalog = state.catalog if state else None
+        return state
 
     def build(self, new: NewReplica) -> None:
         build(self.place.path, new)
+        self._catalog = new.state.catalog
 
     def open(self, folders: Sequence[Path] = (), bulk: Bulk | None = None) -> OpenDuckDB:
-        return open_replica(self.place.path, self.read_state(), folders, bulk)
+        catalog = self._catalog
+        if catalog is None or not self.place.path.exists():
+            catalog = self.read_state().catalog
+        return open_replica(self.place.path, catalog, folders, bulk)
 
     def scanned(
         self,
