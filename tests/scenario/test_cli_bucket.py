@@ -56,6 +56,8 @@ def test_master_to_replica_through_a_bucket(bucket, tmp_path) -> None:
     assert answer(bucket("wlr", "replicate", "sales", "--into", "copy.duckdb", "--json"))["tick"] == 1
     with duckdb.connect(str(tmp_path / "copy.duckdb"), read_only=True) as connection:
         assert connection.execute("FROM t ORDER BY i").fetchall() == [(8,), (9,)]
+    assert answer(bucket("wlr", "feed", "sales", "--to", "t.jsonl", "--json"))["records"] == 8
+    assert len((tmp_path / "t.jsonl").read_text().splitlines()) == 8
 
     bucket.stop()
     done = bucket("wlc", "status", "sales")

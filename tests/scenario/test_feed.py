@@ -569,3 +569,19 @@ def test_a_farm_of_another_past_is_refused_and_a_new_history_continued(tmp_path:
     other_name = HandmadeFarm(tmp_path / "two", name="else")
     with pytest.raises(InvalidError, match="is of .*, not of"):
         wlr.feed(other_name.url, to=str(out))
+
+
+def test_tables_that_are_renamed_or_dropped_leave_a_feed_with_a_record(tmp_path: Path):
+    farm = HandmadeFarm(tmp_path / "farm")
+    farm.publish(["CREATE SCHEMA s"], ["CREATE TABLE t (id INTEGER)"], ["CREATE TABLE s.t (id INTEGER)"])
+    farm.publish(["CREATE VIEW v AS SELECT 1"], ["CREATE TABLE other (id INTEGER)"], [Rows("t", ("1",))])
+    farm.publish(["ALTER TABLE t RENAME TO u"], [Rows("u", ("2",))], ["DROP SCHEMA s CASCADE"], ["DROP TABLE other"])
+    wlr.feed(farm.url, to=str(out := tmp_path / "t.jsonl"), tables=["t"])
+    said = [(line["op"], line["table"], line.get("kind"), line.get("object")) for line in lines(out)]
+    assert said == [
+        ("schema", "main.t", "CREATE TABLE", "main.t"),
+        ("schema", "s.t", "CREATE TABLE", "s.t"),
+        ("insert", "main.t", None, None),
+        ("schema", "main.t", "ALTER TABLE", "main.u"),
+        ("schema", "s.t", "DROP SCHEMA", "s.t"),
+    ]

@@ -141,6 +141,7 @@ class JsonFormat(Format):
             said["rows"] = record.removed
         else:
             said |= {"kind": record.kind, "object": str(record.object), "statement": record.statement}
+            said |= {"original": record.original} if record.original else {}
             said |= {"columns": _columns(record), "primary_key": _key(record)}
         return text_of(said) + "\n"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from wlc.farm.model import Change, Clear, Ddl
@@ -73,7 +74,7 @@ def items_of(batch: Batch, after: int, tables: Collection[str]) -> Iterator[Item
 def _table_of(ddl: Ddl, tables: Collection[str]) -> Name | None:
     """Return the table of the feed that a statement makes, alters, renames or drops; None if there is none."""
     if ddl.kind == "DROP SCHEMA":
-        # Every table is dropped by a record of its own, unless the statement drops the schema with all that is in it.
+        # The tables in the schema have no records of their own.
         return ddl.object if _may_hold(ddl.object.name, tables) else None
     if moved := schema_move(ddl):
         return next((name for name in moved if matches(name, tables)), None)
@@ -85,7 +86,7 @@ def _table_of(ddl: Ddl, tables: Collection[str]) -> Name | None:
 
 
 def _may_hold(schema: str, tables: Collection[str]) -> bool:
-    return not tables or any(pattern.partition(".")[0] in (schema, "*") for pattern in tables if "." in pattern)
+    return not tables or any("." not in p or fnmatchcase(schema, p.partition(".")[0]) for p in tables)
 
 
 @dataclass(frozen=True, slots=True)

@@ -252,4 +252,4 @@ def refuse_idle_tables(database: FarmDatabase, patterns: tuple[str, ...]) -> Non
 
     steps = log_reader.steps_after(database, manifest, Stop())
     tables.update(name for step in steps for transaction in step.transactions for name in created_by(transaction))
-    bounds.refuse_idle(left, tables)
+    bounds.refuse_idle(left, tables, "--table")

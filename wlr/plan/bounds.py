@@ -88,8 +88,13 @@ def refuse_behind(position: Position, clock: datetime | None, stop: Stop) -> Non
         raise InvalidError(message, hint=hint)
 
 
-def refuse_idle(patterns: Sequence[str], tables: Collection[Name]) -> None:
+def refuse_idle(patterns: Sequence[str], tables: Collection[Name], choosing: str = "--tables") -> None:
     """Refuse patterns that match none of the tables there are.
+
+    Args:
+        patterns: They choose tables or leave them out.
+        tables: The tables that there are.
+        choosing: The option that chooses tables, for the message.
 
     Raises:
         InvalidError: There is one; the hint lists the tables.
@@ -99,7 +104,7 @@ def refuse_idle(patterns: Sequence[str], tables: Collection[Name]) -> None:
         listed = ", ".join(shown[:_SHOWN_MAX]) + (" …" if len(shown) > _SHOWN_MAX else "")
         hint = f"the master's tables are {listed}" if shown else "the master has no tables yet"
         text = pattern.removeprefix(IGNORED)
-        option = "--tables" if text == pattern else "--ignore"
+        option = choosing if text == pattern else "--ignore"
         raise InvalidError(f"no table matches {option} {text!r}", hint=hint)
 
 
