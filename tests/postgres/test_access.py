@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ROLES = ("reader", "writer", "tenant one", "keeper")
 # What there is before the snapshot, and what is done later.
 BEFORE = """
-    CREATE SCHEMA s; GRANT USAGE, CREATE ON SCHEMA s TO reader;
+    CREATE SCHEMA s; GRANT USAGE, CREATE ON SCHEMA s TO reader; GRANT USAGE ON SCHEMA public TO reader;
     CREATE TABLE t (id int PRIMARY KEY, who text, secret text); INSERT INTO t VALUES (1, 'reader', 'x'), (2, 'writer', 'y');
     GRANT SELECT, UPDATE (who, secret) ON t TO reader; GRANT ALL ON t TO writer WITH GRANT OPTION;
     ALTER TABLE t ENABLE ROW LEVEL SECURITY; CREATE POLICY own ON t TO reader USING (who = current_user);
@@ -54,7 +54,7 @@ LATER = (
 HELD = """
     SELECT c.oid::regclass::text, a.grantee::regrole::text, a.privilege_type, a.is_grantable, '' FROM pg_class c,
         aclexplode(c.relacl) a WHERE a.grantee <> c.relowner AND relnamespace::regnamespace::text IN ('s', 'public')
-        AND a.privilege_type <> 'TRIGGER'
+        AND a.privilege_type NOT IN ('TRIGGER', 'MAINTAIN')
     UNION SELECT c.oid::regclass::text, a.grantee::regrole::text, a.privilege_type, a.is_grantable, f.attname
         FROM pg_class c JOIN pg_attribute f ON f.attrelid = c.oid, aclexplode(f.attacl) a WHERE a.grantee <> c.relowner
         AND relnamespace::regnamespace::text IN ('s', 'public')

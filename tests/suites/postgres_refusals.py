@@ -49,6 +49,7 @@ FILES: dict[str, str] = {
     "alter_table": "statements about tables without columns, and locks on tables of the schema wlc",
     "create_am": "statements of a transaction with a table without columns",
     "create_index": "the index that was a table's replica identity",
+    "event_trigger": "event triggers of the user's own see what capture does; a table would lose its last column",
     "identity": "statements about a table that could not be SET UNLOGGED",
     "inherit": "statements about a table without columns",
     "namespace": "statements about a schema that could not be renamed",

@@ -142,8 +142,8 @@ class Access:
         for key in keys:
             self._left_out.pop(key, None)
         cause = self._cause(what, statement)
-        if cause == "":
-            # The object itself was left out.
+        if cause == "" or (is_grant and cause is not None and self._may_use(what, to)):
+            # The object itself was left out, or nothing is missing.
             return
         if role is not None and not self._exists(role):
             cause = f"role {quote(role)} does not exist here; once it does, run {statement}"
@@ -264,6 +264,13 @@ class Access:
 
     def _exists(self, role: str) -> bool:
         return bool(fetch(self._connection, "SELECT 1 FROM pg_roles WHERE rolname = %s", [role]))
+
+    def _may_use(self, what: _Object, role: str) -> bool:
+        """Say whether it is a schema that a role may use already, as all may use the schema public."""
+        if what.kind != "SCHEMA" or not (role == "PUBLIC" or self._exists(role)):
+            return False
+        query = "SELECT has_schema_privilege(%s::name, %s, 'USAGE')"
+        return fetch(self._connection, query, ["public" if role == "PUBLIC" else role, what.shown.schema]) == [(True,)]
 
     def _is_self(self, role: str) -> bool:
         return fetch(self._connection, "SELECT current_user = %s", [role]) == [(True,)]
