@@ -30,7 +30,7 @@ from wlr.feeds.remembered import in_farm
 from wlr.feeds.rendering import NOTE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from wlc.farm.database import FarmDatabase
     from wlc.farm.versioned import VersionedObject
@@ -51,6 +51,7 @@ _TURN_S = 0.1
 _KILOBYTES_MOST = 2**31 - 1
 # Records looked at behind the end of a partition before the whole partition is: markers of transactions are among them.
 _BACK_FIRST, _BACK_MOST = 1, 4096
+_Headers = list[tuple[str, str | bytes | None]]
 FEED, HISTORY, TICK, NUMBER = "feed", "history", "tick", "n"
 
 
@@ -225,17 +226,13 @@ class OpenTopic(OpenOutput):
             if self._output.is_transactional and not self._in_transaction:
                 self._producer.begin_transaction()
                 self._in_transaction = True
-            names = ("line", "key", "tick", "n", "op", "lane")
-            columns = [piece.records[name].to_pylist() for name in names]
-            history = piece.history.encode()
-            for line, key, tick, n, operation, lane in zip(*columns, strict=True):
-                headers = [
-                    (FEED, self._feed),
-                    (HISTORY, history),
-                    (TICK, str(tick).encode()),
-                    (NUMBER, str(n).encode()),
-                ]
-                value = line[:-1].encode()
+            records = piece.records
+            texts = (records[name].cast("binary").to_pylist() for name in ("line", "key"))
+            others = (records[name].to_pylist() for name in ("tick", "n", "op", "lane"))
+            known: _Headers = [(FEED, self._feed), (HISTORY, piece.history.encode())]
+            for line, key, tick, n, operation, lane in zip(*texts, *others, strict=True):
+                headers: _Headers = [*known, (TICK, b"%d" % tick), (NUMBER, b"%d" % n)]
+                value = line[:-1]
                 if operation == NOTE:
                     # Whoever reads one partition only must see it between the rows before and after it, too.
                     for partition in self._partitions:
@@ -243,18 +240,14 @@ class OpenTopic(OpenOutput):
                 elif key is None:
                     self._produce(None, value, headers, self._partitions[lane % len(self._partitions)])
                 else:
-                    self._produce(key.encode(), value, headers)
+                    self._produce(key, value, headers)
                     if self._has_tombstones and operation == "-":
-                        self._produce(key.encode(), None, headers)
+                        self._produce(key, None, headers)
 
-    def _produce(
-        self, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]], partition: int = -1
-    ) -> None:
+    def _produce(self, key: bytes | None, value: bytes | None, headers: _Headers, partition: int = -1) -> None:
         while True:
             try:
-                self._producer.produce(
-                    self._output.topic, value=value, key=key, partition=partition, headers=list(headers)
-                )
+                self._producer.produce(self._output.topic, value=value, key=key, partition=partition, headers=headers)
                 break
             except BufferError:
                 # As much as may wait is waiting.
