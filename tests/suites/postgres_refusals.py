@@ -54,6 +54,7 @@ FILES: dict[str, str] = {
     "inherit": "statements about a table without columns",
     "namespace": "statements about a schema that could not be renamed",
     "privileges": "statements about a table without columns",
+    "vacuum": "statements of a transaction with a table without columns",
 }
 # Files behind which replicas do not hold what the master holds, or the master does not publish. What is open is a defect:
 # it leaves this list when it is mended.

@@ -225,8 +225,7 @@ def _changed_column(old: DescribedColumn, new: DescribedColumn, *, is_resent: bo
         collation = f" COLLATE {new.collation}" if new.collation else ""
         using = f" USING NULL::{new.type}" if is_resent and new.generated is None else ""
         yield f"TYPE {new.type}{collation}{using}"
-    if old.generated is not None and new.generated is None and not new.is_inherited:
-        yield "DROP EXPRESSION"
+    yield from _changed_expression(old, new)
     if old.identity and not new.identity:
         yield "DROP IDENTITY"
     if old.default != new.default:
@@ -239,6 +238,16 @@ def _changed_column(old: DescribedColumn, new: DescribedColumn, *, is_resent: bo
         yield from _changed_identity(old, new)
     if new.nullable and not old.nullable:
         yield "DROP NOT NULL"
+
+
+def _changed_expression(old: DescribedColumn, new: DescribedColumn) -> Iterator[str]:
+    if old.generated is None or new.is_inherited:
+        return
+    if new.generated is None:
+        yield "DROP EXPRESSION"
+    elif old.expression != new.expression:
+        # PostgreSQL 17 has such a statement.
+        yield f"SET EXPRESSION AS ({new.generated})"
 
 
 def _changed_identity(old: DescribedColumn, new: DescribedColumn) -> Iterator[str]:

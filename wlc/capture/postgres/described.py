@@ -27,6 +27,7 @@ class DescribedColumn:
         shape: What the text of a value depends on besides: labels of enums, attributes of composite types. Only
             functions.sql reads it.
         generated: Expression of a generated column.
+        expression: Stands for the same, whatever the columns are called that it names.
         is_inherited: A parent has it, too.
         identity: "a" (ALWAYS) or "d" (BY DEFAULT).
         identity_options: Options of the identity's sequence.
@@ -43,6 +44,7 @@ class DescribedColumn:
     nullable: bool
     default: str | None
     generated: str | None
+    expression: str | None
     is_inherited: bool
     identity: str | None
     identity_options: str | None

@@ -68,6 +68,8 @@ SET bytea_output = 'hex' AS $$
                 'nullable', NOT a.attnotnull,
                 'default', CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END,
                 'generated', CASE WHEN a.attgenerated <> '' THEN pg_get_expr(d.adbin, d.adrelid) END,
+                'expression', CASE WHEN a.attgenerated <> '' THEN
+                    md5(regexp_replace(d.adbin::text, ':location -?\d+', '', 'g')) END,
                 'is_inherited', a.attinhcount > 0,
                 'identity', nullif(a.attidentity, ''),
                 'identity_options', CASE WHEN a.attidentity <> '' THEN (
@@ -153,6 +155,10 @@ BEGIN
     IF new->>'kind' = 'r' AND NOT EXISTS (SELECT FROM jsonb_array_elements(new->'columns') c WHERE c->>'generated' IS NULL) THEN
         RAISE EXCEPTION 'table % cannot be replicated: it has no columns', relation::regclass
             USING HINT = 'give it a column, or leave it out with wlc master --tables';
+    END IF;
+    IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = relation AND attgenerated = 'v' AND NOT attisdropped) THEN
+        RAISE EXCEPTION 'table % cannot be replicated: PostgreSQL changes no rows of a published table with a virtual'
+            ' generated column', relation::regclass USING HINT = 'make it GENERATED ALWAYS AS (…) STORED, or a view';
     END IF;
     SELECT string_agg(quote_ident(c->>'name'), ' and ') INTO other FROM jsonb_array_elements(new->'columns') c
         GROUP BY lower(c->>'name') HAVING count(*) > 1;

@@ -182,6 +182,7 @@ class Gathering:
             raise UnsupportedError(
                 f"table {rows.relation.schema}.{rows.relation.name} is published and was not announced", hint=_STRANGER
             )
+        rows = rows.without({column.name for column in table.description.columns if column.generated is not None})
         segment = self._segment(oid, table)
         expected = tuple(column.name for column in segment.layout.stored)
         if rows.relation.columns != expected:

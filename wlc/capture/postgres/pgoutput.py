@@ -10,7 +10,7 @@ Source: PostgreSQL's documentation, "Logical Replication Message Formats".
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +89,14 @@ class Rows:
     transactions: Positions
     weights: NDArray[np.int8]
     columns: tuple[pa.Array, ...]
+
+    def without(self, names: set[str]) -> Rows:
+        """Return the rows without columns, which they need not have."""
+        kept = [at for at, name in enumerate(self.relation.columns) if name not in names]
+        if len(kept) == len(self.columns):
+            return self
+        relation = replace(self.relation, columns=tuple(self.relation.columns[at] for at in kept))
+        return replace(self, relation=relation, columns=tuple(self.columns[at] for at in kept))
 
 
 @dataclass(slots=True)

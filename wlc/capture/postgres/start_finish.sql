@@ -44,7 +44,9 @@ DECLARE
     event text;
 BEGIN
     EXECUTE format('DROP PUBLICATION IF EXISTS %I', publication);
-    EXECUTE format('CREATE PUBLICATION %I WITH (publish = ''insert, update, delete, truncate'')', publication);
+    -- From PostgreSQL 18 on, rows of a table whose replica identity has columns that are not published cannot be changed.
+    EXECUTE format('CREATE PUBLICATION %I WITH (publish = ''insert, update, delete, truncate''%s)', publication,
+        CASE WHEN current_setting('server_version_num')::int >= 180000 THEN ', publish_generated_columns = stored' END);
     -- Others may have altered, created and dropped tables since these were noted.
     DELETE FROM wlc.tables t WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = t.oid);
     UPDATE wlc.tables SET description = wlc.describe(oid);
