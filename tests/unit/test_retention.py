@@ -200,6 +200,7 @@ def test_what_was_the_newest_snapshot_an_hour_ago_stays_with_all_after_it() -> N
     starts = [arrived(2, 300), arrived(4, 90), arrived(6, 59), arrived(8, 1)]
     decided = decide(starts, range(1, 10), [], NOW, keep_for=timedelta(hours=1))
     assert (decided.delete_snapshots, decided.delete_batches) == ((20,), (1, 2, 3))
+    assert "the snapshot at tick 80 is less than 1:00:00 old" in decided.reasons[1]
     # Whoever listed the snapshots within the last hour begins with one that stays.
     assert decide(starts[2:], range(1, 10), [], NOW, keep_for=timedelta(hours=1)).delete_snapshots == ()
     assert decide(starts, range(1, 10), [], NOW).delete_snapshots == (20, 40, 60)

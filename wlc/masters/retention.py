@@ -107,9 +107,10 @@ def decide(
         reason = "there is no snapshot, so the whole log is needed; take one with: wlc snapshot SOURCE"
         kept = tuple(numbers)
         return Retention((), (), kept, (), overdue, (), (reason, *_overdue_reasons(overdue, now)))
-    oldest = _oldest_kept(starts, reach)
-    if keep_for:
-        oldest = min(oldest, _newest_before(starts, now - keep_for))
+    oldest, young = _oldest_kept(starts, reach), list[str]()
+    if keep_for and (known := _newest_before(starts, now - keep_for)) < oldest:
+        young.append(_keep_for_reason(starts[oldest], keep_for))
+        oldest = known
     holding = tuple(replica for replica in live if _needed_from(replica) < starts[oldest].position.batch)
     needed = min([starts[oldest].position.batch, *map(_needed_from, holding)])
     gone = [start for start in starts[:oldest] if start.position.batch > 0 or needed > 1]
@@ -120,7 +121,12 @@ def decide(
         keep_snapshots=tuple(sorted(start.position.tick for start in starts if start not in gone)),
         overdue=overdue,
         holding=holding,
-        reasons=(_start_reason(starts[oldest]), *map(_holding_reason, holding), *_overdue_reasons(overdue, now)),
+        reasons=(
+            _start_reason(starts[oldest]),
+            *young,
+            *map(_holding_reason, holding),
+            *_overdue_reasons(overdue, now),
+        ),
     )
 
 
@@ -145,6 +151,14 @@ def _needed_from(replica: Replica) -> int:
 def _start_reason(start: SnapshotPoint) -> str:
     tick, clock = start.position.tick, format_time(start.clock)
     return f"the snapshot at tick {tick} ({clock}) and everything after it stays; what is older is not needed by it"
+
+
+def _keep_for_reason(start: SnapshotPoint, keep_for: timedelta) -> str:
+    tick = start.position.tick
+    return (
+        f"the snapshot at tick {tick} is less than {keep_for} old, so that somebody may still be reading what is before"
+        " it; --keep-for sets how long that stays"
+    )
 
 
 def _holding_reason(replica: Replica) -> str:
