@@ -117,14 +117,15 @@ def constraints(file: str) -> dict[str, Version]:
 
 def test_locked_versions_are_allowed() -> None:
     locked = constraints("constraints.txt")
-    needed = [required for required in requirements("crypto", "postgres", "test") if required.name != "setuptools"]
+    every = requirements("crypto", "kafka", "postgres", "test")
+    needed = [required for required in every if required.name != "setuptools"]
     assert [str(required) for required in needed if locked[required.name] not in required.specifier] == []
 
 
 def test_oldest_versions_are_the_lower_bounds() -> None:
     bounds = {
         required.name: Version(bound.version)
-        for required in requirements("crypto", "postgres")
+        for required in requirements("crypto", "kafka", "postgres")
         for bound in required.specifier
         if bound.operator == ">="
     }
