@@ -210,7 +210,7 @@ def test_killed_at_every_write_a_feed_goes_on_as_if_it_had_not_been(shop: Shop, 
     assert len(wanted) > 2
     places = [place for place, name in enumerate(calls) if how != "torn" or name == "write"]
     # A run of every day takes samples, in every way to die other ones.
-    step = 1 if "DBFARM_DEEP" in os.environ else 8
+    step = 1 if "DBFARM_DEEP" in os.environ else 14
     for place in places[(len(form) + len(how)) % step :: step]:
         feed_anew(place)
         shop.feed(folder / "out", **options)
