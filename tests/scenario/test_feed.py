@@ -28,6 +28,7 @@ from wlc.farm.lease import Lease
 from wlc.farm.registry import FEED, replicas
 from wlc.farm.seal import keys
 from wlc.farm.store.local import LocalStore
+from wlc.farm.store.memory import MemoryStore
 from wlr.feeds import file as feed_file
 
 if TYPE_CHECKING:
@@ -585,3 +586,25 @@ def test_tables_that_are_renamed_or_dropped_leave_a_feed_with_a_record(tmp_path:
         ("schema", "main.t", "ALTER TABLE", "main.u"),
         ("schema", "s.t", "DROP SCHEMA", "s.t"),
     ]
+
+
+def test_a_round_without_news_costs_four_requests(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shop.feed(out := tmp_path / "out.jsonl")
+    made: list[str] = []
+    for name in ("read", "read_versioned", "list", "exists", "create", "replace", "delete", "fetch"):
+        method = getattr(MemoryStore, name)
+
+        def counted(
+            self: MemoryStore, path: str = "", *rest: Any, _as: str = name, _do: Any = method, **how: Any
+        ) -> Any:
+            made.append(f"{_as} {path}")
+            return _do(self, path, *rest, **how)
+
+        monkeypatch.setattr(MemoryStore, name, counted)
+    shop.feed(out)
+    registration = f"replicas/feed-feed{zlib.crc32(os.fsencode(out))}.json"
+    of_config = [call for call in made if call.endswith("wlc.config")]
+    rest = [call for call in made if call not in of_config]
+    # In memory, one request can be made of another one of the same object.
+    assert {call.partition(" ")[2] for call in rest} == {"shop_000000000004", registration}
+    assert sum(not call.startswith("read ") for call in made) == 4
