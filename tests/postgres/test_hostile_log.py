@@ -13,12 +13,12 @@ from tests.handmade import HandmadeFarm, Rows, secret_folder
 from tests.hostile import BEHIND_MACROS, STATEMENTS, bounded, nested
 from tests.postgres.cluster import execute
 from wlc.farm.errors import ReplayError
-from wlc.farm.model import Ddl, Name
+from wlc.farm.model import Column, Ddl, Layout, Name
 from wlr.ddl.time_limit import LIMIT_VARIABLE
 from wlr.engine.adapters import locate
 from wlr.engine.postgres import connection as connections
 from wlr.engine.postgres.ddl import SchemaChange
-from wlr.engine.postgres.names import Names
+from wlr.engine.postgres.names import MAIN, Names
 from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
@@ -250,6 +250,24 @@ def test_only_what_is_the_farms_is_given_away(replica: str) -> None:
         for statement in statements:
             made = Ddl("GRANT", Name("public", "t"), statement, dialect="postgres")
             assert outcome(replica, made) == expected, statement
+
+
+def test_a_table_that_came_without_its_policies_is_granted_to_nobody(replica: str) -> None:
+    layout = Layout((Column("a", "INTEGER"),), ())
+    made = Ddl("CREATE TABLE", Name("public", "t2"), 'CREATE TABLE "public"."t2" (a INTEGER)', layout=layout)
+    grant = Ddl("GRANT", made.object, 'GRANT SELECT ON TABLE "public"."t2" TO PUBLIC', dialect="postgres")
+    address, left_out = connections.Address.of(locate(replica)), dict[str, str]()
+    with connections.connect(address) as connection, connection.transaction(force_rollback=True):
+        connections.as_replica(connection)
+        change = SchemaChange(connection, address, Names(MAIN), "sales", ("t*",), {made.object}, left_out)
+        change.run(made)
+        with pytest.warns(UserWarning, match="came in by a rename"):
+            change.run(grant)
+        assert set(left_out) == {
+            "privileges and row security of table public.t2",
+            "SELECT for PUBLIC on table public.t2",
+        }
+        assert connection.execute("SELECT relacl FROM pg_class WHERE relname = 't2'").fetchall() == [(None,)]
 
 
 def test_translated_words_are_refused_or_left_out(replica: str, outside: Path) -> None:

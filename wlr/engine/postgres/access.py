@@ -85,6 +85,11 @@ class _Object:
     shown: Name
 
 
+def unknown_access(table: Name) -> str:
+    """Return how it is listed that the privileges and policies of a table are not known here."""
+    return f"privileges and row security of table {table}"
+
+
 def is_access(statement: str) -> bool:
     """Say whether a statement is about privileges or row security, in the form in which masters record them."""
     return any(form.fullmatch(statement) for form in (_GRANTED, _SECURED, _POLICY, _DROPPED))
@@ -162,7 +167,8 @@ class Access:
         """Return why privileges on an object are left out: "" if the object is not here; None if they are not."""
         match what.kind:
             case "TABLE" if what.shown in self._replicated:
-                return None
+                # Without its policies, roles would see more than in the master.
+                return self._left_out.get(unknown_access(what.shown))
             case "TABLE" | "SEQUENCE":
                 shown, asked = self._shown_by(what), what.sql
                 if not fetch(self._connection, "SELECT to_regclass(%s)::oid", [what.sql])[0][0]:

@@ -13,10 +13,10 @@ from wlc.farm.model import Name
 from wlr.ddl.relevance import is_wanted, may_fail
 from wlr.ddl.statements import refuse_oversized, short, understanding
 from wlr.engine.postgres import original
-from wlr.engine.postgres.access import Access, is_access
+from wlr.engine.postgres.access import Access, is_access, unknown_access
 from wlr.engine.postgres.catalog import PostgresCatalog, views_over
 from wlr.engine.postgres.connection import applying, fetch, run, run_foreign
-from wlr.engine.postgres.names import is_own
+from wlr.engine.postgres.names import MAIN, is_own
 from wlr.engine.postgres.translate import PostgresStatement, Translation, Translator
 from wlr.plan.failure import StepError
 
@@ -159,6 +159,9 @@ class SchemaChange:
         if made.fields_of is not None:
             self._refuse_rows(made.fields_of, ddl)
         self._execute(made, holds_back)
+        if self._patterns and self._names.main == MAIN != ddl.object.schema and ddl.kind == "CREATE TABLE":
+            # A PostgreSQL master has its own words for that: the table was restored, with the name that it got.
+            self._left_out[unknown_access(ddl.object)] = "the table came in by a rename; make the replica anew"
 
     def _execute(self, translation: Translation, holds_back: list[PostgresStatement] | None) -> None:
         views = views_over(self._connection, translation.replaces) if translation.replaces else []
