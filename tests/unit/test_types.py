@@ -161,6 +161,15 @@ def test_nested_and_odd_values_survive(connection: duckdb.DuckDBPyConnection, tm
     assert differences(connection, tmp_path) == []
 
 
+def test_a_column_may_be_called_as_a_parameter_of_a_lambda(connection: duckdb.DuckDBPyConnection) -> None:
+    column = Column("m", "MAP(UNION(a HUGEINT, b VARCHAR), UNION(a HUGEINT, b VARCHAR)[])")
+    union = "union_value(b := 'q')::UNION(a HUGEINT, b VARCHAR)"
+    connection.execute(f"CREATE TABLE other AS SELECT 1 AS _0, 2 AS _1, MAP {{{union}: [{union}]}} AS m")
+    stored = f"(SELECT _0, _1, {store_sql(column)} AS m FROM other)"
+    query = f"SELECT other.m = {load_sql(column, 's.m')} FROM {stored} AS s, other"
+    assert connection.execute(query).fetchall() == [(True,)]
+
+
 @pytest.mark.parametrize("nesting", range(len(NESTINGS)))
 def test_every_type_survives_inside_another(
     connection: duckdb.DuckDBPyConnection, tmp_path: Path, nesting: int

@@ -17,7 +17,7 @@ from wlc.dialect.sql import literal, quote
 from wlc.farm.model import WEIGHT, Ddl, file_column
 from wlr.engine import calculator
 from wlr.feeds.formats import Gap, RecordMoment
-from wlr.feeds.values import key_columns, object_sql
+from wlr.feeds.values import key_columns, object_sql, told_apart_sql
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -162,8 +162,9 @@ class Renderer:
             connection = self._connected()
             connection.register(_MARKS, _marks(self._form, run.changes, {path: n for n, path in enumerate(files)}))
             parts = [
-                self._part(connection, changes, path, number)
+                part
                 for number, (changes, path) in enumerate(zip(by_file.values(), paths, strict=True))
+                for part in self._parts(connection, changes, path, number)
             ]
             query = _ordered_sql(self._form.line_parts(is_snapshot=False), parts)
             last = run.first, base
@@ -241,26 +242,40 @@ class Renderer:
             self._scratch.confine(self._connection)
         return self._connection
 
-    def _part(self, connection: duckdb.DuckDBPyConnection, changes: Sequence[RowChange], path: str, number: int) -> str:
-        """Select the records of a data file, each with the images before and after."""
+    def _parts(
+        self, connection: duckdb.DuckDBPyConnection, changes: Sequence[RowChange], path: str, number: int
+    ) -> Iterator[str]:
+        """Select the records of a data file, each with the images before and after.
+
+        The records of a transaction, and their order, depend on nothing but its own images: another run, which begins
+        elsewhere, numbers them alike.
+        """
         file = changes[0].file
         layout, keyed = file.layout, bool(file.layout.primary_key)
         key = object_sql(key_columns(layout)) if keyed else "CAST(NULL AS VARCHAR)"
-        first, last = changes[0].transaction.tick, changes[-1].transaction.tick
-        images = _images_sql(path, layout, f"{key} AS k, {self._form.image_sql(layout)} AS image", first, last)
-        if any(change.change.added and change.change.removed for change in changes):
-            if keyed and not _is_repeated(connection, path, layout, first, last):
-                records = _joined_sql(images)
-            else:
-                records = _joined_sql(_net_sql(images)) if keyed else _copies_sql(_net_sql(images))
-        else:
-            records = _alone_sql(images)
+        columns = f"{key} AS k, {self._form.image_sql(layout)} AS image, {told_apart_sql(layout.stored)} AS exact"
         name = literal(self._form.table(file.table))
-        return (
-            f"SELECT m.tick, m.place, p.r, p.k, p.before, p.after, m.head, m.tail, {name} AS name,"
-            f" {_lane(file.table)} AS lane FROM ({records}) AS p"
-            f" JOIN {_MARKS} AS m ON m.tick = p.tick AND m.file = {number}"
-        )
+        for is_paired in (False, True):
+            some = [change for change in changes if _is_paired(change) == is_paired]
+            if not some:
+                continue
+            ticks = f"_tick BETWEEN {some[0].transaction.tick} AND {some[-1].transaction.tick}"
+            if len(some) < len(changes):
+                wanted = "is_paired" if is_paired else "NOT is_paired"
+                ticks += f" AND _tick IN (SELECT tick FROM {_MARKS} WHERE file = {number} AND {wanted})"
+            images = _images_sql(path, layout, columns, ticks)
+            if not is_paired:
+                records = _alone_sql(images)
+            elif not keyed:
+                records = _copies_sql(_net_sql(images))
+            else:
+                is_repeated = _is_repeated(connection, path, layout, ticks)
+                records = _joined_sql(_net_sql(images) if is_repeated else images)
+            yield (
+                f"SELECT m.tick, m.place, p.r, p.k, p.before, p.after, m.head, m.tail, {name} AS name,"
+                f" {_lane(file.table)} AS lane FROM ({records}) AS p"
+                f" JOIN {_MARKS} AS m ON m.tick = p.tick AND m.file = {number}"
+            )
 
 
 def _line(line: str, history: str, place: tuple[int, int], layout: Layout | None = None, dropped: int = 0) -> FeedPiece:
@@ -281,6 +296,11 @@ def _moment(history: str, of: RowChange | Note) -> RecordMoment:
     return RecordMoment(history, of.transaction.tick, of.transaction.committed, of.transaction.user)
 
 
+def _is_paired(change: RowChange) -> bool:
+    """Say whether rows before and after may belong together."""
+    return bool(change.change.added and change.change.removed)
+
+
 def _marks(form: Format, changes: Sequence[RowChange], numbers: Mapping[str, int]) -> pa.Table:
     """Say of every change what its lines say of its transaction, and which one it is in it."""
     around = [form.around(_moment(change.history, change)) for change in changes]
@@ -288,6 +308,7 @@ def _marks(form: Format, changes: Sequence[RowChange], numbers: Mapping[str, int
         "tick": pa.array([change.transaction.tick for change in changes], pa.int64()),
         "file": pa.array([numbers[change.file.file.path] for change in changes], pa.int32()),
         "place": pa.array([change.place for change in changes], pa.int32()),
+        "is_paired": pa.array([_is_paired(change) for change in changes], pa.bool_()),
         "head": pa.array([head for head, _ in around], pa.string()),
         "tail": pa.array([tail for _, tail in around], pa.string()),
     }
@@ -305,30 +326,29 @@ def _parquet(path: str, extra: str = "") -> str:
     return f"read_parquet([{literal(path)}], hive_partitioning = false{extra})"
 
 
-def _images_sql(path: str, layout: Layout, columns: str, first: int, last: int) -> str:
+def _images_sql(path: str, layout: Layout, columns: str, ticks: str) -> str:
     """Select the images of a data file, with their place in it as `r`."""
-    ticks = f"WHERE _tick BETWEEN {first} AND {last}"
     if any(column.name.lower() == _ROW_NUMBER for column in layout.stored):
         # The name is taken. The number of the row in the answer says as much, and costs more.
         source = f"(SELECT *, row_number() OVER () AS _place FROM {_parquet(path)}) AS i"
-        return f"SELECT _tick AS tick, {WEIGHT} AS w, _place AS r, {columns} FROM {source} {ticks}"
+        return f"SELECT _tick AS tick, {WEIGHT} AS w, _place AS r, {columns} FROM {source} WHERE {ticks}"
     source = _parquet(path, f", {_ROW_NUMBER} = true")
-    return f"SELECT _tick AS tick, {WEIGHT} AS w, {_ROW_NUMBER} AS r, {columns} FROM {source} {ticks}"
+    return f"SELECT _tick AS tick, {WEIGHT} AS w, {_ROW_NUMBER} AS r, {columns} FROM {source} WHERE {ticks}"
 
 
-def _is_repeated(connection: duckdb.DuckDBPyConnection, path: str, layout: Layout, first: int, last: int) -> bool:
+def _is_repeated(connection: duckdb.DuckDBPyConnection, path: str, layout: Layout, ticks: str) -> bool:
     """Say whether a transaction has several images of one key and sign, of which some cancel each other out."""
     keys = ", ".join(quote(file_column(name)) for name in layout.primary_key)
-    query = (
-        f"SELECT 1 FROM {_parquet(path)} WHERE _tick BETWEEN {first} AND {last}"
-        f" GROUP BY _tick, {WEIGHT}, {keys} HAVING count(*) > 1 LIMIT 1"
-    )
+    query = f"SELECT 1 FROM {_parquet(path)} WHERE {ticks} GROUP BY _tick, {WEIGHT}, {keys} HAVING count(*) > 1 LIMIT 1"
     return bool(connection.execute(query).fetchall())
 
 
 def _net_sql(images: str) -> str:
     """Leave out images that cancel each other out within their transaction."""
-    return f"SELECT tick, sum(w) AS w, min(r) AS r, k, image FROM ({images}) GROUP BY tick, k, image HAVING sum(w) <> 0"
+    return (
+        f"SELECT tick, sum(w) AS w, min(r) AS r, k, image, exact FROM ({images})"
+        " GROUP BY tick, k, image, exact HAVING sum(w) <> 0"
+    )
 
 
 def _joined_sql(images: str) -> str:
@@ -337,7 +357,7 @@ def _joined_sql(images: str) -> str:
         f"WITH i AS ({images}), o AS (SELECT * FROM i WHERE w < 0), a AS (SELECT * FROM i WHERE w > 0)"
         " SELECT coalesce(a.tick, o.tick) AS tick, coalesce(a.r, o.r) AS r, coalesce(a.k, o.k) AS k,"
         " o.image AS before, a.image AS after FROM o FULL JOIN a ON o.tick = a.tick AND o.k = a.k"
-        " WHERE o.image IS DISTINCT FROM a.image"
+        " WHERE o.image IS DISTINCT FROM a.image OR o.exact IS DISTINCT FROM a.exact"
     )
 
 

@@ -37,6 +37,17 @@ def quoted_cell_sql(text: str) -> str:
     return f"CASE WHEN {text} IS NULL THEN '' WHEN {must_quote} THEN {quoted} ELSE {text} END"
 
 
+def told_apart_sql(columns: Iterable[Column]) -> str:
+    """Return the SQL of what a row image holds besides its text: values that differ can have the same text."""
+    stored = (
+        f"{quote(column.name)} := {_json(parse(storage_type(column.type)), quote(file_column(column.name)), 0)}"
+        for column in columns
+        if _is_rebuilt(column)
+    )
+    fields = ", ".join(stored)
+    return f"CAST(to_json(struct_pack({fields})) AS VARCHAR)" if fields else "CAST(NULL AS VARCHAR)"
+
+
 def key_columns(layout: Layout) -> list[Column]:
     """Return the columns of the primary key, in the key's order."""
     by_name = {column.name: column for column in layout.stored}
@@ -44,11 +55,15 @@ def key_columns(layout: Layout) -> list[Column]:
 
 
 def _json_value(column: Column) -> str:
-    declared, stored = parse(column.type), quote(file_column(column.name))
-    if declared.holds(lambda row: row.is_rebuilt):
+    stored = quote(file_column(column.name))
+    if _is_rebuilt(column):
         # Which member a UNION has, or what a VARIANT holds, only DuckDB's own text says.
         return f"CAST({load_sql(column, stored)} AS VARCHAR)"
     return _json(parse(storage_type(column.type)), stored, 0)
+
+
+def _is_rebuilt(column: Column) -> bool:
+    return parse(column.type).holds(lambda row: row.is_rebuilt)
 
 
 def _json(parsed: ColumnType, value: str, depth: int) -> str:
@@ -65,7 +80,10 @@ def _json(parsed: ColumnType, value: str, depth: int) -> str:
     if row.name == "LIST":
         return f"list_transform({value}, lambda {item}: {_json(parsed.fields[0][1], item, depth + 1)})"
     if row.name == "MAP":
-        packed = _packed((name, _json(member, f"{item}.{name}", depth + 1)) for name, member in parsed.fields)
+        packed = _packed(
+            (name, _json(member, f"struct_extract({item}, {literal(name)})", depth + 1))
+            for name, member in parsed.fields
+        )
         return f"list_transform(map_entries({value}), lambda {item}: {packed})"
     members = (
         (name, _json(member, f"struct_extract({value}, {literal(name)})", depth)) for name, member in parsed.fields
@@ -84,7 +102,7 @@ def _cell(column: Column) -> str:
         return f"coalesce(CAST({value} AS VARCHAR), '')"
     if row.is_float:
         return f"coalesce(CAST({quote(file_column(column.name))} AS VARCHAR), '')"
-    if parse(storage_type(column.type)).row.is_nested and not parse(column.type).holds(lambda r: r.is_rebuilt):
+    if parse(storage_type(column.type)).row.is_nested and not _is_rebuilt(column):
         whole = f"CASE WHEN {value} IS NOT NULL THEN CAST(to_json({value}) AS VARCHAR) END"
         return f"({quoted_cell_sql(f'({whole})')})"
     return f"({quoted_cell_sql(value)})"

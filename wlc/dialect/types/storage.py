@@ -132,7 +132,9 @@ def _rebuild(parsed: ColumnType, value: str, leaf: Callable[[ColumnType, str, in
         source = value if leaf is _load_leaf or parsed.kind == "LIST" else f"CAST({value} AS {element.text}[])"
         return f"list_transform({source}, lambda {item}: {_rebuild(element, item, leaf, depth + 1)})"
     if parsed.kind == "MAP":
-        parts = [(name, _rebuild(member, f"{item}.{name}", leaf, depth + 1)) for name, member in parsed.fields]
+        parts = [
+            (name, _rebuild(member, _extract(item, literal(name)), leaf, depth + 1)) for name, member in parsed.fields
+        ]
         return f"map_from_entries(list_transform(map_entries({value}), lambda {item}: {_pack(parts)}))"
     by_position = parsed.kind == "TUPLE" and leaf is _store_leaf
     parts = [
