@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from wlc.farm.database import FarmDatabase
+    from wlr.engine.state import ReplicaState
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +70,30 @@ def switch(
         prove_same_past(database, state.position)
         if register:
             register_replica(database, state, target)
-        attachment = state.attachment and replace(state.attachment, among=(database.url,), chosen=None)
+            _prove_again(database, state)
+        attachment = state.attachment and replace(state.attachment, among=(database.url,), slot=None, chosen=None)
         replica.remember(replace(state, master=database.url, attachment=attachment))
+    if state.attachment is not None:
+        wlc.detach(
+            open_database(state.attachment.registry, storage_options=storage_options), state.attachment, state.id
+        )
     before = open_database(state.master, storage_options=storage_options)
     if not _is_same_place(before, database):
         # The place before may be gone, which can be why the replica leaves it.
         with suppress(FarmError):
             unregister(before, state.id)
     return Switched(state.position.tick, state.master, database.url)
+
+
+def _prove_again(database: FarmDatabase, state: ReplicaState) -> None:
+    """Check that nothing was pruned before the replica was registered; then the place before may forget it."""
+    try:
+        prove_same_past(database, state.position)
+    except FarmError:
+        if state.master != database.url:
+            with suppress(FarmError):
+                unregister(database, state.id)
+        raise
 
 
 def _is_same_place(one: FarmDatabase, other: FarmDatabase) -> bool:

@@ -161,7 +161,10 @@ def test_a_pin_and_a_list_are_kept_and_ended(town: Town) -> None:
     with pytest.raises(InvalidError, match="a replica that nobody knows cannot choose its upstream"):
         town.replica("y", upstream="auto", register=False)
     assert town.replica("y", upstream=town.url("b"), register=False) == "b"
+    assert town.replica("x", upstream="auto") == "hq"
+    assert len(claims(town.registry)) == 1
     wlr.switch(town.folder / "x.duckdb", town.url("a"))
+    assert claims(town.registry) == []
     assert town.replica("x") == "a"
 
 

@@ -246,6 +246,22 @@ def test_a_child_that_registers_while_a_prune_runs_is_safe(
     assert told.held_bytes["new"] > 0
 
 
+def test_a_child_that_registers_after_the_decision_is_safe(
+    database: FarmDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(database, 8)
+    take(database, 6)
+
+    def read_late(found: FarmDatabase) -> list[Replica]:
+        known = replicas(found)
+        register(found, replica("new", 2))
+        return known
+
+    monkeypatch.setattr("wlc.masters.prune.replicas", read_late)
+    assert prune(database, now=NOW).delete_batches == (1,)
+    assert database.batch_numbers() == [2, 3, 4, 5, 6, 7, 8]
+
+
 def test_changes_of_state_are_kept_with_cause_actor_and_time(database: FarmDatabase) -> None:
     def said(batch: int | None, minute: int, **options: str | bool) -> list[tuple[str, str]]:
         moment = NOW + timedelta(minutes=minute)

@@ -1,4 +1,4 @@
-"""Whether a place holds the past of a replica: the chain of log files proves it."""
+"""Whether a place holds the past of a replica, or of another place: the chain of log files proves it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from wlc.farm.errors import CorruptError, ExpiredError, GapError, InvalidError
+from wlc.farm.paths import log_path
 from wlc.farm.store import MissingError
 
 if TYPE_CHECKING:
@@ -44,6 +45,37 @@ def prove_same_past(database: FarmDatabase, position: Position) -> None:
             path=database.url,
             position=position,
         )
+
+
+def prove_same_database(place: FarmDatabase, registry: FarmDatabase) -> None:
+    """Check that a place holds the database of the place that recommends it, and no other past of it.
+
+    The last batch that both hold is compared byte for byte. Where there is none, their histories are compared.
+
+    Raises:
+        InvalidError: It is a place of another database, or there is none.
+        CorruptError: It has another past.
+    """
+    if place.name != registry.name:
+        raise InvalidError(f"{place.url} is a place of database {place.name}, not of {registry.name}", path=place.url)
+    ours, theirs = registry.config(), place.config()
+    is_same = _is_same_batch(place, registry, min(ours.batches, theirs.batches) - 1)
+    if is_same is None:
+        known = {ours.history, ours.parent.history if ours.parent else ours.history}
+        is_same = not known.isdisjoint({theirs.history, theirs.parent.history if theirs.parent else theirs.history})
+    if not is_same:
+        raise CorruptError(f"{place.url} has another past than {registry.url}", path=place.url)
+
+
+def _is_same_batch(one: FarmDatabase, other: FarmDatabase, number: int) -> bool | None:
+    """Compare a log file as it lies there, which takes no key; None if one of the places does not hold it."""
+    if number < 1:
+        return None
+    path = log_path(one.name, number)
+    try:
+        return one.logs.raw.read(path) == other.logs.raw.read(path)
+    except MissingError:
+        return None
 
 
 def _holds(database: FarmDatabase, position: Position) -> bool:

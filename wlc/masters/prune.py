@@ -98,10 +98,18 @@ def prune_database(
     ]
     numbers, time = database.batch_numbers(), now or utc_now()
 
+    def decided() -> Retention:
+        return decide(points, numbers, children(replicas(database)), time, deadline, reach, keep_for)
+
     # Registrations are read last: whoever registers later begins with what was listed before, or with something newer.
-    retention = decide(points, numbers, children(replicas(database)), time, deadline, reach, keep_for)
+    retention = decided()
+    sizes = database.batch_bytes() if retention.holding else None
+    if not dry_run and (retention.delete_batches or retention.delete_snapshots):
+        # A reader that came from another place has registered before it proved that this one holds what it needs.
+        retention = decided()
     if retention.holding:
-        retention = replace(retention, held_bytes=held_bytes(retention, points, database.batch_bytes()))
+        sizes = sizes if sizes is not None else database.batch_bytes()
+        retention = replace(retention, held_bytes=held_bytes(retention, points, sizes))
     if not dry_run:
         _delete(database, retention)
     return retention

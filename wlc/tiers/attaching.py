@@ -11,9 +11,9 @@ from wlc.farm.attachment import Attachment, Membership
 from wlc.farm.clock import utc_now
 from wlc.farm.database import open_database
 from wlc.farm.errors import CorruptError, ExpiredError, FarmError, InvalidError, UnavailableError
-from wlc.farm.paths import replica_path
+from wlc.farm.paths import log_path, replica_path
 from wlc.farm.registry import INACTIVE, RELAY, decode_replica, register, unregister
-from wlc.farm.same_past import prove_same_past
+from wlc.farm.same_past import prove_same_database, prove_same_past
 from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import MissingError
 from wlc.farm.tier_settings import read_settings
@@ -128,10 +128,14 @@ def _url_of(registry: FarmDatabase, url: str) -> str:
 
 def _is_of_place(error: FarmError, place: FarmDatabase) -> bool:
     """Say whether the place that was read failed, and not the reader or a transaction."""
-    is_there = error.path is not None and error.path.startswith((place.url, place.logs.url))
+    is_there = error.path is not None and any(_is_in(error.path, url) for url in (place.url, place.logs.url))
     if isinstance(error, UnavailableError):
         return is_there
     return isinstance(error, CorruptError | ExpiredError | MissingError) and (is_there or error.path is None)
+
+
+def _is_in(path: str, url: str) -> bool:
+    return path == url or path.startswith(f"{url}/")
 
 
 class _Reading:
@@ -159,7 +163,7 @@ class _Reading:
             return self._choose()
         except (UnavailableError, MissingError) as error:
             # With the registry away the last choice holds.
-            is_registry = error.path is not None and error.path.startswith(self._registry.url)
+            is_registry = error.path is not None and _is_in(error.path, self._registry.url)
             if not (is_registry and self.attachment.upstream):
                 raise
             return self._place(self.attachment.url)
@@ -192,10 +196,16 @@ class _Reading:
             with suppress(FarmError):
                 # Also of a place that is still empty: somebody may be told to fill it.
                 self._announce(taken)
-            self._prove(place)
-            with suppress(FarmError):
-                self._release()
-            self._move(taken)
+            self._prove_position(place)
+            before = self.attachment
+            try:
+                self._move(taken, place)
+            except FarmError:
+                self._take_back(before, place)
+                raise
+            if before.slot is not None:
+                with suppress(FarmError):
+                    release_claim(self._registry, Claim(before.upstream, before.slot, self._me.id))
         if self._keepalive and self._keepalive.interval_s is None:
             with suppress(FarmError):
                 self._keepalive.interval_s = read_settings(self._registry).keepalive_s
@@ -238,14 +248,15 @@ class _Reading:
                         continue  # Somebody was faster.
                 place = self._place(self._url(tree, name))
                 taken = replace(self.attachment, upstream=name, url=place.url, slot=slot, chosen=utc_now())
+                before = self.attachment
                 try:
-                    self._prove(place)
+                    if place.url != self._registry.url:
+                        prove_same_database(place, self._registry)
+                    self._prove_position(place)
                     self._move(taken, place)
-                    self._refuse_circle(name)
                 except FarmError as error:
                     reasons[name] = error.message
-                    self.attachment = replace(taken, chosen=self.attachment.chosen)
-                    self.leave()
+                    self._pass_over(before, taken, place)
                     continue
                 self._release_others(tree)
                 return place
@@ -307,22 +318,47 @@ class _Reading:
                 return slot
         return None
 
-    def _prove(self, place: FarmDatabase) -> None:
-        if self._me.position is not None and self._me.kind != RELAY and place.url != self.attachment.url:
-            prove_same_past(place, self._me.position)
-        else:
+    def _prove_position(self, place: FarmDatabase) -> None:
+        """Check that a place goes on where the reader stands; a place that is read already is not asked again."""
+        position = self._me.position
+        if position is None or place.url == self.attachment.url:
             place.config()
+        elif position.chain or self._me.kind != RELAY:
+            prove_same_past(place, position)
+        elif not any(place.logs.exists(log_path(place.name, position.batch + more)) for more in (0, 1)):
+            # A relay without a key compares the bytes when it copies.
+            message = f"{place.url} does not hold batch {position.batch}, nor the one after it"
+            raise ExpiredError(message, path=place.url, position=position)
 
-    def _move(self, taken: Attachment, place: FarmDatabase | None = None) -> None:
-        """Make the new upstream known before the old one forgets the reader."""
-        before, self.attachment = self.attachment, taken
-        if place is not None and place.url != self._registry.url:
+    def _move(self, taken: Attachment, place: FarmDatabase) -> None:
+        """Make the new upstream known, and let the old one forget the reader when nothing was pruned meanwhile."""
+        before = self.attachment
+        if place.url != self._registry.url:
             register(place, replace(self._me, seen=utc_now()))
         with suppress(UnavailableError, MissingError):
             self._announce(taken)
+        self._prove_position(place)
+        self._refuse_circle(taken.upstream)
+        self.attachment = taken
         if before.url and before.url not in (taken.url, self._registry.url):
             with suppress(FarmError):
                 unregister(self._place(before.url), self._me.id)
+
+    def _pass_over(self, before: Attachment, taken: Attachment, place: FarmDatabase) -> None:
+        """Avoid an upstream that was claimed, and stay where the reader is registered."""
+        self.attachment = taken
+        self.leave()
+        known = replace(before, penalties=self.attachment.penalties)
+        self.attachment = replace(known, upstream="", slot=None) if before.upstream == taken.upstream else known
+        self._take_back(self.attachment, place)
+
+    def _take_back(self, before: Attachment, place: FarmDatabase) -> None:
+        """Say again what held before, and let a place that is not read forget the reader."""
+        with suppress(FarmError):
+            self._announce(before)
+        if place.url not in (before.url, self._registry.url):
+            with suppress(FarmError):
+                unregister(place, self._me.id)
 
     def _announce(self, taken: Attachment) -> None:
         self._registry.config()  # A directory that is not mounted must not be made anew.
@@ -336,7 +372,10 @@ class _Reading:
         while name not in (ORIGIN, "") and name not in seen:
             seen.add(name)
             if name == self._me.id:
-                raise InvalidError("it reads from the reader")
+                raise InvalidError(
+                    f"{self._me.target} cannot read from a place that reads from it",
+                    hint=f"wlc tiers {self._registry.url}",
+                )
             try:
                 data = self._registry.store.read(replica_path(name))
                 name = decode_replica(data, replica_path(name)).upstream

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm.attachment import attachment_object
 from wlc.farm.clock import parse_age, utc_now
 from wlc.farm.database import FarmDatabase
-from wlc.farm.errors import InvalidError
+from wlc.farm.errors import FarmError, InvalidError
 from wlc.farm.model import Position
 from wlc.farm.store import MissingError, join_url, open_store
 from wlc.masters.lookup import resolve
@@ -99,4 +100,9 @@ def _position_of(relay: FarmDatabase) -> Position | None:
         config = relay.config()
     except MissingError:
         return None
-    return Position(config.history, config.tick, config.batches - 1, "")
+    last, chain = config.batches - 1, ""
+    if last > 0:
+        # Without the key, the bytes are compared when they are copied.
+        with suppress(FarmError):
+            chain = relay.read_batch(last)[1]
+    return Position(config.history, config.tick, last, chain)

@@ -1,0 +1,136 @@
+"""Attaching to an upstream without a master or a replica: farms in memory, and a round that only says where it reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+
+import pytest
+
+from wlc.farm import paths
+from wlc.farm.attachment import Attachment, Membership
+from wlc.farm.clock import utc_now
+from wlc.farm.config import first_config, with_batch
+from wlc.farm.database import FarmDatabase, open_database
+from wlc.farm.errors import FarmError, UnavailableError
+from wlc.farm.model import Batch, Position, Transaction
+from wlc.farm.registry import ACTIVE, RELAY, Replica, moved_to, register, replicas
+from wlc.farm.upstreams import ORIGIN, Upstream, change_upstream
+from wlc.tiers.administration import set_upstream
+from wlc.tiers.attaching import read_through
+
+_unique = count()
+
+
+def farm(*, history: str = "h", batches: int = 3, name: str = "shop") -> FarmDatabase:
+    made = open_database(f"memory://farm-{next(_unique)}/{name}")
+    made.create_config(first_config(name))
+    chain, now = "", utc_now()
+    for number in range(1, batches + 1):
+        transaction = Transaction(number, "ann", now, now, (), None)
+        batch = Batch(name, number, history, number, number, chain, name, (transaction,), vector={history: number})
+        chain = made.publish(batch, {})
+        made.change_config(lambda config, batch=batch: with_batch(config, batch))
+    return made
+
+
+def offer(registry: FarmDatabase, place: FarmDatabase, relay: str = "aaaa") -> None:
+    """Register a place as an upstream, with the position of the registry itself."""
+    now, config = utc_now(), registry.config()
+    position = Position(config.history, config.tick, config.batches - 1, "")
+    said = Replica(relay, place.url, position, now, now, "host", "ann", kind=RELAY, interval_s=10.0)
+    register(registry, said)
+    transitions = moved_to((), ACTIVE, "holds a whole copy", now)
+    change_upstream(registry, relay, lambda _: Upstream(relay, place.url, "host", "ann", transitions=transitions))
+
+
+def copied(source: FarmDatabase) -> FarmDatabase:
+    made = open_database(f"memory://farm-{next(_unique)}/{source.name}")
+    made.create_config(source.config())
+    for number in source.batch_numbers():
+        path = paths.log_path(source.name, number)
+        made.logs.create(path, source.logs.read(path))
+    return made
+
+
+def reader(position: Position | None = None, **options: object) -> Replica:
+    return replace(Replica("me", "/me.duckdb", position, None, utc_now(), "host", "ann"), **options)  # type: ignore[arg-type]
+
+
+def where(place: FarmDatabase, membership: Membership) -> tuple[str, Attachment]:
+    return place.url, membership.attachment
+
+
+def read(registry: FarmDatabase, me: Replica | None = None, attachment: Attachment | None = None) -> str:
+    return read_through(registry, me or reader(), attachment or Attachment(registry.url), where)[0]
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (lambda: farm(history="other"), "has another past than"),
+        (lambda: farm(history="other", batches=1), "has another past than"),
+        (lambda: farm(name="other"), "is a place of database other, not of shop"),
+    ],
+)
+def test_a_new_reader_takes_neither_another_past_nor_another_database(made: object, told: str) -> None:
+    registry, other = farm(), made()  # type: ignore[operator]
+    offer(registry, other)
+    set_upstream(registry.url, ORIGIN, is_active=False)
+    with pytest.raises(UnavailableError, match=told):
+        read(registry)
+    # Nobody there waits for the reader, and the failure is remembered with the next choice.
+    assert replicas(other) == []
+    set_upstream(registry.url, ORIGIN, is_active=True)
+    assert read(registry) == registry.url
+    right = copied(registry)
+    offer(registry, right, "bbbb")
+    set_upstream(registry.url, ORIGIN, is_active=False)
+    url, attachment = read_through(registry, reader(), Attachment(registry.url), where)
+    assert url == right.url
+    assert {penalty.upstream for penalty in attachment.penalties} <= {"aaaa"}
+
+
+def test_a_place_that_is_behind_has_the_same_past_also_when_a_new_history_began() -> None:
+    registry = farm(batches=2)
+    behind = copied(registry)
+    config = registry.config()
+    previous = registry.read_batch(2)[1]
+    now = utc_now()
+    batch = Batch(
+        "shop", 3, "h2", 3, 3, previous, "shop", (Transaction(3, "ann", now, now, (), None),), vector={"h2": 3}
+    )
+    registry.publish(batch, {})
+    registry.change_config(lambda present: with_batch(present, batch))
+    assert registry.config().history != config.history
+    offer(registry, behind)
+    set_upstream(registry.url, ORIGIN, is_active=False)
+    assert read(registry) == behind.url
+
+
+@pytest.mark.parametrize("pins", [False, True])
+def test_a_place_that_is_pruned_while_a_reader_comes_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, *, pins: bool
+) -> None:
+    registry = farm(batches=4)
+    place = copied(registry)
+    offer(registry, place)
+    set_upstream(registry.url, ORIGIN, is_active=False)
+    position = Position("h", 1, 1, registry.read_batch(1)[1])
+    register(registry, reader(position))
+    before = Attachment(registry.url, upstream=ORIGIN, url=registry.url)
+
+    def pruned(database: FarmDatabase, replica: Replica, **options: object) -> Replica:
+        if database.url == place.url:
+            # The prune had read the registrations before.
+            for number in (1, 2):
+                place.delete_batch(number)
+        return register(database, replica, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("wlc.tiers.attaching.register", pruned)
+    attachment = replace(before, among=(place.url,)) if pins else before
+    with pytest.raises(FarmError, match="was pruned|serves /me.duckdb now"):
+        read(registry, reader(position), attachment)
+    assert replicas(place) == []
+    (known,) = (found for found in replicas(registry) if found.id == "me")
+    assert known.upstream == ""
