@@ -41,6 +41,13 @@ Ignored = Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Leav
 Delay = Annotated[
     str | None, typer.Option(metavar="AGE", help="Stay this far behind: 1h, '2 days'. Give it every time.")
 ]
+Keep = Annotated[
+    str | None, typer.Option(metavar="N|AGE", help="Parquet: old ticks that stay readable, as 10 or '3 days'.")
+]
+Access = Annotated[
+    bool | None,
+    typer.Option("--access/--no-access", help="PostgreSQL: give roles what the farm grants; default: if signed."),
+]
 SparkMaster = Annotated[
     str | None, typer.Option("--master", metavar="URL", help="Spark master, if no session or defaults name one.")
 ]
@@ -64,9 +71,8 @@ def replicate(
     tables: Patterns = None,
     ignore: Ignored = None,
     delay: Delay = None,
-    keep: Annotated[
-        str | None, typer.Option(metavar="N|AGE", help="Parquet: old ticks that stay readable, as 10 or '3 days'.")
-    ] = None,
+    keep: Keep = None,
+    access: Access = None,
     engine: Annotated[
         str, typer.Option(metavar="ENGINE", help="Parquet: who does large work: local, spark, or auto by its size.")
     ] = "auto",
@@ -97,6 +103,7 @@ def replicate(
                 tables=tables or None,
                 ignore=ignore or None,
                 keep=keep,
+                access=access,
                 engine=engine,
                 spark_master=spark_master,
                 storage_options=options,

@@ -79,6 +79,8 @@ class Replay:
         membership: The replica's part in a tree of tiers; None if it reads what it was given.
         delay_s: How far it stays behind on purpose.
         identity: Id of the replica if it is made; a random one if empty.
+        access: Whether roles get privileges from the farm, to be remembered; None for what the replica remembers
+            already, and for a new one if it verifies signatures.
     """
 
     into: Target
@@ -91,6 +93,7 @@ class Replay:
     membership: Membership | None = None
     delay_s: float = 0.0
     identity: str = ""
+    access: bool | None = None
     _made_from: int | None = None
     _peeked: tuple[Batch, str] | None = None
     _fetcher: Fetcher = field(init=False)
@@ -176,7 +179,8 @@ class Replay:
             beat_s = self._beat_s if start.follows_beat else start.beat_s
             attachment = self.membership.attachment if self.membership else None
             known = replace(start, master=self.database.url, keep=keep, verify=verify, beat_s=beat_s)
-            known = replace(known, attachment=attachment)
+            access = start.access if self.access is None else self.access
+            known = replace(known, attachment=attachment, access=access)
             if known != start:
                 replica.remember(known)
             try:
@@ -203,8 +207,11 @@ class Replay:
 
     def _new_state(self, manifest: Manifest | None, tables: tuple[str, ...]) -> ReplicaState:
         identity, verify = self.identity or secrets.token_hex(8), self.database.keys.verify_words()
+        # Keys given later say nothing of what was made without.
+        access = bool(verify) if self.access is None else self.access
         if manifest is None:
-            return ReplicaState(identity, self.database.url, self._catalog_of_first_batch(), tables, verify=verify)
+            catalog = self._catalog_of_first_batch()
+            return ReplicaState(identity, self.database.url, catalog, tables, verify=verify, access=access)
         position = manifest.position
         clock = manifest.clock if position.tick else None
         digests = {name: digest for name, digest in manifest.digests.items() if matches(name, tables)}
@@ -219,6 +226,7 @@ class Replay:
             digests=digests,
             names_digests=bool(manifest.digests),
             verify=verify,
+            access=access,
         )
 
     def _catalog_of_first_batch(self) -> str:

@@ -46,6 +46,7 @@ def replicate(
     tables: Sequence[str] | None = None,
     ignore: Sequence[str] | None = None,
     keep: str | None = None,
+    access: bool | None = None,
     engine: str = "auto",
     spark_master: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -71,6 +72,7 @@ def replicate(
         ignore: Patterns of tables that are left out, their data files, too. For a new replica only.
         keep: How many old ticks of a Parquet replica stay readable, or for how long ("3 days"); remembered. `prune`
             removes the rest.
+        access: Roles of a PostgreSQL replica get what its farm grants; remembered. By default if it is made with keys.
         engine: Who does large work: "local" is this process, "spark" is Spark, "auto" decides by the size of the work.
         spark_master: Master at which to start a Spark session, unless the program has one.
         storage_options: Options of the farm's file system, and of a Parquet replica's, over those that a master given
@@ -92,17 +94,15 @@ def replicate(
     """
     stop, target = _stop(until, tick, delay), target_at(into, storage_options)
     state, patterns = target.find_state(), listed(tables, ignore)
-    if delay is not None:
-        stop = _not_back(stop, state)
+    stop = stop if delay is None else _not_back(stop, state)
     database = _database(master, farm, state, storage_options)
     attachment = _attachment(database, state, upstream, class_name, registers=register)
     if state is not None and state.is_paused and not dry_run:
         return _paused(state, target, database, attachment, registers=register)
-    if keep is not None:
-        target.check_keep(keep)
+    _check_kind(target, keep, access)
     if state is not None:
         database = _checked(state, patterns, target, database)
-    asked = _Asked(stop, _age(delay), patterns or (), keep)
+    asked = _Asked(stop, _age(delay), patterns or (), keep, access)
     job = _Job(target, state, asked, register, engine, spark_master, dry_run, progress)
     return job.run_through(database, attachment, keepalive)
 
@@ -115,6 +115,7 @@ class _Asked:
     delay: timedelta
     patterns: tuple[str, ...]
     keep: str | None
+    access: bool | None
 
     @property
     def delay_s(self) -> float:
@@ -157,7 +158,7 @@ class _Job:
         replay = Replay(
             self.target, place, self.asked.stop, self.registers, bulk, self.asked.keep, self.progress, membership
         )
-        replay.delay_s, replay.identity = self.asked.delay_s, self.identity
+        replay.delay_s, replay.identity, replay.access = self.asked.delay_s, self.identity, self.asked.access
         if self.is_dry_run:
             return replay.rehearse(state)
         return replay.make(self.asked.patterns) if state is None else replay.roll_forward()
@@ -279,6 +280,14 @@ def _not_back(stop: Stop, state: ReplicaState | None) -> Stop:
     if state is not None and state.clock and stop.until and state.clock > stop.until:
         return Stop(state.position.tick)
     return stop
+
+
+def _check_kind(target: Target, keep: str | None, access: bool | None) -> None:
+    """Refuse what replicas of the target's kind do not have."""
+    if keep is not None:
+        target.check_keep(keep)
+    if access:
+        target.check_access()
 
 
 def _checked(

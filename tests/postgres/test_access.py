@@ -10,7 +10,10 @@ import pytest
 
 import wlc
 import wlr
+from tests.handmade import HandmadeFarm
 from tests.postgres.cluster import execute
+from wlc.farm.model import Column, Ddl, Layout, Name
+from wlc.farm.seal import keys
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,10 +93,13 @@ def replica_of(cluster: Cluster) -> str:
 def test_privileges_and_row_security_arrive(roles: Cluster, database_url: str, tmp_path: Path) -> None:
     farm, copy = str(tmp_path / "farm"), replica_of(roles)
     execute(database_url, BEFORE)
-    wlc.master(database_url, farm=farm, name="x")
+    key = keys.new_key(keys.SIGNING)
+    (tmp_path / "key").write_text(key.word)
+    wlc.master(database_url, farm=farm, name="x", storage_options={"signing_key_file": str(tmp_path / "key")})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        wlr.replicate("x", farm=farm, into=copy, register=False)
+        verifying = {"verify_key": keys.public_half(key).word}
+        wlr.replicate("x", farm=farm, into=copy, storage_options=verifying, register=False)
         assert set(execute(copy, HELD)) == set(execute(database_url, HELD))
         execute(database_url, *LATER)
         assert not wlc.status(database_url).bypassed
@@ -128,7 +134,7 @@ def test_what_would_show_more_than_in_the_master_is_left_out(roles: Cluster, dat
     wlc.flush(database_url)
     roles.execute("DROP ROLE missing")
     with pytest.warns(UserWarning, match="left out"):
-        wlr.replicate("x", farm=farm, into=copy, tick=0, register=False)
+        wlr.replicate("x", farm=farm, into=copy, tick=0, access=True, register=False)
     left_out = wlr.status(copy).left_out
     assert set(left_out) == {
         "SELECT for missing on table public.t",
@@ -161,3 +167,71 @@ def test_what_would_show_more_than_in_the_master_is_left_out(roles: Cluster, dat
     wlr.replicate("x", farm=farm, into=copy, register=False)
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         execute(copy.replace("copier@", "reader@"), "SELECT * FROM w")
+
+
+def grant(statement: str) -> Ddl:
+    return Ddl(statement.partition(" ")[0], Name("public", "t"), statement, dialect="postgres")
+
+
+def made(kind: str, name: str, statement: str, *column: str) -> Ddl:
+    layout = Layout((Column(column[0], column[1]),)) if column else None
+    return Ddl(f"CREATE {kind}", Name("public", name), statement, dialect="postgres", layout=layout)
+
+
+# The farm gives away what it has, then has it show the owner's table.
+LENT = "CREATE VIEW public.v AS SELECT a FROM public.t"
+SHOWS_MINE = (
+    made("VIEW", "v", "CREATE OR REPLACE VIEW public.v AS SELECT a FROM public.mine"),
+    made("FUNCTION", "f", "CREATE FUNCTION public.f() RETURNS text LANGUAGE sql STABLE AS 'SELECT a FROM public.mine'"),
+    made("MATERIALIZED VIEW", "m", "CREATE MATERIALIZED VIEW public.m AS SELECT public.f() AS a"),
+    made("MATERIALIZED VIEW", "n", "CREATE MATERIALIZED VIEW public.n AS SELECT most_common_vals::text FROM pg_stats"),
+    made("TABLE", "u", "CREATE TABLE public.u (id bigint DEFAULT nextval('public.counted'))", "id", "BIGINT"),
+)
+GIVEN = ("m", "n", "t", "u")
+CAN = """
+    SELECT count(*) FILTER (WHERE has_table_privilege('reader', c.oid, 'SELECT, INSERT, UPDATE, DELETE')),
+        count(*) FILTER (WHERE relkind = 'S' AND has_sequence_privilege('reader', c.oid, 'USAGE, SELECT, UPDATE'))
+    FROM pg_class c WHERE relnamespace = 'public'::regnamespace AND relkind <> 'i'
+"""
+
+
+def test_an_unsigned_farm_gives_nobody_a_privilege(roles: Cluster, tmp_path: Path) -> None:
+    farm, copy = HandmadeFarm(tmp_path / "farm"), replica_of(roles)
+    farm.publish([made("TABLE", "t", "CREATE TABLE public.t (a text)", "a", "VARCHAR")])
+    wlr.replicate(farm.url, into=copy, register=False)
+    execute(copy, "CREATE TABLE mine AS SELECT 'SECRET' AS a; CREATE SEQUENCE counted; GRANT SELECT ON t TO writer")
+    secured = 'ALTER TABLE "public"."t" ENABLE ROW LEVEL SECURITY'
+    farm.publish(
+        [made("VIEW", "v", LENT), grant('GRANT SELECT, DELETE ON TABLE "public"."v" TO PUBLIC')],
+        [*SHOWS_MINE, *(grant(f'GRANT SELECT ON TABLE "public"."{name}" TO "reader"') for name in GIVEN)],
+        [grant('GRANT UPDATE ON SEQUENCE "public"."counted" TO "reader"'), grant(secured)],
+        # What takes away arrives.
+        [grant('REVOKE SELECT ON TABLE "public"."t" FROM "writer" CASCADE')],
+    )
+    with pytest.warns(UserWarning, match="privileges are left out") as warned:
+        wlr.replicate(into=copy, register=False)
+    assert len([one for one in warned if "privileges are" in str(one.message)]) == 1
+    assert execute(copy, CAN) == [(0, 0)]
+    assert execute(copy, "SELECT has_table_privilege('writer', 't', 'SELECT')") == [(False,)]
+    assert execute(copy, "SELECT relrowsecurity FROM pg_class WHERE relname = 't'") == [(True,)]
+    cause = wlr.status(copy).left_out["SELECT for reader on table public.t"]
+    assert "--access" in cause
+    assert 'GRANT SELECT ON TABLE "public"."t" TO "reader"' in cause
+
+
+def test_access_is_remembered(roles: Cluster, tmp_path: Path) -> None:
+    read = "SELECT has_table_privilege('reader', 't', 'SELECT')"
+    table = made("TABLE", "t", "CREATE TABLE public.t (a text)", "a", "VARCHAR")
+    given = grant('GRANT SELECT ON TABLE "public"."t" TO "reader"')
+    taken = grant('REVOKE SELECT ON TABLE "public"."t" FROM "reader" CASCADE')
+    unsigned, copy = HandmadeFarm(tmp_path / "unsigned"), replica_of(roles)
+    unsigned.publish([table], [given])
+    wlr.replicate(unsigned.url, into=copy, access=True, register=False)
+    assert execute(copy, read) == [(True,)]
+    unsigned.publish([taken], [given])
+    wlr.replicate(into=copy, register=False)
+    assert execute(copy, read) == [(True,)]
+    unsigned.publish([taken], [given])
+    with pytest.warns(UserWarning, match="privileges are left out"):
+        wlr.replicate(into=copy, access=False, register=False)
+    assert execute(copy, read) == [(False,)]

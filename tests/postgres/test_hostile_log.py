@@ -169,7 +169,7 @@ def outcome(url: str, ddl: Ddl) -> str:
     address = connections.Address.of(locate(url))
     with connections.connect(address) as connection, connection.transaction(force_rollback=True):
         connections.as_replica(connection)
-        change = SchemaChange(connection, address, Names(), "sales", (), {Name("public", "t")}, {})
+        change = SchemaChange(connection, address, Names(), "sales", (), {Name("public", "t")}, {}, gives=True)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
@@ -206,6 +206,10 @@ OWN = """
 GIVES_AWAY = [
     'GRANT SELECT ON TABLE "public"."mine" TO PUBLIC',
     'GRANT SELECT ON TABLE "public"."t", "public"."mine" TO PUBLIC',
+    'GRANT SELECT ON TABLE "t" TO PUBLIC',
+    'GRANT USAGE ON SEQUENCE "counted" TO PUBLIC',
+    'GRANT EXECUTE ON FUNCTION "ours"() TO PUBLIC',
+    'GRANT USAGE ON SCHEMA "own"."x" TO PUBLIC',
     'GRANT SELECT ON TABLE "public"."t" TO PUBLIC; DROP TABLE public.t',
     'GRANT SELECT ON TABLE "wlr"."state" TO PUBLIC',
     'GRANT SELECT ON TABLE "pg_catalog"."pg_authid" TO PUBLIC',
@@ -259,7 +263,7 @@ def test_a_table_that_came_without_its_policies_is_granted_to_nobody(replica: st
     address, left_out = connections.Address.of(locate(replica)), dict[str, str]()
     with connections.connect(address) as connection, connection.transaction(force_rollback=True):
         connections.as_replica(connection)
-        change = SchemaChange(connection, address, Names(MAIN), "sales", ("t*",), {made.object}, left_out)
+        change = SchemaChange(connection, address, Names(MAIN), "sales", ("t*",), {made.object}, left_out, gives=True)
         change.run(made)
         with pytest.warns(UserWarning, match="came in by a rename"):
             change.run(grant)

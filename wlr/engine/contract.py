@@ -150,6 +150,15 @@ class Target(ABC):
         message = f"{self} is {self.noun}, which holds one tick: --keep is for Parquet replicas"
         raise InvalidError(message, hint="Leave --keep out.")
 
+    def check_access(self) -> None:
+        """Check that roles can get privileges.
+
+        Raises:
+            InvalidError: A replica of this kind has no roles.
+        """
+        message = f"{self} is {self.noun}, which has no roles: --access is for PostgreSQL replicas"
+        raise InvalidError(message, hint="Leave --access out.")
+
     def files(self, table: str, tick: int | None = None) -> list[str]:  # noqa: ARG002
         """Return paths or URLs of the files that hold a table at a tick; see `wlr.files`."""
         raise self._has_no_files()

@@ -51,6 +51,7 @@ class ReplicaState:
         digests: What its tables hold; see `wlr.fold.tally`.
         names_digests: The log, or the snapshot, has named digests.
         left_out: What the replica does not have because its engine cannot hold or make it, by name, with the cause.
+        access: Roles get privileges from the farm here; only PostgreSQL replicas have roles.
         attachment: Which upstream it reads, if it chooses one or was told which; None if it reads `master` itself.
         verify: Keys as text. One of them must have signed each file that is read from the farm; empty for no check.
     """
@@ -73,6 +74,7 @@ class ReplicaState:
     names_digests: bool = False
     left_out: Mapping[str, str] = field(default_factory=dict)
     verify: str = ""
+    access: bool = False
     attachment: Attachment | None = None
 
 
@@ -118,6 +120,7 @@ def settings_json(state: ReplicaState) -> dict[str, Any]:
         "keep": state.keep,
         "names_digests": state.names_digests,
         "verify": state.verify,
+        "access": state.access,
         "attachment": attachment_json(state.attachment) if state.attachment else None,
         "left_out": dict(state.left_out),
         "accepted": sorted(state.accepted),
@@ -142,6 +145,7 @@ def as_settings(content: Mapping[str, Any]) -> ReplicaState:
         keep=fields.as_text(content["keep"]),
         names_digests=fields.as_flag(content["names_digests"]),
         verify=fields.as_text(content["verify"]),
+        access=fields.as_flag(content.get("access", False)),
         attachment=None if content.get("attachment") is None else as_attachment(content["attachment"]),
         left_out={what: fields.as_text(cause) for what, cause in fields.as_object(content["left_out"]).items()},
         accepted=frozenset(map(fields.as_tick, fields.as_list(content["accepted"]))),

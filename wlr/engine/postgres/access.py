@@ -20,7 +20,7 @@ from wlr.engine.postgres.reach import refuse_reaching, short
 from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from wlc.dialect.postgres.connection import Connection
     from wlr.engine.postgres.connection import Address
@@ -29,7 +29,8 @@ _NAME = r'"(?:[^"]|"")+"'
 _PRIVILEGE = rf"(?:SELECT|INSERT|UPDATE|DELETE|TRUNCATE|REFERENCES|USAGE|EXECUTE)(?: \({_NAME}\))?"
 _GRANTED = re.compile(
     rf"(?P<verb>GRANT|REVOKE) (?P<privileges>{_PRIVILEGE}(?:, {_PRIVILEGE})*)"
-    rf" ON (?P<kind>TABLE|SEQUENCE|FUNCTION|PROCEDURE|SCHEMA) (?P<object>{_NAME}(?:\.{_NAME})?)(?P<arguments>\(.*\))?"
+    rf" ON (?:(?P<kind>TABLE|SEQUENCE) (?P<object>{_NAME}\.{_NAME})|SCHEMA (?P<schema>{_NAME})"
+    rf"|(?P<called>FUNCTION|PROCEDURE) (?P<routine>{_NAME}\.{_NAME})(?P<arguments>\(.*\)))"
     rf" (?:TO|FROM) (?P<role>PUBLIC|{_NAME})(?P<option> WITH GRANT OPTION| CASCADE)?",
     re.DOTALL,
 )
@@ -43,6 +44,7 @@ _POLICY = re.compile(
     re.DOTALL,
 )
 _DROPPED = re.compile(rf"DROP POLICY IF EXISTS (?P<policy>{_NAME}) ON (?P<table>{_NAME}\.{_NAME})")
+_WITHHELD = "this replica takes none from its farm: give it --access if the farm's writers may decide who reads what"
 # All that a view reads, directly or not; the catalog of the server is shown to everybody as far as they may see it.
 _READS = """
     WITH RECURSIVE found AS (
@@ -103,15 +105,23 @@ class Access:
         address: Of the database.
         replicated: Tables that are replicated.
         left_out: What the replica does not have, with the cause; it is kept up to date.
+        gives: Roles get the privileges that the farm grants; what the farm revokes they lose in any case.
     """
 
     def __init__(
-        self, connection: Connection, address: Address, replicated: Collection[Name], left_out: dict[str, str]
+        self,
+        connection: Connection,
+        address: Address,
+        replicated: Collection[Name],
+        left_out: dict[str, str],
+        *,
+        gives: bool,
     ) -> None:
         self._connection = connection
         self._address = address
         self._replicated = replicated
         self._left_out = left_out
+        self._gives = gives
 
     def run(self, statement: str) -> None:
         """Run a statement that `is_access`. What it grants to roles that do not exist is left out.
@@ -133,22 +143,23 @@ class Access:
     # Privileges ------------------------------------------------------------------------------------------------------
 
     def _grant(self, found: re.Match[str], statement: str) -> None:
-        parts = tuple(map(_plain, re.findall(_NAME, found["object"])))
-        shown = Name(parts[0], parts[-1])
-        if is_own(shown.schema):
-            raise StepError(f"schema {shown.schema} is not the farm's to change: {short(statement)}", table=str(shown))
+        what = self._what(found, statement)
         role = None if found["role"] == "PUBLIC" else _plain(found["role"])
-        what = _Object(found["kind"], found["object"] + (found["arguments"] or ""), shown)
         is_grant, to = found["verb"] == "GRANT", role or "PUBLIC"
         # What the replica's role owns is its own.
         if role is not None and self._is_self(role):
             return
-        keys = [f"{one} for {to} on {what.kind.lower()} {shown}" for one in re.findall(_PRIVILEGE, found["privileges"])]
+        keys = [
+            f"{one} for {to} on {what.kind.lower()} {what.shown}" for one in re.findall(_PRIVILEGE, found["privileges"])
+        ]
         for key in keys:
             self._left_out.pop(key, None)
-        cause = self._cause(what, statement)
+        cause = self._cause(what, statement, is_grant=is_grant)
         if cause == "" or (is_grant and cause is not None and self._may_use(what, to)):
             # The object itself was left out, or nothing is missing.
+            return
+        if is_grant and not self._gives:
+            self._withhold(keys, statement)
             return
         if role is not None and not self._exists(role):
             cause = f"role {quote(role)} does not exist here; once it does, run {statement}"
@@ -163,12 +174,26 @@ class Access:
                 warnings.warn(f"privileges of {to} are left out: {cause}", stacklevel=2)
             self._left_out.update(dict.fromkeys(keys, cause))
 
-    def _cause(self, what: _Object, statement: str) -> str | None:
+    def _what(self, found: re.Match[str], statement: str) -> _Object:
+        written, kind = found["object"] or found["routine"] or found["schema"], found["kind"] or found["called"]
+        parts = tuple(map(_plain, re.findall(_NAME, written)))
+        shown = Name(parts[0], parts[-1])
+        if is_own(shown.schema):
+            raise StepError(f"schema {shown.schema} is not the farm's to change: {short(statement)}", table=str(shown))
+        return _Object(kind or "SCHEMA", written + (found["arguments"] or ""), shown)
+
+    def _withhold(self, keys: Iterable[str], statement: str) -> None:
+        """List privileges that nobody gets from the farm."""
+        if not any(cause.startswith(_WITHHELD) for cause in self._left_out.values()):
+            warnings.warn(f"privileges are left out: {_WITHHELD}; wlr status lists them", stacklevel=2)
+        self._left_out.update(dict.fromkeys(keys, f"{_WITHHELD}, or run {statement}"))
+
+    def _cause(self, what: _Object, statement: str, *, is_grant: bool) -> str | None:
         """Return why privileges on an object are left out: "" if the object is not here; None if they are not."""
         match what.kind:
             case "TABLE" if what.shown in self._replicated:
                 # Without its policies, roles would see more than in the master.
-                return self._left_out.get(unknown_access(what.shown))
+                return self._left_out.get(unknown_access(what.shown)) if is_grant else None
             case "TABLE" | "SEQUENCE":
                 shown, asked = self._shown_by(what), what.sql
                 if not fetch(self._connection, "SELECT to_regclass(%s)::oid", [what.sql])[0][0]:
@@ -188,7 +213,8 @@ class Access:
                     return ""
                 is_farms, owned, asked = not routines[0][0], "ROUTINE", what.sql
         owner = fetch(self._connection, _OWNER[owned], [asked])
-        is_farms = is_farms and owner == [(True,)]
+        # What takes away only needs no more than the replica's role can do.
+        is_farms = (is_farms or not is_grant) and owner == [(True,)]
         return None if is_farms else f"it is not the farm's alone; if that is wanted, run {statement}"
 
     def _resolved(self, what: _Object) -> str:

@@ -100,7 +100,9 @@ class _Builder:
         self.names = names
         self.workshop = workshop
         self.left_out: dict[str, str] = {}
-        self.schema = SchemaChange(connection, address, names, state.catalog, state.tables, (), self.left_out)
+        self.schema = SchemaChange(
+            connection, address, names, state.catalog, state.tables, (), self.left_out, gives=state.access
+        )
 
     def build(self, new: NewReplica) -> None:
         """Make all of it in one transaction."""
@@ -136,7 +138,7 @@ class _Builder:
             for statement in held_back:
                 self.schema.execute(statement)
         made = PostgresCatalog(self.connection).tables.difference(before)
-        self.schema.access = Access(self.connection, self.address, made, self.left_out)
+        self.schema.access = Access(self.connection, self.address, made, self.left_out, gives=self.state.access)
         for ddl in manifest.schema_after:
             with self._loading(str(ddl.object)):
                 self.schema.run(ddl)

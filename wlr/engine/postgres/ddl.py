@@ -56,6 +56,7 @@ class SchemaChange:
         patterns: Of the tables that are replicated; empty for all.
         replicated: Tables that are replicated.
         left_out: What the replica does not have, with the cause; it is kept up to date.
+        gives: Roles get the privileges that the farm grants.
 
     Attributes:
         access: Makes changes of privileges and row security.
@@ -70,6 +71,8 @@ class SchemaChange:
         patterns: Collection[str],
         replicated: Collection[Name],
         left_out: dict[str, str],
+        *,
+        gives: bool,
     ) -> None:
         self._connection = connection
         self._address = address
@@ -78,7 +81,7 @@ class SchemaChange:
         self._patterns = patterns
         self._replicated = replicated
         self._left_out = left_out
-        self.access = Access(connection, address, replicated, left_out)
+        self.access = Access(connection, address, replicated, left_out, gives=gives)
 
     def run(self, ddl: Ddl, *, is_rewritten: bool = False, holds_back: list[PostgresStatement] | None = None) -> None:
         """Make the change. An object without rows that has no counterpart is left out with a warning.

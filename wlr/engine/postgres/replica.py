@@ -253,6 +253,7 @@ class OpenPostgres(OpenReplica):
             self.state.tables,
             self._replicated,
             self._left_out,
+            gives=self.state.access,
         )
 
     def _run_ddl(self, ddl: Ddl, following: tuple[Action, ...], cleared: dict[Name, int]) -> None:

@@ -28,6 +28,9 @@ class PostgresTarget(Target):
 
     noun = "a PostgreSQL database"
 
+    def check_access(self) -> None:
+        """Its roles can get privileges."""
+
     def find_state(self) -> ReplicaState | None:
         return find_state(self.place)
 
