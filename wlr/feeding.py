@@ -12,7 +12,7 @@ from wlc.farm import paths
 from wlc.farm.clock import parse_time, utc_now
 from wlc.farm.errors import ExpiredError, FarmError, InvalidError
 from wlc.farm.lease import Lease
-from wlc.farm.registry import FEED, Replica, register, replicas, this_host, this_user
+from wlc.farm.registry import FEED, Replica, known_replicas, register, this_host, this_user
 from wlr import log_reader
 from wlr.plan.patterns import described
 from wlr.plan.stop import Stop
@@ -271,7 +271,7 @@ class _Feeding:
 
     def _refuse_other_output(self) -> None:
         """Refuse a name under which the farm knows a feed to another place."""
-        for known in replicas(self._database):
+        for known in known_replicas(self._database)[0]:
             if known.id == paths.feed_id(self._name) and (known.target, known.host) != (
                 self._output.shown,
                 this_host(),

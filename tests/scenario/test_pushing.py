@@ -97,13 +97,15 @@ def test_one_line_serves_a_class_and_a_bad_entry_nobody(source: Path, tmp_path: 
     wlc.push_list(edge, add=Push("prods", class_name="prod", host="*"))
     wlc.push_list(edge, add=Push("nowhere", to="/proc/nope/shop"))
     (tmp_path / "edge/shop/pushes/torn.json").write_bytes(b"torn")
+    (tmp_path / "edge/shop/replicas/torn.json").write_bytes(b"torn")
     pusher._listed = None
     done = pusher.push()
     # The pusher's class is uat: prod is above it.
     assert {each.url for each in done.shipped} == {edge, url(tmp_path, "place-a"), url(tmp_path, "place-b")}
-    assert sorted(path.rpartition("/")[2] for path in done.failed) == ["shop", "torn.json"]
+    assert sorted(path.split("/")[-2] for path in done.failed) == ["nope", "pushes", "replicas"]
     assert wlr.replicate(edge, into=tmp_path / "a.duckdb", upstream=url(tmp_path, "place-a")).tick > 0
     (tmp_path / "edge/shop/pushes/torn.json").unlink()
+    (tmp_path / "edge/shop/replicas/torn.json").unlink()
     wlc.push_list(edge, remove="nowhere")
     assert [entry.id for entry in wlc.push_list(edge, remove="prods")] == ["edge", "uats"]
 

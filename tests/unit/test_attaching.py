@@ -8,16 +8,20 @@ from itertools import count
 import pytest
 
 from wlc.farm import paths
-from wlc.farm.attachment import Attachment, Membership
+from wlc.farm.attachment import Attachment, Membership, attachment_object
 from wlc.farm.clock import utc_now
 from wlc.farm.config import first_config, with_batch
 from wlc.farm.database import FarmDatabase, open_database
-from wlc.farm.errors import FarmError, UnavailableError
+from wlc.farm.errors import CorruptError, ExpiredError, FarmError, UnavailableError
 from wlc.farm.model import Batch, Position, Transaction
+from wlc.farm.paths import TIERS
 from wlc.farm.registry import ACTIVE, RELAY, Replica, moved_to, register, replicas
 from wlc.farm.upstreams import ORIGIN, Upstream, change_upstream
 from wlc.tiers.administration import set_upstream
 from wlc.tiers.attaching import read_through
+from wlc.tiers.copying import Copier
+from wlc.tiers.overview import tier_tree
+from wlc.tiers.ship import ship
 
 _unique = count()
 
@@ -134,3 +138,67 @@ def test_a_place_that_is_pruned_while_a_reader_comes_is_not_taken(
     assert replicas(place) == []
     (known,) = (found for found in replicas(registry) if found.id == "me")
     assert known.upstream == ""
+
+
+def test_damaged_documents_cost_a_choice_and_stop_nobody() -> None:
+    registry = farm()
+    place = copied(registry)
+    offer(registry, place)
+    known = Attachment(registry.url, upstream="aaaa", url=place.url, chosen=utc_now())
+    assert read(registry, attachment=known) == place.url
+    for path in ("upstreams/aaaa.json", "upstreams/origin.json", TIERS, "replicas/torn.json"):
+        registry.store.delete(path)
+        registry.store.create(path, b"garbage")
+    with pytest.warns(UserWarning, match=r"tiers\.json"):
+        assert read(registry, attachment=known) == registry.url
+    with pytest.warns(UserWarning, match="garbage|torn|json") as told:
+        tree = tier_tree(registry.url)
+    for path in ("upstreams/aaaa.json", TIERS, "replicas/torn.json"):
+        assert any(f"{registry.url}/{path}" in str(warning.message) for warning in told)
+    assert len(tree.damaged) == 3
+    assert "me" in {member.id for member in tree.members}
+
+
+def test_a_relay_leaves_an_upstream_that_came_to_have_another_past() -> None:
+    registry, other = farm(), farm(history="other", batches=4)
+    offer(registry, other)
+    relay = copied(registry)
+    remembered = Attachment(registry.url, upstream="aaaa", url=other.url, chosen=utc_now())
+    attachment_object(relay).change(lambda _: remembered)
+    ship(registry.url, to=relay.url.rpartition("/")[0], upstream="auto")
+    found = attachment_object(relay).load()
+    assert found is not None
+    assert (found[0].url, [penalty.upstream for penalty in found[0].penalties]) == (registry.url, ["aaaa"])
+    # Without a choice, the error remains.
+    with pytest.raises(CorruptError, match="restored or made anew"):
+        ship(other.url, to=relay.url.rpartition("/")[0])
+
+
+@pytest.mark.parametrize("halted_at", ["copy_files", "create"])
+@pytest.mark.parametrize("held", [0, 3])
+def test_a_run_that_was_halted_restores_no_batch_that_was_pruned(
+    monkeypatch: pytest.MonkeyPatch, halted_at: str, held: int
+) -> None:
+    source = farm(batches=8)
+    target = open_database(f"memory://farm-{next(_unique)}/shop")
+    to = target.url.rpartition("/")[0]
+    if held:
+        target.create_config(first_config("shop"))
+        for number in range(1, held + 1):
+            path = paths.log_path("shop", number)
+            target.logs.create(path, source.logs.read(path))
+    real, halts = getattr(Copier, halted_at), iter([True])
+    monkeypatch.setattr("wlc.tiers.shipping._HALTED_S", -1.0)
+
+    def halted(self: Copier, *arguments: object) -> object:
+        if f"_{held + 1:012d}" in str(arguments) and next(halts, False):
+            ship(source.url, to=to, registers=False)
+            for number in range(1, 7):
+                target.delete_batch(number)
+        return real(self, *arguments)
+
+    monkeypatch.setattr(Copier, halted_at, halted)
+    with pytest.raises(ExpiredError, match="was pruned while it was copied"):
+        ship(source.url, to=to, registers=False)
+    assert target.batch_numbers() == [7, 8]
+    assert ship(source.url, to=to, registers=False).tick == 8

@@ -285,7 +285,12 @@ def test_an_interval_is_estimated_from_visits_and_progress_from_positions(databa
         return found.interval_s, (found.progressed - NOW).total_seconds() / 60
 
     assert said(1, 0) == (3600, 0)
-    assert said(1, 1) == (1800, 0)
-    assert said(1, 2, is_level=True) == (900, 2)
+    # Several visits of a round do not make a habit …
+    assert said(1, 1) == (3540, 0)
+    assert said(1, 2, is_level=True) == (3480, 2)
     assert said(1, 62) == (3600, 2)
-    assert said(2, 63) == (1800, 63)
+    assert said(2, 63) == (3540, 63)
+    # … and an hour of them does.
+    for minute in range(64, 63 + 60):
+        said(2, minute)
+    assert said(2, 63 + 60) == (60, 63)

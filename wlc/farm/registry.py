@@ -170,11 +170,16 @@ def _following(replica: Replica, before: Replica | None, *, is_level: bool, fail
 
 
 def _interval_s(replica: Replica, before: Replica | None) -> float:
-    """Estimate how often somebody comes who does not say so; two visits in a row do not make a habit."""
+    """Estimate how often somebody comes who does not say so.
+
+    A round registers several times, and the pause comes after it: the estimate falls with the time in which no pause
+    of that length came, not with the number of visits.
+    """
     if before is None:
         return FIRST_INTERVAL_S
     known_s = FIRST_INTERVAL_S if before.interval_s is None else before.interval_s
-    return max((replica.seen - before.seen).total_seconds(), known_s / 2)
+    pause_s = max((replica.seen - before.seen).total_seconds(), 0.0)
+    return max(pause_s, known_s - pause_s)
 
 
 def keep_alive(database: FarmDatabase, replica: str, known: tuple[Replica, str] | None) -> tuple[Replica, str] | None:
@@ -212,7 +217,15 @@ def replicas(database: FarmDatabase) -> list[Replica]:
     Raises:
         CorruptError: A registration is damaged; the hint says how to go on.
     """
-    found = []
+    found, wrong = known_replicas(database)
+    if wrong:
+        raise wrong[0]
+    return found
+
+
+def known_replicas(database: FarmDatabase) -> tuple[list[Replica], list[CorruptError]]:
+    """Return all registered replicas, by id, and what is wrong with registrations that cannot be read."""
+    found, wrong = [], []
     for entry in database.store.list(REPLICAS):
         if parse_replica_path(entry.path) is None:
             continue
@@ -220,7 +233,9 @@ def replicas(database: FarmDatabase) -> list[Replica]:
             found.append(decode_replica(database.store.read(entry.path), f"{database.url}/{entry.path}"))
         except MissingError:
             continue  # Forgotten while we listed.
-    return found
+        except CorruptError as error:
+            wrong.append(error)
+    return found, wrong
 
 
 _OPTIONAL = "kind upstream place class delay_s tables interval_s progressed transitions info"

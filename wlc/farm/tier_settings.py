@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm import json_fields
 from wlc.farm.documents import decode_document, encode_document
-from wlc.farm.errors import InvalidError
+from wlc.farm.errors import CorruptError, InvalidError
 from wlc.farm.model import FORMAT_VERSION
 from wlc.farm.paths import TIERS, is_token
 from wlc.farm.versioned import VersionedObject
@@ -107,12 +108,12 @@ def _checked(settings: TierSettings) -> TierSettings:
 
 
 def read_settings(database: FarmDatabase) -> TierSettings:
-    """Return the settings of a registry, the defaults if nobody has changed one.
-
-    Raises:
-        CorruptError: The file is damaged; the hint says how to go on.
-    """
-    found = _settings_object(database).load()
+    """Return the settings of a registry, the defaults if nobody has changed one; a damaged file is warned of."""
+    try:
+        found = _settings_object(database).load()
+    except CorruptError as error:
+        warnings.warn(f"{error.message}; the default settings hold. {error.hint}", stacklevel=2)
+        return DEFAULTS
     return found[0] if found else DEFAULTS
 
 

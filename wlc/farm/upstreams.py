@@ -127,17 +127,33 @@ def change_upstream(database: FarmDatabase, upstream: str, change: Callable[[Ups
         return place.change(change)
 
 
+def find_upstream(database: FarmDatabase, upstream: str) -> Upstream | None:
+    """Return what is registered of a place; None if nothing is, or if that is damaged."""
+    try:
+        found = upstream_object(database, upstream).load()
+    except CorruptError:
+        return None
+    return found[0] if found else None
+
+
 def upstreams(database: FarmDatabase) -> list[Upstream]:
     """Return all places that registered, by id; a damaged registration is left out, for it is only a worse choice."""
-    found = []
+    return read_upstreams(database)[0]
+
+
+def read_upstreams(database: FarmDatabase) -> tuple[list[Upstream], list[CorruptError]]:
+    """Return all places that registered, by id, and what is wrong with registrations that cannot be read."""
+    found, wrong = [], []
     for entry in database.store.list(UPSTREAMS):
         if parse_upstream_path(entry.path) is None:
             continue
         try:
             found.append(decode_upstream(database.store.read(entry.path), f"{database.url}/{entry.path}"))
-        except (MissingError, CorruptError):
+        except MissingError:
             continue
-    return found
+        except CorruptError as error:
+            wrong.append(error)
+    return found, wrong
 
 
 # Claims --------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from wlc.farm.same_past import prove_same_database, prove_same_past
 from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import MissingError
 from wlc.farm.tier_settings import read_settings
-from wlc.farm.upstreams import ORIGIN, Claim, read_claim, release_claim, take_claim, upstream_object, upstreams
+from wlc.farm.upstreams import ORIGIN, Claim, find_upstream, read_claim, release_claim, take_claim, upstreams
 from wlc.tiers.choice import Node, Reader, choose, penalized, tiers_of
 from wlc.tiers.tree import read_tree
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from wlc.farm.attachment import Keepalive
     from wlc.farm.database import FarmDatabase
     from wlc.farm.registry import Replica
-    from wlc.farm.upstreams import Upstream
     from wlc.tiers.choice import Choice
     from wlc.tiers.tree import Tree
 
@@ -220,8 +219,7 @@ class _Reading:
         now = utc_now()
         if last.chosen is None or not timedelta(0) <= now - last.chosen < timedelta(seconds=settings.rechoose_s):
             return False
-        found = upstream_object(self._registry, last.upstream).load()
-        upstream: Upstream | None = found[0] if found else None
+        upstream = find_upstream(self._registry, last.upstream)
         if (upstream is None and last.upstream != ORIGIN) or (upstream is not None and upstream.state == INACTIVE):
             return False
         if last.slot is None:

@@ -128,7 +128,10 @@ class Copier:
             if not is_same:
                 where = f"{store.url}/{path}"
                 message = f"{where} is not what {self.source.url} has there: one of them has another past"
-                raise CorruptError(message, hint="Keep the one that is right, delete the other.", path=where) from error
+                # Whoever may choose reads another place; that all of them differ from this one is found out by trying.
+                raise CorruptError(
+                    message, hint="Keep the one that is right, delete the other.", path=f"{self.source.url}/{path}"
+                ) from error
 
     @contextmanager
     def _own(self, local: Path) -> Iterator[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -69,11 +70,16 @@ class TierMember:
 
 @dataclass(frozen=True, slots=True)
 class TierTree:
-    """Everybody in the tree, a reader after what it reads, and the settings that hold."""
+    """Everybody in the tree, a reader after what it reads, and the settings that hold.
+
+    Attributes:
+        damaged: What is wrong with documents of the registry that were left out.
+    """
 
     url: str
     members: tuple[TierMember, ...]
     settings: TierSettings
+    damaged: tuple[str, ...] = ()
 
     @property
     def stuck(self) -> tuple[TierMember, ...]:
@@ -96,7 +102,9 @@ def tier_tree(
     """
     database = resolve(db, farm, storage_options=storage_options)
     tree = read_tree(database, utc_now())
-    return TierTree(database.url, tuple(_members(tree, database.url)), tree.settings)
+    for problem in tree.damaged:
+        warnings.warn(problem, stacklevel=2)
+    return TierTree(database.url, tuple(_members(tree, database.url)), tree.settings, tree.damaged)
 
 
 def _members(tree: Tree, url: str) -> Iterable[TierMember]:

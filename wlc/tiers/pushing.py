@@ -11,9 +11,9 @@ from wlc.farm.database import open_database
 from wlc.farm.errors import FarmError, InvalidError
 from wlc.farm.lease import Lease
 from wlc.farm.pushes import Push, add_push, pushes, remove_push
-from wlc.farm.registry import INACTIVE, replicas
+from wlc.farm.registry import INACTIVE, known_replicas
 from wlc.farm.tier_settings import read_settings
-from wlc.farm.upstreams import ORIGIN, upstream_object
+from wlc.farm.upstreams import ORIGIN, find_upstream
 from wlc.masters.lookup import resolve
 from wlc.tiers.choice import Node, Reader, is_class_enough
 from wlc.tiers.offer import Offer
@@ -105,8 +105,8 @@ class Pusher:
             UnavailableError: The source or the registry cannot be reached.
         """
         self._source.config()
-        origin = upstream_object(self._source, ORIGIN).load()
-        if origin is not None and origin[0].state == INACTIVE:
+        origin = find_upstream(self._source, ORIGIN)
+        if origin is not None and origin.state == INACTIVE:
             hint = f"wlc upstream {self._source.url} {ORIGIN} --active"
             raise InvalidError(f"{self._source.url} is inactive, and pushes to nobody", hint=hint)
         targets, failed = self._targets()
@@ -129,9 +129,11 @@ class Pusher:
             urls = {entry.to for entry in entries if entry.to}
             if any(not entry.to for entry in entries):
                 me = Node("pusher", class_name=self._class_name)
+                known, damaged = known_replicas(self._registry)
+                wrong += damaged
                 urls |= {
                     replica.place
-                    for replica in replicas(self._registry)
+                    for replica in known
                     if any(entry.matches(replica) for entry in entries)
                     and is_class_enough(me, Reader(replica.id, class_name=replica.class_name), settings)
                 }

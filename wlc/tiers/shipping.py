@@ -6,6 +6,7 @@ relay that was killed holds whole batches and snapshots only, and the next run c
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 _AHEAD = 16
 # The relay's `wlc.config` follows at least so often.
 _NOTE_EVERY = 32
+# A run that was halted for so long looks again at what it has just created.
+_HALTED_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,8 @@ class Shipping:
         self._is_verified = True
         self._is_new = self._has_start = False
         self._now = first_config(source.name)
+        # Where the relay's log begins, and the batch that it was to get next when it was listed.
+        self._begin = self._held_before = 1
         # Positions of snapshots, and chain hashes of batches, by the number of the batch.
         self._positions: dict[int, Position] = {}
         self._chains: dict[int, str] = {}
@@ -177,7 +182,8 @@ class Shipping:
         held, held_ticks = frozenset(self._target.batch_numbers()), self._target.snapshot_ticks()
         ticks = self._source.snapshot_ticks()
         found = _Found(ticks, self._source.batch_numbers(), held, held_ticks)
-        self._first = found.begin
+        self._first = self._begin = found.begin
+        self._held_before = self._now.batches
         self._refuse_other_past(wanted, found)
         self._refuse_gap(found)
         with ThreadPoolExecutor(REQUESTS) as files, ThreadPoolExecutor(REQUESTS) as batches:
@@ -231,7 +237,7 @@ class Shipping:
         return CorruptError(
             f"{self._source.url} {difference}: it was restored or made anew, or the relay belongs to another one",
             hint=f"Keep the one that is right. If that is the farm, delete {self._target.url} and ship again.",
-            path=self._target.url,
+            path=self._source.url,
         )
 
     # Copying ---------------------------------------------------------------------------------------------------------
@@ -293,11 +299,37 @@ class Shipping:
             raise self._other_past(f"has a batch {number} that does not follow what the relay holds")
 
     def _create_batch(self, copied: _Copied, total: int) -> None:
-        self._logs.create(paths.log_path(self._source.name, copied.number), copied.data)
+        number = copied.number
+        path = paths.log_path(self._source.name, number)
+        asked = time.time()
+        if not self._reaches(number):
+            raise self._logs.pruned(path)
+        self._logs.create(path, copied.data)
+        if time.time() - asked > _HALTED_S and not (self._reaches(number) and self._has_files(copied)):
+            self._target.delete_batch(number)
+            raise self._logs.pruned(path)
         self._count(copied.sizes, copied.data)
         self._batches += 1
         if self._progress:
             self._progress(self._batches, total, f"copying batch {copied.number}")
+
+    def _reaches(self, number: int) -> bool:
+        """Say whether the relay's log still goes on to a batch: this run may have been halted, and the relay pruned."""
+        logs, name = self._target.logs.raw, self._source.name
+        if number > self._begin:
+            return any(logs.exists(paths.log_path(name, number + by)) for by in (-1, 1))
+        try:
+            return self._target.config().batches <= max(number, self._held_before) or logs.exists(
+                paths.log_path(name, number + 1)
+            )
+        except MissingError:
+            return True
+
+    def _has_files(self, copied: _Copied) -> bool:
+        held = {entry.path for entry in self._target.logs.raw.list(paths.data_folder(self._source.name, copied.number))}
+        if copied.batch is None:
+            return len(held) >= len(copied.sizes)
+        return held.issuperset(file.file.path for file in copied.batch.files)
 
     def _follow(self, copied: _Copied) -> None:
         """Note what the relay holds with a batch."""
@@ -373,6 +405,7 @@ class Shipping:
         if self._progress:
             self._progress(0, 1, f"copying snapshot {snapshot.tick}")
         folder, path = paths.snapshot_folder(snapshot.tick) + "/", paths.manifest_path(snapshot.tick)
+        wanted: dict[str, DataFile | int] = {}
         if snapshot.manifest is None:
             sizes = self._store.copy_folder(folder, path)
             self._now = replace(self._now, snapshot=folder.rstrip("/"))
@@ -380,12 +413,14 @@ class Shipping:
             position = snapshot.manifest.position
             if position.chain and self._chains.get(position.batch, position.chain) != position.chain:
                 raise self._other_past(f"has a snapshot {snapshot.tick} of another batch {position.batch}")
-            wanted: dict[str, DataFile | int] = {
-                folder + file.path: file for table in snapshot.manifest.tables for file in table.files
-            }
+            wanted = {folder + file.path: file for table in snapshot.manifest.tables for file in table.files}
             sizes = self._store.copy_files(wanted, path)
             self._positions[position.batch] = position
             self._now = with_snapshot(self._now, snapshot.manifest)
+        # A run that was halted may have lost the files to a prune.
+        held = {entry.path for entry in self._target.store.raw.list(folder)}
+        if len(held) < len(sizes) or (snapshot.manifest is not None and not held.issuperset(wanted)):
+            raise self._store.pruned(path)
         self._store.create(path, snapshot.data)
         self._count(sizes, snapshot.data)
         self._snapshots += 1

@@ -13,7 +13,7 @@ from wlc.farm.paths import REPLICAS, parse_replica_path
 from wlc.farm.registry import ACTIVE, INACTIVE, STUCK, Replica, decode_replica
 from wlc.farm.store import MissingError
 from wlc.farm.tier_settings import TierSettings, read_settings
-from wlc.farm.upstreams import ORIGIN, Claim, Upstream, claims, upstreams
+from wlc.farm.upstreams import ORIGIN, Claim, Upstream, claims, read_upstreams
 from wlc.tiers.choice import Node, recent_s
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class Tree:
         members: By id.
         origin: What its owner has set of the origin; None if nothing.
         now: The present time of the store's clock, as far as that is known.
+        damaged: What is wrong with documents that were left out.
     """
 
     config: Config
@@ -59,6 +60,7 @@ class Tree:
     origin: Upstream | None
     claims: tuple[Claim, ...]
     now: datetime
+    damaged: tuple[str, ...] = ()
 
     def age_s(self, member: Member) -> float:
         """Return for how long somebody was not heard of, by the store's clock."""
@@ -131,27 +133,32 @@ def read_tree(database: FarmDatabase, now: datetime | None = None) -> Tree:
 
     Raises:
         MissingError: There is no such database.
-        CorruptError: The settings are damaged.
     """
     config, settings = database.config(), read_settings(database)
-    served = {upstream.id: upstream for upstream in upstreams(database)}
-    members = {
-        replica.id: Member(replica, arrived, served.get(replica.id)) for replica, arrived in _registered(database)
-    }
+    places, wrong = read_upstreams(database)
+    served = {upstream.id: upstream for upstream in places}
+    registered = _registered(database)
+    damaged = tuple(
+        f"{error.message}. {error.hint}" for error in (*wrong, *registered) if isinstance(error, CorruptError)
+    )
+    known = [found for found in registered if not isinstance(found, CorruptError)]
+    members = {replica.id: Member(replica, arrived, served.get(replica.id)) for replica, arrived in known}
     arrivals = [member.arrived for member in members.values()]
     newest = max([*arrivals, now] if now else arrivals, default=utc_now())
-    return Tree(config, settings, members, served.get(ORIGIN), tuple(claims(database)), newest)
+    return Tree(config, settings, members, served.get(ORIGIN), tuple(claims(database)), newest, damaged)
 
 
-def _registered(database: FarmDatabase) -> list[tuple[Replica, datetime]]:
+def _registered(database: FarmDatabase) -> list[tuple[Replica, datetime] | CorruptError]:
     listed = [entry for entry in database.store.list(REPLICAS) if parse_replica_path(entry.path)]
 
-    def read(entry: StoredObject) -> tuple[Replica, datetime] | None:
+    def read(entry: StoredObject) -> tuple[Replica, datetime] | CorruptError | None:
         try:
             data = database.store.read(entry.path)
             return decode_replica(data, f"{database.url}/{entry.path}"), entry.arrived
-        except (MissingError, CorruptError):
+        except MissingError:
             return None
+        except CorruptError as error:
+            return error
 
     if not database.store.is_remote:
         return [found for entry in listed if (found := read(entry))]
