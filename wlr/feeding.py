@@ -154,6 +154,8 @@ class _Feeding:
         if found is not None:
             state = self._checked(found[0])
             if state.is_paused or (is_level := self._is_level(state, config)):
+                if not state.is_paused:
+                    self._output.check_written(state)
                 # Pruning keeps what it will need.
                 self._register(state, is_level=not state.is_paused and is_level)
                 return self._result(state)
@@ -244,7 +246,12 @@ class _Feeding:
         wanted = self._wanted
         if format_of(wanted.format).has_columns and (len(wanted.tables) != 1 or set("*?[!") & set(wanted.tables[0])):
             message = f"--format {wanted.format} has the columns of one table"
-            raise InvalidError(message, hint="--table TABLE once, without a pattern; or --format json")
+            raise InvalidError(message, hint="--table SCHEMA.TABLE once, without a pattern; or --format json")
+        if format_of(wanted.format).has_columns and "." not in wanted.tables[0]:
+            message = (
+                f"--format {wanted.format} has the columns of one table, and each schema can have {wanted.tables[0]}"
+            )
+            raise InvalidError(message, hint=f"--table {shlex.quote(f'main.{wanted.tables[0]}')}")
         self._refuse_other_output()
         self._output.check_new()
         refuse_idle_tables(self._database, wanted.tables)

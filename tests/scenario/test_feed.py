@@ -22,9 +22,11 @@ from cli.command import run_app
 from cli.wlr import app
 from tests.feed_oracle import flat, projection
 from tests.handmade import HandmadeFarm, Rows
+from wlc.dialect.duckdb import catalog as catalogs
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import CorruptError, ExpiredError, FencedError, InvalidError, UnavailableError
 from wlc.farm.lease import Lease
+from wlc.farm.model import Clear, Name
 from wlc.farm.registry import FEED, replicas
 from wlc.farm.seal import keys
 from wlc.farm.store.local import LocalStore
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.feed_oracle import Record
+    from wlr.feeds.rendering import FeedPiece
     from wlr.feeds.state import FeedState
 
 _numbers = iter(range(10**6))
@@ -269,6 +272,37 @@ def test_csv_has_the_columns_of_a_table_and_a_file_per_layout(shop: Shop, tmp_pa
     assert out.read_text(encoding="utf-8").splitlines()[0] == "_op,_history,_tick,_n,_committed,_user,_note,id,part,v"
     with pytest.raises(InvalidError, match="the columns of one table"):
         shop.feed(tmp_path / "all.csv", format="csv")
+    with pytest.raises(InvalidError, match="each schema can have t") as caught:
+        shop.feed(tmp_path / "all.csv", format="csv", tables=["t"])
+    assert caught.value.hint == "--table main.t"
+
+
+def test_each_file_of_csv_has_the_header_of_all_of_its_lines(tmp_path: Path):
+    farm = HandmadeFarm(tmp_path / "farm")
+    farm.publish(["CREATE TABLE t (a INTEGER)"], [Rows("t", ("1",))], [Clear(Name("main", "t"), 1)])
+    farm.publish([Rows("t", ("2",))])
+    # A layout of which no statement tells.
+    farm._schema.execute("ALTER TABLE t ADD COLUMN b INTEGER")
+    farm.layouts = catalogs.tables(farm._schema, "hand")
+    farm.publish([Rows("t", ("3, 4",))])
+
+    def cells(name: str, **options: Any) -> list[list[list[str]]]:
+        wlr.feed(farm.url, to=str(tmp_path / name), tables=["main.t"], format="csv", **options)
+        files = [tmp_path / name, *feed_file._numbered(tmp_path / name)]
+        return [[[row[0], *row[6:]] for row in csv.reader(file.read_text().splitlines())] for file in files]
+
+    head = ["_op", "_note"]
+    assert cells("first-is-a-truncation.csv", start=3) == [
+        [head, ["truncate", "1"]],
+        [[*head, "a"], ["insert", "", "2"]],
+        [[*head, "a", "b"], ["insert", "", "3", "4"]],
+    ]
+    newest = len((tmp_path / "first-is-a-truncation.csv.000002").read_bytes().splitlines(keepends=True)[1])
+    said = "4 records up to here, from tick 1 on"
+    assert cells("dropped.csv", max_bytes=newest, drop=True) == [
+        [[*head, "a", "b"], ["dropped", said, "", ""], ["insert", "", "3", "4"]]
+    ]
+    assert cells("nothing.csv", max_bytes=1, drop=True) == [[head, ["dropped", said.replace("4", "5", 1)]]]
 
 
 def test_a_feed_can_begin_with_the_rows_of_a_snapshot(tmp_path: Path):
@@ -361,6 +395,97 @@ def test_what_belongs_to_something_else_is_left_alone(shop: Shop, tmp_path: Path
         shop.feed(tmp_path / "x.jsonl", name="a b")
     with pytest.raises(InvalidError, match="is a folder"):
         shop.feed(tmp_path)
+
+
+def test_files_that_are_named_as_the_next_ones_of_a_feed_are_left_alone(shop: Shop, tmp_path: Path):
+    def precious(name: str) -> Path:
+        (file := tmp_path / name).write_text("precious")
+        return file
+
+    def refused(out: Path, file: Path, **options: Any) -> None:
+        with pytest.raises(InvalidError, match=f"{file.name} exists, and no feed wrote it"):
+            shop.feed(out, **options)
+        assert file.read_text() == "precious"
+
+    refused(out := tmp_path / "new.jsonl", precious("new.jsonl.000002"))
+    assert not out.exists()
+    assert not (tmp_path / f"new.jsonl{feed_file.POSITION}").exists()
+    # A feed that has remembered where it begins, and has written nothing.
+    with pytest.MonkeyPatch.context() as patch, suppress(Died):
+        dying_at(patch, 1, "after")
+        shop.feed(out := tmp_path / "begun.jsonl")
+    assert (tmp_path / f"begun.jsonl{feed_file.POSITION}").exists()
+    refused(out, precious("begun.jsonl.000001"))
+    # A number that a feed comes to later, and the files before it when the last one is lost.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(feed_file.OpenFile, "_repair", lambda _: precious("late.jsonl.000002"))
+        refused(out := tmp_path / "late.jsonl", tmp_path / "late.jsonl.000002", rotate=2_000)
+    shop.feed(out := tmp_path / "lost.jsonl", rotate=2_000)
+    *complete, last = feed_file._numbered(out)
+    assert len(complete) > 2
+    last.unlink()
+    out.rename(tmp_path / "archived")
+    with pytest.raises(CorruptError, match="000") as caught:
+        shop.feed(out, rotate=2_000)
+    assert caught.value.hint is not None
+    assert "delete" not in caught.value.hint
+    (tmp_path / f"lost.jsonl{feed_file.POSITION}").unlink()
+    with pytest.raises(InvalidError, match="no feed wrote it"):
+        shop.feed(out)
+    assert feed_file._numbered(out) == complete
+
+
+def test_a_file_that_became_shorter_is_refused_without_news_too(shop: Shop, tmp_path: Path):
+    shop.feed(out := tmp_path / "out.jsonl")
+    with out.open("rb+") as handle:
+        handle.truncate(7)
+    with pytest.raises(CorruptError, match="has 7 bytes"):
+        shop.feed(out)
+
+
+def test_a_run_whose_lease_expired_keeps_its_file_to_itself(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A process that stood still for an hour goes on where it was, in the middle of a write."""
+    seen: list[FeedPiece] = []
+    write = feed_file.OpenFile.write
+
+    def stopped(self: feed_file.OpenFile, piece: FeedPiece) -> None:
+        monkeypatch.setattr(feed_file.OpenFile, "write", write)
+        shop.database.store.delete("feeds/slow.lease")
+        with pytest.raises(UnavailableError, match=r"another run is writing to .*out\.jsonl"):
+            shop.feed(out, name="slow")
+        seen.append(piece)
+        self.write(piece)
+
+    monkeypatch.setattr(feed_file.OpenFile, "write", stopped)
+    with pytest.raises(FencedError):
+        shop.feed(out := tmp_path / "out.jsonl", name="slow")
+    assert seen
+    shop.feed(out, name="slow")
+    assert as_records(lines(out)) == expected(shop)
+
+
+@pytest.mark.parametrize("how", ["appended to", "moved"])
+def test_a_file_that_something_else_writes_to_is_not_durable(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+):
+    flush = feed_file.OpenFile.flush
+
+    def disturbed(self: feed_file.OpenFile, state: FeedState) -> FeedState:
+        if how == "moved":
+            out.rename(tmp_path / "elsewhere")
+        else:
+            with out.open("ab") as handle:
+                handle.write(b"mine")
+        return flush(self, state)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(feed_file.OpenFile, "flush", disturbed)
+        with pytest.raises(UnavailableError, match=r"was moved|bytes, and this run has made it"):
+            shop.feed(out := tmp_path / "out.jsonl")
+    shop.feed(out)
+    assert as_records(lines(out)) == expected(shop)
 
 
 def test_one_run_feeds_at_a_time(shop: Shop, tmp_path: Path):

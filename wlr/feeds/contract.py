@@ -63,6 +63,13 @@ class Output(ABC):
             InvalidError: It does.
         """
 
+    def check_written(self, state: FeedState) -> None:  # noqa: B027 - not every place can be asked for it
+        """Refuse a place that lacks some of what was written, in a round without news.
+
+        Raises:
+            CorruptError: It does.
+        """
+
     def check_format(self, name: str) -> None:
         """Refuse a format that the place cannot hold.
 

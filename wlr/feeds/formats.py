@@ -75,8 +75,12 @@ class Format(ABC):
         self.database = database
         self.feed = feed
 
-    def header(self, layout: Layout) -> str:  # noqa: ARG002 - most formats have none
-        """Return the line that a file begins with, "" for none."""
+    def header(self, layout: Layout | None) -> str:  # noqa: ARG002 - most formats have none
+        """Return the line that a file begins with, "" for none.
+
+        Args:
+            layout: The table's, None for a file that begins with a line that has none of its columns.
+        """
         return ""
 
     def image_sql(self, layout: Layout) -> str:
@@ -210,8 +214,9 @@ class CsvFormat(Format):
     has_columns = True
     _OWN = ("_op", "_history", "_tick", "_n", "_committed", "_user", "_note")
 
-    def header(self, layout: Layout) -> str:
-        return ",".join([*self._OWN, *(_cell(column.name) for column in layout.stored)]) + "\n"
+    def header(self, layout: Layout | None) -> str:
+        names = (_cell(column.name) for column in layout.stored) if layout else ()
+        return ",".join([*self._OWN, *names]) + "\n"
 
     def image_sql(self, layout: Layout) -> str:
         return cells_sql(layout.stored)

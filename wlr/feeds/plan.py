@@ -115,9 +115,13 @@ class RunGathering:
     """Gathers changes of rows until a run is worth a query.
 
     A transaction with anything else in it is rendered record by record, because its numbers go on from one to the next.
+
+    Args:
+        has_columns: Records have the table's columns, so that a run has those of one layout.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_columns: bool = False) -> None:
+        self._has_columns = has_columns
         self._changes: list[RowChange] = []
         self._rows = 0
         self._paths: set[str] = set()
@@ -133,7 +137,8 @@ class RunGathering:
         is_whole = last is not None and last.transaction.tick != change.transaction.tick
         is_full = self._rows >= RUN_ROWS or len(self._paths) >= RUN_FILES
         is_other = last is not None and last.history != change.history
-        run = self.take() if is_whole and (is_full or is_other) else None
+        is_unlike = self._has_columns and last is not None and last.file.layout.stored != change.file.layout.stored
+        run = self.take() if (is_whole and (is_full or is_other)) or is_unlike else None
         self._changes.append(change)
         self._rows += change.change.rows
         self._paths.add(change.file.file.path)

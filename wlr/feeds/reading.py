@@ -51,6 +51,7 @@ class FeedReader:
 
     def __init__(self, database: FarmDatabase, form: Format, bytes_max: int) -> None:
         self._database = database
+        self._form = form
         self._fetcher = Fetcher(database)
         self._renderer = Renderer(form, self._fetcher.fetch, bytes_max, log_reader.local_folders(database))
         # The last record that was rendered, whether it is given or was written before.
@@ -108,7 +109,7 @@ class FeedReader:
         yield FeedReached(manifest.position, manifest.position.tick, manifest.clock if manifest.position.tick else None)
 
     def _of_log(self, state: FeedState, position: Position) -> Iterator[Found]:
-        gathering, reached = RunGathering(), None
+        gathering, reached = RunGathering(has_columns=self._form.has_columns), None
         # What is behind the position and was written is rendered again from its transaction on, and left out.
         after = max(position.tick, state.written[0] - 1 if state.written else 0)
         for batch, chain in self._batches(state, position):

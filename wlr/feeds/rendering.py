@@ -139,9 +139,9 @@ class Renderer:
         layout = note.record.layout if isinstance(note.record, Ddl) else None
         return _line(self._form.note(note, moment, n), note.history, (moment.tick, n), layout)
 
-    def gap(self, gap: Gap) -> FeedPiece:
-        """Render the line that says what was dropped."""
-        return _line(self._form.gap(gap), gap.history, gap.last, dropped=gap.dropped)
+    def gap(self, gap: Gap, layout: Layout | None) -> FeedPiece:
+        """Render the line that says what was dropped, before records of a layout."""
+        return _line(self._form.gap(gap), gap.history, gap.last, layout, gap.dropped)
 
     def rows(self, run: RowsRun, base: int) -> Iterator[FeedPiece]:
         """Render changed rows.
@@ -155,8 +155,9 @@ class Renderer:
         by_file: dict[str, list[RowChange]] = {path: [] for path in files}
         for change in run.changes:
             by_file[change.file.file.path].append(change)
-        layouts = {(file.table, file.layout) for file in files.values()}
-        table, layout = next(iter(layouts)) if len(layouts) == 1 else (None, None)
+        tables, layouts = {file.table for file in files.values()}, {file.layout for file in files.values()}
+        table = next(iter(tables)) if len(tables) == 1 else None
+        layout = next(iter(layouts)) if len({layout.stored for layout in layouts}) == 1 else None
         size = max(file.file.bytes // max(1, file.file.rows) for file in files.values())
         with self._readable(local.values()) as paths:
             connection = self._connected()

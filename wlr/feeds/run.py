@@ -133,7 +133,7 @@ class FeedRun:
                 if left is not None:
                     kept.appendleft(left)
         if gap is not None:
-            yield self.reader.renderer.gap(gap)
+            yield self.reader.renderer.gap(gap, next((piece.layout for piece in kept if piece.layout), None))
         yield from kept
         if reached is not None:
             yield reached
