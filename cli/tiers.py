@@ -240,7 +240,7 @@ def tiers(
 ) -> Iterator[Report]:
     """Show who reads from whom, tier by tier: state, fan-out, position, lag, last seen.
 
-    Ends with exit code 9 when somebody is stuck.
+    Ends with exit code 9 when somebody is stuck, or a relay is cut off from the origin.
     """
     import wlc
 
@@ -256,15 +256,24 @@ def tiers(
         verb = "does" if len(tree.stuck) == 1 else "do"
         raise ExceededError(
             f"{listed} {verb} not come further though there is something to read",
-            hint=f"wlr status {shlex.quote(_status_target(tree, tree.stuck[0]))}",
+            hint=_look_at(tree, tree.stuck[0]),
+        )
+    if tree.cut_off:
+        listed = ", ".join(f"{member.id} ({member.url})" for member in tree.cut_off)
+        relay = tree.cut_off[0].url.rpartition("/")[0]
+        raise ExceededError(
+            f"no path leads to the origin from {listed}: relays that read in a circle, or from what is not registered",
+            hint=f"wlc ship {shlex.quote(tree.url)} --to {shlex.quote(relay)} --upstream auto",
         )
 
 
-def _status_target(tree: wlc.TierTree, member: wlc.TierMember) -> str:
-    """Return what `wlr status` calls somebody; a feed to Kafka keeps what it remembers in the farm."""
+def _look_at(tree: wlc.TierTree, member: wlc.TierMember) -> str:
+    """Return the command that shows what somebody lacks; a feed to Kafka keeps what it remembers in the farm."""
+    if member.kind == "relay":
+        return f"wlc ship {shlex.quote(tree.url)} --to {shlex.quote(member.url.rpartition('/')[0])}"
     if member.url.startswith("kafka://"):
-        return f"{tree.members[0].url}/feeds/{member.id.removeprefix('feed-')}"
-    return member.url
+        return f"wlr status {shlex.quote(f'{tree.url}/feeds/' + member.id.removeprefix('feed-'))}"
+    return f"wlr status {shlex.quote(member.url)}"
 
 
 def _tier_row(member: wlc.TierMember) -> tuple[object, ...]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import wlc
 from wlc.farm.database import open_database
 from wlc.farm.errors import FarmError
 from wlc.farm.registry import unregister
-from wlc.farm.same_past import prove_same_past
+from wlc.farm.same_past import is_same_place, prove_same_past
 from wlr.engine.adapters import target_at
 from wlr.registration import register_replica
 from wlr.replication import refuse_other_database, with_keys
@@ -78,7 +77,7 @@ def switch(
             open_database(state.attachment.registry, storage_options=storage_options), state.attachment, state.id
         )
     before = open_database(state.master, storage_options=storage_options)
-    if not _is_same_place(before, database):
+    if not is_same_place(before, database):
         # The place before may be gone, which can be why the replica leaves it.
         with suppress(FarmError):
             unregister(before, state.id)
@@ -94,9 +93,3 @@ def _prove_again(database: FarmDatabase, state: ReplicaState) -> None:
             with suppress(FarmError):
                 unregister(database, state.id)
         raise
-
-
-def _is_same_place(one: FarmDatabase, other: FarmDatabase) -> bool:
-    """Say whether two URLs are one place: a directory may have several names."""
-    urls = [one.url, other.url]
-    return len({url if "://" in url else str(Path(url).resolve()) for url in urls}) == 1

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import count
+from typing import TYPE_CHECKING
 
 import pytest
 
+from cli.command import run_app
+from cli.wlc import app
 from wlc.farm import paths
 from wlc.farm.attachment import Attachment, Membership, attachment_object
 from wlc.farm.clock import utc_now
 from wlc.farm.config import first_config, with_batch
 from wlc.farm.database import FarmDatabase, open_database
-from wlc.farm.errors import CorruptError, ExpiredError, FarmError, UnavailableError
+from wlc.farm.errors import CorruptError, ExpiredError, FarmError, InvalidError, UnavailableError
 from wlc.farm.model import Batch, Position, Transaction
 from wlc.farm.paths import TIERS
 from wlc.farm.registry import ACTIVE, RELAY, Replica, moved_to, register, replicas
 from wlc.farm.upstreams import ORIGIN, Upstream, change_upstream
+from wlc.masters.retention import children
 from wlc.tiers.administration import set_upstream
 from wlc.tiers.attaching import read_through
 from wlc.tiers.copying import Copier
 from wlc.tiers.overview import tier_tree
 from wlc.tiers.ship import ship
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _unique = count()
 
@@ -202,3 +209,40 @@ def test_a_run_that_was_halted_restores_no_batch_that_was_pruned(
         ship(source.url, to=to, registers=False)
     assert target.batch_numbers() == [7, 8]
     assert ship(source.url, to=to, registers=False).tick == 8
+
+
+def test_a_relay_is_not_shipped_to_itself(tmp_path: Path) -> None:
+    source = farm()
+    ship(source.url, to=str(tmp_path / "r1"))
+    (tmp_path / "link").symlink_to(tmp_path / "r1")
+    for place, upstream in (
+        (source.url, str(tmp_path / "r1/shop")),
+        (source.url, str(tmp_path / "link/shop")),
+        (str(tmp_path / "link/shop"), None),
+    ):
+        with pytest.raises(InvalidError, match="is the farm that shop is in"):
+            ship(place, to=str(tmp_path / "r1"), upstream=upstream)
+
+
+def test_relays_that_are_pinned_make_no_circle(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    registry = farm()
+    places = [str(tmp_path / name) for name in ("r1", "r2")]
+    for place in places:
+        ship(registry.url, to=place, fanout=2)
+    one, two = (f"{place}/shop" for place in places)
+    ship(registry.url, to=places[0], upstream=two)
+    with pytest.raises(InvalidError, match="cannot read from a place that reads from it"):
+        ship(registry.url, to=places[1], upstream=one)
+    assert tier_tree(registry.url).cut_off == ()
+    # A circle of old, or of two that pinned each other at the same moment.
+    (other,) = (known for known in replicas(registry) if known.target == two)
+    first = next(known.id for known in replicas(registry) if known.target == one)
+    register(registry, replace(other, upstream=first))
+    assert {member.url for member in tier_tree(registry.url).cut_off} == {one, two}
+    # The registry's place keeps what they lack.
+    assert {known.id for known in children(replicas(registry))} == {first, other.id}
+    copy = ship(registry.url, to=str(tmp_path / "hq"), registers=False).url
+    for known in replicas(registry):
+        register(open_database(copy), known)
+    assert run_app(app, "wlc", ["tiers", copy]) == 9
+    assert "no path leads to the origin from" in capsys.readouterr().err

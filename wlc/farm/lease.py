@@ -23,6 +23,7 @@ from wlc.farm import json_fields as fields
 from wlc.farm.clock import format_time, utc_now
 from wlc.farm.errors import FarmError, UnavailableError, UnsupportedError
 from wlc.farm.store import ConflictError
+from wlc.farm.store.contract import PROBE
 from wlc.farm.versioned import VersionedObject
 
 if TYPE_CHECKING:
@@ -87,6 +88,18 @@ class Lease:
             if found is not None and found[1] == self._version:
                 self._store.delete(self._object.path)
 
+    def check(self) -> None:
+        """Refuse to go on after another run has taken the lease over.
+
+        Raises:
+            UnavailableError: It has, or the store is away.
+        """
+        found = self._object.load()
+        holder = found[0] if found else None
+        if holder is None or holder.run != self.run:
+            by = f"process {holder.process} on {holder.host}" if holder else "another run"
+            raise UnavailableError(f"{self._what} was taken over by {by}", path=self._what)
+
     def _take(self) -> str:
         """Write the lease, in place of a dead one if there is one, and return its version.
 
@@ -96,7 +109,7 @@ class Lease:
         """
         holder, version = self._object.load() or (None, None)
         if holder is not None:
-            _refuse_live(holder, self._what)
+            self._refuse_live(holder)
         ours = self._holder()
         try:
             taken = self._object.replace(ours, version)
@@ -111,6 +124,30 @@ class Lease:
                 raise
             _proved.add(place)
         return taken
+
+    def _refuse_live(self, holder: LeaseHolder) -> None:
+        is_here = holder.host == socket.gethostname()
+        if is_here and not _is_running(holder.process, holder.run):
+            return
+        # A time in the future would stop other runs until then. Another machine's clock may differ by hours.
+        age = abs(utc_now() - holder.seen) if is_here else self._age_of(holder)
+        if age < _DEAD_AFTER:
+            where = f"process {holder.process} on {holder.host}"
+            raise UnavailableError(f"{self._what} is in use by {where}: try again when it is done", path=self._what)
+
+    def _age_of(self, holder: LeaseHolder) -> timedelta:
+        """Return how long ago the lease was written, by the store's clock."""
+        path = f"{PROBE}{secrets.token_hex(8)}"
+        arrived: dict[str, datetime] = {}
+        with suppress(FarmError):
+            self._store.create(path, b"")
+            for name in (path, self._object.path):
+                arrived |= {entry.path: entry.arrived for entry in self._store.list(name)}
+        with suppress(FarmError):
+            self._store.delete(path)
+        if path not in arrived or self._object.path not in arrived:
+            return abs(utc_now() - holder.seen)
+        return arrived[path] - arrived[self._object.path]
 
     def _holder(self) -> LeaseHolder:
         return LeaseHolder(self.run, socket.gethostname(), os.getpid(), utc_now())
@@ -139,15 +176,6 @@ def _decode_holder(data: bytes) -> LeaseHolder | None:
         return LeaseHolder(str(said["run"]), str(said["host"]), process, seen)
     except (KeyError, ValueError, TypeError, RecursionError):
         return None
-
-
-def _refuse_live(holder: LeaseHolder, what: str) -> None:
-    is_here = holder.host == socket.gethostname()
-    # A time in the future would stop other runs until then.
-    is_recent = abs(utc_now() - holder.seen) < _DEAD_AFTER
-    if is_recent and (not is_here or _is_running(holder.process, holder.run)):
-        message = f"{what} is in use by process {holder.process} on {holder.host}: try again when it is done"
-        raise UnavailableError(message, path=what)
 
 
 def _is_running(process: int, run: str) -> bool:

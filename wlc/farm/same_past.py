@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wlc.farm.errors import CorruptError, ExpiredError, GapError, InvalidError
@@ -45,6 +46,18 @@ def prove_same_past(database: FarmDatabase, position: Position) -> None:
             path=database.url,
             position=position,
         )
+
+
+def is_same_place(one: FarmDatabase, other: FarmDatabase) -> bool:
+    """Say whether two URLs are one place: a directory may have several names."""
+    if resolved(one.url) != resolved(other.url):
+        return False
+    return "://" not in one.url or one.store.raw.place() == other.store.raw.place()
+
+
+def resolved(url: str) -> str:
+    """Return the URL, or the path without symbolic links."""
+    return url if "://" in url else str(Path(url).resolve())
 
 
 def prove_same_database(place: FarmDatabase, registry: FarmDatabase) -> None:

@@ -13,7 +13,7 @@ from wlc.farm.database import open_database
 from wlc.farm.errors import CorruptError, ExpiredError, FarmError, InvalidError, UnavailableError
 from wlc.farm.paths import log_path, replica_path
 from wlc.farm.registry import INACTIVE, RELAY, decode_replica, register, unregister
-from wlc.farm.same_past import prove_same_database, prove_same_past
+from wlc.farm.same_past import prove_same_database, prove_same_past, resolved
 from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import MissingError
 from wlc.farm.tier_settings import read_settings
@@ -190,7 +190,8 @@ class _Reading:
             if place.url != self._registry.url:
                 name = _id_of_url(place.url)
                 with suppress(FarmError):
-                    name = next((u.id for u in upstreams(self._registry) if u.url == place.url), name)
+                    places = upstreams(self._registry)
+                    name = next((u.id for u in places if resolved(u.url) == resolved(place.url)), name)
             taken = replace(self.attachment, upstream=name, url=place.url, slot=None, chosen=utc_now())
             with suppress(FarmError):
                 # Also of a place that is still empty: somebody may be told to fill it.

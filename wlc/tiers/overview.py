@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm.clock import utc_now
-from wlc.farm.registry import INACTIVE, PENDING, STUCK, Transition
+from wlc.farm.registry import INACTIVE, PENDING, RELAY, STUCK, Transition
 from wlc.farm.upstreams import ORIGIN
 from wlc.masters.lookup import resolve
 from wlc.tiers.choice import NOWHERE, is_stuck, tiers_of
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from wlc.tiers.choice import Node
     from wlc.tiers.tree import Member, Tree
 
+CUT_OFF = "cut off"
+
 
 @dataclass(frozen=True, slots=True)
 class TierMember:
@@ -34,7 +36,7 @@ class TierMember:
         upstream: Id of what it reads; empty for the origin.
         tier: 0 for the origin; None where no path leads to it.
         state: pending, active, inactive or stuck.
-        marks: What needs attention: silent, stuck, pending for long.
+        marks: What needs attention: silent, stuck, pending for long, cut off.
         children: Slots of it that are claimed.
         fanout: How many may be; None for somebody who does not serve.
         tick: Last tick that it holds; None before it holds anything.
@@ -85,6 +87,11 @@ class TierTree:
     def stuck(self) -> tuple[TierMember, ...]:
         """Those that do not come further though there is something to read."""
         return tuple(member for member in self.members if STUCK in (*member.marks, member.state))
+
+    @property
+    def cut_off(self) -> tuple[TierMember, ...]:
+        """Relays from which no path leads to the origin: they read in a circle, or from what is not registered."""
+        return tuple(member for member in self.members if CUT_OFF in member.marks)
 
 
 def tier_tree(
@@ -159,6 +166,8 @@ def _member(node: Node, tree: Tree, tier: int, children: int, nodes: Mapping[str
     replica, upstream = member.replica, member.upstream
     transitions = (*replica.transitions, *(upstream.transitions if upstream else ()))
     marks = _marks(node, tree, member, nodes)
+    if tier == NOWHERE and replica.kind == RELAY:
+        marks = (*marks, CUT_OFF)
     return TierMember(
         id=node.id,
         kind=replica.kind,

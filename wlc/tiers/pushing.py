@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm.database import open_database
-from wlc.farm.errors import FarmError, InvalidError
+from wlc.farm.errors import FarmError, InvalidError, UnavailableError
 from wlc.farm.lease import Lease
 from wlc.farm.pushes import Push, add_push, pushes, remove_push
 from wlc.farm.registry import INACTIVE, known_replicas
+from wlc.farm.same_past import is_same_place
 from wlc.farm.tier_settings import read_settings
 from wlc.farm.upstreams import ORIGIN, find_upstream
 from wlc.masters.lookup import resolve
@@ -145,16 +146,31 @@ class Pusher:
             target = open_database(url, storage_options=self._registry.storage_options)
             if target.name != self._source.name:
                 return InvalidError(f"{url} is not a folder of database {self._source.name}")
-            if target.url == self._source.url and target.store.raw.place() == self._source.store.raw.place():
+            if is_same_place(target, self._source):
                 return InvalidError(f"{url} is what is pushed")
             if url not in self._leases:
                 self._leases[url] = Lease(target.store.raw, _LEASE)
+            else:
+                self._check_lease(url)
             # Each place needs objects of its own: what they hold on to is not shared among threads.
             source = open_database(self._source.url, storage_options=self._source.storage_options)
             offer = Offer(None, None, 0.0)
-            return Shipping(source, target, None, self._limit, None, offer).run(registers=True, serves=False)
+            shipping = Shipping(source, target, None, self._limit, None, offer)
+            shipping.before_each = lambda: self._check_lease(url)
+            return shipping.run(registers=True, serves=False)
         except FarmError as error:
             return error
+
+    def _check_lease(self, url: str) -> None:
+        """Stop where another pusher has taken the place over; the next round asks for the lease again."""
+        lease = self._leases.get(url)
+        if lease is None:
+            raise UnavailableError(f"{url} was taken over by another run", path=url)
+        try:
+            lease.check()
+        except UnavailableError:
+            self._leases.pop(url, lease).release()
+            raise
 
 
 def push_list(

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.farm.attachment import attachment_object
 from wlc.farm.clock import parse_age, utc_now
-from wlc.farm.database import FarmDatabase
+from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import FarmError, InvalidError
 from wlc.farm.model import Position
+from wlc.farm.same_past import is_same_place
 from wlc.farm.store import MissingError, join_url, open_store
 from wlc.masters.lookup import resolve
 from wlc.tiers.attaching import attachment_of, read_through
@@ -74,14 +75,15 @@ def ship(
     limit = RateLimit(parse_rate(rate) if isinstance(rate, str) else rate)
     source = resolve(db, farm, storage_options=storage_options)
     target = FarmDatabase(source.name, open_store(join_url(to, source.name), target_options), target_options)
-    if target.url == source.url and target.store.raw.place() == source.store.raw.place():
-        raise InvalidError(f"{to} is the farm that {source.name} is in", hint="Give --to another farm.", path=to)
+    _refuse_itself(target, source, to)
     latest = utc_now() - age if age is not None else None
     offer = Offer(class_name, fanout, age.total_seconds() if age is not None else 0.0)
     if upstream is None:
         return Shipping(source, target, latest, limit, progress, offer).run(registers=registers)
     remembered = attachment_object(target)
     attachment = attachment_of(source, (remembered.load() or (None, ""))[0], upstream, class_name)
+    for url in attachment.among if attachment else ():
+        _refuse_itself(target, open_database(url, storage_options=storage_options), to)
     if attachment is None:
         return Shipping(source, target, latest, limit, progress, offer).run(registers=registers)
 
@@ -93,6 +95,11 @@ def ship(
 
     me = as_reader(target, _position_of(target), None, offer.delay_s)
     return read_through(source, me, attachment, run, keepalive)
+
+
+def _refuse_itself(relay: FarmDatabase, place: FarmDatabase, to: str) -> None:
+    if is_same_place(relay, place):
+        raise InvalidError(f"{to} is the farm that {place.name} is in", hint="Give --to another farm.", path=to)
 
 
 def _position_of(relay: FarmDatabase) -> Position | None:

@@ -121,6 +121,8 @@ class Shipping:
         offer: Offer,
         membership: Membership | None = None,
     ) -> None:
+        # Called before anything is created that others see; raises to end the round.
+        self.before_each: Callable[[], None] = lambda: None
         self._offer = offer
         self._membership = membership
         self._first: int | None = None
@@ -302,6 +304,7 @@ class Shipping:
         number = copied.number
         path = paths.log_path(self._source.name, number)
         asked = time.time()
+        self.before_each()
         if not self._reaches(number):
             raise self._logs.pruned(path)
         self._logs.create(path, copied.data)
@@ -421,6 +424,7 @@ class Shipping:
         held = {entry.path for entry in self._target.store.raw.list(folder)}
         if len(held) < len(sizes) or (snapshot.manifest is not None and not held.issuperset(wanted)):
             raise self._store.pruned(path)
+        self.before_each()
         self._store.create(path, snapshot.data)
         self._count(sizes, snapshot.data)
         self._snapshots += 1
