@@ -356,3 +356,28 @@ def test_tables_of_the_owner_stay(tmp_path: Path, database_url: str, statement: 
     assert execute(database_url, "SELECT a, b FROM ONLY mine") == [(1, 2)]
     assert execute(database_url, "SELECT count(*) FROM own.x") == [(0,)]
     assert execute(database_url, "SELECT count(*) FROM pg_inherits") == [(0,)]
+
+
+def test_alterations_of_the_owners_tables_are_undone(tmp_path: Path, database_url: str) -> None:
+    def of(kind: str, statement: str, layout: Layout | None = None) -> Ddl:
+        return Ddl(
+            kind, Name("public", statement.split()[2].partition(".")[2]), statement, dialect="postgres", layout=layout
+        )
+
+    farm, layout = HandmadeFarm(tmp_path / "farm"), Layout((Column("a", "INTEGER"),), ())
+    partitioned = "CREATE TABLE public.p (a int) PARTITION BY LIST (a)"
+    farm.publish([of("CREATE TABLE", "CREATE TABLE public.t (a int)", layout), of("CREATE TABLE", partitioned)])
+    wlr.replicate(farm.url, into=database_url)
+    execute(database_url, "CREATE TABLE mine AS SELECT 1 AS a")
+    for statement in (
+        "ALTER TABLE public.mine INHERIT public.t",
+        "ALTER TABLE public.p ATTACH PARTITION public.mine DEFAULT",
+        "ALTER TABLE public.mine ADD CHECK (a > 0)",
+        "ALTER TABLE public.mine ALTER a SET DEFAULT 5",
+        "CREATE INDEX i ON public.mine (a)",
+    ):
+        farm.publish([of("ALTER TABLE", statement)])
+        with pytest.raises(ReplayError, match="belongs to the replica's owner"):
+            wlr.replicate(into=database_url)
+        wlr.accept(database_url)
+    assert execute(database_url, "SELECT count(*) FROM pg_inherits") == [(0,)]

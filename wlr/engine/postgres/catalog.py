@@ -26,6 +26,10 @@ _COLUMNS = f"""
 """
 _TOLD_APART = f"""
     SELECT n.nspname, c.relname, c.oid::bigint, c.relowner::bigint, c.relhassubclass, c.relrowsecurity,
+        (SELECT array_agg(inhparent::bigint ORDER BY 1) FROM pg_inherits WHERE inhrelid = c.oid),
+        (SELECT array_agg(oid::bigint ORDER BY 1) FROM pg_constraint WHERE conrelid = c.oid),
+        (SELECT array_agg(oid::bigint ORDER BY 1) FROM pg_attrdef WHERE adrelid = c.oid),
+        (SELECT array_agg(indexrelid::bigint ORDER BY 1) FROM pg_index WHERE indrelid = c.oid),
         (SELECT string_agg(concat_ws(' ', a.attname, a.atttypid, a.atttypmod, a.attnotnull), ',' ORDER BY a.attnum)
             FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0)
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p') AND {_USER}
@@ -81,7 +85,7 @@ class PostgresCatalog:
 
 
 def told_apart(connection: Connection, replicated: Collection[Name]) -> dict[Name, tuple[Any, ...]]:
-    """Return what identifies tables that are not replicated and their columns: they belong to the owner."""
+    """Return what tells tables that are not replicated from changed ones: they belong to the owner."""
     rows = fetch(connection, _TOLD_APART)
     return {Name(*row[:2]): row[2:] for row in rows if Name(*row[:2]) not in replicated}
 
