@@ -203,6 +203,34 @@ OWN = """
     CREATE FUNCTION ours() RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE SEQUENCE counted;
     CREATE SCHEMA own; CREATE TABLE own.x (a int); CREATE VIEW of_t AS SELECT * FROM t
 """
+CALLABLE = """
+    CREATE FUNCTION wipe() RETURNS boolean LANGUAGE plpgsql AS 'BEGIN DELETE FROM mine; RETURN true; END';
+    CREATE FUNCTION through(int) RETURNS boolean LANGUAGE sql AS 'SELECT wipe()'; CREATE TABLE mine (a int);
+    CREATE FUNCTION hidden() RETURNS int STABLE SECURITY DEFINER LANGUAGE sql AS 'SELECT a FROM mine';
+    CREATE FUNCTION computes(int) RETURNS int LANGUAGE sql AS 'SELECT $1 + 1';
+    CREATE FUNCTION step(int, int) RETURNS int LANGUAGE sql AS 'DELETE FROM mine; SELECT 1';
+    CREATE AGGREGATE wipes(int) (sfunc = step, stype = int); CREATE AGGREGATE most(int) (sfunc = int4larger, stype = int);
+    CREATE FUNCTION tells() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN DELETE FROM mine; RETURN NULL; END'
+"""
+CALLS = [
+    ("CREATE TABLE public.x (a int CHECK (public.wipe()))", "refused"),
+    ("CREATE TABLE public.x (a boolean DEFAULT wipe())", "refused"),
+    ("ALTER TABLE public.t ADD CONSTRAINT c CHECK (public.through(id))", "refused"),
+    ("ALTER TABLE public.t ALTER COLUMN v SET DEFAULT public.hidden()", "refused"),
+    ('CREATE DOMAIN public.d AS text CHECK ("public"."wipe"())', "refused"),
+    (
+        'CREATE POLICY "p" ON "public"."t" AS PERMISSIVE FOR ALL TO PUBLIC USING (public.wipe())',
+        "refused",
+    ),
+    ("CREATE INDEX i ON public.t ((through(id)))", "left out"),
+    ("CREATE VIEW public.x AS SELECT wipe()", "left out"),
+    ("CREATE MATERIALIZED VIEW public.x AS SELECT public.wipes(id) FROM public.t", "left out"),
+    ("CREATE FUNCTION public.y() RETURNS boolean LANGUAGE sql AS 'SELECT wipe()'", "left out"),
+    ("CREATE OR REPLACE FUNCTION public.wipe() RETURNS boolean LANGUAGE sql AS 'SELECT true'", "left out"),
+    ("CREATE TABLE public.x (a int CHECK (public.computes(a) > 1))", "ran"),
+    ("CREATE TABLE public.tells (a int)", "ran"),
+    ("CREATE VIEW public.x AS SELECT public.most(id) FROM public.t", "ran"),
+]
 GIVES_AWAY = [
     'GRANT SELECT ON TABLE "public"."mine" TO PUBLIC',
     'GRANT SELECT ON TABLE "public"."t", "public"."mine" TO PUBLIC',
@@ -246,6 +274,14 @@ IS_GIVEN = [
     'ALTER TABLE "public"."t" ENABLE ROW LEVEL SECURITY',
     """CREATE POLICY "a""b" ON "public"."t" AS RESTRICTIVE FOR UPDATE TO PUBLIC USING ((v = 'GRANT; "x"'::text)) WITH CHECK (true)""",
 ]
+
+
+def test_routines_of_the_owner_are_not_called(replica: str) -> None:
+    execute(replica, CALLABLE)
+    for statement, expected in CALLS:
+        assert outcome(replica, Ddl("CREATE", Name("public", "x"), statement, dialect="postgres")) == expected, (
+            statement
+        )
 
 
 def test_only_what_is_the_farms_is_given_away(replica: str) -> None:

@@ -243,6 +243,8 @@ class Access:
         table, policy = self._table(found), _plain(found["policy"])
         original.refuse_own(statement, str(table))
         refuse_reaching(self._connection, statement, str(table))
+        if cause := original.calls_owners(self._connection, statement):
+            raise StepError(f"{cause}: {short(statement)}", table=str(table))
         self._forget_policy(policy, table)
         roles = re.findall(rf"PUBLIC|{_NAME}", found["roles"])
         here = [role for role in roles if role == "PUBLIC" or self._exists(_plain(role))]

@@ -141,10 +141,14 @@ class SchemaChange:
         what = f"{kind.lower()} {ddl.object}"
         if verb == "DROP" and what in self._left_out:
             del self._left_out[what]
-        elif cause := original.left_out(text):
+            return
+        cause, is_needed = original.left_out(text), not original.may_be_left_out(text)
+        if cause is None and verb != "DROP" and (cause := original.calls_owners(self._connection, text)) and is_needed:
+            raise StepError(f"{cause}: {short(text)}", table=str(ddl.object))
+        if cause:
             self._leave_out(what, cause)
         else:
-            self.execute(PostgresStatement(text, what if original.may_be_left_out(text) else None))
+            self.execute(PostgresStatement(text, None if is_needed else what))
 
     def _translated(self, ddl: Ddl, *, is_rewritten: bool, holds_back: list[PostgresStatement] | None) -> None:
         catalog = PostgresCatalog(self._connection)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from wlr.engine.postgres.names import is_own
-from wlr.engine.postgres.reach import does, pieces, plain, refuse_reaching, short
+from wlr.engine.postgres.reach import does, pieces, plain, refuse_reaching, routines, short
 from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
@@ -117,6 +117,25 @@ def left_out(statement: str) -> str | None:
         return "it would run with the privileges of its owner"
     cause = does(statement) if words.startswith("CREATE") else None
     return f"its body {cause}, and it could be called for every row" if cause else None
+
+
+def calls_owners(connection: Connection, statement: str) -> str | None:
+    """Say which routine that the farm could not have made a statement of it would call; None if there is none.
+
+    Args:
+        connection: To the replica.
+        statement: A checked one.
+    """
+    open_, seen = [statement], set[str]()
+    while open_:
+        for name, definition, is_quiet in routines(connection, open_.pop()):
+            if is_quiet or definition in seen:
+                continue
+            if not definition or left_out(definition):
+                return f"routine {name} belongs to the replica's owner, and is not the farm's to call"
+            seen.add(definition)
+            open_.append(definition)
+    return None
 
 
 def may_be_left_out(statement: str) -> bool:

@@ -16,7 +16,7 @@ from wlr.engine.postgres.connection import fetch
 from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from wlc.dialect.postgres.connection import Connection
 
@@ -42,6 +42,18 @@ _FUNCTIONS = """
             AND (p.provolatile = 'v' OR NOT has_function_privilege('public', p.oid, 'EXECUTE')))
         OR (p.provolatile <> 'i' AND EXISTS (SELECT FROM pg_depend AS d
             WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')))
+"""
+# Routines of the database. The server keeps those that are not volatile from changing anything, in SQL and PL/pgSQL.
+_ROUTINES = """
+    SELECT n.nspname, p.proname, CASE WHEN p.prokind <> 'a' THEN pg_get_functiondef(p.oid) END,
+        p.provolatile <> 'v' AND NOT p.prosecdef AND has_function_privilege('public', p.oid, 'EXECUTE')
+            AND NOT EXISTS (SELECT FROM pg_aggregate AS g JOIN pg_proc AS f
+                ON f.oid IN (aggtransfn, aggfinalfn, aggcombinefn, aggmtransfn, aggminvtransfn, aggmfinalfn)
+                WHERE g.aggfnoid = p.oid AND (f.provolatile = 'v' OR f.prosecdef))
+    FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
+    WHERE p.proname = ANY(%s) AND p.prorettype NOT IN ('trigger'::regtype, 'event_trigger'::regtype)
+        AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND NOT EXISTS (SELECT FROM pg_depend AS d
+            WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')
 """
 _TABLES = """
     SELECT c.relname FROM pg_class AS c WHERE c.relname = ANY(%s) AND c.relnamespace = 'pg_catalog'::regnamespace
@@ -94,10 +106,7 @@ def refuse_reaching(connection: Connection, statement: str, table: str) -> None:
     Raises:
         StepError: The statement names such a function or table; so does the message.
     """
-    listed = pieces(statement)
-    # Texts are data, except for those that are bodies of routines.
-    texts = [_content(piece) for piece in listed if piece.lastgroup == "string"] if _is_routine(listed) else []
-    groups = [listed, *(_quietly(text) for text in texts if text is not None)]
+    groups = _groups(pieces(statement))
     called = _called(groups)
     # A name in another schema, which may be that of a table, is none of the server's own functions.
     built_in = {name for name, schema in called if schema in (None, "pg_catalog")}
@@ -111,6 +120,22 @@ def refuse_reaching(connection: Connection, statement: str, table: str) -> None:
     if hidden := fetch(connection, _TABLES, [sorted(named)]):
         message = f"table pg_catalog.{hidden[0][0]} is not the farm's to read: {short(statement)}"
         raise StepError(message, table=table)
+
+
+def routines(connection: Connection, statement: str) -> Iterator[tuple[str, str, bool]]:
+    """Yield the routines of the database that a statement may call, in the body of a routine as well.
+
+    Args:
+        connection: To the replica.
+        statement: One statement in PostgreSQL's dialect.
+
+    Yields:
+        Name and definition ("" for an aggregate) of each, and whether PUBLIC may call it and it changes nothing.
+    """
+    called = _called(_groups(pieces(statement)))
+    for schema, name, definition, is_quiet in fetch(connection, _ROUTINES, [sorted({name for name, _ in called})]):
+        if {(name, schema), (name, None)} & called:
+            yield f"{schema}.{name}", definition or "", is_quiet
 
 
 def does(statement: str) -> str | None:
@@ -141,6 +166,12 @@ def does(statement: str) -> str | None:
 
 def _is_routine(listed: list[re.Match[str]]) -> bool:
     return any(piece.group(0).upper() in ("FUNCTION", "PROCEDURE", "ROUTINE") for piece in listed[:4])
+
+
+def _groups(listed: list[re.Match[str]]) -> list[list[re.Match[str]]]:
+    """Return a statement's pieces, and those of texts in it that may be bodies: other texts are data."""
+    texts = [_content(piece) for piece in listed if piece.lastgroup == "string"] if _is_routine(listed) else []
+    return [listed, *(_quietly(text) for text in texts if text is not None)]
 
 
 def _called(groups: Iterable[list[re.Match[str]]]) -> set[tuple[str, str | None]]:
