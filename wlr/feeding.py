@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import shlex
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -13,14 +16,14 @@ from wlc.farm.clock import parse_time, utc_now
 from wlc.farm.errors import ExpiredError, FarmError, InvalidError
 from wlc.farm.lease import Lease
 from wlc.farm.registry import FEED, Replica, known_replicas, register, this_host, this_user
+from wlc.farm.store.options import remembered
 from wlr import log_reader
 from wlr.plan.patterns import described
 from wlr.plan.stop import Stop
 from wlr.replication import with_keys
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
@@ -29,8 +32,10 @@ if TYPE_CHECKING:
     from wlr.feeds.run import FeedRun, Kept
     from wlr.feeds.state import FeedState
 
-BYTES_MAX = 64 << 20
+BYTES_MAX = 64_000_000
 SNAPSHOT = "snapshot"
+# Properties of librdkafka that hold secrets under names that do not say so.
+_PRIVATE = re.compile(r"\.pem$|\.key$|config$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +109,39 @@ def feed(
         UnavailableError: Another run feeds it, or a place is out of reach: try again.
     """
     from wlr.feeds.adapters import OutputSettings, output_at
+    from wlr.feeds.contract import without_login
 
     if drop and not max_bytes:
         raise InvalidError("--drop needs a bound of bytes", hint="--max-bytes 64M --drop")
     output = output_at(to, OutputSettings(rotate, transactional, output_options or {}))
     output.check_format(format)
     database = wlc.resolve(db, farm, storage_options=storage_options)
-    wanted = _Wanted(tuple(tables or ()), format, _start(start), max_bytes, drop, name, progress, str(db))
+    words = ["wlr", "feed", without_login(os.fspath(db))]
+    words += ["--farm", without_login(farm)] if farm else []
+    for table in tables or ():
+        words += ["--table", table]
+    words += ["--to", output.shown]
+    words += [] if format == "json" else ["--format", format]
+    words += [] if max_bytes == BYTES_MAX else ["--max-bytes", str(max_bytes)]
+    words += ["--drop"] if drop else []
+    words += ["--name", name] if name else []
+    words += ["--rotate", str(rotate)] if rotate is not None else []
+    words += ["--transactional"] if transactional else []
+    words += _option_words("--output-option", output_options or {})
+    words += _option_words("--storage-option", storage_options or {})
+    wanted = _Wanted(tuple(tables or ()), format, _start(start), max_bytes, drop, name, progress, tuple(words))
     return _Feeding(database, output, wanted).go()
+
+
+def _option_words(option: str, given: Mapping[str, Any], within: str = "") -> Iterator[str]:
+    """Give the words of a command that say some options; secrets are left to its user."""
+    fit = json.loads(remembered(given))
+    for name, value in given.items():
+        if isinstance(value, dict):
+            yield from _option_words(option, value, f"{within}{name}.")
+            continue
+        said = fit[name] if name in fit and not _PRIVATE.search(name) else "…"
+        yield from (option, f"{within}{name}={str(said).lower() if isinstance(said, bool) else said}")
 
 
 def _start(given: str | int | datetime | None) -> str | int | datetime | None:
@@ -125,7 +155,7 @@ def _start(given: str | int | datetime | None) -> str | int | datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What the user asked for; `typed` is how the database was named, for hints."""
+    """What the user asked for; `command` is all of it, for hints."""
 
     tables: tuple[str, ...]
     format: str
@@ -134,7 +164,7 @@ class _Wanted:
     drops: bool
     name: str | None
     progress: Callable[[int, int, str], None] | None
-    typed: str
+    command: tuple[str, ...]
 
 
 class _Feeding:
@@ -300,13 +330,7 @@ class _Feeding:
         register(self._database, known, is_level=is_level, failure=failure)
 
     def _with_hint(self, error: ExpiredError) -> ExpiredError:
-        wanted, words = self._wanted, ["wlr", "feed", self._wanted.typed]
-        for table in wanted.tables:
-            words += ["--table", table]
-        words += ["--to", self._output.shown]
-        words += [] if wanted.format == "json" else ["--format", wanted.format]
-        words += ["--name", wanted.name] if wanted.name else []
-        hint = f"{shlex.join([*words, '--from', SNAPSHOT])} goes on with the rows of the newest snapshot"
+        hint = f"{shlex.join([*self._wanted.command, '--from', SNAPSHOT])} goes on with the rows of the newest snapshot"
         return ExpiredError(error.message, hint=hint, path=error.path, position=error.position)
 
     def _result(self, state: FeedState, done: FeedRun | None = None) -> Fed:

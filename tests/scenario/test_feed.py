@@ -321,23 +321,26 @@ def test_a_feed_can_begin_with_the_rows_of_a_snapshot(tmp_path: Path):
     assert [(line["op"], line["before"]["v"], line["after"]["v"]) for line in changed] == [("update", "v", "w")]
     assert (done.tick, done.records) == (3, 5001)
     # The log goes: a feed that is behind says how to go on, and that works.
-    shop.feed(behind := tmp_path / "behind.jsonl")
+    shop.feed(behind := tmp_path / "behind.jsonl", name="behind")
     shop.write("INSERT INTO t VALUES (-1, 'x')")
     shop.write("DELETE FROM t WHERE id = -1")
     wlc.snapshot(shop.source)
     shop.write("INSERT INTO t VALUES (-2, 'x')")
     wlc.prune(shop.source, deadline=timedelta(0), keep_for=timedelta(0))
+    options = {"secret": "SECRET", "client_kwargs": {"use_ssl": True}}
     with pytest.raises(ExpiredError) as caught:
-        shop.feed(behind)
+        shop.feed(behind, name="behind", rotate=10**9, max_bytes=10**6, drop=True, storage_options=options)
     assert caught.value.hint is not None
-    command = shlex.split(caught.value.hint.partition(" goes on ")[0])
-    assert command[:2] == ["wlr", "feed"]
-    assert command[-2:] == ["--from", "snapshot"]
+    assert shlex.split(caught.value.hint.partition(" goes on ")[0]) == [
+        *("wlr", "feed", "shop", "--farm", shop.farm, "--to", str(behind), "--max-bytes", "1000000", "--drop"),
+        *("--name", "behind", "--rotate", "1000000000", "--storage-option", "secret=…"),
+        *("--storage-option", "client_kwargs.use_ssl=true", "--from", "snapshot"),
+    ]
     before = len(lines(behind))
-    assert shop.feed(behind, start="snapshot").tick == 6
+    assert shop.feed(behind, name="behind", start="snapshot").tick == 6
     added = lines(behind)[before:]
     assert [line["op"] for line in added] == ["read"] * 5000 + ["insert"]
-    assert shop.feed(behind, start="snapshot").records == 0, "it goes on from its position"
+    assert shop.feed(behind, name="behind", start="snapshot").records == 0, "it goes on from its position"
     with pytest.raises(ExpiredError, match="pruned"):
         shop.feed(tmp_path / "new.jsonl")
 
@@ -395,6 +398,13 @@ def test_what_belongs_to_something_else_is_left_alone(shop: Shop, tmp_path: Path
         shop.feed(tmp_path / "x.jsonl", name="a b")
     with pytest.raises(InvalidError, match="is a folder"):
         shop.feed(tmp_path)
+    for place in ("postgresql://u:SECRET@h/db", "s3://k:SE/CRET@h/x", "postgresql://h/db?password=SECRET"):
+        with pytest.raises(InvalidError, match="neither a file nor a topic") as caught:
+            wlr.feed("shop", farm=shop.farm, to=place)
+        assert "CRET" not in f"{caught.value} {caught.value.hint}"
+    with pytest.raises(InvalidError, match="which feed writes to it") as caught:
+        wlr.feed_status("kafka://u:SECRET@h:9092/t")
+    assert "SECRET" not in f"{caught.value} {caught.value.hint}"
 
 
 def test_files_that_are_named_as_the_next_ones_of_a_feed_are_left_alone(shop: Shop, tmp_path: Path):

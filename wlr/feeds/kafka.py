@@ -25,7 +25,7 @@ from confluent_kafka import (
 )
 
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
-from wlr.feeds.contract import OpenOutput, Output
+from wlr.feeds.contract import OpenOutput, Output, without_login
 from wlr.feeds.remembered import in_farm
 from wlr.feeds.rendering import NOTE
 
@@ -79,7 +79,7 @@ class KafkaOutput(Output):
         found = _URL.fullmatch(url)
         if found is None:
             hint = "kafka://host:9092/topic; user and password are --output-option sasl.username=… and sasl.password=…"
-            raise InvalidError(f"{_without_user(url)} names no topic of Kafka", hint=hint)
+            raise InvalidError(f"{without_login(url)} names no topic of Kafka", hint=hint)
         self.shown = url
         self.label = self.topic = found["topic"]
         self.options = {"bootstrap.servers": found["brokers"], **options}
@@ -340,7 +340,3 @@ def _translation(error: KafkaException, shown: str, feed: str) -> InvalidError |
         return FencedError(f"another run has taken over feed {feed}", hint="Leave one of them running.", path=shown)
     hint = "Nothing was lost: run it again."
     return UnavailableError(f"writing to {shown} failed: {reason}", hint=hint, path=shown)
-
-
-def _without_user(url: str) -> str:
-    return re.sub(r"//[^/@]*@", "//", url)
