@@ -184,6 +184,8 @@ def _attachment(
     """Return what the replica remembers of its upstream, changed by what is asked for."""
     before = state.attachment if state else None
     wanted = wlc.attachment_of(database, before, upstream, class_name)
+    if wanted is None and class_name is not None:
+        raise InvalidError(f"class {class_name} is of no use without an upstream", hint="--upstream auto")
     if upstream is not None and wanted is not None and not wanted.pinned and not registers:
         raise InvalidError(
             "a replica that nobody knows cannot choose its upstream",

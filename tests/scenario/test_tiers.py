@@ -156,8 +156,9 @@ def test_a_pin_and_a_list_are_kept_and_ended(town: Town) -> None:
     assert [claim.upstream for claim in claims(town.registry)] == [ORIGIN]
     assert town.replica("x", upstream="none") == "hq"
     assert claims(town.registry) == []
-    with pytest.raises(InvalidError, match="is of no use without an upstream"):
-        town.replica("x", class_name="prod")
+    for upstream in (None, "none"):
+        with pytest.raises(InvalidError, match="is of no use without an upstream"):
+            town.replica("x", class_name="prod", upstream=upstream)
     with pytest.raises(InvalidError, match="a replica that nobody knows cannot choose its upstream"):
         town.replica("y", upstream="auto", register=False)
     assert town.replica("y", upstream=town.url("b"), register=False) == "b"

@@ -18,13 +18,17 @@ from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import CorruptError, ExpiredError, FarmError, InvalidError, UnavailableError
 from wlc.farm.model import Batch, Position, Transaction
 from wlc.farm.paths import TIERS
+from wlc.farm.pushes import Push
 from wlc.farm.registry import ACTIVE, RELAY, Replica, moved_to, register, replicas
-from wlc.farm.upstreams import ORIGIN, Upstream, change_upstream
+from wlc.farm.store import MissingError
+from wlc.farm.store.memory import MemoryStore
+from wlc.farm.upstreams import ORIGIN, Upstream, change_upstream, upstreams
 from wlc.masters.retention import children
-from wlc.tiers.administration import set_upstream
+from wlc.tiers.administration import forget, set_upstream
 from wlc.tiers.attaching import read_through
 from wlc.tiers.copying import Copier
 from wlc.tiers.overview import tier_tree
+from wlc.tiers.pushing import Pusher, push_list
 from wlc.tiers.ship import ship
 
 if TYPE_CHECKING:
@@ -246,3 +250,64 @@ def test_relays_that_are_pinned_make_no_circle(capsys: pytest.CaptureFixture[str
         register(open_database(copy), known)
     assert run_app(app, "wlc", ["tiers", copy]) == 9
     assert "no path leads to the origin from" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("upstream", [None, "auto"])
+def test_a_relay_that_was_forgotten_serves_again_with_its_next_round(tmp_path: Path, upstream: str | None) -> None:
+    registry = farm()
+
+    def shipped() -> list[str]:
+        done = ship(registry.url, to=str(tmp_path), upstream=upstream)
+        assert done.tick == 3
+        return [known.url for known in upstreams(registry)]
+
+    (url,) = shipped()
+    forget(registry.url, upstreams(registry)[0].id)
+    assert upstreams(registry) == []
+    assert shipped() == [url]
+
+
+def test_a_delay_passes_to_the_places_below() -> None:
+    registry, late = farm(), farm(batches=0)
+    offer(registry, late)
+    offer(registry, copied(registry), "bbbb")
+    change_upstream(registry, "aaaa", lambda before: replace(before or Upstream("", "", "", ""), delay_s=3600.0))
+    (below,) = (known for known in replicas(registry) if known.id == "bbbb")
+    register(registry, replace(below, upstream="aaaa"))
+    set_upstream(registry.url, ORIGIN, is_active=False)
+    with pytest.raises(UnavailableError, match="bbbb: it stays 3600 s behind on purpose"):
+        read(registry)
+
+
+def test_a_class_is_pushed_to_where_nothing_is_yet() -> None:
+    source = farm()
+    edge = source.url.replace("/shop", "-edge/shop")
+    with pytest.raises(MissingError, match="there is no database"):
+        push_list(edge)
+    push_list(edge, add=Push("uats", class_name="uat"))
+    attachment = Attachment(edge, among=(edge,), class_name="uat")
+    registry = open_database(edge)
+    with pytest.raises(MissingError):
+        read(registry, attachment=attachment)
+    with Pusher(source.url, edge, class_name="prod") as pusher:
+        assert [done.tick for done in pusher.push().shipped] == [3]
+        assert read(registry, attachment=attachment) == edge
+        # The list is read again, and of the readers only what is new.
+        register(registry, reader(interval_s=1.0, id="other"))
+        reads: list[str] = []
+        real = MemoryStore.read
+
+        def noted(self: MemoryStore, path: str) -> bytes:
+            reads.append(path)
+            return real(self, path)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(MemoryStore, "read", noted)
+            for _ in range(2):
+                pusher._listed = None
+                pusher.push()
+        # The pusher's place registers at the source, too.
+        assert sorted(path for path in reads if path in ("replicas/me.json", "replicas/other.json")) == [
+            "replicas/me.json",
+            "replicas/other.json",
+        ]

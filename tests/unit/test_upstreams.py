@@ -12,6 +12,7 @@ from wlc.farm import registry
 from wlc.farm.attachment import Attachment, Penalty, as_attachment, attachment_json, attachment_object
 from wlc.farm.config import first_config
 from wlc.farm.database import FarmDatabase
+from wlc.farm.documents import encode_document
 from wlc.farm.errors import CorruptError, InvalidError
 from wlc.farm.paths import TIERS, claim_path, parse_claim_path, parse_upstream_path, upstream_path
 from wlc.farm.registry import ACTIVE, INACTIVE, Replica, Transition, register
@@ -33,7 +34,7 @@ from wlc.tiers.offer import Offer, offer_place
 from wlc.tiers.tree import read_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 RELAY = Upstream(
@@ -89,6 +90,18 @@ def test_the_registration_of_another_is_refused() -> None:
         decode_upstream(encode_upstream(RELAY), "upstreams/s.json")
 
 
+def _late_taker(database: FarmDatabase) -> Callable[..., bytes]:
+    """Return what encodes a document, and takes a claim over before it does so the first time."""
+    turns = iter([True])
+
+    def encode(kind: str, content: Mapping[str, object]) -> bytes:
+        if next(turns, False):
+            assert take_claim(database, "r", 0, "d", "c")
+        return encode_document(kind, content)
+
+    return encode
+
+
 def test_a_slot_has_one_holder(database: FarmDatabase) -> None:
     assert take_claim(database, "r", 0, "a", None)
     assert not take_claim(database, "r", 0, "b", None)
@@ -98,6 +111,12 @@ def test_a_slot_has_one_holder(database: FarmDatabase) -> None:
     assert claims(database) == [Claim("r", 0, "b")]
     release_claim(database, Claim("r", 0, "b"))
     assert read_claim(database, "r", 0) is None
+    assert take_claim(database, "r", 0, "c", None)
+    # Somebody took it over between the look at a claim and its release.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("wlc.farm.upstreams.encode_document", _late_taker(database))
+        release_claim(database, Claim("r", 0, "c"))
+    assert read_claim(database, "r", 0) == Claim("r", 0, "d")
     # A damaged one has no holder, and whoever finds it may take it.
     database.store.create(claim_path("r", 1), b"torn")
     assert read_claim(database, "r", 1) == Claim("r", 1, "")

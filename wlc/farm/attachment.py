@@ -84,18 +84,20 @@ class Membership:
 
 def register_reader(
     place: FarmDatabase, replica: Replica, membership: Membership | None, *, is_level: bool = False, failure: str = ""
-) -> None:
+) -> Replica | None:
     """Make somebody known at the place that is read, and in the registry of the tree.
 
     A registry that is away is no reason not to read: the last choice holds.
+
+    Returns:
+        What the registry holds now; None if it is away.
 
     Raises:
         InvalidError: Writing is not permitted: read without registering.
         UnavailableError: The place cannot be reached.
     """
     if membership is None:
-        register(place, replica, is_level=is_level, failure=failure)
-        return
+        return register(place, replica, is_level=is_level, failure=failure)
     registry, alive = membership.registry, membership.keepalive
     replica = replace(
         replica,
@@ -110,14 +112,15 @@ def register_reader(
         register(place, replica, is_level=is_level, failure=failure)
     try:
         if not is_origin and not registry.store.exists(CONFIG):
-            return  # A directory that is not mounted must not be made anew.
+            return None  # A directory that is not mounted must not be made anew.
         written = register(registry, replica if is_origin else known, is_level=is_level, failure=failure)
     except (UnavailableError, MissingError):
         if is_origin:
             raise
-        return
+        return None
     if alive:
         alive.note(registry, written)
+    return written
 
 
 class Keepalive:

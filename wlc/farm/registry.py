@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
+    from wlc.farm.store import StoredObject
 
 # What can read a farm: a copy of the data, a copy of the farm, another master, a file or topic of changes.
 REPLICA, RELAY, SITE, FEED = "replica", "relay", "site", "feed"
@@ -223,19 +224,37 @@ def replicas(database: FarmDatabase) -> list[Replica]:
     return found
 
 
-def known_replicas(database: FarmDatabase) -> tuple[list[Replica], list[CorruptError]]:
-    """Return all registered replicas, by id, and what is wrong with registrations that cannot be read."""
-    found, wrong = [], []
+def known_replicas(
+    database: FarmDatabase, before: dict[str, tuple[StoredObject, Replica | CorruptError]] | None = None
+) -> tuple[list[Replica], list[CorruptError]]:
+    """Return all registered replicas, by id, and what is wrong with registrations that cannot be read.
+
+    Args:
+        database: The place.
+        before: What was read the last time, by path, and is brought up to date; only what arrived since is read.
+    """
+    kept = dict(before or {})
+    now: dict[str, tuple[StoredObject, Replica | CorruptError]] = {}
     for entry in database.store.list(REPLICAS):
         if parse_replica_path(entry.path) is None:
             continue
+        known = kept.get(entry.path)
+        if known is not None and (known[0].arrived, known[0].bytes) == (entry.arrived, entry.bytes):
+            now[entry.path] = known
+            continue
         try:
-            found.append(decode_replica(database.store.read(entry.path), f"{database.url}/{entry.path}"))
+            read = decode_replica(database.store.read(entry.path), f"{database.url}/{entry.path}")
         except MissingError:
             continue  # Forgotten while we listed.
         except CorruptError as error:
-            wrong.append(error)
-    return found, wrong
+            now[entry.path] = entry, error
+            continue
+        now[entry.path] = entry, read
+    if before is not None:
+        before.clear()
+        before.update(now)
+    said = [content for _, content in now.values()]
+    return [each for each in said if isinstance(each, Replica)], [e for e in said if isinstance(e, CorruptError)]
 
 
 _OPTIONAL = "kind upstream place class delay_s tables interval_s progressed transitions info"

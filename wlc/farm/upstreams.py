@@ -182,7 +182,7 @@ def claims(database: FarmDatabase) -> list[Claim]:
 
 
 def read_claim(database: FarmDatabase, upstream: str, slot: int) -> Claim | None:
-    """Return who holds a slot, None if nobody ever did."""
+    """Return who holds a slot, None if nobody does."""
     return _claim(database, upstream, slot)[0]
 
 
@@ -205,11 +205,16 @@ def take_claim(database: FarmDatabase, upstream: str, slot: int, holder: str, be
         try:
             database.store.create(path, data)
         except AlreadyExistsError:
-            return False
-        return True
+            pass  # It may have been given up.
+        else:
+            return True
     claim, version = _claim(database, upstream, slot)
-    if claim is None or claim.holder != before:
+    if not version or (claim.holder if claim else None) != before:
         return False
+    return _replaced_claim(database, path, data, version)
+
+
+def _replaced_claim(database: FarmDatabase, path: str, data: bytes, version: str) -> bool:
     place: VersionedObject[bytes] = VersionedObject(database.store, path, encode=bytes, decode=bytes)
     try:
         place.replace(data, version)
@@ -219,9 +224,14 @@ def take_claim(database: FarmDatabase, upstream: str, slot: int, holder: str, be
 
 
 def release_claim(database: FarmDatabase, claim: Claim) -> None:
-    """Give up a slot; nothing happens if somebody else has it."""
-    if read_claim(database, claim.upstream, claim.slot) == claim:
-        database.store.delete(claim_path(claim.upstream, claim.slot))
+    """Give up a slot; nothing happens if somebody else has it.
+
+    No store deletes an object only if it has a certain version, so that the claim stays, without a holder.
+    """
+    present, version = _claim(database, claim.upstream, claim.slot)
+    if present == claim:
+        data = encode_document("claim", {"format": FORMAT_VERSION, "holder": ""})
+        _replaced_claim(database, claim_path(claim.upstream, claim.slot), data, version)
 
 
 def _claim(database: FarmDatabase, upstream: str, slot: int) -> tuple[Claim | None, str]:
@@ -233,8 +243,8 @@ def _claim(database: FarmDatabase, upstream: str, slot: int) -> tuple[Claim | No
     try:
         holder = decode_document("claim", data, path, _holder)
     except CorruptError:
-        holder = ""
-    return Claim(upstream, slot, holder), version
+        return Claim(upstream, slot, ""), version
+    return Claim(upstream, slot, holder) if holder else None, version
 
 
 def _holder(content: dict[str, Any]) -> str:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from wlc.farm.database import FarmDatabase
+    from wlc.farm.errors import CorruptError
+    from wlc.farm.registry import Replica
+    from wlc.farm.store import StoredObject
     from wlc.farm.tier_settings import TierSettings
     from wlc.tiers.shipping import Shipped
 
@@ -84,6 +87,7 @@ class Pusher:
         self._class_name = class_name
         self._limit = RateLimit(parse_rate(rate) if rate is not None else None)
         self._leases: dict[str, Lease] = {}
+        self._read: dict[str, tuple[StoredObject, Replica | CorruptError]] = {}
         self._listed: tuple[float, tuple[str, ...], Mapping[str, str]] | None = None
 
     def __enter__(self) -> Pusher:
@@ -130,7 +134,7 @@ class Pusher:
             urls = {entry.to for entry in entries if entry.to}
             if any(not entry.to for entry in entries):
                 me = Node("pusher", class_name=self._class_name)
-                known, damaged = known_replicas(self._registry)
+                known, damaged = known_replicas(self._registry, self._read)
                 wrong += damaged
                 urls |= {
                     replica.place
@@ -183,7 +187,7 @@ def push_list(
     """Return the entries of a registry, after one was added or removed.
 
     Raises:
-        InvalidError: There is an entry of that id already, or none; or it says nothing.
+        InvalidError: There is an entry of that id already, or none; or it says nothing; or there is no such place.
     """
     database = _registry(registry, storage_options)
     if add is not None:
@@ -197,8 +201,11 @@ def push_list(
     if remove is not None:
         remove_push(database, remove)
     found, wrong = pushes(database)
-    if wrong and add is None and remove is None:
-        raise wrong[0]
+    if add is None and remove is None:
+        if wrong:
+            raise wrong[0]
+        if not found:
+            database.config()  # A place that is not there has no list.
     return found
 
 

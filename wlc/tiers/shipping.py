@@ -165,8 +165,8 @@ class Shipping:
         if registers:
             last = self._now.batches - 1
             position = Position(self._now.history, self._now.tick, last, self._chains.get(last, ""))
-            self._register(position, is_level=is_level)
-            if serves and (not is_level or self._offer.is_explicit):
+            is_known = self._register(position, is_level=is_level)
+            if serves and (not is_level or not is_known or self._offer.is_explicit):
                 self._serve()
         counts = self._batches, self._snapshots, self._files, self._bytes
         return Shipped(self._target.url, self._now.tick, *counts, None if is_level else self._is_verified)
@@ -472,9 +472,14 @@ class Shipping:
         self._now = replace(known, logs=self._now.logs, snapshot=self._now.snapshot)
         self._note(is_final=True)
 
-    def _register(self, position: Position | None, *, is_level: bool = False) -> None:
+    def _register(self, position: Position | None, *, is_level: bool = False) -> bool:
+        """Register as a reader, and say whether the relay was known: one that was forgotten must serve again, too."""
         reader = as_reader(self._target, position, self._now.write, self._offer.delay_s)
-        register_reader(self._source, reader, self._membership, is_level=is_level)
+        written = register_reader(self._source, reader, self._membership, is_level=is_level)
+        if self._membership is not None:
+            # It may have registered before in this round, to choose.
+            return written is None or self._membership.registry.store.exists(paths.upstream_path(reader.id))
+        return written is None or written.transitions[0].time != reader.seen
 
     def _serve(self) -> None:
         registry = self._membership.registry if self._membership else self._source

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wlc.farm.clock import utc_now
@@ -14,7 +14,7 @@ from wlc.farm.registry import ACTIVE, INACTIVE, STUCK, Replica, decode_replica
 from wlc.farm.store import MissingError
 from wlc.farm.tier_settings import TierSettings, read_settings
 from wlc.farm.upstreams import ORIGIN, Claim, Upstream, claims, read_upstreams
-from wlc.tiers.choice import Node, recent_s
+from wlc.tiers.choice import Node, ancestors, recent_s
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,7 +92,9 @@ class Tree:
         config = self.config
         state = INACTIVE if self.origin is not None and self.origin.state == INACTIVE else ACTIVE
         top = Node(ORIGIN, "", state, last=config.batches - 1, tick=config.tick, fanout=self.fanout(ORIGIN))
-        return [top, *(self.node(member) for _, member in sorted(self.members.items()) if member.upstream)]
+        nodes = [top, *(self.node(member) for _, member in sorted(self.members.items()) if member.upstream)]
+        known = {node.id: node for node in nodes}
+        return [replace(node, delay_s=_delay_s(node, known)) for node in nodes]
 
     def node(self, member: Member) -> Node:
         """Return a member as the pure functions know it."""
@@ -146,6 +148,12 @@ def read_tree(database: FarmDatabase, now: datetime | None = None) -> Tree:
     arrivals = [member.arrived for member in members.values()]
     newest = max([*arrivals, now] if now else arrivals, default=utc_now())
     return Tree(config, settings, members, served.get(ORIGIN), tuple(claims(database)), newest, damaged)
+
+
+def _delay_s(node: Node, known: Mapping[str, Node]) -> float:
+    """Return how far a place is behind on purpose: nobody holds what the places above it do not give yet."""
+    above = (known[name].delay_s for name in ancestors(node.id, known) if name in known)
+    return max([node.delay_s, *above])
 
 
 def _registered(database: FarmDatabase) -> list[tuple[Replica, datetime] | CorruptError]:
