@@ -50,14 +50,12 @@ class FeedPiece:
             `~` for an update; `!` for a line that is not a row),
             and `lane`, a number that all rows of a table without a primary key have in common.
         history: The history of their ticks.
-        table: Table of all of them, None if they are of several.
-        layout: Layout of that table.
+        layout: Layout with the columns of all of them, None if they have several or none.
         dropped: How many records the line in this piece stands for, if it says that some were dropped.
     """
 
     records: pa.RecordBatch
     history: str
-    table: Name | None = None
     layout: Layout | None = None
     dropped: int = 0
 
@@ -110,7 +108,7 @@ class FeedPiece:
     def part(self, first: int, end: int | None = None) -> FeedPiece:
         """Return some of the records, by their number in this piece."""
         length = None if end is None else end - first
-        return FeedPiece(self.records.slice(first, length), self.history, self.table, self.layout, self.dropped)
+        return FeedPiece(self.records.slice(first, length), self.history, self.layout, self.dropped)
 
 
 class Renderer:
@@ -155,9 +153,8 @@ class Renderer:
         by_file: dict[str, list[RowChange]] = {path: [] for path in files}
         for change in run.changes:
             by_file[change.file.file.path].append(change)
-        tables, layouts = {file.table for file in files.values()}, {file.layout for file in files.values()}
-        table = next(iter(tables)) if len(tables) == 1 else None
-        layout = next(iter(layouts)) if len({layout.stored for layout in layouts}) == 1 else None
+        layouts = {file.layout.stored: file.layout for file in files.values()}
+        layout = next(iter(layouts.values())) if len(layouts) == 1 else None
         size = max(file.file.bytes // max(1, file.file.rows) for file in files.values())
         with self._readable(local.values()) as paths:
             connection = self._connected()
@@ -171,7 +168,7 @@ class Renderer:
             last = run.first, base
             for batch in connection.sql(query).to_arrow_reader(self._batch_rows(size)):
                 if len(batch):
-                    piece = FeedPiece(_numbered(batch, last), run.changes[0].history, table, layout)
+                    piece = FeedPiece(_numbered(batch, last), run.changes[0].history, layout)
                     last = piece.last
                     yield piece
 
@@ -206,7 +203,7 @@ class Renderer:
                 for batch in self._connected().sql(query).to_arrow_reader(rows):
                     if len(batch):
                         numbered = _numbered(batch, (position.tick, base))
-                        yield FeedPiece(numbered, position.history, table.table, table.layout)
+                        yield FeedPiece(numbered, position.history, table.layout)
                         base += len(batch)
 
     def _batch_rows(self, row_bytes: int) -> int:
@@ -290,7 +287,7 @@ def _line(line: str, history: str, place: tuple[int, int], layout: Layout | None
         "op": [NOTE],
         "lane": [0],
     }
-    return FeedPiece(pa.RecordBatch.from_pydict(columns), history, None, layout, dropped)
+    return FeedPiece(pa.RecordBatch.from_pydict(columns), history, layout, dropped)
 
 
 def _moment(history: str, of: RowChange | Note) -> RecordMoment:
