@@ -20,10 +20,8 @@ import numpy
 
 from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableError
 from wlc.farm.paths import check_relative
-from wlc.farm.store import open_store
-from wlc.farm.versioned import VersionedObject
 from wlr.feeds.contract import OpenOutput, Output
-from wlr.feeds.state import FeedState, decode_state, encode_state
+from wlr.feeds.remembered import POSITION, position_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,10 +30,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from wlc.farm.database import FarmDatabase
+    from wlc.farm.versioned import VersionedObject
     from wlr.feeds.formats import Format
     from wlr.feeds.rendering import FeedPiece
+    from wlr.feeds.state import FeedState
 
-POSITION = ".position"
 _OTHER_FILES = "Give another --to, or move the file away."
 _ALONE = "Let nothing else write to the file, and run it again."
 
@@ -78,14 +77,6 @@ class FileOutput(Output):
 
     def open(self, state: FeedState, form: Format, bytes_max: int) -> OpenFile:  # noqa: ARG002 - nothing waits
         return OpenFile(self.path, state, form, self.rotate_bytes)
-
-
-def position_of(path: Path) -> VersionedObject[FeedState]:
-    """Return the object beside a file that holds the position of its feed."""
-    path = path.absolute()
-    beside = f"{path.name}{POSITION}"
-    place = open_store(str(path.parent))
-    return VersionedObject(place, beside, encode_state, lambda data: decode_state(data, f"{path}{POSITION}"))
 
 
 def file_at(path: Path, number: int) -> Path:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from wlc.farm.database import open_database
 from wlc.farm.errors import InvalidError
 from wlc.farm.paths import FEEDS, feed_path, is_feed_name
+from wlc.farm.store import open_store
 from wlc.farm.versioned import VersionedObject
 from wlr.engine.place import is_remote, path_of
 from wlr.feeds.contract import without_login
-from wlr.feeds.file import POSITION, position_of
 from wlr.feeds.state import FeedState, decode_state, encode_state
 
 if TYPE_CHECKING:
@@ -21,8 +21,18 @@ if TYPE_CHECKING:
 
     from wlc.farm.database import FarmDatabase
 
+# Ends the name of the file that holds the position of a feed to a file.
+POSITION = ".position"
 _KAFKA = "kafka://"
 _IN_THE_FARM = re.compile(rf"(.+)/{FEEDS}([^/]+?)(?:\.json)?")
+
+
+def position_of(path: Path) -> VersionedObject[FeedState]:
+    """Return the object beside a file that holds the position of its feed."""
+    path = path.absolute()
+    beside = f"{path.name}{POSITION}"
+    place = open_store(str(path.parent))
+    return VersionedObject(place, beside, encode_state, lambda data: decode_state(data, f"{path}{POSITION}"))
 
 
 def in_farm(database: FarmDatabase, name: str) -> VersionedObject[FeedState]:
