@@ -12,6 +12,7 @@ import wlc
 import wlr
 from tests.handmade import HandmadeFarm
 from tests.postgres.cluster import execute
+from wlc.farm.errors import ReplayError
 from wlc.farm.model import Column, Ddl, Layout, Name
 from wlc.farm.seal import keys
 
@@ -208,7 +209,7 @@ def test_an_unsigned_farm_gives_nobody_a_privilege(roles: Cluster, tmp_path: Pat
         # What takes away arrives.
         [grant('REVOKE SELECT ON TABLE "public"."t" FROM "writer" CASCADE')],
     )
-    with pytest.warns(UserWarning, match="privileges are left out") as warned:
+    with pytest.warns(UserWarning, match="left out") as warned:
         wlr.replicate(into=copy, register=False)
     assert len([one for one in warned if "privileges are" in str(one.message)]) == 1
     assert execute(copy, CAN) == [(0, 0)]
@@ -235,3 +236,73 @@ def test_access_is_remembered(roles: Cluster, tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="privileges are left out"):
         wlr.replicate(into=copy, access=False, register=False)
     assert execute(copy, read) == [(False,)]
+
+
+def test_a_view_that_is_not_as_in_the_master_is_nobodys(roles: Cluster, tmp_path: Path) -> None:
+    farm, copy = HandmadeFarm(tmp_path / "farm"), replica_of(roles)
+    over = "CREATE VIEW public.w AS SELECT a FROM public.v"
+    farm.publish(
+        [made("TABLE", "t", "CREATE TABLE public.t (a text)", "a", "VARCHAR"), made("VIEW", "v", LENT)],
+        [made("VIEW", "w", over)],
+    )
+    wlr.replicate(farm.url, into=copy, register=False)
+    execute(copy, "CREATE TABLE mine AS SELECT 'SECRET' AS a")
+    narrower = "CREATE OR REPLACE VIEW public.v AS SELECT a FROM public.t WHERE missing(a)"
+    for replaced in (narrower, SHOWS_MINE[0].statement, narrower.replace("public.", "")):
+        execute(copy, "GRANT SELECT ON v TO reader, PUBLIC; GRANT SELECT (a) ON w TO writer")
+        farm.publish([made("VIEW", "v", replaced)])
+        with pytest.warns(UserWarning, match="left out"):
+            wlr.replicate(into=copy, register=False)
+        assert execute(copy, CAN) == [(0, 0)]
+        assert execute(copy, "SELECT has_any_column_privilege('writer', 'w', 'SELECT')") == [(False,)]
+    left_out = wlr.status(copy).left_out
+    assert left_out["access to view public.v"].endswith("grant them again to PUBLIC, reader")
+    assert "access to view public.w" in left_out
+    farm.publish([made("VIEW", "v", "CREATE OR REPLACE VIEW public.v AS SELECT a FROM public.t WHERE a > 'b'")])
+    wlr.replicate(into=copy, register=False)
+    assert "view public.v" not in wlr.status(copy).left_out
+
+
+def test_privileges_of_an_accepted_transaction_are_listed(roles: Cluster, tmp_path: Path) -> None:
+    farm, copy = HandmadeFarm(tmp_path / "farm"), replica_of(roles)
+    farm.publish([made("TABLE", "t", "CREATE TABLE public.t (a text)", "a", "VARCHAR")])
+    wlr.replicate(farm.url, into=copy, register=False)
+    revoke = 'REVOKE SELECT ON TABLE "public"."t" FROM "reader" CASCADE'
+    farm.publish([made("TABLE", "x", "CREATE TABLE public.x (a missing)", "a", "VARCHAR"), grant(revoke)])
+    with pytest.raises(ReplayError):
+        wlr.replicate(into=copy, register=False)
+    wlr.accept(copy)
+    wlr.replicate(into=copy, register=False)
+    assert wlr.status(copy).left_out == {
+        "privileges of accepted transaction 2 on public.t": f"it was skipped; run {revoke}"
+    }
+
+
+def test_what_is_listed_can_be_typed(roles: Cluster, tmp_path: Path) -> None:
+    farm, copy = HandmadeFarm(tmp_path / "farm"), replica_of(roles)
+    farm.publish(
+        [made("TABLE", "t", "CREATE TABLE public.t (a text)", "a", "VARCHAR")],
+        [
+            made("FUNCTION", "f", f"CREATE FUNCTION public.f({kind}) RETURNS int LANGUAGE sql AS 'SELECT 1'")
+            for kind in ("integer", "text")
+        ],
+        [
+            grant('CREATE POLICY "p" ON "public"."t" AS RESTRICTIVE FOR SELECT TO "later", "reader" USING (a > \'b\')'),
+            *(grant(f'GRANT EXECUTE ON FUNCTION "public"."f"({kind}) TO "later"') for kind in ("integer", "text")),
+        ],
+    )
+    with pytest.warns(UserWarning, match="left out"):
+        wlr.replicate(farm.url, into=copy, access=True, register=False)
+    left_out = wlr.status(copy).left_out
+    assert set(left_out) == {
+        "policy p for later on table public.t",
+        "EXECUTE for later on function public.f(integer)",
+        "EXECUTE for later on function public.f(text)",
+    }
+    roles.execute("CREATE ROLE later")
+    for cause in left_out.values():
+        execute(copy, cause.partition(" run ")[2])
+    assert execute(copy, "SELECT roles::text FROM pg_policies") == [("{later,reader}",)]
+    farm.publish([Ddl("DROP FUNCTION", Name("public", "f"), "DROP FUNCTION public.f(text)", dialect="postgres")])
+    wlr.replicate(into=copy, register=False)
+    assert set(wlr.status(copy).left_out) == {"policy p for later on table public.t"}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from wlc.dialect.sql import quote
 from wlc.farm.model import Name
 from wlr.engine.postgres import original
+from wlr.engine.postgres.catalog import views_over
 from wlr.engine.postgres.connection import applying, fetch, run, run_foreign
 from wlr.engine.postgres.names import is_own
 from wlr.engine.postgres.reach import refuse_reaching, short
@@ -54,6 +55,13 @@ _READS = """
         WHERE d.classid = 'pg_rewrite'::regclass AND d.refclassid = 'pg_class'::regclass)
     SELECT n.nspname, c.relname FROM found JOIN pg_class c USING (oid) JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relkind IN ('r', 'p', 'f') AND n.nspname NOT IN ('pg_catalog', 'information_schema')
+"""
+# Who but the owner has privileges on a table or view, or its columns.
+_USERS = """
+    SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
+    FROM pg_class c,
+        LATERAL (SELECT c.relacl AS acl UNION ALL SELECT attacl FROM pg_attribute WHERE attrelid = c.oid) l,
+        aclexplode(l.acl) a WHERE c.oid = to_regclass(%s) AND a.grantee <> c.relowner ORDER BY 1
 """
 # The tables that a sequence belongs to, or whose defaults it gives.
 _SEQUENCE_OF = """
@@ -150,7 +158,8 @@ class Access:
         if role is not None and self._is_self(role):
             return
         keys = [
-            f"{one} for {to} on {what.kind.lower()} {what.shown}" for one in re.findall(_PRIVILEGE, found["privileges"])
+            f"{one} for {to} on {what.kind.lower()} {what.shown}{found['arguments'] or ''}"
+            for one in re.findall(_PRIVILEGE, found["privileges"])
         ]
         for key in keys:
             self._left_out.pop(key, None)
@@ -224,8 +233,32 @@ class Access:
         return what.sql
 
     def _shown_by(self, what: _Object) -> set[Name]:
-        query = _SEQUENCE_OF if what.kind == "SEQUENCE" else _READS
-        return {Name(*row) for row in fetch(self._connection, query, [what.sql])}
+        if what.kind == "SEQUENCE":
+            return {Name(*row) for row in fetch(self._connection, _SEQUENCE_OF, [what.sql])}
+        return self._read_by(what.sql)
+
+    def _read_by(self, view: str) -> set[Name]:
+        return {Name(*row) for row in fetch(self._connection, _READS, [view])}
+
+    def refuse_owners(self, view: Name) -> None:
+        """Refuse a view of the farm that reads tables of the replica's owner: who may use it could change later.
+
+        Raises:
+            StepError: It does.
+        """
+        if read := sorted(self._read_by(view.sql).difference(self._replicated)):
+            raise StepError(f"table {read[0]}, which it reads, is not a replicated one", table=str(view))
+
+    def withdraw(self, view: Name) -> None:
+        """Let nobody but its owner use a view that shows what it does not show in the master, or a view over it."""
+        if not fetch(self._connection, "SELECT to_regclass(%s)::oid", [view.sql])[0][0]:
+            return
+        for one in (view, *(over for over, _, _ in views_over(self._connection, view))):
+            users = [row[0] for row in fetch(self._connection, _USERS, [one.sql])]
+            if users:
+                run(self._connection, f"REVOKE ALL ON TABLE {one.sql} FROM {', '.join(users)} CASCADE")
+                cause = f"view {view} is not as in the master; once it is, grant them again to {', '.join(users)}"
+                self._leave_out(f"access to view {one}", cause)
 
     # Row security ----------------------------------------------------------------------------------------------------
 
@@ -251,7 +284,8 @@ class Access:
         missing = [_plain(role) for role in roles if role not in here]
         what = f"policy {policy} on table {table}"
         if missing:
-            cause = f"roles that do not exist here: {', '.join(missing)}; once they do, run {statement}"
+            told = f"ALTER POLICY {found['policy']} ON {table.sql} TO {found['roles']}" if here else statement
+            cause = f"roles that do not exist here: {', '.join(missing)}; once they do, run {told}"
             self._leave_out(f"policy {policy} for {', '.join(missing)} on table {table}", cause)
         if not here:
             return

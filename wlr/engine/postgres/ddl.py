@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from psycopg.errors import UndefinedObject
 
 from wlc.dialect.sql import quote
 from wlc.farm.errors import UnsupportedError
-from wlc.farm.model import Name
+from wlc.farm.model import Ddl, Name
 from wlr.ddl.relevance import is_wanted, may_fail
 from wlr.ddl.statements import refuse_oversized, short, understanding
 from wlr.engine.postgres import original
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from wlc.dialect.postgres.connection import Connection
-    from wlc.farm.model import Ddl, Name, SequencePosition
+    from wlc.farm.model import SequencePosition
     from wlr.engine.postgres.connection import Address
     from wlr.engine.postgres.names import Names
+    from wlr.plan.step import Step
 
 EXTENSION = "CREATE EXTENSION"
 _UNDEFINED = "Create it in the replica's database as it is in the master, and replicate again."
@@ -43,6 +45,18 @@ def missing_extensions(connection: Connection, schema: Iterable[Ddl]) -> list[st
     wanted = [ddl.object.name for ddl in schema if ddl.kind == EXTENSION]
     present = {name for (name,) in fetch(connection, "SELECT extname FROM pg_extension")} if wanted else set()
     return [name for name in wanted if name not in present]
+
+
+def access_of_accepted(step: Step) -> dict[str, str]:
+    """Return the changes of privileges and row security in transactions that were skipped, as they are listed."""
+    found: dict[str, str] = {}
+    for transaction in step.transactions if step.skipped else ():
+        for record in transaction.records if transaction.tick in step.skipped else ():
+            text = text_of(record) if isinstance(record, Ddl) else None
+            if isinstance(record, Ddl) and text is not None and is_access(text):
+                what = f"privileges of accepted transaction {transaction.tick} on {record.object}"
+                found[what] = f"{found[what]}; {text}" if what in found else f"it was skipped; run {text}"
+    return found
 
 
 class SchemaChange:
@@ -147,8 +161,10 @@ class SchemaChange:
             raise StepError(f"{cause}: {short(text)}", table=str(ddl.object))
         if cause:
             self._leave_out(what, cause)
+            if (view := original.view_of(text)) is not None:
+                self.access.withdraw(view)
         else:
-            self.execute(PostgresStatement(text, None if is_needed else what))
+            self.execute(PostgresStatement(text, None if is_needed else what), view=original.view_of(text))
 
     def _translated(self, ddl: Ddl, *, is_rewritten: bool, holds_back: list[PostgresStatement] | None) -> None:
         catalog = PostgresCatalog(self._connection)
@@ -183,8 +199,12 @@ class SchemaChange:
             made = f"CREATE {'MATERIALIZED ' if kind == 'm' else ''}VIEW {view.sql} AS {definition}"
             self.execute(PostgresStatement(made, f"view {view}"))
 
-    def execute(self, statement: PostgresStatement) -> None:
+    def execute(self, statement: PostgresStatement, *, view: Name | None = None) -> None:
         """Run a translated statement. If it may be left out, a failure is a warning.
+
+        Args:
+            statement: The statement.
+            view: The view that it makes or changes in a PostgreSQL master's own words.
 
         Raises:
             StepError: The statement failed and must not be left out.
@@ -197,11 +217,15 @@ class SchemaChange:
             try:
                 with applying(self._address), self._connection.transaction():
                     run_foreign(self._connection, statement.sql)
+                    if view is not None:
+                        self.access.refuse_owners(view)
                 self._left_out.pop(statement.what, None)
                 return
             except StepError as error:
                 cause = error.cause
         self._leave_out(statement.what, cause)
+        if view is not None:
+            self.access.withdraw(view)
 
     def _leave_out(self, what: str, cause: str) -> None:
         self._left_out[what] = cause
@@ -210,7 +234,9 @@ class SchemaChange:
     def _forget(self, ddl: Ddl) -> None:
         """Forget what was left out of an object that is dropped, and the object itself."""
         if ddl.kind.startswith("DROP "):
-            for what in [what for what in self._left_out if what.endswith(f" {ddl.object}")]:
+            # What is listed of a routine names its arguments.
+            ends = re.compile(rf".* {re.escape(str(ddl.object))}(?:\(.*\))?", re.DOTALL)
+            for what in [what for what in self._left_out if ends.fullmatch(what)]:
                 del self._left_out[what]
 
     def _refuse_rows(self, table: Name, ddl: Ddl) -> None:

@@ -6,6 +6,7 @@ import re
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from wlc.farm.model import Name
 from wlr.engine.postgres.names import is_own
 from wlr.engine.postgres.reach import does, pieces, plain, refuse_reaching, routines, short
 from wlr.plan.failure import StepError
@@ -136,6 +137,18 @@ def calls_owners(connection: Connection, statement: str) -> str | None:
             seen.add(definition)
             open_.append(definition)
     return None
+
+
+def view_of(statement: str) -> Name | None:
+    """Return the view, materialized or not, that a checked statement creates or replaces; None if it does not."""
+    found = _ALLOWED.match(_words(statement))
+    if not found or not re.match(r"CREATE .*\bVIEW\b", found.group(0)):
+        return None
+    listed = pieces(statement)[len(found.group(0).split()) :]
+    parts = [piece for piece in listed[:3] if piece.group(0) != "."] if listed[1].group(0) == "." else listed[:1]
+    names = [plain(piece) if piece.lastgroup == "name" else piece.group(0).lower() for piece in parts]
+    # The search path of statements from the farm.
+    return Name(names[0] if len(names) == 2 else "public", names[-1])
 
 
 def may_be_left_out(statement: str) -> bool:

@@ -19,7 +19,7 @@ from wlr.engine.postgres import state as states
 from wlr.engine.postgres import write
 from wlr.engine.postgres.catalog import PostgresCatalog, told_apart
 from wlr.engine.postgres.connection import Address, applying, using
-from wlr.engine.postgres.ddl import SchemaChange, text_of
+from wlr.engine.postgres.ddl import SchemaChange, access_of_accepted, text_of
 from wlr.engine.postgres.names import MAIN, Names, refuse_schema
 from wlr.engine.postgres.workshop import Workshop, work_folder
 from wlr.engine.state import after, changed
@@ -115,7 +115,7 @@ class OpenPostgres(OpenReplica):
         actions = step.actions()
         tally = Tally(self.state.digests, names_digests=self.state.names_digests)
         prepared: list[NetChange] | None = None
-        self._left_out = dict(self.state.left_out)
+        self._left_out = {**self.state.left_out, **access_of_accepted(step)}
         # A fold does not read the target, so it is done before the transaction is opened.
         if actions and isinstance(actions[0], Fold):
             prepared = self._prepare(actions[0], fetch)
