@@ -15,7 +15,7 @@ from wlc.farm.attachment import Attachment, Membership, attachment_object
 from wlc.farm.clock import utc_now
 from wlc.farm.config import first_config, with_batch
 from wlc.farm.database import FarmDatabase, open_database
-from wlc.farm.errors import CorruptError, ExpiredError, FarmError, InvalidError, UnavailableError
+from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableError
 from wlc.farm.model import Batch, Position, Transaction
 from wlc.farm.paths import TIERS
 from wlc.farm.pushes import Push
@@ -209,7 +209,7 @@ def test_a_run_that_was_halted_restores_no_batch_that_was_pruned(
         return real(self, *arguments)
 
     monkeypatch.setattr(Copier, halted_at, halted)
-    with pytest.raises(ExpiredError, match="was pruned while it was copied"):
+    with pytest.raises(UnavailableError, match="was copied by another run and pruned meanwhile"):
         ship(source.url, to=to, registers=False)
     assert target.batch_numbers() == [7, 8]
     assert ship(source.url, to=to, registers=False).tick == 8

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from wlc.farm import paths
 from wlc.farm.attachment import register_reader
 from wlc.farm.config import first_config, with_batch, with_snapshot
-from wlc.farm.errors import CorruptError, ExpiredError, GapError, InvalidError
+from wlc.farm.errors import CorruptError, ExpiredError, GapError, InvalidError, UnavailableError
 from wlc.farm.model import Position
 from wlc.farm.read_ahead import in_order
 from wlc.farm.store import AlreadyExistsError, MissingError
@@ -306,15 +306,20 @@ class Shipping:
         asked = time.time()
         self.before_each()
         if not self._reaches(number):
-            raise self._logs.pruned(path)
+            raise self._overtaken(f"{self._logs.target.url}/{path}")
         self._logs.create(path, copied.data)
         if time.time() - asked > _HALTED_S and not (self._reaches(number) and self._has_files(copied)):
             self._target.delete_batch(number)
-            raise self._logs.pruned(path)
+            raise self._overtaken(f"{self._logs.target.url}/{path}")
         self._count(copied.sizes, copied.data)
         self._batches += 1
         if self._progress:
             self._progress(self._batches, total, f"copying batch {copied.number}")
+
+    def _overtaken(self, where: str) -> UnavailableError:
+        """Build the error for what others have copied and pruned in the relay while this run was halted."""
+        message = f"{where} was copied by another run and pruned meanwhile"
+        return UnavailableError(message, hint="Run it again: it goes on behind that.", path=where)
 
     def _reaches(self, number: int) -> bool:
         """Say whether the relay's log still goes on to a batch: this run may have been halted, and the relay pruned."""
@@ -423,7 +428,7 @@ class Shipping:
         # A run that was halted may have lost the files to a prune.
         held = {entry.path for entry in self._target.store.raw.list(folder)}
         if len(held) < len(sizes) or (snapshot.manifest is not None and not held.issuperset(wanted)):
-            raise self._store.pruned(path)
+            raise self._overtaken(f"{self._target.url}/{path}")
         self.before_each()
         self._store.create(path, snapshot.data)
         self._count(sizes, snapshot.data)
