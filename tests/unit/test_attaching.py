@@ -311,3 +311,17 @@ def test_a_class_is_pushed_to_where_nothing_is_yet() -> None:
             "replicas/me.json",
             "replicas/other.json",
         ]
+
+
+def test_a_pinned_place_must_have_the_same_past_and_needs_no_registry() -> None:
+    registry, other = farm(), farm(history="other")
+    with pytest.raises(CorruptError, match="has another past than"):
+        read(registry, attachment=Attachment(registry.url, among=(other.url,)))
+    assert replicas(other) == []
+    place = copied(registry)
+    offer(registry, place)
+    chosen = Attachment(registry.url, upstream="aaaa", url=place.url, chosen=utc_now())
+    registry.store.delete(paths.CONFIG)
+    registry.store.create(paths.CONFIG, b"garbage")
+    assert read(registry, attachment=Attachment(registry.url, among=(place.url,))) == place.url
+    assert read(registry, attachment=chosen) == place.url

@@ -77,7 +77,11 @@ def prove_same_database(place: FarmDatabase, registry: FarmDatabase) -> None:
         known = {ours.history, ours.parent.history if ours.parent else ours.history}
         is_same = not known.isdisjoint({theirs.history, theirs.parent.history if theirs.parent else theirs.history})
     if not is_same:
-        raise CorruptError(f"{place.url} has another past than {registry.url}", path=place.url)
+        raise CorruptError(
+            f"{place.url} has another past than {registry.url}",
+            hint=f"To take it: wlr replicate {shlex.quote(place.url)} --into ANOTHER",
+            path=place.url,
+        )
 
 
 def _is_same_batch(one: FarmDatabase, other: FarmDatabase, number: int) -> bool | None:

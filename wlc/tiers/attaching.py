@@ -160,8 +160,8 @@ class _Reading:
             if self.attachment.upstream and self._holds():
                 return self._place(self.attachment.url)
             return self._choose()
-        except (UnavailableError, MissingError) as error:
-            # With the registry away the last choice holds.
+        except (UnavailableError, MissingError, CorruptError) as error:
+            # With the registry away or damaged the last choice holds.
             is_registry = error.path is not None and _is_in(error.path, self._registry.url)
             if not (is_registry and self.attachment.upstream):
                 raise
@@ -197,6 +197,7 @@ class _Reading:
                 # Also of a place that is still empty: somebody may be told to fill it.
                 self._announce(taken)
             self._prove_position(place)
+            self._prove_database(place)
             before = self.attachment
             try:
                 self._move(taken, place)
@@ -317,6 +318,16 @@ class _Reading:
                 return slot
         return None
 
+    def _prove_database(self, place: FarmDatabase) -> None:
+        """Refuse a pinned place of another past; a registry that is away or damaged does not matter."""
+        if place.url == self._registry.url:
+            return
+        try:
+            prove_same_database(place, self._registry)
+        except FarmError as error:
+            if error.path == place.url:
+                raise
+
     def _prove_position(self, place: FarmDatabase) -> None:
         """Check that a place goes on where the reader stands; a place that is read already is not asked again."""
         position = self._me.position
@@ -334,7 +345,7 @@ class _Reading:
         before = self.attachment
         if place.url != self._registry.url:
             register(place, replace(self._me, seen=utc_now()))
-        with suppress(UnavailableError, MissingError):
+        with suppress(UnavailableError, MissingError, CorruptError):
             self._announce(taken)
         self._prove_position(place)
         self._refuse_circle(taken.upstream)
