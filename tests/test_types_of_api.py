@@ -112,7 +112,8 @@ def test_every_public_name_is_there(package: ModuleType) -> None:
     assert (Path(str(package.__file__)).parent / "py.typed").is_file()
 
 
-def test_importing_wlr_costs_little_more_than_importing_duckdb() -> None:
-    code = "import sys, duckdb\nbefore = set(sys.modules)\nimport wlr\nprint(*sorted(set(sys.modules) - before))"
+@pytest.mark.parametrize("package", ["wlc", "wlr"])
+def test_importing_a_package_costs_little_more_than_importing_duckdb(package: str) -> None:
+    code = f"import sys, duckdb\nbefore = set(sys.modules)\nimport {package}\nprint(*sorted(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["wlr"]
+    assert done.stdout.split() == sorted({"wlc", "wlc.farm", "wlc.farm.lazy", package})

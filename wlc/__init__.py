@@ -2,43 +2,9 @@
 
 from __future__ import annotations
 
-from wlc.farm.attachment import Keepalive
-from wlc.farm.errors import (
-    CorruptError,
-    ExpiredError,
-    FarmError,
-    FencedError,
-    GapError,
-    InvalidError,
-    ReplayError,
-    UnavailableError,
-    UnsupportedError,
-)
-from wlc.farm.model import Manifest
-from wlc.farm.version import __version__
-from wlc.masters.adapters import connect
-from wlc.masters.lookup import resolve
-from wlc.masters.operations import (
-    SourceCheck,
-    check_repair,
-    flush,
-    master,
-    repair,
-    snapshot,
-    stop,
-    verify_source,
-)
-from wlc.masters.prune import prune
-from wlc.masters.publish import Flushed
-from wlc.masters.retention import Retention
-from wlc.masters.running import run
-from wlc.masters.status import MasterStatus, beat, clock, preparation, status, tables_to_change, tick
-from wlc.tiers.administration import Fanout, Forgotten, fanout, forget, set_tiers, set_upstream
-from wlc.tiers.attaching import attachment_of, detach, read_through
-from wlc.tiers.overview import TierMember, TierTree, tier_tree
-from wlc.tiers.pushing import Pushed, Pusher, push_list
-from wlc.tiers.ship import ship
-from wlc.tiers.shipping import Shipped
+from typing import TYPE_CHECKING
+
+from wlc.farm.lazy import importer
 
 __all__ = [
     "CorruptError",
@@ -92,3 +58,86 @@ __all__ = [
     "tier_tree",
     "verify_source",
 ]
+
+if TYPE_CHECKING:
+    from wlc.farm.attachment import Keepalive
+    from wlc.farm.errors import (
+        CorruptError,
+        ExpiredError,
+        FarmError,
+        FencedError,
+        GapError,
+        InvalidError,
+        ReplayError,
+        UnavailableError,
+        UnsupportedError,
+    )
+    from wlc.farm.model import Manifest
+    from wlc.farm.version import __version__
+    from wlc.masters.adapters import connect
+    from wlc.masters.lookup import resolve
+    from wlc.masters.operations import (
+        SourceCheck,
+        check_repair,
+        flush,
+        master,
+        repair,
+        snapshot,
+        stop,
+        verify_source,
+    )
+    from wlc.masters.prune import prune
+    from wlc.masters.publish import Flushed
+    from wlc.masters.retention import Retention
+    from wlc.masters.running import run
+    from wlc.masters.status import MasterStatus, beat, clock, preparation, status, tables_to_change, tick
+    from wlc.tiers.administration import Fanout, Forgotten, fanout, forget, set_tiers, set_upstream
+    from wlc.tiers.attaching import attachment_of, detach, read_through
+    from wlc.tiers.overview import TierMember, TierTree, tier_tree
+    from wlc.tiers.pushing import Pushed, Pusher, push_list
+    from wlc.tiers.ship import ship
+    from wlc.tiers.shipping import Shipped
+else:
+    __getattr__ = importer(
+        __name__,
+        {
+            "wlc.farm.attachment": ("Keepalive",),
+            "wlc.farm.errors": tuple(name for name in __all__ if name.endswith("Error")),
+            "wlc.farm.model": ("Manifest",),
+            "wlc.farm.version": ("__version__",),
+            "wlc.masters.adapters": ("connect",),
+            "wlc.masters.lookup": ("resolve",),
+            "wlc.masters.operations": (
+                "SourceCheck",
+                "check_repair",
+                "flush",
+                "master",
+                "repair",
+                "snapshot",
+                "stop",
+                "verify_source",
+            ),
+            "wlc.masters.prune": ("prune",),
+            "wlc.masters.publish": ("Flushed",),
+            "wlc.masters.retention": ("Retention",),
+            "wlc.masters.running": ("run",),
+            "wlc.masters.status": (
+                "MasterStatus",
+                "beat",
+                "clock",
+                "preparation",
+                "status",
+                "tables_to_change",
+                "tick",
+            ),
+            "wlc.tiers.administration": ("Fanout", "Forgotten", "fanout", "forget", "set_tiers", "set_upstream"),
+            "wlc.tiers.attaching": ("attachment_of", "detach", "read_through"),
+            "wlc.tiers.overview": ("TierMember", "TierTree", "tier_tree"),
+            "wlc.tiers.pushing": ("Pushed", "Pusher", "push_list"),
+            "wlc.tiers.ship": ("ship",),
+            "wlc.tiers.shipping": ("Shipped",),
+        },
+    )
+
+    def __dir__():
+        return __all__

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from wlc.farm.lazy import importer
 
 __all__ = [
     "CorruptError",
@@ -85,37 +86,31 @@ if TYPE_CHECKING:
     from wlr.switching import Switched, switch
     from wlr.verification import TableCheck, Verified, verify
 else:
-    # Each name is imported when it is first used: `import wlr` costs nothing beyond what the program needs.
-    _NAMES = {
-        "wlc.farm.model": ("Manifest",),
-        "wlc.farm.version": ("__version__",),
-        "wlr.comparison": ("KeyRange",),
-        "wlr.drills": ("Drill", "drill"),
-        "wlr.plan.failure": ("Failure",),
-        "wlr.farm_audit": ("FarmAudit", "FarmProblem", "verify_farm"),
-        "wlr.feed_lag": ("FeedStatus", "feed_status"),
-        "wlr.feeding": ("Fed", "feed"),
-        "wlr.lake_files": ("files",),
-        "wlr.lake_pruning": ("prune",),
-        "wlr.log_snapshot": ("snapshot_from_log",),
-        "wlr.plan.retention": ("PrunedTicks",),
-        "wlr.repairing": ("RepairedTable", "repair"),
-        "wlr.replay": ("Replicated",),
-        "wlr.replica_settings": ("accept", "beat", "lock", "pause", "resume", "unlock"),
-        "wlr.replica_status": ("ReplicaStatus", "clock", "status", "tick"),
-        "wlr.replication": ("replicate",),
-        "wlr.switching": ("Switched", "switch"),
-        "wlr.verification": ("TableCheck", "Verified", "verify"),
-        "wlc.farm.errors": tuple(name for name in __all__ if name.endswith("Error")),
-    }
-    _HOMES = {name: module for module, names in _NAMES.items() for name in names}
-
-    def __getattr__(name):
-        if name not in _HOMES:
-            raise AttributeError(f"module 'wlr' has no attribute {name!r}")
-        found = getattr(importlib.import_module(_HOMES[name]), name)
-        globals()[name] = found
-        return found
+    __getattr__ = importer(
+        __name__,
+        {
+            "wlc.farm.model": ("Manifest",),
+            "wlc.farm.version": ("__version__",),
+            "wlr.comparison": ("KeyRange",),
+            "wlr.drills": ("Drill", "drill"),
+            "wlr.plan.failure": ("Failure",),
+            "wlr.farm_audit": ("FarmAudit", "FarmProblem", "verify_farm"),
+            "wlr.feed_lag": ("FeedStatus", "feed_status"),
+            "wlr.feeding": ("Fed", "feed"),
+            "wlr.lake_files": ("files",),
+            "wlr.lake_pruning": ("prune",),
+            "wlr.log_snapshot": ("snapshot_from_log",),
+            "wlr.plan.retention": ("PrunedTicks",),
+            "wlr.repairing": ("RepairedTable", "repair"),
+            "wlr.replay": ("Replicated",),
+            "wlr.replica_settings": ("accept", "beat", "lock", "pause", "resume", "unlock"),
+            "wlr.replica_status": ("ReplicaStatus", "clock", "status", "tick"),
+            "wlr.replication": ("replicate",),
+            "wlr.switching": ("Switched", "switch"),
+            "wlr.verification": ("TableCheck", "Verified", "verify"),
+            "wlc.farm.errors": tuple(name for name in __all__ if name.endswith("Error")),
+        },
+    )
 
     def __dir__():
         return __all__

@@ -156,9 +156,18 @@ class _Job:
         state = self.state if membership is None else self.target.find_state()
         bulk = workers(self.engine, place, self.spark_master)
         replay = Replay(
-            self.target, place, self.asked.stop, self.registers, bulk, self.asked.keep, self.progress, membership
+            self.target,
+            place,
+            self.asked.stop,
+            registers=self.registers,
+            bulk=bulk,
+            keep=self.asked.keep,
+            progress=self.progress,
+            membership=membership,
+            delay_s=self.asked.delay_s,
+            identity=self.identity,
+            access=self.asked.access,
         )
-        replay.delay_s, replay.identity, replay.access = self.asked.delay_s, self.identity, self.asked.access
         if self.is_dry_run:
             return replay.rehearse(state)
         return replay.make(self.asked.patterns) if state is None else replay.roll_forward()

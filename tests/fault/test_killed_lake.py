@@ -223,11 +223,16 @@ def test_second_run_is_turned_away_in_one_line(lake: Path) -> None:
     ],
 )
 def test_lease_of_others(lake: Path, host: str, age_s: int, is_taken_over: bool) -> None:
-    """A process of this host that has not renewed its lease is another one that got its number, or hangs."""
+    """A process of this host that has not renewed its lease is another one that got its number, or hangs.
+
+    The lease of another machine is as old as its file.
+    """
     host = socket.gethostname() if host == "here" else host
     seen = format_time(utc_now() - timedelta(seconds=age_s))
     said = {"run": "00ff", "host": host, "process": os.getppid(), "seen": seen}
     (lake / LEASE).write_text(json.dumps(said))
+    written = time.time() - abs(age_s)
+    os.utime(lake / LEASE, (written, written))
     if is_taken_over:
         assert wlr.replicate(into=lake, engine="local").tick == 3
         assert not (lake / LEASE).exists()

@@ -144,15 +144,12 @@ def replica_path(replica: str) -> str:
     Raises:
         InvalidError: The id is not one.
     """
-    if not is_token(replica):
-        raise InvalidError(f"{replica!r} cannot be the id of a replica", hint="Use letters, digits, '_' and '-'.")
-    return f"{REPLICAS}{replica}.json"
+    return f"{REPLICAS}{_checked_id(replica, 'a replica')}.json"
 
 
 def parse_replica_path(path: str) -> str | None:
     """Return the id of a registered replica, None if `path` is something else."""
-    found = re.fullmatch(REPLICAS + f"({_TOKEN.pattern})" + r"\.json", path)
-    return found.group(1) if found else None
+    return _parse_id(REPLICAS, path)
 
 
 def is_feed_name(text: str) -> bool:
@@ -199,13 +196,12 @@ def upstream_path(upstream: str) -> str:
     Raises:
         InvalidError: The id is not one.
     """
-    return f"{UPSTREAMS}{_checked_token(upstream)}.json"
+    return f"{UPSTREAMS}{_checked_upstream(upstream)}.json"
 
 
 def parse_upstream_path(path: str) -> str | None:
     """Return the id of a registered place that serves, None if `path` is something else."""
-    found = re.fullmatch(UPSTREAMS + f"({_TOKEN.pattern})" + r"\.json", path)
-    return found.group(1) if found else None
+    return _parse_id(UPSTREAMS, path)
 
 
 def push_path(push: str) -> str:
@@ -214,15 +210,12 @@ def push_path(push: str) -> str:
     Raises:
         InvalidError: The id is not one.
     """
-    if not is_token(push):
-        raise InvalidError(f"{push!r} cannot be the id of an entry", hint="Use letters, digits, '_' and '-'.")
-    return f"{PUSHES}{push}.json"
+    return f"{PUSHES}{_checked_id(push, 'an entry')}.json"
 
 
 def parse_push_path(path: str) -> str | None:
     """Return the id of such an entry, None if `path` is something else."""
-    found = re.fullmatch(PUSHES + f"({_TOKEN.pattern})" + r"\.json", path)
-    return found.group(1) if found else None
+    return _parse_id(PUSHES, path)
 
 
 def claim_path(upstream: str, slot: int) -> str:
@@ -231,7 +224,7 @@ def claim_path(upstream: str, slot: int) -> str:
     Raises:
         InvalidError: The id is not one.
     """
-    return f"{CLAIMS}{_checked_token(upstream)}/{slot}.json"
+    return f"{CLAIMS}{_checked_upstream(upstream)}/{slot}.json"
 
 
 def parse_claim_path(path: str) -> tuple[str, int] | None:
@@ -240,10 +233,20 @@ def parse_claim_path(path: str) -> tuple[str, int] | None:
     return (found.group(1), int(found.group(2))) if found else None
 
 
-def _checked_token(upstream: str) -> str:
-    if not is_token(upstream):
-        raise InvalidError(f"{upstream!r} cannot be the id of an upstream", hint="wlc tiers DB lists them.")
-    return upstream
+def _checked_upstream(upstream: str) -> str:
+    return _checked_id(upstream, "an upstream", hint="wlc tiers DB lists them.")
+
+
+def _checked_id(text: str, of: str, hint: str = "Use letters, digits, '_' and '-'.") -> str:
+    if not is_token(text):
+        raise InvalidError(f"{text!r} cannot be the id of {of}", hint=hint)
+    return text
+
+
+def _parse_id(folder: str, path: str) -> str | None:
+    """Return the id that names a document in a folder, None if `path` is something else."""
+    found = re.fullmatch(folder + f"({_TOKEN.pattern})" + r"\.json", path)
+    return found.group(1) if found else None
 
 
 def site_folder(site: str) -> str:
@@ -276,8 +279,7 @@ def retired_path(history: str) -> str:
 
 def parse_retired_path(path: str) -> str | None:
     """Return the id of a retired history, None if `path` is something else."""
-    found = re.fullmatch(RETIRED + f"({_TOKEN.pattern})" + r"\.json", path)
-    return found.group(1) if found else None
+    return _parse_id(RETIRED, path)
 
 
 def _is_name(text: str) -> bool:

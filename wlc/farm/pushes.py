@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from wlc.farm import json_fields as fields
 from wlc.farm.documents import decode_document, encode_document
 from wlc.farm.errors import CorruptError, InvalidError
+from wlc.farm.folder import parted, read_folder
 from wlc.farm.model import FORMAT_VERSION
 from wlc.farm.paths import PUSHES, parse_push_path, push_path
-from wlc.farm.store import AlreadyExistsError, MissingError
+from wlc.farm.store import AlreadyExistsError
 
 if TYPE_CHECKING:
     from wlc.farm.database import FarmDatabase
@@ -70,18 +71,7 @@ def remove_push(database: FarmDatabase, push: str) -> None:
 
 def pushes(database: FarmDatabase) -> tuple[list[Push], list[CorruptError]]:
     """Return all entries, by id, and what is wrong with those that cannot be read."""
-    found, wrong = [], []
-    for entry in database.store.list(PUSHES):
-        if parse_push_path(entry.path) is None:
-            continue
-        where = f"{database.url}/{entry.path}"
-        try:
-            found.append(decode_push(database.store.read(entry.path), where))
-        except MissingError:
-            continue
-        except CorruptError as error:
-            wrong.append(error)
-    return found, wrong
+    return parted(read_folder(database.store, PUSHES, parse_push_path, decode_push))
 
 
 def decode_push(data: bytes, where: str) -> Push:

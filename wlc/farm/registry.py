@@ -12,9 +12,9 @@ from wlc.farm import json_fields as fields
 from wlc.farm.clock import format_time, utc_now
 from wlc.farm.documents import decode_document, encode_document
 from wlc.farm.errors import CorruptError
+from wlc.farm.folder import parted, read_folder
 from wlc.farm.model import FORMAT_VERSION, Position
 from wlc.farm.paths import REPLICAS, parse_replica_path, replica_path
-from wlc.farm.store import MissingError
 from wlc.farm.versioned import VersionedObject
 
 if TYPE_CHECKING:
@@ -233,28 +233,11 @@ def known_replicas(
         database: The place.
         before: What was read the last time, by path, and is brought up to date; only what arrived since is read.
     """
-    kept = dict(before or {})
-    now: dict[str, tuple[StoredObject, Replica | CorruptError]] = {}
-    for entry in database.store.list(REPLICAS):
-        if parse_replica_path(entry.path) is None:
-            continue
-        known = kept.get(entry.path)
-        if known is not None and (known[0].arrived, known[0].bytes) == (entry.arrived, entry.bytes):
-            now[entry.path] = known
-            continue
-        try:
-            read = decode_replica(database.store.read(entry.path), f"{database.url}/{entry.path}")
-        except MissingError:
-            continue  # Forgotten while we listed.
-        except CorruptError as error:
-            now[entry.path] = entry, error
-            continue
-        now[entry.path] = entry, read
+    now = read_folder(database.store, REPLICAS, parse_replica_path, decode_replica, before)
     if before is not None:
         before.clear()
         before.update(now)
-    said = [content for _, content in now.values()]
-    return [each for each in said if isinstance(each, Replica)], [e for e in said if isinstance(e, CorruptError)]
+    return parted(now)
 
 
 _OPTIONAL = "kind upstream place class delay_s tables interval_s progressed transitions info"

@@ -58,6 +58,10 @@ class TierSettings:
     push_list_s: float = 5.0
     classes: str = "test<alpha<beta=uat<prod"
 
+    def fanout_of(self, upstream: str, own: int | None) -> int:
+        """Return how many may read from an upstream: what was set for it, its own number, or the one for all."""
+        return self.fanouts.get(upstream, self.fanout if own is None else own)
+
     def rank(self, class_name: str) -> int | None:
         """Return the place of a class in the order, None if it has none."""
         for place, level in enumerate(self.classes.split("<")):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from wlc.farm import json_fields as fields
 from wlc.farm.documents import decode_document, encode_document
 from wlc.farm.errors import CorruptError, InvalidError
+from wlc.farm.folder import parted, read_folder
 from wlc.farm.model import FORMAT_VERSION
 from wlc.farm.paths import CLAIMS, UPSTREAMS, claim_path, parse_claim_path, parse_upstream_path, upstream_path
 from wlc.farm.registry import PENDING, RELAY, Transition, as_transitions, transition_json
@@ -143,17 +144,7 @@ def upstreams(database: FarmDatabase) -> list[Upstream]:
 
 def read_upstreams(database: FarmDatabase) -> tuple[list[Upstream], list[CorruptError]]:
     """Return all places that registered, by id, and what is wrong with registrations that cannot be read."""
-    found, wrong = [], []
-    for entry in database.store.list(UPSTREAMS):
-        if parse_upstream_path(entry.path) is None:
-            continue
-        try:
-            found.append(decode_upstream(database.store.read(entry.path), f"{database.url}/{entry.path}"))
-        except MissingError:
-            continue
-        except CorruptError as error:
-            wrong.append(error)
-    return found, wrong
+    return parted(read_folder(database.store, UPSTREAMS, parse_upstream_path, decode_upstream))
 
 
 # Claims --------------------------------------------------------------------------------------------------------------
@@ -171,13 +162,9 @@ class Claim:
 def claims(database: FarmDatabase) -> list[Claim]:
     """Return all claims, by upstream and slot; damaged ones have no holder."""
     found = []
-    for entry in database.store.list(CLAIMS):
-        parsed = parse_claim_path(entry.path)
-        if parsed is None:
-            continue
-        claim = read_claim(database, *parsed)
-        if claim is not None:
-            found.append(claim)
+    for path, (_, holder) in read_folder(database.store, CLAIMS, parse_claim_path, _decode_holder).items():
+        if holder and (parsed := parse_claim_path(path)):
+            found.append(Claim(*parsed, "" if isinstance(holder, CorruptError) else holder))
     return sorted(found, key=lambda claim: (claim.upstream, claim.slot))
 
 
@@ -241,10 +228,14 @@ def _claim(database: FarmDatabase, upstream: str, slot: int) -> tuple[Claim | No
     except MissingError:
         return None, ""
     try:
-        holder = decode_document("claim", data, path, _holder)
+        holder = _decode_holder(data, path)
     except CorruptError:
         return Claim(upstream, slot, ""), version
     return Claim(upstream, slot, holder) if holder else None, version
+
+
+def _decode_holder(data: bytes, where: str) -> str:
+    return decode_document("claim", data, where, _holder)
 
 
 def _holder(content: dict[str, Any]) -> str:

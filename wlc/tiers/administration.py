@@ -7,19 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import InvalidError
-from wlc.farm.paths import (
-    CLAIMS,
-    claim_path,
-    feed_lease_path,
-    feed_path,
-    parse_claim_path,
-    parse_feed_id,
-    replica_path,
-    upstream_path,
-)
+from wlc.farm.paths import claim_path, feed_lease_path, feed_path, parse_feed_id, replica_path, upstream_path
 from wlc.farm.registry import ACTIVE, INACTIVE, moved_to, this_host, this_user
 from wlc.farm.tier_settings import change_fanout, change_settings
-from wlc.farm.upstreams import ORIGIN, Upstream, change_upstream, read_claim, unknown_upstream, upstream_object
+from wlc.farm.upstreams import ORIGIN, Upstream, change_upstream, claims, unknown_upstream, upstream_object
 from wlc.masters.lookup import resolve
 from wlc.tiers.tree import read_tree
 
@@ -180,15 +171,8 @@ def forget(
 
 def _claims_of(database: FarmDatabase, member: str) -> list[str]:
     """Return the paths of the slots that somebody holds, and of those that others hold of it."""
-    found = []
-    for entry in database.store.list(CLAIMS):
-        parsed = parse_claim_path(entry.path)
-        if parsed is None:
-            continue
-        claim = read_claim(database, *parsed)
-        if claim is not None and member in (claim.upstream, claim.holder):
-            found.append(claim_path(*parsed))
-    return found
+    held = (claim for claim in claims(database) if member in (claim.upstream, claim.holder))
+    return [claim_path(claim.upstream, claim.slot) for claim in held]
 
 
 def _opened(db: str | os.PathLike[str], farm: str | None, options: Mapping[str, Any] | None) -> FarmDatabase:

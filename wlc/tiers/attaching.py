@@ -226,8 +226,7 @@ class _Reading:
             return False
         if last.slot is None:
             return True
-        own = upstream.fanout if upstream is not None else None
-        fanout = settings.fanouts.get(last.upstream, settings.fanout if own is None else own)
+        fanout = settings.fanout_of(last.upstream, upstream.fanout if upstream is not None else None)
         claim = read_claim(self._registry, last.upstream, last.slot)
         return last.slot < fanout and claim is not None and claim.holder == self._me.id
 

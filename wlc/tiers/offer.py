@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wlc.farm.clock import utc_now
 from wlc.farm.registry import ACTIVE, INACTIVE, PENDING, RELAY, Replica, moved_to, this_host, this_user
+from wlc.farm.same_past import resolved
 from wlc.farm.seal.checksum import checksum
 from wlc.farm.upstreams import Upstream, change_upstream
 
@@ -33,22 +33,17 @@ class Offer:
         return self.class_name is not None or self.fanout is not None
 
 
-def relay_url(relay: FarmDatabase) -> str:
-    """Return where a relay is, from any folder of the machine."""
-    return relay.url if "://" in relay.url else str(Path(relay.url).resolve())
-
-
 def relay_id(relay: FarmDatabase) -> str:
     """Return the id of a relay: the same in every run, so that nothing has to be remembered for it."""
     endpoint = (relay.storage_options or {}).get("endpoint_url") or os.environ.get("AWS_ENDPOINT_URL", "")
     is_remote = "://" in relay.url
-    return checksum(f"{endpoint if is_remote else this_host()} {relay_url(relay)}".encode())[:32]
+    return checksum(f"{endpoint if is_remote else this_host()} {resolved(relay.url)}".encode())[:32]
 
 
 def as_reader(relay: FarmDatabase, position: Position | None, clock: datetime | None, delay_s: float) -> Replica:
     """Return what a relay says of itself where it reads."""
     here = this_host(), this_user()
-    return Replica(relay_id(relay), relay_url(relay), position, clock, utc_now(), *here, kind=RELAY, delay_s=delay_s)
+    return Replica(relay_id(relay), resolved(relay.url), position, clock, utc_now(), *here, kind=RELAY, delay_s=delay_s)
 
 
 def offer_place(
@@ -63,7 +58,7 @@ def offer_place(
         first: The first batch that it holds; None if that was not looked up.
         has_start: Readers can begin with what it holds.
     """
-    url, now = relay_url(relay), utc_now()
+    url, now = resolved(relay.url), utc_now()
 
     def change(before: Upstream | None) -> Upstream:
         class_name = offer.class_name if offer.class_name is not None else before.class_name if before else ""

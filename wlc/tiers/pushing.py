@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
-    from wlc.farm.database import FarmDatabase
     from wlc.farm.errors import CorruptError
     from wlc.farm.registry import Replica
     from wlc.farm.store import StoredObject
@@ -80,7 +79,7 @@ class Pusher:
         target_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._source = resolve(db, farm, storage_options=storage_options)
-        self._registry = _registry(registry, target_options)
+        self._registry = open_database(registry, storage_options=target_options)
         if self._registry.name != self._source.name:
             message = f"{registry} is of database {self._registry.name}, not of {self._source.name}"
             raise InvalidError(message, hint=f"Give the folder {self._source.name} in the other farm.", path=registry)
@@ -189,7 +188,7 @@ def push_list(
     Raises:
         InvalidError: There is an entry of that id already, or none; or it says nothing; or there is no such place.
     """
-    database = _registry(registry, storage_options)
+    database = open_database(registry, storage_options=storage_options)
     if add is not None:
         if add.to:
             place = open_database(add.to, storage_options=storage_options)
@@ -207,7 +206,3 @@ def push_list(
         if not found:
             database.config()  # A place that is not there has no list.
     return found
-
-
-def _registry(url: str, options: Mapping[str, Any] | None) -> FarmDatabase:
-    return open_database(url, storage_options=options)

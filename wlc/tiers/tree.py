@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import CorruptError
+from wlc.farm.folder import parted, read_folder
 from wlc.farm.paths import REPLICAS, parse_replica_path
 from wlc.farm.registry import ACTIVE, INACTIVE, STUCK, Replica, decode_replica
-from wlc.farm.store import MissingError
 from wlc.farm.tier_settings import TierSettings, read_settings
 from wlc.farm.upstreams import ORIGIN, Claim, Upstream, claims, read_upstreams
 from wlc.tiers.choice import Node, ancestors, recent_s
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
 
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Config
-    from wlc.farm.store import StoredObject
-
-_READS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +77,8 @@ class Tree:
 
     def fanout(self, name: str) -> int:
         """Return how many may read from an upstream: what was set for it, what it says, or the registry's number."""
-        if name in self.settings.fanouts:
-            return self.settings.fanouts[name]
         member = self.members.get(name)
-        own = member.upstream.fanout if member and member.upstream else None
-        return self.settings.fanout if own is None else own
+        return self.settings.fanout_of(name, member.upstream.fanout if member and member.upstream else None)
 
     def nodes(self) -> list[Node]:
         """Return the origin and all others that serve, by id."""
@@ -139,12 +132,13 @@ def read_tree(database: FarmDatabase, now: datetime | None = None) -> Tree:
     config, settings = database.config(), read_settings(database)
     places, wrong = read_upstreams(database)
     served = {upstream.id: upstream for upstream in places}
-    registered = _registered(database)
-    damaged = tuple(
-        f"{error.message}. {error.hint}" for error in (*wrong, *registered) if isinstance(error, CorruptError)
-    )
-    known = [found for found in registered if not isinstance(found, CorruptError)]
-    members = {replica.id: Member(replica, arrived, served.get(replica.id)) for replica, arrived in known}
+    registered = read_folder(database.store, REPLICAS, parse_replica_path, decode_replica)
+    damaged = tuple(f"{error.message}. {error.hint}" for error in (*wrong, *parted(registered)[1]))
+    members = {
+        replica.id: Member(replica, entry.arrived, served.get(replica.id))
+        for entry, replica in registered.values()
+        if not isinstance(replica, CorruptError)
+    }
     arrivals = [member.arrived for member in members.values()]
     newest = max([*arrivals, now] if now else arrivals, default=utc_now())
     return Tree(config, settings, members, served.get(ORIGIN), tuple(claims(database)), newest, damaged)
@@ -154,21 +148,3 @@ def _delay_s(node: Node, known: Mapping[str, Node]) -> float:
     """Return how far a place is behind on purpose: nobody holds what the places above it do not give yet."""
     above = (known[name].delay_s for name in ancestors(node.id, known) if name in known)
     return max([node.delay_s, *above])
-
-
-def _registered(database: FarmDatabase) -> list[tuple[Replica, datetime] | CorruptError]:
-    listed = [entry for entry in database.store.list(REPLICAS) if parse_replica_path(entry.path)]
-
-    def read(entry: StoredObject) -> tuple[Replica, datetime] | CorruptError | None:
-        try:
-            data = database.store.read(entry.path)
-            return decode_replica(data, f"{database.url}/{entry.path}"), entry.arrived
-        except MissingError:
-            return None
-        except CorruptError as error:
-            return error
-
-    if not database.store.is_remote:
-        return [found for entry in listed if (found := read(entry))]
-    with ThreadPoolExecutor(_READS) as pool:
-        return [found for found in pool.map(read, listed) if found]

@@ -20,6 +20,7 @@ import numpy
 
 from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableError
 from wlc.farm.paths import check_relative
+from wlc.farm.store.local import synchronize
 from wlr.feeds.contract import OpenOutput, Output
 from wlr.feeds.remembered import POSITION, position_of
 
@@ -182,7 +183,7 @@ class OpenFile(OpenOutput):
         os.ftruncate(self._handle, self._bytes)
         os.fsync(self._handle)
         if is_new:
-            _synchronize(self._file.parent)
+            synchronize(self._file.parent)
 
     def _header_of(self, piece: FeedPiece) -> str:
         """Return the line that the file with a piece begins with: what has no columns goes where the file is at."""
@@ -241,14 +242,6 @@ class OpenFile(OpenOutput):
             count = os.write(self._handle, text)
             self._bytes += count
             text = text[count:]
-
-
-def _synchronize(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextmanager

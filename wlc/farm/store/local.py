@@ -80,7 +80,7 @@ class LocalStore(Store):
                     if error.errno in _NO_LINKS:
                         raise self.refusal("has no hard links") from error
                     raise
-            _sync(target.parent)
+            synchronize(target.parent)
 
     def replace(self, path: str, data: bytes, version: str | None) -> str:
         target = self._file(path)
@@ -92,7 +92,7 @@ class LocalStore(Store):
                     raise self.conflict(path)
                 with self._temporary(target, data) as temporary:
                     temporary.replace(target)
-                _sync(target.parent)
+                synchronize(target.parent)
         return _version(data)
 
     def delete(self, path: str) -> None:
@@ -207,7 +207,7 @@ def _link(data: Path, file: Path) -> bool:
         file.hardlink_to(data)
     except OSError:
         return False
-    _sync(file)
+    synchronize(file)
     return True
 
 
@@ -222,10 +222,11 @@ def _make_folder(folder: Path) -> None:
 def _make_one(folder: Path) -> None:
     if not folder.is_dir():
         folder.mkdir(exist_ok=True)
-        _sync(folder.parent)
+        synchronize(folder.parent)
 
 
-def _sync(path: Path) -> None:
+def synchronize(path: Path) -> None:
+    """Write a file, or the names in a folder, through to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb.opening import alone
 from wlc.farm.errors import InvalidError, UnavailableError, UnsupportedError
+from wlc.farm.store.local import synchronize
 from wlr.ddl import relevance, running
 from wlr.engine.calculator import Scratch, applying, using
 from wlr.engine.contract import NewReplica, loading
@@ -163,8 +163,4 @@ def _put_in_place(half: Path, into: Path, empty: tuple[int, ...] | None) -> None
         raise UnavailableError(f"another process made {into} meanwhile", path=str(into))
     # The place holds nothing, or the empty database that was checked.
     half.replace(into)
-    folder = os.open(into.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    synchronize(into.parent)

@@ -1,0 +1,29 @@
+"""Public names of a package, imported when they are first used: importing it costs what the program needs."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+def importer(package: str, names: Mapping[str, tuple[str, ...]]) -> Callable[[str], object]:
+    """Return the `__getattr__` of a package.
+
+    Args:
+        package: Its name.
+        names: For each module, the public names of the package that come from it.
+    """
+    homes = {name: module for module, listed in names.items() for name in listed}
+
+    def find(name: str) -> object:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        found = getattr(importlib.import_module(homes[name]), name)
+        setattr(sys.modules[package], name, found)
+        return found
+
+    return find
