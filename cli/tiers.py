@@ -340,7 +340,10 @@ def push(
         str | None, typer.Option(metavar="PATTERN", help="Places of registered readers on these hosts.")
     ] = None,
     class_name: Annotated[
-        str | None, typer.Option("--class", metavar="NAME", help="Places of registered readers of this class.")
+        str | None, typer.Option("--class", metavar="PATTERN", help="Places of registered readers of these classes.")
+    ] = None,
+    site: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="Places of registered readers of these sites.")
     ] = None,
     storage_option: StorageOptions = None,
 ) -> Report:
@@ -350,17 +353,17 @@ def push(
 
     if action not in ("list", "add", "remove") or (action == "list") != (entry is None):
         raise InvalidError(f"{action!r} is not complete", hint=f"wlc push {shlex.quote(db)} add NAME --to URL")
-    if action != "add" and (to or host or class_name):
-        raise InvalidError("--to, --host and --class are for add only", hint="wlc push --help")
+    if action != "add" and (to or host or class_name or site):
+        raise InvalidError("--to, --host, --class and --site are for add only", hint="wlc push --help")
     name = entry or ""
     found = wlc.push_list(
         db,
-        add=Push(name, to or "", host or "", class_name or "") if action == "add" else None,
+        add=Push(name, to or "", host or "", class_name or "", site or "") if action == "add" else None,
         remove=name if action == "remove" else None,
         storage_options=storage_options(storage_option),
     )
-    rows = [(each.id, each.to or None, each.host or None, each.class_name or None) for each in found]
-    return Listing(("id", "to", "host", "class"), rows, null="-")
+    rows = [(each.id, each.to or None, each.host or None, each.class_name or None, each.site or None) for each in found]
+    return Listing(("id", "to", "host", "class", "site"), rows, null="-")
 
 
 # Each with the example that its help shows.

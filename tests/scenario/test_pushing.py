@@ -144,7 +144,10 @@ def test_the_commands(source: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
         shown = capsys.readouterr()
         return code, shown.out, shown.err
 
-    assert told("push", edge, "add", "e", "--to", edge)[1].splitlines()[1].split() == ["e", edge, "-", "-"]
+    assert told("push", edge, "add", "e", "--to", edge)[1].splitlines()[1].split() == ["e", edge, "-", "-", "-"]
+    told("push", edge, "add", "oslo", "--site", "os*", "--class", "uat")
+    assert told("push", edge)[1].splitlines()[2].split() == ["oslo", "-", "-", "uat", "os*"]
+    told("push", edge, "remove", "oslo")
     assert "has an entry 'e' already" in told("push", edge, "add", "e", "--to", edge)[2]
     assert "names either a place or a pattern" in told("push", edge, "add", "f")[2]
     assert "is a place of database other" in told("push", edge, "add", "f", "--to", str(tmp_path / "other"))[2]

@@ -15,7 +15,8 @@ from wlc.farm.database import FarmDatabase
 from wlc.farm.documents import encode_document
 from wlc.farm.errors import CorruptError, InvalidError
 from wlc.farm.paths import TIERS, claim_path, parse_claim_path, parse_upstream_path, upstream_path
-from wlc.farm.registry import ACTIVE, INACTIVE, Replica, Transition, register
+from wlc.farm.pushes import Push, add_push, pushes
+from wlc.farm.registry import ACTIVE, INACTIVE, SITE, Replica, Transition, decode_replica, encode_replica, register
 from wlc.farm.store.memory import MemoryStore
 from wlc.farm.tier_settings import DEFAULTS, read_settings
 from wlc.farm.upstreams import (
@@ -88,6 +89,35 @@ def test_a_damaged_upstream_is_left_out_and_replaced(database: FarmDatabase, spo
 def test_the_registration_of_another_is_refused() -> None:
     with pytest.raises(CorruptError, match="it is the registration of 'r'"):
         decode_upstream(encode_upstream(RELAY), "upstreams/s.json")
+
+
+@pytest.mark.parametrize(
+    ("push", "fits"),
+    [
+        (Push("p", class_name="uat"), "abc"),
+        (Push("p", class_name="[u]*"), "abc"),
+        (Push("p", host="edge-*"), "ab"),
+        (Push("p", site="os*"), "ac"),
+        (Push("p", site="*"), "ac"),
+        (Push("p", site="rome"), ""),
+        (Push("p", host="edge-1", site="oslo", class_name="uat"), "a"),
+        (Push("p", host="edge-1", class_name="prod"), ""),
+        (Push("p", to="s3://b/farm/shop"), ""),
+    ],
+)
+def test_pushes_mean_readers_by_class_host_and_site(database: FarmDatabase, push: Push, fits: str) -> None:
+    reader = Replica("a", "/a", None, None, NOW, "edge-1", "ann", place="/place", class_name="uat", site="oslo")
+    readers = (
+        reader,
+        replace(reader, id="b", host="edge-2", site=""),
+        replace(reader, id="c", host="hq", kind=SITE),
+        # Nobody knows which place to fill for this one.
+        replace(reader, id="d", place=""),
+    )
+    assert "".join(replica.id for replica in readers if push.matches(replica)) == fits
+    add_push(database, push)
+    assert pushes(database) == ([push], [])
+    assert [decode_replica(encode_replica(replica), f"replicas/{replica.id}.json") for replica in readers] == [*readers]
 
 
 def _late_taker(database: FarmDatabase) -> Callable[..., bytes]:

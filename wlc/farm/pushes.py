@@ -27,19 +27,22 @@ class Push:
         id: Letters, digits, '_' and '-'.
         to: URL of the database's folder there; empty where patterns say it.
         host: Pattern of hosts of registered readers, such as `edge-*`; empty for any.
-        class_name: Class of registered readers; empty for any.
+        class_name: Pattern of their classes; empty for any.
+        site: Pattern of their sites; empty for any.
     """
 
     id: str
     to: str = ""
     host: str = ""
     class_name: str = ""
+    site: str = ""
 
     def matches(self, replica: Replica) -> bool:
         """Say whether a registered reader is meant; only one that is pinned to a place can be."""
         is_host = not self.host or fnmatchcase(replica.host, self.host)
-        is_class = not self.class_name or replica.class_name == self.class_name
-        return not self.to and bool(replica.place) and is_host and is_class
+        is_class = not self.class_name or fnmatchcase(replica.class_name, self.class_name)
+        is_site = not self.site or (bool(replica.site) and fnmatchcase(replica.site, self.site))
+        return not self.to and bool(replica.place) and is_host and is_class and is_site
 
 
 def add_push(database: FarmDatabase, push: Push) -> None:
@@ -48,9 +51,11 @@ def add_push(database: FarmDatabase, push: Push) -> None:
     Raises:
         InvalidError: There is one of that id, or it says nothing.
     """
-    if bool(push.to) == bool(push.host or push.class_name):
-        raise InvalidError("an entry names either a place or a pattern", hint="--to URL, or --host or --class")
+    if bool(push.to) == bool(push.host or push.class_name or push.site):
+        hint = "--to URL, or --host, --class or --site"
+        raise InvalidError("an entry names either a place or a pattern", hint=hint)
     content = {"format": FORMAT_VERSION, "id": push.id, "to": push.to, "host": push.host, "class": push.class_name}
+    content |= {"site": push.site} if push.site else {}
     try:
         database.store.create(push_path(push.id), encode_document("push", content))
     except AlreadyExistsError as error:
@@ -85,8 +90,9 @@ def decode_push(data: bytes, where: str) -> Push:
 
 def _push(content: dict[str, Any], where: str) -> Push:
     fields.as_format(content["format"], FORMAT_VERSION)
-    fields.known(content, "format id to host class", "info")
-    push = Push(*(fields.as_text(content[key]) for key in ("id", "to", "host", "class")))
+    fields.known(content, "format id to host class", "site info")
+    said = (content["id"], content["to"], content["host"], content["class"], content.get("site", ""))
+    push = Push(*map(fields.as_text, said))
     if not where.endswith(f"/{push.id}.json"):
         raise fields.FieldError(f"it is the entry {push.id!r}")
     return push

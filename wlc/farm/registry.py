@@ -61,6 +61,7 @@ class Replica:
         upstream: Id of the place that it reads, if that is not the one that holds this registration.
         place: URL of the place that it is pinned to; empty for none.
         class_name: Its class, such as `prod`; empty for none.
+        site: Name of the site that it is or belongs to; empty for none.
         delay_s: How far it stays behind on purpose.
         tables: Patterns of the tables that it has, `!` before those that it ignores; empty for all.
         interval_s: How often it says so, seconds; None if that is not known.
@@ -84,6 +85,7 @@ class Replica:
     interval_s: float | None = None
     progressed: datetime | None = None
     transitions: tuple[Transition, ...] = ()
+    site: str = ""
 
     @property
     def state(self) -> str:
@@ -240,7 +242,7 @@ def known_replicas(
     return parted(now)
 
 
-_OPTIONAL = "kind upstream place class delay_s tables interval_s progressed transitions info"
+_OPTIONAL = "kind upstream place class site delay_s tables interval_s progressed transitions info"
 
 
 def encode_replica(replica: Replica) -> bytes:
@@ -263,6 +265,7 @@ def encode_replica(replica: Replica) -> bytes:
         "upstream": replica.upstream,
         "place": replica.place,
         "class": replica.class_name,
+        "site": replica.site,
         "delay_s": replica.delay_s,
         "tables": list(replica.tables),
         "interval_s": replica.interval_s,
@@ -304,6 +307,7 @@ def _replica(content: dict[str, Any], path: str) -> Replica:
         interval_s=fields.as_beat(content["interval_s"]) if "interval_s" in content else None,
         progressed=fields.as_time(content["progressed"]) if "progressed" in content else None,
         transitions=as_transitions(content.get("transitions", [])),
+        site=fields.as_text(content.get("site", "")),
     )
     if replica.kind not in KINDS:
         raise fields.FieldError(f"{replica.kind!r} is none of {', '.join(KINDS)}")
