@@ -22,6 +22,7 @@ from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import MissingError
 from wlr import log_reader
 from wlr.audit_progress import AuditProgress, progress_file, recall, remember
+from wlr.ddl.relevance import about_table
 from wlr.engine.calculator import connect
 from wlr.fold.data_check import refuse_other_columns
 
@@ -275,8 +276,12 @@ class _AuditRun:
 
     def _note_lost(self, batch: Batch, followed: Collection[Name]) -> None:
         """Note a batch that does not say what tables hold whose digests the log had: nobody can verify them."""
-        altered = {r.object for t in batch.transactions for r in t.records if isinstance(r, Ddl)}
-        known = self._found.digests.keys() - batch.digests.keys() - batch.undigested - altered
+        changes = [record for found in batch.transactions for record in found.records if isinstance(record, Ddl)]
+        dropped = {ddl.object.folded[0] for ddl in changes if ddl.kind == "DROP SCHEMA"}
+        altered = {ddl.object.folded for ddl in changes}
+        altered |= {about.table.folded for ddl in changes if (about := about_table(ddl)) is not None}
+        known = self._found.digests.keys() - batch.digests.keys() - batch.undigested
+        known = {name for name in known if name.folded not in altered and name.folded[0] not in dropped}
         if lost := sorted(str(name) for name in followed if name in known):
             where = f"{self._database.logs.url}: batch {batch.number}"
             self._note(where, f"it cannot be verified: it names no digest of {', '.join(lost)}, batches before it did")

@@ -322,6 +322,14 @@ def test_a_farm_without_digests_can_be_replicated_and_says_that_nothing_is_known
     assert outcomes(place) == {"main.bag": "same", "main.keyed": "unknown"}
 
 
+def test_a_table_that_is_gone_at_the_end_of_a_batch_needs_no_digest(source: Path) -> None:
+    write(source, "CREATE SCHEMA s", "CREATE TABLE s.t (a INTEGER)", "INSERT INTO s.t VALUES (1)")
+    write(source, "INSERT INTO bag VALUES (3, NULL)", "ALTER TABLE BAG RENAME TO kept")
+    write(source, "DELETE FROM keyed", "DROP TABLE keyed")
+    write(source, "INSERT INTO s.t VALUES (2)", "DROP SCHEMA S CASCADE")
+    assert wlr.verify_farm(source).problems == ()
+
+
 def test_a_log_that_lost_its_digests_cannot_be_verified(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = replicas(source)
     write(source, "INSERT INTO bag VALUES (3, NULL)")
