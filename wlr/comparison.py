@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.digest_sql import hash_sql
 from wlc.dialect.sql import literal, quote
 from wlc.farm.database import describe_file
 from wlc.farm.errors import InvalidError, UnsupportedError
 from wlc.farm.model import WEIGHT, Digest, Name, TableFile, file_column
 from wlr.engine.adapters import target_at
-from wlr.fold import sql as fold
 from wlr.plan.patterns import exactly
 from wlr.replication import replicate
 

@@ -12,6 +12,7 @@ import duckdb
 
 import wlc
 from wlc.dialect.duckdb.digest_sql import sum_images, sum_rows
+from wlc.dialect.duckdb.file_columns import refuse_other_columns
 from wlc.dialect.sql import literal
 from wlc.farm import digest
 from wlc.farm.digest import EMPTY, Ledger
@@ -24,7 +25,6 @@ from wlr import log_reader
 from wlr.audit_progress import AuditProgress, progress_file, recall, remember
 from wlr.ddl.relevance import about_table
 from wlr.engine.calculator import connect
-from wlr.fold.data_check import refuse_other_columns
 
 if TYPE_CHECKING:
     import os

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wlc.dialect.duckdb import fold
+from wlc.dialect.duckdb.fold import RowImages, TargetTable
 from wlc.dialect.sql import literal
 from wlc.dialect.types import store_sql
 from wlc.farm.model import Column, Layout, Name
-from wlr.fold import sql as fold
-from wlr.fold.sql import RowImages, TargetTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wlc.dialect.duckdb.fold import RowImages, TargetTable
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import store_sql
 from wlc.farm.model import Column, Layout, Name, file_column
@@ -22,7 +23,6 @@ from wlr.engine.calculator import connect
 from wlr.engine.parquet.executor import place_of_added
 from wlr.fold import fit, kernel
 from wlr.fold.files import FilePart, assemble
-from wlr.fold.sql import RowImages, TargetTable
 from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:

@@ -285,7 +285,7 @@ class NewReplica:
     def _load(
         self, connection: duckdb.DuckDBPyConnection, load_table: Callable[[SnapshotTable, list[Path]], int]
     ) -> None:
-        from wlr.fold.data_check import refuse_other_rows
+        from wlc.dialect.duckdb.file_columns import refuse_other_rows
 
         total, done = sum(_rows(table) for table in self.tables), 0
         for table in self.tables:

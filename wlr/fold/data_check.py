@@ -8,23 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wlc.dialect.duckdb.parquet import described, reading
-from wlc.dialect.sql import literal, quote
-from wlc.dialect.types import load_sql, storage_type
+from wlc.dialect.duckdb.file_columns import read_sql, refuse_missing_values, refuse_other_columns, required
+from wlc.dialect.duckdb.parquet import reading
 from wlc.farm.errors import CorruptError
-from wlc.farm.model import WEIGHT, file_column
+from wlc.farm.model import WEIGHT
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Sequence
 
     import duckdb
 
-    from wlc.farm.model import Layout, SnapshotTable
-    from wlr.fold.sql import RowImages
+    from wlc.dialect.duckdb.fold import RowImages
     from wlr.plan.step import TableChange
-
-_OF_IMAGES = (("_tick", "BIGINT"), (WEIGHT, "TINYINT"))
-_SHOWN_MAX = 200
 
 
 def refuse_other_images(
@@ -46,11 +41,11 @@ def refuse_other_images(
     if paths:
         layouts = [read.file.layout for read in change.reads]
         refuse_other_columns(connection, layouts[-1], paths, is_images=True)
-        _refuse_missing_values(connection, set.intersection(*map(_required, layouts)), paths)
+        refuse_missing_values(connection, set.intersection(*map(required, layouts)), paths)
     if not local:
         return
     images = " UNION ALL ".join(
-        f"SELECT {WEIGHT} AS w FROM {_read(source.files)} WHERE _tick BETWEEN {source.first} AND {source.last}"
+        f"SELECT {WEIGHT} AS w FROM {read_sql(source.files)} WHERE _tick BETWEEN {source.first} AND {source.last}"
         for source in found
     )
     with reading(", ".join(sorted(set(paths.values())))):
@@ -64,87 +59,3 @@ def refuse_other_images(
         counted = f"{added} rows of weight 1 and {removed} of weight -1{more}"
         ticks = f"transactions {change.reads[0].first} to {change.reads[-1].last}"
         raise CorruptError(f"{files}: {ticks} have {counted} of {change.table}{told}", path=files)
-
-
-def refuse_other_columns(
-    connection: duckdb.DuckDBPyConnection, layout: Layout, paths: Mapping[str, str], *, is_images: bool = False
-) -> None:
-    """Refuse data files whose columns or types are not those of their layout.
-
-    Args:
-        connection: That may read the files.
-        layout: Of the rows in all of them.
-        paths: For each local file its path in the farm; not empty.
-        is_images: The files hold row images, with ticks and weights, and not the rows of a snapshot.
-
-    Raises:
-        CorruptError: A file has others; the message names it.
-    """
-    listed = ", ".join(map(literal, paths))
-    # Whoever wrote one file of a table wrote others in the same way: one of each kind stands for all.
-    kinds = (
-        "SELECT min(file_name) FROM (SELECT file_name, list_sort(list((name, type, type_length, repetition_type,"
-        " num_children, converted_type, scale, precision, CAST(logical_type AS VARCHAR)))) AS kind"
-        f" FROM parquet_schema([{listed}]) GROUP BY 1) GROUP BY kind"
-    )
-    with reading(", ".join(sorted(paths.values()))):
-        expected = described(connection, _empty(layout, is_images=is_images))
-        firsts = list(paths) if len(paths) == 1 else [file for (file,) in connection.execute(kinds).fetchall()]
-        for file in firsts:
-            found = described(connection, f"FROM {_read([file])}")
-            if found != expected:
-                where = paths.get(file, file)
-                raise CorruptError(f"{where}: {_difference(found, expected)}", path=where)
-
-
-def refuse_other_rows(connection: duckdb.DuckDBPyConnection, table: SnapshotTable, files: Mapping[str, str]) -> None:
-    """Refuse files of a snapshot that do not hold a table's rows; arguments and errors as above."""
-    if files:
-        refuse_other_columns(connection, table.layout, files)
-        _refuse_missing_values(connection, _required(table.layout), files)
-
-
-def _required(layout: Layout) -> set[str]:
-    return {file_column(column.name) for column in layout.stored if layout.is_required(column)}
-
-
-def _refuse_missing_values(
-    connection: duckdb.DuckDBPyConnection, required: Collection[str], paths: Mapping[str, str]
-) -> None:
-    if not required:
-        return
-    query = (
-        "SELECT file_name, path_in_schema, sum(stats_null_count)"
-        f" FROM parquet_metadata([{', '.join(map(literal, paths))}])"
-        f" WHERE path_in_schema IN ({', '.join(map(literal, sorted(required)))})"
-        " GROUP BY ALL HAVING sum(stats_null_count) > 0"
-    )
-    for file, column, count in connection.execute(query).fetchall():
-        where = paths.get(file, file)
-        raise CorruptError(f"{where}: {count} rows have no value in column {column}, which is NOT NULL", path=where)
-
-
-def _empty(layout: Layout, *, is_images: bool) -> str:
-    for column in layout.stored:
-        # Its error names the column.
-        load_sql(column)
-    columns = [(file_column(column.name), storage_type(column.type)) for column in layout.stored]
-    listed = [*(_OF_IMAGES if is_images else ()), *columns]
-    return f"SELECT {', '.join(f'CAST(NULL AS {kind}) AS {quote(name)}' for name, kind in listed)}"
-
-
-def _difference(found: Sequence[tuple[str, str]], expected: Sequence[tuple[str, str]]) -> str:
-    for name, kind in found:
-        if name not in dict(expected):
-            return f"its column {name[:_SHOWN_MAX]} {kind[:_SHOWN_MAX]} is not one of the table's"
-    for name, kind in expected:
-        own = dict(found).get(name)
-        if own is None:
-            return f"it has no column {name[:_SHOWN_MAX]}"
-        if own != kind:
-            return f"its column {name[:_SHOWN_MAX]} is {own[:_SHOWN_MAX]}, the layout says {kind[:_SHOWN_MAX]}"
-    return "its columns are in another order than the layout's"
-
-
-def _read(files: Sequence[str]) -> str:
-    return f"read_parquet([{', '.join(map(literal, files))}], hive_partitioning = false)"

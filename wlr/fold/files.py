@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from wlc.dialect.duckdb.fold import TargetTable
     from wlc.farm.model import DataFile, Ddl, Layout, Name, TableFile
     from wlr.fold.kernel import Key, Merged
-    from wlr.fold.sql import TargetTable
     from wlr.plan.step import TableChange
 
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.digest_sql import sum_images
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import storage_type
 from wlc.farm.model import WEIGHT, file_column
 from wlr.fold import fit
-from wlr.fold import sql as fold
 from wlr.fold.parquet_file import write_file
 from wlr.plan.failure import StepError
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     import duckdb
 
-    from wlr.fold.sql import RowImages, TargetTable
+    from wlc.dialect.duckdb.fold import RowImages, TargetTable
 
 # Ten of DuckDB's row groups: small enough to rewrite in half a second, large enough that a lake has few of them.
 ROWS_PER_FILE = 10 * 122_880

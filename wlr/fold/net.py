@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.digest_sql import sum_images
 from wlc.dialect.sql import literal
 from wlc.farm.model import WEIGHT, Layout
 from wlr.fold import fit
-from wlr.fold import sql as fold
 from wlr.fold.data_check import refuse_other_images
 from wlr.plan.failure import StepError
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     import duckdb
 
+    from wlc.dialect.duckdb.fold import RowImages, TargetTable
     from wlc.farm.model import Name
-    from wlr.fold.sql import RowImages, TargetTable
     from wlr.fold.tally import Tally
     from wlr.plan.cut import Limits
     from wlr.plan.step import Fold, Read, TableChange

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wlc.farm.errors import CorruptError, InvalidError
-from wlc.farm.paths import ATTACHMENT, CLAIMS, CONFIG, FEEDS, PUSHES, REPLICAS, TIERS, UPSTREAMS
+from wlc.farm.paths import ATTACHMENT, CIRCLE, CLAIMS, CONFIG, FEEDS, PUSHES, REPLICAS, TIERS, UPSTREAMS
 from wlc.farm.seal import cipher
 from wlc.farm.store.contract import PROBE, Store, StoredObjects
 from wlc.farm.store.downloads import Downloads
@@ -202,7 +202,9 @@ class EncryptedStore(Store):
 
 
 def _is_plain(path: str) -> bool:
-    return path in (CONFIG, TIERS, ATTACHMENT) or path.startswith((REPLICAS, FEEDS, UPSTREAMS, CLAIMS, PUSHES, PROBE))
+    return path in (CONFIG, CIRCLE, TIERS, ATTACHMENT) or path.startswith(
+        (REPLICAS, FEEDS, UPSTREAMS, CLAIMS, PUSHES, PROBE)
+    )
 
 
 def _at_least_one(chunks: Iterable[bytes]) -> Iterator[bytes]:

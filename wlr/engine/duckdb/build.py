@@ -6,6 +6,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.opening import alone
 from wlc.farm.errors import InvalidError, UnavailableError, UnsupportedError
 from wlc.farm.store.local import synchronize
@@ -18,7 +19,6 @@ from wlr.engine.duckdb.connection import attach, work_folder
 from wlr.engine.duckdb.state import find_state
 from wlr.engine.duckdb.tables import TargetTables, read_tables
 from wlr.engine.state import encode
-from wlr.fold import sql as fold
 from wlr.fold.net import NetChange
 from wlr.plan.step import TableChange
 

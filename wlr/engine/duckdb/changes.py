@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from wlc.dialect.duckdb import fold
 from wlc.farm.errors import CorruptError
 from wlc.farm.model import WEIGHT
 from wlr.engine.calculator import applying
 from wlr.engine.duckdb import guard
 from wlr.fold import fit
-from wlr.fold import sql as fold
 from wlr.plan.failure import StepError, naming
 
 if TYPE_CHECKING:

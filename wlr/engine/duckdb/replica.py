@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from wlc.dialect.duckdb import catalog as catalogs
+from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.opening import alone
 from wlc.dialect.sql import quote
 from wlc.farm.errors import UnavailableError
@@ -24,7 +25,6 @@ from wlr.engine.misfit import misfit
 from wlr.engine.state import OWNER, after, changed
 from wlr.fold import fit
 from wlr.fold import net as net_changes
-from wlr.fold import sql as fold
 from wlr.fold.tally import Tally
 from wlr.plan.cut import LIMITS
 from wlr.plan.failure import StepError

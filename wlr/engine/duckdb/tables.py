@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb import catalog as catalogs
+from wlc.dialect.duckdb.fold import TargetTable
 from wlc.dialect.sql import quote
 from wlc.farm.model import Name
-from wlr.fold.sql import TargetTable
 
 if TYPE_CHECKING:
     import duckdb

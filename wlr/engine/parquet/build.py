@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from wlc.dialect.duckdb.fold import TargetTable
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import FarmError, UnavailableError
 from wlc.farm.lease import Lease
@@ -13,7 +14,6 @@ from wlr.engine.parquet.catalog import LakeCatalog
 from wlr.engine.parquet.executor import LocalExecutor
 from wlr.engine.parquet.folder import LEASE, Pointer, TakenOverError, work_folder
 from wlr.engine.parquet.version import LakeTable, Version
-from wlr.fold.sql import TargetTable
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,10 +21,10 @@ from wlr.plan.failure import StepError, naming
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from wlc.dialect.duckdb.fold import TargetTable
     from wlc.farm.model import Name, TableFile
     from wlc.farm.store import Store
     from wlr.fold.kernel import Merged, Piece
-    from wlr.fold.sql import TargetTable
 
 
 # Files that are merged at the same time: one alone leaves cores idle while it begins and ends.

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from wlc.dialect.duckdb.fold import TargetTable
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import FarmError
 from wlc.farm.lease import Lease
@@ -20,7 +21,6 @@ from wlr.engine.parquet.version import LakeTable, Version
 from wlr.engine.state import after
 from wlr.fold import fit
 from wlr.fold.files import Alteration, Executor, FilePart, MergeJob
-from wlr.fold.sql import TargetTable
 from wlr.fold.tally import Tally
 from wlr.plan.cut import Limits
 from wlr.plan.failure import StepError, naming

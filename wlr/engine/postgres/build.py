@@ -6,6 +6,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from wlc.dialect.duckdb import fold
 from wlc.dialect.sql import quote
 from wlc.farm.errors import InvalidError, UnavailableError
 from wlr.engine.calculator import applying as folding
@@ -21,7 +22,6 @@ from wlr.engine.postgres.names import MAIN, Names, refuse_own, refuse_schema
 from wlr.engine.postgres.workshop import Workshop
 from wlr.engine.state import encode
 from wlr.fold import fit
-from wlr.fold import sql as fold
 from wlr.plan.patterns import matches
 
 if TYPE_CHECKING:

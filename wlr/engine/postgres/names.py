@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from wlc.dialect.duckdb.fold import TargetTable
 from wlc.farm.errors import InvalidError
 from wlc.farm.model import Ddl, Layout, Name
-from wlr.fold.sql import TargetTable
 
 MAIN = "main"
 _OWN = frozenset({"wlc", "wlr", "information_schema"})

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
+from wlc.dialect.duckdb import fold
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import parse
 from wlc.farm.errors import CorruptError
@@ -21,17 +22,16 @@ from wlc.farm.model import WEIGHT, file_column
 from wlr.engine.postgres import types
 from wlr.engine.postgres.connection import cause, fetch, run
 from wlr.fold import fit
-from wlr.fold import sql as fold
 from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from wlc.dialect.duckdb.fold import TargetTable
     from wlc.dialect.postgres.connection import Connection
     from wlc.farm.model import Column
     from wlr.engine.postgres.workshop import Workshop
     from wlr.fold.net import NetChange
-    from wlr.fold.sql import TargetTable
 
 _STAGING = "pg_temp.wlr_staging"
 # Two images of so many columns fit into one row of the staging table.

@@ -5,7 +5,7 @@ out the rows that the net change removes; they are independent of each other. An
 adds. In a table without a key, equal rows can be there several times: the tasks of the snapshot leave out all copies
 of what the net change removes, and the other task adds the copies that stay.
 
-Folding is that of `wlr.fold.sql`, as in replay. Everything here builds text and touches nothing.
+Folding is that of `wlc.dialect.duckdb.fold`, as in replay. Everything here builds text and touches nothing.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from wlc.dialect.duckdb import fold
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql, store_sql
 from wlc.farm.model import WEIGHT, file_column
-from wlr.fold import sql as fold
 from wlr.spark.read.types import spark_sql
 
 if TYPE_CHECKING:

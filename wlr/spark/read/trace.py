@@ -11,11 +11,11 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from wlc.dialect.duckdb.fold import stored_columns
 from wlc.dialect.duckdb.lexer import tokens
 from wlc.dialect.types import store_sql
 from wlc.farm.errors import CorruptError, UnsupportedError
 from wlc.farm.model import Clear, Ddl, Name
-from wlr.fold.sql import stored_columns
 
 if TYPE_CHECKING:
     from wlc.farm.model import Column, DataFile, Layout, Manifest, Record

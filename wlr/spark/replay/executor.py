@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from wlc.dialect.duckdb.fold import TargetTable
     from wlc.farm.model import TableFile
     from wlr.fold.files import Alteration, Executor, FilePart, MergedFiles, MergeJob
     from wlr.fold.kernel import Merged
-    from wlr.fold.sql import TargetTable
     from wlr.spark.replay.jobs import Jobs
 
 _TASKS_PER_CORE = 2

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from wlc.dialect.duckdb.fold import TargetTable
     from wlc.farm.model import Name
-    from wlr.fold.sql import TargetTable
     from wlr.plan.step import TableChange
     from wlr.spark.replay.jobs import Jobs
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from wlc.dialect.duckdb.fold import TargetTable
     from wlc.farm.database import FarmDatabase
-    from wlr.fold.sql import TargetTable
     from wlr.plan.step import Read
     from wlr.spark.replay.rows import SparkTask
     from wlr.spark.session import SparkHandle

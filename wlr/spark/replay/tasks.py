@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
+    from wlc.dialect.duckdb.fold import RowImages, TargetTable
     from wlr.fold.files import Alteration, FilePart
     from wlr.fold.kernel import Merged
-    from wlr.fold.sql import RowImages, TargetTable
     from wlr.plan.step import Read
     from wlr.spark.reading import FarmPlace, TaskFiles
     from wlr.spark.replay.jobs import Share

@@ -1,0 +1,166 @@
+"""Where a site goes on reading another one's log: by binary search, as a linear scan and 389 Directory Server find it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wlc.farm.anchors import anchor
+from wlc.farm.errors import ExpiredError
+from wlc.farm.model import Origin
+from wlc.farm.vectors import NO_LINEAGE, Lineage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+# The name of a change: its history and its tick.
+Change = tuple[str, int]
+# A log is a list of batches, and the footer of each says what the site contains after it.
+Log = list[list[Change]]
+
+
+@dataclass
+class Reading:
+    """One site's log as another one reads it, counting the footers that are read."""
+
+    log: Log
+    kept_from: int = 1
+    reads: int = 0
+
+    def footer(self, number: int) -> dict[str, int]:
+        self.reads += 1
+        return vector(change for batch in self.log[:number] for change in batch)
+
+    def anchor(self, mine: Mapping[str, int], *, floor: int = 0, lineage: Lineage = NO_LINEAGE) -> int | None:
+        before: dict[str, int] | None = {} if self.kept_from == 1 else None
+        return anchor(self.kept_from, len(self.log), self.footer, mine, before=before, floor=floor, lineage=lineage)
+
+
+def vector(changes: Iterable[Change]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for history, tick in changes:
+        found[history] = max(found.get(history, 0), tick)
+    return found
+
+
+def sent(log: Log, start: int | None, mine: Mapping[str, int]) -> list[Change]:
+    """What is taken from a batch on: every change that is not contained, in the log's order."""
+    if start is None:
+        return []
+    return [change for batch in log[start - 1 :] for change in batch if change[1] > mine.get(change[0], 0)]
+
+
+def anchor_389(log: Log, mine: Mapping[str, int]) -> int | None:
+    """389's algorithm: per replica id a start, and the least of them (`clcache_initial_anchorcsn`)."""
+    changes = [(change, number) for number, batch in enumerate(log, 1) for change in batch]
+    local = vector(change for change, _ in changes)
+    starts = []
+    for history, last in local.items():
+        known = mine.get(history, 0)
+        if known >= last:
+            continue
+        if not known:
+            # The consumer does not know the id: from its first change on.
+            starts.append(next(place for place, (change, _) in enumerate(changes) if change[0] == history))
+        else:
+            places = [place for place, (change, _) in enumerate(changes) if change[0] == history and change[1] <= known]
+            starts.append(places[-1] + 1 if places else 0)
+    return changes[min(starts)][1] if starts else None
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> tuple[Log, dict[str, int]]:
+    """A log in which every history's ticks rise, and a reader that contains a prefix of some histories."""
+    order = draw(st.lists(st.sampled_from("abc"), max_size=12))
+    ticks = dict.fromkeys("abc", 0)
+    log: Log = []
+    for history in order:
+        ticks[history] += draw(st.integers(1, 3))
+        if not log or draw(st.booleans()):
+            log.append([])
+        log[-1].append((history, ticks[history]))
+    mine = {history: draw(st.integers(0, tick + 2)) for history, tick in ticks.items() if draw(st.booleans())}
+    return log, mine
+
+
+@given(logs())
+def test_binary_search_finds_what_a_linear_scan_and_389_find(drawn: tuple[Log, dict[str, int]]) -> None:
+    log, mine = drawn
+    missing = [change for batch in log for change in batch if change[1] > mine.get(change[0], 0)]
+    first = next((n for n, batch in enumerate(log, 1) if any(c[1] > mine.get(c[0], 0) for c in batch)), None)
+    found = Reading(log).anchor(mine)
+    assert found == first
+    assert sent(log, found, mine) == sent(log, anchor_389(log, mine), mine) == missing
+
+
+def test_few_footers_are_read() -> None:
+    reading = Reading([[("a", tick)] for tick in range(1, 1001)])
+    assert reading.anchor({"a": 700}) == 701
+    assert reading.reads <= 12
+
+
+AB = [[("a", 1)], [("b", 1)], [("a", 2)], [("b", 2), ("a", 3)]]
+
+
+@pytest.mark.parametrize(
+    ("mine", "expected"),
+    [
+        pytest.param({"a": 3, "b": 2}, None, id="equal sets, nothing is sent"),
+        pytest.param({"a": 2, "b": 2}, 4, id="equal sets, something is sent"),
+        pytest.param({"a": 3, "b": 2, "c": 5}, None, id="the consumer knows more"),
+        pytest.param({"a": 3}, 2, id="the supplier knows more: from the first tick of what the consumer lacks"),
+        pytest.param({"b": 2, "c": 5}, 1, id="mixed"),
+        pytest.param({"a": 9, "b": 1}, 4, id="the consumer's own history needs no special case"),
+        pytest.param({"a": 1, "b": 2}, 3, id="own ticks after a restore come back like anybody's"),
+    ],
+)
+def test_scenarios_of_the_first_load(mine: dict[str, int], expected: int | None) -> None:
+    assert Reading(AB).anchor(mine) == expected
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        pytest.param([], None, id="1: nothing new"),
+        pytest.param([[("a", 4)]], 5, id="2: more of a known history"),
+        pytest.param([[("c", 1)]], 5, id="3.1: a new history that the consumer does not have"),
+        pytest.param([[("c", 1)], [("a", 4), ("c", 2)]], 5, id="3.1: and more of a known one behind it"),
+        pytest.param([[("a", 4)], [("c", 1)]], 5, id="3.1: and more of a known one before it"),
+        pytest.param([[("d", 2)], [("a", 4)]], 6, id="3.2: a new history that the consumer has from elsewhere"),
+    ],
+)
+def test_scenarios_of_a_reload(more: Log, expected: int | None) -> None:
+    """The next round computes everything again; the last anchor is a lower bound."""
+    mine = {"a": 3, "b": 2, "d": 2}
+    assert Reading(AB + more).anchor(mine) == Reading(AB + more).anchor(mine, floor=4) == expected
+
+
+def test_a_batch_that_appears_meanwhile_is_read_in_the_next_round() -> None:
+    """NOTES 1 and 2: the newest batch at the start is the stop, whatever comes between looking and reading."""
+    mine = {"a": 1, "b": 1}
+    stop = len(AB)
+    grown = [*AB, [("c", 1)], [("a", 4)]]
+    found = anchor(1, stop, Reading(grown).footer, mine, before={})
+    assert found == 3
+    taken = vector([*mine.items(), *sent(grown[:stop], found, mine)])
+    assert taken == {"a": 3, "b": 2}
+    assert sent(grown, Reading(grown).anchor(taken, floor=stop), taken) == [("c", 1), ("a", 4)]
+
+
+def test_what_was_pruned_is_refused_and_not_lost() -> None:
+    reading = Reading(AB, kept_from=3)
+    with pytest.raises(ExpiredError, match="before batch 3"):
+        reading.anchor({"a": 1})
+    # What is missing may begin right at the oldest batch; only who has read up to it knows.
+    assert reading.anchor({"a": 1, "b": 1}, floor=2) == 3
+    assert reading.anchor({"a": 2, "b": 1}) == 4
+
+
+def test_histories_that_vectors_leave_out_are_contained() -> None:
+    log = [[("a", 1), ("a", 2)], [("b", 3)]]
+    assert Reading(log).anchor({"b": 3}) == 1
+    assert Reading(log).anchor({"b": 3}, lineage=Lineage({"b": Origin("a", 2)})) is None

@@ -1,0 +1,129 @@
+"""The circle of sites: one object, changed by compare-and-swap, and which changes are legal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from wlc.farm.circle import (
+    Circle,
+    Rule,
+    SiteHistory,
+    circle_object,
+    decode_circle,
+    encode_circle,
+    founded,
+    read_circle,
+    read_retired,
+    retire,
+    with_role,
+    with_rule,
+    with_site,
+    without_site,
+)
+from wlc.farm.database import FarmDatabase
+from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnsupportedError
+from wlc.farm.model import Name, Origin
+from wlc.farm.store.memory import MemoryStore
+
+NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
+FOUNDED = founded("sales", "oslo", "aa", NOW)
+TWO = with_site(FOUNDED, "rome", SiteHistory("bb"), NOW)
+THREE = with_site(TWO, "paris", SiteHistory("cc"), NOW)
+
+
+def test_the_founder_is_the_primary_and_alone() -> None:
+    assert (FOUNDED.primary, FOUNDED.ddl, FOUNDED.is_shared) == ("oslo", "oslo", False)
+    assert FOUNDED.sources_of("oslo") == ()
+
+
+def test_in_a_star_the_primary_reads_all_and_the_others_read_the_primary() -> None:
+    assert [site.name for site in THREE.sources_of("oslo")] == ["paris", "rome"]
+    assert [site.name for site in THREE.sources_of("rome")] == ["oslo"]
+    assert with_role(THREE, "rome", "none").sources_of("rome") == ()
+    assert [site.name for site in with_role(THREE, "rome", "none").sources_of("oslo")] == ["paris"]
+
+
+def test_a_circle_is_read_as_it_was_written() -> None:
+    rule = Rule(Name("main", "t"), "owner", "rome")
+    circle = with_rule(with_site(THREE, "rome", SiteHistory("dd", Origin("bb", 7)), NOW), rule)
+    assert decode_circle(encode_circle(circle), "circle.json") == circle
+    assert circle.lineage().parents == {"dd": Origin("bb", 7)}
+    assert circle.rule_of(Name("main", "T")) == rule
+
+
+def test_a_circle_that_contradicts_itself_is_refused() -> None:
+    for wrong in (
+        replace(TWO, primary="rome"),
+        replace(TWO, ddl="york"),
+        replace(TWO, sites=(*TWO.sites, TWO.sites[1])),
+        replace(TWO, rules=(Rule(Name("main", "t"), "owner", "york"),)),
+    ):
+        with pytest.raises(CorruptError, match="circle"):
+            decode_circle(encode_circle(wrong), "circle.json")
+
+
+def test_a_name_is_taken_once_but_for_the_history_that_grew_from_it() -> None:
+    with pytest.raises(InvalidError, match="a site rome already"):
+        with_site(TWO, "Rome", SiteHistory("ee"), NOW)
+    assert with_site(TWO, "rome", SiteHistory("bb"), NOW) == TWO
+    grown = with_site(TWO, "rome", SiteHistory("ee", Origin("bb", 3)), NOW)
+    assert grown.site("rome").history == "ee"
+    with pytest.raises(InvalidError, match="cannot name a site"):
+        with_site(TWO, "../rome", SiteHistory("ee"), NOW)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "error"),
+    [
+        ("secondary", "none", None),
+        ("none", "secondary", None),
+        ("none", "pass", None),
+        ("pass", "none", None),
+        ("secondary", "pass", InvalidError),
+        ("pass", "secondary", InvalidError),
+        ("secondary", "primary", UnsupportedError),
+        ("none", "primary", UnsupportedError),
+        ("secondary", "king", InvalidError),
+    ],
+)
+def test_roles_follow_each_other(before: str, after: str, error: type[FarmError] | None) -> None:
+    circle: Circle = TWO if before == "secondary" else with_role(TWO, "rome", "none")
+    circle = with_role(circle, "rome", before)
+    if error is None:
+        assert with_role(circle, "rome", after).site("rome").role == after
+        return
+    with pytest.raises(error):
+        with_role(circle, "rome", after)
+
+
+def test_the_primary_stays() -> None:
+    with pytest.raises(UnsupportedError, match="oslo is the primary"):
+        with_role(TWO, "oslo", "secondary")
+    with pytest.raises(InvalidError, match="oslo is the primary"):
+        without_site(TWO, "oslo")
+
+
+def test_histories_of_a_site_that_left_stay_known() -> None:
+    left = without_site(with_site(TWO, "rome", SiteHistory("dd", Origin("bb", 7)), NOW), "rome")
+    assert not left.is_shared
+    assert left.lineage().parents == {"dd": Origin("bb", 7)}
+
+
+def test_the_circle_is_one_object_of_the_farm() -> None:
+    database = FarmDatabase("sales", MemoryStore("memory://circle/sales"))
+    with pytest.raises(InvalidError, match="one master"):
+        read_circle(database)
+    circle_object(database).change(lambda present: present or FOUNDED)
+    assert read_circle(database) == FOUNDED
+
+
+def test_a_history_is_retired_once() -> None:
+    database = FarmDatabase("sales", MemoryStore("memory://circle/sales"))
+    retire(database, "bb", 7)
+    retire(database, "bb", 7)
+    with pytest.raises(FarmError):
+        retire(database, "bb", 8)
+    assert read_retired(database, ("aa", "bb")) == {"bb": 7}

@@ -1,0 +1,65 @@
+"""Where one site goes on reading the log of another one: decided from vectors alone.
+
+The log of a site is the complete line of its states: its own transactions, and those it took, in its commit order. The
+footer of each batch says, as a vector, what the site contained after it. Whoever reads the log has a vector, too.
+
+389 Directory Server computes such an anchor per replica id, and sends from the least of them on, up to stops that it
+fixes per replica id at the start. A log here is append-only and nothing is inserted behind a position, so that the
+newest batch at the start of a round is the only stop.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wlc.farm.errors import ExpiredError
+from wlc.farm.vectors import NO_LINEAGE, contains
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from wlc.farm.vectors import Lineage, Vector
+
+
+def anchor(
+    first: int,
+    stop: int,
+    footer: Callable[[int], Vector],
+    mine: Vector,
+    *,
+    before: Vector | None = None,
+    floor: int = 0,
+    lineage: Lineage = NO_LINEAGE,
+) -> int | None:
+    """Return the number of the first batch that holds something which a vector does not contain.
+
+    Footers never fall along a log, so that a binary search finds it: it reads a logarithmic number of footers.
+
+    Args:
+        first: Number of the oldest batch that is kept.
+        stop: Number of the newest batch to read; less than `first` if there is none.
+        footer: Returns the vector after a batch.
+        mine: What the reader contains.
+        before: The vector just before the oldest kept batch; None where it is not known. An empty one for batch 1.
+        floor: A batch that the reader has contained before, 0 if none: vectors only grow.
+        lineage: What vectors leave out.
+
+    Returns:
+        The batch to start with; None if nothing is missing.
+
+    Raises:
+        ExpiredError: What is missing begins before the oldest kept batch, or may.
+    """
+    low, high = max(first, floor + 1), stop + 1
+    if low >= high or contains(mine, footer(stop), lineage):
+        return None
+    start = low
+    while low < high:
+        middle = (low + high) // 2
+        if contains(mine, footer(middle), lineage):
+            low = middle + 1
+        else:
+            high = middle
+    if low == start == first and floor < first - 1 and not (before is not None and contains(mine, before, lineage)):
+        raise ExpiredError(f"what is missing begins before batch {first}, the oldest that is kept")
+    return low

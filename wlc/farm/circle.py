@@ -1,0 +1,401 @@
+"""The circle of a database with several masters: its sites, their roles, and the rules that decide conflicts.
+
+It is one object of the farm, `circle.json` in the founder's folder, replaced by compare-and-swap. A database without it
+has one master. What may be changed is decided here, by pure functions from one circle to the next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from wlc.farm import json_fields as fields
+from wlc.farm.clock import format_time
+from wlc.farm.documents import decode_document, encode_document
+from wlc.farm.errors import InvalidError, UnsupportedError
+from wlc.farm.model import FORMAT_VERSION, Name, Origin
+from wlc.farm.paths import CIRCLE, parse_site_folder, retired_path, site_folder
+from wlc.farm.seal.signatures import signed_manifest, verify_manifest
+from wlc.farm.store import AlreadyExistsError, MissingError
+from wlc.farm.vectors import Lineage
+from wlc.farm.versioned import VersionedObject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+    from wlc.farm.database import FarmDatabase
+
+PRIMARY, SECONDARY, NONE, PASS = ROLES = ("primary", "secondary", "none", "pass")
+STAR = "star"
+EPOCH, EPOCH_TRANS, OWNER = RULES = ("epoch", "epoch_trans", "owner")
+NO_READS, SHARED_READS, EXCLUSIVE_READS = READS = ("none", "shared", "exclusive")
+# The founder's folder is that of the database.
+FOUNDER = "."
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How a table decides between concurrent changes.
+
+    Attributes:
+        rule: `epoch`, `epoch_trans` or `owner`.
+        site: The one site that may write the table, where the rule is `owner`.
+        reads: Which reads count: `none`, `shared` or `exclusive`.
+    """
+
+    table: Name
+    rule: str
+    site: str = ""
+    reads: str = NO_READS
+
+
+@dataclass(frozen=True, slots=True)
+class SiteHistory:
+    """A history of a site, and what it grew from."""
+
+    history: str
+    parent: Origin | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CircleSite:
+    """One of the masters.
+
+    Attributes:
+        folder: Where its log is, relative to the founder's folder: `.` or `sites/<name>`.
+        histories: All that it ever had, the present one last.
+    """
+
+    name: str
+    folder: str
+    role: str
+    histories: tuple[SiteHistory, ...]
+    joined: datetime
+    class_name: str = ""
+
+    @property
+    def history(self) -> str:
+        """Its present history."""
+        return self.histories[-1].history
+
+
+@dataclass(frozen=True, slots=True)
+class Circle:
+    """The sites of a database.
+
+    Attributes:
+        term: Rises with every change of the primary.
+        reading: `star`: the primary reads all sites, and all others read the primary.
+        ddl: The one site that may change the schema.
+        past: Histories of sites that left; vectors may still name them.
+    """
+
+    database: str
+    term: int
+    primary: str
+    reading: str
+    ddl: str
+    sites: tuple[CircleSite, ...]
+    rules: tuple[Rule, ...] = ()
+    past: tuple[SiteHistory, ...] = ()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether there is anybody else."""
+        return len(self.sites) > 1
+
+    def site(self, name: str) -> CircleSite:
+        """Return the site of that name.
+
+        Raises:
+            InvalidError: There is none.
+        """
+        found = next((site for site in self.sites if site.name == name), None)
+        if found is None:
+            listed = ", ".join(site.name for site in self.sites)
+            raise InvalidError(f"{self.database} has no site {name!r}", hint=f"its sites are {listed}")
+        return found
+
+    def rule_of(self, table: Name) -> Rule | None:
+        """Return the rule of a table, None if it has none."""
+        return next((rule for rule in self.rules if rule.table.folded == table.folded), None)
+
+    def sources_of(self, name: str) -> tuple[CircleSite, ...]:
+        """Return the sites whose logs a site reads, by name."""
+        others = sorted((site for site in self.sites if site.name != name), key=lambda site: site.name)
+        if self.site(name).role == NONE:
+            return ()
+        if name == self.primary:
+            return tuple(site for site in others if site.role != NONE)
+        return tuple(site for site in others if site.name == self.primary)
+
+    def lineage(self, retired: dict[str, int] | None = None) -> Lineage:
+        """Return what histories grew from, and the last ticks of those that will never go on."""
+        known = (*self.past, *(history for site in self.sites for history in site.histories))
+        return Lineage({each.history: each.parent for each in known if each.parent}, retired or {})
+
+
+def founded(database: str, site: str, history: str, now: datetime) -> Circle:
+    """Return the circle of a database with one site."""
+    site_folder(site)  # It refuses what cannot name a site.
+    founder = CircleSite(site, FOUNDER, PRIMARY, (SiteHistory(history),), now)
+    return Circle(database, 1, site, STAR, site, (founder,))
+
+
+def with_site(circle: Circle, name: str, history: SiteHistory, now: datetime) -> Circle:
+    """Return the circle with another site, or with a site's next history.
+
+    Raises:
+        InvalidError: The name is taken by a site that this one did not grow from.
+    """
+    folder = site_folder(name)
+    present = next((site for site in circle.sites if site.name.lower() == name.lower()), None)
+    if present is None:
+        return replace(circle, sites=(*circle.sites, CircleSite(name, folder, SECONDARY, (history,), now)))
+    if present.history == history.history:
+        return circle
+    if history.parent is None or history.parent.history != present.history:
+        raise InvalidError(
+            f"{circle.database} has a site {present.name} already", hint="choose another name with --site"
+        )
+    grown = replace(present, histories=(*present.histories, history))
+    return _with(circle, grown)
+
+
+def with_role(circle: Circle, name: str, role: str) -> Circle:
+    """Return the circle in which a site has another role.
+
+    Raises:
+        InvalidError: There is no such role or site, or the role cannot follow the present one.
+        UnsupportedError: The role is that of the primary, which a site cannot take over yet.
+    """
+    if role not in ROLES:
+        raise InvalidError(f"{role!r} is no role of a site", hint=f"the roles are {', '.join(ROLES)}")
+    site = circle.site(name)
+    if site.role == role:
+        return circle
+    if role == PRIMARY or name == circle.primary:
+        raise UnsupportedError(
+            f"{circle.primary} is the primary of {circle.database}, and stays it: this version moves no primary",
+            hint=f"wlc sites {circle.database}",
+        )
+    if PASS in (role, site.role) and NONE not in (role, site.role):
+        raise InvalidError(
+            f"site {name} has the role {site.role}, which {role} cannot follow",
+            hint=f"wlc role {circle.database} {name} none",
+        )
+    return _with(circle, replace(site, role=role))
+
+
+def with_rule(circle: Circle, rule: Rule) -> Circle:
+    """Return the circle in which a table has that rule; whether the table suits it is not looked at.
+
+    Raises:
+        InvalidError: There is no such rule or site.
+    """
+    if rule.rule not in RULES or rule.reads not in READS:
+        raise InvalidError(f"{rule.rule!r} is no rule", hint=f"the rules are {', '.join(RULES)}")
+    if rule.rule == OWNER:
+        circle.site(rule.site)
+    others = tuple(each for each in circle.rules if each.table.folded != rule.table.folded)
+    return replace(circle, rules=tuple(sorted((*others, rule), key=lambda each: each.table)))
+
+
+def without_rule(circle: Circle, table: Name) -> Circle:
+    """Return the circle in which a table has no rule."""
+    return replace(circle, rules=tuple(each for each in circle.rules if each.table.folded != table.folded))
+
+
+def without_site(circle: Circle, name: str) -> Circle:
+    """Return the circle without a site; its histories stay known.
+
+    Raises:
+        InvalidError: There is no such site, or others need it.
+    """
+    site = circle.site(name)
+    if name == circle.primary:
+        raise InvalidError(
+            f"{name} is the primary of {circle.database}, whose log all other sites read",
+            hint=f"wlc sites {circle.database}",
+        )
+    owned = [str(rule.table) for rule in circle.rules if rule.site == name]
+    if owned:
+        raise InvalidError(
+            f"only site {name} may write {owned[0]}", hint=f"wlc rule {circle.database} {owned[0]} owner --site OTHER"
+        )
+    rest = tuple(each for each in circle.sites if each.name != name)
+    return replace(circle, sites=rest, past=(*circle.past, *site.histories))
+
+
+def _with(circle: Circle, site: CircleSite) -> Circle:
+    return replace(circle, sites=tuple(site if each.name == site.name else each for each in circle.sites))
+
+
+# In the farm ---------------------------------------------------------------------------------------------------------
+
+
+def circle_object(database: FarmDatabase) -> VersionedObject[Circle]:
+    """Return where the circle of a database is; `database` is the founder's folder."""
+    where = f"{database.url}/{CIRCLE}"
+
+    def decode(data: bytes) -> Circle:
+        verify_manifest(data, where, database.keys)
+        return decode_circle(data, where)
+
+    def encode(circle: Circle) -> bytes:
+        return signed_manifest(encode_circle(circle), database.keys)
+
+    return VersionedObject(database.store, CIRCLE, encode, decode)
+
+
+def read_circle(database: FarmDatabase) -> Circle:
+    """Return the circle of a database.
+
+    Raises:
+        InvalidError: It has one master only.
+        CorruptError: The object is damaged.
+    """
+    found = circle_object(database).load()
+    if found is None:
+        raise InvalidError(
+            f"{database.url} has one master and no sites",
+            hint="wlc master SOURCE --site NAME makes its master the first site",
+            path=database.url,
+        )
+    return found[0]
+
+
+def retire(database: FarmDatabase, history: str, last: int) -> None:
+    """Say that a history will never go on; saying it twice changes nothing."""
+    data = encode_document("retired", {"format": FORMAT_VERSION, "history": history, "last": last})
+    try:
+        database.store.create(retired_path(history), data)
+    except AlreadyExistsError:
+        if read_retired(database, (history,)).get(history) != last:
+            raise
+
+
+def read_retired(database: FarmDatabase, histories: Iterable[str]) -> dict[str, int]:
+    """Return the last ticks of those histories that will never go on."""
+    found = {}
+    for history in histories:
+        path = retired_path(history)
+        try:
+            data = database.store.read(path)
+        except MissingError:
+            continue
+        found[history] = decode_document("retired", data, f"{database.url}/{path}", partial(_retired, history))
+    return found
+
+
+def _retired(history: str, content: dict[str, Any]) -> int:
+    fields.as_format(content["format"], FORMAT_VERSION)
+    fields.known(content, "format history last", "info")
+    if fields.as_history(content["history"]) != history:
+        raise fields.FieldError(f"it is about history {content['history']!r}")
+    return fields.as_tick(content["last"], 0)
+
+
+def encode_circle(circle: Circle) -> bytes:
+    """Write a circle as JSON closed by a checksum."""
+    content = {
+        "format": FORMAT_VERSION,
+        "database": circle.database,
+        "term": circle.term,
+        "primary": circle.primary,
+        "reading": circle.reading,
+        "ddl": circle.ddl,
+        "sites": [_site_json(site) for site in circle.sites],
+        "rules": [
+            {"table": fields.name_json(rule.table), "rule": rule.rule, "site": rule.site, "reads": rule.reads}
+            for rule in circle.rules
+        ],
+        "past": [_history_json(history) for history in circle.past],
+    }
+    return encode_document("circle", content)
+
+
+def _site_json(site: CircleSite) -> dict[str, Any]:
+    return {
+        "name": site.name,
+        "folder": site.folder,
+        "role": site.role,
+        "histories": [_history_json(history) for history in site.histories],
+        "joined": format_time(site.joined),
+        "class": site.class_name,
+    }
+
+
+def _history_json(history: SiteHistory) -> dict[str, Any]:
+    return {"history": history.history, "parent": fields.origin_json(history.parent)}
+
+
+def decode_circle(data: bytes, where: str) -> Circle:
+    """Read a circle.
+
+    Raises:
+        CorruptError: It is damaged, of an unknown version, or contradicts itself.
+    """
+    hint = f"Restore {where} from a backup: it says which sites there are."
+    return decode_document("circle", data, where, _circle, hint=hint, may_be_signed=True)
+
+
+def _circle(content: dict[str, Any]) -> Circle:
+    fields.as_format(content["format"], FORMAT_VERSION)
+    fields.known(content, "format database term primary reading ddl sites rules past", "info")
+    circle = Circle(
+        database=fields.as_text(content["database"]),
+        term=fields.as_tick(content["term"]),
+        primary=fields.as_site(content["primary"]),
+        reading=fields.as_text(content["reading"]),
+        ddl=fields.as_site(content["ddl"]),
+        sites=tuple(_site(fields.as_object(each)) for each in fields.as_list(content["sites"])),
+        rules=tuple(_rule(fields.as_object(each)) for each in fields.as_list(content["rules"])),
+        past=tuple(_history(fields.as_object(each)) for each in fields.as_list(content["past"])),
+    )
+    if problem := _problem(circle):
+        raise fields.FieldError(problem)
+    return circle
+
+
+def _problem(circle: Circle) -> str | None:
+    """Say how a circle contradicts itself, None if it does not."""
+    names = [site.name for site in circle.sites]
+    if len({name.lower() for name in names}) < len(names) or len({site.folder for site in circle.sites}) < len(names):
+        return "two sites have one name or one folder"
+    if [site.name for site in circle.sites if site.role == PRIMARY] != [circle.primary]:
+        return f"{circle.primary} is not its one primary"
+    if circle.ddl not in names or circle.reading != STAR:
+        return f"schema changes at {circle.ddl!r} and reading {circle.reading!r} are unknown here"
+    if any(rule.rule not in RULES or rule.reads not in READS for rule in circle.rules):
+        return "a rule is unknown"
+    if any((rule.rule == OWNER) != (rule.site in names) for rule in circle.rules):
+        return "a table is owned by no site"
+    return None
+
+
+def _site(content: dict[str, Any]) -> CircleSite:
+    fields.known(content, "name folder role histories joined class", "info")
+    name, folder, role = fields.as_site(content["name"]), fields.as_text(content["folder"]), content["role"]
+    if folder != FOUNDER and parse_site_folder(folder) != name:
+        raise fields.FieldError(f"{folder!r} is not the folder of site {name}")
+    if role not in ROLES:
+        raise fields.FieldError(f"{role!r} is no role")
+    histories = tuple(_history(fields.as_object(each)) for each in fields.as_list(content["histories"]))
+    if not histories:
+        raise fields.FieldError(f"site {name} has no history")
+    joined, class_name = fields.as_time(content["joined"]), fields.as_text(content["class"])
+    return CircleSite(name, folder, role, histories, joined, class_name)
+
+
+def _history(content: dict[str, Any]) -> SiteHistory:
+    fields.known(content, "history parent")
+    return SiteHistory(fields.as_history(content["history"]), fields.as_parent(content["parent"]))
+
+
+def _rule(content: dict[str, Any]) -> Rule:
+    fields.known(content, "table rule site reads")
+    table = fields.as_name(content["table"])
+    return Rule(table, *(fields.as_text(content[key]) for key in ("rule", "site", "reads")))
