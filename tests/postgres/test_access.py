@@ -238,6 +238,53 @@ def test_access_is_remembered(roles: Cluster, tmp_path: Path) -> None:
     assert execute(copy, read) == [(False,)]
 
 
+def test_what_was_passed_on_is_revoked(roles: Cluster, tmp_path: Path) -> None:
+    farm, copy = HandmadeFarm(tmp_path / "farm"), replica_of(roles)
+    farm.publish(
+        [made("TABLE", "t", "CREATE TABLE public.t (a text)", "a", "VARCHAR")],
+        [made("FUNCTION", "f", "CREATE FUNCTION public.f() RETURNS int LANGUAGE sql AS 'SELECT 1'")],
+        [grant('REVOKE EXECUTE ON FUNCTION "public"."f"() FROM PUBLIC CASCADE')],
+    )
+    wlr.replicate(farm.url, into=copy, register=False)
+    # The owner gives to writer, who gives to keeper, who gives to reader and all.
+    for role, to in (("copier", "writer"), ("writer", "keeper"), ("keeper", "reader"), ("keeper", "PUBLIC")):
+        option = "" if to == "PUBLIC" else " WITH GRANT OPTION"
+        for what in ("SELECT, UPDATE, INSERT (a) ON t", "EXECUTE ON FUNCTION f"):
+            execute(copy.replace("copier@", f"{role}@"), f"GRANT {what} TO {to}{option}")
+    execute(copy, "GRANT INSERT (a) ON t TO reader")
+    held = """
+        SELECT concat(p, ' ', r) FROM unnest(ARRAY['reader', 'tenant one', 'keeper', 'writer']) r, LATERAL (VALUES
+            ('SELECT', has_table_privilege(r, 't', 'SELECT')), ('UPDATE', has_table_privilege(r, 't', 'UPDATE')),
+            ('INSERT', has_column_privilege(r, 't', 'a', 'INSERT')), ('EXECUTE', has_function_privilege(r, 'f()', 'EXECUTE'))
+        ) v (p, has) WHERE has
+    """
+    before = {row[0] for row in execute(copy, held)}
+    assert len(before) == 16
+    farm.publish([grant('REVOKE SELECT, INSERT ("a") ON TABLE "public"."t" FROM "reader" CASCADE')])
+    with pytest.warns(UserWarning, match="reader has it from there"):
+        wlr.replicate(into=copy, register=False)
+    # PUBLIC had it from writer, too.
+    lost = {
+        "SELECT reader",
+        "SELECT tenant one",
+        "SELECT keeper",
+        "INSERT reader",
+        "INSERT tenant one",
+        "INSERT keeper",
+    }
+    assert {row[0] for row in execute(copy, held)} == before - lost
+    farm.publish([grant('REVOKE EXECUTE ON FUNCTION "public"."f"() FROM PUBLIC CASCADE')])
+    with pytest.warns(UserWarning, match="PUBLIC has it from there"):
+        wlr.replicate(into=copy, register=False)
+    lost |= {"EXECUTE reader", "EXECUTE tenant one", "EXECUTE keeper"}
+    assert {row[0] for row in execute(copy, held)} == before - lost
+    # Who has the option keeps it.
+    execute(
+        copy.replace("copier@", "writer@"),
+        "GRANT SELECT, INSERT (a) ON t TO keeper; GRANT EXECUTE ON FUNCTION f TO keeper",
+    )
+
+
 def test_a_view_that_is_not_as_in_the_master_is_nobodys(roles: Cluster, tmp_path: Path) -> None:
     farm, copy = HandmadeFarm(tmp_path / "farm"), replica_of(roles)
     over = "CREATE VIEW public.w AS SELECT a FROM public.v"

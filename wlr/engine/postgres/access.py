@@ -84,6 +84,30 @@ _OWNER = {
     "ROUTINE": "SELECT proowner = current_user::regrole FROM pg_proc WHERE oid = to_regprocedure(%s)",
     "TABLE": "SELECT relowner = current_user::regrole FROM pg_class WHERE oid = to_regclass(%s)",
 }
+# Owner and privileges of an object; for a column of a table its name, too.
+_HELD = {
+    "SCHEMA": "SELECT nspowner AS owner, nspacl AS acl, NULL::name AS name FROM pg_namespace WHERE nspname = %(what)s",
+    "ROUTINE": "SELECT proowner AS owner, proacl AS acl, NULL::name AS name FROM pg_proc"
+    " WHERE oid = to_regprocedure(%(what)s)",
+    "TABLE": """
+        SELECT relowner AS owner, relacl AS acl, NULL::name AS name FROM pg_class WHERE oid = to_regclass(%(what)s)
+        UNION ALL SELECT relowner, attacl, attname FROM pg_class c JOIN pg_attribute ON attrelid = c.oid
+        WHERE c.oid = to_regclass(%(what)s) AND attacl IS NOT NULL
+    """,
+}
+# To whom the owner gave the option through which, perhaps over others, a role has what somebody else granted to it.
+_GIVERS = """
+    WITH RECURSIVE held AS (
+        SELECT o.owner, o.name, a.* FROM ({held}) o, aclexplode(o.acl) a
+        WHERE a.privilege_type = %(privilege)s AND (o.name = %(column)s OR o.name IS NULL OR %(column)s::name IS NULL)),
+    givers AS (
+        SELECT grantor FROM held WHERE grantor <> owner AND (%(column)s::name IS NULL OR name = %(column)s)
+            AND grantee = coalesce((SELECT oid FROM pg_roles WHERE rolname = %(role)s), 0)
+        UNION SELECT h.grantor FROM held h JOIN givers g ON h.grantee = g.grantor
+        WHERE h.is_grantable AND h.grantor <> h.owner)
+    SELECT DISTINCT quote_ident(pg_get_userbyid(h.grantee)), coalesce(' (' || quote_ident(h.name) || ')', '')
+    FROM held h JOIN givers g ON g.grantor = h.grantee WHERE h.is_grantable AND h.grantor = h.owner ORDER BY 1, 2
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +117,17 @@ class _Object:
     kind: str
     sql: str
     shown: Name
+
+    @property
+    def looked_up(self) -> tuple[str, str]:
+        """In which catalog the server has it, and what it is asked for there."""
+        match self.kind:
+            case "TABLE" | "SEQUENCE":
+                return "TABLE", self.sql
+            case "SCHEMA":
+                return "SCHEMA", self.shown.schema
+            case _:
+                return "ROUTINE", self.sql
 
 
 def unknown_access(table: Name) -> str:
@@ -175,9 +210,7 @@ class Access:
             if not is_grant:
                 return
         if cause is None:
-            made = f"{found['verb']} {found['privileges']} ON {what.kind} {self._resolved(what)}"
-            end = f"{'TO' if is_grant else 'FROM'} {found['role']}{found['option'] or ''}"
-            cause = self._tried(f"{made} {end}", is_required=not is_grant)
+            cause = self._change(what, found, role, is_grant=is_grant)
         if cause is not None:
             if not any(f" for {to} on " in known for known in self._left_out):
                 warnings.warn(f"privileges of {to} are left out: {cause}", stacklevel=2)
@@ -190,6 +223,31 @@ class Access:
         if is_own(shown.schema):
             raise StepError(f"schema {shown.schema} is not the farm's to change: {short(statement)}", table=str(shown))
         return _Object(kind or "SCHEMA", written + (found["arguments"] or ""), shown)
+
+    def _change(self, what: _Object, found: re.Match[str], role: str | None, *, is_grant: bool) -> str | None:
+        """Run GRANT or REVOKE; returns why it failed, None if it did not."""
+        made = f"{found['verb']} {found['privileges']} ON {what.kind} {self._resolved(what)}"
+        end = f"{'TO' if is_grant else 'FROM'} {found['role']}{found['option'] or ''}"
+        cause = self._tried(f"{made} {end}", is_required=not is_grant)
+        if not is_grant:
+            self._take_back(what, found["privileges"], role)
+        return cause
+
+    def _take_back(self, what: _Object, privileges: str, role: str | None) -> None:
+        """Take from a role what others granted to it here: the owner can do so only by what it gave to these."""
+        kind, asked = what.looked_up
+        on = f"ON {what.kind} {self._resolved(what)}"
+        for privilege, column in re.findall(rf"([A-Z]+)(?: \(({_NAME})\))?", privileges):
+            named = {"what": asked, "privilege": privilege, "column": _plain(column) if column else None, "role": role}
+            for giver, columns in fetch(self._connection, _GIVERS.format(held=_HELD[kind]), named):
+                run(self._connection, f"REVOKE GRANT OPTION FOR {privilege}{columns} {on} FROM {giver} CASCADE")
+                run(self._connection, f"GRANT {privilege}{columns} {on} TO {giver} WITH GRANT OPTION")
+                message = (
+                    f"{privilege} on {what.kind.lower()} {what.shown} is revoked from all to whom {giver} granted it"
+                )
+                warnings.warn(
+                    f"{message}: {role or 'PUBLIC'} has it from there, and lost it in the master", stacklevel=2
+                )
 
     def _withhold(self, keys: Iterable[str], statement: str) -> None:
         """List privileges that nobody gets from the farm."""
@@ -204,23 +262,22 @@ class Access:
                 # Without its policies, roles would see more than in the master.
                 return self._left_out.get(unknown_access(what.shown)) if is_grant else None
             case "TABLE" | "SEQUENCE":
-                shown, asked = self._shown_by(what), what.sql
+                shown = self._shown_by(what)
                 if not fetch(self._connection, "SELECT to_regclass(%s)::oid", [what.sql])[0][0]:
                     # A view that could not be made.
                     return ""
                 if what.kind == "TABLE" and shown == {what.shown}:
                     raise StepError(f"table {what.shown} is not a replicated one: {short(statement)}")
                 is_farms = shown <= set(self._replicated) and (bool(shown) or what.kind == "TABLE")
-                owned = "TABLE"
             case "SCHEMA":
                 tables = fetch(self._connection, _TABLES_IN, [what.shown.schema])
                 is_farms = all(Name(*row) in self._replicated for row in tables)
-                owned, asked = "SCHEMA", what.shown.schema
             case _:
                 routines = fetch(self._connection, _ROUTINE, [what.sql])
                 if not routines:
                     return ""
-                is_farms, owned, asked = not routines[0][0], "ROUTINE", what.sql
+                is_farms = not routines[0][0]
+        owned, asked = what.looked_up
         owner = fetch(self._connection, _OWNER[owned], [asked])
         # What takes away only needs no more than the replica's role can do.
         is_farms = (is_farms or not is_grant) and owner == [(True,)]

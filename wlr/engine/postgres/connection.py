@@ -162,7 +162,9 @@ def as_replica(connection: Connection) -> None:
     connection.execute("SET LOCAL session_replication_role = replica")
 
 
-def fetch(connection: Connection, query: str, values: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
+def fetch(
+    connection: Connection, query: str, values: Sequence[Any] | Mapping[str, str | None] | None = None
+) -> list[tuple[Any, ...]]:
     """Run a query and return its rows."""
     return connection.execute(query.encode(), values).fetchall()
 

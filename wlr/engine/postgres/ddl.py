@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Ddl, Name
 from wlr.ddl.relevance import is_wanted, may_fail
 from wlr.ddl.statements import refuse_oversized, short, understanding
-from wlr.engine.postgres import original
+from wlr.engine.postgres import left_out, original
 from wlr.engine.postgres.access import Access, is_access, unknown_access
 from wlr.engine.postgres.catalog import PostgresCatalog, views_over
 from wlr.engine.postgres.connection import applying, fetch, run, run_foreign
@@ -120,12 +119,13 @@ class SchemaChange:
                     run(self._connection, "SET LOCAL search_path = public")
                     self.access.run(text)
                     return
+                left_out.follow(self._left_out, ddl, text)
                 if text is not None:
                     self._in_own_words(text, ddl)
                 else:
                     self._search(ddl.search_path)
                     self._translated(ddl, is_rewritten=is_rewritten, holds_back=holds_back)
-                self._forget(ddl)
+                left_out.forget(self._left_out, ddl, text)
         except StepError as error:
             if may_fail(ddl, self._patterns, self._replicated):
                 return
@@ -164,7 +164,8 @@ class SchemaChange:
             if (view := original.view_of(text)) is not None:
                 self.access.withdraw(view)
         else:
-            self.execute(PostgresStatement(text, None if is_needed else what), view=original.view_of(text))
+            made = PostgresStatement(text, None if is_needed else what)
+            self.execute(made, view=original.view_of(text), is_change=verb == "ALTER")
 
     def _translated(self, ddl: Ddl, *, is_rewritten: bool, holds_back: list[PostgresStatement] | None) -> None:
         catalog = PostgresCatalog(self._connection)
@@ -199,12 +200,13 @@ class SchemaChange:
             made = f"CREATE {'MATERIALIZED ' if kind == 'm' else ''}VIEW {view.sql} AS {definition}"
             self.execute(PostgresStatement(made, f"view {view}"))
 
-    def execute(self, statement: PostgresStatement, *, view: Name | None = None) -> None:
+    def execute(self, statement: PostgresStatement, *, view: Name | None = None, is_change: bool = False) -> None:
         """Run a translated statement. If it may be left out, a failure is a warning.
 
         Args:
             statement: The statement.
             view: The view that it makes or changes in a PostgreSQL master's own words.
+            is_change: It changes an object. What is listed of this object stays as it is.
 
         Raises:
             StepError: The statement failed and must not be left out.
@@ -219,10 +221,13 @@ class SchemaChange:
                     run_foreign(self._connection, statement.sql)
                     if view is not None:
                         self.access.refuse_owners(view)
-                self._left_out.pop(statement.what, None)
+                if not is_change:
+                    self._left_out.pop(statement.what, None)
                 return
             except StepError as error:
                 cause = error.cause
+                if is_change and statement.what in self._left_out:
+                    return
         self._leave_out(statement.what, cause)
         if view is not None:
             self.access.withdraw(view)
@@ -230,14 +235,6 @@ class SchemaChange:
     def _leave_out(self, what: str, cause: str) -> None:
         self._left_out[what] = cause
         warnings.warn(f"{what} is left out: {cause}", stacklevel=2)
-
-    def _forget(self, ddl: Ddl) -> None:
-        """Forget what was left out of an object that is dropped, and the object itself."""
-        if ddl.kind.startswith("DROP "):
-            # What is listed of a routine names its arguments.
-            ends = re.compile(rf".* {re.escape(str(ddl.object))}(?:\(.*\))?", re.DOTALL)
-            for what in [what for what in self._left_out if ends.fullmatch(what)]:
-                del self._left_out[what]
 
     def _refuse_rows(self, table: Name, ddl: Ddl) -> None:
         if fetch(self._connection, f"SELECT EXISTS (SELECT FROM {table.sql})")[0][0]:

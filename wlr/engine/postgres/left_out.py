@@ -1,0 +1,134 @@
+"""What a PostgreSQL replica does not have, by name: the list follows names that change, and forgets what is dropped.
+
+What is listed ends with the name of its object, and a routine's with the types of its arguments. The causes hold
+statements to type, in which names are quoted.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from wlc.dialect.duckdb.lexer import tokens
+from wlc.dialect.sql import quote
+from wlc.farm.model import Name
+
+if TYPE_CHECKING:
+    from wlc.dialect.duckdb.lexer import Token
+    from wlc.farm.model import Ddl
+
+# Routines have names of their own beside those of tables, views, indexes and sequences.
+_ROUTINES = ("FUNCTION", "PROCEDURE", "AGGREGATE")
+_AROUND_NAME = frozenset({"MATERIALIZED", "IF", "EXISTS", "ONLY"})
+
+
+class _Altered(NamedTuple):
+    """An ALTER statement: the kind of its object, the object's name before it, and what follows the name."""
+
+    kind: str
+    object: Name
+    rest: list[Token]
+
+
+def follow(left_out: dict[str, str], ddl: Ddl, text: str | None) -> None:
+    """Give what is listed the names that an ALTER statement gives to objects and columns.
+
+    Args:
+        left_out: What is listed, with the causes; it is changed.
+        ddl: The record.
+        text: Its statement in PostgreSQL's own words, in which names are qualified; None for that of a DuckDB master.
+    """
+    if (altered := _read(ddl, text)) is None:
+        return
+    kind, old, rest = altered
+    named = [token.name for token in rest if token.word not in ("COLUMN", "IF", "EXISTS")]
+    match [token.word for token in rest[:2]]:
+        case ["RENAME", "TO"] if kind == "SCHEMA":
+            _move_all(left_out, old.name, named[2])
+        case ["RENAME", "TO"]:
+            _move(left_out, kind, old, Name(old.schema, named[2]))
+        case ["SET", "SCHEMA"]:
+            _move(left_out, kind, old, Name(named[2], old.name))
+        # Of a field inside of values nothing is listed.
+        case ["RENAME", what] if what != "CONSTRAINT" and [word.upper() for word in named[2:3]] == ["TO"]:
+            _rename_column(left_out, old, named[1], named[3])
+        case ["DROP", what] if what != "CONSTRAINT" and named[2:3] != ["."]:
+            for listed in _of_column(left_out, old, named[1]):
+                del left_out[listed]
+
+
+def forget(left_out: dict[str, str], ddl: Ddl, text: str | None) -> None:
+    """Forget what is listed of an object that a statement drops, and the object itself; arguments as of `follow`."""
+    # An empty text is for replicas of other kinds: what they drop was renamed.
+    if ddl.kind.startswith("DROP ") and text != "":
+        ends = re.compile(rf".* {re.escape(str(ddl.object))}(?:\(.*\))?", re.DOTALL)
+        for what in [what for what in left_out if ends.fullmatch(what)]:
+            del left_out[what]
+
+
+def _read(ddl: Ddl, text: str | None) -> _Altered | None:
+    statement = ddl.statement if text is None else text
+    if not re.match(r"\s*ALTER\b", statement, re.IGNORECASE):
+        return None
+    listed = [token for token in tokens(statement) if token.depth == 0]
+    words = [token.word for token in listed]
+    at = 1
+    while at < len(listed) and words[at] in _AROUND_NAME:
+        at += 1
+    if len(listed) < at + 2:
+        return None
+    kind, at = words[at], at + 1
+    while at < len(listed) and words[at] in _AROUND_NAME:
+        at += 1
+    path: list[str] = []
+    while at < len(listed):
+        path.append(listed[at].name)
+        at += 1
+        if at >= len(listed) or listed[at].text != ".":
+            break
+        at += 1
+    # Behind the name of a routine are its arguments.
+    while at < len(listed) and listed[at].text in ("(", ")"):
+        at += 1
+    is_qualified = text is not None and len(path) > 1
+    return _Altered(kind, Name(path[0] if is_qualified else ddl.object.schema, path[-1]), listed[at:])
+
+
+def _move(left_out: dict[str, str], kind: str, old: Name, new: Name) -> None:
+    form, is_routine = re.compile(rf"(.* ){re.escape(str(old))}(\(.*\))?", re.DOTALL), kind in _ROUTINES
+    for what in list(left_out):
+        found = form.fullmatch(what)
+        if found and (found[1].split()[-1].upper() in _ROUTINES) == is_routine:
+            left_out[f"{found[1]}{new}{found[2] or ''}"] = left_out.pop(what)
+    _replace(left_out, rf"{re.escape(old.sql)}{'(?=' if is_routine else '(?!'}\()", new.sql)
+
+
+def _move_all(left_out: dict[str, str], old: str, new: str) -> None:
+    """Give the schema of what is listed another name."""
+    form = re.compile(rf"(.* ){re.escape(old)}(\..*)", re.DOTALL)
+    for what in list(left_out):
+        if found := form.fullmatch(what):
+            left_out[f"{found[1]}{new}{found[2]}"] = left_out.pop(what)
+    _replace(left_out, rf"{re.escape(quote(old))}(?=\.)", quote(new))
+
+
+def _rename_column(left_out: dict[str, str], table: Name, old: str, new: str) -> None:
+    for what in _of_column(left_out, table, old):
+        cause = left_out.pop(what).replace(f"({quote(old)})", f"({quote(new)})")
+        if what.startswith("default of column "):
+            left_out[f"default of column {new} of table {table}"] = cause
+        else:
+            left_out[what.replace(f"({quote(old)})", f"({quote(new)})", 1)] = cause
+
+
+def _of_column(left_out: dict[str, str], table: Name, column: str) -> list[str]:
+    """Return what is listed of a column: privileges and a default."""
+    given, of = re.escape(f"({quote(column)})"), re.escape(f" table {table}")
+    form = re.compile(rf"[A-Z]+ {given} for .* on{of}|default of column {re.escape(column)} of{of}", re.DOTALL)
+    return [what for what in left_out if form.fullmatch(what)]
+
+
+def _replace(left_out: dict[str, str], pattern: str, name: str) -> None:
+    """Replace a name in the causes."""
+    for what, cause in left_out.items():
+        left_out[what] = re.sub(pattern, lambda _: name, cause)
