@@ -377,6 +377,16 @@ def test_columns_of_equal_names_keep_them(tmp_path: Path) -> None:
         assert captured.fetchall() == [(1, 2, 1)]
 
 
+def test_a_statement_that_aborts_its_transaction_has_the_error_of_duckdb(tmp_path: Path) -> None:
+    source = tmp_path / "sales.duckdb"
+    wlc.master(source, create=True)
+    with wlc.connect(source) as captured:
+        captured.execute("SET enable_macro_dependencies = true; CREATE MACRO a(x) AS x + 1")
+        captured.execute("CREATE MACRO b(x) AS a(x)")
+        with pytest.raises(duckdb.CatalogException, match="not allowed to depend on itself"):
+            captured.execute("CREATE OR REPLACE MACRO a(x) AS b(x)")
+
+
 def test_the_master_stays_attached(tmp_path: Path) -> None:
     """Once detached and attached by another name, it would be written to without capture."""
     source = tmp_path / "sales.duckdb"
@@ -393,6 +403,7 @@ def test_the_master_stays_attached(tmp_path: Path) -> None:
         with pytest.raises(UnsupportedError, match="database sales cannot be detached or replaced"):
             captured.sql(f"ATTACH OR REPLACE '{tmp_path}/elsewhere/sales.duckdb'")
         captured.execute("DETACH other; ATTACH OR REPLACE ':memory:' AS third; INSERT INTO sales.t VALUES (1)")
+        captured.cursor().execute("BEGIN; DETACH third; ATTACH ':memory:' AS third; COMMIT")
     wlr.replicate(source, into=tmp_path / "replica.duckdb")
     with duckdb.connect(tmp_path / "replica.duckdb") as replica:
         assert replica.execute("FROM t").fetchall() == [(1,)]

@@ -161,13 +161,15 @@ def test_names_of_all_sorts(tmp_path: Path, lake: Path, catalog: str) -> None:
 
 
 def test_several_changes_of_schema_and_rows_in_one_step(farm: HandmadeFarm, lake: Path) -> None:
-    farm.publish([KEYED, "CREATE SEQUENCE s", Rows("t", rows(1, 2))])
+    reads = ["CREATE MACRO m() AS TABLE SELECT * FROM t", "CREATE MACRO n() AS (SELECT count(*) FROM t)"]
+    farm.publish([KEYED, "CREATE SEQUENCE s", Rows("t", rows(1, 2)), *reads])
     wlr.replicate(farm.url, into=lake, engine="local")
     farm.publish(
         [
             Rows("t", rows(3), rows(1)),
             "ALTER TABLE t ADD COLUMN w INTEGER DEFAULT 5",
             Rows("t", ("4, 'd', 6",), ("2, 'a', 5",)),
+            "DROP MACRO TABLE m",
             "ALTER TABLE t RENAME TO u",
             "CREATE TABLE t (a INTEGER)",
             Rows("t", ("1", "1")),

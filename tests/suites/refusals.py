@@ -33,6 +33,7 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal("values of the type cannot be written exactly; see docs/types.md", r"cannot be replicated exactly"),
     Refusal("the master would be written without capture; see docs/limits.md", r"cannot be detached or replaced"),
     Refusal("replicas have only the master's database; see docs/limits.md", r"another (attached )?database"),
+    Refusal("DuckDB suggests the nearest name, which may be one of the schema wlc", r'Did you mean "wlc\.'),
     Refusal("DuckDB counts from memory that it has not set", "", r"CREATE (UNIQUE )?INDEX IF NOT EXISTS"),
     Refusal("wlc.connect looks for Python objects in all frames", "", r"duckdb_settings|python_scan_all_frames"),
     Refusal(

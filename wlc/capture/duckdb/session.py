@@ -76,7 +76,9 @@ class CaptureSession:
         Raises:
             UnsupportedError: It detaches the master, whose journal could not be published then.
         """
-        self.before_read(text, kind)
+        if kind not in ("ATTACH", "DETACH"):
+            # Those read nothing, and DuckDB detaches only what the transaction has not looked at.
+            self.before_read(text, kind)
         self.tables.forget_names()
         if names_row_setting(text):
             self._note_row_settings()
@@ -159,13 +161,16 @@ class CaptureSession:
         if isinstance(error, (duckdb.BinderException, duckdb.CatalogException)):
             try:
                 self._raw._bind(text)
-            except duckdb.Error as whole:
+            except (duckdb.BinderException, duckdb.CatalogException) as whole:
                 one, other = str(error), str(whole)
                 # The text behind LINE is a part of what DuckDB was given.
                 shown = _LINE.search(one)
                 is_of_whole = shown is None or shown[1].strip(" .") in " ".join(text.splitlines())
                 if not is_of_whole or one.partition("\n\n")[0] != other.partition("\n\n")[0]:
                     return whole
+            except duckdb.Error:
+                # It cannot be bound now: the statement has aborted the user's transaction.
+                return error
         return error
 
     # Transactions ---------------------------------------------------------------------------------------------------
