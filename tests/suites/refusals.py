@@ -24,7 +24,8 @@ class Refusal:
 REFUSALS: tuple[Refusal, ...] = (
     Refusal("a name in the farm has one schema; see docs/limits.md", r"lies inside another schema"),
     Refusal(
-        "a view that reads files stops replicas until it is accepted; see docs/limits.md", "lies outside the database"
+        "replicas do not run what reads files; see docs/limits.md",
+        r"lies outside the database|is not the farm's to call",
     ),
     Refusal(
         "a macro over something that is not there any more stops replicas; see docs/limits.md",
