@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,19 @@ from wlc.farm.errors import CorruptError
 from wlc.farm.history import entries
 from wlc.farm.log import decode_batch
 from wlc.farm.manifest import decode_manifest
-from wlc.farm.model import Config, Handover, Name, Origin, Position, RowsRead, RowsRefreshed, SequencePosition, Taken
+from wlc.farm.model import (
+    Change,
+    Config,
+    Handover,
+    Name,
+    Origin,
+    Position,
+    RowsRead,
+    RowsRefreshed,
+    SequencePosition,
+    Taken,
+    Transaction,
+)
 from wlc.farm.registry import decode_replica, replicas
 from wlc.farm.vectors import first_fall
 
@@ -35,6 +48,9 @@ CONTENT = {
     6: [(5, "e", "5.00"), (6, None, None)],
     7: [(5, "e", "5.00", "?"), (6, None, None, "?")],
     8: [(5, "e", "5.00", "new"), (6, None, None, "?")],
+    9: [(5, "e", "5.00", "new"), (6, None, None, "?"), (7, "9", "7.00", None)],
+    13: [(5, "e", "5.00", "new"), (6, None, None, "?"), (7, "13", "7.00", None)],
+    17: [(5, "e", "5.00", "new"), (6, None, None, "?"), (7, "17", "7.00", None)],
 }
 
 
@@ -55,7 +71,7 @@ def content(replica: Path) -> list[tuple[object, ...]]:
 
 def test_configuration(database: FarmDatabase) -> None:
     parent = Origin("h1", 7)
-    assert database.config() == Config("", "wlc_logs", 1, 5, 12.5, time(8), "shop", "h2", 8, parent)
+    assert database.config() == Config("", "wlc_logs", 1, 6, 12.5, time(17), "shop", "h2", 17, parent)
 
 
 def test_every_line_of_the_log(database: FarmDatabase) -> None:
@@ -81,6 +97,8 @@ def test_every_line_of_the_log(database: FarmDatabase) -> None:
         (3, 7, "sequence", "main.s", None, None),
         (4, 8, "CREATE FUNCTION", "main.f", None, None),
         (4, 8, "change", "main.t", 1, 1),
+        (5, 9, "change", "main.t", 1, 0),
+        *((5, tick, "change", "main.t", 1, 1) for tick in range(10, 18)),
     ]
 
 
@@ -103,6 +121,20 @@ def test_transactions(database: FarmDatabase) -> None:
     assert found[3].records[-1] == RowsRead(Name("main", "t"), f"{folder}/1.parquet", 2, exclusive=True)
     assert found[4].records[-1] == RowsRefreshed(Name("main", "t"), f"{folder}/2.parquet", 1, absent=True)
     assert found[5].records[-1] == RowsRefreshed(Name("main", "t"), f"{folder}/2.parquet", 1, absent=False)
+
+
+def test_run_of_transactions(database: FarmDatabase) -> None:
+    assert b'{"run":' in (FOLDER / "farm" / "shop" / "wlc_logs" / "shop_000000000005").read_bytes()
+    batch, _ = database.read_batch(5)
+    change = Change(Name("main", "t"), "shop_000000000005.d/0.parquet", 1, 1)
+    assert list(batch.transactions) == [
+        Transaction(9, "ann", time(8), time(9), (replace(change, removed=0),)),
+        *(
+            Transaction(tick, "ann" if tick % 2 else "eve", time(tick - 1), time(tick), (change,), xid=tick)
+            for tick in range(10, 18)
+        ),
+    ]
+    assert f"{batch.digests[Name('main', 't')].sum:016x}" == "811b512a29d1224b"
 
 
 def test_schema_changes(database: FarmDatabase) -> None:
@@ -186,7 +218,7 @@ def test_registered_replicas(database: FarmDatabase) -> None:
     assert (two.id, two.position, two.clock) == ("r2", None, None)
 
 
-@pytest.mark.parametrize("tick", [1, 3, 4, 5, 6, 7, 8])
+@pytest.mark.parametrize("tick", sorted(CONTENT))
 def test_replica_at_every_tick(tick: int, tmp_path: Path) -> None:
     into = tmp_path / "replica.duckdb"
     wlr.replicate(FARM, into=into, tick=tick, register=False)

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -100,7 +101,7 @@ def digest(layout: Layout, *rows: str) -> Digest:
 
 
 def batches() -> list[tuple[Batch, list[list[str]]]]:
-    """Every kind of line, in four batches, with the rows of their data files; `previous` and `files` come later."""
+    """Every kind of line, in five batches, with the rows of their data files; `previous` and `files` come later."""
     first = Batch(
         "shop",
         1,
@@ -194,12 +195,39 @@ def batches() -> list[tuple[Batch, list[list[str]]]]:
         digests={T: digest(WIDER, "5, 'e', 5.00, 'new'", "6, NULL, NULL, '?'")},
     )
     last = ["8, -1, 5, 'e', 5.00, '?'", "8, 1, 5, 'e', 5.00, 'new'"]
-    return [(first, [rows]), (second, [changes, reads, refreshed]), (third, []), (fourth, [last])]
+    ticks = range(9, 18)
+    fifth = Batch(
+        "shop",
+        5,
+        "h2",
+        ticks[0],
+        ticks[-1],
+        "",
+        "shop",
+        tuple(
+            Transaction(
+                tick,
+                "ann" if tick % 2 else "eve",
+                at(tick - 1),
+                at(tick),
+                (Change(T, path(5), 1, int(tick > 9)),),
+                xid=None if tick == 9 else tick,
+            )
+            for tick in ticks
+        ),
+        vector={"b1": 9, "h1": 7, "h2": ticks[-1]},
+        parent=Origin("h1", 7),
+        digests={T: digest(WIDER, "5, 'e', 5.00, 'new'", "6, NULL, NULL, '?'", "7, '17', 7.00, NULL")},
+    )
+    small = [f"{tick}, 1, 7, '{tick}', 7.00, NULL" for tick in ticks]
+    small += [f"{tick}, -1, 7, '{tick - 1}', 7.00, NULL" for tick in ticks[1:]]
+    small.sort(key=lambda row: int(row.partition(",")[0]))
+    return [(first, [rows]), (second, [changes, reads, refreshed]), (third, []), (fourth, [last]), (fifth, [small])]
 
 
-def with_info(data: bytes) -> bytes:
+def encode_with_info(batch: Batch) -> bytes:
     """Add the key that readers ignore to every line."""
-    lines = [json.loads(line) for line in data.splitlines()[:-1]]
+    lines = [json.loads(line) for line in encode_batch(batch).splitlines()[:-1]]
     for line in lines:
         for content in line.values():
             content["info"] = {"from": ["a later version"]}
@@ -208,18 +236,18 @@ def with_info(data: bytes) -> bytes:
 
 
 def publish(database: FarmDatabase, last: int, folder: Path) -> list[tuple[Batch, str]]:
-    """Publish the batches up to number `last`; every line of the second one has `info`."""
+    """Publish the batches up to number `last`; every line of the second one has `info`, the fifth one is a run."""
     done: list[tuple[Batch, str]] = []
     for made, contents in batches()[:last]:
         files, local = [], {}
         for number, rows in enumerate(contents):
-            layout = WIDER if made.number == 4 else LAYOUT
+            layout = WIDER if made.number >= 4 else LAYOUT
             file = folder / f"{made.number}.{number}.parquet"
             write_rows(file, layout, rows)
             local[path(made.number, number)] = file
             files.append(TableFile(describe_file(file, path(made.number, number), len(rows)), T, layout))
         batch = replace(made, previous=done[-1][1] if done else "", files=tuple(files))
-        encode = (lambda batch: with_info(encode_batch(batch))) if batch.number == 2 else encode_batch
+        encode = encode_with_info if batch.number == 2 else partial(encode_batch, runs_from=0)
         with patch("wlc.farm.database.encode_batch", encode):
             done.append((batch, database.publish(batch, local)))
     return done
@@ -273,7 +301,7 @@ def write(folder: Path) -> None:
         tempfile.TemporaryDirectory() as temporary,
         patch("wlc.farm.seal.cipher.os.urandom", lambda length: next(salts).to_bytes(length, "big")),
     ):
-        for name, last, options in (("farm", 4, None), ("sealed", 1, sealed_options())):
+        for name, last, options in (("farm", 5, None), ("sealed", 1, sealed_options())):
             database = open_database(str(folder / name / "shop"), storage_options=options)
             database.create_config(Config("", "wlc_logs", 1, 1, 12.5, None, "shop", "h1", 0))
             done = publish(database, last, Path(temporary))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -79,6 +79,33 @@ BATCH = Batch(
     {TABLE: Digest(2, 17)},
     lsn="0/16B3748",
 )
+# Of two tables and users, with columns of every kind.
+OTHER = "sales_000000000002.d/1.parquet"
+RUN = encode_batch(
+    replace(
+        BATCH,
+        transactions=(
+            *(
+                Transaction(
+                    tick,
+                    "ann" if tick % 3 else "bob",
+                    NOW + timedelta(microseconds=tick * tick),
+                    NOW + timedelta(seconds=1),
+                    (Change(TABLE, PATH, 1, 0), *([Change(TABLE, OTHER, tick, 2)] if tick % 2 else [])),
+                    xid=tick,
+                )
+                for tick in range(5, 14)
+            ),
+            Transaction(17, "bob", NOW, None),
+        ),
+        last=17,
+        files=tuple(
+            TableFile(DataFile(path, rows, 731, SHA), TABLE, LAYOUT) for path, rows in ((PATH, 9), (OTHER, 55))
+        ),
+        vector={"h1": 17},
+    ),
+    runs_from=0,
+)
 MANIFEST = Manifest(
     "sales",
     POSITION,
@@ -130,6 +157,7 @@ FORMATS = {
     "log file": Format(
         encode_batch(BATCH), lambda d: decode_batch(d, "f/sales_000000000002"), encode_batch, b'{"sha256":"'
     ),
+    "log file with a run": Format(RUN, lambda d: decode_batch(d, "f/sales_000000000002"), encode_batch, b'{"sha256":"'),
     "manifest": json_format(MANIFEST, encode_manifest, decode_manifest, "f/manifest.json"),
     "registration": json_format(
         Replica("ab", "/copy", POSITION, NOW, NOW, "host", "ann"), encode_replica, decode_replica, "f/ab.json"
@@ -139,6 +167,7 @@ FORMATS = {
         Pointer("manifests/000000000009-ab.json", SHA, "ab", STATE), encode_pointer, decode_pointer, "lake/wlr.pointer"
     ),
 }
+LOGS = [kind for kind in FORMATS if kind.startswith("log file")]
 CONFIG_FORMAT = Format(encode_config(CONFIG), lambda data: decode_config(data, "f/wlc.config"), encode_config, b"")
 
 
@@ -165,7 +194,7 @@ def test_bytes_that_were_changed_are_corrupt(kind: str, data: Any) -> None:
         assert check(found, changed) is None
 
 
-@pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "log file"])
+@pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind not in LOGS])
 @fuzzed
 @given(data=st.data())
 def test_a_document_that_a_hostile_writer_sealed(kind: str, data: Any) -> None:
@@ -176,10 +205,11 @@ def test_a_document_that_a_hostile_writer_sealed(kind: str, data: Any) -> None:
     check(found, sealed(body, found.start))
 
 
+@pytest.mark.parametrize("kind", LOGS)
 @fuzzed
 @given(data=st.data())
-def test_a_log_file_that_a_hostile_writer_sealed(data: Any) -> None:
-    found = FORMATS["log file"]
+def test_a_log_file_that_a_hostile_writer_sealed(kind: str, data: Any) -> None:
+    found = FORMATS[kind]
     lines = [json.loads(line) for line in found.valid.splitlines()[:-1]]
     at = data.draw(st.integers(0, len(lines) - 1))
     lines[at] = data.draw(mutated(lines[at]))

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from wlc.farm.errors import CorruptError
+from wlc.farm.json_fields import FieldError
 from wlc.farm.log import decode_batch, encode_batch
 from wlc.farm.log_columns import PlainRun, Transactions, joined, parts_of
+from wlc.farm.log_run import as_run, run_json
 from wlc.farm.model import (
     Batch,
     Change,
@@ -171,63 +175,135 @@ def test_joining_drops_what_is_empty() -> None:
     assert run[:0].rows == 0
 
 
-# Whatever is wrong in the middle of a long run: what is replaced there, by what, and what is said.
-WRONG = {
-    "time": (b'"started":"2025-12-31T23:59:59', b'"started":"2025-12-32T23:59:59', "not a time"),
-    "digits": (b'"started":"2025-12-31T23:59:59.', b'"started":"2025-12-31T23:59:59,', "not a time"),
-    "tick of the commit": (b'{"commit":{"tick":9', b'{"commit":{"tick":8', "was expected"),
-    "leading zero": (b'"added":1', b'"added":01', "line"),
-    "negative": (b'"added":1', b'"added":-1', "not a count"),
-    "no number": (b'"added":1', b'"added":true', "line"),
-    "too large": (b'"added":1', b'"added":99999999999999999991', "not a count"),
-    "large": (b'"added":1', b'"added":99999999999', "rows, its transactions have"),
-    "one more row": (b'"removed":7}', b'"removed":8}', "rows, its transactions have"),
-    "other table": (b'["main","orders_1"]', b'["main","orders_3"]', "cannot have a change of main.orders_3"),
-    "path": (b"/0.parquet", b"/1.parquet", "cannot have a change of main.orders_1"),
-    "no origin": (b',"origin":null,"xid":4', b',"xid":4', "no 'origin'"),
-    "two objects": (b'}}\n{"commit"', b'}}{"commit"', "line"),
-    "blank": (b'}}\n{"commit"', b'}} \n{"commit"', "line"),
+def run_of(**changed: Any) -> dict[str, Any]:
+    """The fields of a line `run`, some of them others."""
+    return {**run_json(plain(20)), **changed}
+
+
+# What is wrong with a run's fields, and what is said.
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "no transaction": ({"transactions": 0}, "not a tick or number"),
+    "time": ({"started": "2025-12-32T23:59:59.000000Z"}, "not a time"),
+    "time before year 1": ({"starts": [0] * 19 + [-(10**17)]}, "is not a time in microseconds"),
+    "committed after year 9999": ({"lasted": 3 * 10**17}, "is not a time in microseconds"),
+    "more than 64 bits": ({"starts": [0] * 19 + [2**63]}, "above"),
+    "sum of more than 64 bits": ({"starts": [2**62] * 20}, "is not a number from"),
+    "ticks that stay": ({"ticks": 0}, "is not a number from 1 to"),
+    "ticks that fall": ({"ticks": [1] * 19 + [-1]}, "is not a number from 1 to"),
+    "ticks too high": ({"ticks": 10**11}, "is not a tick from 1 to"),
+    "tick": ({"tick": -1}, "not a tick or number"),
+    "column too short": ({"starts": [0] * 19}, "has 19 values instead of 20"),
+    "column too long": ({"user": [0] * 21}, "has 21 values instead of 20"),
+    "a column that has to be written out": ({"starts": 1}, "is not a list"),
+    "added as one number": ({"added": 1}, "is not a list"),
+    "neither number nor list": ({"user": "0"}, "is not a list"),
+    "one number that is true": ({"user": True}, "is not a list"),
+    "fraction": ({"user": [0.0] * 20}, "not an integer"),
+    "true": ({"user": [True] * 20}, "not an integer"),
+    "null": ({"xids": [None] * 20}, "not an integer"),
+    "user": ({"user": 9}, "is not a number from 0 to"),
+    "no user": ({"users": [], "user": 0}, "is not a number from 0 to -1"),
+    "user's name": ({"users": [1] * 4}, "not a text"),
+    "xid": ({"xids": -2}, "is not a number from -1 to"),
+    "negative": ({"removed": -1}, "is not a number from 0 to"),
+    "too many rows": ({"removed": 10**10}, "is not a number from 0 to"),
+    "more changes than files": ({"changes": 5}, "is not a number from 0 to 4"),
+    "fewer changes": ({"changes": 0}, "values instead of 0"),
+    "a file twice in one transaction": ({"file": 0}, "transaction [0-9]+ cannot have a change of .* twice"),
+    "a file listed twice": ({"files": [{"table": ["m", "t"], "path": "p"}] * 4}, "a file of the run is there twice"),
+    "key of a file": ({"files": [{"table": ["m", "t"], "path": "p", "info": 1}]}, "key 'info' is unknown"),
+    "unknown key": ({"origin": None}, "key 'origin' is unknown"),
 }
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_is_wrong_in_a_run_is_refused_as_it_is_elsewhere(wrong: str) -> None:
-    old, new, said = WRONG[wrong]
-    data = encode_batch(batch_of(plain(4_000)))
-    assert decode_batch(data, "x").transactions
-    place = data.index(old, len(data) // 3)
-    broken = resealed(data[:place] + new + data[place + len(old) :])
+def test_what_is_wrong_in_a_run_is_refused(wrong: str) -> None:
+    changed, said = WRONG[wrong]
+    assert list(as_run(run_of(info="ignored"))) == plain(20)
+    with pytest.raises(FieldError, match=said):
+        as_run(run_of(**changed))
+    for key in run_of().keys() - {"xids"}:
+        with pytest.raises(KeyError, match=key):
+            as_run({k: value for k, value in run_of().items() if k != key})
+
+
+def replaced(data: bytes, old: bytes, new: bytes) -> bytes:
+    assert old in data
+    return resealed(data.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    "old, new, said",
+    [
+        (b'"removed":[', b'"removed":[1', "rows, its transactions have"),
+        (b'"table":["main","orders_1"]', b'"table":["main","orders_3"]', "cannot have a change of main.orders_3"),
+        (b'"path":"sales_000000000007.d/0.', b'"path":"sales_000000000007.d/9.', "cannot have a change of"),
+        (b'"transactions":4000', b'"transactions":4001', "line 2: a column of the run has 4000 values instead of 4001"),
+        (b'"tick":4', b'"tick":5', "ticks do not rise from the header's first"),
+    ],
+)
+def test_a_run_that_does_not_fit_its_batch_is_refused(old: bytes, new: bytes, said: str) -> None:
     with pytest.raises(CorruptError, match=said):
-        decode_batch(broken, "x")
+        decode_batch(replaced(encode_batch(batch_of(plain(4_000))), old, new), "x")
 
 
-def test_a_change_twice_and_a_tick_twice_are_refused() -> None:
+def test_a_run_behind_a_run_must_go_on() -> None:
     lines = encode_batch(batch_of(plain(4_000))).split(b"\n")
-    change = next(n for n in range(6000, len(lines)) if lines[n].startswith(b'{"change"'))
-    twice = resealed(b"\n".join([*lines[:change], lines[change], *lines[change:]]))
-    with pytest.raises(CorruptError, match="cannot have a change"):
-        decode_batch(twice, "x")
-    begin = next(n for n in range(6000, len(lines)) if lines[n].startswith(b'{"begin"'))
-    end = next(n for n in range(begin, len(lines)) if lines[n].startswith(b'{"commit"')) + 1
-    again = b"\n".join([*lines[:end], *lines[begin:]]).replace(b'"transactions":4000', b'"transactions":4001')
+    again = b"\n".join([*lines[:2], *lines[1:]]).replace(b'{"end":{"transactions":4000', b'{"end":{"transactions":8000')
     with pytest.raises(CorruptError, match="ticks do not rise"):
         decode_batch(resealed(again), "x")
 
 
-@pytest.mark.parametrize("is_odd", [False, True])
-def test_runs_of_unusual_lines_are_read_one_by_one(is_odd: bool) -> None:
-    named = [replace(t, user="".join(chr(97 + (n >> s) % 16) for s in (0, 4, 8))) for n, t in enumerate(plain(4_000))]
-    foreign = [replace(t, origin=Origin("there", 3)) if n == 2000 else t for n, t in enumerate(plain(4_000))]
-    batch = batch_of(foreign if is_odd else named)
-    read = decode_batch(encode_batch(batch), "x")
-    assert read == batch
-    assert isinstance(read.transactions, tuple)
+def kinds(batch: Batch, **options: int) -> list[str]:
+    lines = encode_batch(batch, **options).splitlines()
+    return [kind for line in lines for kind in json.loads(line) if kind in ("begin", "run")]
 
 
-def test_changes_without_transactions_are_refused() -> None:
-    lines = encode_batch(batch_of(plain(4_000))).split(b"\n")
-    changes = [line for line in lines if line.startswith(b'{"change"')]
-    with pytest.raises(CorruptError, match="line 2: 'change' where a transaction"):
-        decode_batch(resealed(b"\n".join([lines[0], *changes, *lines[-3:]])), "x")
-    with pytest.raises(CorruptError, match="'end' where a record"):
-        decode_batch(resealed(b"\n".join([*lines[:-4], *lines[-3:]])), "x")
+def test_runs_are_written_where_many_plain_transactions_follow_each_other() -> None:
+    assert kinds(batch_of(plain(999))) == ["begin"] * 999
+    assert kinds(batch_of(plain(1_000))) == ["run"]
+    # A transaction that is not plain parts two runs; seven plain ones are none.
+    unlike = plain(1_000)
+    for place in (0, 8, 9, 990, 998):
+        unlike[place] = replace(unlike[place], after=1)
+    made = ["begin", *["begin"] * 7, *["begin"] * 2, "run", "begin", *["begin"] * 7, "begin", "begin"]
+    assert kinds(batch_of(unlike)) == made
+    assert kinds(batch_of(plain(10)), runs_from=0) == ["run"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"origin": Origin("there", 3)},
+        {"after": 4},
+        {"committed": None, "records": ()},
+        {"records": (Clear(TABLES[0], 1),)},
+        {"records": (Change(TABLES[0], PATHS[0], 10**10, 0),)},
+    ],
+)
+def test_what_is_not_plain_is_written_in_lines_of_its_own(other: dict[str, Any]) -> None:
+    transactions = plain(30)
+    transactions[15] = replace(transactions[15], **other)
+    batch = batch_of(transactions)
+    assert kinds(batch, runs_from=0) == ["run", "begin", "run"]
+    assert decode_batch(encode_batch(batch, runs_from=0), "x") == batch
+
+
+def test_the_specification_shows_a_run_as_it_is() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
+    (line,) = [line for line in text.splitlines() if line.startswith('{"run":')]
+    shown = json.loads(line)["run"]
+    assert run_json(list(as_run(shown))) == shown
+    assert all(f"`{key}`" in text for key in shown)
+
+
+def test_columns_of_one_value_and_odd_times_are_read_as_written() -> None:
+    first, last = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+    change = Change(TABLES[0], PATHS[0], 1, 0)
+    odd = [
+        Transaction(1, "a", last, first, (change,)),
+        Transaction(2, "a", first, last, (change,), None, 2**63 - 1),
+        Transaction(10**12 - 1, "a", first, first, (), None, 0),
+    ]
+    for transactions in (odd, [odd[0]], [replace(t, records=()) for t in odd]):
+        assert list(as_run(json.loads(json.dumps(run_json(transactions))))) == transactions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
+from itertools import groupby, pairwise
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,8 @@ from wlc.farm.clock import format_time
 from wlc.farm.errors import CorruptError, FarmError, InvalidError
 from wlc.farm.garbage import uncollected
 from wlc.farm.json_fields import FieldError
-from wlc.farm.log_columns import BEGIN, CHANGE, COMMIT, PlainRun, Total, joined, parts_of, read_run
+from wlc.farm.log_columns import PlainRun, Total, joined, parts_of
+from wlc.farm.log_run import as_run, is_plain, run_json
 from wlc.farm.model import (
     FORMAT_VERSION,
     Batch,
@@ -38,12 +39,18 @@ if TYPE_CHECKING:
 
 # A tuple is tested several times as fast as a union of types.
 _IN_FILES = (Change, RowsRead, RowsRefreshed)
+# Columns of fewer transactions take longer than their lines.
+_RUN_LEAST = 8
 # The line that can stand before the checksum.
 SIGNATURE_START = b'{"signature":'
 
 
-def encode_batch(batch: Batch) -> bytes:
+def encode_batch(batch: Batch, *, runs_from: int = 1_000) -> bytes:
     """Write a batch as the bytes of its log file.
+
+    Args:
+        batch: The batch.
+        runs_from: Number of transactions from which on plain ones are written as columns, which nobody reads by eye.
 
     Raises:
         InvalidError: The batch contradicts itself, so that no reader would take it.
@@ -52,8 +59,8 @@ def encode_batch(batch: Batch) -> bytes:
         if problem := _problem(batch):
             raise InvalidError(f"batch {batch.number} of {batch.database} cannot be published: {problem}")
         lines = [_line("batch", _header_json(batch))]
-        for transaction in batch.transactions:
-            lines.extend(_transaction_lines(transaction))
+        for group in _groups(batch.transactions, runs_from):
+            lines.extend([_line("run", run_json(group))] if len(group) >= _RUN_LEAST else _lines_of(group))
         lines.append(_line("end", _end_json(batch)))
         body = ("\n".join(lines) + "\n").encode()
     except UnicodeEncodeError as error:
@@ -148,8 +155,24 @@ def _end_json(batch: Batch) -> dict[str, Any]:
     return content
 
 
+def _groups(transactions: Sequence[Transaction], runs_from: int) -> Iterator[Sequence[Transaction]]:
+    """Yield plain transactions that follow each other together, and each of the others alone."""
+    if len(transactions) < runs_from:
+        yield from ((transaction,) for transaction in transactions)
+        return
+    for are_plain, group in groupby(transactions, is_plain):
+        if are_plain:
+            yield tuple(group)
+        else:
+            yield from ((transaction,) for transaction in group)
+
+
+def _lines_of(transactions: Sequence[Transaction]) -> Iterator[str]:
+    for transaction in transactions:
+        yield from _transaction_lines(transaction)
+
+
 def _transaction_lines(transaction: Transaction) -> Iterator[str]:
-    # Written by hand because a batch can hold a hundred thousand of them.
     origin = "null"
     started = committed = format_time(transaction.started)
     if transaction.committed is not None and transaction.committed is not transaction.started:
@@ -197,7 +220,6 @@ class _Reader:
         self.data = data
         self.line = 0
         self.at = 0
-        self.no_run_before = 0
 
     def corrupt(self, problem: str) -> CorruptError:
         return CorruptError(f"{self.path}, line {self.line}: {problem}", path=self.path)
@@ -228,12 +250,10 @@ class _Reader:
         fields.as_format(header["format"], FORMAT_VERSION)
         fields.known(header, "format database number history first last previous catalog parent", "term info")
         parts: list[Part] = []
-        while True:
-            parts += [*self.plain_run(), tuple(self.plain_transactions())]
+        kind, content = self.next()
+        while kind in ("begin", "run"):
+            parts.append(as_run(content) if kind == "run" else (self.transaction(content),))
             kind, content = self.next()
-            if kind != "begin":
-                break
-            parts.append((self.transaction(content),))
         transactions = joined(parts)
         if kind != "end":
             raise FieldError(f"{kind!r} where a transaction or the end was expected")
@@ -262,43 +282,6 @@ class _Reader:
             handover=None if content.get("handover") is None else fields.as_handover(content["handover"]),
             taken=tuple(map(fields.as_taken, fields.as_list(content.get("taken", [])))),
         )
-
-    def plain_run(self) -> Iterator[PlainRun]:
-        """Yield the next transactions as columns, if they are many and all of them are plain."""
-        if self.at < self.no_run_before:
-            return
-        run, self.no_run_before = read_run(self.data, self.at)
-        if run is not None:
-            self.line += self.data.count(b"\n", self.at, self.no_run_before)
-            self.at = self.no_run_before
-            yield run
-
-    def plain_transactions(self) -> Iterator[Transaction]:
-        """Yield the next transactions while they are as nearly all are: rows changed, then committed here.
-
-        Their lines are matched as this program writes them, which takes a third of the time of reading JSON. Lines that
-        do not match are left to `transaction`, which reads or refuses them.
-        """
-        names: dict[tuple[bytes, bytes], Name] = {}
-        data = self.data
-        while begin := BEGIN.match(data, self.at):
-            at, count, records = begin.end(), 2, []
-            while change := CHANGE.match(data, at):
-                schema, table, path, added, removed = change.groups()
-                if (name := names.get((schema, table))) is None:
-                    name = names[schema, table] = Name(schema.decode(), table.decode())
-                records.append(Change(name, path.decode(), int(added), int(removed)))
-                at, count = change.end(), count + 1
-            commit = COMMIT.match(data, at)
-            tick, user, started, xid = begin.groups()
-            if commit is None or commit["tick"] != tick:
-                return
-            # An invalid value of this transaction is reported with the transaction's last line.
-            self.at, self.line = commit.end(), self.line + count
-            begun = fields.as_time(started.decode())
-            committed = begun if commit["committed"] == started else fields.as_time(commit["committed"].decode())
-            number = None if xid is None else int(xid)
-            yield Transaction(fields.as_tick(int(tick)), user.decode(), begun, committed, tuple(records), None, number)
 
     def file(self, value: object) -> TableFile:
         content = fields.as_object(value)
