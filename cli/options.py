@@ -29,6 +29,14 @@ Upstreams = Annotated[
         help="Where to read: auto chooses among the places registered at DB; a URL pins one; several are chosen from.",
     ),
 ]
+Registries = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--registry",
+        metavar="URL",
+        help="Choose where to read by the registry there, not by DB's; with several, the first decides.",
+    ),
+]
 ClassName = Annotated[
     str | None, typer.Option("--class", metavar="NAME", help="Reads from and serves by class: prod, uat, beta, test …")
 ]

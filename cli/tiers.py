@@ -15,7 +15,7 @@ from wlc.farm.clock import parse_age
 from wlc.farm.errors import ExceededError, InvalidError, UnavailableError
 
 from .following import follow_on
-from .options import ClassName, Database, Farm, Follow, StorageOptions, Upstreams, storage_options
+from .options import ClassName, Database, Farm, Follow, Registries, StorageOptions, Upstreams, storage_options
 from .output import Fields, Listing, Numbers, Report, record
 from .progress import working
 
@@ -63,6 +63,7 @@ def ship(
     limit_rate: LimitRate = None,
     upstream: Upstreams = None,
     class_name: ClassName = None,
+    registry: Registries = None,
     pushes: Pushes = None,
     fanout: FanoutOfRelay = None,
     prune_every: PruneEvery = None,
@@ -79,7 +80,7 @@ def ship(
 
     options, target_options = storage_options(storage_option), storage_options(target_option)
     if pushes is not None:
-        _refuse(to or upstream or delay or prune_every or no_register or fanout is not None)
+        _refuse(to or upstream or registry or delay or prune_every or no_register or fanout is not None)
         pusher = wlc.Pusher(
             *(db, pushes),
             class_name=class_name or "",
@@ -91,10 +92,8 @@ def ship(
         yield from _push_on(pusher, follow=follow)
         return
     to = _checked_place(db, to, prune_every=prune_every, follow=follow)
-    if no_register and (upstream or class_name is not None or fanout is not None):
-        message = "--upstream, --class and --fanout are of no use to a relay that nobody knows"
-        raise InvalidError(message, hint="leave out --no-register")
-    keepalive = wlc.Keepalive() if follow and upstream else None
+    _refuse_unknown(no_register and (upstream or registry or class_name is not None or fanout is not None))
+    keepalive = wlc.Keepalive() if follow and (upstream or registry) else None
 
     def copy() -> wlc.Shipped:
         with working(f"copying {db}") as progress:
@@ -109,6 +108,7 @@ def ship(
                 registers=not no_register,
                 upstream=upstream,
                 class_name=class_name,
+                registry=registry,
                 fanout=fanout,
                 keepalive=keepalive,
                 progress=progress,
@@ -131,6 +131,12 @@ def _refuse(has_others: object) -> None:
         raise InvalidError(
             "--pushes goes with --class, --follow and --limit-rate only", hint="wlc ship DB --pushes URL --follow"
         )
+
+
+def _refuse_unknown(has_others: object) -> None:
+    if has_others:
+        message = "--upstream, --registry, --class and --fanout are of no use to a relay that nobody knows"
+        raise InvalidError(message, hint="leave out --no-register")
 
 
 def _checked_place(db: str, to: str | None, *, prune_every: str | None, follow: bool) -> str:

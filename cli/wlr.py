@@ -19,7 +19,17 @@ from wlr.engine.adapters import locate as place_of
 
 from .command import command, new_app, run_app
 from .following import follow_on
-from .options import ClassName, Farm, Follow, StorageOptions, Target, Upstreams, flat_options, storage_options
+from .options import (
+    ClassName,
+    Farm,
+    Follow,
+    Registries,
+    StorageOptions,
+    Target,
+    Upstreams,
+    flat_options,
+    storage_options,
+)
 from .output import Lines, Listing, Report, Value, record
 from .progress import working
 
@@ -79,6 +89,7 @@ def replicate(
     spark_master: SparkMaster = None,
     upstream: Upstreams = None,
     class_name: ClassName = None,
+    registry: Registries = None,
     no_register: Annotated[
         bool, typer.Option("--no-register", help="Do not register this replica in the farm.")
     ] = False,
@@ -110,6 +121,7 @@ def replicate(
                 register=not no_register,
                 upstream=upstream,
                 class_name=class_name,
+                registry=registry,
                 keepalive=keepalive,
                 dry_run=dry_run,
                 progress=progress,
@@ -291,6 +303,18 @@ def drill(
         )
 
 
+FeedStart = Annotated[
+    str | None,
+    typer.Option(
+        "--from", metavar="TICK|TIME|snapshot", help="Where a new feed begins; default is the start of the log."
+    ),
+]
+OutputOptions = Annotated[
+    list[str] | None,
+    typer.Option("--output-option", metavar="K=V", help="Kafka: property of librdkafka; may be repeated."),
+]
+
+
 @command(app, example="wlr feed sales --farm s3://bucket/farm --table main.orders --to orders.jsonl --follow")
 def feed(
     db: Annotated[str, typer.Argument(metavar="DB", help="Name in the farm, URL, or path of the master.")],
@@ -302,12 +326,7 @@ def feed(
         typer.Option("--table", metavar="PATTERN", help="Only tables like main.sales_*; may be repeated."),
     ] = None,
     format: Annotated[str, typer.Option(metavar="FORMAT", help="json, debezium, or csv.")] = "json",
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from", metavar="TICK|TIME|snapshot", help="Where a new feed begins; default is the start of the log."
-        ),
-    ] = None,
+    start: FeedStart = None,
     max_bytes: Annotated[
         str, typer.Option(metavar="N", help="Bytes of records in memory at once, as 64M; 0 for any number.")
     ] = "64M",
@@ -320,19 +339,20 @@ def feed(
     transactional: Annotated[
         bool, typer.Option("--transactional", help="Kafka: records become visible together. Experimental.")
     ] = False,
-    output_option: Annotated[
-        list[str] | None,
-        typer.Option("--output-option", metavar="K=V", help="Kafka: property of librdkafka; may be repeated."),
-    ] = None,
+    output_option: OutputOptions = None,
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="The feed's name in the farm; default is the output's.")
     ] = None,
     follow: Follow = False,
+    upstream: Upstreams = None,
+    class_name: ClassName = None,
+    registry: Registries = None,
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Iterator[Report]:
     """Write every change of some tables to a file or a topic of Kafka, in the order of the log."""
     options = storage_options(storage_option)
+    keepalive = Keepalive() if follow else None
 
     def go_on() -> wlr.Fed:
         with working(f"feeding {to}") as progress:
@@ -348,17 +368,22 @@ def feed(
                 transactional=transactional,
                 output_options=flat_options(output_option),
                 rotate=int(parse_bytes(rotate)) if rotate is not None else None,
+                upstream=upstream,
+                class_name=class_name,
+                registry=registry,
+                keepalive=keepalive,
                 farm=farm,
                 storage_options=options,
                 progress=progress,
             )
 
-    yield record(go_on())
-    if follow:
-        yield from follow_on(
-            lambda: record(done) if (done := go_on()).records or done.dropped else None,
-            lambda: wlc.beat(db, farm=farm, storage_options=options),
-        )
+    with keepalive or nullcontext():
+        yield record(go_on())
+        if follow:
+            yield from follow_on(
+                lambda: record(done) if (done := go_on()).records or done.dropped else None,
+                lambda: wlc.beat(db, farm=farm, storage_options=options),
+            )
 
 
 @command(app, example="wlr files lake main.orders --tick 1040")

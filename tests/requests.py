@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from wlc.farm.store import local
+from wlc.farm.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,4 +41,29 @@ def counted_listings() -> Iterator[Counter[str]]:
         return ask(root, folder, *args, **options)
 
     with patch.object(local, "_files", count):
+        yield made
+
+
+@contextmanager
+def counted_accesses() -> Iterator[Counter[str]]:
+    """Count what is asked of stores in memory, each of which a bucket would be asked with one request."""
+    made: Counter[str] = Counter()
+    within = [False]
+
+    def counting(name: str) -> Any:
+        ask = getattr(MemoryStore, name)
+
+        def count(self: MemoryStore, path: str = "", *args: Any, **options: Any) -> Any:
+            # A store in memory does one by means of another.
+            made[f"{name} {self.url}/{path}"] += not within[0]
+            was, within[0] = within[0], True
+            try:
+                return ask(self, path, *args, **options)
+            finally:
+                within[0] = was
+
+        return count
+
+    names = ("read", "read_versioned", "fetch", "list", "exists", "create", "replace", "delete")
+    with patch.multiple(MemoryStore, **{name: counting(name) for name in names}):
         yield made

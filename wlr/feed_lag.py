@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wlr.replica_status import lag
+from wlr.replica_status import chosen, lag
 
 if TYPE_CHECKING:
     import os
@@ -23,6 +23,9 @@ class FeedStatus:
         tables: Patterns of its tables; empty for all.
         dropped: Records that were not written since the feed began.
         is_paused: Its owner wants it to stay where it is.
+        upstream: Id of the upstream that it chose or is pinned to, as `wlc tiers` shows it; empty if it reads what it
+            is given.
+        registries: URLs of the registries that it chooses by; the first one decides. Empty likewise.
     """
 
     name: str
@@ -37,6 +40,8 @@ class FeedStatus:
     dropped: int
     is_paused: bool
     history: str
+    upstream: str = ""
+    registries: tuple[str, ...] = ()
 
 
 def feed_status(
@@ -72,4 +77,5 @@ def feed_status(
         state.dropped,
         state.is_paused,
         state.history,
+        *chosen(state.attachment),
     )

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import wlc
 from wlc.farm import paths
+from wlc.farm.attachment import place_of, register_reader
 from wlc.farm.clock import parse_time, utc_now
-from wlc.farm.errors import ExpiredError, FarmError, InvalidError
+from wlc.farm.errors import ExpiredError, FarmError, InvalidError, UnavailableError
 from wlc.farm.lease import Lease
-from wlc.farm.registry import FEED, Replica, known_replicas, register, this_host, this_user
+from wlc.farm.registry import FEED, Replica, known_replicas, this_host, this_user
+from wlc.farm.store import MissingError
 from wlc.farm.store.options import remembered
 from wlr import log_reader
 from wlr.plan.patterns import described
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
 
+    from wlc.farm.attachment import Attachment, Keepalive, Membership
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Config
     from wlr.feeds.contract import Output
@@ -74,6 +77,10 @@ def feed(
     rotate: int | None = None,
     transactional: bool = False,
     output_options: Mapping[str, object] | None = None,
+    upstream: Sequence[str] | str | None = None,
+    class_name: str | None = None,
+    registry: Sequence[str] | str | None = None,
+    keepalive: Keepalive | None = None,
     farm: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     progress: Callable[[int, int, str], None] | None = None,
@@ -97,6 +104,10 @@ def feed(
         rotate: A file with so many bytes is complete, and the next one begins.
         transactional: Records in a topic become visible together with all that are written with them. Experimental.
         output_options: Properties of librdkafka, such as `security.protocol`.
+        upstream: Where to read, as `wlr.replicate` takes it; `class_name` and `registry` likewise. Remembered.
+        class_name: The feed's class.
+        registry: URLs of the registries that it chooses by.
+        keepalive: Of a program that follows: says between rounds that the feed is there.
         farm: URL of the farm, for a bare name.
         storage_options: Options of the farm's file system.
         progress: Called with ticks done, ticks in all, and what is being done.
@@ -109,28 +120,59 @@ def feed(
         UnavailableError: Another run feeds it, or a place is out of reach: try again.
     """
     from wlr.feeds.adapters import OutputSettings, output_at
-    from wlr.feeds.contract import without_login
 
     if drop and not max_bytes:
         raise InvalidError("--drop needs a bound of bytes", hint="--max-bytes 64M --drop")
     output = output_at(to, OutputSettings(rotate, transactional, output_options or {}))
     output.check_format(format)
     database = wlc.resolve(db, farm, storage_options=storage_options)
-    words = ["wlr", "feed", without_login(os.fspath(db))]
-    words += ["--farm", without_login(farm)] if farm else []
-    for table in tables or ():
-        words += ["--table", table]
-    words += ["--to", output.shown]
-    words += [] if format == "json" else ["--format", format]
-    words += [] if max_bytes == BYTES_MAX else ["--max-bytes", str(max_bytes)]
-    words += ["--drop"] if drop else []
-    words += ["--name", name] if name else []
-    words += ["--rotate", str(rotate)] if rotate is not None else []
+    reads = _Reads(_listed(upstream), class_name, _listed(registry))
+    wanted = _Wanted(tuple(tables or ()), format, _start(start), max_bytes, drop, name, progress)
+    words = [*_words(db, farm, output.shown, wanted, reads), *(["--rotate", str(rotate)] if rotate is not None else [])]
     words += ["--transactional"] if transactional else []
     words += _option_words("--output-option", output_options or {})
     words += _option_words("--storage-option", storage_options or {})
-    wanted = _Wanted(tuple(tables or ()), format, _start(start), max_bytes, drop, name, progress, tuple(words))
-    return _Feeding(database, output, wanted).go()
+    wanted = replace(wanted, command=tuple(words))
+    return _Feeding(database, output, wanted).go(reads, keepalive)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reads:
+    """Where the user wants the feed to read; None for what it remembers."""
+
+    upstream: list[str] | None
+    class_name: str | None
+    registries: list[str] | None
+
+    def words(self) -> Iterator[str]:
+        """Give the words of a command that say so."""
+        from wlr.feeds.contract import without_login
+
+        for option, urls in (("--upstream", self.upstream), ("--registry", self.registries)):
+            for url in urls or ():
+                yield from (option, without_login(url))
+        if self.class_name is not None:
+            yield from ("--class", self.class_name)
+
+
+def _listed(given: Sequence[str] | str | None) -> list[str] | None:
+    return None if given is None else [given] if isinstance(given, str) else list(given)
+
+
+def _words(db: str | os.PathLike[str], farm: str | None, shown: str, wanted: _Wanted, reads: _Reads) -> Iterator[str]:
+    """Give the words of the command that says what is wanted, for hints."""
+    from wlr.feeds.contract import without_login
+
+    yield from ("wlr", "feed", without_login(os.fspath(db)))
+    yield from ("--farm", without_login(farm)) if farm else ()
+    for table in wanted.tables:
+        yield from ("--table", table)
+    yield from ("--to", shown)
+    yield from () if wanted.format == "json" else ("--format", wanted.format)
+    yield from () if wanted.bytes_max == BYTES_MAX else ("--max-bytes", str(wanted.bytes_max))
+    yield from ("--drop",) if wanted.drops else ()
+    yield from ("--name", wanted.name) if wanted.name else ()
+    yield from reads.words()
 
 
 def _option_words(option: str, given: Mapping[str, Any], within: str = "") -> Iterator[str]:
@@ -153,6 +195,14 @@ def _start(given: str | int | datetime | None) -> str | int | datetime | None:
     return parse_time(given, utc_now())
 
 
+def feed_reader(state: FeedState) -> Replica:
+    """Return what a feed says of itself where it reads."""
+    position = state.position if state.position and state.position.history else None
+    here = this_host(), this_user()
+    identity = paths.feed_id(state.name)
+    return Replica(identity, state.to, position, state.clock, utc_now(), *here, kind=FEED, tables=state.tables)
+
+
 @dataclass(frozen=True, slots=True)
 class _Wanted:
     """What the user asked for; `command` is all of it, for hints."""
@@ -164,31 +214,71 @@ class _Wanted:
     drops: bool
     name: str | None
     progress: Callable[[int, int, str], None] | None
-    command: tuple[str, ...]
+    command: tuple[str, ...] = ()
 
 
 class _Feeding:
     """One round, from what the user typed."""
 
     def __init__(self, database: FarmDatabase, output: Output, wanted: _Wanted) -> None:
-        self._database = database
+        # Where the feed's lease is, and what is read.
+        self._database = self._place = database
+        self._membership: Membership | None = None
+        self._may_begin_anew = wanted.start == SNAPSHOT
         self._output = output
         self._wanted = wanted
         self._name = wanted.name if wanted.name is not None else paths.as_feed_name(output.label)
         self._memory = output.memory(database, self._name)
 
-    def go(self) -> Fed:
-        """Do the round."""
+    def go(self, reads: _Reads, keepalive: Keepalive | None) -> Fed:
+        """Do the round, reading the database itself or an upstream of it."""
         paths.feed_lease_path(self._name)  # Refuses a name that cannot be one.
-        config, found = self._database.config(), self._memory.load()
-        if found is not None:
-            state = self._checked(found[0])
-            if state.is_paused or (is_level := self._is_level(state, config)):
-                if not state.is_paused:
-                    self._output.check_written(state)
-                # Pruning keeps what it will need.
-                self._register(state, is_level=not state.is_paused and is_level)
-                return self._result(state)
+        state = self._known()
+        attachment = self._attachment(state, reads)
+        if attachment is None:
+            return self._round(state)
+        registry, me = place_of(self._database, attachment.registry), feed_reader(state or self._blank())
+        if state is None:
+            # A registration of that name would be replaced.
+            with suppress(UnavailableError, MissingError):
+                self._refuse_other_output(registry)
+        self._may_begin_anew = False
+        try:
+            return wlc.read_through(registry, me, attachment, self._round_at, keepalive)
+        except ExpiredError as error:
+            if self._wanted.start != SNAPSHOT:
+                raise self._with_hint(error) from error
+        # Nobody holds its position any more: it begins anew, wherever it may read.
+        self._may_begin_anew = True
+        return wlc.read_through(registry, replace(me, position=None), attachment, self._round_at, keepalive)
+
+    def _attachment(self, state: FeedState | None, reads: _Reads) -> Attachment | None:
+        """Return which upstream is to be read; what was claimed by a registry that the feed leaves is given up."""
+        before = state.attachment if state else None
+        at = state.master if state else self._database.url
+        asked = reads.upstream, reads.class_name, reads.registries
+        wanted = wlc.attachment_of(self._database, before, *asked, at)
+        if before is not None and (wanted is None or wanted.registries != before.registries):
+            wlc.detach(place_of(self._database, before.registry), before, paths.feed_id(self._name))
+        return wanted
+
+    def _round_at(self, place: FarmDatabase, membership: Membership) -> Fed:
+        self._place, self._membership = place, membership
+        return self._round(self._known())
+
+    def _known(self) -> FeedState | None:
+        found = self._memory.load()
+        return self._checked(found[0]) if found is not None else None
+
+    def _round(self, state: FeedState | None) -> Fed:
+        config = self._place.config()
+        if state is not None and (state.is_paused or (is_level := self._is_level(state, config))):
+            if not state.is_paused:
+                self._output.check_written(state)
+            self._remember_place(state)
+            # Pruning keeps what it will need.
+            self._register(state, is_level=not state.is_paused and is_level)
+            return self._result(state)
         lease = Lease(self._database.store, paths.feed_lease_path(self._name), f"feed {self._name}")
         try:
             return self._go(lease.run, config.beat_s)
@@ -212,23 +302,34 @@ class _Feeding:
             raise InvalidError(message, hint=f"--format {state.format}, or begin another feed: another --to.")
         self._output.check_place(state)
         self._name = state.name
+        is_apart = self._place is not self._database
         self._database = with_keys(state.verify, self._database)
+        self._place = with_keys(state.verify, self._place) if is_apart else self._database
         return state
+
+    def _remember_place(self, state: FeedState) -> None:
+        """Remember another upstream in a round without news, which takes no lease."""
+        attachment = self._membership.attachment if self._membership else None
+        master = self._place.url if attachment or state.attachment else state.master
+        if (attachment, master) != (state.attachment, state.master):
+            self._memory.change(lambda there: replace(there or state, attachment=attachment, master=master))
 
     def _is_level(self, state: FeedState, config: Config) -> bool:
         """Say whether there is nothing to write, which two requests find out."""
         position = state.position
         if position is None or state.written or (position.tick, position.history) != (config.tick, config.history):
             return False
-        return not self._database.logs.exists(paths.log_path(self._database.name, config.batches))
+        return not self._place.logs.exists(paths.log_path(self._place.name, config.batches))
 
     def _go(self, run: str, beat_s: float) -> Fed:
         from wlr.feeds.run import Kept
 
         found = self._memory.load()
         kept = Kept(self._memory, *(found or (self._new(), None)))
-        verify = self._database.keys.verify_words() or kept.state.verify
-        state = replace(kept.state, master=self._database.url, to=self._output.shown, verify=verify, beat_s=beat_s)
+        verify = self._place.keys.verify_words() or kept.state.verify
+        attachment = self._membership.attachment if self._membership else None
+        state = replace(kept.state, master=self._place.url, to=self._output.shown, verify=verify, beat_s=beat_s)
+        state = replace(state, attachment=attachment)
         # From now on a run that fed it before, should it live, cannot move the position.
         kept.keep(replace(state, run=run))
         self._register(kept.state)
@@ -246,7 +347,7 @@ class _Feeding:
         try:
             return self._write(kept)
         except ExpiredError as error:
-            if self._wanted.start != SNAPSHOT:
+            if not self._may_begin_anew:
                 raise self._with_hint(error) from error
             kept.keep(self._at_snapshot(kept.state))
             return self._write(kept)
@@ -256,14 +357,14 @@ class _Feeding:
         from wlr.feeds.reading import FeedReader
         from wlr.feeds.run import FeedRun
 
-        wanted, state, end = self._wanted, kept.state, self._database.config().tick
+        wanted, state, end = self._wanted, kept.state, self._place.config().tick
         form = format_of(state.format)(self._database.name, state.name)
-        reader = FeedReader(self._database, form, wanted.bytes_max)
+        reader = FeedReader(self._place, form, wanted.bytes_max)
         with closing(reader), self._output.open(state, form, wanted.bytes_max) as output:
             run = FeedRun(kept, reader, output, wanted.bytes_max, wanted.drops, wanted.progress, end)
             run.go(output.resume_at(state))
-        if self._database.witness is not None and kept.state.position is not None:
-            self._database.witness.note(kept.state.position)
+        if self._place.witness is not None and kept.state.position is not None:
+            self._place.witness.note(kept.state.position)
         return run
 
     # A new feed
@@ -271,7 +372,6 @@ class _Feeding:
     def _new(self) -> FeedState:
         from wlr.feeds.formats import format_of
         from wlr.feeds.reading import beginning, refuse_idle_tables
-        from wlr.feeds.state import FeedState
 
         wanted = self._wanted
         if format_of(wanted.format).has_columns and (len(wanted.tables) != 1 or set("*?[!") & set(wanted.tables[0])):
@@ -282,33 +382,39 @@ class _Feeding:
                 f"--format {wanted.format} has the columns of one table, and each schema can have {wanted.tables[0]}"
             )
             raise InvalidError(message, hint=f"--table {shlex.quote(f'main.{wanted.tables[0]}')}")
-        self._refuse_other_output()
+        self._refuse_other_output(self._membership.registry if self._membership else self._database)
         self._output.check_new()
-        refuse_idle_tables(self._database, wanted.tables)
-        state = FeedState(self._name, self._database.url, self._output.shown, wanted.tables, wanted.format)
+        refuse_idle_tables(self._place, wanted.tables)
+        state = self._blank()
         if wanted.start == SNAPSHOT:
             return self._at_snapshot(state)
         assert not isinstance(wanted.start, str)
         try:
-            position, batch_last = beginning(self._database, wanted.start)
+            position, batch_last = beginning(self._place, wanted.start)
         except ExpiredError as error:
             raise self._with_hint(error) from error
         return replace(state, position=position, history=position.history, batch_last=batch_last)
+
+    def _blank(self) -> FeedState:
+        from wlr.feeds.state import FeedState
+
+        wanted = self._wanted
+        return FeedState(self._name, self._place.url, self._output.shown, wanted.tables, wanted.format)
 
     def _at_snapshot(self, state: FeedState) -> FeedState:
         """Return the state from which the rows of the newest snapshot are read, or all of a log without one."""
         from wlr.feeds.reading import beginning
 
-        manifest = log_reader.choose_snapshot(self._database, Stop())
+        manifest = log_reader.choose_snapshot(self._place, Stop())
         if manifest is None:
-            position, batch_last = beginning(self._database, None)
+            position, batch_last = beginning(self._place, None)
             return replace(state, position=position, history=position.history, batch_last=batch_last, written=None)
         start = manifest.position
         return replace(state, position=None, history=start.history, snapshot=start.tick, written=None)
 
-    def _refuse_other_output(self) -> None:
+    def _refuse_other_output(self, registry: FarmDatabase) -> None:
         """Refuse a name under which the farm knows a feed to another place."""
-        for known in known_replicas(self._database)[0]:
+        for known in known_replicas(registry)[0]:
             if known.id == paths.feed_id(self._name) and (known.target, known.host) != (
                 self._output.shown,
                 this_host(),
@@ -322,12 +428,8 @@ class _Feeding:
 
     def _register(self, state: FeedState, *, is_level: bool = False, failure: str = "") -> None:
         """Say how far the feed has come, so that pruning keeps what it needs."""
-        position = state.position if state.position and state.position.history else None
-        target, here = self._output.shown, (this_host(), this_user())
-        known = Replica(
-            paths.feed_id(state.name), target, position, state.clock, utc_now(), *here, kind=FEED, tables=state.tables
-        )
-        register(self._database, known, is_level=is_level, failure=failure)
+        known = replace(feed_reader(state), target=self._output.shown)
+        register_reader(self._place, known, self._membership, is_level=is_level, failure=failure)
 
     def _with_hint(self, error: ExpiredError) -> ExpiredError:
         hint = f"{shlex.join([*self._wanted.command, '--from', SNAPSHOT])} goes on with the rows of the newest snapshot"

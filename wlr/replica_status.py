@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+    from wlc.farm.attachment import Attachment
     from wlr.plan.failure import Failure
 
 
@@ -22,6 +23,7 @@ class ReplicaStatus:
     """Where a replica stands.
 
     Attributes:
+        master: The place that it reads.
         lag_s: Seconds between the replica's clock and the farm's; None if the farm cannot be read.
         lag_transactions: Ticks between the two; None if the farm cannot be read.
         failure: The transaction that could not be applied; None if the last run succeeded.
@@ -31,6 +33,9 @@ class ReplicaStatus:
         keep: How many old ticks of a Parquet replica stay readable, or for how long; empty for all.
         left_out: What it does not have because its engine cannot hold or make it (views, indexes, constraints …), by
             name, with the cause. It holds no rows.
+        upstream: Id of the upstream that it chose or is pinned to, as `wlc tiers` shows it; empty if it reads what it
+            was given.
+        registries: URLs of the registries that it chooses by; the first one decides. Empty likewise.
     """
 
     master: str
@@ -47,6 +52,8 @@ class ReplicaStatus:
     history: str
     keep: str = ""
     left_out: Mapping[str, str] = field(default_factory=dict)
+    upstream: str = ""
+    registries: tuple[str, ...] = ()
 
 
 def status(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> ReplicaStatus:
@@ -77,7 +84,13 @@ def status(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] |
         state.position.history,
         state.keep,
         state.left_out,
+        *chosen(state.attachment),
     )
+
+
+def chosen(attachment: Attachment | None) -> tuple[str, tuple[str, ...]]:
+    """Return the id of the upstream that a reader reads, and the registries that know it."""
+    return (attachment.upstream, attachment.registries or (attachment.registry,)) if attachment else ("", ())
 
 
 def tick(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> int:

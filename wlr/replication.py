@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import wlc
-from wlc.farm.attachment import Membership
+from wlc.farm.attachment import Membership, place_of
 from wlc.farm.clock import parse_age, parse_time, utc_now
 from wlc.farm.database import open_database
 from wlc.farm.errors import FarmError, InvalidError
@@ -53,6 +53,7 @@ def replicate(
     register: bool = True,
     upstream: Sequence[str] | str | None = None,
     class_name: str | None = None,
+    registry: Sequence[str] | str | None = None,
     keepalive: Keepalive | None = None,
     dry_run: bool = False,
     progress: Callable[[int, int, str], None] | None = None,
@@ -70,17 +71,17 @@ def replicate(
             which a delayed replica may go ahead once; it stands still then until the delay has passed.
         tables: Patterns such as `main.sales_*`; only tables that match one are replicated. For a new replica only.
         ignore: Patterns of tables that are left out, their data files, too. For a new replica only.
-        keep: How many old ticks of a Parquet replica stay readable, or for how long ("3 days"); remembered. `prune`
-            removes the rest.
+        keep: How many old ticks of a Parquet replica stay readable, or for how long ("3 days"); remembered.
         access: Roles of a PostgreSQL replica get what its farm grants; remembered. By default if it is made with keys.
         engine: Who does large work: "local" is this process, "spark" is Spark, "auto" decides by the size of the work.
         spark_master: Master at which to start a Spark session, unless the program has one.
         storage_options: Options of the farm's file system, and of a Parquet replica's, over those that a master given
             by its path remembers. A replica does not remember them: give them every time, or set AWS variables.
         register: Note this replica in the farm, so that pruning keeps what it needs.
-        upstream: Where to read: "auto" chooses among the places registered at `master`, the URL of the database's
-            folder in one place pins it, several are chosen from, "none" reads `master` itself again. Remembered.
+        upstream: Where to read: "auto" chooses by the registry at `master`, the URL of the database's folder in one
+            place pins it, several are chosen from, "none" reads `master` itself again. Remembered.
         class_name: The replica's class; it reads from places of this class or a higher one. Remembered.
+        registry: URLs of the database's folder in places whose registries are told; the first decides. Remembered.
         keepalive: Of a program that follows: says between rounds that the replica is there.
         dry_run: Only say what would be done.
         progress: Called with units done, units in all, and what is being done.
@@ -94,17 +95,16 @@ def replicate(
     """
     stop, target = _stop(until, tick, delay), target_at(into, storage_options)
     state, patterns = target.find_state(), listed(tables, ignore)
-    stop = stop if delay is None else _not_back(stop, state)
     database = _database(master, farm, state, storage_options)
-    attachment = _attachment(database, state, upstream, class_name, registers=register)
+    attachment = _attachment(database, state, upstream, class_name, registry, registers=register)
     if state is not None and state.is_paused and not dry_run:
         return _paused(state, target, database, attachment, registers=register)
     _check_kind(target, keep, access)
-    if state is not None:
-        database = _checked(state, patterns, target, database)
-    asked = _Asked(stop, _age(delay), patterns or (), keep, access)
-    job = _Job(target, state, asked, register, engine, spark_master, dry_run, progress)
-    return job.run_through(database, attachment, keepalive)
+    database = _checked(state, patterns, target, database) if state else database
+    asked = _Asked(stop if delay is None else _not_back(stop, state), _age(delay), patterns or (), keep, access)
+    return _Job(target, state, asked, register, engine, spark_master, dry_run, progress).run_through(
+        database, attachment, keepalive
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +140,9 @@ class _Job:
         self, database: FarmDatabase, attachment: Attachment | None, keepalive: Keepalive | None
     ) -> Replicated:
         """Read the database itself, or an upstream of it."""
+        if not self.is_dry_run:
+            _detach(self.state, database, attachment)
         if attachment is None:
-            _detach(self.state, database, is_dry_run=self.is_dry_run)
             return self.run(database)
         if not self.registers or self.is_dry_run:
             return self.run(_read_last(database, attachment))
@@ -149,7 +150,7 @@ class _Job:
         job = self if self.state else replace(self, identity=_id_of(self.target))
         state = self.state or ReplicaState(job.identity, database.url, "")
         me = as_replica(state, self.target, self.asked.delay_s)
-        return wlc.read_through(database, me, attachment, job.run, keepalive)
+        return wlc.read_through(place_of(database, attachment.registry), me, attachment, job.run, keepalive)
 
     def run(self, place: FarmDatabase, membership: Membership | None = None) -> Replicated:
         # An upstream that failed may have left a replica, and a replica may have come further.
@@ -177,9 +178,11 @@ def _id_of(target: Target) -> str:
     return checksum(f"{this_host()} {uuid.getnode()} {target}".encode())[:16]
 
 
-def _detach(state: ReplicaState | None, registry: FarmDatabase, *, is_dry_run: bool) -> None:
-    if state is not None and state.attachment is not None and not is_dry_run:
-        wlc.detach(registry, state.attachment, state.id)
+def _detach(state: ReplicaState | None, database: FarmDatabase, now: Attachment | None) -> None:
+    """Give up what was claimed in a registry that the replica leaves."""
+    before = state.attachment if state else None
+    if state is not None and before is not None and (now is None or now.registries != before.registries):
+        wlc.detach(place_of(database, before.registry), before, state.id)
 
 
 def _attachment(
@@ -187,29 +190,27 @@ def _attachment(
     state: ReplicaState | None,
     upstream: Sequence[str] | str | None,
     class_name: str | None,
+    registry: Sequence[str] | str | None,
     *,
     registers: bool,
 ) -> Attachment | None:
     """Return what the replica remembers of its upstream, changed by what is asked for."""
     before = state.attachment if state else None
-    wanted = wlc.attachment_of(database, before, upstream, class_name)
+    reads = state.master if state else database.url
+    wanted = wlc.attachment_of(database, before, upstream, class_name, registry, reads)
     if wanted is None and class_name is not None:
         raise InvalidError(f"class {class_name} is of no use without an upstream", hint="--upstream auto")
-    if upstream is not None and wanted is not None and not wanted.pinned and not registers:
+    if (upstream is not None or registry) and wanted is not None and not wanted.pinned and not registers:
         raise InvalidError(
             "a replica that nobody knows cannot choose its upstream",
             hint="Leave out --no-register, or name one place: --upstream URL",
         )
-    if wanted is not None and before is None and state is not None:
-        # It goes on from where it read, which is the registry's place in most cases.
-        return replace(wanted, url=state.master)
     return wanted
 
 
 def _read_last(database: FarmDatabase, attachment: Attachment) -> FarmDatabase:
     """Return the place of the last choice, or the only one that may be chosen; nothing is claimed."""
-    url = attachment.pinned or attachment.url
-    return open_database(url, storage_options=database.storage_options) if url else database
+    return place_of(database, attachment.pinned or attachment.url or database.url)
 
 
 def _paused(
@@ -219,7 +220,8 @@ def _paused(
     if registers:
         with suppress(FarmError):
             place = database if attachment is None else _read_last(database, attachment)
-            register_replica(place, state, target, None if attachment is None else Membership(database, attachment))
+            member = Membership(place_of(database, attachment.registry), attachment) if attachment else None
+            register_replica(place, state, target, member)
     return Replicated(state.position.tick, state.clock, 0, 0, 0, None, is_paused=True)
 
 

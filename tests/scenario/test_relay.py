@@ -129,8 +129,8 @@ def test_nothing_new_costs_the_same_requests_at_any_length_of_the_log(shop: Shop
         for number in range(100, 105):
             shop.write(f"INSERT INTO t VALUES ({number + 5 * len(costs)}, 'x')")
         shop.ship()
-    # Both configurations, the next log file, and the relay's registration.
-    assert costs[0] == costs[1] == ["exists", "read_versioned", "read_versioned", "read_versioned", "replace"]
+    # Both configurations, the next log file, the relay's registration, and whether it is an upstream still.
+    assert costs[0] == costs[1] == ["exists", "exists", "read_versioned", "read_versioned", "read_versioned", "replace"]
 
 
 def test_without_its_key_an_encrypted_farm_is_copied_unread(tmp_path: Path):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pytest
 
 import wlc
 import wlr
-from tests.requests import counted_listings, counted_requests
+from tests.requests import counted_accesses, counted_listings, counted_requests
+from wlc.farm.attachment import Keepalive
+from wlc.farm.upstreams import ORIGIN
+from wlc.tiers.choice import IDLE_REGISTRY_REQUESTS, IDLE_ROUND_REQUESTS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,3 +110,33 @@ def test_a_process_tests_the_store_of_a_lake_once(tmp_path, s3_url) -> None:
         writes.append(sum(number for asked, number in made.items() if asked == "PutObject farm/lake/wlr.lease"))
     # A new lake takes the lease twice, and once the store must refuse two ways to overwrite it.
     assert writes == [4, 1, 1]
+
+
+def test_an_idle_follower_asks_six_times_a_minute_at_most(tmp_path) -> None:
+    """On the default beat, with its registration and what it says between rounds, where that costs most."""
+    source, hq, other = tmp_path / "sales.duckdb", "memory://idle-hq", "memory://idle-other"
+    wlc.master(source, farm=hq, create=True)
+    with wlc.connect(source) as connection:
+        connection.execute("CREATE TABLE t (i INTEGER PRIMARY KEY)")
+    wlc.flush(source)
+    wlc.ship("sales", farm=hq, to=other)
+    # Nobody reads the place that holds the registry, which has been asked by everybody already.
+    wlc.set_upstream("sales", ORIGIN, is_active=False, farm=hq)
+    alive, beat_s = Keepalive(), wlc.beat(source)
+    one: dict[str, Any] = {"upstream": "auto", "keepalive": alive}
+    two: dict[str, Any] = {"registry": [f"{hq}/sales", f"{other}/sales"], "keepalive": alive}
+    for registries, read in (
+        (1, lambda: wlr.replicate("sales", farm=hq, into=tmp_path / "copy.duckdb", **one)),
+        (1, lambda: wlr.feed("sales", farm=hq, to=str(tmp_path / "out.jsonl"), **one)),
+        (1, lambda: wlc.ship("sales", farm=hq, to="memory://idle-relay", **one)),
+        (2, lambda: wlc.ship("sales", farm=hq, to="memory://idle-relay", **two)),
+    ):
+        read()
+        with counted_accesses() as of_round:
+            read()
+        assert 8 <= of_round.total() <= IDLE_ROUND_REQUESTS + (registries - 1) * IDLE_REGISTRY_REQUESTS, of_round
+        with counted_accesses() as of_keepalive:
+            assert all(said.again().version for said in alive._said)
+        assert of_keepalive.total() == registries
+        assert alive.interval_s is not None
+        assert (of_round.total() / beat_s + registries / alive.interval_s) * 60 <= 6, of_round

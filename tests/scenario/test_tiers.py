@@ -10,6 +10,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ import wlr
 from cli.command import run_app
 from cli.tiers import Pruning
 from cli.wlc import app
+from cli.wlr import app as wlr_app
 from tests.requests import counted_requests
 from wlc.farm.attachment import Attachment, Keepalive, attachment_object
 from wlc.farm.clock import utc_now
@@ -264,6 +266,93 @@ def test_many_who_claim_at_once_get_no_more_slots_than_there_are(town: Town) -> 
     assert claimed == {ORIGIN: 3, town.id_of("a"): 2}
     assert Counter(claim.upstream for claim in claims(town.registry)) == claimed
     assert len({found for found in got if found[1] is not None}) == 5
+
+
+def test_a_feed_chooses_switches_and_is_pinned_as_replicas_are(two_relays: Town) -> None:
+    town, out = two_relays, two_relays.folder / "out.jsonl"
+
+    def fed(**options: object) -> tuple[str, int]:
+        """Do a round, and return the place that was read and how many lines there are."""
+        wlr.feed("shop", farm=town.farm, to=str(out), tables=["t"], **options)  # type: ignore[arg-type]
+        found = wlr.feed_status(out)
+        assert found is not None
+        return found.master.split("/")[-2], len(out.read_text().splitlines())
+
+    at, lines = fed(upstream="auto")
+    other = "ab".replace(at, "")
+    assert [claim.holder for claim in claims(town.registry)] == ["feed-out-jsonl"]
+    found = wlr.feed_status(out)
+    assert found is not None
+    assert (found.upstream, found.registries) == (town.id_of(at), (town.registry.url,))
+    # It moves from what is taken out, without news and with news, and from what is gone.
+    wlc.set_upstream("shop", town.id_of(at), is_active=False, farm=town.farm)
+    assert fed() == (other, lines)
+    # Each place knows who reads there, so that its log waits.
+    for name, readers in ((at, []), (other, ["feed-out-jsonl"])):
+        assert [known.id for known in replicas(open_database("shop", f"{town.root}/{name}"))] == readers
+    town.write()
+    town.relay(other)
+    assert fed() == (other, lines + 1)
+    wlc.set_upstream("shop", town.id_of(at), is_active=True, farm=town.farm)
+    (town.folder / other).rename(town.folder / "dead")
+    town.write()
+    town.relay(at)
+    assert fed() == (at, lines + 2)
+    (town.folder / "dead").rename(town.folder / other)
+    town.relay(other)
+    assert wlr.switch(out, town.url(other)).now == town.url(other)
+    assert fed() == (other, lines + 2)
+    assert claims(town.registry) == []
+    assert fed(upstream="none") == ("hq", lines + 2)
+    (town.folder / "else").mkdir()
+    elsewhere = make(town.folder / "else", str(town.folder / "else")).url("hq")
+    with pytest.raises(InvalidError, match="does not hold the replica's tick"):
+        wlr.switch(out, elsewhere)
+    assert fed() == ("hq", lines + 2)
+
+
+def test_a_feed_that_nobody_covers_begins_anew_where_it_may_read(own: Town) -> None:
+    town, out = own, own.folder / "out.jsonl"
+    feed = partial(wlr.feed, "shop", farm=town.farm, to=str(out), upstream="auto")
+    feed()
+    for _ in range(2):
+        town.write()
+    wlc.snapshot(town.master)
+    town.write()
+    wlc.prune("shop", farm=town.farm, deadline=timedelta(0), keep_for="0s")
+    with pytest.raises(ExpiredError) as caught:
+        feed()
+    assert re.search(r"wlr feed shop .*--upstream auto.* --from snapshot goes on", str(caught.value.hint))
+    assert feed(start="snapshot").records == 4
+
+
+def test_several_registries_are_remembered_and_shown(town: Town, capsys: pytest.CaptureFixture[str]) -> None:
+    """A farm that is given alone is read; with registries, the first of them decides."""
+    wlc.ship(town.url("hq"), to=f"{town.root}/second", registers=False)
+    registries = [town.url("hq"), town.url("second")]
+    assert town.replica("plain") == "hq"
+    assert (claims(town.registry), wlr.status(town.folder / "plain.duckdb").registries) == ([], ())
+    master, into = town.master, town.folder / "x.duckdb"
+    told = [word for url in registries for word in ("--registry", url)]
+    assert run_app(wlr_app, "wlr", ["replicate", str(master), "--into", str(into), *told]) == 0
+    town.relay("a", registry=registries)
+    for place in registries:
+        assert {member.kind for member in wlc.tier_tree(place).members} >= {"relay", "origin"}
+        assert str(into) in {member.url for member in wlc.tier_tree(place).members}
+    assert [claim.upstream for claim in claims(open_database(registries[0]))] == [ORIGIN, ORIGIN]
+    # Without the option, and with the first registry away, the last choice holds.
+    wlc.set_upstream(registries[0], ORIGIN, is_active=False)
+    wlr.replicate(into=into)
+    (town.folder / "hq").rename(town.folder / "away")
+    wlr.replicate(into=into)
+    assert not (town.folder / "hq").exists()
+    capsys.readouterr()
+    assert run_app(wlr_app, "wlr", ["status", str(into)]) == 0
+    shown = capsys.readouterr().out
+    upstream = next(known.id for known in upstreams(open_database(registries[1])))
+    for field, value in (("master", town.url("a")), ("is_paused", "false"), ("upstream", upstream)):
+        assert re.search(rf"^{field} +{re.escape(value)}$", shown, re.MULTILINE)
+    assert re.search(r"^registries .*" + ".*".join(map(re.escape, registries)), shown, re.MULTILINE | re.DOTALL)
 
 
 def test_another_past_is_never_read_from(own: Town, tmp_path: Path) -> None:

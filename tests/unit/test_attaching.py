@@ -11,7 +11,14 @@ import pytest
 from cli.command import run_app
 from cli.wlc import app
 from wlc.farm import paths
-from wlc.farm.attachment import Attachment, Membership, attachment_object
+from wlc.farm.attachment import (
+    Attachment,
+    Keepalive,
+    Membership,
+    Said,
+    attachment_object,
+    register_reader,
+)
 from wlc.farm.clock import utc_now
 from wlc.farm.config import first_config, with_batch
 from wlc.farm.database import FarmDatabase, open_database
@@ -19,19 +26,20 @@ from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableEr
 from wlc.farm.model import Batch, Position, Transaction
 from wlc.farm.paths import TIERS
 from wlc.farm.pushes import Push
-from wlc.farm.registry import ACTIVE, RELAY, Replica, moved_to, register, replicas
+from wlc.farm.registry import ACTIVE, RELAY, Replica, moved_to, register, register_versioned, replicas
 from wlc.farm.store import MissingError
 from wlc.farm.store.memory import MemoryStore
-from wlc.farm.upstreams import ORIGIN, Upstream, change_upstream, upstreams
+from wlc.farm.upstreams import ORIGIN, Upstream, change_upstream, claims, upstreams
 from wlc.masters.retention import children
 from wlc.tiers.administration import forget, set_upstream
-from wlc.tiers.attaching import read_through
+from wlc.tiers.attaching import attachment_of, read_through
 from wlc.tiers.copying import Copier
 from wlc.tiers.overview import tier_tree
 from wlc.tiers.pushing import Pusher, push_list
 from wlc.tiers.ship import ship
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 _unique = count()
@@ -325,3 +333,164 @@ def test_a_pinned_place_must_have_the_same_past_and_needs_no_registry() -> None:
     registry.store.create(paths.CONFIG, b"garbage")
     assert read(registry, attachment=Attachment(registry.url, among=(place.url,))) == place.url
     assert read(registry, attachment=chosen) == place.url
+
+
+# Several registries ---------------------------------------------------------------------------------------------------
+
+
+def chooser(registries: Sequence[FarmDatabase], given: FarmDatabase) -> Attachment:
+    """What a new reader remembers that is given a farm and registries."""
+    found = attachment_of(given, None, None, None, [known.url for known in registries], given.url)
+    assert found is not None
+    return found
+
+
+def registered(place: FarmDatabase, membership: Membership) -> tuple[str, Attachment]:
+    register_reader(place, reader(), membership, is_level=True)
+    return place.url, membership.attachment
+
+
+def away(registry: FarmDatabase) -> bytes:
+    kept = registry.store.read(paths.CONFIG)
+    registry.store.delete(paths.CONFIG)
+    return kept
+
+
+def holders(registry: FarmDatabase) -> list[str]:
+    return [claim.holder for claim in claims(registry)]
+
+
+def test_multimeta() -> None:
+    """Comdb2: a reader is registered in every registry that it was given, claims in the first, and is nowhere else."""
+    first = farm()
+    second, other = copied(first), copied(first)
+    url, attachment = read_through(first, reader(), chooser([first, second], other), registered)
+    assert (url, attachment.upstream, attachment.slot) == (first.url, ORIGIN, 0)
+    assert [known.id for known in replicas(first)] == [known.id for known in replicas(second)] == ["me"]
+    assert [known.registry for known in (*replicas(first), *replicas(second))] == ["", first.url]
+    assert (holders(first), holders(second), replicas(other)) == (["me"], [], [])
+    # Pruning in the second one does not wait for a reader that reads elsewhere.
+    assert (children(replicas(first)), children(replicas(second))) == (replicas(first), [])
+    with pytest.raises(InvalidError, match="is a place of database other, not of shop"):
+        chooser([farm(name="other")], first)
+    with pytest.raises(InvalidError, match="a registry is of no use without an upstream"):
+        attachment_of(first, None, "none", None, [second.url])
+
+
+def test_a_registry_that_is_away_stops_nobody() -> None:
+    first = farm()
+    second, given = copied(first), copied(first)
+    kept, asked = away(first), chooser([first, second], given)
+    # No choice was made yet: it begins with the farm that it was given.
+    url, attachment = read_through(first, reader(), asked, registered)
+    assert (url, attachment.url, attachment.slot) == (given.url, given.url, None)
+    assert [known.id for known in replicas(second)] == ["me"]
+    assert replicas(first) == []
+    # With the first chosen, the second one's absence is not noticed, and neither is that of both later.
+    first.store.create(paths.CONFIG, kept)
+    kept = away(second)
+    url, attachment = read_through(first, reader(), attachment, registered)
+    assert (url, attachment.upstream) == (first.url, ORIGIN)
+    offer(first, given)
+    set_upstream(first.url, ORIGIN, is_active=False)
+    url, attachment = read_through(first, reader(), attachment, registered)
+    assert url == given.url
+    away(first)
+    assert read_through(first, reader(), attachment, registered)[0] == given.url
+    second.store.create(paths.CONFIG, kept)
+    assert read_through(first, reader(), attachment, registered)[0] == given.url
+    assert [known.upstream for known in replicas(second)] == ["aaaa"]
+
+
+def test_registries_are_remembered_and_changed() -> None:
+    first = farm()
+    second = copied(first)
+    asked = chooser([first], second)
+    url, before = read_through(first, reader(), asked, registered)
+    assert url == first.url
+    # A later call says nothing of registries, or says the same.
+    for said in (None, [first.url]):
+        assert attachment_of(second, before, None, None, said, second.url) == before
+    # One more that is told is no reason to choose anew.
+    more = attachment_of(second, before, None, None, [first.url, second.url], second.url)
+    assert more == replace(before, registries=(first.url, second.url))
+    # Another one that decides is.
+    moved = attachment_of(second, before, "auto", None, [second.url], second.url)
+    assert moved is not None
+    assert (moved.registry, moved.url, moved.slot, moved.chosen) == (second.url, first.url, None, None)
+    assert read_through(second, reader(), moved, registered)[0] == second.url
+    assert holders(second) == ["me"]
+
+
+def test_intermediate_physrep_active_status(tmp_path: Path) -> None:
+    """Comdb2: a relay is active in the second registry, and serves those who choose by it."""
+    first = farm()
+    second = copied(first)
+    registries, to = [first.url, second.url], f"memory://farm-{next(_unique)}"
+    done = ship(first.url, to=to, registry=registries)
+    for registry in (first, second):
+        (known,) = upstreams(registry)
+        assert (known.url, known.state) == (done.url, ACTIVE)
+        # Deleted by hand, it is there again with the next round, whether that has news or not.
+        registry.store.delete(paths.upstream_path(known.id))
+    ship(first.url, to=to, registry=registries)
+    assert [[known.url for known in upstreams(registry)] for registry in (first, second)] == [[done.url]] * 2
+    set_upstream(second.url, ORIGIN, is_active=False)
+    assert read_through(second, reader(), chooser([second], second), registered)[0] == done.url
+    # Its registry is away: it copies what there is, and nothing is made in its place.
+    kept = away(first)
+    set_upstream(second.url, ORIGIN, is_active=True)
+    more = ship(second.url, to=f"{to}-more", registry=[second.url, first.url])
+    assert (more.tick, [known.url for known in upstreams(first)]) == (3, [done.url])
+    first.store.create(paths.CONFIG, kept)
+    for refused in ([done.url], [first.url, done.url]):
+        with pytest.raises(InvalidError, match="is the farm that shop is in"):
+            ship(first.url, to=to, registry=refused)
+
+
+def test_verify_alt_metadb_system_table() -> None:
+    """Comdb2: the other registries are listed, and so is who chooses by another one."""
+    first = farm()
+    second = copied(first)
+    relay = ship(first.url, to=f"memory://farm-{next(_unique)}", registry=[first.url, second.url]).url
+    below = ship(second.url, to=f"memory://farm-{next(_unique)}", upstream=relay, registry=second.url).url
+    shown = {member.url: member for member in tier_tree(second.url).members}
+    assert (shown[relay].registry, shown[relay].marks, shown[relay].state) == (first.url, (), ACTIVE)
+    assert (shown[below].registry, shown[below].marks, shown[below].upstream) == ("", (), shown[relay].id)
+    # Nobody who monitors the second one is alarmed.
+    tree = tier_tree(second.url)
+    assert (tree.stuck, tree.cut_off) == ((), ())
+    assert [known.id for known in children(replicas(second))] == []
+
+
+def test_a_plain_relay_whose_entry_was_deleted_is_an_upstream_again_without_news() -> None:
+    source, to = farm(), f"memory://farm-{next(_unique)}"
+    for _ in range(2):
+        done = ship(source.url, to=to)
+        (known,) = upstreams(source)
+        assert known.url == done.url
+        source.store.delete(paths.upstream_path(known.id))
+    # Who does not register does not come back.
+    ship(source.url, to=to, registers=False)
+    assert upstreams(source) == []
+
+
+def test_a_round_takes_the_place_of_a_keepalive(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("wlc.farm.attachment.time.monotonic", lambda: clock[0])
+    registry, alive = farm(), Keepalive()
+    alive.interval_s = 10.0
+    other = copied(registry)
+    said = [Said(place, *register_versioned(place, reader())) for place in (registry, other)]
+    for clock[0], left_s in ((100.0, 10.0), (106.0, 4.0), (120.0, 0.0)):
+        assert alive._left_s() == left_s
+    alive.note(said)
+    assert alive._left_s() == 10.0
+    # A registry that is away in a round still hears what it knew.
+    alive.note([said[0].again()])
+    assert {each.registry.url for each in alive._said} == {registry.url, other.url}
+    # What others wrote meanwhile is found out, and written over the next time.
+    register(other, reader(interval_s=7.0))
+    stale = said[1].again()
+    assert stale.version is None
+    assert stale.again().replica.interval_s == 7.0

@@ -14,7 +14,18 @@ from wlc.farm.errors import InvalidError
 from wlc.farm.registry import INACTIVE, PENDING, STUCK
 from wlc.farm.tier_settings import DEFAULTS, decode_settings, encode_settings, with_setting
 from wlc.farm.upstreams import ORIGIN
-from wlc.tiers.choice import NOWHERE, Choice, Node, Reader, ancestors, choose, is_stuck, penalized, tiers_of
+from wlc.tiers.choice import (
+    NOWHERE,
+    Choice,
+    Node,
+    Reader,
+    ancestors,
+    choose,
+    is_stuck,
+    penalized,
+    say_every_s,
+    tiers_of,
+)
 
 if TYPE_CHECKING:
     from wlc.farm.attachment import Penalty
@@ -221,6 +232,31 @@ def test_whoever_follows_a_choice_makes_no_circle(parents: dict[str, str]) -> No
 
 
 # Settings ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting_s", "beat_s", "registries", "expected_s"),
+    [
+        # 30 requests in 5 minutes, 16 of them for the round.
+        (10, 300, 1, 300 / 14),
+        (10, 3600, 1, 3600 / 344),
+        (10, 300, 2, 60),
+        (30, 300, 1, 30),
+        # Rounds alone come as often as that, or cost as much.
+        (10, 60, 1, 60),
+        (10, 165, 1, 165),
+        (10, 1, 1, 10),
+        (10, 0, 1, 10),
+        # Whoever wants it more often gets it.
+        (5, 300, 1, 5),
+        (0.05, 0, 1, 0.05),
+    ],
+)
+def test_keepalives_and_rounds_of_an_idle_process_keep_their_bound(
+    setting_s: float, beat_s: float, registries: int, expected_s: float
+) -> None:
+    settings = replace(DEFAULTS, keepalive_s=float(setting_s))
+    assert say_every_s(settings, beat_s, registries) == pytest.approx(expected_s)
 
 
 def test_settings_come_back_and_wrong_ones_are_refused() -> None:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import threading
+import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm import json_fields as fields
 from wlc.farm.clock import format_time
+from wlc.farm.database import open_database
 from wlc.farm.documents import decode_document, encode_document
 from wlc.farm.errors import FarmError, UnavailableError
 from wlc.farm.model import FORMAT_VERSION
 from wlc.farm.paths import ATTACHMENT, CONFIG
-from wlc.farm.registry import keep_alive, register
+from wlc.farm.registry import keep_alive, register, register_versioned
+from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import MissingError
 from wlc.farm.upstreams import ORIGIN
 from wlc.farm.versioned import VersionedObject
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
@@ -50,6 +55,8 @@ class Attachment:
         slot: The slot that is claimed there; None without a claim.
         chosen: When it was chosen.
         penalties: Upstreams that failed.
+        registries: URLs of the registries that were given; empty where the place that was given holds it. The first is
+            `registry`, the others are told who reads where.
     """
 
     registry: str
@@ -60,6 +67,7 @@ class Attachment:
     slot: int | None = None
     chosen: datetime | None = None
     penalties: tuple[Penalty, ...] = ()
+    registries: tuple[str, ...] = ()
 
     @property
     def pinned(self) -> str:
@@ -81,16 +89,25 @@ class Membership:
     attachment: Attachment
     keepalive: Keepalive | None = None
 
+    def registries(self) -> list[FarmDatabase]:
+        """Return the registry, and the others that are told."""
+        return [self.registry, *(place_of(self.registry, url) for url in self.attachment.registries[1:])]
+
+
+def place_of(database: FarmDatabase, url: str) -> FarmDatabase:
+    """Return the database in another place, read with the same options."""
+    return database if url == database.url else open_database(url, storage_options=database.storage_options)
+
 
 def register_reader(
     place: FarmDatabase, replica: Replica, membership: Membership | None, *, is_level: bool = False, failure: str = ""
 ) -> Replica | None:
-    """Make somebody known at the place that is read, and in the registry of the tree.
+    """Make somebody known at the place that is read, and in the registries of the tree.
 
     A registry that is away is no reason not to read: the last choice holds.
 
     Returns:
-        What the registry holds now; None if it is away.
+        What the first registry holds now; None if it is away.
 
     Raises:
         InvalidError: Writing is not permitted: read without registering.
@@ -98,29 +115,61 @@ def register_reader(
     """
     if membership is None:
         return register(place, replica, is_level=is_level, failure=failure)
-    registry, alive = membership.registry, membership.keepalive
+    alive = membership.keepalive
     replica = replace(
         replica,
         class_name=membership.attachment.class_name,
         place=membership.attachment.pinned,
         interval_s=alive.interval_s if alive else replica.interval_s,
     )
-    above = membership.attachment.upstream
-    known = replace(replica, upstream="" if above == ORIGIN else above)
-    is_origin = place.url == registry.url
-    if not is_origin:
-        register(place, replica, is_level=is_level, failure=failure)
-    try:
-        if not is_origin and not registry.store.exists(CONFIG):
-            return None  # A directory that is not mounted must not be made anew.
-        written = register(registry, replica if is_origin else known, is_level=is_level, failure=failure)
-    except (UnavailableError, MissingError):
-        if is_origin:
-            raise
-        return None
+    said: dict[str, Said] = {}
+    known = replace(replica, registry="" if place.url == membership.registry.url else membership.registry.url)
+    said[place.url] = Said(place, *register_versioned(place, known, is_level=is_level, failure=failure))
+    for registry in membership.registries():
+        if registry.url in said:
+            continue
+        with suppress(UnavailableError, MissingError):
+            if registry.store.exists(CONFIG):  # A directory that is not mounted must not be made anew.
+                known = _as_told(replica, registry, membership)
+                said[registry.url] = Said(
+                    registry, *register_versioned(registry, known, is_level=is_level, failure=failure)
+                )
     if alive:
-        alive.note(registry, written)
-    return written
+        alive.note([said[registry.url] for registry in membership.registries() if registry.url in said])
+    first = said.get(membership.registry.url)
+    return first.replica if first else None
+
+
+def _as_told(replica: Replica, registry: FarmDatabase, membership: Membership) -> Replica:
+    """Return what somebody says in a registry of the place that it reads, which is another one."""
+    above, first = membership.attachment.upstream, membership.registry.url
+    if registry.url == first:
+        return replace(replica, upstream="" if above == ORIGIN else above)
+    # Ids of places are the same in every registry, but for the one that holds it.
+    return replace(replica, upstream=unregistered_id(first) if above == ORIGIN else above, registry=first)
+
+
+def unregistered_id(url: str) -> str:
+    """Return an id for a place that has not registered."""
+    return checksum(url.encode())[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What somebody says in a registry, and its version there; None where that is not known any more."""
+
+    registry: FarmDatabase
+    replica: Replica
+    version: str | None
+
+    def again(self) -> Said:
+        """Say it once more; what others have written meanwhile is looked up the next time."""
+        known = None if self.version is None else (self.replica, self.version)
+        try:
+            known = keep_alive(self.registry, self.replica.id, known)
+        except FarmError:
+            known = None
+        return replace(self, replica=known[0], version=known[1]) if known else replace(self, version=None)
 
 
 class Keepalive:
@@ -131,7 +180,8 @@ class Keepalive:
 
     def __init__(self) -> None:
         self.interval_s: float | None = None
-        self._said: tuple[FarmDatabase, Replica] | None = None
+        self._said: tuple[Said, ...] = ()
+        self._last = time.monotonic()
         self._lock = threading.Lock()
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._go_on, name="keepalive", daemon=True)
@@ -144,23 +194,27 @@ class Keepalive:
         self._is_over.set()
         self._thread.join(timeout=_JOIN_S)
 
-    def note(self, registry: FarmDatabase, replica: Replica) -> None:
-        """Remember what was said last, to say it again."""
+    def note(self, said: Iterable[Said]) -> None:
+        """Remember what was said last, to say it again after the interval."""
+        new = {each.registry.url: each for each in said}
         with self._lock:
-            self._said = registry, replica
+            # A registry that was away hears what it knew already.
+            kept = (each for each in self._said if each.registry.url not in new)
+            self._said, self._last = (*kept, *new.values()), time.monotonic()
 
     def _go_on(self) -> None:
-        known: tuple[Replica, str] | None = None
-        while not self._is_over.wait(self.interval_s or _UNTOLD_S):
+        while not self._is_over.wait(self._left_s()):
+            if self._left_s() > 0:
+                continue  # A round has said it meanwhile.
             with self._lock:
-                said = self._said
-            if said is None:
-                continue
-            registry, replica = said
-            try:
-                known = keep_alive(registry, replica.id, known)
-            except FarmError:
-                known = None  # The next one says it again.
+                said, self._last = self._said, time.monotonic()
+            again = tuple(each.again() for each in said)
+            with self._lock:
+                if self._said is said:
+                    self._said = again
+
+    def _left_s(self) -> float:
+        return max(self._last + (self.interval_s or _UNTOLD_S) - time.monotonic(), 0.0)
 
 
 def attachment_json(attachment: Attachment) -> dict[str, Any]:
@@ -177,6 +231,7 @@ def attachment_json(attachment: Attachment) -> dict[str, Any]:
             {"upstream": penalty.upstream, "times": penalty.times, "until": format_time(penalty.until)}
             for penalty in attachment.penalties
         ],
+        **({"registries": list(attachment.registries)} if attachment.registries else {}),
     }
 
 
@@ -187,7 +242,7 @@ def as_attachment(content: object) -> Attachment:
         ValueError, KeyError: The content is something else.
     """
     found = fields.as_object(content)
-    fields.known(found, "registry among class upstream url slot chosen penalties")
+    fields.known(found, "registry among class upstream url slot chosen penalties", "registries")
     return Attachment(
         registry=fields.as_text(found["registry"]),
         among=tuple(map(fields.as_text, fields.as_list(found["among"]))),
@@ -197,6 +252,7 @@ def as_attachment(content: object) -> Attachment:
         slot=None if found["slot"] is None else fields.as_count(found["slot"]),
         chosen=None if found["chosen"] is None else fields.as_time(found["chosen"]),
         penalties=tuple(map(_penalty, fields.as_list(found["penalties"]))),
+        registries=tuple(map(fields.as_text, fields.as_list(found.get("registries", [])))),
     )
 
 

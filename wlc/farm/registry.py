@@ -60,6 +60,7 @@ class Replica:
         kind: `replica`, `relay`, `site` or `feed`.
         upstream: Id of the place that it reads, if that is not the one that holds this registration.
         place: URL of the place that it is pinned to; empty for none.
+        registry: URL of the registry by which it chooses, if that is not in the place that holds this registration.
         class_name: Its class, such as `prod`; empty for none.
         site: Name of the site that it is or belongs to; empty for none.
         delay_s: How far it stays behind on purpose.
@@ -86,6 +87,7 @@ class Replica:
     progressed: datetime | None = None
     transitions: tuple[Transition, ...] = ()
     site: str = ""
+    registry: str = ""
 
     @property
     def state(self) -> str:
@@ -139,6 +141,13 @@ def register(database: FarmDatabase, replica: Replica, *, is_level: bool = False
         InvalidError: The id is invalid, or writing is not permitted: replicate without registering.
         UnavailableError: The farm cannot be reached. Try again.
     """
+    return register_versioned(database, replica, is_level=is_level, failure=failure)[0]
+
+
+def register_versioned(
+    database: FarmDatabase, replica: Replica, *, is_level: bool = False, failure: str = ""
+) -> tuple[Replica, str]:
+    """Do what `register` does, and return the version of what was written, too."""
     # What was said before does not matter, so a damaged registration is replaced like any other: bytes stay bytes.
     place: VersionedObject[bytes]
     place = VersionedObject(database.store, replica_path(replica.id), encode=bytes, decode=bytes)
@@ -152,8 +161,9 @@ def register(database: FarmDatabase, replica: Replica, *, is_level: bool = False
         written = _following(replica, before, is_level=is_level, failure=failure)
         return encode_replica(written)
 
-    place.change(change)
-    return written
+    version = place.change_versioned(change)[1]
+    assert version is not None, "something was written"
+    return written, version
 
 
 def _following(replica: Replica, before: Replica | None, *, is_level: bool, failure: str) -> Replica:
@@ -242,7 +252,7 @@ def known_replicas(
     return parted(now)
 
 
-_OPTIONAL = "kind upstream place class site delay_s tables interval_s progressed transitions info"
+_OPTIONAL = "kind upstream place registry class site delay_s tables interval_s progressed transitions info"
 
 
 def encode_replica(replica: Replica) -> bytes:
@@ -264,6 +274,7 @@ def encode_replica(replica: Replica) -> bytes:
         "kind": replica.kind if replica.kind != REPLICA else None,
         "upstream": replica.upstream,
         "place": replica.place,
+        "registry": replica.registry,
         "class": replica.class_name,
         "site": replica.site,
         "delay_s": replica.delay_s,
@@ -308,6 +319,7 @@ def _replica(content: dict[str, Any], path: str) -> Replica:
         progressed=fields.as_time(content["progressed"]) if "progressed" in content else None,
         transitions=as_transitions(content.get("transitions", [])),
         site=fields.as_text(content.get("site", "")),
+        registry=fields.as_text(content.get("registry", "")),
     )
     if replica.kind not in KINDS:
         raise fields.FieldError(f"{replica.kind!r} is none of {', '.join(KINDS)}")

@@ -57,7 +57,8 @@ class Retention:
 def children(replicas: Iterable[Replica]) -> list[Replica]:
     """Return those that read this place. Others are here because it holds the registry of their tree.
 
-    A relay counts, too, if no path leads from it to this place: nobody else keeps what it lacks.
+    A relay counts, too, if no path leads from it to this place: nobody else keeps what it lacks. Paths that lead to
+    somebody who chooses by another registry are fine: it is known where that reads.
     """
     known = {replica.id: replica for replica in replicas}
     return [replica for replica in known.values() if not replica.upstream or _is_cut_off(replica, known)]
@@ -67,10 +68,10 @@ def _is_cut_off(replica: Replica, known: Mapping[str, Replica]) -> bool:
     """Say whether a relay reads in a circle, or below what is not registered."""
     seen: set[str] = set()
     above: Replica | None = replica
-    while above is not None and above.upstream and above.id not in seen:
+    while above is not None and above.upstream and not above.registry and above.id not in seen:
         seen.add(above.id)
         above = known.get(above.upstream)
-    return replica.kind == RELAY and (above is None or bool(above.upstream))
+    return replica.kind == RELAY and (above is None or (bool(above.upstream) and not above.registry))
 
 
 def held_bytes(retention: Retention, snapshots: Iterable[SnapshotPoint], sizes: Mapping[int, int]) -> dict[str, int]:

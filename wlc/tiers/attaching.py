@@ -7,18 +7,17 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from wlc.farm.attachment import Attachment, Membership
+from wlc.farm.attachment import Attachment, Membership, place_of, unregistered_id
 from wlc.farm.clock import utc_now
 from wlc.farm.database import open_database
 from wlc.farm.errors import CorruptError, ExpiredError, FarmError, InvalidError, UnavailableError
 from wlc.farm.paths import PUSHES, log_path, replica_path
 from wlc.farm.registry import INACTIVE, RELAY, decode_replica, register, unregister
 from wlc.farm.same_past import prove_same_database, prove_same_past, resolved
-from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import MissingError
 from wlc.farm.tier_settings import read_settings
 from wlc.farm.upstreams import ORIGIN, Claim, find_upstream, read_claim, release_claim, take_claim, upstreams
-from wlc.tiers.choice import Node, Reader, choose, penalized, tiers_of
+from wlc.tiers.choice import Node, Reader, choose, penalized, say_every_s, tiers_of
 from wlc.tiers.tree import read_tree
 
 if TYPE_CHECKING:
@@ -26,7 +25,9 @@ if TYPE_CHECKING:
 
     from wlc.farm.attachment import Keepalive
     from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Config
     from wlc.farm.registry import Replica
+    from wlc.farm.tier_settings import TierSettings
     from wlc.tiers.choice import Choice
     from wlc.tiers.tree import Tree
 
@@ -75,36 +76,62 @@ def read_through(
 
 
 def attachment_of(
-    registry: FarmDatabase, before: Attachment | None, upstream: Sequence[str] | str | None, class_name: str | None
+    database: FarmDatabase,
+    before: Attachment | None,
+    upstream: Sequence[str] | str | None,
+    class_name: str | None,
+    registries: Sequence[str] | str | None = None,
+    reads: str = "",
 ) -> Attachment | None:
     """Return what a reader is to remember of its upstream.
 
     Args:
-        registry: The place that knows the upstreams.
+        database: The place that it was given, which holds the registry unless others are named.
         before: What it remembers; None if it reads what it is given.
         upstream: "auto" for a choice among all that are registered, URLs to choose from, one URL to be read, "none" for
             no upstream; None for what is remembered.
         class_name: Its class; None for what is remembered.
+        registries: URLs of the registries, the one that decides first; empty for the place that it was given, None for
+            what is remembered. A reader that is given some chooses.
+        reads: URL of the place that it reads at present, or begins with while the registry is away.
 
     Raises:
-        InvalidError: The two do not go together, or a URL is of another database.
+        InvalidError: The options do not go together, or a URL is of another database.
     """
-    if upstream is None:
-        if class_name is None or before is None:
-            if class_name is not None:
-                raise InvalidError(f"class {class_name} is of no use without an upstream", hint="--upstream auto")
-            # The farm may have been moved.
-            return before and replace(before, registry=registry.url)
-        return replace(before, class_name=class_name, chosen=None)
-    wanted = [upstream] if isinstance(upstream, str) else list(upstream)
+    known = before.registries if before else ()
+    named = [registries] if isinstance(registries, str) else registries
+    told = known if named is None else tuple(_url_of(database, url) for url in named)
+    wanted = [upstream] if isinstance(upstream, str) else list(upstream or ())
     if wanted == ["none"]:
+        if registries:
+            raise InvalidError("a registry is of no use without an upstream", hint="Leave out --upstream none")
         return None
-    among = () if wanted == ["auto"] else tuple(_url_of(registry, url) for url in wanted)
+    if before is None and not wanted and not told:
+        if class_name is not None:
+            raise InvalidError(f"class {class_name} is of no use without an upstream", hint="--upstream auto")
+        return None
+    among = before.among if before and not wanted else ()
+    if wanted not in ([], ["auto"]):
+        among = tuple(_url_of(database, url) for url in wanted)
     name = class_name if class_name is not None else before.class_name if before else ""
-    if before is not None and (before.registry, before.among) == (registry.url, among):
-        return before if name == before.class_name else replace(before, class_name=name, chosen=None)
+    present = _with_registries(before or Attachment(database.url, url=reads), database, told)
+    is_moved = before is not None and bool(wanted) and before.registry != present.registry
+    if (present.among, present.class_name) == (among, name) and not is_moved:
+        return present
     # What is claimed now is released when the new choice is made.
-    return replace(before or Attachment(registry.url), registry=registry.url, among=among, class_name=name, chosen=None)
+    return replace(present, among=among, class_name=name, chosen=None)
+
+
+def _with_registries(before: Attachment, database: FarmDatabase, told: tuple[str, ...]) -> Attachment:
+    """Change the registries that somebody remembers; until the next choice, it reads the same place."""
+    registry = told[0] if told else database.url
+    if told == before.registries:
+        # The farm may have been moved.
+        return replace(before, registry=registry)
+    if registry == before.registry and before.upstream:
+        return replace(before, registries=told)
+    name = ORIGIN if before.url == registry else unregistered_id(before.url) if before.url else ""
+    return replace(before, registry=registry, registries=told, upstream=name, slot=None, chosen=None)
 
 
 def detach(registry: FarmDatabase, attachment: Attachment, reader: str) -> None:
@@ -114,12 +141,12 @@ def detach(registry: FarmDatabase, attachment: Attachment, reader: str) -> None:
             release_claim(registry, Claim(attachment.upstream, attachment.slot, reader))
 
 
-def _url_of(registry: FarmDatabase, url: str) -> str:
-    place = open_database(url, storage_options=registry.storage_options)
-    if place.name != registry.name:
+def _url_of(database: FarmDatabase, url: str) -> str:
+    place = open_database(url, storage_options=database.storage_options)
+    if place.name != database.name:
         raise InvalidError(
-            f"{url} is a place of database {place.name}, not of {registry.name}",
-            hint=f"Give the database's folder in the other farm, such as URL/{registry.name}.",
+            f"{url} is a place of database {place.name}, not of {database.name}",
+            hint=f"Give the database's folder in the other farm, such as URL/{database.name}.",
             path=url,
         )
     return place.url
@@ -179,16 +206,14 @@ class _Reading:
         self.attachment = replace(self.attachment, upstream="", slot=None)
 
     def _place(self, url: str) -> FarmDatabase:
-        if url == self._registry.url:
-            return self._registry
-        return open_database(url, storage_options=self._registry.storage_options)
+        return place_of(self._registry, url)
 
     def _pinned(self) -> FarmDatabase:
         place = self._place(self.attachment.pinned)
         if place.url != self.attachment.url or not self.attachment.upstream:
             name = ORIGIN
             if place.url != self._registry.url:
-                name = _id_of_url(place.url)
+                name = unregistered_id(place.url)
                 with suppress(FarmError):
                     places = upstreams(self._registry)
                     name = next((u.id for u in places if resolved(u.url) == resolved(place.url)), name)
@@ -209,15 +234,15 @@ class _Reading:
                     release_claim(self._registry, Claim(before.upstream, before.slot, self._me.id))
         if self._keepalive and self._keepalive.interval_s is None:
             with suppress(FarmError):
-                self._keepalive.interval_s = read_settings(self._registry).keepalive_s
+                self._keepalive.interval_s = self._interval_s(read_settings(self._registry), self._registry.config())
         return place
 
     def _holds(self) -> bool:
         """Say whether the last choice stands: neither due again, nor lost, nor taken out by its owner."""
-        self._registry.config()  # Without it the registry is away.
+        config = self._registry.config()  # Without it the registry is away.
         settings, last = read_settings(self._registry), self.attachment
         if self._keepalive:
-            self._keepalive.interval_s = settings.keepalive_s
+            self._keepalive.interval_s = self._interval_s(settings, config)
         now = utc_now()
         if last.chosen is None or not timedelta(0) <= now - last.chosen < timedelta(seconds=settings.rechoose_s):
             return False
@@ -229,6 +254,9 @@ class _Reading:
         fanout = settings.fanout_of(last.upstream, upstream.fanout if upstream is not None else None)
         claim = read_claim(self._registry, last.upstream, last.slot)
         return last.slot < fanout and claim is not None and claim.holder == self._me.id
+
+    def _interval_s(self, settings: TierSettings, config: Config) -> float:
+        return say_every_s(settings, config.beat_s, max(len(self.attachment.registries), 1))
 
     # Choosing --------------------------------------------------------------------------------------------------------
 
@@ -263,12 +291,12 @@ class _Reading:
 
     def _registered_tree(self) -> Tree:
         """Register before anything is read: pruning waits from now on, and the store's clock is known."""
-        self._registry.config()  # A directory that is not mounted must not be made anew.
+        config = self._registry.config()  # A directory that is not mounted must not be made anew.
         settings = read_settings(self._registry)
         above = self.attachment.upstream
         interval_s = None
         if self._keepalive:
-            interval_s = self._keepalive.interval_s = settings.keepalive_s
+            interval_s = self._keepalive.interval_s = self._interval_s(settings, config)
         now = replace(
             self._me,
             seen=utc_now(),
@@ -284,7 +312,7 @@ class _Reading:
         if among:
             by_url = {self._url(tree, node.id): node for node in nodes}
             # A place that nobody has registered serves, too; nothing is known of it.
-            nodes = [by_url.get(url) or Node(_id_of_url(url)) for url in among]
+            nodes = [by_url.get(url) or Node(unregistered_id(url)) for url in among]
         position = self._me.position
         batch, chain = (position.batch, position.chain) if position else (None, "")
         reader = Reader(self._me.id, batch, chain, self.attachment.class_name, self._me.delay_s)
@@ -292,7 +320,7 @@ class _Reading:
         return choose(nodes, children, reader, self.attachment.penalties, utc_now(), tree.settings)
 
     def _url(self, tree: Tree, name: str) -> str:
-        unknown = {_id_of_url(url): url for url in self.attachment.among}
+        unknown = {unregistered_id(url): url for url in self.attachment.among}
         return tree.url(name, unknown.get(name, self._registry.url))
 
     def _in_order(self, choice: Choice, tree: Tree) -> tuple[str, ...]:
@@ -422,8 +450,3 @@ class _Reading:
             f"no upstream of {self._registry.url} serves {self._me.target} now ({told})",
             hint=f"wlc tiers {self._registry.url}",
         )
-
-
-def _id_of_url(url: str) -> str:
-    """Return an id for a place that has not registered."""
-    return checksum(url.encode())[:32]

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 # The tier of what has no path to the origin.
 NOWHERE = 10**6
+# What a process without news may ask, and what a round of one asks at most; more for each registry after the first.
+REQUESTS_A_MINUTE = 6
+IDLE_ROUND_REQUESTS = 16
+IDLE_REGISTRY_REQUESTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +177,25 @@ def is_class_enough(node: Node, me: Reader, settings: TierSettings) -> bool:
         return True
     mine, its = settings.rank(me.class_name), settings.rank(node.class_name)
     return mine is not None and its is not None and its >= mine
+
+
+def say_every_s(settings: TierSettings, beat_s: float, registries: int = 1) -> float:
+    """Return how often a running process says that it is there.
+
+    That is the registry's number, or less often, so that a process without news makes at most six requests a minute,
+    its rounds included. Where rounds come too often for that, one for each round is enough. A number below the default
+    holds as it is.
+
+    Args:
+        settings: Of the registry.
+        beat_s: Seconds between two rounds.
+        registries: How many are told.
+    """
+    if settings.keepalive_s < DEFAULTS.keepalive_s:
+        return settings.keepalive_s
+    left = REQUESTS_A_MINUTE * beat_s / 60 - IDLE_ROUND_REQUESTS - (registries - 1) * IDLE_REGISTRY_REQUESTS
+    fitting_s = beat_s * registries / left if left > 0 else beat_s
+    return max(settings.keepalive_s, min(fitting_s, beat_s))
 
 
 def recent_s(interval_s: float, settings: TierSettings = DEFAULTS) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wlc.farm.clock import utc_now
+from wlc.farm.paths import upstream_path
 from wlc.farm.registry import ACTIVE, INACTIVE, PENDING, RELAY, Replica, moved_to, this_host, this_user
 from wlc.farm.same_past import resolved
 from wlc.farm.seal.checksum import checksum
@@ -44,6 +45,11 @@ def as_reader(relay: FarmDatabase, position: Position | None, clock: datetime | 
     """Return what a relay says of itself where it reads."""
     here = this_host(), this_user()
     return Replica(relay_id(relay), resolved(relay.url), position, clock, utc_now(), *here, kind=RELAY, delay_s=delay_s)
+
+
+def is_offered(registry: FarmDatabase, relay: FarmDatabase) -> bool:
+    """Say whether a registry knows a relay as an upstream."""
+    return registry.store.exists(upstream_path(relay_id(relay)))
 
 
 def offer_place(

@@ -10,7 +10,7 @@ from wlc.farm.clock import utc_now
 from wlc.farm.registry import INACTIVE, PENDING, RELAY, STUCK, Transition
 from wlc.farm.upstreams import ORIGIN
 from wlc.masters.lookup import resolve
-from wlc.tiers.choice import NOWHERE, is_stuck, tiers_of
+from wlc.tiers.choice import NOWHERE, ancestors, is_stuck, tiers_of
 from wlc.tiers.tree import read_tree
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class TierMember:
         kind: origin, relay, replica, site or feed.
         url: Where it is.
         upstream: Id of what it reads; empty for the origin.
+        registry: URL of the registry by which it chooses, if that is another one than the one that is shown.
         tier: 0 for the origin; None where no path leads to it.
         state: pending, active, inactive or stuck.
         marks: What needs attention: silent, stuck, pending for long, cut off.
@@ -68,6 +69,7 @@ class TierMember:
     host: str
     user: str
     transitions: tuple[Transition, ...] = ()
+    registry: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,10 @@ def _member(node: Node, tree: Tree, tier: int, children: int, nodes: Mapping[str
     replica, upstream = member.replica, member.upstream
     transitions = (*replica.transitions, *(upstream.transitions if upstream else ()))
     marks = _marks(node, tree, member, nodes)
-    if tier == NOWHERE and replica.kind == RELAY:
+    path = (node.id, *ancestors(node.id, nodes))
+    # It is known where somebody reads who chooses by another registry.
+    is_elsewhere = any(tree.members[name].replica.registry for name in path if name in tree.members)
+    if tier == NOWHERE and replica.kind == RELAY and not is_elsewhere:
         marks = (*marks, CUT_OFF)
     return TierMember(
         id=node.id,
@@ -189,6 +194,7 @@ def _member(node: Node, tree: Tree, tier: int, children: int, nodes: Mapping[str
         host=replica.host,
         user=replica.user,
         transitions=tuple(sorted(transitions, key=lambda transition: transition.time)),
+        registry=replica.registry,
     )
 
 

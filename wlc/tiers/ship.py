@@ -5,16 +5,16 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from wlc.farm.attachment import attachment_object
+from wlc.farm.attachment import attachment_object, place_of
 from wlc.farm.clock import parse_age, utc_now
-from wlc.farm.database import FarmDatabase, open_database
+from wlc.farm.database import FarmDatabase
 from wlc.farm.errors import FarmError, InvalidError
 from wlc.farm.model import Position
 from wlc.farm.same_past import is_same_place
 from wlc.farm.store import MissingError, join_url, open_store
 from wlc.masters.lookup import resolve
-from wlc.tiers.attaching import attachment_of, read_through
-from wlc.tiers.offer import Offer, as_reader
+from wlc.tiers.attaching import attachment_of, detach, read_through
+from wlc.tiers.offer import Offer, as_reader, relay_id
 from wlc.tiers.rate import RateLimit, parse_rate
 from wlc.tiers.shipping import Shipped, Shipping
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import timedelta
 
-    from wlc.farm.attachment import Keepalive, Membership
+    from wlc.farm.attachment import Attachment, Keepalive, Membership
 
 
 def ship(
@@ -38,6 +38,7 @@ def ship(
     registers: bool = True,
     upstream: Sequence[str] | str | None = None,
     class_name: str | None = None,
+    registry: Sequence[str] | str | None = None,
     fanout: int | None = None,
     keepalive: Keepalive | None = None,
     progress: Callable[[int, int, str], None] | None = None,
@@ -55,11 +56,11 @@ def ship(
         rate: Bytes per second on average, no limit if omitted; as text, for example `500k` or `10M`.
         storage_options: Options of the farm's file system.
         target_options: Options of the relay's file system.
-        registers: Make the relay known where it reads, so that `wlc prune` there keeps what it has not copied yet, and
-            as an upstream that replicas and other relays may choose.
+        registers: Make the relay known where it reads, so that `wlc prune` there waits for it, and as an upstream.
         upstream: Where to read: "auto" chooses among the places registered at `db`, the URL of the database's folder in
             one place pins it, several URLs are chosen from. Give it every time.
         class_name: Class of the relay, such as `prod`: it serves readers of this class and of lower ones.
+        registry: URLs of the database's folder in places whose registries are told; the first decides. Likewise.
         fanout: How many may read from the relay; the registry's number if omitted.
         keepalive: Of a program that follows: says between rounds that the relay is there.
         progress: Called with batches done, batches in all, and what is being done.
@@ -76,14 +77,14 @@ def ship(
     source = resolve(db, farm, storage_options=storage_options)
     target = FarmDatabase(source.name, open_store(join_url(to, source.name), target_options), target_options)
     _refuse_itself(target, source, to)
-    latest = utc_now() - age if age is not None else None
-    offer = Offer(class_name, fanout, age.total_seconds() if age is not None else 0.0)
-    if upstream is None:
-        return Shipping(source, target, latest, limit, progress, offer).run(registers=registers)
+    latest, delay_s = (utc_now() - age, age.total_seconds()) if age is not None else (None, 0.0)
+    offer = Offer(class_name, fanout, delay_s)
     remembered = attachment_object(target)
-    attachment = attachment_of(source, (remembered.load() or (None, ""))[0], upstream, class_name)
-    for url in attachment.among if attachment else ():
-        _refuse_itself(target, open_database(url, storage_options=storage_options), to)
+    attachment = None
+    if upstream is not None or registry:
+        before = (remembered.load() or (None, ""))[0]
+        attachment = attachment_of(source, before, upstream or "auto", class_name, registry or (), source.url)
+        _leave_registry(source, target, before, attachment, to)
     if attachment is None:
         return Shipping(source, target, latest, limit, progress, offer).run(registers=registers)
 
@@ -93,13 +94,23 @@ def ship(
         shipping = Shipping(place, target, latest, limit, progress, offer, membership)
         return shipping.run(registers=registers)
 
-    me = as_reader(target, _position_of(target), None, offer.delay_s)
-    return read_through(source, me, attachment, run, keepalive)
+    me = as_reader(target, _position_of(target), None, delay_s)
+    return read_through(place_of(source, attachment.registry), me, attachment, run, keepalive)
 
 
 def _refuse_itself(relay: FarmDatabase, place: FarmDatabase, to: str) -> None:
     if is_same_place(relay, place):
         raise InvalidError(f"{to} is the farm that {place.name} is in", hint="Give --to another farm.", path=to)
+
+
+def _leave_registry(
+    source: FarmDatabase, relay: FarmDatabase, before: Attachment | None, now: Attachment | None, to: str
+) -> None:
+    """Give up what was claimed in a registry that the relay leaves, unless it is told to read or choose by itself."""
+    for url in (*now.among, *now.registries) if now else ():
+        _refuse_itself(relay, place_of(source, url), to)
+    if before is not None and (now is None or now.registries != before.registries):
+        detach(place_of(source, before.registry), before, relay_id(relay))
 
 
 def _position_of(relay: FarmDatabase) -> Position | None:

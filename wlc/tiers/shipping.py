@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ from wlc.farm.read_ahead import in_order
 from wlc.farm.store import AlreadyExistsError, MissingError
 from wlc.farm.store.encrypted import is_encrypted
 from wlc.tiers.copying import REQUESTS, Copier
-from wlc.tiers.offer import Offer, as_reader, offer_place
+from wlc.tiers.offer import Offer, as_reader, is_offered, offer_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -160,14 +160,14 @@ class Shipping:
                 # Nothing may be pruned while the first copy is made.
                 self._register(None)
                 if serves:
-                    self._serve()
+                    self._serve(is_new=True)
             self._copy(wanted)
         if registers:
             last = self._now.batches - 1
             position = Position(self._now.history, self._now.tick, last, self._chains.get(last, ""))
-            is_known = self._register(position, is_level=is_level)
-            if serves and (not is_level or not is_known or self._offer.is_explicit):
-                self._serve()
+            self._register(position, is_level=is_level)
+            if serves:
+                self._serve(is_new=not is_level or self._offer.is_explicit)
         counts = self._batches, self._snapshots, self._files, self._bytes
         return Shipped(self._target.url, self._now.tick, *counts, None if is_level else self._is_verified)
 
@@ -477,16 +477,15 @@ class Shipping:
         self._now = replace(known, logs=self._now.logs, snapshot=self._now.snapshot)
         self._note(is_final=True)
 
-    def _register(self, position: Position | None, *, is_level: bool = False) -> bool:
-        """Register as a reader, and say whether the relay was known: one that was forgotten must serve again, too."""
+    def _register(self, position: Position | None, *, is_level: bool = False) -> None:
         reader = as_reader(self._target, position, self._now.write, self._offer.delay_s)
-        written = register_reader(self._source, reader, self._membership, is_level=is_level)
-        if self._membership is not None:
-            # It may have registered before in this round, to choose.
-            return written is None or self._membership.registry.store.exists(paths.upstream_path(reader.id))
-        return written is None or written.transitions[0].time != reader.seen
+        register_reader(self._source, reader, self._membership, is_level=is_level)
 
-    def _serve(self) -> None:
-        registry = self._membership.registry if self._membership else self._source
-        has_start = self._now.batches > 1 or bool(self._now.snapshot)
-        offer_place(registry, self._target, self._offer, self._first, has_start=has_start and not self._is_new)
+    def _serve(self, *, is_new: bool) -> None:
+        """Register as an upstream: if there is something new to say, and where the relay was forgotten."""
+        has_start = (self._now.batches > 1 or bool(self._now.snapshot)) and not self._is_new
+        for registry in self._membership.registries() if self._membership else [self._source]:
+            # With a registry away, it holds what it knew; a directory that is not mounted must not be made anew.
+            with suppress(UnavailableError) if registry.url != self._source.url else nullcontext():
+                if (is_new or not is_offered(registry, self._target)) and registry.store.exists(paths.CONFIG):
+                    offer_place(registry, self._target, self._offer, self._first, has_start=has_start)

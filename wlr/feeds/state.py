@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm import json_fields as fields
+from wlc.farm.attachment import as_attachment, attachment_json
 from wlc.farm.beat import BEAT_S
 from wlc.farm.clock import format_time
 from wlc.farm.documents import decode_document, encode_document
@@ -13,6 +14,8 @@ from wlc.farm.model import FORMAT_VERSION, Position
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from wlc.farm.attachment import Attachment
 
 _KIND = "feed"
 
@@ -41,6 +44,7 @@ class FeedState:
         is_paused: It stays where it is until it is resumed.
         place: What tells the place from others of the same name, such as the id of a cluster; "" if nothing does.
         run: Random id of the last run that wrote; whoever takes over writes another one.
+        attachment: Which upstream it reads, if it chooses one or was told which; None if it reads what it is given.
     """
 
     name: str
@@ -63,6 +67,7 @@ class FeedState:
     beat_s: float = BEAT_S
     place: str = ""
     run: str = ""
+    attachment: Attachment | None = None
 
 
 def paused(state: FeedState | None, is_paused: bool) -> FeedState:
@@ -97,6 +102,8 @@ def encode_state(state: FeedState) -> bytes:
         "place": state.place,
         "run": state.run,
     }
+    if state.attachment is not None:
+        content["attachment"] = attachment_json(state.attachment)
     return encode_document(_KIND, content)
 
 
@@ -115,7 +122,7 @@ def _state(content: dict[str, Any]) -> FeedState:
     known = (
         "format name master to tables form position batch_last clock history snapshot written file bytes header dropped"
     )
-    fields.known(content, f"{known} verify is_paused beat_s place run")
+    fields.known(content, f"{known} verify is_paused beat_s place run", "attachment")
     return FeedState(
         name=fields.as_text(content["name"]),
         master=fields.as_text(content["master"]),
@@ -137,6 +144,7 @@ def _state(content: dict[str, Any]) -> FeedState:
         beat_s=fields.as_beat(content["beat_s"]),
         place=fields.as_text(content["place"]),
         run=fields.as_text(content["run"]),
+        attachment=as_attachment(content["attachment"]) if "attachment" in content else None,
     )
 
 
