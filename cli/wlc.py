@@ -21,6 +21,7 @@ from .interruption import stop_on_signal
 from .options import Database, Farm, Source, StorageOptions, storage_options, tick_range
 from .output import Fields, Listing, Report, Value, record
 from .progress import working
+from .sites import COMMANDS as SITE_COMMANDS
 from .tiers import COMMANDS
 
 if TYPE_CHECKING:
@@ -64,6 +65,10 @@ def master(
     create: Annotated[
         bool, typer.Option("--create", help="Make an empty DuckDB database unless there is one.")
     ] = False,
+    site: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Name of the first of several sites, which the database becomes."),
+    ] = None,
     print_sql: Annotated[
         bool,
         typer.Option(
@@ -95,6 +100,7 @@ def master(
                 tables=tables or (),
                 moved=moved,
                 create=create,
+                site=site,
                 storage_options=options,
             )
         )
@@ -400,7 +406,7 @@ def key(
     return Fields({**fields, "public": f"{file}.pub"} if kind == keys.SIGNING else fields)
 
 
-for _function, _example in COMMANDS:
+for _function, _example in (*COMMANDS, *SITE_COMMANDS):
     command(app, example=_example)(_function)
 
 

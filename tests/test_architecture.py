@@ -40,6 +40,7 @@ LAYERS = (
         "wlc.masters.status",
     ),
     ("wlc.tiers",),
+    ("wlc.exchange",),
     ("wlc",),
     ("wlr.plan",),
     ("wlr.log_reader", "wlr.fold", "wlr.ddl"),

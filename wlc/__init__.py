@@ -24,7 +24,9 @@ __all__ = [
     "ReplayError",
     "Retention",
     "Shipped",
+    "SiteStatus",
     "SourceCheck",
+    "TakenFrom",
     "TierMember",
     "TierTree",
     "UnavailableError",
@@ -39,6 +41,9 @@ __all__ = [
     "fanout",
     "flush",
     "forget",
+    "join",
+    "joined_from",
+    "leave",
     "master",
     "preparation",
     "prune",
@@ -47,19 +52,26 @@ __all__ = [
     "repair",
     "resolve",
     "run",
+    "set_role",
     "set_tiers",
     "set_upstream",
     "ship",
+    "sites",
     "snapshot",
     "status",
     "stop",
     "tables_to_change",
+    "take",
     "tick",
     "tier_tree",
     "verify_source",
 ]
 
 if TYPE_CHECKING:
+    from wlc.exchange.administration import leave, set_role
+    from wlc.exchange.joining import join, joined_from
+    from wlc.exchange.overview import SiteStatus, sites
+    from wlc.exchange.taking import TakenFrom, take
     from wlc.farm.attachment import Keepalive
     from wlc.farm.errors import (
         CorruptError,
@@ -130,6 +142,10 @@ else:
                 "tables_to_change",
                 "tick",
             ),
+            "wlc.exchange.administration": ("leave", "set_role"),
+            "wlc.exchange.overview": ("SiteStatus", "sites"),
+            "wlc.exchange.joining": ("join", "joined_from"),
+            "wlc.exchange.taking": ("TakenFrom", "take"),
             "wlc.tiers.administration": ("Fanout", "Forgotten", "fanout", "forget", "set_tiers", "set_upstream"),
             "wlc.tiers.attaching": ("attachment_of", "detach", "read_through"),
             "wlc.tiers.overview": ("TierMember", "TierTree", "tier_tree"),

@@ -25,11 +25,12 @@ from wlc.masters.fence import own
 from wlc.masters.state import MasterState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from wlc.farm.errors import FencedError
     from wlc.farm.model import Config
     from wlc.masters.contract import Source
+    from wlc.masters.state import SiteState
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class Wish:
 
     Attributes:
         is_moved: The source takes the place of the master of which it is a copy.
+        membership: What it becomes among several masters; None if it is the only one.
     """
 
     farm: str | None = None
@@ -46,6 +48,23 @@ class Wish:
     beat_s: float | None = None
     is_moved: bool = False
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    membership: SiteMembership | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SiteMembership:
+    """What a new master becomes among several sites.
+
+    Attributes:
+        site: What it remembers of that from the start.
+        announce: Makes it known to the others, given the master's new state, and returns what it remembers then; can be
+            repeated.
+        is_replica: It has been a replica of another site until now.
+    """
+
+    site: SiteState
+    announce: Callable[[MasterState], SiteState]
+    is_replica: bool = False
 
 
 def claim(source: Source, wish: Wish) -> FarmDatabase:
@@ -147,18 +166,25 @@ def _begin(source: Source, place: _Place, wish: Wish) -> None:
 
     Dying in between leaves a database of ours that counts as stopped, from which the next attempt starts over.
     """
-    source.check()
+    if wish.membership is None or not wish.membership.is_replica:
+        source.check()
     database = place.database
     present = _claimable(place)
     if wish.logs is not None:
         database.probe_logs(_absolute(wish.logs))
     state = _first_state(database, present, place.old, wish)
+    if wish.membership is not None:
+        site = wish.membership.site
+        state = replace(state, site=site, vector={**site.contained, **state.vector})
     source.install(state)
     _take_over(place, present, replace(state.config(), state=STOPPED))
     if present is not None or source.has_objects():
         source.take_snapshot(database, is_first=True)
+    state = source.require_state()
+    if wish.membership is not None:
+        state = replace(state, site=wish.membership.announce(state))
     database.change_config(lambda config: replace(own(config, state), state=STARTED))
-    source.remember(replace(source.require_state(), state=STARTED))
+    source.remember(replace(state, state=STARTED))
 
 
 def _beside(source: Source) -> str:

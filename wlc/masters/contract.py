@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wlc.farm.database import FarmDatabase, open_database
-from wlc.farm.errors import InvalidError
+from wlc.farm.errors import InvalidError, UnsupportedError
 from wlc.farm.store.options import lay_over
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
     from pathlib import Path
 
     from wlc.farm.errors import FencedError
-    from wlc.farm.model import Batch, Digest, Manifest, Name, TableFile, Transaction
+    from wlc.farm.model import Batch, Digest, Manifest, Name, Origin, Position, TableFile, Taken, Transaction
     from wlc.masters.state import MasterState
 
 
@@ -37,6 +37,7 @@ class BatchContent:
         digests: What the changed tables hold afterwards, as far as it is known.
         undigested: The changed tables of which it is not.
         lsn: Where the source stands in its own log after the batch; None if it has no such log.
+        taken: How far the logs of other sites are taken with its transactions, in their order.
     """
 
     catalog: str
@@ -46,6 +47,7 @@ class BatchContent:
     digests: Mapping[Name, Digest]
     undigested: frozenset[Name]
     lsn: str | None = None
+    taken: tuple[Taken, ...] = ()
 
 
 class Gathered(Protocol):
@@ -92,6 +94,47 @@ class Remembered:
 
     state: MasterState
     away: FencedError | None
+
+
+@dataclass(frozen=True, slots=True)
+class SiteTransaction:
+    """A transaction of another site's log that is to be taken.
+
+    Attributes:
+        line: Its place within the step: 1, 2, 3 …
+        origin: Where it was first committed, which names its changes.
+        past: Vector of that log just before it: what its author had seen at most.
+        transaction: As that site published it.
+    """
+
+    line: int
+    origin: Origin
+    past: Mapping[str, int]
+    transaction: Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class SiteStep:
+    """Consecutive transactions of another site's log that are taken in one transaction of the database.
+
+    Attributes:
+        site: Whose log it is.
+        transactions: Those that the database does not contain, in the order of that log; none where only the position
+            moves.
+        files: Of the batches that they come from, by path.
+        contained: What the database contains after the step, its own history left out.
+        proof: How far the log is read then, None before the end of the first batch.
+        is_primary: The log is that of the primary.
+        is_alone: Its one transaction changes the schema or clears a table.
+    """
+
+    site: str
+    transactions: tuple[SiteTransaction, ...]
+    files: Mapping[str, TableFile]
+    contained: Mapping[str, int]
+    proof: Taken | None
+    is_primary: bool
+    is_alone: bool = False
 
 
 class Source(ABC):
@@ -149,6 +192,15 @@ class Source(ABC):
     @abstractmethod
     def install(self, state: MasterState) -> None:
         """Create what the capture needs, in place of what an earlier history left, and remember `state`."""
+
+    def held(self) -> Position | None:
+        """Return where the replica stands that this database is, None if it is no replica.
+
+        Raises:
+            UnsupportedError: This kind of database cannot be one of several sites.
+            InvalidError: The replica is not an exact copy of the whole database.
+        """
+        raise UnsupportedError(f"{self} cannot be one of several sites", hint="only DuckDB files can: wlc join FILE")
 
     @abstractmethod
     def has_objects(self) -> bool:
@@ -211,6 +263,23 @@ class Source(ABC):
         Raises:
             UnsupportedError: Something bypassed the capture, so that no tick describes the database.
         """
+
+    def take(self, step: SiteStep, fetch: Callable[[TableFile], Path]) -> int:  # noqa: ARG002
+        """Take a part of another site's log: rows, journal and what it contains then, in one transaction.
+
+        Args:
+            step: What to take.
+            fetch: Returns a local file with the content of a data file.
+
+        Returns:
+            How many row images were taken.
+
+        Raises:
+            UnsupportedError: This kind of database takes nothing, or has not the tables for it.
+            ReplayError: The rows break a constraint here.
+            CorruptError: A data file does not hold what the log says.
+        """
+        raise UnsupportedError(f"{self} cannot be one of several sites", hint="only DuckDB masters can")
 
     @abstractmethod
     def warn_bypassed(self) -> None:

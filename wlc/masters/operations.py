@@ -13,8 +13,9 @@ from wlc.farm.config import STOPPED
 from wlc.farm.digest import DIFFERS, compared
 from wlc.farm.errors import FencedError, GapError, InvalidError
 from wlc.farm.store import MissingError
-from wlc.masters import adapters
+from wlc.masters import adapters, founding
 from wlc.masters.claim import Wish, claim
+from wlc.masters.contract import database_of
 from wlc.masters.fence import own, settle
 from wlc.masters.lookup import opened_master
 from wlc.masters.publish import publish
@@ -41,6 +42,7 @@ def master(
     tables: Sequence[str] = (),
     moved: bool = False,
     create: bool = False,
+    site: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> MasterStatus:
     """Make a database a master: its farm folder, `wlc.config`, and a snapshot unless it is empty.
@@ -57,6 +59,7 @@ def master(
             DuckDB master goes on where it was, in the farm given if that was moved, too; a PostgreSQL master begins a
             new history. Without it, a copy becomes a master of its own.
         create: Make an empty DuckDB database at the path unless there is one.
+        site: Name of the first of several sites, which the database becomes; a master that runs becomes it, too.
         storage_options: Options of the farm's file system; secrets among them are not remembered.
 
     Raises:
@@ -64,8 +67,26 @@ def master(
         UnsupportedError: The store ignores preconditions, or a column cannot be replicated.
     """
     with adapters.creating(source) if create else nullcontext(), adapters.opened(source, tables) as found:
-        database = claim(found, Wish(farm, name, logs, beat_s, moved, storage_options or {}))
+        _refuse_former_site(found, moved=moved)
+        if site is not None and found.state is not None and found.state.is_master and not moved:
+            database = database_of(found.state, storage_options)
+            founding.found(found, database, site)
+        else:
+            membership = founding.founder(site) if site is not None else None
+            database = claim(found, Wish(farm, name, logs, beat_s, moved, storage_options or {}, membership))
         return status_of(database, found.details())
+
+
+def _refuse_former_site(source: Source, *, moved: bool) -> None:
+    """Refuse to begin a history where other sites would never get what was written since the last one."""
+    state = source.state
+    if state is not None and state.circle is not None and not state.is_master and not moved:
+        assert state.site is not None
+        raise InvalidError(
+            f"{source} was site {state.site.name} of {state.circle.database} and was stopped:"
+            " what was written since is in no log",
+            hint=f"join again with a new file: wlc join FILE --name {state.circle.database} --site NAME",
+        )
 
 
 def flush(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> Flushed:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wlc.farm.errors import FencedError, GapError
 from wlc.farm.model import Batch
 from wlc.farm.store import MissingError
 from wlc.masters.fence import advance_config, fence, outdated, present_config, remembering_fence
+from wlc.masters.place import with_circle
+from wlc.masters.state import newest_proofs
 
 if TYPE_CHECKING:
     from wlc.farm.database import FarmDatabase
     from wlc.masters.contract import BatchContent, Source
-    from wlc.masters.state import MasterState
+    from wlc.masters.state import MasterState, SiteState
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ def publish(source: Source, database: FarmDatabase, upto: str | None = None) -> 
 
 def _publish_batch(source: Source, database: FarmDatabase, upto: str) -> Batch | None:
     """Publish the next batch; None if nothing waits."""
-    state = source.require_state()
+    state = _with_circle(source, database)
     config = present_config(database, state)
     fence(config, state)
     source.beat_s = config.beat_s
@@ -93,9 +95,18 @@ def _publish_batch(source: Source, database: FarmDatabase, upto: str) -> Batch |
     return batch
 
 
+def _with_circle(source: Source, database: FarmDatabase) -> MasterState:
+    """Let a source that is one of several sites remember the circle as it is now, and return what it remembers."""
+    state = source.require_state()
+    if state.site is not None and (site := with_circle(state.site, database)) != state.site:
+        source.remember(replace(state, site=site))
+        return source.require_state()
+    return state
+
+
 def _batch(state: MasterState, content: BatchContent) -> Batch:
     last = content.transactions[-1].tick
-    return Batch(
+    batch = Batch(
         database=state.name,
         number=state.batch + 1,
         history=state.history,
@@ -111,6 +122,20 @@ def _batch(state: MasterState, content: BatchContent) -> Batch:
         undigested=content.undigested,
         lsn=content.lsn,
     )
+    return _of_site(batch, state.site, content) if state.site and state.circle else batch
+
+
+def _of_site(batch: Batch, site: SiteState, content: BatchContent) -> Batch:
+    """Say what a batch contains of the histories of other sites, as of its last transaction."""
+    assert site.circle is not None
+    vector, own = dict(batch.vector), site.own
+    for transaction in content.transactions:
+        if (origin := transaction.origin) is not None:
+            vector[origin.history] = max(vector.get(origin.history, 0), origin.tick)
+        elif transaction.records:
+            own = transaction.tick
+    taken = newest_proofs(site.published, content.taken)
+    return replace(batch, vector=vector, own=own or None, taken=taken, term=site.circle.term)
 
 
 def _present_batch(database: FarmDatabase, state: MasterState) -> tuple[Batch, str] | None:

@@ -6,11 +6,13 @@ import json
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from wlc.farm import json_fields
 from wlc.farm.beat import format_beat
+from wlc.farm.circle import Circle, decode_circle, encode_circle
 from wlc.farm.clock import format_time, read_time, utc_now
 from wlc.farm.config import STARTED
 from wlc.farm.errors import CorruptError
-from wlc.farm.model import Config, Origin, Position
+from wlc.farm.model import Config, Origin, Position, Taken
 from wlc.farm.store.options import recalled, remembered
 
 if TYPE_CHECKING:
@@ -51,6 +53,42 @@ class Fence:
 
 
 @dataclass(frozen=True, slots=True)
+class SiteState:
+    """What a master remembers as one of several sites of its database.
+
+    Attributes:
+        folder: Where its log is, relative to the founder's folder.
+        contained: Per history of others the last tick that the database contains, published here or not.
+        proofs: The newest position read in each other site's log.
+        published: Those that the last published batch named.
+        own: Last published tick that was no other site's and has records, 0 before the first.
+        circle: The circle as it was last read; None as long as there is no other site.
+    """
+
+    name: str
+    folder: str
+    contained: Mapping[str, int] = field(default_factory=dict)
+    proofs: tuple[Taken, ...] = ()
+    published: tuple[Taken, ...] = ()
+    own: int = 0
+    circle: Circle | None = None
+
+    def proof_of(self, site: str) -> Taken | None:
+        """Return the newest position read in a site's log, None before the first."""
+        return next((proof for proof in self.proofs if proof.site == site), None)
+
+    def having_taken(self, contained: Mapping[str, int], proof: Taken | None) -> SiteState:
+        """Return what to remember once a part of another site's log is taken."""
+        return replace(self, contained=dict(contained), proofs=newest_proofs(self.proofs, (proof,) if proof else ()))
+
+
+def newest_proofs(before: tuple[Taken, ...], later: tuple[Taken, ...]) -> tuple[Taken, ...]:
+    """Return the last proof of each site, by its name."""
+    found = {proof.site: proof for proof in (*before, *later)}
+    return tuple(found[site] for site in sorted(found))
+
+
+@dataclass(frozen=True, slots=True)
 class MasterState:
     """Where a master publishes, and how far it has come.
 
@@ -69,6 +107,7 @@ class MasterState:
         state: BEGINNING, STARTED or STOPPED.
         began: No commit of the history is earlier; None where the source gives out commit times itself.
         fence: Why the last attempt to publish was refused; None unless another master took the place in the farm.
+        site: What it is among several masters; None if it is the only one.
     """
 
     farm: str
@@ -86,6 +125,12 @@ class MasterState:
     state: int = BEGINNING
     began: datetime | None = None
     fence: Fence | None = None
+    site: SiteState | None = None
+
+    @property
+    def circle(self) -> Circle | None:
+        """The circle of sites, None as long as there is no other site."""
+        return self.site.circle if self.site else None
 
     @property
     def is_master(self) -> bool:
@@ -117,6 +162,7 @@ class MasterState:
             parent=None,
             vector=dict(batch.vector),
             clock=batch.clock or self.clock,
+            site=replace(self.site, own=batch.own or self.site.own, published=batch.taken) if self.site else None,
         )
 
     def reached(self) -> Reached:
@@ -144,6 +190,7 @@ def encode(state: MasterState) -> dict[str, str]:
         "state": str(state.state),
         "began": _time_text(state.began),
         "fence": _fence_text(state.fence) if state.fence else "",
+        "site": _site_text(state.site) if state.site else "",
     }
 
 
@@ -183,6 +230,7 @@ def decode(values: Mapping[str, str], shown: str) -> MasterState | None:
             state=int(values["state"]),
             began=_time(values["began"]),
             fence=_fence(values.get("fence", "")),
+            site=_site(values.get("site", ""), shown),
         )
     except (KeyError, ValueError, TypeError) as error:
         message = f"what {shown} remembers of itself as a master is damaged: {error}"
@@ -199,6 +247,36 @@ def _fence(text: str) -> Fence | None:
         return None
     content = json.loads(text)
     return Fence(str(content["message"]), str(content["hint"]), _time(content["since"]))
+
+
+def _site_text(site: SiteState) -> str:
+    return json.dumps(
+        {
+            "name": site.name,
+            "folder": site.folder,
+            "contained": dict(site.contained),
+            "proofs": [asdict(proof) for proof in site.proofs],
+            "published": [asdict(proof) for proof in site.published],
+            "own": site.own,
+            "circle": encode_circle(site.circle).decode() if site.circle else None,
+        }
+    )
+
+
+def _site(text: str, shown: str) -> SiteState | None:
+    if not text:
+        return None
+    content = json.loads(text)
+    circle = content["circle"]
+    return SiteState(
+        name=content["name"],
+        folder=content["folder"],
+        contained=json_fields.as_vector(content["contained"]),
+        proofs=tuple(map(json_fields.as_taken, content["proofs"])),
+        published=tuple(map(json_fields.as_taken, content["published"])),
+        own=int(content["own"]),
+        circle=decode_circle(circle.encode(), shown) if circle else None,
+    )
 
 
 def _time(text: str) -> datetime | None:

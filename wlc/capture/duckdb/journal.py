@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from wlc.dialect import types
@@ -28,16 +28,17 @@ from wlc.farm.json_fields import (
     as_name,
     as_origin,
     as_sequence,
+    as_taken,
     ddl_json,
     layout_json,
     name_json,
     origin_json,
     sequence_json,
 )
-from wlc.farm.model import Clear, Ddl, Layout, Name, Origin, SequencePosition
+from wlc.farm.model import Clear, Ddl, Layout, Name, Origin, SequencePosition, Taken
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
 
     import duckdb
@@ -124,7 +125,9 @@ class JournalEntry:
     Attributes:
         committed: None for a transaction that had changes and was rolled back.
         records: In the order in which a replica must apply them.
-        origin: Where the transaction was made, if it was replicated from elsewhere.
+        origin: Where the transaction was made, if it was taken from another site.
+        after: Last tick that was committed when the transaction began; None where there is one master only.
+        proof: How far that site's log is taken with this transaction, if more is known than its origin.
     """
 
     tick: int
@@ -133,6 +136,8 @@ class JournalEntry:
     committed: datetime | None
     records: tuple[JournalRecord, ...] = ()
     origin: Origin | None = None
+    after: int | None = None
+    proof: Taken | None = None
 
     @property
     def header(self) -> str:
@@ -226,11 +231,24 @@ def images_sql(catalog: str, layout: int) -> str:
 
 def add_entry(connection: duckdb.DuckDBPyConnection, catalog: str, entry: JournalEntry) -> None:
     """Journal a transaction, in the caller's transaction."""
+    values = [entry.tick, _entry_text(entry)]
+    connection.execute(f"INSERT INTO {quote(catalog)}.wlc.entries VALUES (?, ?)", values)
+
+
+def _entry_text(entry: JournalEntry) -> str:
     content = _header_json(entry)
     if entry.records:
         content["records"] = [_record_json(record) for record in entry.records]
-    values = [entry.tick, _json_text(content)]
-    connection.execute(f"INSERT INTO {quote(catalog)}.wlc.entries VALUES (?, ?)", values)
+    return _json_text(content)
+
+
+def add_entries(connection: duckdb.DuckDBPyConnection, catalog: str, entries: Sequence[JournalEntry]) -> None:
+    """Journal many transactions at once, in the caller's transaction."""
+    texts = [_entry_text(entry) for entry in entries]
+    connection.execute(
+        f"INSERT INTO {quote(catalog)}.wlc.entries SELECT unnest(?::BIGINT[]), unnest(?::VARCHAR[])",
+        [[entry.tick for entry in entries], texts],
+    )
 
 
 def decode_entry(tick: int, text: str, images: JournalledImages | None = None) -> JournalEntry:
@@ -245,6 +263,8 @@ def decode_entry(tick: int, text: str, images: JournalledImages | None = None) -
         None if committed is None else read_time(committed),
         records,
         as_origin(content.get("origin")),
+        content.get("after"),
+        as_taken(content["proof"]) if "proof" in content else None,
     )
 
 
@@ -270,6 +290,10 @@ def _header_json(entry: JournalEntry) -> dict[str, Any]:
     content: dict[str, Any] = {"user": entry.user, "started": format_time(entry.started), "committed": committed}
     if entry.origin is not None:
         content["origin"] = origin_json(entry.origin)
+    if entry.after:
+        content["after"] = entry.after
+    if entry.proof is not None:
+        content["proof"] = asdict(entry.proof)
     return content
 
 

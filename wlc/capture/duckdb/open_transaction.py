@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from wlc.capture.duckdb import acceptance, checks, digests, journal, schema_change, superset
+from wlc.capture.duckdb import acceptance, checks, digests, journal, permitted, schema_change, superset
 from wlc.capture.duckdb.effects import (
     AppendEffect,
     Effect,
@@ -30,15 +30,33 @@ from wlc.dialect.duckdb.settings import row_settings_changed
 from wlc.dialect.sql import quote
 from wlc.dialect.types import parse
 from wlc.farm.model import Clear, Name, SequencePosition
+from wlc.masters.state import changes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from wlc.capture.duckdb.captured_tables import CapturedTables
     from wlc.capture.duckdb.journal import CapturedTable, JournalRecord
     from wlc.capture.duckdb.shared import Shared
-    from wlc.farm.model import Layout, Settings
+    from wlc.farm.model import Layout, Origin, Settings, Taken
+    from wlc.masters.state import MasterState
+
+
+@dataclass(frozen=True, slots=True)
+class TakenEntry:
+    """One transaction that is taken from another site through the ordinary capture.
+
+    Attributes:
+        origin: Where it was first committed, and `user` by whom.
+        proof: How far the other site's log is taken with it.
+        state: Returns what the master remembers with it, from what it remembers now.
+    """
+
+    origin: Origin
+    user: str
+    proof: Taken | None
+    state: Callable[[MasterState], MasterState]
 
 
 @dataclass
@@ -54,6 +72,8 @@ class OpenTransaction:
         began_after: Number of commits just before the transaction began.
         moves_sequences: A statement named a function that moves sequences.
         row_settings: Settings that let rows pass which DuckDB's defaults may refuse.
+        last_seen: Last tick that was committed when it began; None where there is one master only.
+        taking: What it takes from another site; None for a user's transaction.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -70,6 +90,8 @@ class OpenTransaction:
     changes_schema: bool = False
     moves_sequences: bool = False
     row_settings: Settings = ()
+    last_seen: int | None = None
+    taking: TakenEntry | None = None
     sequences: dict[Name, int] = field(default_factory=dict)
     _settled: list[Images] = field(default_factory=list)
     _rewritten: set[Name] = field(default_factory=set)
@@ -146,7 +168,7 @@ class OpenTransaction:
             elif isinstance(effect, TouchEffect) and effect.deletes:
                 images.net -= count
                 images.deleted += count
-                if clears(effect, images.table) and images is touched[0]:
+                if self._clears(effect, images.table) and images is touched[0]:
                     images.clear()
             elif isinstance(effect, TouchEffect):
                 images.updated += count
@@ -164,18 +186,23 @@ class OpenTransaction:
         """
         pending = [images for images in self.images.values() if images.statements or images.has_local]
         sequences = self._sequences() if pending or self.records or self.moves_sequences else []
-        if not pending and not self.records and not sequences:
+        if not pending and not self.records and not sequences and self.taking is None:
             return False
         if self._altered and self._has_macros:
             acceptance.refuse_broken_macros(self.connection, self.tables.catalog, frozenset(self._altered))
         self._settle_tick()
-        entry = JournalEntry(self.tick, self.user, self.started, committed)
+        entry = JournalEntry(self.tick, self.user, self.started, committed, after=self.last_seen)
         alone = len(pending) == 1 and not self.records and not sequences and pending[0].cleared is None
+        alone = alone and self.taking is None
         meta = entry.header if alone else None
         self._refuse_unlike(pending)
         for images in pending:
             self._complete_images(images, meta)
         self._refuse_conflicts()
+        if self.taking is not None:
+            self._journal_taken(entry, self.taking)
+            return True
+        self._refuse_forbidden()
         if not self.records and not self.moves_sequences:
             # It may have written to another database, and DuckDB allows one only. A later transaction journals them.
             return False
@@ -185,6 +212,25 @@ class OpenTransaction:
         if not alone or not pending[0].carries_meta:
             journal.add_entry(self.connection, self.tables.catalog, replace(entry, records=tuple(self.records)))
         return True
+
+    def _refuse_forbidden(self) -> None:
+        """Refuse what only another site may write."""
+        if (site := self.shared.site) is None:
+            return
+        if any(isinstance(record, JournalledDdl) for record in self.records):
+            permitted.refuse_schema_change(site)
+        permitted.refuse_rows(site, (images.table for images in self._settled if images.added or images.removed))
+
+    def _journal_taken(self, entry: JournalEntry, taking: TakenEntry) -> None:
+        """Journal what was taken under its origin, and note how far the other site's log is read."""
+        records = tuple(self.records)
+        journal.add_entry(
+            self.connection,
+            self.tables.catalog,
+            replace(entry, user=taking.user, records=records, origin=taking.origin, proof=taking.proof, after=None),
+        )
+        state = taking.state(self.shared.require_state())
+        journal.write_state(self.connection, self.tables.catalog, changes(self.shared.state, state))
 
     def _refuse_unlike(self, pending: Sequence[Images]) -> None:
         """Refuse rows that only the settings of the session have let pass."""
@@ -258,7 +304,10 @@ class OpenTransaction:
             return
         self._has_looked = True
         # DuckDB takes a transaction's snapshot when it first looks something up: now.
-        self.shared.take_snapshot(self.connection)
+        with self.shared.commit_lock:
+            self.shared.take_snapshot(self.connection)
+            if self.shared.site is not None:
+                self.last_seen = self.shared.last_tick or None
         is_certain = self.shared.generation == self.generation and self.generation % 2 == 0
         if not is_certain or self.tables.generation != self.generation:
             self.tables.refresh(self.generation if is_certain else -1)
@@ -295,9 +344,11 @@ class OpenTransaction:
         if table is None:
             return []
         images = self.of(table)
-        if clears(effect, table):
+        if self._clears(effect, table):
             images.remember_last()
             return [images]
+        if clears(effect, table):
+            return [self._whole(table)]
         if not table.has_rowid or not superset.is_stable(self.tables, effect):
             return [self._whole(table)]
         where = superset.touched_rows(effect, table)
@@ -310,6 +361,10 @@ class OpenTransaction:
             values = superset.subset(parameters, effect.parameters)
             images.save(where, values, is_few=superset.pins_key(effect, table))
         return [images]
+
+    def _clears(self, effect: TouchEffect, table: CapturedTable) -> bool:
+        """Say whether one record may stand for all rows; other sites must know which rows were removed."""
+        return self.shared.site is None and clears(effect, table)
 
     def _upsert_or_merge(self, effect: UpsertEffect | MergeEffect, parameters: Any) -> list[Images]:
         table = self.tables.resolve(effect.target)

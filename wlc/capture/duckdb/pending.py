@@ -145,7 +145,8 @@ def write_batch(
         local[path], where[number] = target, path
     ledger = digests.ledger(connection, catalog, waiting.layouts)
     transactions = tuple(_transaction(found, where, ledger) for found in waiting.transactions)
-    return BatchContent(catalog, transactions, tuple(files), local, ledger.changed(), ledger.unknown())
+    taken = tuple(found.proof for found in waiting.transactions if found.proof)
+    return BatchContent(catalog, transactions, tuple(files), local, ledger.changed(), ledger.unknown(), taken=taken)
 
 
 def acknowledge(
@@ -300,7 +301,7 @@ def _write_file(
 
 def _transaction(entry: JournalEntry, where: dict[int, str], ledger: Ledger) -> Transaction:
     records = tuple(_record(record, entry.tick, where, ledger) for record in entry.records)
-    return Transaction(entry.tick, entry.user, entry.started, entry.committed, records, entry.origin)
+    return Transaction(entry.tick, entry.user, entry.started, entry.committed, records, entry.origin, after=entry.after)
 
 
 def _record(record: JournalRecord, tick: int, where: dict[int, str], ledger: Ledger) -> Record:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wlc.capture.duckdb import acceptance, checks, journal, pending
+from wlc.capture.duckdb import acceptance, adoption, checks, journal, pending
 from wlc.capture.duckdb.captured_tables import read_functions
 from wlc.capture.duckdb.home import encode_home
 from wlc.capture.duckdb.journal import CapturedTable
@@ -29,6 +29,8 @@ def begin(shared: Shared, state: MasterState) -> None:
     connection.execute("BEGIN")
     try:
         connection.execute(f"DROP SCHEMA IF EXISTS {quote(catalog)}.wlc CASCADE")
+        # Only a replica that joins as a site comes here; `Source.check` refuses all others.
+        adoption.release(connection, catalog)
         acceptance.refuse_present(connection, catalog)
         rules = checks.read_rules(connection, catalog)
         checks.refuse_unstable(connection, catalog, rules, lambda: read_functions(connection)[0])

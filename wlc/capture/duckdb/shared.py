@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from wlc.farm.model import Name
     from wlc.masters.background import Publisher
-    from wlc.masters.state import MasterState
+    from wlc.masters.state import MasterState, SiteState
 
 # DuckDB names whoever has the file open: Conflicting lock is held in /usr/bin/python3 (PID 42) by user ann.
 _LOCK_HOLDER = re.compile(r"held in (\S+).*?\(PID (\d+)\)")
@@ -95,6 +95,12 @@ class Shared:
             return self._roots[thread]
 
     @property
+    def site(self) -> SiteState | None:
+        """What the database is among several sites; None as long as there is no other one."""
+        site = self.state.site if self.state else None
+        return site if site and site.circle else None
+
+    @property
     def away(self) -> FencedError | None:
         """Why this file is not the master that it remembers to be; None if it is, or was never one."""
         return elsewhere(self.state.name, self._home, self.here, self.path) if self.state else None
@@ -122,6 +128,13 @@ class Shared:
         with self.commit_lock:
             self._tick = max(self._tick, self.last_tick) + 1
             return self._tick
+
+    def new_ticks(self, count: int) -> int:
+        """Reserve consecutive ticks, and return the first one."""
+        with self.commit_lock:
+            first = self.new_tick()
+            self._tick += count - 1
+            return first
 
     def new_layout(self) -> int:
         """Return the number of a new image table."""

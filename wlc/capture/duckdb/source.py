@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from wlc.capture.duckdb import digests, pending, probe, repair, schema_change, setup
+from wlc.capture.duckdb import adoption, digests, pending, probe, repair, schema_change, setup, taking
 from wlc.capture.duckdb.shared import Shared, close_shared, create_file, explained, look_into, open_shared
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb import snapshot
@@ -22,7 +22,7 @@ from wlc.masters.fence import announce_snapshot
 from wlc.masters.publish import publish
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     import duckdb
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.connection import Connection
     from wlc.farm.database import FarmDatabase
     from wlc.farm.errors import FencedError
-    from wlc.farm.model import Batch, Digest, Manifest, Name
-    from wlc.masters.contract import BatchContent, Gathered
+    from wlc.farm.model import Batch, Digest, Manifest, Name, Position, TableFile
+    from wlc.masters.contract import BatchContent, Gathered, SiteStep
     from wlc.masters.state import MasterState
 
 
@@ -226,6 +226,9 @@ class DuckDBSource(Source):
         if self._shared.publisher is not None:
             self._shared.publisher.database = database_of(self.require_state())
 
+    def held(self) -> Position | None:
+        return adoption.position(self._shared.root, self._shared.catalog)
+
     def has_objects(self) -> bool:
         # Listing all objects takes long, and most databases have a table.
         root, catalog = self._shared.root, self._shared.catalog
@@ -313,6 +316,9 @@ class DuckDBSource(Source):
         if known.is_news:
             self._note_digests(manifest, known)
         return manifest
+
+    def take(self, step: SiteStep, fetch: Callable[[TableFile], Path]) -> int:
+        return taking.take(self._shared, step, fetch)
 
     def _note_digests(self, manifest: Manifest, known: snapshot.Known) -> None:
         """Remember what a snapshot has read, unless more was published since."""

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from wlc.dialect.duckdb.lexer import Token
 
 OWN = frozenset({"wlc", "wlr"})
+# What the triggers are called that keep others from writing to the tables of a replica.
+GUARD = "wlr_guard_"
 _KIND = re.compile(
     r"CREATE( OR REPLACE)?( PERSISTENT)?"
     r" (SCHEMA|TABLE|(SECURE )?(RECURSIVE )?VIEW|MACRO|FUNCTION|SEQUENCE|TYPE|(UNIQUE )?INDEX)\b"

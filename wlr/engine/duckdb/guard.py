@@ -15,6 +15,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from wlc.dialect.duckdb.statements import GUARD
 from wlc.dialect.sql import literal, quote
 from wlc.farm.model import Name
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     import duckdb
 
-PREFIX = "wlr_guard_"
 _KEEPER = " is replicated"
 _KINDS = ("insert", "update", "delete")
 
@@ -64,7 +64,7 @@ def _create(connection: duckdb.DuckDBPyConnection, catalog: str, name: Name, kin
     lock = "wlr.wlr.guard" if catalog.lower() == "wlr" else "wlr.guard"
     message = literal(f"table {name} is replicated and not to be written to; wlr.unlock() allows it")
     connection.execute(
-        f"CREATE TRIGGER {PREFIX}{kind} AFTER {kind.upper()} ON {quote(catalog)}.{name.sql} FOR EACH STATEMENT"
+        f"CREATE TRIGGER {GUARD}{kind} AFTER {kind.upper()} ON {quote(catalog)}.{name.sql} FOR EACH STATEMENT"
         f" INSERT INTO {lock} SELECT error({message}) WHERE NOT EXISTS (FROM {lock})"
     )
 
@@ -73,7 +73,7 @@ def _create(connection: duckdb.DuckDBPyConnection, catalog: str, name: Name, kin
 def off_for_update(connection: duckdb.DuckDBPyConnection, catalog: str, name: Name) -> Iterator[None]:
     """Let an UPDATE keep rows in place: under a trigger DuckDB deletes and inserts them, which references forbid."""
     if is_guarded := name in _guarded(connection, catalog):
-        connection.execute(f"DROP TRIGGER {PREFIX}update ON {quote(catalog)}.{name.sql}")
+        connection.execute(f"DROP TRIGGER {GUARD}update ON {quote(catalog)}.{name.sql}")
     yield
     if is_guarded:
         _create(connection, catalog, name, "update")
@@ -83,13 +83,13 @@ def take_off(connection: duckdb.DuckDBPyConnection, catalog: str, tables: Collec
     """Remove the guards of tables until the caller's transaction puts them on again."""
     for name in sorted(tables):
         for kind in _KINDS:
-            connection.execute(f"DROP TRIGGER IF EXISTS {PREFIX}{kind} ON {quote(catalog)}.{name.sql}")
+            connection.execute(f"DROP TRIGGER IF EXISTS {GUARD}{kind} ON {quote(catalog)}.{name.sql}")
 
 
 def _guarded(connection: duckdb.DuckDBPyConnection, catalog: str) -> set[Name]:
     rows = connection.execute(
         "SELECT schema_name, table_name FROM duckdb_triggers() WHERE database_name = ? AND starts_with(trigger_name, ?)"
         " GROUP BY ALL HAVING count(*) = 3",
-        [catalog, PREFIX],
+        [catalog, GUARD],
     ).fetchall()
     return {Name(*row) for row in rows}

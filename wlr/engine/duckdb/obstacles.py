@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from wlc.dialect.duckdb.statements import GUARD
 from wlc.farm.model import Ddl
-from wlr.engine.duckdb.guard import PREFIX
 from wlr.plan.failure import Obstacle, in_the_way, lost
 from wlr.plan.step import tables_of
 
@@ -53,7 +53,7 @@ def _trigger(connection: duckdb.DuckDBPyConnection, catalog: str, changed: Colle
         "SELECT trigger_name, schema_name, table_name FROM duckdb_triggers() WHERE database_name = ?"
         " AND NOT starts_with(trigger_name, ?)"
     )
-    for trigger, *table in connection.execute(query, [catalog, PREFIX]).fetchall():
+    for trigger, *table in connection.execute(query, [catalog, GUARD]).fetchall():
         if any([name.schema, name.name] == table for name in changed):
             text = f"trigger {trigger} on replicated table {'.'.join(table)} belongs to the replica's owner"
             return Obstacle(text, f"Drop trigger {trigger}, and replicate again.")

@@ -1,0 +1,130 @@
+"""Commands of `wlc` on databases with several masters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .following import follow_on
+from .options import Database, Farm, Follow, Source, StorageOptions, storage_options
+from .output import Listing, Report, record
+from .progress import working
+
+if TYPE_CHECKING:
+    import wlc
+    from wlc.farm.circle import Circle
+
+Site = Annotated[str, typer.Argument(metavar="SITE", help="Name of the site.")]
+
+
+def join(
+    source: Source,
+    name: Annotated[str, typer.Option("--name", metavar="DB", help="The database, as the farm calls it.")],
+    site: Annotated[str, typer.Option("--site", metavar="NAME", help="Name of the new site.")],
+    farm: Farm = None,
+    beat: Annotated[
+        float | None,
+        typer.Option(metavar="S", help="Longest time in seconds until a commit is published. Default is 300."),
+    ] = None,
+    storage_option: StorageOptions = None,
+) -> Report:
+    """Make another site of a database: a new file with all its rows, and a history and folder of its own.
+
+    A command that was interrupted goes on when it is run again.
+    """
+    import wlc
+    import wlr
+
+    options = storage_options(storage_option)
+    with working(f"joining {name}") as progress:
+        primary = wlc.joined_from(source, name=name, farm=farm, storage_options=options)
+        if primary is not None:
+            wlr.replicate(primary, into=source, storage_options=options, register=False, progress=progress)
+        return record(wlc.join(source, name=name, site=site, farm=farm, beat_s=beat, storage_options=options))
+
+
+TAKEN_COLUMNS = ("site", "transactions", "rows", "tick")
+
+
+def take(
+    source: Source,
+    from_: Annotated[str | None, typer.Option("--from", metavar="SITE", help="Read only the log of this site.")] = None,
+    follow: Follow = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be taken.")] = False,
+    storage_option: StorageOptions = None,
+) -> Iterator[Report]:
+    """Take what other sites published: their transactions become a part of this database and of its log."""
+    import wlc
+
+    options = storage_options(storage_option)
+
+    def taken() -> list[wlc.TakenFrom]:
+        with working(f"taking into {Path(source).name}"):
+            return wlc.take(source, site=from_, dry_run=dry_run, storage_options=options)
+
+    def news() -> Report | None:
+        done = taken()
+        return _listing(done) if any(each.transactions for each in done) else None
+
+    yield _listing(taken())
+    if follow and not dry_run:
+        yield from follow_on(news, lambda: wlc.beat(source, storage_options=options))
+
+
+def _listing(done: list[wlc.TakenFrom]) -> Report:
+    return Listing(TAKEN_COLUMNS, [(each.site, each.transactions, each.rows, each.tick) for each in done])
+
+
+SITE_COLUMNS = ("site", "role", "history", "tick", "clock", "read_by", "behind", "seen", "vector", "folder")
+
+
+def sites(db: Database, farm: Farm = None, storage_option: StorageOptions = None) -> Report:
+    """Show the sites of a database: what each has published, and who has read it."""
+    import wlc
+
+    found = wlc.sites(db, farm=farm, storage_options=storage_options(storage_option))
+    return Listing(SITE_COLUMNS, [tuple(getattr(site, column) for column in SITE_COLUMNS) for site in found])
+
+
+def role(
+    db: Database,
+    site: Site,
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="secondary, none or pass.")],
+    farm: Farm = None,
+    storage_option: StorageOptions = None,
+) -> Report:
+    """Give a site another role: none neither reads nor is read."""
+    import wlc
+
+    return _roles(wlc.set_role(db, site, role, farm=farm, storage_options=storage_options(storage_option)))
+
+
+def leave(
+    db: Database,
+    site: Site,
+    force: Annotated[
+        bool, typer.Option("--force", help="Although others lack what it published, and never get it then.")
+    ] = False,
+    farm: Farm = None,
+    storage_option: StorageOptions = None,
+) -> Report:
+    """Let a site leave the database: its log ends, and others stop waiting for it."""
+    import wlc
+
+    return _roles(wlc.leave(db, site, farm=farm, force=force, storage_options=storage_options(storage_option)))
+
+
+def _roles(circle: Circle) -> Report:
+    return Listing(("site", "role", "history"), [(site.name, site.role, site.history) for site in circle.sites])
+
+
+COMMANDS = (
+    (join, "wlc join rome.duckdb --name sales --site rome --farm s3://bucket/farm"),
+    (take, "wlc take rome.duckdb --follow"),
+    (sites, "wlc sites sales --farm s3://bucket/farm"),
+    (role, "wlc role sales rome none"),
+    (leave, "wlc leave sales rome"),
+)

@@ -1,0 +1,330 @@
+"""The lines of a step: the row images of another site's transactions, as temporary tables of the master.
+
+A line table has the columns `_line`, the place of the transaction in the step, `_weight`, and `c0` … in storage types,
+as the table's image table. For a table with a primary key a line holds at most one image of each weight for a key.
+
+What is journalled is not what the other site removed, but what is removed here: the image of weight -1 of a line is the
+row that is there just before it, which another transaction may have changed meanwhile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wlc.capture.duckdb.images import any_sql, exact_sql, unspoil
+from wlc.dialect.duckdb.file_columns import read_sql, refuse_missing_values, refuse_other_columns, required
+from wlc.dialect.duckdb.parquet import reading
+from wlc.dialect.sql import quote
+from wlc.dialect.types import load_sql, storage_type, store_sql
+from wlc.farm.errors import CorruptError, ReplayError, UnsupportedError
+from wlc.farm.model import WEIGHT, Change, file_column
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    import duckdb
+
+    from wlc.capture.duckdb.journal import CapturedTable
+    from wlc.farm.model import Column, Layout, Name, TableFile
+    from wlc.masters.contract import SiteStep
+
+_TICKS = "wlc line ticks"
+
+
+@dataclass(frozen=True, slots=True)
+class LinesTable:
+    """The lines of a step for one table.
+
+    Attributes:
+        lines: Temporary table with the images.
+        is_referenced: Foreign keys refer to the table, so that a row whose key stays must stay.
+    """
+
+    table: CapturedTable
+    lines: str
+    is_referenced: bool
+
+    @property
+    def bare(self) -> str:
+        """The name of the temporary table without its schema."""
+        return self.lines.removeprefix("temp.")
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Columns of the primary key in the line table; empty if there is none."""
+        return tuple(f"c{place}" for place in self.table.layout.key_places)
+
+    @property
+    def keys(self) -> str:
+        """The same as a list of SQL."""
+        return ", ".join(self.key)
+
+    def value(self, place: int, alias: str) -> str:
+        """A column of an image in the type of the table."""
+        return load_sql(self.table.layout.stored[place], f"{alias}.c{place}")
+
+    def same_key(self, alias: str) -> str:
+        """Join the table `t` with images by key, in the key's own types, which are what the index knows."""
+        places = self.table.layout.key_places
+        return " AND ".join(f"t.{quote(self.table.layout.stored[p].name)} = {self.value(p, alias)}" for p in places)
+
+    def same_image(self, alias: str) -> str:
+        """Join the table `t` with images by all columns; equal is identical."""
+        tests = []
+        for place, column in enumerate(self.table.layout.stored):
+            here, there = store_sql(column, f"t.{quote(column.name)}"), f"{alias}.c{place}"
+            tests.append(f"{exact_sql(column.type, here)} IS NOT DISTINCT FROM {exact_sql(column.type, there)}")
+        return " AND ".join(tests) or "true"
+
+    def count(self, connection: duckdb.DuckDBPyConnection, condition: str = "true") -> int:
+        """Count lines that meet a condition."""
+        query = f"SELECT count(*) FROM {self.lines} WHERE {condition}"
+        return int(connection.execute(query).fetchall()[0][0])
+
+
+def load(
+    connection: duckdb.DuckDBPyConnection,
+    step: SiteStep,
+    tables: Mapping[Name, tuple[CapturedTable, bool]],
+    fetch: Callable[[TableFile], Path],
+) -> list[LinesTable]:
+    """Load the images of a step, and check that they are those that its log lists.
+
+    Args:
+        connection: In the transaction of the step.
+        step: The step; none of its transactions changes the schema.
+        tables: The master's tables, each with whether foreign keys refer to it.
+        fetch: Returns a local file with the content of a data file.
+
+    Raises:
+        CorruptError: A data file does not hold what the log says.
+        UnsupportedError: There is no such table here, or it has other columns.
+    """
+    ticks = [each.transaction.tick for each in step.transactions]
+    connection.execute(
+        f"CREATE OR REPLACE TEMP TABLE {quote(_TICKS)} AS"
+        " SELECT unnest(?::BIGINT[]) AS tick, unnest(?::BIGINT[]) AS line",
+        [ticks, [each.line for each in step.transactions]],
+    )
+    counts: dict[str, tuple[int, int]] = {}
+    for record in (r for each in step.transactions for r in each.transaction.records if isinstance(r, Change)):
+        added, removed = counts.get(record.path, (0, 0))
+        counts[record.path] = added + record.added, removed + record.removed
+    files: dict[Name, list[TableFile]] = {}
+    for path in counts:
+        files.setdefault(step.files[path].table, []).append(step.files[path])
+    found = []
+    for number, (name, of_table) in enumerate(sorted(files.items())):
+        if name not in tables:
+            raise UnsupportedError(f"site {step.site} publishes rows of {name}, which is no table here")
+        loaded = LinesTable(tables[name][0], f'temp."wlc lines {number}"', tables[name][1])
+        columns = "".join(
+            f", {name} {storage_type(column.type)}"
+            for name, column in zip(loaded.table.columns, loaded.table.layout.stored, strict=True)
+        )
+        connection.execute(f"DROP TABLE IF EXISTS {loaded.lines}")
+        connection.execute(f"CREATE TEMP TABLE {loaded.bare} (_line BIGINT, _weight TINYINT{columns})")
+        for file in of_table:
+            _load_file(connection, loaded, file, fetch(file), counts[file.file.path], (ticks[0], ticks[-1]))
+        _fold(connection, loaded, step.site)
+        found.append(loaded)
+    return found
+
+
+def _load_file(
+    connection: duckdb.DuckDBPyConnection,
+    into: LinesTable,
+    file: TableFile,
+    local: Path,
+    expected: tuple[int, int],
+    ticks: tuple[int, int],
+) -> None:
+    paths = {str(local): file.file.path}
+    refuse_other_columns(connection, file.layout, paths, is_images=True)
+    refuse_missing_values(connection, required(file.layout), paths)
+    values = ", ".join(_projected(into.table, file.layout))
+    with reading(file.file.path):
+        connection.execute(
+            f"INSERT INTO {into.lines} SELECT m.line, f.{WEIGHT}{', ' if values else ''}{values}"
+            f" FROM {read_sql([str(local)])} AS f JOIN {quote(_TICKS)} AS m ON m.tick = f._tick"
+            f" WHERE f._tick BETWEEN {ticks[0]} AND {ticks[1]}"
+        )
+        found = connection.execute(
+            f"SELECT count(*) FILTER (f.{WEIGHT} = 1), count(*) FILTER (f.{WEIGHT} = -1), count(*)"
+            f" FROM {read_sql([str(local)])} AS f JOIN {quote(_TICKS)} AS m ON m.tick = f._tick"
+        ).fetchall()[0]
+    if found != (*expected, sum(expected)):
+        message = f"{file.file.path} has {found[0]} rows of weight 1 and {found[1]} of weight -1 among {found[2]}"
+        raise CorruptError(f"{message}, the log file says {expected[0]} and {expected[1]}", path=file.file.path)
+
+
+def _projected(table: CapturedTable, layout: Layout) -> list[str]:
+    """Return the values of a file's columns for the columns that the table has here, by their names."""
+    there = {column.name: column for column in layout.stored}
+    extra = there.keys() - {column.name for column in table.layout.stored}
+    if extra:
+        raise UnsupportedError(
+            f"table {table.name} has no column {sorted(extra)[0]} here, and another site has published values of it"
+        )
+    return [_value(table, column, there.get(column.name)) for column in table.layout.stored]
+
+
+def _value(table: CapturedTable, column: Column, there: Column | None) -> str:
+    if there is None:
+        default = "NULL" if column.default is None else f"CAST(({column.default}) AS {column.type})"
+        return store_sql(column, default)
+    if there.type != column.type:
+        raise UnsupportedError(
+            f"column {column.name} of table {table.name} is {column.type} here, and another site has published"
+            f" {there.type}"
+        )
+    return f"f.{quote(file_column(column.name))}"
+
+
+def _fold(connection: duckdb.DuckDBPyConnection, loaded: LinesTable, site: str) -> None:
+    """Add up images of a key within a line, which cancel out where they are equal."""
+    if not loaded.key:
+        return
+    twice = f"SELECT 1 FROM {loaded.lines} GROUP BY _line, _weight, {loaded.keys} HAVING count(*) > 1 LIMIT 1"
+    if not connection.execute(twice).fetchall():
+        return
+    stored = list(zip(loaded.table.layout.stored, loaded.table.columns, strict=True))
+    kept = ", ".join(f"{any_sql(column.type, name)} AS {name}" for column, name in stored)
+    exact = ", ".join(exact_sql(column.type, name) for column, name in stored)
+    connection.execute(
+        f"CREATE OR REPLACE TEMP TABLE {loaded.bare} AS SELECT _line, sum(_weight)::TINYINT AS _weight, {kept}"
+        f" FROM {loaded.lines} GROUP BY _line, {exact} HAVING sum(_weight) <> 0"
+    )
+    if connection.execute(twice).fetchall():
+        raise CorruptError(f"a transaction of site {site} has two rows with one key in table {loaded.table.name}")
+
+
+# What is journalled --------------------------------------------------------------------------------------------------
+
+
+def journal_images(connection: duckdb.DuckDBPyConnection, found: LinesTable, before: int) -> None:
+    """Write what lines do to a table here into its image table, under tick `before` + line, before they are applied."""
+    images, columns = found.table.images, "".join(f", l.{name}" for name in found.table.columns)
+
+    def journal(query: str) -> int:
+        return int(connection.execute(f"INSERT INTO {images} {query}").fetchall()[0][0])
+
+    written = journal(f"SELECT {before} + l._line, 1, NULL, NULL{columns} FROM {found.lines} AS l WHERE l._weight = 1")
+    if not written:
+        unspoil(connection, found.table)
+    if not found.key:
+        journal(f"SELECT {before} + l._line, -1, NULL, NULL{columns} FROM {found.lines} AS l WHERE l._weight = -1")
+        return
+    keys = found.keys
+    # What an earlier line of the step left.
+    journal(
+        f"SELECT {before} + k.next, -1, NULL, NULL{columns} FROM {found.lines} AS l JOIN (SELECT *, lead(_line) OVER"
+        f" (PARTITION BY {keys} ORDER BY _line) AS next FROM (SELECT DISTINCT _line, {keys} FROM {found.lines})) AS k"
+        f" USING (_line, {keys}) WHERE l._weight = 1 AND k.next IS NOT NULL"
+    )
+    # What is in the table before the step.
+    values = ", ".join(found.table.values)
+    first = f"(SELECT min(_line) AS line, {keys} FROM {found.lines} GROUP BY {keys})"
+    journal(
+        f"SELECT {before} + line, -1, NULL, NULL, {values} FROM"
+        f" (SELECT t.*, n.line FROM {found.table.sql} AS t JOIN {first} AS n ON {found.same_key('n')})"
+    )
+    if found.count(connection, "_weight = -1"):
+        # A row that was removed elsewhere and is not here: its images cancel out, and say which key it was.
+        same = " AND ".join(f"l.{key} = j.{key}" for key in found.key)
+        journal(
+            f"SELECT {before} + l._line, w, NULL, NULL{columns} FROM {found.lines} AS l, unnest([-1, 1]) AS u(w)"
+            f" WHERE l._weight = -1 AND NOT EXISTS (SELECT 1 FROM {images} AS j"
+            f" WHERE j._tick = {before} + l._line AND {same})"
+        )
+
+
+# What is applied -----------------------------------------------------------------------------------------------------
+
+
+def remove(connection: duckdb.DuckDBPyConnection, found: LinesTable) -> None:
+    """Remove the rows that lines replace or remove.
+
+    Raises:
+        ReplayError: Of a table without a key, a row is missing.
+    """
+    if not found.key:
+        _remove_from_bag(connection, found)
+        return
+    gone = f"SELECT DISTINCT {found.keys} FROM {found.lines}"
+    if found.is_referenced:
+        gone = f"{gone} EXCEPT SELECT {found.keys} FROM ({_last(found)})"
+    connection.execute(f"DELETE FROM {found.table.sql} AS t USING ({gone}) AS n WHERE {found.same_key('n')}")
+
+
+def _remove_from_bag(connection: duckdb.DuckDBPyConnection, found: LinesTable) -> None:
+    net = _net_of_bag(found)
+    connection.execute(
+        f"CREATE OR REPLACE TEMP TABLE {quote(_TICKS + ' gone')} AS"
+        f" SELECT *, row_number() OVER () AS _number FROM ({net}) WHERE w < 0"
+    )
+    wanted = connection.execute(f"SELECT coalesce(-sum(w), 0) FROM temp.{quote(_TICKS + ' gone')}").fetchall()[0][0]
+    if not wanted:
+        return
+    done = connection.execute(
+        f"DELETE FROM {found.table.sql} WHERE rowid IN (SELECT r FROM (SELECT t.rowid AS r, n.w,"
+        f" row_number() OVER (PARTITION BY n._number) AS copy FROM {found.table.sql} AS t"
+        f" JOIN temp.{quote(_TICKS + ' gone')} AS n ON {found.same_image('n')}) WHERE copy <= -w)"
+    ).fetchall()[0][0]
+    if done != wanted:
+        raise ReplayError(
+            f"{wanted - done} of {wanted} rows to remove from {found.table.name} are not there; the table has no"
+            " primary key"
+        )
+
+
+def _net_of_bag(found: LinesTable) -> str:
+    stored = list(zip(found.table.layout.stored, found.table.columns, strict=True))
+    kept = "".join(f", {any_sql(column.type, name)} AS {name}" for column, name in stored)
+    exact = ", ".join(exact_sql(column.type, name) for column, name in stored)
+    return f"SELECT sum(_weight)::BIGINT AS w{kept} FROM {found.lines} GROUP BY {exact} HAVING sum(_weight) <> 0"
+
+
+def add(connection: duckdb.DuckDBPyConnection, found: LinesTable) -> None:
+    """Add the rows that lines leave."""
+    names = ", ".join(quote(column.name) for column in found.table.layout.stored)
+    values = ", ".join(found.value(place, "n") for place in range(len(found.table.layout.stored)))
+    into = f"INSERT INTO {found.table.sql} ({names})"
+    if not found.key:
+        connection.execute(f"{into} SELECT {values} FROM ({_net_of_bag(found)}) AS n, range(n.w) WHERE n.w > 0")
+        return
+    last = _last(found)
+    if found.is_referenced:
+        _update(connection, found, last)
+        last = f"SELECT * FROM ({last}) AS n WHERE NOT EXISTS (FROM {found.table.sql} AS t WHERE {found.same_key('n')})"
+    connection.execute(f"{into} SELECT {values} FROM ({last}) AS n ORDER BY {found.keys}")
+
+
+def _last(found: LinesTable) -> str:
+    """Select the rows that are there after the step: of each key what its last line leaves."""
+    last = f"SELECT max(_line) AS _line, {found.keys} FROM {found.lines} GROUP BY {found.keys}"
+    return f"SELECT l.* FROM {found.lines} AS l JOIN ({last}) USING (_line, {found.keys}) WHERE l._weight = 1"
+
+
+def _update(connection: duckdb.DuckDBPyConnection, found: LinesTable, last: str) -> None:
+    """Change rows that others refer to in place, and only the columns that differ: DuckDB replaces indexed ones."""
+    places = [place for place in range(len(found.table.columns)) if place not in found.table.layout.key_places]
+    joined = f"FROM {found.table.sql} AS t JOIN ({last}) AS n ON {found.same_key('n')}"
+    for place in places:
+        column = found.table.layout.stored[place]
+        name, value = quote(column.name), found.value(place, "n")
+        here, there = exact_sql(column.type, store_sql(column, f"t.{name}")), exact_sql(column.type, f"n.c{place}")
+        differs = f"{here} IS DISTINCT FROM {there}"
+        if connection.execute(f"SELECT 1 {joined} WHERE {differs} LIMIT 1").fetchall():
+            connection.execute(
+                f"UPDATE {found.table.sql} AS t SET {name} = {value} FROM ({last}) AS n"
+                f" WHERE {found.same_key('n')} AND {differs}"
+            )
+
+
+def drop(connection: duckdb.DuckDBPyConnection, tables: Sequence[LinesTable]) -> None:
+    """Drop the temporary tables of a step."""
+    for found in tables:
+        connection.execute(f"DROP TABLE IF EXISTS {found.lines}")

@@ -1,0 +1,309 @@
+"""What other sites published is taken into a DuckDB master: rows, journal and position in one transaction.
+
+Users go on writing meanwhile. A take that meets their changes is rolled back and tried again; after that it keeps them
+from committing until it is done, so that it cannot starve.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import duckdb
+
+from wlc.capture.duckdb import journal, lines
+from wlc.capture.duckdb.analysis import analyse
+from wlc.capture.duckdb.effects import UnknownEffect
+from wlc.capture.duckdb.images import conflict
+from wlc.capture.duckdb.journal import CapturedTable, JournalEntry, JournalledImages
+from wlc.capture.duckdb.open_transaction import TakenEntry
+from wlc.capture.duckdb.session import CaptureSession
+from wlc.dialect.duckdb import catalog as duckdb_catalog
+from wlc.dialect.duckdb import settings, statements
+from wlc.dialect.sql import quote
+from wlc.farm.errors import ReplayError, UnsupportedError
+from wlc.farm.model import Change, Clear, Ddl, Name, RowsRefreshed
+from wlc.masters.state import changes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from datetime import datetime
+    from pathlib import Path
+
+    from wlc.capture.duckdb.journal import JournalRecord
+    from wlc.capture.duckdb.lines import LinesTable
+    from wlc.capture.duckdb.shared import Shared
+    from wlc.farm.model import TableFile
+    from wlc.masters.contract import SiteStep
+    from wlc.masters.state import MasterState
+
+# Attempts beside users who commit; the next one keeps them waiting.
+_ATTEMPTS_BESIDE = 2
+
+
+def take(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path]) -> int:
+    """Take a step; see `wlc.masters.contract.Source.take`."""
+    if not step.transactions:
+        shared.remember(_remembering(step)(shared.require_state()))
+        return 0
+    _refuse_unknown_records(step)
+    attempt = _take_alone if step.is_alone else _take_lines
+    with shared.publish_lock:
+        for number in range(_ATTEMPTS_BESIDE + 1):
+            last = number == _ATTEMPTS_BESIDE
+            waiting: AbstractContextManager[object] = shared.commit_lock if last else nullcontext()
+            try:
+                with waiting:
+                    return attempt(shared, step, fetch)
+            except duckdb.TransactionException:
+                if last:
+                    raise
+            except duckdb.ConstraintException as error:
+                raise ReplayError(
+                    f"what site {step.site} published does not fit this database: {str(error).splitlines()[0]}",
+                    hint="change the row that is in the way, then take again",
+                ) from error
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _remembering(step: SiteStep) -> Callable[[MasterState], MasterState]:
+    def remembering(state: MasterState) -> MasterState:
+        assert state.site is not None
+        return replace(state, site=state.site.having_taken(step.contained, step.proof))
+
+    return remembering
+
+
+def _refuse_unknown_records(step: SiteStep) -> None:
+    for each in step.transactions:
+        if any(isinstance(record, RowsRefreshed) for record in each.transaction.records):
+            raise UnsupportedError(f"site {step.site} has published a refresh, which this version does not take")
+
+
+# Steps of rows -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One attempt to take a step of rows.
+
+    Attributes:
+        first: Tick in front of the step's; that of line n is n more.
+        began_after: Number of commits before it began.
+    """
+
+    shared: Shared
+    connection: duckdb.DuckDBPyConnection
+    step: SiteStep
+    first: int
+    began_after: int
+    tables: list[LinesTable]
+
+    @property
+    def last(self) -> int:
+        return self.first + self.step.transactions[-1].line
+
+
+def _take_lines(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path]) -> int:
+    with shared.root.cursor() as connection:
+        with shared.commit_lock:
+            began_after = shared.commits
+            connection.execute("BEGIN")
+            shared.take_snapshot(connection)
+        try:
+            present, order = _tables(connection, shared.catalog)
+            found = lines.load(connection, step, present, fetch)
+            _refuse_unable(connection, shared.catalog, found)
+            first = shared.new_ticks(step.transactions[-1].line + 1)
+            attempt = _Attempt(shared, connection, step, first, began_after, found)
+            for table in found:
+                lines.journal_images(connection, table, first)
+            ranked = sorted(found, key=lambda table: order[table.table.name])
+            for table in reversed(ranked):
+                lines.remove(connection, table)
+            for table in ranked:
+                lines.add(connection, table)
+            rows = sum(table.count(connection) for table in found)
+            lines.drop(connection, found)
+            _commit(attempt)
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+    return rows
+
+
+def _tables(
+    connection: duckdb.DuckDBPyConnection, catalog: str
+) -> tuple[Mapping[Name, tuple[CapturedTable, bool]], Mapping[Name, int]]:
+    """Return the tables as the transaction sees them, and the place of each behind those it refers to."""
+    known = {name: number for number, (name, _) in journal.read_layouts(connection, catalog).items()}
+    present = duckdb_catalog.tables(connection, catalog)
+    parents = duckdb_catalog.parents_of(duckdb_catalog.references(connection, catalog))
+    order = {name: place for place, name in enumerate(duckdb_catalog.ordered(present, parents))}
+    referenced = frozenset[object]().union(*parents.values())
+    found = {
+        name: (CapturedTable(known[name], catalog, name, layout), name in referenced)
+        for name, layout in present.items()
+        if name in known
+    }
+    return found, order
+
+
+def _refuse_unable(connection: duckdb.DuckDBPyConnection, catalog: str, tables: Sequence[LinesTable]) -> None:
+    """Refuse tables whose rows cannot be taken as they were published."""
+    query = "SELECT schema_name, table_name, trigger_name FROM duckdb_triggers() WHERE database_name = ?"
+    triggers = {
+        Name(schema, table): trigger for schema, table, trigger in connection.execute(query, [catalog]).fetchall()
+    }
+    keys = duckdb_catalog.references(connection, catalog)
+    for name in (table.table.name for table in tables):
+        if name in triggers:
+            raise UnsupportedError(
+                f"table {name} has a trigger, {triggers[name]}, which would run again for rows of other sites",
+                hint=f"DROP TRIGGER {triggers[name]} ON {name}",
+            )
+        if any(key.table == key.parent == name for key in keys):
+            raise UnsupportedError(
+                f"table {name} refers to itself, and its rows cannot be taken from other sites",
+                hint="make it without the foreign key to itself",
+            )
+
+
+def _commit(attempt: _Attempt) -> None:
+    """Settle the ticks, journal the transactions and commit, while nobody else commits."""
+    shared, connection = attempt.shared, attempt.connection
+    with shared.commit_lock:
+        for table in attempt.tables:
+            if shared.has_changed_since(table.table.name, attempt.began_after):
+                raise conflict(table.table.name)
+        _settle_ticks(attempt)
+        time = shared.commit_time()
+        _add_entries(attempt, time)
+        state = _remembering(attempt.step)(shared.require_state())
+        journal.write_state(connection, shared.catalog, changes(shared.state, state))
+        connection.execute("COMMIT")
+        shared.state = state
+        touched = [table.table.name for table in attempt.tables]
+        shared.committed(attempt.last, time, touched, touched)
+
+
+def _settle_ticks(attempt: _Attempt) -> None:
+    """Move the ticks of the step behind those that were committed meanwhile."""
+    shared, old, last = attempt.shared, attempt.first, attempt.last
+    if old > shared.last_tick:
+        return
+    attempt.first = shared.new_ticks(last - old + 1)
+    for table in attempt.tables:
+        moved = f"_tick = _tick + {attempt.first - old} WHERE _tick BETWEEN {old} AND {last}"
+        attempt.connection.execute(f"UPDATE {table.table.images} SET {moved}")
+
+
+def _add_entries(attempt: _Attempt, committed: datetime) -> None:
+    """Journal every transaction under its origin, those that change nothing here, too."""
+    records = _records(attempt)
+    entries = []
+    for each in attempt.step.transactions:
+        tick, its = attempt.first + each.line, each.transaction
+        is_last = each is attempt.step.transactions[-1]
+        started, proof = min(its.started, committed), attempt.step.proof if is_last else None
+        entry = JournalEntry(tick, its.user, started, committed, tuple(records.get(tick, ())), each.origin, None, proof)
+        entries.append(entry)
+    journal.add_entries(attempt.connection, attempt.shared.catalog, entries)
+
+
+def _records(attempt: _Attempt) -> dict[int, list[JournalRecord]]:
+    found: dict[int, list[JournalRecord]] = {}
+    for table in attempt.tables:
+        counts = attempt.connection.execute(
+            f"SELECT _tick, count(*) FILTER (_weight > 0), count(*) FILTER (_weight < 0) FROM {table.table.images}"
+            f" WHERE _tick BETWEEN {attempt.first} AND {attempt.last} GROUP BY _tick"
+        ).fetchall()
+        for tick, added, removed in counts:
+            record = JournalledImages(table.table.name, table.table.id, added, removed)
+            found.setdefault(tick, []).append(record)
+    return found
+
+
+# Steps of one transaction, through the ordinary capture --------------------------------------------------------------
+
+
+def _take_alone(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path]) -> int:
+    """Take a transaction that changes the schema or clears a table as if it were run here."""
+    (each,) = step.transactions
+    rows = 0
+    with shared.root.cursor() as raw:
+        session = CaptureSession(raw, shared)
+        session.begin("BEGIN TRANSACTION", explicit=False)
+        try:
+            with session.captured() as transaction:
+                transaction.started = min(each.transaction.started, transaction.started)
+                transaction.taking = TakenEntry(each.origin, each.transaction.user, step.proof, _remembering(step))
+                transaction.look()
+                for record in each.transaction.records:
+                    match record:
+                        case Ddl():
+                            _run_schema_change(raw, session, shared.catalog, record, step.site)
+                        case Clear():
+                            _run(session, f"DELETE FROM {quote(shared.catalog)}.{record.table.sql}")
+                        case Change():
+                            only = replace(each.transaction, records=(record,))
+                            part = replace(step, transactions=(replace(each, transaction=only),))
+                            rows += _run_change(raw, session, shared, part, fetch)
+            session.commit("COMMIT")
+            shared.load()
+        except BaseException:
+            if session.transaction is not None:
+                session.rollback("ROLLBACK")
+            raise
+    return rows
+
+
+def _run(session: CaptureSession, text: str) -> None:
+    session.run(analyse(text, text.split()[0]), text, None)
+
+
+def _run_schema_change(
+    raw: duckdb.DuckDBPyConnection, session: CaptureSession, catalog: str, ddl: Ddl, site: str
+) -> None:
+    if ddl.kind.endswith(" TRIGGER"):
+        # What a trigger does is published as rows; here it would do it again.
+        return
+    if ddl.dialect != "duckdb" or not settings.is_allowed(ddl.settings):
+        raise UnsupportedError(f"site {site} has published a schema change that cannot be run here: {ddl.statement}")
+    try:
+        statements.refuse_oversized(ddl.statement)
+        statements.refuse_hostile(raw, catalog, ddl.statement)
+    except statements.StatementError as error:
+        raise ReplayError(f"site {site} has published a schema change that is refused: {error}") from error
+    raw.execute(settings.search_path_sql(catalog, ddl.search_path))
+    session.tables.forget_names()
+    with settings.applied(raw, ddl.settings):
+        kind = raw.extract_statements(ddl.statement)[0].type.name
+        session.run(session.effect(ddl.statement, kind), ddl.statement, None)
+    raw.execute(f"USE {quote(catalog)}.main")
+    session.tables.forget_names()
+
+
+def _run_change(
+    raw: duckdb.DuckDBPyConnection,
+    session: CaptureSession,
+    shared: Shared,
+    step: SiteStep,
+    fetch: Callable[[TableFile], Path],
+) -> int:
+    present, _ = _tables(raw, shared.catalog)
+    found = lines.load(raw, step, present, fetch)
+    _refuse_unable(raw, shared.catalog, found)
+    for table in found:
+        effect = UnknownEffect(frozenset({table.table.name.name.lower()}))
+
+        def call(table: LinesTable = table) -> None:
+            lines.remove(raw, table)
+            lines.add(raw, table)
+
+        session.write(effect, call)
+    rows = sum(table.count(raw) for table in found)
+    lines.drop(raw, found)
+    return rows

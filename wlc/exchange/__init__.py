@@ -1,0 +1,1 @@
+"""Several masters of one database: each takes what the others published."""

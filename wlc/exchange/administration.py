@@ -1,0 +1,125 @@
+"""Changes of the circle that an owner makes: roles, and sites that leave."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from wlc.farm.circle import circle_object, read_circle, retire, with_role, without_site
+from wlc.farm.config import STARTED, STOPPED
+from wlc.farm.errors import InvalidError
+from wlc.farm.registry import known_replicas, unregister
+from wlc.masters.lookup import resolve
+from wlc.masters.place import founder_at, site_database
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping
+
+    from wlc.farm.circle import Circle, CircleSite
+    from wlc.farm.database import FarmDatabase
+
+
+def founder_of_database(
+    db: str | os.PathLike[str], farm: str | None, storage_options: Mapping[str, Any] | None
+) -> FarmDatabase:
+    """Open the founder's folder, given the database's name or URL, or the file of any of its sites."""
+    database = resolve(db, farm, storage_options=storage_options)
+    folder = database.url.rstrip("/").rpartition("/sites/")
+    return founder_at(database, f"sites/{folder[2]}") if folder[0] and "/" not in folder[2] else database
+
+
+def set_role(
+    db: str | os.PathLike[str],
+    site: str,
+    role: str,
+    *,
+    farm: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Circle:
+    """Give a site another role, and return the circle.
+
+    Args:
+        db: Name or URL of the database, or the file of one of its sites.
+        site: The site; `role`: secondary, none or pass.
+        role: Its new role.
+        farm: URL of the farm; WLC_FARM if omitted, for a bare name.
+        storage_options: Options of the farm's file system.
+
+    Raises:
+        InvalidError: There is no such site or role, or the role cannot follow the present one.
+        UnsupportedError: The role is that of the primary.
+    """
+    founder = founder_of_database(db, farm, storage_options)
+    return _changed(founder, lambda circle: with_role(circle, site, role))
+
+
+def leave(
+    db: str | os.PathLike[str],
+    site: str,
+    *,
+    farm: str | None = None,
+    force: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Circle:
+    """Let a site leave: it publishes no more, and its history is retired. Returns the circle.
+
+    Args:
+        db: Name or URL of the database, or the file of one of its sites.
+        site: The site that leaves.
+        farm: URL of the farm; WLC_FARM if omitted, for a bare name.
+        force: Let it leave although others lack what it has published, which they never get then.
+        storage_options: Options of the farm's file system.
+
+    Raises:
+        InvalidError: There is no such site, it is the primary, or others lack something of it.
+    """
+    founder = founder_of_database(db, farm, storage_options)
+    circle = read_circle(founder)
+    leaving = circle.site(site)
+    without_site(circle, site)
+    place = site_database(founder, leaving.folder)
+    if not force:
+        _refuse_unread(place, circle, leaving)
+    # It publishes no more, so that what was looked at stays so.
+    place.change_config(lambda config: replace(config, state=STOPPED))
+    if not force:
+        try:
+            _refuse_unread(place, circle, leaving)
+        except InvalidError:
+            place.change_config(lambda config: replace(config, state=STARTED))
+            raise
+    numbers = place.batch_numbers()
+    last = place.read_batch(numbers[-1])[0].last if numbers else place.config().tick
+    left = _changed(founder, lambda circle: without_site(circle, site))
+    retire(founder, leaving.history, last)
+    for other in left.sites:
+        unregister(site_database(founder, other.folder), site)
+    return left
+
+
+def _refuse_unread(place: FarmDatabase, circle: Circle, leaving: CircleSite) -> None:
+    """Refuse while a site that reads the log has not read all of it."""
+    numbers = place.batch_numbers()
+    if not numbers:
+        return
+    read = {replica.id: replica.position.batch for replica in known_replicas(place)[0] if replica.position}
+    for other in circle.sites:
+        reads = leaving.name in [source.name for source in circle.sources_of(other.name)]
+        done = read.get(other.name, 0)
+        if reads and done < numbers[-1]:
+            raise InvalidError(
+                f"site {other.name} has read site {leaving.name} up to batch {done} of {numbers[-1]}",
+                hint=f"run wlc take at {other.name} first; --force gives up what it lacks",
+            )
+
+
+def _changed(founder: FarmDatabase, change: Callable[[Circle], Circle]) -> Circle:
+    read_circle(founder)
+
+    def changed(present: Circle | None) -> Circle:
+        if present is None:
+            raise InvalidError(f"{founder.url} has no sites any more", path=founder.url)
+        return change(present)
+
+    return circle_object(founder).change(changed)

@@ -1,0 +1,167 @@
+"""A replica of one site becomes another site, with a history and a folder of its own."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from wlc.exchange.taking import as_reader
+from wlc.farm.circle import SiteHistory, circle_object, read_circle, with_site
+from wlc.farm.clock import utc_now
+from wlc.farm.errors import CorruptError, ExpiredError, InvalidError
+from wlc.farm.model import Taken
+from wlc.farm.paths import SITES, site_folder
+from wlc.farm.registry import register
+from wlc.farm.store import MissingError, join_url
+from wlc.masters import adapters
+from wlc.masters.claim import SiteMembership, Wish, claim
+from wlc.masters.lookup import resolve
+from wlc.masters.place import site_database
+from wlc.masters.state import SiteState
+from wlc.masters.status import status_of
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    from wlc.farm.circle import Circle, CircleSite
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Position
+    from wlc.masters.contract import Source
+    from wlc.masters.state import MasterState
+    from wlc.masters.status import MasterStatus
+
+
+def join(
+    source: str | os.PathLike[str],
+    *,
+    name: str,
+    site: str,
+    farm: str | None = None,
+    beat_s: float | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> MasterStatus:
+    """Make a replica of the primary another site of its database, which is written from now on.
+
+    Dying in between is harmless: the same call goes on.
+
+    Args:
+        source: A DuckDB replica of the primary, made by `wlr.replicate`, of all tables and up to its last batch.
+        name: Name or URL of the database in the farm.
+        site: Name of the new site.
+        farm: URL of the farm; WLC_FARM if omitted.
+        beat_s: Longest wait of a committed transaction, seconds; 300 if omitted.
+        storage_options: Options of the farm's file system.
+
+    Raises:
+        InvalidError: The database has one master only, the name is taken, or the file is not such a replica.
+        UnsupportedError: It is no DuckDB file.
+        ExpiredError: The replica is too old: what came after it was pruned.
+    """
+    founder = resolve(name, farm, storage_options=storage_options)
+    circle = read_circle(founder)
+    with adapters.opened(source) as found:
+        contained, proof = _held(found, founder, circle, site)
+        remembered = SiteState(site, site_folder(site), contained, (proof,) if proof else ())
+        announcement = _Announcement(founder, circle, remembered, str(found))
+        membership = SiteMembership(remembered, announcement.make, is_replica=True)
+        wish = Wish(
+            farm=join_url(founder.url, SITES.rstrip("/")),
+            name=site,
+            beat_s=beat_s,
+            storage_options=storage_options or {},
+            membership=membership,
+        )
+        database = claim(found, wish)
+        return status_of(database, found.details())
+
+
+def joined_from(
+    source: str | os.PathLike[str],
+    *,
+    name: str,
+    farm: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> str | None:
+    """Return the URL of the site of which `join` needs a replica; None if the file has begun to be a site.
+
+    Raises:
+        InvalidError: The database has one master only.
+        UnsupportedError: The source is no DuckDB file.
+    """
+    founder = resolve(name, farm, storage_options=storage_options)
+    circle = read_circle(founder)
+    if adapters.is_source(source):
+        with adapters.opened(source) as found:
+            if found.held() is None and found.state is not None:
+                return None
+    return site_database(founder, circle.site(circle.primary).folder).url
+
+
+@dataclass(frozen=True, slots=True)
+class _Announcement:
+    """How a new site becomes known to the others."""
+
+    founder: FarmDatabase
+    circle: Circle
+    site: SiteState
+    target: str
+
+    def make(self, state: MasterState) -> SiteState:
+        """Register at the primary what the site has read, and the primary at the site, then enter the circle."""
+        primary = self.circle.site(self.circle.primary)
+        proof = self.site.proof_of(primary.name)
+        register(site_database(self.founder, primary.folder), as_reader(self.site, self.target, proof))
+        reader = SiteState(primary.name, primary.folder)
+        register(site_database(self.founder, self.site.folder), as_reader(reader, primary.name, None))
+        history = SiteHistory(state.history, state.parent)
+
+        def change(present: Circle | None) -> Circle:
+            if present is None:
+                raise InvalidError(f"{self.founder.url} has no sites any more", path=self.founder.url)
+            return with_site(present, self.site.name, history, utc_now())
+
+        return replace(self.site, circle=circle_object(self.founder).change(change))
+
+
+def _held(source: Source, founder: FarmDatabase, circle: Circle, site: str) -> tuple[Mapping[str, int], Taken | None]:
+    """Return what a database contains that is to become a site, and where it stands in the primary's log."""
+    position = source.held()
+    state = source.state
+    if position is None:
+        if state is None or state.site is None or state.site.name != site or state.is_master:
+            raise InvalidError(
+                f"{source} is no replica of {circle.database}",
+                hint="wlc join makes the file: name one that is not there",
+            )
+        return state.site.contained, state.site.proof_of(circle.primary)
+    primary = circle.site(circle.primary)
+    if position.history not in ("", *(history.history for history in primary.histories)):
+        raise InvalidError(
+            f"{source} is a replica of another database or site than {primary.name}",
+            hint="wlc join makes the file: name one that is not there",
+        )
+    return _contained(site_database(founder, primary.folder), primary, position)
+
+
+def _contained(log: FarmDatabase, primary: CircleSite, position: Position) -> tuple[Mapping[str, int], Taken | None]:
+    """Return the vector of the primary's log at the end of the batch in which a replica stands."""
+    if position.batch == 0:
+        vector = {position.history: position.tick} if position.history and position.tick else {}
+        return vector, None
+    try:
+        batch, chain = log.read_batch(position.batch)
+    except (MissingError, CorruptError) as error:
+        raise ExpiredError(
+            f"batch {position.batch} of site {primary.name}, where the replica stands, was pruned",
+            hint="remove the file and join again",
+        ) from error
+    if chain != position.chain:
+        raise InvalidError(f"the replica has another past than site {primary.name}", hint="remove it and join again")
+    if position.tick < batch.last and position.tick:
+        raise InvalidError(
+            f"the replica stands at tick {position.tick}, within batch {batch.number}",
+            hint=f"wlr replicate {shlex.quote(log.url)} --into FILE brings it to the end",
+        )
+    return dict(batch.vector), Taken(primary.name, batch.history, batch.last, batch.number, chain)

@@ -1,0 +1,202 @@
+"""What one site lacks of another one's log, as steps to take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from wlc.farm.anchors import anchor
+from wlc.farm.errors import CorruptError, ExpiredError, FencedError
+from wlc.farm.model import Clear, Ddl, Origin, Taken
+from wlc.farm.store import MissingError
+from wlc.farm.vectors import contains, expanded, merged
+from wlc.masters.contract import SiteStep, SiteTransaction
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from wlc.farm.circle import CircleSite
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Batch, TableFile, Transaction
+    from wlc.farm.vectors import Lineage
+
+# How much a step may hold, so that a round takes bounded memory however long it is.
+STEP_TRANSACTIONS = 20_000
+STEP_ROWS = 2_000_000
+
+
+@dataclass(slots=True)
+class SiteLog:
+    """The log of another site in one round; the newest batch at its start is the last one that is read.
+
+    Attributes:
+        history: The reader's own history, whose ticks it contains all.
+        contained: What the reader contains of other histories; it grows as steps are taken.
+        proof: The newest position that the reader has read, None before the first.
+        is_primary: It is the log of the primary.
+    """
+
+    database: FarmDatabase
+    site: CircleSite
+    history: str
+    own_last: int
+    contained: Mapping[str, int]
+    proof: Taken | None
+    lineage: Lineage
+    is_primary: bool
+    _read: dict[int, tuple[Batch, str]] = field(default_factory=dict)
+
+    @property
+    def mine(self) -> dict[str, int]:
+        """The reader's vector."""
+        return {**self.contained, self.history: self.own_last}
+
+    def steps(self) -> Iterator[SiteStep]:
+        """Yield what is missing, in the order of the log; the caller takes each step before it asks for the next.
+
+        Raises:
+            FencedError: The log has another past than the one that was read before.
+            ExpiredError: What is missing was pruned.
+            CorruptError: A log file is damaged or contradicts the one before it.
+        """
+        floor = self.proof.batch if self.proof else 0
+        numbers = self.database.batch_numbers(after=max(floor - 1, 0))
+        if not numbers:
+            return
+        self._prove_past(numbers)
+        if numbers[-1] <= floor:
+            return
+        start = self._anchor(numbers[0], numbers[-1], floor)
+        if start is None:
+            # Only echoes: nothing is journalled, and the position moves.
+            step = SiteStep(self.site.name, (), {}, {}, None, self.is_primary)
+            yield self._closed(step, numbers[-1])
+            return
+        for number in range(start, numbers[-1] + 1):
+            yield from self._steps_of(number)
+
+    def _prove_past(self, numbers: list[int]) -> None:
+        """Check that the log goes on where it was read to."""
+        proof = self.proof
+        if proof is None:
+            return
+        if numbers[0] <= proof.batch:
+            found = self._batch(proof.batch)[1]
+        elif numbers[0] == proof.batch + 1:
+            found = self._batch(numbers[0])[0].previous
+        else:
+            raise self._expired(numbers[0])
+        if found != proof.chain:
+            raise FencedError(
+                f"the log of site {self.site.name} belongs to another past: batch {proof.batch} is not the one that was"
+                " taken",
+                hint="it was restored from a backup; make this site anew: wlc join",
+                path=self.database.url,
+            )
+
+    def _anchor(self, first: int, stop: int, floor: int) -> int | None:
+        before: dict[str, int] | None = {} if first == 1 else None
+        try:
+            return anchor(first, stop, self._footer, self.mine, before=before, floor=floor, lineage=self.lineage)
+        except ExpiredError as error:
+            raise self._expired(first) from error
+
+    def _expired(self, first: int) -> ExpiredError:
+        return ExpiredError(
+            f"what is missing of site {self.site.name} was pruned: its log begins with batch {first}",
+            hint="make this site anew from a snapshot: wlc join",
+            path=self.database.url,
+        )
+
+    def _steps_of(self, number: int) -> Iterator[SiteStep]:
+        batch, chain = self._batch(number)
+        past = dict(self._footer(number - 1)) if self._has(number - 1) else {}
+        if not contains(batch.vector, past, self.lineage):
+            raise CorruptError(f"{self.database.url}: batch {number} contains less than the one before it")
+        self._refuse_own_beyond(batch)
+        run: list[SiteTransaction] = []
+        rows = 0
+        seen = expanded(self.mine, self.lineage)
+        for transaction in batch.transactions:
+            origin = transaction.origin or Origin(batch.history, transaction.tick, transaction.committed)
+            is_new = origin.tick > seen.get(origin.history, 0)
+            seen[origin.history] = max(seen.get(origin.history, 0), origin.tick)
+            if transaction.committed is not None and is_new:
+                is_alone = any(isinstance(record, Ddl | Clear) for record in transaction.records)
+                if run and (is_alone or len(run) >= STEP_TRANSACTIONS or rows >= STEP_ROWS):
+                    yield self._step(batch, chain, run)
+                    run, rows = [], 0
+                run.append(SiteTransaction(len(run) + 1, _named(origin, transaction), dict(past), transaction))
+                rows += sum(getattr(record, "rows", 0) for record in transaction.records)
+                if is_alone:
+                    yield self._step(batch, chain, run, is_alone=True)
+                    run, rows = [], 0
+            past[origin.history] = max(past.get(origin.history, 0), origin.tick)
+            past[batch.history] = transaction.tick
+        step = self._step(batch, chain, run, is_whole=True)
+        yield self._closed(step, number)
+
+    def _step(
+        self,
+        batch: Batch,
+        chain: str,
+        run: list[SiteTransaction],
+        *,
+        is_alone: bool = False,
+        is_whole: bool = False,
+    ) -> SiteStep:
+        """Build a step, and count it as contained: the caller takes it before it goes on."""
+        contained = dict(self.contained)
+        for each in run:
+            contained[each.origin.history] = max(contained.get(each.origin.history, 0), each.origin.tick)
+        self.contained = contained
+        # Before the end of a batch, a round that was broken off begins with it again, and skips by the vector.
+        proof = Taken(self.site.name, batch.history, batch.last, batch.number, chain) if is_whole else self.proof
+        files: Mapping[str, TableFile] = {file.file.path: file for file in batch.files}
+        return SiteStep(self.site.name, tuple(run), files, contained, proof, self.is_primary, is_alone)
+
+    def _closed(self, step: SiteStep, number: int) -> SiteStep:
+        """Return the last step of a batch: with it, all that the batch's footer names is contained."""
+        contained = merged(self.contained, self._footer(number), self.lineage)
+        contained.pop(self.history, None)
+        self.contained, self.proof = contained, self._proof(number)
+        return replace(step, contained=contained, proof=self.proof)
+
+    def _refuse_own_beyond(self, batch: Batch) -> None:
+        known = batch.vector.get(self.history, 0)
+        if known > self.own_last:
+            raise FencedError(
+                f"site {self.site.name} has taken tick {known} of this site's history, which ends at {self.own_last}"
+                " here: the database was restored from a backup",
+                hint="make this site anew: wlc join",
+                path=self.database.url,
+            )
+
+    def _proof(self, number: int) -> Taken:
+        batch, chain = self._batch(number)
+        return Taken(self.site.name, batch.history, batch.last, number, chain)
+
+    def _footer(self, number: int) -> Mapping[str, int]:
+        return self._batch(number)[0].vector
+
+    def _has(self, number: int) -> bool:
+        if number < 1:
+            return False
+        try:
+            self._batch(number)
+        except (MissingError, CorruptError):
+            return False
+        return True
+
+    def _batch(self, number: int) -> tuple[Batch, str]:
+        if number not in self._read:
+            before = self._read.get(number - 1)
+            found = self.database.read_batch(number, before[1] if before else None)
+            # The last ones are needed again; a round may be long.
+            self._read = {**dict(list(self._read.items())[-3:]), number: found}
+        return self._read[number]
+
+
+def _named(origin: Origin, transaction: Transaction) -> Origin:
+    """Return the origin with the time of the first commit."""
+    return origin if origin.committed else replace(origin, committed=transaction.committed)

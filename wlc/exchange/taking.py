@@ -1,0 +1,167 @@
+"""A round of taking: what a site lacks of the logs that it reads, site by site."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wlc.exchange.reading import SiteLog
+from wlc.farm.circle import NONE, read_retired
+from wlc.farm.clock import utc_now
+from wlc.farm.errors import InvalidError
+from wlc.farm.model import Position
+from wlc.farm.registry import SITE, Replica, register, this_host, this_user
+from wlc.masters.lookup import opened_master
+from wlc.masters.place import founder_of, site_database, with_circle
+from wlc.masters.publish import publish
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    from wlc.farm.circle import Circle, CircleSite
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Taken
+    from wlc.masters.contract import Source
+    from wlc.masters.state import SiteState
+
+
+@dataclass(frozen=True, slots=True)
+class TakenFrom:
+    """What was taken from one site, or would be.
+
+    Attributes:
+        transactions: How many that were not contained before; `rows`: row images in them.
+        tick: Last tick of its log that was read, 0 if it has published nothing.
+    """
+
+    site: str
+    transactions: int
+    rows: int
+    tick: int
+    is_dry_run: bool = False
+
+
+def take(
+    source: str | os.PathLike[str],
+    *,
+    site: str | None = None,
+    dry_run: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+) -> list[TakenFrom]:
+    """Take what other sites published, once.
+
+    What waits here is published before and after it, so that others can take it.
+
+    Args:
+        source: Path of the master's database.
+        site: Read only this site's log; all that this site reads if omitted.
+        dry_run: Only say what would be taken.
+        storage_options: Options of the farm's file system, over those that the database remembers.
+
+    Returns:
+        What was taken from each site, by name; empty while there is no other one.
+
+    Raises:
+        InvalidError: The database is not one of several sites, or the site named is not read by it.
+        ExpiredError: What is missing was pruned. Make the site anew.
+        FencedError: Another site's log belongs to another past.
+    """
+    with opened_master(source, storage_options) as (found, database):
+        return take_into(found, database, site=site, dry_run=dry_run)
+
+
+def take_into(
+    source: Source, database: FarmDatabase, *, site: str | None = None, dry_run: bool = False
+) -> list[TakenFrom]:
+    """Take what other sites published into an open master; see `take`."""
+    state = source.require_state()
+    if state.site is None:
+        raise InvalidError(
+            f"{source} is the only master of {state.name}, and no site",
+            hint=f"wlc master {source} --site NAME makes it the first of several",
+            path=str(source),
+        )
+    known = with_circle(state.site, database)
+    if known.circle is None:
+        return []
+    if not dry_run:
+        with source.publishing():
+            publish(source, database)
+    done = []
+    for other in _read_by(known.circle, known.name, site):
+        reading = _Reading(source, database, known.circle, other)
+        done.append(reading.rehearsed() if dry_run else reading.taken())
+    if not dry_run:
+        with source.publishing():
+            publish(source, database)
+    return done
+
+
+def _read_by(circle: Circle, name: str, only: str | None) -> tuple[CircleSite, ...]:
+    found = circle.sources_of(name)
+    if only is None:
+        return found
+    circle.site(only)
+    if only not in [site.name for site in found]:
+        role = circle.site(name).role
+        why = "has the role none" if role == NONE else f"reads only {', '.join(each.name for each in found)}"
+        raise InvalidError(f"site {name} {why}", hint="wlc take SOURCE, without --from")
+    return tuple(site for site in found if site.name == only)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """One site's log in one round."""
+
+    source: Source
+    database: FarmDatabase
+    circle: Circle
+    other: CircleSite
+
+    def taken(self) -> TakenFrom:
+        transactions = rows = 0
+        log = self._log()
+        for step in log.steps():
+            rows += self.source.take(step, log.database.fetch)
+            transactions += len(step.transactions)
+        if log.proof is not None:
+            self._register(log.database, log.proof)
+        return TakenFrom(self.other.name, transactions, rows, log.proof.tick if log.proof else 0)
+
+    def rehearsed(self) -> TakenFrom:
+        log = self._log()
+        steps = [step for step in log.steps() if step.transactions]
+        rows = sum(
+            getattr(record, "rows", 0) for step in steps for t in step.transactions for record in t.transaction.records
+        )
+        count = sum(len(step.transactions) for step in steps)
+        return TakenFrom(self.other.name, count, rows, log.proof.tick if log.proof else 0, is_dry_run=True)
+
+    def _log(self) -> SiteLog:
+        state = self.source.require_state()
+        assert state.site is not None
+        founder = founder_of(self.database, state.site)
+        retired = read_retired(founder, (history.history for history in self.circle.past))
+        return SiteLog(
+            site_database(founder, self.other.folder),
+            self.other,
+            state.history,
+            state.tick,
+            state.site.contained,
+            state.site.proof_of(self.other.name),
+            self.circle.lineage(retired),
+            self.other.name == self.circle.primary,
+        )
+
+    def _register(self, database: FarmDatabase, proof: Taken) -> None:
+        """Say in the other site's folder how far its log is read, so that pruning spares the rest."""
+        state = self.source.require_state()
+        assert state.site is not None
+        register(database, as_reader(state.site, str(self.source), proof))
+
+
+def as_reader(site: SiteState, target: str, proof: Taken | None) -> Replica:
+    """Return what a site says of itself where it reads."""
+    position = Position(proof.history, proof.tick, proof.batch, proof.chain) if proof else None
+    return Replica(site.name, target, position, None, utc_now(), this_host(), this_user(), kind=SITE)
