@@ -377,6 +377,20 @@ def test_columns_of_equal_names_keep_them(tmp_path: Path) -> None:
         assert captured.fetchall() == [(1, 2, 1)]
 
 
+def test_a_query_beside_a_change_keeps_its_type(tmp_path: Path) -> None:
+    source = tmp_path / "sales.duckdb"
+    wlc.master(source, create=True)
+    with wlc.connect(source) as captured, duckdb.connect() as plain:
+        for connection in (captured, plain):
+            connection.execute("CREATE TABLE t (a INTEGER)")
+        described = [
+            connection.execute("WITH added AS (INSERT INTO t VALUES (1)) SELECT 2::TINYINT AS n").description
+            for connection in (captured, plain)
+        ]
+        assert described[0] == described[1]
+        assert captured.fetchall() == [(2,)]
+
+
 def test_a_statement_that_aborts_its_transaction_has_the_error_of_duckdb(tmp_path: Path) -> None:
     source = tmp_path / "sales.duckdb"
     wlc.master(source, create=True)

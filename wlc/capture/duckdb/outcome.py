@@ -34,12 +34,13 @@ def submit(connection: duckdb.DuckDBPyConnection, text: str, parameters: Any) ->
     result = connection._submit(text, parameters, "rows")
     returned = result.return_type
     if returned == "changed_rows":
-        name = result.description[0][0]
+        name, kind, *_ = result.description[0]
         counts = [int(row[0]) for row in result.fetchall()]
         if not counts:
             # CREATE TABLE IF NOT EXISTS … AS, of a table that exists.
-            return StatementOutcome(None, f"SELECT NULL::BIGINT AS {quote(name)} WHERE false")
-        return StatementOutcome(counts[0], f"SELECT {counts[0]}::BIGINT AS {quote(name)}")
+            return StatementOutcome(None, f"SELECT NULL::{kind} AS {quote(name)} WHERE false")
+        # The query of WITH changed AS (INSERT …) SELECT 1 is taken for a count, and has a type of its own.
+        return StatementOutcome(counts[0], f"SELECT {counts[0]}::{kind} AS {quote(name)}")
     if returned == "nothing":
         name, kind, *_ = result.description[0]
         values = [row[0] for row in result.fetchall()]
