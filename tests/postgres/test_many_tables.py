@@ -61,3 +61,16 @@ def test_tables_share_connections_to_the_master(many: str, tmp_path: Path, monke
         assert connection.execute("SELECT count(*) FROM wlc.tables").fetchone() == (TABLES,)
         assert read < TABLES * 5
         connection.rollback()
+
+    # The catalog is read once by each function that begins the capture, and what the server knows by itself is not asked.
+    with psycopg.connect(many, autocommit=True) as connection:
+        connection.execute(
+            "SET track_functions = 'all'; SELECT wlc.finish(); BEGIN; SELECT wlc.note_all(), wlc.start()"
+        )
+        query = "SELECT funcname, calls FROM pg_stat_xact_user_functions WHERE schemaname = 'wlc'"
+        calls = dict(connection.execute(query).fetchall())
+        assert calls["describe"] == 2 * TABLES
+        assert not calls.keys() & {"base_type", "shape"}
+        assert calls["describe_object"] < 2 * TABLES
+        assert calls["is_captured"] < 15 * TABLES
+        connection.rollback()

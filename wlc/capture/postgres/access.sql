@@ -93,7 +93,7 @@ END $$;
 CREATE FUNCTION wlc.all_access() RETURNS TABLE (class oid, object oid, description jsonb) LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp AS $$
     SELECT found.class, found.object, wlc.describe_access(found.class, found.object) FROM (
-        SELECT 'pg_class'::regclass::oid AS class, oid AS object FROM pg_class c WHERE wlc.is_captured(oid)
+        SELECT 'pg_class'::regclass::oid AS class, oid AS object FROM pg_class c WHERE c.relkind IN ('r', 'p') AND wlc.is_captured(oid)
         UNION ALL SELECT o.class, o.object FROM wlc.all_objects(2, 6) o) found
     ORDER BY found.class = 'pg_namespace'::regclass DESC, found.object
 $$;

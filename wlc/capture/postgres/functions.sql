@@ -64,7 +64,10 @@ SET bytea_output = 'hex' AS $$
             SELECT jsonb_agg(jsonb_build_object(
                 'number', a.attnum, 'name', a.attname, 'type', format_type(a.atttypid, a.atttypmod),
                 'declared', jsonb_build_array(a.atttypid::bigint, a.atttypmod),
-                'base', wlc.base_type(a.atttypid, a.atttypmod), 'shape', wlc.shape(a.atttypid),
+                'base', CASE WHEN t.typtype = 'd' THEN wlc.base_type(a.atttypid, a.atttypmod)
+                    ELSE format_type(a.atttypid, a.atttypmod) END,
+                -- The server's own types do not change.
+                'shape', CASE WHEN a.atttypid >= 16384 THEN wlc.shape(a.atttypid) END,
                 'nullable', NOT a.attnotnull,
                 'default', CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END,
                 'generated', CASE WHEN a.attgenerated <> '' THEN pg_get_expr(d.adbin, d.adrelid) END,
@@ -181,7 +184,7 @@ BEGIN
     END IF;
 END $$;
 
--- Note how a table is, and what its replica identity is before it becomes FULL.
+-- Note how a table is; if it was not noted before, also what its replica identity is before it becomes FULL.
 CREATE FUNCTION wlc.note(relation oid) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE described jsonb := wlc.describe(relation);
 BEGIN
@@ -190,7 +193,7 @@ BEGIN
         CASE relreplident WHEN 'd' THEN 'DEFAULT' WHEN 'n' THEN 'NOTHING' WHEN 'f' THEN 'FULL' ELSE
             coalesce((SELECT 'USING INDEX ' || quote_ident(i.relname) FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid
              WHERE x.indrelid = c.oid AND x.indisreplident), 'DEFAULT') END
-    FROM pg_class c WHERE oid = relation ON CONFLICT DO NOTHING;
+    FROM pg_class c WHERE oid = relation ON CONFLICT (oid) DO UPDATE SET description = EXCLUDED.description;
 END $$;
 
 -- Let changes of a table be published from here on.
@@ -465,7 +468,6 @@ BEGIN
     IF class IS NULL OR object IS NULL THEN
         RETURN NULL;
     END IF;
-    SELECT * INTO found FROM pg_identify_object(class, object, 0);
     IF class = 'pg_class'::regclass THEN
         SELECT * INTO relation FROM pg_class WHERE oid = object;
         CASE
@@ -516,6 +518,7 @@ BEGIN
             WHERE b.oid = type.typbasetype AND e.typnamespace = pg_my_temp_schema()) THEN
         RETURN NULL;
     END IF;
+    SELECT * INTO found FROM pg_identify_object(class, object, 0);
     RETURN jsonb_build_object('kind', CASE type.typtype WHEN 'd' THEN 'domain' ELSE found.type END, 'schema', schema, 'name', name,
         'identity', found.identity, 'definition', wlc.definition(class, object, 'CREATE ' || upper(found.type)),
         'parts', parts);
@@ -569,12 +572,14 @@ $$;
 CREATE FUNCTION wlc.all_objects(first integer, last integer) RETURNS TABLE (class oid, object oid) LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp AS $$
     SELECT found.class, found.oid FROM (
-        SELECT 1 AS place, 'pg_type'::regclass AS class, oid, typnamespace AS namespace FROM pg_type
+        -- Every table has two types more, which nobody made.
+        SELECT 1 AS place, 'pg_type'::regclass AS class, t.oid, typnamespace AS namespace FROM pg_type t
+            LEFT JOIN pg_class c ON c.oid = typrelid WHERE typtype IN ('e', 'd', 'r') OR typtype = 'c' AND relkind = 'c'
         UNION ALL SELECT 2, 'pg_class'::regclass, oid, relnamespace FROM pg_class
             WHERE relkind = 'S' AND relpersistence = 'p'
         UNION ALL SELECT 3, 'pg_proc'::regclass, oid, pronamespace FROM pg_proc
         UNION ALL SELECT 4, 'pg_class'::regclass, c.oid, c.relnamespace FROM pg_class c JOIN pg_index i
-            ON i.indexrelid = c.oid WHERE wlc.is_captured(i.indrelid)
+            ON i.indexrelid = c.oid WHERE i.indrelid >= 16384 AND wlc.is_captured(i.indrelid)
         UNION ALL SELECT 5, 'pg_class'::regclass, oid, relnamespace FROM pg_class WHERE relkind IN ('v', 'm')
         UNION ALL SELECT 5, 'pg_class'::regclass, c.oid, c.relnamespace FROM pg_class c JOIN pg_index i
             ON i.indexrelid = c.oid JOIN pg_class m ON m.oid = i.indrelid WHERE m.relkind = 'm'

@@ -29,7 +29,7 @@ _BYPASSED = """
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN wlc.tables t ON t.oid = c.oid
     LEFT JOIN pg_publication_rel p ON p.prrelid = c.oid AND p.prpubid = (SELECT b.oid FROM pg_publication b
         JOIN wlc.state s ON s.key = 'publication' AND s.value = b.pubname)
-    WHERE wlc.is_captured(c.oid)
+    WHERE c.relkind IN ('r', 'p') AND wlc.is_captured(c.oid)
     UNION ALL SELECT format('%s.%s', description->>'schema', description->>'name'), 'was dropped' FROM wlc.tables t
     WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = t.oid)
 """
@@ -171,7 +171,8 @@ def bypassed_now(connection: Connection) -> dict[str, str]:
 def descriptions(connection: Connection) -> dict[int, DescribedTable]:
     """Describe every captured table as the caller's transaction sees it."""
     rows = connection.execute(
-        "SELECT c.oid::bigint, wlc.describe(c.oid) FROM pg_class c WHERE wlc.is_captured(c.oid)"
+        "SELECT c.oid::bigint, wlc.describe(c.oid) FROM pg_class c"
+        " WHERE c.relkind IN ('r', 'p') AND wlc.is_captured(c.oid)"
     ).fetchall()
     return {oid: DescribedTable.read(description) for oid, description in rows}
 

@@ -11,7 +11,7 @@ BEGIN
     DELETE FROM wlc.sequences;
     DELETE FROM wlc.pending;
     PERFORM wlc.refuse_schema(nspname) FROM pg_namespace WHERE NOT wlc.is_system(nspname);
-    FOR relation IN SELECT c.oid FROM pg_class c WHERE wlc.is_captured(c.oid) ORDER BY c.oid LOOP
+    FOR relation IN SELECT c.oid FROM pg_class c WHERE c.relkind IN ('r', 'p') AND wlc.is_captured(c.oid) ORDER BY c.oid LOOP
         PERFORM wlc.note(relation);
     END LOOP;
 END $$;
@@ -49,8 +49,7 @@ BEGIN
         CASE WHEN current_setting('server_version_num')::int >= 180000 THEN ', publish_generated_columns = stored' END);
     -- Others may have altered, created and dropped tables since these were noted.
     DELETE FROM wlc.tables t WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = t.oid);
-    UPDATE wlc.tables SET description = wlc.describe(oid);
-    FOR relation IN SELECT c.oid FROM pg_class c WHERE wlc.is_captured(c.oid) ORDER BY c.oid LOOP
+    FOR relation IN SELECT c.oid FROM pg_class c WHERE c.relkind IN ('r', 'p') AND wlc.is_captured(c.oid) ORDER BY c.oid LOOP
         PERFORM wlc.adopt(relation);
     END LOOP;
     DELETE FROM wlc.objects;
