@@ -74,3 +74,16 @@ def test_tables_share_connections_to_the_master(many: str, tmp_path: Path, monke
         assert calls["describe_object"] < 2 * TABLES
         assert calls["is_captured"] < 15 * TABLES
         connection.rollback()
+
+    # A session that avoids the usual plans does not make its schema changes look at every table.
+    looks = []
+    with psycopg.connect(many) as connection:
+        for value in ("on", "off"):
+            for method in ("nestloop", "hashjoin", "sort", "indexscan", "bitmapscan"):
+                connection.execute(f"SET LOCAL enable_{method} = {value}")
+            connection.execute("SET LOCAL track_functions = 'all'")
+            connection.execute("CREATE INDEX ON t3 (b)")
+            looks.append(dict(connection.execute(query).fetchall())["is_captured"])
+            # This leaves the counts as they are.
+            connection.rollback()
+    assert looks[1] == 2 * looks[0] > 0

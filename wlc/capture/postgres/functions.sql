@@ -790,3 +790,19 @@ BEGIN
     INSERT INTO wlc.pending SELECT 'rewritten', oid FROM wlc.tables
         WHERE oid = pg_event_trigger_table_rewrite_oid() AND pg_event_trigger_table_rewrite_reason() & 6 <> 0;
 END $$;
+
+-- Who runs a command may have told the server to avoid the plans that are good for looking up few rows of the catalog.
+DO $$
+DECLARE
+    function text;
+    setting text;
+BEGIN
+    FOREACH function IN ARRAY ARRAY['on_ddl', 'on_drop', 'on_rewrite'] LOOP
+        FOREACH setting IN ARRAY ARRAY['nestloop', 'hashjoin', 'mergejoin', 'sort', 'indexscan', 'indexonlyscan',
+                'bitmapscan', 'seqscan', 'hashagg', 'material'] LOOP
+            EXECUTE format('ALTER FUNCTION wlc.%I() SET enable_%s = on', function, setting);
+        END LOOP;
+        EXECUTE format('ALTER FUNCTION wlc.%I() SET join_collapse_limit = 8', function);
+        EXECUTE format('ALTER FUNCTION wlc.%I() SET jit = off', function);
+    END LOOP;
+END $$;
