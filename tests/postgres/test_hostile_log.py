@@ -305,6 +305,7 @@ def test_a_table_that_came_without_its_policies_is_granted_to_nobody(replica: st
             change.run(grant)
         assert set(left_out) == {
             "privileges and row security of table public.t2",
+            "constraints, defaults and indexes of table public.t2",
             "SELECT for PUBLIC on table public.t2",
         }
         assert connection.execute("SELECT relacl FROM pg_class WHERE relname = 't2'").fetchall() == [(None,)]

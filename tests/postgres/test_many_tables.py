@@ -28,6 +28,12 @@ def many(database_url: str) -> str:
     return database_url
 
 
+def calls_in(connection: psycopg.Connection) -> dict[str, int]:
+    """How often functions of the capture were called in a transaction."""
+    query = "SELECT funcname, calls FROM pg_stat_xact_user_functions WHERE schemaname = 'wlc'"
+    return {name: calls for name, calls in connection.execute(query).fetchall()}
+
+
 def test_tables_share_connections_to_the_master(many: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Any] = []
 
@@ -67,8 +73,7 @@ def test_tables_share_connections_to_the_master(many: str, tmp_path: Path, monke
         connection.execute(
             "SET track_functions = 'all'; SELECT wlc.finish(); BEGIN; SELECT wlc.note_all(), wlc.start()"
         )
-        query = "SELECT funcname, calls FROM pg_stat_xact_user_functions WHERE schemaname = 'wlc'"
-        calls = dict(connection.execute(query).fetchall())
+        calls = calls_in(connection)
         assert calls["describe"] == 2 * TABLES
         assert not calls.keys() & {"base_type", "shape"}
         assert calls["describe_object"] < 2 * TABLES
@@ -76,14 +81,14 @@ def test_tables_share_connections_to_the_master(many: str, tmp_path: Path, monke
         connection.rollback()
 
     # A session that avoids the usual plans does not make its schema changes look at every table.
-    looks = []
+    looks: list[int] = []
     with psycopg.connect(many) as connection:
         for value in ("on", "off"):
             for method in ("nestloop", "hashjoin", "sort", "indexscan", "bitmapscan"):
                 connection.execute(f"SET LOCAL enable_{method} = {value}")
             connection.execute("SET LOCAL track_functions = 'all'")
             connection.execute("CREATE INDEX ON t3 (b)")
-            looks.append(dict(connection.execute(query).fetchall())["is_captured"])
+            looks.append(calls_in(connection)["is_captured"])
             # This leaves the counts as they are.
             connection.rollback()
     assert looks[1] == 2 * looks[0] > 0

@@ -53,6 +53,7 @@ FILES: dict[str, str] = {
     "identity": "statements about a table that could not be SET UNLOGGED",
     "inherit": "statements about a table without columns",
     "namespace": "statements about a schema that could not be renamed",
+    "opr_sanity": "the functions of the schema wlc are among those of the database that are listed",
     "privileges": "statements about a table without columns",
     "vacuum": "statements of a transaction with a table without columns",
 }

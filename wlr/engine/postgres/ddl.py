@@ -191,7 +191,8 @@ class SchemaChange:
         self._execute(made, holds_back)
         if self._patterns and self._names.main == MAIN != ddl.object.schema and ddl.kind == "CREATE TABLE":
             # A PostgreSQL master has its own words for that: the table was restored, with the name that it got.
-            self._left_out[unknown_access(ddl.object)] = "the table came in by a rename; make the replica anew"
+            for what in (unknown_access(ddl.object), f"constraints, defaults and indexes of table {ddl.object}"):
+                self._left_out[what] = "the table came in by a rename; make the replica anew"
 
     def _execute(self, translation: Translation, holds_back: list[PostgresStatement] | None) -> None:
         views = views_over(self._connection, translation.replaces) if translation.replaces else []
