@@ -50,6 +50,52 @@ def test_only_adds_rows(text: str, target: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
+    "text, rows",
+    [
+        ("INSERT INTO t VALUES (?, -1, 'f(x)')", 1),
+        ("INSERT INTO s.t (a, b) VALUES (1, (2 + 3) * 4), (DATE '2020-01-01', CAST('x' AS INT));", 2),
+        ("INSERT INTO t VALUES ([1], {'a': 1}, NULL) -- f(1)", 1),
+        ("INSERT INTO t VALUES (f(1))", 0),
+        ("INSERT INTO t VALUES (1, 'x'.upper())", 0),
+        ("""INSERT INTO t VALUES ("f"(1))""", 0),
+        ("INSERT INTO t VALUES ((SELECT 1))", 0),
+        ("INSERT INTO t VALUES (1), (2) RETURNING a", 0),
+        ("INSERT INTO t VALUES (1) ON CONFLICT DO NOTHING", 0),
+        ("INSERT OR IGNORE INTO t VALUES (1)", 0),
+        ("INSERT INTO t VALUES (1) LIMIT 0", 0),
+        ("INSERT INTO t VALUES (1) EXCEPT VALUES (1)", 0),
+        ("WITH q AS (VALUES (1)) INSERT INTO t VALUES (1)", 0),
+        ("INSERT INTO t DEFAULT VALUES", 0),
+        ("INSERT INTO t SELECT 1", 0),
+    ],
+)
+def test_rows_of_simple_values(text: str, rows: int) -> None:
+    found = effect(text)
+    assert isinstance(found, AppendEffect)
+    assert found.values == rows
+
+
+@pytest.mark.parametrize(
+    "text, is_simple",
+    [
+        ("UPDATE t AS x SET a = x.a + ? WHERE id = $1", True),
+        ("DELETE FROM s.t WHERE id = 5", True),
+        ("UPDATE t SET a = f(a) WHERE id = 5", False),
+        ("UPDATE t SET a = (SELECT 1) WHERE id = 5", False),
+        ("UPDATE t SET a = 1 FROM u WHERE t.id = 5", False),
+        ("UPDATE t SET a = 1 WHERE id = 5 RETURNING a", False),
+        ("DELETE FROM t USING u WHERE t.id = 5", False),
+        ("DELETE FROM t WHERE id IN (SELECT 1)", False),
+        ("WITH q AS (SELECT 1) DELETE FROM t WHERE id = 5", False),
+    ],
+)
+def test_simple_statements(text: str, is_simple: bool) -> None:
+    found = effect(text)
+    assert isinstance(found, TouchEffect)
+    assert found.is_simple == is_simple
+
+
+@pytest.mark.parametrize(
     "text, condition, source, deletes",
     [
         ("UPDATE t SET a = 1", None, None, False),

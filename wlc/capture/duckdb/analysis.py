@@ -44,6 +44,8 @@ _NOT_CALLED = frozenset(
     "VALUES VARCHAR WHEN WHERE WITH".split()
 )
 
+# A part of a statement with one of these words may read a relation.
+_READING_WORDS = frozenset({"FROM", "PIVOT", "SELECT", "TABLE", "UNPIVOT", "WITH"})
 
 # The type of a statement that DuckDB's Python package has no name for.
 UNKNOWN = "UNKNOWN"
@@ -268,11 +270,25 @@ class _Write:
             conflict = self._find("CONFLICT", conflict + 1)
         has_conflict = conflict < len(self.parts)
         if not has_conflict and mode in ("", "IGNORE"):
-            return AppendEffect(target)
+            return AppendEffect(target, values=0 if mode or start else self._simple_values(at))
         nothing = has_conflict and "UPDATE" not in {t.word for t in self.parts[conflict:]}
         if mode == "" and nothing:
             return AppendEffect(target)
         return self._upsert(start, target, at, conflict - 1 if has_conflict else None)
+
+    def _simple_values(self, at: int) -> int:
+        """Number of rows of the VALUES list that follows a target, if they are simple and nothing follows; else 0."""
+        if self.parts[at].text == "(":
+            at = (
+                next(i for i in range(at, len(self.parts)) if self.parts[i].text == ")" and self.parts[i].depth == 0)
+                + 1
+            )
+        listed = [token for token in self.parts[at:] if token.text != ";"]
+        if listed[0].word != "VALUES" or not _is_simple(listed):
+            return 0
+        outside = [token.text for token in listed[1:] if token.depth == 0]
+        rows = outside.count("(")
+        return rows if outside == ["(", ")", ",", *["(", ")", ","] * (rows - 1)][:-1] else 0
 
     def _upsert(self, start: int, target: tuple[str, ...], at: int, conflict: int | None) -> Effect | None:
         if self.parts[at].word == "AS":
@@ -333,7 +349,8 @@ class _Write:
         condition = self._slice(where + 1, returning) if where < returning else None
         with_clause = self._with_clause(start)
         checked = self._stability(with_clause, source or "", condition or "")
-        return TouchEffect(target, alias or "", condition, source, with_clause, *checked, deletes=deletes)
+        is_simple = start == 0 and source is None and returning == len(self.parts) and _is_simple(self.parts[2:])
+        return TouchEffect(target, alias or "", condition, source, with_clause, *checked, deletes, is_simple)
 
     def _merge(self, start: int) -> Effect | None:
         if self.parts[start + 1].word != "INTO":
@@ -357,11 +374,7 @@ class _Write:
         parts = [token for text in texts if text for token in tokens(text)]
         pairs = list(pairwise(parts))
         parameters = frozenset(follower.text for token, follower in pairs if token.text == "$")
-        functions = frozenset(
-            token.name.lower()
-            for token, follower in pairs
-            if follower.text == "(" and token.word not in _NOT_CALLED and (token.word or token.text.startswith('"'))
-        )
+        functions = called(parts)
         is_stable = not any(token.word in _UNSTABLE_WORDS for token in parts)
         is_stable = is_stable and not any((one.word, other.text.upper()) in _UNSTABLE_PAIRS for one, other in pairs)
         reads = any(token.word in ("SELECT", "FROM", "JOIN", "TABLE") for token in parts) or bool(texts[-2:][0])
@@ -369,6 +382,19 @@ class _Write:
         if relations is None:
             return parameters, functions, frozenset(), False
         return parameters, functions, relations, is_stable
+
+
+def called(parts: list[Token]) -> frozenset[str]:
+    """Lower-case names of the functions that a part of a statement calls."""
+    return frozenset(
+        token.name.lower()
+        for token, follower in pairwise(parts)
+        if follower.text == "(" and token.word not in _NOT_CALLED and (token.word or token.text.startswith('"'))
+    )
+
+
+def _is_simple(parts: list[Token]) -> bool:
+    return not called(parts) and not any(token.word in _READING_WORDS for token in parts)
 
 
 def _relations(*texts: str) -> frozenset[str] | None:

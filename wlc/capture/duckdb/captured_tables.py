@@ -100,6 +100,10 @@ class CapturedTables:
             self._resolved[parts] = self._ask(parts)
         return self._resolved[parts]
 
+    def known(self, parts: tuple[str, ...]) -> CapturedTable | None:
+        """Return the same as `resolve` for a name that it has resolved, and None for others."""
+        return self._resolved.get(parts)
+
     def named(self, words: Iterable[str]) -> list[CapturedTable]:
         """Captured tables whose name is among lower-case words."""
         wanted = set(words)

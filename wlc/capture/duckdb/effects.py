@@ -11,10 +11,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AppendEffect:
-    """Only adds rows to `target`; `reports` is False where nobody reports how many."""
+    """Only adds rows to `target`; `reports` is False where nobody reports how many.
+
+    Attributes:
+        values: Number of rows of its VALUES list, if these are all that it adds and they are simple; else 0. A part of
+            a statement is simple if constants, parameters and columns of `target` are all that it computes with.
+    """
 
     target: tuple[str, ...]
     reports: bool = True
+    values: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,7 @@ class TouchEffect:
         relations: Tables and views read in them.
         is_stable: False where a second run may choose other rows, even if all functions are deterministic.
         deletes: True for DELETE and TRUNCATE, False for UPDATE.
+        is_simple: All of it is simple (see `AppendEffect`), and it returns no rows.
     """
 
     target: tuple[str, ...]
@@ -42,6 +49,7 @@ class TouchEffect:
     relations: frozenset[str]
     is_stable: bool
     deletes: bool
+    is_simple: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,11 @@ class StatementOutcome:
     held: object = None
 
 
+def counted(count: int, name: str = "Count", kind: object = "BIGINT") -> StatementOutcome:
+    """Outcome of a statement that returns the number of rows it changed, in a column of this name and type."""
+    return StatementOutcome(count, f"SELECT {count}::{kind} AS {quote(name)}")
+
+
 def submit(connection: duckdb.DuckDBPyConnection, text: str, parameters: Any) -> StatementOutcome:
     """Run a statement to its end and keep what it returned."""
     result = connection._submit(text, parameters, "rows")
@@ -40,7 +45,7 @@ def submit(connection: duckdb.DuckDBPyConnection, text: str, parameters: Any) ->
             # CREATE TABLE IF NOT EXISTS … AS, of a table that exists.
             return StatementOutcome(None, f"SELECT NULL::{kind} AS {quote(name)} WHERE false")
         # The query of WITH changed AS (INSERT …) SELECT 1 is taken for a count, and has a type of its own.
-        return StatementOutcome(counts[0], f"SELECT {counts[0]}::{kind} AS {quote(name)}")
+        return counted(counts[0], name, kind)
     if returned == "nothing":
         name, kind, *_ = result.description[0]
         values = [row[0] for row in result.fetchall()]

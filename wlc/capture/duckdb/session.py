@@ -14,7 +14,8 @@ from wlc.capture.duckdb.analysis import SEQUENCE_MOVERS, analyse, detached
 from wlc.capture.duckdb.captured_tables import CapturedTables
 from wlc.capture.duckdb.effects import Effect, SchemaEffect, UnknownEffect
 from wlc.capture.duckdb.open_transaction import OpenTransaction, user
-from wlc.capture.duckdb.outcome import NOTHING, StatementOutcome, submit
+from wlc.capture.duckdb.outcome import NOTHING, StatementOutcome, counted, submit
+from wlc.capture.duckdb.small_change import SmallChanges
 from wlc.dialect.duckdb.lexer import tokens, words
 from wlc.dialect.duckdb.settings import names_row_setting
 from wlc.farm.clock import utc_now
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from wlc.capture.duckdb.images import Images
+    from wlc.capture.duckdb.journal import CapturedTable
     from wlc.capture.duckdb.shared import Shared
 
 _log = logging.getLogger("wlc")
@@ -43,6 +45,7 @@ class CaptureSession:
         self._raw = raw
         self._shared = shared
         self._is_explicit = False
+        self._small = SmallChanges(raw, self.tables)
         self._prepared: dict[str, frozenset[str]] = {}
 
     # Statements -----------------------------------------------------------------------------------------------------
@@ -108,6 +111,11 @@ class CaptureSession:
         Raises:
             FencedError: What it writes could not be published.
         """
+        if self.transaction is None:
+            table = self._small.table(effect, parameters, settings_vary=self._shared.row_settings_vary)
+            count = None if table is None else self._run_small(effect, table, text, parameters)
+            if count is not None:
+                return counted(count)
         with self.captured() as transaction:
             try:
                 touched = transaction.before(effect, parameters, is_counted="returning" not in text.lower())
@@ -120,6 +128,37 @@ class CaptureSession:
                 transaction.moves_sequences = True
             transaction.after(effect, text, touched, outcome.count)
         return outcome
+
+    def _run_small(self, effect: Effect, table: CapturedTable, text: str, parameters: Any) -> int | None:
+        """Run and commit a statement that may be a small change; None if it must run in the other way."""
+        shared, small = self._shared, self._small
+        with shared.commit_lock:
+            generation = shared.generation
+            if self.tables.generation != generation or shared.site is not None:
+                # Other sites must be told more of a transaction, and may forbid it.
+                return None
+            shared.refuse_writes()
+            transaction = self.begin("BEGIN TRANSACTION", explicit=False)
+            committed = shared.commit_time()
+            tick = transaction.tick = shared.new_tick()
+            header = journal.JournalEntry(tick, transaction.user, transaction.started, committed).header
+            try:
+                count = small.run(effect, table, text, parameters, tick, header)
+                if count is not None:
+                    self._raw.execute("COMMIT")
+            except BaseException:
+                self._abandon()
+                raise
+            if count is None:
+                self._abandon()
+            self.transaction = None
+            self.tables.generation = generation
+            if count:
+                name = (table.name,)
+                shared.committed(tick, committed, name if small.removed else (), name if small.added else ())
+        if count:
+            self._publish()
+        return count
 
     def write(self, effect: Effect, call: Callable[[], int | None], text: str = "") -> int | None:
         """Capture a call that writes without SQL text.
@@ -248,7 +287,12 @@ class CaptureSession:
         self.transaction = None
         if transaction.changes_schema:
             self.tables.generation = -1
-        if has_changes and self._shared.beat_s == 0 and self._shared.publisher is not None:
+        if has_changes:
+            self._publish()
+
+    def _publish(self) -> None:
+        """Publish what was committed, if that may not wait."""
+        if self._shared.beat_s == 0 and self._shared.publisher is not None:
             self._shared.publisher.try_publish()
 
     def _abandon(self) -> None:

@@ -1,0 +1,238 @@
+"""Statements that change few rows are journalled by themselves: the same results and errors, and exactly captured."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pytest
+
+import wlc
+from tests.oracle import contents, published
+from wlc.capture.duckdb.small_change import SmallChanges
+from wlc.farm.database import open_database
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from wlc.farm.model import Transaction
+
+SEED = """
+    CREATE TYPE mood AS ENUM ('sad', 'ok');
+    CREATE TABLE keyed (id INTEGER PRIMARY KEY, a INTEGER CHECK (a < 1000), b VARCHAR DEFAULT 'none', l INTEGER[],
+        twice INTEGER GENERATED ALWAYS AS (a * 2), d DECIMAL(9, 2) DEFAULT 0.5);
+    INSERT INTO keyed SELECT i, i, 'v' || i, [i], i FROM range(100) r(i);
+    CREATE INDEX keyed_a ON keyed (a);
+    CREATE TABLE "odd ""one" (x DOUBLE, "wlc rows" VARCHAR, y HUGEINT, z TIME WITH TIME ZONE, m mood, i INTERVAL,
+        u UNION(n INTEGER, s VARCHAR), k MAP(VARCHAR, DOUBLE), t TIMESTAMP, n BLOB, bits BIT, UNIQUE (x));
+    CREATE TABLE hides (rowid INTEGER PRIMARY KEY, v INTEGER);
+    INSERT INTO hides VALUES (1, 1);
+    CREATE TABLE child (id INTEGER PRIMARY KEY, of INTEGER);
+    INSERT INTO child VALUES (1, 50);
+    CREATE MACRO later(x) AS x + 1;
+    CREATE TABLE computed (id INTEGER, v INTEGER DEFAULT later(1));
+"""
+# Text and parameters, and whether the statement is a small change.
+STATEMENTS: list[tuple[str, object, bool]] = [
+    ("INSERT INTO keyed VALUES (?, ?, 'new', ?, ?)", [1000, 1, [1, None], None], True),
+    ("insert into sales.main.keyed (d, id) values (1.5, 1001), (-2, 1002); -- two", None, True),
+    ("INSERT INTO keyed (id, a) VALUES ($id, $a) -- last", {"id": 1003, "a": 3}, True),
+    ("INSERT INTO keyed (id, b) VALUES ($2, $1)", ("swapped", 1004), True),
+    ("INSERT INTO keyed (id, b, a) VALUES (1005, DEFAULT, CASE WHEN true THEN 1 + 1 END)", [], True),
+    ("INSERT INTO keyed (id) VALUES (1)", None, False),
+    ("INSERT INTO keyed (id, a) VALUES (1006, 5000)", None, False),
+    ("INSERT INTO keyed (id) VALUES ('one')", None, False),
+    ("INSERT INTO keyed (id) VALUES (?)", [1, 2], False),
+    ("INSERT INTO keyed (id) VALUES (?)", None, False),
+    ("INSERT INTO keyed (id) VALUES (no_column)", None, False),
+    ("INSERT INTO keyed (id, b) VALUES (1007, upper('x'))", None, False),
+    ("INSERT INTO keyed (id) VALUES ((SELECT max(id) + 1 FROM keyed))", None, False),
+    ("INSERT INTO keyed (id) VALUES (1), (1008) ON CONFLICT DO NOTHING", None, False),
+    ("INSERT INTO keyed (id) VALUES (1009) RETURNING id", None, False),
+    ("INSERT INTO keyed SELECT 1010, 1, 'q', NULL, 1", None, False),
+    ("INSERT INTO computed (id) VALUES (1)", None, False),
+    (
+        """INSERT INTO "odd ""one" VALUES ('-0.0', 'é😀', 170141183460469231731687303715884105727, '12:00:00+15:59:59',"""
+        " 'ok', INTERVAL '1 month -3 days', 'text', MAP {'a': 'nan'::DOUBLE}, 'infinity', '\\x00\\xFF', '0101'),"
+        " ('-inf', NULL, NULL, NULL, NULL, NULL, 7, NULL, '290307-12-31 (BC) 00:00:00', NULL, NULL)",
+        None,
+        True,
+    ),
+    ("UPDATE keyed SET a = ? WHERE id = ?", [7, 7], True),
+    ("UPDATE keyed AS k SET id = k.id + 5000, b = NULL WHERE k.id = 8", None, True),
+    ("UPDATE keyed SET l = [1, 2] WHERE id = 9 AND a = 9", None, True),
+    ("UPDATE keyed SET b = $b WHERE id = $id", {"b": "named", "id": 10}, True),
+    ("UPDATE keyed SET a = a WHERE id IN (11) OR id = 12", None, False),
+    ("UPDATE keyed SET a = 5 WHERE id = 99999", None, True),
+    ("UPDATE keyed SET id = 1 WHERE id = 13", None, False),
+    ("UPDATE keyed SET b = lower(b) WHERE id = 14", None, False),
+    ("UPDATE keyed SET b = 'x' WHERE id = 15 RETURNING a", None, False),
+    ("UPDATE keyed SET b = 'all' WHERE id = a", None, False),
+    ("""UPDATE "odd ""one" SET "wlc rows" = 'new' WHERE x = '-inf'""", None, True),
+    ("UPDATE hides SET v = 2 WHERE rowid = 1", None, False),
+    ("DELETE FROM keyed WHERE id = ?", [16], True),
+    ("DELETE FROM keyed WHERE id = 99999", None, True),
+    ("DELETE FROM keyed WHERE id = 17 RETURNING id", None, False),
+    ("DELETE FROM child WHERE id = 1", None, True),
+]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Any, str]]:
+    """A plain database and a master with the same rows; the master's connection has written to every table."""
+    folder = tmp_path_factory.mktemp("small")
+    for name in ("plain", "master"):
+        (folder / name).mkdir()
+        with duckdb.connect(str(folder / name / "sales.duckdb")) as connection:
+            connection.execute(SEED)
+    source = folder / "master" / "sales.duckdb"
+    wlc.master(source, farm=str(folder / "farm"), beat_s=1e6)
+    with duckdb.connect(str(folder / "plain" / "sales.duckdb")) as plain, wlc.connect(source) as captured:
+        yield plain, captured, str(folder / "farm" / "sales")
+
+
+def learn_names(captured: Any) -> None:
+    """Let the connection resolve all names, which it forgets when a statement fails."""
+    for table in ("keyed", "sales.main.keyed", '"odd ""one"', "hides", "child", "computed"):
+        captured.execute(f"DELETE FROM {table} WHERE false")
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+    """What came of each statement that was tried as a small change."""
+    found: list[int | None] = []
+    run = SmallChanges.run
+
+    def spy(self: SmallChanges, *args: Any) -> int | None:
+        found.append(run(self, *args))
+        return found[-1]
+
+    monkeypatch.setattr(SmallChanges, "run", spy)
+    return found
+
+
+def transactions(farm: str, after: int) -> list[Transaction]:
+    database = open_database(farm)
+    batches = [database.read_batch(number)[0] for number in database.batch_numbers()]
+    return [transaction for batch in batches for transaction in batch.transactions if transaction.tick > after]
+
+
+def outcome(connection: Any, text: str, parameters: object = None) -> object:
+    try:
+        result = connection.execute(text, parameters)
+        return sorted(map(str, result.fetchall())), result.description, result.rowcount
+    except duckdb.Error as error:
+        return type(error), str(error)
+
+
+def test_results_and_rows_are_those_of_duckdb(pair: tuple[Any, Any, str], small: list[int | None]) -> None:
+    plain, captured, farm = pair
+    learn_names(captured)
+    for text, parameters, is_small in STATEMENTS:
+        small.clear()
+        found = outcome(captured, text, parameters)
+        assert found == outcome(plain, text, parameters), text
+        assert any(count is not None for count in small) == is_small, text
+        if isinstance(found, tuple) and len(found) == 2:
+            learn_names(captured)
+    assert contents(captured._raw, "sales") == contents(plain, "sales")
+    wlc.flush(captured._shared.path)
+    assert published(farm) == contents(plain, "sales")
+
+
+def test_a_transaction_has_its_rows_times_and_user(pair: tuple[Any, Any, str], small: list[int | None]) -> None:
+    _, captured, farm = pair
+    learn_names(captured)
+    before = wlc.flush(captured._shared.path).tick
+    started = datetime.datetime.now(datetime.UTC)
+    captured.execute("INSERT INTO keyed (id) VALUES (2000), (2001)")
+    captured.execute("UPDATE keyed SET a = 3 WHERE id = 2000")
+    captured.execute("UPDATE keyed SET a = 3 WHERE id = 123456")
+    captured.execute("DELETE FROM keyed WHERE id = 2001")
+    assert small == [2, 1, 0, 1]
+    wlc.flush(captured._shared.path)
+    found = transactions(farm, before)
+    assert [[(r.added, r.removed) for r in t.records] for t in found] == [[(2, 0)], [(1, 1)], [(0, 1)]]
+    times = [time for t in found for time in (t.started, t.committed) if time]
+    assert len(times) == 6
+    assert [started, *times] == sorted([started, *times])
+    assert all(t.user for t in found)
+
+
+def test_a_lost_row_is_noticed(
+    pair: tuple[Any, Any, str], small: list[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, captured, farm = pair
+    count = SmallChanges._count
+
+    def lose(self: SmallChanges, statement: Any, values: Any) -> int:
+        found = count(self, statement, values)
+        if "RETURNING" not in statement.query:
+            return found
+        self.connection.execute("DELETE FROM wlc.j1 WHERE rowid >= 36028797018960000 AND _weight = 1")
+        return found - 1
+
+    learn_names(captured)
+    monkeypatch.setattr(SmallChanges, "_count", lose)
+    assert captured.execute("INSERT INTO keyed (id) VALUES (3000), (3001)").fetchall() == [(2,)]
+    assert captured.execute("UPDATE keyed SET a = 3 WHERE id = 3000").fetchall() == [(1,)]
+    assert small == [None, None]
+    wlc.flush(captured._shared.path)
+    assert published(farm) == contents(captured._raw, "sales")
+
+
+def test_what_another_transaction_changed_is_a_conflict(pair: tuple[Any, Any, str]) -> None:
+    _, captured, farm = pair
+    with captured.cursor() as other:
+        other.execute("BEGIN")
+        other.execute("UPDATE keyed SET a = 1 WHERE id = 20")
+        with pytest.raises(duckdb.TransactionException, match="Conflict"):
+            captured.execute("UPDATE keyed SET a = 2 WHERE id = 20")
+        captured.execute("UPDATE keyed SET a = 2 WHERE id = 21")
+        other.execute("COMMIT")
+    wlc.flush(captured._shared.path)
+    assert published(farm) == contents(captured._raw, "sales")
+
+
+def test_a_schema_change_and_a_temporary_table_are_seen(pair: tuple[Any, Any, str]) -> None:
+    _, captured, farm = pair
+    captured.execute("INSERT INTO child VALUES (10, NULL)")
+    with captured.cursor() as other:
+        other.execute("ALTER TABLE child ADD COLUMN more INTEGER")
+    captured.execute("INSERT INTO child VALUES (11, NULL, 5)")
+    captured.execute("INSERT INTO child VALUES (12, NULL, 6)")
+    captured.execute("CREATE TEMP TABLE child (a INTEGER, b INTEGER, c INTEGER)")
+    captured.execute("INSERT INTO child VALUES (13, NULL, 7)")
+    captured.execute("DROP TABLE temp.child")
+    wlc.flush(captured._shared.path)
+    assert published(farm) == contents(captured._raw, "sales")
+
+
+def test_threads_commit_in_the_order_of_ticks(pair: tuple[Any, Any, str]) -> None:
+    _, captured, farm = pair
+    before = wlc.flush(captured._shared.path).tick
+    failures: list[BaseException] = []
+
+    def work(first: int) -> None:
+        try:
+            with captured.cursor() as connection:
+                for number in range(first, first + 10):
+                    connection.execute("INSERT INTO keyed (id) VALUES (?)", [number])
+                    connection.execute("UPDATE keyed SET a = 1 WHERE id = ?", [number])
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=[10_000 * number]) for number in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failures
+    wlc.flush(captured._shared.path)
+    found = transactions(farm, before)
+    assert len(found) == 80
+    times = [t.committed for t in found if t.committed]
+    assert times == sorted(times)
+    assert published(farm) == contents(captured._raw, "sales")
