@@ -11,6 +11,7 @@ import pytest
 
 import wlc
 from tests.oracle import contents, published
+from wlc.capture.duckdb.shared import Shared
 from wlc.capture.duckdb.small_change import SmallChanges
 from wlc.farm.database import open_database
 
@@ -208,6 +209,19 @@ def test_a_schema_change_and_a_temporary_table_are_seen(pair: tuple[Any, Any, st
     captured.execute("DROP TABLE temp.child")
     wlc.flush(captured._shared.path)
     assert published(farm) == contents(captured._raw, "sales")
+
+
+def test_a_database_with_several_sites_captures_as_ever(
+    pair: tuple[Any, Any, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, captured, _ = pair
+    learn_names(captured)
+    session = captured._session
+    effect = session.effect("DELETE FROM keyed WHERE id = 30", "DELETE")
+    table = session._small.table(effect, None, settings_vary=False)
+    monkeypatch.setattr(Shared, "site", object())
+    assert session._run_small(effect, table, "DELETE FROM keyed WHERE id = 30", None) is None
+    assert captured._raw.execute("SELECT id FROM keyed WHERE id = 30").fetchall() == [(30,)]
 
 
 def test_threads_commit_in_the_order_of_ticks(pair: tuple[Any, Any, str]) -> None:
