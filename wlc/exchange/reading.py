@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -111,9 +112,8 @@ class SiteLog:
     def _steps_of(self, number: int) -> Iterator[SiteStep]:
         batch, chain = self._batch(number)
         past = dict(self._footer(number - 1)) if self._has(number - 1) else {}
-        if not contains(batch.vector, past, self.lineage):
-            raise CorruptError(f"{self.database.url}: batch {number} contains less than the one before it")
         self._refuse_own_beyond(batch)
+        self._refuse_false(batch, past)
         run: list[SiteTransaction] = []
         rows = 0
         seen = expanded(self.mine, self.lineage)
@@ -161,6 +161,37 @@ class SiteLog:
         contained.pop(self.history, None)
         self.contained, self.proof = contained, self._proof(number)
         return replace(step, contained=contained, proof=self.proof)
+
+    def _refuse_false(self, batch: Batch, past: Mapping[str, int]) -> None:
+        """Refuse a batch that says what a log in a star cannot say, whoever wrote it.
+
+        Raises:
+            CorruptError: It contradicts the batch before it, itself, or what only the reader can have given it.
+            FencedError: The site did not say that it has this history.
+        """
+        where = f"{self.database.url}: batch {batch.number} of site {self.site.name}"
+        if batch.history not in [each.history for each in self.site.histories]:
+            raise FencedError(
+                f"{where} is of history {batch.history}, which belongs to another past of the site",
+                hint=f"end the program that writes it; wlc sites {shlex.quote(self.database.url)}",
+                path=self.database.url,
+            )
+        if not contains(batch.vector, past, self.lineage):
+            raise CorruptError(f"{where} contains less than the one before it", path=self.database.url)
+        vector = expanded(batch.vector, self.lineage)
+        for origin in (t.origin for t in batch.transactions if t.origin is not None):
+            if origin.tick > vector.get(origin.history, 0):
+                raise CorruptError(
+                    f"{where} holds tick {origin.tick} of history {origin.history}, which its vector does not contain",
+                    path=self.database.url,
+                )
+        own = {each.history for each in self.site.histories}
+        others = {history: tick for history, tick in batch.vector.items() if history not in own}
+        if not self.is_primary and not contains(self.mine, others, self.lineage):
+            raise CorruptError(
+                f"{where} contains what only the primary could have given it, and has not",
+                path=self.database.url,
+            )
 
     def _refuse_own_beyond(self, batch: Batch) -> None:
         known = batch.vector.get(self.history, 0)

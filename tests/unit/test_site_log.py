@@ -1,0 +1,185 @@
+"""What a site takes of another one's log, and what it refuses, whoever wrote it."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from wlc.exchange import reading
+from wlc.exchange.reading import SiteLog
+from wlc.farm.circle import CircleSite, SiteHistory, founded, with_site
+from wlc.farm.config import first_config
+from wlc.farm.database import FarmDatabase
+from wlc.farm.errors import CorruptError, ExpiredError, FencedError
+from wlc.farm.model import Batch, Clear, Name, Origin, Taken, Transaction
+from wlc.farm.store.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from wlc.masters.contract import SiteStep
+
+NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
+ME = "oslo"
+
+
+def new_database() -> FarmDatabase:
+    return FarmDatabase("rome", MemoryStore(f"memory://{uuid.uuid4()}/rome"))
+
+
+@dataclass
+class RomesLog:
+    """The log of site rome, with history `rome`, published batch by batch."""
+
+    database: FarmDatabase = field(default_factory=new_database)
+    chain: str = ""
+    number: int = 0
+    vector: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.database.create_config(replace(first_config("rome"), history="rome"))
+
+    def publish(self, *transactions: Transaction, **changes: object) -> None:
+        self.number += 1
+        self.vector = {**self.vector, "rome": transactions[-1].tick}
+        for origin in (t.origin for t in transactions if t.origin):
+            self.vector[origin.history] = max(self.vector.get(origin.history, 0), origin.tick)
+        batch = Batch(
+            "rome",
+            self.number,
+            "rome",
+            transactions[0].tick,
+            transactions[-1].tick,
+            self.chain,
+            "rome",
+            transactions,
+            vector=dict(self.vector),
+        )
+        self.chain = self.database.publish(replace(batch, **changes), {})  # type: ignore[arg-type]
+
+    def read(
+        self, contained: Mapping[str, int], *, own_last: int = 9, proof: Taken | None = None, is_primary: bool = False
+    ) -> SiteLog:
+        circle = with_site(founded("sales", "oslo", ME, NOW), "rome", SiteHistory("rome"), NOW)
+        site: CircleSite = circle.site("rome")
+        return SiteLog(self.database, site, ME, own_last, contained, proof, circle.lineage(), is_primary)
+
+
+def made(tick: int, origin: Origin | None = None, *, clears: bool = False) -> Transaction:
+    records = (Clear(Name("main", "t"), 1),) if clears else ()
+    return Transaction(tick, "ann", NOW, NOW, records, origin)
+
+
+def named(steps: list[SiteStep]) -> list[list[tuple[str, int]]]:
+    return [[(each.origin.history, each.origin.tick) for each in step.transactions] for step in steps]
+
+
+def test_what_is_missing_is_taken_in_the_order_of_the_log() -> None:
+    log = RomesLog()
+    log.publish(made(1), made(2, Origin(ME, 3)))
+    log.publish(made(3), made(4, Origin(ME, 5)), made(6))
+    read = log.read({})
+    steps = list(read.steps())
+    # Its own ticks are echoes, and the history's tick is contained although its transaction was an echo.
+    assert named(steps) == [[("rome", 1)], [("rome", 3), ("rome", 6)]]
+    assert steps[-1].contained == {"rome": 6}
+    assert steps[-1].proof == Taken("rome", "rome", 6, 2, log.chain)
+    # The author of 3 had seen tick 3 of this site, and not yet 5; that of 6 had.
+    assert [each.past.get(ME) for each in steps[-1].transactions] == [3, 5]
+    again = log.read(read.contained, proof=read.proof)
+    assert list(again.steps()) == []
+
+
+def test_only_echoes_move_the_position_and_nothing_else() -> None:
+    log = RomesLog()
+    log.publish(made(1))
+    first = log.read({})
+    list(first.steps())
+    log.publish(made(2, Origin(ME, 3)))
+    (step,) = log.read(first.contained, proof=first.proof).steps()
+    assert (step.transactions, step.contained, step.proof) == (
+        (),
+        {"rome": 2},
+        Taken("rome", "rome", 2, 2, log.chain),
+    )
+
+
+def test_long_rounds_are_cut_and_a_transaction_that_clears_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "STEP_TRANSACTIONS", 2)
+    log = RomesLog()
+    log.publish(*(made(tick, clears=tick == 4) for tick in range(1, 7)))
+    steps = list(log.read({}).steps())
+    assert named(steps) == [[("rome", 1), ("rome", 2)], [("rome", 3)], [("rome", 4)], [("rome", 5), ("rome", 6)]]
+    assert [step.is_alone for step in steps] == [False, False, True, False]
+    assert [step.contained["rome"] for step in steps] == [2, 3, 4, 6]
+    # A round that was broken off begins with the batch again.
+    assert [step.proof for step in steps[:-1]] == [None] * 3
+    assert named(list(log.read({"rome": 3}).steps())) == [[("rome", 4)], [("rome", 5), ("rome", 6)]]
+
+
+def test_rolled_back_transactions_are_contained_and_not_taken() -> None:
+    log = RomesLog()
+    log.publish(made(1), Transaction(2, "ann", NOW, None))
+    (step,) = log.read({}).steps()
+    assert (named([step]), step.contained) == ([[("rome", 1)]], {"rome": 2})
+
+
+def test_another_past_is_refused() -> None:
+    log = RomesLog()
+    log.publish(made(1))
+    log.publish(made(2))
+    with pytest.raises(FencedError, match="another past"):
+        list(log.read({"rome": 1}, proof=Taken("rome", "rome", 1, 1, "0" * 64)).steps())
+    log.publish(made(3), history="other", vector={"other": 3})
+    with pytest.raises(FencedError, match="history other"):
+        list(log.read({"rome": 2}).steps())
+
+
+def test_own_ticks_that_only_others_have_are_noticed() -> None:
+    log = RomesLog()
+    log.publish(made(1, Origin(ME, 9)))
+    with pytest.raises(FencedError, match="was restored from a backup"):
+        list(log.read({}, own_last=7).steps())
+
+
+def test_what_was_pruned_is_not_lost_in_silence() -> None:
+    log = RomesLog()
+    for tick in (1, 2, 3):
+        log.publish(made(tick))
+    log.database.delete_batch(1)
+    log.database.delete_batch(2)
+    with pytest.raises(ExpiredError, match="begins with batch 3"):
+        list(log.read({"rome": 1}).steps())
+    with pytest.raises(ExpiredError, match="begins with batch 3"):
+        list(log.read({"rome": 1}, proof=Taken("rome", "rome", 1, 1, "0" * 64)).steps())
+    before = log.database.read_batch(3)[0].previous
+    assert named(list(log.read({"rome": 2}, proof=Taken("rome", "rome", 2, 2, before)).steps())) == [[("rome", 3)]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"vector": {"rome": 2, ME: 3, "paris": 99}}, "only the primary could have given"),
+        ({"vector": {"rome": 2}}, "contains less than the one before"),
+    ],
+)
+def test_a_vector_that_cannot_be_is_refused(changes: dict[str, object], problem: str) -> None:
+    log = RomesLog()
+    log.publish(made(1, Origin(ME, 3)))
+    log.publish(made(2), **changes)
+    with pytest.raises(CorruptError, match=problem):
+        list(log.read({}).steps())
+
+
+def test_a_transaction_that_its_vector_does_not_contain_is_refused() -> None:
+    log = RomesLog()
+    log.publish(made(1, Origin("paris", 7)), vector={"rome": 1})
+    with pytest.raises(CorruptError, match="tick 7 of history paris"):
+        list(log.read({}, is_primary=True).steps())
+    believed = RomesLog()
+    believed.publish(made(1, Origin("paris", 7)))
+    assert named(list(believed.read({}, is_primary=True).steps())) == [[("paris", 7)]]
