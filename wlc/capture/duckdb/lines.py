@@ -34,17 +34,34 @@ _TICKS = "wlc line ticks"
 
 
 @dataclass(frozen=True, slots=True)
+class TakenTable:
+    """A table of the master, and what is special about it.
+
+    Attributes:
+        is_referenced: Foreign keys refer to the table, so that a row whose key stays must stay.
+        references_itself: Columns, and those that they refer to, of its foreign keys to itself.
+    """
+
+    table: CapturedTable
+    is_referenced: bool
+    references_itself: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LinesTable:
     """The lines of a step for one table.
 
     Attributes:
         lines: Temporary table with the images.
-        is_referenced: Foreign keys refer to the table, so that a row whose key stays must stay.
     """
 
-    table: CapturedTable
+    place: TakenTable
     lines: str
-    is_referenced: bool
+
+    @property
+    def table(self) -> CapturedTable:
+        """The table of the master."""
+        return self.place.table
 
     @property
     def bare(self) -> str:
@@ -87,7 +104,7 @@ class LinesTable:
 def load(
     connection: duckdb.DuckDBPyConnection,
     step: SiteStep,
-    tables: Mapping[Name, tuple[CapturedTable, bool]],
+    tables: Mapping[Name, TakenTable],
     fetch: Callable[[TableFile], Path],
 ) -> list[LinesTable]:
     """Load the images of a step, and check that they are those that its log lists.
@@ -95,7 +112,7 @@ def load(
     Args:
         connection: In the transaction of the step.
         step: The step; none of its transactions changes the schema.
-        tables: The master's tables, each with whether foreign keys refer to it.
+        tables: The master's tables.
         fetch: Returns a local file with the content of a data file.
 
     Raises:
@@ -119,7 +136,7 @@ def load(
     for number, (name, of_table) in enumerate(sorted(files.items())):
         if name not in tables:
             raise UnsupportedError(f"site {step.site} publishes rows of {name}, which is no table here")
-        loaded = LinesTable(tables[name][0], f'temp."wlc lines {number}"', tables[name][1])
+        loaded = LinesTable(tables[name], f'temp."wlc lines {number}"')
         columns = "".join(
             f", {name} {storage_type(column.type)}"
             for name, column in zip(loaded.table.columns, loaded.table.layout.stored, strict=True)
@@ -254,7 +271,7 @@ def remove(connection: duckdb.DuckDBPyConnection, found: LinesTable) -> None:
         _remove_from_bag(connection, found)
         return
     gone = f"SELECT DISTINCT {found.keys} FROM {found.lines}"
-    if found.is_referenced:
+    if found.place.is_referenced:
         gone = f"{gone} EXCEPT SELECT {found.keys} FROM ({_last(found)})"
     connection.execute(f"DELETE FROM {found.table.sql} AS t USING ({gone}) AS n WHERE {found.same_key('n')}")
 
@@ -296,10 +313,34 @@ def add(connection: duckdb.DuckDBPyConnection, found: LinesTable) -> None:
         connection.execute(f"{into} SELECT {values} FROM ({_net_of_bag(found)}) AS n, range(n.w) WHERE n.w > 0")
         return
     last = _last(found)
-    if found.is_referenced:
+    if found.place.is_referenced:
         _update(connection, found, last)
         last = f"SELECT * FROM ({last}) AS n WHERE NOT EXISTS (FROM {found.table.sql} AS t WHERE {found.same_key('n')})"
-    connection.execute(f"{into} SELECT {values} FROM ({last}) AS n ORDER BY {found.keys}")
+    if found.place.references_itself:
+        _add_in_generations(connection, found, f"{into} SELECT {values}", last)
+    else:
+        connection.execute(f"{into} SELECT {values} FROM ({last}) AS n ORDER BY {found.keys}")
+
+
+def _add_in_generations(connection: duckdb.DuckDBPyConnection, found: LinesTable, insert: str, last: str) -> None:
+    """Add rows of a table that refers to itself: those first whose reference is there before the statement."""
+    waiting = 'temp."wlc waiting"'
+    places = {column.name: place for place, column in enumerate(found.table.layout.stored)}
+    conditions = []
+    for columns, referred in found.place.references_itself:
+        pairs = [(found.value(places[one], "n"), quote(other)) for one, other in zip(columns, referred, strict=True)]
+        is_none = " OR ".join(f"{value} IS NULL" for value, _ in pairs)
+        is_there = " AND ".join(f"p.{other} = {value}" for value, other in pairs)
+        conditions.append(f"({is_none} OR EXISTS (FROM {found.table.sql} AS p WHERE {is_there}))")
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE {waiting.removeprefix('temp.')} AS {last}")
+    ready, conditions_met = 'temp."wlc ready"', " AND ".join(conditions)
+    chosen = f"CREATE OR REPLACE TEMP TABLE {ready.removeprefix('temp.')} AS SELECT n.rowid AS r FROM {waiting} AS n"
+    while connection.execute(f"{chosen} WHERE {conditions_met}").fetchall()[0][0]:
+        connection.execute(f"{insert} FROM {waiting} AS n WHERE n.rowid IN (SELECT r FROM {ready})")
+        connection.execute(f"DELETE FROM {waiting} WHERE rowid IN (SELECT r FROM {ready})")
+    # The rows that are left refer to rows that do not exist; inserting them reports which.
+    connection.execute(f"{insert} FROM {waiting} AS n")
+    connection.execute(f"DROP TABLE {waiting}; DROP TABLE {ready}")
 
 
 def _last(found: LinesTable) -> str:

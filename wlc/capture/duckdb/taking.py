@@ -49,22 +49,50 @@ def take(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path]) -> 
         shared.remember(_remembering(step)(shared.require_state()))
         return 0
     _refuse_unknown_records(step)
-    attempt = _take_alone if step.is_alone else _take_lines
     with shared.publish_lock:
-        for number in range(_ATTEMPTS_BESIDE + 1):
-            last = number == _ATTEMPTS_BESIDE
-            waiting: AbstractContextManager[object] = shared.commit_lock if last else nullcontext()
-            try:
-                with waiting:
-                    return attempt(shared, step, fetch)
-            except duckdb.TransactionException:
-                if last:
-                    raise
-            except duckdb.ConstraintException as error:
-                raise ReplayError(
-                    f"what site {step.site} published does not fit this database: {str(error).splitlines()[0]}",
-                    hint="change the row that is in the way, then take again",
-                ) from error
+        return _take_or_halve(shared, step, fetch)
+
+
+def _take_or_halve(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path]) -> int:
+    """Take a step; one that breaks a constraint as a whole is taken in halves.
+
+    DuckDB does not remove a child row and then its parent in one transaction.
+    """
+    try:
+        return _take_beside_users(shared, step, fetch)
+    except duckdb.ConstraintException as error:
+        if len(step.transactions) == 1:
+            origin = step.transactions[0].origin
+            raise ReplayError(
+                f"tick {origin.tick} of history {origin.history}, which site {step.site} published, does not fit this"
+                f" database: {str(error).splitlines()[0]}",
+                hint="change the row that is in the way, then take again",
+            ) from error
+    return sum(_take_or_halve(shared, half, fetch) for half in _halves(step, shared.require_state()))
+
+
+def _halves(step: SiteStep, state: MasterState) -> tuple[SiteStep, SiteStep]:
+    assert state.site is not None
+    middle = len(step.transactions) // 2
+    first, second = step.transactions[:middle], step.transactions[middle:]
+    contained = dict(state.site.contained)
+    for each in first:
+        contained[each.origin.history] = max(contained.get(each.origin.history, 0), each.origin.tick)
+    rest = tuple(replace(each, line=line) for line, each in enumerate(second, start=1))
+    return replace(step, transactions=first, contained=contained, proof=None), replace(step, transactions=rest)
+
+
+def _take_beside_users(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path]) -> int:
+    attempt = _take_alone if step.is_alone else _take_lines
+    for number in range(_ATTEMPTS_BESIDE + 1):
+        is_last = number == _ATTEMPTS_BESIDE
+        waiting: AbstractContextManager[object] = shared.commit_lock if is_last else nullcontext()
+        try:
+            with waiting:
+                return attempt(shared, step, fetch)
+        except duckdb.TransactionException:
+            if is_last:
+                raise
     raise AssertionError("the last attempt returns or raises")
 
 
@@ -136,15 +164,19 @@ def _take_lines(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Pat
 
 def _tables(
     connection: duckdb.DuckDBPyConnection, catalog: str
-) -> tuple[Mapping[Name, tuple[CapturedTable, bool]], Mapping[Name, int]]:
+) -> tuple[Mapping[Name, lines.TakenTable], Mapping[Name, int]]:
     """Return the tables as the transaction sees them, and the place of each behind those it refers to."""
     known = {name: number for number, (name, _) in journal.read_layouts(connection, catalog).items()}
     present = duckdb_catalog.tables(connection, catalog)
-    parents = duckdb_catalog.parents_of(duckdb_catalog.references(connection, catalog))
+    keys = duckdb_catalog.references(connection, catalog)
+    parents = duckdb_catalog.parents_of(keys)
     order = {name: place for place, name in enumerate(duckdb_catalog.ordered(present, parents))}
-    referenced = frozenset[object]().union(*parents.values())
     found = {
-        name: (CapturedTable(known[name], catalog, name, layout), name in referenced)
+        name: lines.TakenTable(
+            CapturedTable(known[name], catalog, name, layout),
+            is_referenced=any(key.parent == name for key in keys),
+            references_itself=tuple((key.columns, key.referred) for key in keys if key.table == key.parent == name),
+        )
         for name, layout in present.items()
         if name in known
     }
@@ -157,17 +189,11 @@ def _refuse_unable(connection: duckdb.DuckDBPyConnection, catalog: str, tables: 
     triggers = {
         Name(schema, table): trigger for schema, table, trigger in connection.execute(query, [catalog]).fetchall()
     }
-    keys = duckdb_catalog.references(connection, catalog)
     for name in (table.table.name for table in tables):
         if name in triggers:
             raise UnsupportedError(
                 f"table {name} has a trigger, {triggers[name]}, which would run again for rows of other sites",
                 hint=f"DROP TRIGGER {triggers[name]} ON {name}",
-            )
-        if any(key.table == key.parent == name for key in keys):
-            raise UnsupportedError(
-                f"table {name} refers to itself, and its rows cannot be taken from other sites",
-                hint="make it without the foreign key to itself",
             )
 
 
