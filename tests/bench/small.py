@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 TRANSACTIONS = 100_000
-GOAL_PER_S = 15_000
+GOAL_PER_S = 100_000
 
 
 def run(setting: Setting) -> Iterator[Line]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -39,21 +40,29 @@ def write(source: Path, *statements: str) -> None:
 
 def test_large_inserts_and_deletes_are_added_up_meanwhile(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = source.with_name("copy.duckdb")
-    asked: list[bool] = []
+    asked: list[tuple[bool, bool]] = []
     total = changes._total
-    monkeypatch.setattr(
-        changes, "_total", lambda connection, net: (asked.append(net.is_temporary), total(connection, net))[1]
-    )
-    for statement in (
-        f"BEGIN; INSERT INTO t SELECT range, 'v' || range FROM range({ROWS});"
-        f" INSERT INTO bag SELECT range % 7 FROM range({ROWS}); COMMIT",
-        "DELETE FROM t WHERE id > 5",
-        f"INSERT INTO t SELECT range + 10, NULL FROM range({ROWS}); DELETE FROM bag WHERE id < 5",
+
+    def aside(connection: object, net: changes.NetChange) -> int:
+        asked.append((net.is_table, threading.current_thread() is not threading.main_thread()))
+        return total(connection, net)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(changes, "_total", aside)
+    for statement, tables in (
+        (
+            f"BEGIN; INSERT INTO t SELECT range, 'v' || range FROM range({ROWS + 9});"
+            f" INSERT INTO bag SELECT range % 7 FROM range({ROWS}); COMMIT",
+            [False, False],
+        ),
+        ("DELETE FROM t WHERE id > 5", [False]),
+        (f"INSERT INTO t SELECT range + 10, NULL FROM range({ROWS})", [False]),
+        # A table that changes is added up from the table with its net change.
+        (f"UPDATE t SET v = 'w' WHERE id < {ROWS}", [True]),
     ):
         asked.clear()
         write(source, statement)
         wlr.replicate(into=copy)
-        assert asked
+        assert asked == [(is_table, True) for is_table in tables]
         assert_same(copy)
     assert file_contents(copy) == file_contents(source)
 
