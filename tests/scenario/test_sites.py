@@ -8,18 +8,24 @@ from typing import TYPE_CHECKING
 
 import duckdb
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import wlc
 import wlr
 from cli.command import run_app
 from cli.wlc import app
 from wlc.capture.duckdb import journal, lines
+from wlc.exchange.reading import SiteLog
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import FencedError, InvalidError, ReplayError, UnsupportedError
 from wlc.farm.model import Origin
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from wlc.masters.contract import SiteStep
 
 SCHEMA = """
     CREATE TABLE a (id INTEGER PRIMARY KEY, v VARCHAR, x DOUBLE);
@@ -247,6 +253,27 @@ def test_a_failed_take_changes_nothing_and_the_next_one_goes_on(two: Sites, monk
     two.refuse_differences("a")
 
 
+def test_two_rounds_at_once_take_everything_once(two: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
+    two.write("rome", "INSERT INTO a VALUES (55, 'once', 1)")
+    wlc.flush(two.file("rome"))
+    steps = SiteLog.steps
+    others: list[int] = []
+
+    def meeting(log: SiteLog) -> Iterator[SiteStep]:
+        for step in steps(log):
+            if not others:
+                others.append(0)
+                others[0] = two.take("oslo")
+            yield step
+
+    monkeypatch.setattr(SiteLog, "steps", meeting)
+    with pytest.raises(wlc.UnavailableError, match="is taking from site rome already"):
+        two.take("oslo")
+    assert others == [1]
+    two.exchange()
+    two.refuse_differences("a")
+
+
 def test_a_user_who_commits_meanwhile_loses_nothing(two: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
     two.write("rome", "INSERT INTO a VALUES (60, 'rome', 1)", "UPDATE a SET v = 'r' WHERE id = 3")
     wlc.flush(two.file("rome"))
@@ -396,3 +423,34 @@ def test_what_cannot_be_a_site_says_so(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
     with pytest.raises(InvalidError, match="no replica of alone"):
         wlc.join(tmp_path / "other.duckdb", name="alone", farm=farm, site="rome")
+
+
+@pytest.mark.deep
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(plan=st.lists(st.tuples(st.sampled_from(["oslo", "rome", "paris"]), st.integers(0, 5)), max_size=30))
+def test_sites_that_write_rows_of_their_own_end_equal(
+    tmp_path_factory: pytest.TempPathFactory, plan: list[tuple[str, int]]
+) -> None:
+    """Whoever writes and takes in whatever order: everybody ends with what all have written, each of it once."""
+    sites = Sites(tmp_path_factory.mktemp("plan"))
+    sites.found()
+    sites.join("rome")
+    sites.join("paris")
+    # The simplest model: each row is its site's alone.
+    model: dict[int, str] = {1: "one", 2: "two"}
+    for number, (site, what) in enumerate(plan):
+        key = sites.names.index(site) * 1000 + what % 3 + 10
+        if what == 5:
+            sites.take(site)
+        elif key in model and what % 2:
+            del model[key]
+            sites.write(site, f"DELETE FROM a WHERE id = {key}")
+        else:
+            model[key] = f"{site} {number}"
+            sites.write(site, f"INSERT OR REPLACE INTO a VALUES ({key}, '{site} {number}', 0)")
+    sites.exchange()
+    sites.refuse_differences("a")
+    assert {row[0]: row[1] for row in sites.rows("paris", "a")} == model
+    for site in sites.names:
+        assert len(set(sites.names_of(site))) == len(sites.names_of(site))
+        sites.replica_equals(site)

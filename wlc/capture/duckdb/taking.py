@@ -22,7 +22,7 @@ from wlc.capture.duckdb.session import CaptureSession
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb import settings, statements
 from wlc.dialect.sql import quote
-from wlc.farm.errors import ReplayError, UnsupportedError
+from wlc.farm.errors import ReplayError, UnavailableError, UnsupportedError
 from wlc.farm.model import Change, Clear, Ddl, Name, RowsRefreshed
 from wlc.masters.state import changes
 
@@ -50,7 +50,22 @@ def take(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path]) -> 
         return 0
     _refuse_unknown_records(step)
     with shared.publish_lock:
+        _refuse_taken(shared, step)
         return _take_or_halve(shared, step, fetch)
+
+
+def _refuse_taken(shared: Shared, step: SiteStep) -> None:
+    """Refuse a step of which another round has taken some meanwhile: each transaction is taken once.
+
+    Raises:
+        UnavailableError: It has.
+    """
+    site = shared.require_state().site
+    assert site is not None
+    if any(each.origin.tick <= site.contained.get(each.origin.history, 0) for each in step.transactions):
+        raise UnavailableError(
+            f"{shared.path} is taking from site {step.site} already", hint="try again when that has ended"
+        )
 
 
 def _take_or_halve(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path]) -> int:
