@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
-from contextlib import contextmanager
 from statistics import median
-from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
+from typing import TYPE_CHECKING
 
 import wlc
 import wlr
 from tests.bench import tables
+from tests.bench.bucket import bucket_at, s3_client
 from tests.bench.measure import Line, Setting
 from tests.bench.plot import Panel, draw
 from tests.requests import counted_requests
@@ -26,15 +22,6 @@ TABLES = (10, 30, 100, 300, 1000)
 BATCHES = (10, 100, 1000, 10_000)
 # The server of the bucket is a simulation in Python, which needs longer for an object than all the rest together.
 BATCHES_IN_A_BUCKET = BATCHES[:-1]
-_BUCKET = "growth"
-_SERVER = """
-import sys
-from moto.server import ThreadedMotoServer
-server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-server.start()
-print("http://%s:%s" % server.get_host_and_port(), flush=True)
-sys.stdin.read()
-"""
 
 # For each curve: the size and what was needed.
 Curves = dict[str, list[tuple[float, float]]]
@@ -45,7 +32,7 @@ def run(setting: Setting) -> Iterator[Line]:
     by_tables, by_batches, requests = Curves(), Curves(), Curves()
     for number in _sizes(setting, TABLES):
         yield from _noted(by_tables, "tables", "s", number, _with_tables(setting.folder, number))
-    with _bucket() as farm:
+    with bucket_at("growth") as farm:
         source = _master(setting.folder, "log")
         for number in _sizes(setting, BATCHES):
             _lengthen(source, number)
@@ -145,37 +132,9 @@ def _with_batches(
 # A bucket ------------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _bucket() -> Iterator[str]:
-    """Start a server of a bucket in a process of its own, whose time does not count; yields the farm's URL."""
-    command = [sys.executable, "-c", _SERVER]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as server:
-        assert server.stdin
-        assert server.stdout
-        variables = {
-            "AWS_ENDPOINT_URL": server.stdout.readline().strip(),
-            "AWS_ACCESS_KEY_ID": "bench",
-            "AWS_SECRET_ACCESS_KEY": "bench",
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_EC2_METADATA_DISABLED": "true",
-        }
-        with patch.dict(os.environ, variables):
-            _client().create_bucket(Bucket=_BUCKET)
-            yield f"s3://{_BUCKET}"
-        server.stdin.close()
-
-
-def _client() -> Any:
-    import boto3
-
-    return boto3.client("s3")
-
-
 def _upload(farm: Path, url: str) -> None:
     """Copy what a farm has and the bucket lacks, and what changes."""
-    client, bucket = _client(), url.removeprefix("s3://")
+    client, bucket = s3_client(), url.removeprefix("s3://")
     there = {
         item["Key"]
         for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket)

@@ -41,6 +41,7 @@ NAMES = (
     "encryption",
     "growth",
     "feeds",
+    "tiers",
 )
 
 

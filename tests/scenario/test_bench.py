@@ -26,8 +26,9 @@ LINES = {
     "encryption": 2,
     "growth": 12,
     "feeds": 4,
+    "tiers": 11,
 }
-LONG = {"growth", "capture", "replay", "digests", "memory"}
+LONG = {"growth", "tiers", "capture", "replay", "digests", "memory"}
 # tests/spark/test_bench.py tries these: there is a session already, which takes longer to start than all the rest here.
 ON_SPARK = {"lake", "lake_curve"}
 # tests/postgres/test_bench.py tries this: it needs a server.

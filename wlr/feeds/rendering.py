@@ -29,11 +29,9 @@ if TYPE_CHECKING:
     from wlr.feeds.formats import Format
     from wlr.feeds.plan import Note, RowChange, RowsRun
 
-# DuckDB gives rows in vectors of so many; a batch has at least as many.
+# DuckDB gives rows in vectors of so many.
 _VECTOR_ROWS = 2048
 _BATCH_ROWS_MAX = 122_880
-# Text takes more bytes than Parquet says that values have; this is a guess, and bounds memory about.
-_GROWTH = 4
 _MEMORY_LEAST = 1 << 30
 # What `op` says of a line that is not a row.
 NOTE = "!"
@@ -155,7 +153,6 @@ class Renderer:
             by_file[change.file.file.path].append(change)
         layouts = {file.layout.stored: file.layout for file in files.values()}
         layout = next(iter(layouts.values())) if len(layouts) == 1 else None
-        size = max(file.file.bytes // max(1, file.file.rows) for file in files.values())
         with self._readable(local.values()) as paths:
             connection = self._connected()
             connection.register(_MARKS, _marks(self._form, run.changes, {path: n for n, path in enumerate(files)}))
@@ -166,11 +163,10 @@ class Renderer:
             ]
             query = _ordered_sql(self._form.line_parts(is_snapshot=False), parts)
             last = run.first, base
-            for batch in connection.sql(query).to_arrow_reader(self._batch_rows(size)):
-                if len(batch):
-                    piece = FeedPiece(_numbered(batch, last), run.changes[0].history, layout)
-                    last = piece.last
-                    yield piece
+            for batch in self._batches(connection, query):
+                piece = FeedPiece(_numbered(batch, last), run.changes[0].history, layout)
+                last = piece.last
+                yield piece
 
     def snapshot(
         self, manifest: Manifest, table: SnapshotTable, local: Sequence[Path], base: int
@@ -189,7 +185,7 @@ class Renderer:
         )
         key = object_sql(key_columns(table.layout)) if table.layout.primary_key else "CAST(NULL AS VARCHAR)"
         image, name = self._form.image_sql(table.layout), literal(self._form.table(table.table))
-        for file, path in zip(table.files, local, strict=True):
+        for path in local:
             with self._readable([path]) as (reachable,):
                 source = (
                     f"SELECT CAST(NULL AS VARCHAR) AS before, {image} AS after, {key} AS key,"
@@ -199,17 +195,29 @@ class Renderer:
                     f"SELECT {_listed(self._form.line_parts(is_snapshot=True))}, key, '+' AS op,"
                     f" CAST({position.tick} AS BIGINT) AS tick, {_lane(table.table)} AS lane FROM ({source})"
                 )
-                rows = self._batch_rows(file.bytes // max(1, file.rows))
-                for batch in self._connected().sql(query).to_arrow_reader(rows):
-                    if len(batch):
-                        numbered = _numbered(batch, (position.tick, base))
-                        yield FeedPiece(numbered, position.history, table.layout)
-                        base += len(batch)
+                for batch in self._batches(self._connected(), query):
+                    numbered = _numbered(batch, (position.tick, base))
+                    yield FeedPiece(numbered, position.history, table.layout)
+                    base += len(batch)
 
-    def _batch_rows(self, row_bytes: int) -> int:
+    def _batches(self, connection: duckdb.DuckDBPyConnection, query: str) -> Iterator[pa.RecordBatch]:
+        """Give what a query selects, in parts that take about as many bytes as are allowed, or a vector at least.
+
+        How long rows are as text is known when they are there: Parquet says only what they take compressed.
+        """
         if not self._bytes_max:
-            return _BATCH_ROWS_MAX
-        return min(_BATCH_ROWS_MAX, max(_VECTOR_ROWS, self._bytes_max // (_GROWTH * max(1, row_bytes))))
+            yield from (batch for batch in connection.sql(query).to_arrow_reader(_BATCH_ROWS_MAX) if len(batch))
+            return
+        gathered: list[pa.RecordBatch] = []
+        for batch in connection.sql(query).to_arrow_reader(_VECTOR_ROWS):
+            if gathered and sum(each.nbytes for each in gathered) + batch.nbytes > self._bytes_max:
+                yield from _joined(gathered)
+                gathered = []
+            gathered.append(batch)
+            if sum(map(len, gathered)) >= _BATCH_ROWS_MAX:
+                yield from _joined(gathered)
+                gathered = []
+        yield from _joined(gathered)
 
     def close(self) -> None:
         """Give up the database in memory."""
@@ -288,6 +296,11 @@ def _line(line: str, history: str, place: tuple[int, int], layout: Layout | None
         "lane": [0],
     }
     return FeedPiece(pa.RecordBatch.from_pydict(columns), history, layout, dropped)
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Put batches together in one; none if they have no rows."""
+    return pa.Table.from_batches(batches).combine_chunks().to_batches() if any(map(len, batches)) else []
 
 
 def _moment(history: str, of: RowChange | Note) -> RecordMoment:
