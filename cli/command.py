@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import logging
@@ -167,6 +168,21 @@ class _PrintableFormatter(logging.Formatter):
         return printable(super().format(record))
 
 
+def _named(app: typer.Typer, arguments: Sequence[str] | None) -> typer.Typer:
+    """The program with the one command that is called: to build all of them takes longer than some of them run."""
+    first = next(iter(sys.argv[1:] if arguments is None else arguments), "")
+    named = [found for found in app.registered_commands if _name_of(found) == first]
+    if not named:
+        return app
+    one = copy.copy(app)
+    one.registered_commands = named
+    return one
+
+
+def _name_of(info: Any) -> str:
+    return str(info.name or info.callback.__name__.replace("_", "-"))
+
+
 def run_app(app: typer.Typer, program: str, arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code; wrong usage, too, is reported as a message and a hint."""
     if logging.lastResort is not None:
@@ -174,7 +190,7 @@ def run_app(app: typer.Typer, program: str, arguments: Sequence[str] | None = No
         logging.lastResort.setFormatter(_PrintableFormatter())
     with interruptible():
         try:
-            code = app(args=arguments, prog_name=program, standalone_mode=False)
+            code = _named(app, arguments)(args=arguments, prog_name=program, standalone_mode=False)
         except typer.TyperException as error:
             return _explain_usage(error, program)
         except (typer.Abort, KeyboardInterrupt) as error:

@@ -12,7 +12,6 @@ import typer
 
 import wlc
 import wlr
-from wlc.farm.attachment import Keepalive
 from wlc.farm.byte_count import parse_bytes
 from wlc.farm.errors import CorruptError, InvalidError
 from wlr.engine.adapters import locate as place_of
@@ -100,7 +99,7 @@ def replicate(
     if follow and (until is not None or tick is not None or dry_run):
         raise InvalidError("--follow goes on for ever, and a stop or a dry run does not", hint="leave one of them out")
     options = storage_options(storage_option)
-    keepalive = Keepalive() if follow else None
+    keepalive = wlc.Keepalive() if follow else None
 
     def roll_forward() -> wlr.Replicated:
         with working(f"rolling {place_of(into)} forward") as progress:
@@ -352,7 +351,7 @@ def feed(
 ) -> Iterator[Report]:
     """Write every change of some tables to a file or a topic of Kafka, in the order of the log."""
     options = storage_options(storage_option)
-    keepalive = Keepalive() if follow else None
+    keepalive = wlc.Keepalive() if follow else None
 
     def go_on() -> wlr.Fed:
         with working(f"feeding {to}") as progress:

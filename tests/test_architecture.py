@@ -479,10 +479,14 @@ def test_compare_and_swap_is_written_once() -> None:
 # What programs load, and how long things are.
 
 
-def loaded_after(code: str) -> set[str]:
-    script = f"import sys\n{code}\nprint('LOADED', *sorted(name.partition('.')[0] for name in sys.modules))"
+def modules_after(code: str) -> set[str]:
+    script = f"import sys\n{code}\nprint('LOADED', *sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     return set(done.stdout.rpartition("LOADED")[2].split())
+
+
+def loaded_after(code: str) -> set[str]:
+    return {name.partition(".")[0] for name in modules_after(code)}
 
 
 @pytest.mark.parametrize("package", ["wlc", "wlr"])
@@ -502,6 +506,13 @@ def test_functions_are_not_replaced_by_modules_of_their_names() -> None:
 def test_help_loads_nothing_heavy(program: str) -> None:
     code = f"from {program} import app\nfrom cli.command import run_app\nrun_app(app, 'x', ['--help'])"
     assert not loaded_after(code) & {"pyspark", "s3fs", "botocore", "pyarrow", "pandas", "duckdb", "rich", "sqlglot"}
+
+
+def test_asking_where_a_replica_stands_loads_nothing_that_writes_one() -> None:
+    code = "from cli.wlr import app\nfrom cli.command import run_app\nrun_app(app, 'wlr', ['tick', 'no.duckdb'])"
+    loaded = modules_after(code)
+    assert "wlr.engine.duckdb.target" in loaded
+    assert not loaded & {"wlr.engine.duckdb.build", "wlr.fold.sql", "wlc.farm.registry", "wlc.farm.database"}
 
 
 @pytest.mark.parametrize("file", sources(), ids=relative)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from wlc.farm.database import open_database
 from wlc.farm.errors import FarmError
 from wlr.engine.adapters import target_at
 
@@ -107,6 +106,9 @@ def lag(
     master: str, tick: int, clock: datetime | None, storage_options: Mapping[str, Any] | None
 ) -> tuple[float | None, int | None]:
     """Return how far a reader at a tick and commit time is behind the farm, in seconds and ticks; None if unknown."""
+    # Who asks a replica only where it stands needs nothing of the farm.
+    from wlc.farm.database import open_database
+
     try:
         config = open_database(master, storage_options=storage_options).config()
     except FarmError:

@@ -58,6 +58,20 @@ def test_answer(app, capsys) -> None:
     assert capsys.readouterr().out == "42\n"
 
 
+def test_only_the_command_that_is_called_is_built(app, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    @command(app, example="x two-words")
+    def two_words(broken: list[int] | str | None = None):
+        """Be of a type that typer refuses when it builds the command."""
+
+    assert run_app(app, "x", ["answer"]) == 0
+    for arguments in (["two-words"], ["--help"], ["other"]):
+        with pytest.raises(AssertionError, match="Union"):
+            run_app(app, "x", arguments)
+    monkeypatch.setattr(sys, "argv", ["x", "answer", "--what", "7"])
+    assert run_app(app, "x") == 0
+    assert capsys.readouterr().out == "42\n7\n"
+
+
 def test_json_answer(app, capsys) -> None:
     assert run_app(app, "x", ["answer", "--json", "--what", "7"]) == 0
     assert capsys.readouterr().out == '{"answer": "7"}\n'

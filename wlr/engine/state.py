@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wlc.farm import json_fields as fields
-from wlc.farm.attachment import as_attachment, attachment_json
 from wlc.farm.beat import BEAT_S
 from wlc.farm.clock import format_time
 from wlc.farm.errors import CorruptError
@@ -121,7 +120,7 @@ def settings_json(state: ReplicaState) -> dict[str, Any]:
         "names_digests": state.names_digests,
         "verify": state.verify,
         "access": state.access,
-        "attachment": attachment_json(state.attachment) if state.attachment else None,
+        "attachment": _attachment_json(state.attachment) if state.attachment else None,
         "left_out": dict(state.left_out),
         "accepted": sorted(state.accepted),
         "failure": failure_json(state.failure),
@@ -146,11 +145,24 @@ def as_settings(content: Mapping[str, Any]) -> ReplicaState:
         names_digests=fields.as_flag(content["names_digests"]),
         verify=fields.as_text(content["verify"]),
         access=fields.as_flag(content.get("access", False)),
-        attachment=None if content.get("attachment") is None else as_attachment(content["attachment"]),
+        attachment=None if content.get("attachment") is None else _as_attachment(content["attachment"]),
         left_out={what: fields.as_text(cause) for what, cause in fields.as_object(content["left_out"]).items()},
         accepted=frozenset(map(fields.as_tick, fields.as_list(content["accepted"]))),
         failure=as_failure(content["failure"]),
     )
+
+
+# Most replicas choose no upstream, and need nothing of what that takes.
+def _attachment_json(attachment: Attachment) -> dict[str, Any]:
+    from wlc.farm.attachment import attachment_json
+
+    return attachment_json(attachment)
+
+
+def _as_attachment(content: object) -> Attachment:
+    from wlc.farm.attachment import as_attachment
+
+    return as_attachment(content)
 
 
 def standing_json(standing: Standing) -> dict[str, Any]:

@@ -1,13 +1,10 @@
-"""A DuckDB file as a target."""
+"""A DuckDB file as a target. To ask where it stands takes few modules; the others are imported when they are needed."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from wlr.engine.contract import Target
-from wlr.engine.duckdb.build import build
-from wlr.engine.duckdb.replica import open_replica
-from wlr.engine.duckdb.scan import scanned
 from wlr.engine.duckdb.state import find_state
 
 if TYPE_CHECKING:
@@ -37,10 +34,14 @@ class DuckDBTarget(Target):
         return state
 
     def build(self, new: NewReplica) -> None:
+        from wlr.engine.duckdb.build import build
+
         build(self.place.path, new)
         self._catalog = new.state.catalog
 
     def open(self, folders: Sequence[Path] = (), bulk: Bulk | None = None) -> OpenDuckDB:
+        from wlr.engine.duckdb.replica import open_replica
+
         catalog = self._catalog
         if catalog is None or not self.place.path.exists():
             catalog = self.read_state().catalog
@@ -51,4 +52,6 @@ class DuckDBTarget(Target):
         work: Path,
         storage_options: Mapping[str, Any] | None = None,  # noqa: ARG002 - The file knows its types.
     ) -> AbstractContextManager[Scan]:
+        from wlr.engine.duckdb.scan import scanned
+
         return scanned(self.place.path, self.read_state().catalog, work)
