@@ -22,6 +22,9 @@ SHOWN: dict[str, str] = {
 # Patterns of errors of replicas.
 STOPS: dict[str, str] = {
     r"has a value that does not fit \w+\[\]": "DuckDB has no arrays of several dimensions; see docs/types.md",
+    r"has a value that does not fit TIMESTAMP( WITH TIME ZONE)?: 2942(4[7-9]|[5-7]\d)-": (
+        "DuckDB has no timestamp after the year 294246; see docs/types.md"
+    ),
     r"has a value that does not fit DECIMAL\(\d+,\d+\): NaN": "DuckDB has no NaN in DECIMAL; see docs/types.md",
 }
 
