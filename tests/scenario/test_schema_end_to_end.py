@@ -81,7 +81,7 @@ SCRIPTS = {
     "columns": """
         CREATE TABLE t (a INTEGER NOT NULL, b INTEGER GENERATED ALWAYS AS (a * 2) VIRTUAL, c VARCHAR DEFAULT 'it''s',
             d TIMESTAMP DEFAULT current_timestamp, e DOUBLE DEFAULT random(), f DATE DEFAULT '2020-01-01'::DATE,
-            g VARCHAR GENERATED ALWAYS AS (upper(c)), h VARCHAR COLLATE NOCASE, CHECK (a > 0),
+            g VARCHAR GENERATED ALWAYS AS (upper(c)), h VARCHAR COLLATE NOCASE.NOACCENT, i AS (h), CHECK (a > 0),
                 CHECK (c <> 'bad' OR a < 5));
         INSERT INTO t (a) VALUES (1), (2); INSERT INTO t (a, c, h) VALUES (3, NULL, 'Mixed');
         CREATE TABLE few (x INTEGER UNIQUE, y INTEGER, z INTEGER, UNIQUE (y, z));

@@ -45,7 +45,7 @@ CREATE MACRO earlier(x) AS later(x);
 CREATE OR REPLACE MACRO later(x) AS x + 100;
 CREATE TABLE items (
     id INTEGER PRIMARY KEY DEFAULT nextval('ids'), m mood DEFAULT 'sad', parent INTEGER REFERENCES items(id),
-    "select" VARCHAR COLLATE nocase NOT NULL DEFAULT 'x''y', twice INTEGER GENERATED ALWAYS AS (id * 2),
+    "select" VARCHAR COLLATE nocase NOT NULL DEFAULT 'x''y', folded AS ("select"), twice INTEGER GENERATED ALWAYS AS (id * 2),
     shape "my schema"."T y", CHECK (id > 0 AND "select" <> ''), UNIQUE ("select", m)
 );
 CREATE TABLE "my schema"."a ""table" ("sp ace" INTEGER PRIMARY KEY, "naïve 😀" VARCHAR, "_tick" INTEGER, n HUGEINT);

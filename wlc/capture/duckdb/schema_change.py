@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb import settings
 from wlc.dialect.duckdb.lexer import tokens, unquoted, without_comments
-from wlc.dialect.duckdb.schema import schema_statements
+from wlc.dialect.duckdb.schema import schema_statements, table_sql
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Ddl, Name
@@ -231,7 +231,7 @@ def _create_table(
         [catalog, name.schema, name.name],
     ).fetchall()[0][0]
     how = "CREATE OR REPLACE TABLE " if name in change.replaced_tables else "CREATE TABLE "
-    statement = _CREATE_TABLE.sub(how, sql.rstrip(";"), count=1)
+    statement = _CREATE_TABLE.sub(how, table_sql(sql), count=1)
     return Ddl("CREATE TABLE", name, statement, (name.schema,), layout=layout)
 
 

@@ -13,14 +13,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb.catalog import OWNED, USER, refuse_nested_schemas, rows, tables
+from wlc.dialect.duckdb.lexer import tokens
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnavailableError, UnsupportedError
 from wlc.farm.model import Ddl, Name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     import duckdb
+
+    from wlc.dialect.duckdb.lexer import Token
 
 _IDENTIFIER = r'(?:"(?:[^"]|"")*"|[^\s".(),]+)'
 _VIEW = re.compile(
@@ -146,7 +149,7 @@ def _tables(connection: duckdb.DuckDBPyConnection, catalog: str) -> Iterator[Ddl
     query = f"SELECT schema_name, table_name, sql FROM duckdb_tables() WHERE {USER} AND NOT temporary"
     for schema, name, sql in rows(connection, catalog, f"{query} ORDER BY table_oid"):
         made = Name(schema, name)
-        yield Ddl("CREATE TABLE", made, _plain(sql), (schema,), layout=layouts[made])
+        yield Ddl("CREATE TABLE", made, table_sql(sql), (schema,), layout=layouts[made])
 
 
 def _views(connection: duckdb.DuckDBPyConnection, catalog: str) -> Iterator[Ddl]:
@@ -201,6 +204,27 @@ def _comment(kind: str, name: Name, column: str, text: str) -> Ddl:
 
 def _plain(sql: str) -> str:
     return sql.removesuffix(";")
+
+
+def table_sql(sql: str) -> str:
+    """Return a table's statement, as `duckdb_tables()` lists it, in words that DuckDB takes.
+
+    It lists the collation of a generated column, and takes none there. Without a type, the column gets both anew.
+    """
+    if "COLLATE" in sql and "GENERATED" in sql:
+        parts = tokens(sql)
+        for at in range(len(parts) - 1, 1, -1):
+            if parts[at].word == "GENERATED" and (start := _collated_type(parts[:at])):
+                sql = sql[: parts[start].start] + sql[parts[at].start :]
+    return _plain(sql)
+
+
+def _collated_type(parts: Sequence[Token]) -> int | None:
+    """Return where the type begins with which tokens end, if it has a collation."""
+    at = len(parts) - 2
+    while at > 1 and parts[at].text == ".":
+        at -= 2
+    return at - 1 if at > 1 and parts[at].word == "COLLATE" else None
 
 
 # Defaults of macro parameters ----------------------------------------------------------------------------------------
