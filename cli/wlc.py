@@ -17,6 +17,7 @@ import typer
 from wlc.farm.errors import CorruptError, FarmError, FencedError, InvalidError
 
 from .command import command, new_app, run_app
+from .conflicts import COMMANDS as CONFLICT_COMMANDS
 from .interruption import stop_on_signal
 from .options import Database, Farm, Source, StorageOptions, storage_options, tick_range
 from .output import Fields, Listing, Report, Value, record
@@ -406,7 +407,7 @@ def key(
     return Fields({**fields, "public": f"{file}.pub"} if kind == keys.SIGNING else fields)
 
 
-for _function, _example in (*COMMANDS, *SITE_COMMANDS):
+for _function, _example in (*COMMANDS, *SITE_COMMANDS, *CONFLICT_COMMANDS):
     command(app, example=_example)(_function)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from wlc.farm.lazy import importer
 
 __all__ = [
+    "ConflictCounter",
     "CorruptError",
     "ExpiredError",
     "Fanout",
@@ -21,6 +22,7 @@ __all__ = [
     "MasterStatus",
     "Pushed",
     "Pusher",
+    "RejectedRow",
     "ReplayError",
     "Retention",
     "Shipped",
@@ -36,8 +38,10 @@ __all__ = [
     "beat",
     "check_repair",
     "clock",
+    "conflicts",
     "connect",
     "detach",
+    "exceptions",
     "fanout",
     "flush",
     "forget",
@@ -53,6 +57,7 @@ __all__ = [
     "resolve",
     "run",
     "set_role",
+    "set_rule",
     "set_tiers",
     "set_upstream",
     "ship",
@@ -69,6 +74,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from wlc.exchange.administration import leave, set_role
+    from wlc.exchange.conflicts import conflicts, exceptions, set_rule
     from wlc.exchange.joining import join, joined_from
     from wlc.exchange.overview import SiteStatus, sites
     from wlc.exchange.taking import TakenFrom, take
@@ -100,6 +106,7 @@ if TYPE_CHECKING:
     )
     from wlc.masters.prune import prune
     from wlc.masters.publish import Flushed
+    from wlc.masters.rejected import ConflictCounter, RejectedRow
     from wlc.masters.retention import Retention
     from wlc.masters.running import run
     from wlc.masters.status import MasterStatus, beat, clock, preparation, status, tables_to_change, tick
@@ -131,6 +138,7 @@ else:
             ),
             "wlc.masters.prune": ("prune",),
             "wlc.masters.publish": ("Flushed",),
+            "wlc.masters.rejected": ("ConflictCounter", "RejectedRow"),
             "wlc.masters.retention": ("Retention",),
             "wlc.masters.running": ("run",),
             "wlc.masters.status": (
@@ -143,6 +151,7 @@ else:
                 "tick",
             ),
             "wlc.exchange.administration": ("leave", "set_role"),
+            "wlc.exchange.conflicts": ("conflicts", "exceptions", "set_rule"),
             "wlc.exchange.overview": ("SiteStatus", "sites"),
             "wlc.exchange.joining": ("join", "joined_from"),
             "wlc.exchange.taking": ("TakenFrom", "take"),

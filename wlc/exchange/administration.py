@@ -51,7 +51,7 @@ def set_role(
         UnsupportedError: The role is that of the primary.
     """
     founder = founder_of_database(db, farm, storage_options)
-    return _changed(founder, lambda circle: with_role(circle, site, role))
+    return changed_circle(founder, lambda circle: with_role(circle, site, role))
 
 
 def leave(
@@ -91,7 +91,7 @@ def leave(
             raise
     numbers = place.batch_numbers()
     last = place.read_batch(numbers[-1])[0].last if numbers else place.config().tick
-    left = _changed(founder, lambda circle: without_site(circle, site))
+    left = changed_circle(founder, lambda circle: without_site(circle, site))
     retire(founder, leaving.history, last)
     for other in left.sites:
         unregister(site_database(founder, other.folder), site)
@@ -114,7 +114,8 @@ def _refuse_unread(place: FarmDatabase, circle: Circle, leaving: CircleSite) -> 
             )
 
 
-def _changed(founder: FarmDatabase, change: Callable[[Circle], Circle]) -> Circle:
+def changed_circle(founder: FarmDatabase, change: Callable[[Circle], Circle]) -> Circle:
+    """Replace the circle of a database by what a function makes of it, and return it."""
     read_circle(founder)
 
     def changed(present: Circle | None) -> Circle:

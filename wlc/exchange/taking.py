@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wlc.exchange.reading import SiteLog
@@ -87,6 +87,7 @@ def take_into(
         return []
     if not dry_run:
         with source.publishing():
+            _remember_circle(source, known.circle)
             publish(source, database)
     done = []
     for other in _read_by(known.circle, known.name, site):
@@ -96,6 +97,13 @@ def take_into(
         with source.publishing():
             publish(source, database)
     return done
+
+
+def _remember_circle(source: Source, circle: Circle) -> None:
+    """Remember the circle if it has changed: its rules hold from now on."""
+    state = source.require_state()
+    if state.site is not None and state.site.circle != circle:
+        source.remember(replace(state, site=replace(state.site, circle=circle)))
 
 
 def _read_by(circle: Circle, name: str, only: str | None) -> tuple[CircleSite, ...]:

@@ -18,10 +18,12 @@ from wlc.farm.store.options import lay_over
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
+    from datetime import datetime
     from pathlib import Path
 
     from wlc.farm.errors import FencedError
     from wlc.farm.model import Batch, Digest, Manifest, Name, Origin, Position, TableFile, Taken, Transaction
+    from wlc.masters.rejected import ConflictCounter, RejectedRow
     from wlc.masters.state import MasterState
 
 
@@ -280,6 +282,14 @@ class Source(ABC):
             CorruptError: A data file does not hold what the log says.
         """
         raise UnsupportedError(f"{self} cannot be one of several sites", hint="only DuckDB masters can")
+
+    def rejected_rows(self, since: datetime | None = None) -> list[RejectedRow]:  # noqa: ARG002
+        """Return what was rejected of other sites' changes, oldest first; nothing where there are no other sites."""
+        return []
+
+    def conflict_counters(self) -> list[ConflictCounter]:
+        """Return the counters of what was rejected, ordered by site, rule and name."""
+        return []
 
     @abstractmethod
     def warn_bypassed(self) -> None:

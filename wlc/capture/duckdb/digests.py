@@ -52,7 +52,7 @@ def quick_after(
     changed = {file.table for file in batch.files}
     for number, (name, layout) in layouts.items():
         if name in found and name in changed:
-            images = f"{quote(catalog)}.wlc.j{number} WHERE _tick <= {batch.last}"
+            images = f"{quote(catalog)}.wlc.j{number} WHERE _tick <= {batch.last} AND abs(_weight) = 1"
             _, total = digest_sql.sum_quickly(connection, layout, images, _journalled(layout), is_weighted=True)
             found[name] = (found[name] + total) % digest.MODULUS
     return found
@@ -69,7 +69,7 @@ def ledger(connection: duckdb.DuckDBPyConnection, catalog: str, layouts: Mapping
 
     def total(number: str, first: int, last: int) -> int:
         layout = layouts[int(number)][1]
-        images = f"{quote(catalog)}.wlc.j{number} WHERE _tick BETWEEN {first} AND {last}"
+        images = f"{quote(catalog)}.wlc.j{number} WHERE _tick BETWEEN {first} AND {last} AND abs(_weight) = 1"
         return digest_sql.sum_images(connection, layout, images, _journalled(layout))
 
     return Ledger(read(connection, catalog), total)

@@ -8,7 +8,8 @@ Tables of it:
     j<id>    row images of one table in one layout
 
 An image has its tick, its weight (-1 was there before, +1 is there after), the `rowid` it had, and, where there is no
-entry for the transaction, the transaction's own data as JSON.
+entry for the transaction, the transaction's own data as JSON. Images of rows that were only read, or that the primary
+of several sites tells the others, have weights of their own here and weight 0 in data files; an entry names them.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 # Rows that an open transaction added have row ids from here on; probed at connect, never assumed.
 LOCAL_ROWID = 36028797018960000
+# Weights of images that change nothing.
+READ, READ_EXCLUSIVELY, REFRESHED, ABSENT = 10, 11, 20, 21
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,37 @@ class JournalledDdl:
     created: tuple[Name, ...] = ()
 
 
-JournalRecord = JournalledImages | JournalledDdl | Clear | SequencePosition
+@dataclass(frozen=True, slots=True)
+class JournalledReads:
+    """How many rows of one image table a transaction read, and whether as a writer would."""
+
+    table: Name
+    layout: int
+    rows: int
+    exclusive: bool
+
+    @property
+    def weight(self) -> int:
+        """Weight of their images in the journal."""
+        return READ_EXCLUSIVELY if self.exclusive else READ
+
+
+@dataclass(frozen=True, slots=True)
+class JournalledRefresh:
+    """How many rows of one image table are so at the primary, or are absent there; these images hold only the key."""
+
+    table: Name
+    layout: int
+    rows: int
+    absent: bool
+
+    @property
+    def weight(self) -> int:
+        """Weight of their images in the journal."""
+        return ABSENT if self.absent else REFRESHED
+
+
+JournalRecord = JournalledImages | JournalledDdl | Clear | SequencePosition | JournalledReads | JournalledRefresh
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +338,10 @@ def _record_json(record: JournalRecord) -> dict[str, Any]:
             return {"clear": {"table": name_json(table), "removed": removed}}
         case SequencePosition():
             return {"sequence": sequence_json(record)}
+        case JournalledReads(table, layout, rows, exclusive):
+            return {"read": {"id": layout, "table": name_json(table), "rows": rows, "exclusive": exclusive}}
+        case JournalledRefresh(table, layout, rows, absent):
+            return {"refresh": {"id": layout, "table": name_json(table), "rows": rows, "absent": absent}}
         case JournalledDdl(ddl, renamed, dropped, created):
             return {
                 "ddl": ddl_json(ddl),
@@ -322,6 +359,12 @@ def _as_record(content: dict[str, Any]) -> JournalRecord:
         return Clear(as_name(content["clear"]["table"]), content["clear"]["removed"])
     if "sequence" in content:
         return as_sequence(content["sequence"])
+    if "read" in content:
+        read = content["read"]
+        return JournalledReads(as_name(read["table"]), read["id"], read["rows"], read["exclusive"])
+    if "refresh" in content:
+        told = content["refresh"]
+        return JournalledRefresh(as_name(told["table"]), told["id"], told["rows"], told["absent"])
     return JournalledDdl(
         as_ddl(content["ddl"]),
         tuple((as_name(old), as_name(new)) for old, new in content["renamed"]),

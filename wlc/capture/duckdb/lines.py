@@ -18,7 +18,7 @@ from wlc.dialect.duckdb.parquet import reading
 from wlc.dialect.sql import quote
 from wlc.dialect.types import load_sql, storage_type, store_sql
 from wlc.farm.errors import CorruptError, ReplayError, UnsupportedError
-from wlc.farm.model import WEIGHT, Change, file_column
+from wlc.farm.model import WEIGHT, Change, RowsRefreshed, file_column
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -53,10 +53,12 @@ class LinesTable:
 
     Attributes:
         lines: Temporary table with the images.
+        reads: The same of rows that were only read; None if there are none.
     """
 
     place: TakenTable
     lines: str
+    reads: str | None = None
 
     @property
     def table(self) -> CapturedTable:
@@ -126,11 +128,16 @@ def load(
         [ticks, [each.line for each in step.transactions]],
     )
     counts: dict[str, tuple[int, int]] = {}
-    for record in (r for each in step.transactions for r in each.transaction.records if isinstance(r, Change)):
-        added, removed = counts.get(record.path, (0, 0))
-        counts[record.path] = added + record.added, removed + record.removed
+    refreshed: dict[str, bool] = {}
+    for record in (r for each in step.transactions for r in each.transaction.records):
+        match record:
+            case Change():
+                added, removed = counts.get(record.path, (0, 0))
+                counts[record.path] = added + record.added, removed + record.removed
+            case RowsRefreshed():
+                refreshed[record.path] = record.absent
     files: dict[Name, list[TableFile]] = {}
-    for path in counts:
+    for path in (*counts, *refreshed):
         files.setdefault(step.files[path].table, []).append(step.files[path])
     found = []
     for number, (name, of_table) in enumerate(sorted(files.items())):
@@ -144,6 +151,9 @@ def load(
         connection.execute(f"DROP TABLE IF EXISTS {loaded.lines}")
         connection.execute(f"CREATE TEMP TABLE {loaded.bare} (_line BIGINT, _weight TINYINT{columns})")
         for file in of_table:
+            if file.file.path in refreshed:
+                _load_refresh(connection, loaded, file, fetch(file), absent=refreshed[file.file.path])
+                continue
             _load_file(connection, loaded, file, fetch(file), counts[file.file.path], (ticks[0], ticks[-1]))
         _fold(connection, loaded, step.site)
         found.append(loaded)
@@ -175,6 +185,19 @@ def _load_file(
     if found != (*expected, sum(expected)):
         message = f"{file.file.path} has {found[0]} rows of weight 1 and {found[1]} of weight -1 among {found[2]}"
         raise CorruptError(f"{message}, the log file says {expected[0]} and {expected[1]}", path=file.file.path)
+
+
+def _load_refresh(
+    connection: duckdb.DuckDBPyConnection, into: LinesTable, file: TableFile, local: Path, *, absent: bool
+) -> None:
+    """Load what the primary says that rows are: they become so, or go, whatever is here."""
+    refuse_other_columns(connection, file.layout, {str(local): file.file.path}, is_images=True)
+    values = ", ".join(_projected(into.table, file.layout))
+    with reading(file.file.path):
+        connection.execute(
+            f"INSERT INTO {into.lines} SELECT m.line, {-1 if absent else 1}, {values}"
+            f" FROM {read_sql([str(local)])} AS f JOIN {quote(_TICKS)} AS m ON m.tick = f._tick"
+        )
 
 
 def _projected(table: CapturedTable, layout: Layout) -> list[str]:

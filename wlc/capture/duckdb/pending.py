@@ -7,7 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wlc.capture.duckdb import digests, journal
-from wlc.capture.duckdb.journal import JournalEntry, JournalledDdl, JournalledImages
+from wlc.capture.duckdb.journal import (
+    JournalEntry,
+    JournalledDdl,
+    JournalledImages,
+    JournalledReads,
+    JournalledRefresh,
+)
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.sql import literal, quote
 from wlc.farm import digest, paths
@@ -21,6 +27,8 @@ from wlc.farm.model import (
     Layout,
     Name,
     Record,
+    RowsRead,
+    RowsRefreshed,
     TableFile,
     Transaction,
     file_column,
@@ -86,8 +94,9 @@ def pending(connection: duckdb.DuckDBPyConnection, catalog: str, most: int = MOS
 
 def _refuse_unreadable(connection: duckdb.DuckDBPyConnection, images: str, name: Name) -> None:
     """Refuse to publish where DuckDB counts more images than it shows, or fewer."""
-    # DuckDB answers count(*), and the count of a column without NULL, without reading rows. Every weight is 1 or -1.
-    counts = f"SELECT (SELECT count(*) FROM {images}), (SELECT coalesce(sum(abs(_weight)), 0)::BIGINT FROM {images})"
+    # DuckDB answers count(*), and the count of a column without NULL, without reading rows. No weight is 0.
+    signs = f"SELECT coalesce(sum(abs(sign(_weight))), 0)::BIGINT FROM {images}"
+    counts = f"SELECT (SELECT count(*) FROM {images}), ({signs})"
     counted, read = connection.execute(counts).fetchall()[0]
     if counted != read:
         raise UnavailableError(
@@ -134,15 +143,15 @@ def write_batch(
     """
     ticks = waiting.ticks[0], waiting.ticks[-1]
     records = (record for transaction in waiting.transactions for record in transaction.records)
-    numbers = sorted({record.layout for record in records if isinstance(record, JournalledImages)})
+    parts = sorted({found for record in records if (found := _part(record)) is not None})
     files, local, where = [], {}, {}
-    for index, number in enumerate(numbers):
+    for index, (number, weight) in enumerate(parts):
         name, layout = waiting.layouts[number]
         path = paths.data_path(state.name, state.batch + 1, index)
         target = folder / f"{index}.parquet"
-        rows = _write_file(connection, catalog, number, layout, ticks, target)
+        rows = _write_file(connection, catalog, (number, weight), layout, ticks, target)
         files.append(TableFile(describe_file(target, path, rows), name, layout))
-        local[path], where[number] = target, path
+        local[path], where[number, weight] = target, path
     ledger = digests.ledger(connection, catalog, waiting.layouts)
     transactions = tuple(_transaction(found, where, ledger) for found in waiting.transactions)
     taken = tuple(found.proof for found in waiting.transactions if found.proof)
@@ -171,6 +180,17 @@ def acknowledge(
         _drop_dead(connection, shared.catalog, layouts)
         connection.execute("COMMIT")
         shared.state = state
+
+
+def _part(record: JournalRecord) -> tuple[int, int] | None:
+    """Which images belong into one data file: those of one layout that change rows, weight 0, or have one weight."""
+    match record:
+        case JournalledImages(_, layout):
+            return layout, 0
+        case JournalledReads() | JournalledRefresh():
+            return record.layout, record.weight
+        case _:
+            return None
 
 
 def matches(waiting: Pending, batch: Batch) -> bool:
@@ -255,7 +275,8 @@ def expected_digests(connection: duckdb.DuckDBPyConnection, catalog: str) -> dic
     waiting = pending(connection, catalog, sys.maxsize)
     ledger = digests.ledger(connection, catalog, waiting.layouts)
     for entry in waiting.transactions:
-        _transaction(entry, dict.fromkeys(waiting.layouts, ""), ledger)
+        nowhere = {part: "" for record in entry.records if (part := _part(record)) is not None}
+        _transaction(entry, nowhere, ledger)
     return ledger.all()
 
 
@@ -282,33 +303,42 @@ def _drop_dead(connection: duckdb.DuckDBPyConnection, catalog: str, layouts: dic
 def _write_file(
     connection: duckdb.DuckDBPyConnection,
     catalog: str,
-    number: int,
+    part: tuple[int, int],
     layout: Layout,
     ticks: tuple[int, int],
     target: Path,
 ) -> int:
+    number, weight = part
     stored = ", ".join(f"c{index} AS {quote(file_column(column.name))}" for index, column in enumerate(layout.stored))
-    listed = f"_tick, _weight, {stored}" if stored else "_tick, _weight"
+    written = "CAST(0 AS TINYINT) AS _weight" if weight else "_weight"
+    listed = f"_tick, {written}, {stored}" if stored else f"_tick, {written}"
+    chosen = f"_weight = {weight}" if weight else "abs(_weight) = 1"
     # Images lie in the order of commits, that is of ticks, unless the session gave up insertion order.
     keeps_order = connection.execute("SELECT current_setting('preserve_insertion_order')").fetchall()[0][0]
     order = "" if keeps_order else " ORDER BY _tick"
-    images = f"{quote(catalog)}.wlc.j{number} WHERE _tick BETWEEN {ticks[0]} AND {ticks[1]}{order}"
+    images = f"{quote(catalog)}.wlc.j{number} WHERE _tick BETWEEN {ticks[0]} AND {ticks[1]} AND {chosen}{order}"
     rows = connection.execute(
         f"COPY (SELECT {listed} FROM {images}) TO {literal(str(target))} (FORMAT parquet, COMPRESSION zstd)"
     ).fetchall()
     return int(rows[0][0])
 
 
-def _transaction(entry: JournalEntry, where: dict[int, str], ledger: Ledger) -> Transaction:
+def _transaction(entry: JournalEntry, where: Mapping[tuple[int, int], str], ledger: Ledger) -> Transaction:
     records = tuple(_record(record, entry.tick, where, ledger) for record in entry.records)
     return Transaction(entry.tick, entry.user, entry.started, entry.committed, records, entry.origin, after=entry.after)
 
 
-def _record(record: JournalRecord, tick: int, where: dict[int, str], ledger: Ledger) -> Record:
+def _record(record: JournalRecord, tick: int, where: Mapping[tuple[int, int], str], ledger: Ledger) -> Record:
+    part = _part(record)
+    path = where[part] if part else ""
     match record:
         case JournalledImages(table, layout, added, removed):
             ledger.change(table, str(layout), tick, added - removed)
-            return Change(table, where[layout], added, removed)
+            return Change(table, path, added, removed)
+        case JournalledReads(table, _, rows, exclusive):
+            return RowsRead(table, path, rows, exclusive)
+        case JournalledRefresh(table, _, rows, absent):
+            return RowsRefreshed(table, path, rows, absent)
         case Clear():
             ledger.set(record.table, digest.EMPTY)
             return record

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from wlc.capture.duckdb import adoption, digests, pending, probe, repair, schema_change, setup, taking
+from wlc.capture.duckdb import adoption, digests, exceptions, pending, probe, repair, schema_change, setup, taking
 from wlc.capture.duckdb.shared import Shared, close_shared, create_file, explained, look_into, open_shared
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb import snapshot
@@ -24,6 +24,7 @@ from wlc.masters.publish import publish
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
+    from datetime import datetime
 
     import duckdb
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from wlc.farm.errors import FencedError
     from wlc.farm.model import Batch, Digest, Manifest, Name, Position, TableFile
     from wlc.masters.contract import BatchContent, Gathered, SiteStep
+    from wlc.masters.rejected import ConflictCounter, RejectedRow
     from wlc.masters.state import MasterState
 
 
@@ -337,6 +339,14 @@ class DuckDBSource(Source):
             raise UnsupportedError(
                 f"{self} was written to without wlc.connect(): {listed}", hint=f"wlc repair {shlex.quote(str(self))}"
             )
+
+    def rejected_rows(self, since: datetime | None = None) -> list[RejectedRow]:
+        with self._shared.reading() as connection:
+            return exceptions.read(connection, self._shared.catalog, since)
+
+    def conflict_counters(self) -> list[ConflictCounter]:
+        with self._shared.reading() as connection:
+            return exceptions.counters(connection, self._shared.catalog)
 
     def warn_bypassed(self) -> None:
         try:

@@ -6,23 +6,24 @@ from committing until it is done, so that it cannot starve.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import duckdb
 
-from wlc.capture.duckdb import journal, lines
+from wlc.capture.duckdb import exceptions, journal, judging, lines
 from wlc.capture.duckdb.analysis import analyse
 from wlc.capture.duckdb.effects import UnknownEffect
 from wlc.capture.duckdb.images import conflict
 from wlc.capture.duckdb.journal import CapturedTable, JournalEntry, JournalledImages
-from wlc.capture.duckdb.open_transaction import TakenEntry
+from wlc.capture.duckdb.open_transaction import TakenEntry, user
 from wlc.capture.duckdb.session import CaptureSession
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb import settings, statements
 from wlc.dialect.sql import quote
-from wlc.farm.errors import ReplayError, UnavailableError, UnsupportedError
+from wlc.farm.errors import CorruptError, ReplayError, UnavailableError, UnsupportedError
 from wlc.farm.model import Change, Clear, Ddl, Name, RowsRefreshed
 from wlc.masters.state import changes
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wlc.capture.duckdb.journal import JournalRecord
+    from wlc.capture.duckdb.judging import Judged
     from wlc.capture.duckdb.lines import LinesTable
     from wlc.capture.duckdb.shared import Shared
     from wlc.farm.model import TableFile
@@ -77,6 +79,8 @@ def _take_or_halve(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], 
         return _take_beside_users(shared, step, fetch)
     except duckdb.ConstraintException as error:
         if len(step.transactions) == 1:
+            with suppress(duckdb.ConstraintException):
+                return _take_beside_users(shared, step, fetch, is_refused=True)
             origin = step.transactions[0].origin
             raise ReplayError(
                 f"tick {origin.tick} of history {origin.history}, which site {step.site} published, does not fit this"
@@ -97,8 +101,11 @@ def _halves(step: SiteStep, state: MasterState) -> tuple[SiteStep, SiteStep]:
     return replace(step, transactions=first, contained=contained, proof=None), replace(step, transactions=rest)
 
 
-def _take_beside_users(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path]) -> int:
-    attempt = _take_alone if step.is_alone else _take_lines
+def _take_beside_users(
+    shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path], *, is_refused: bool = False
+) -> int:
+    """Take a step, or reject it if it breaks a constraint and there is a rule by which the primary may."""
+    attempt = _take_alone if step.is_alone else partial(_take_lines, is_refused=is_refused)
     for number in range(_ATTEMPTS_BESIDE + 1):
         is_last = number == _ATTEMPTS_BESIDE
         waiting: AbstractContextManager[object] = shared.commit_lock if is_last else nullcontext()
@@ -121,8 +128,8 @@ def _remembering(step: SiteStep) -> Callable[[MasterState], MasterState]:
 
 def _refuse_unknown_records(step: SiteStep) -> None:
     for each in step.transactions:
-        if any(isinstance(record, RowsRefreshed) for record in each.transaction.records):
-            raise UnsupportedError(f"site {step.site} has published a refresh, which this version does not take")
+        if any(isinstance(record, RowsRefreshed) for record in each.transaction.records) and not step.is_primary:
+            raise CorruptError(f"site {step.site} has published a refresh, and is not the primary")
 
 
 # Steps of rows -------------------------------------------------------------------------------------------------------
@@ -133,7 +140,7 @@ class _Attempt:
     """One attempt to take a step of rows.
 
     Attributes:
-        first: Tick in front of the step's; that of line n is n more.
+        first: Tick in front of the step's; that of line n is n more. The last one is that of the refresh.
         began_after: Number of commits before it began.
     """
 
@@ -143,13 +150,14 @@ class _Attempt:
     first: int
     began_after: int
     tables: list[LinesTable]
+    judged: Judged
 
     @property
     def last(self) -> int:
-        return self.first + self.step.transactions[-1].line
+        return self.first + self.step.transactions[-1].line + bool(self.judged.refresh)
 
 
-def _take_lines(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path]) -> int:
+def _take_lines(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path], *, is_refused: bool = False) -> int:
     with shared.root.cursor() as connection:
         with shared.commit_lock:
             began_after = shared.commits
@@ -158,9 +166,10 @@ def _take_lines(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Pat
         try:
             present, order = _tables(connection, shared.catalog)
             found = lines.load(connection, step, present, fetch)
+            judged = judging.judge_step(connection, shared, step, found, is_refused=is_refused)
             _refuse_unable(connection, shared.catalog, found)
-            first = shared.new_ticks(step.transactions[-1].line + 1)
-            attempt = _Attempt(shared, connection, step, first, began_after, found)
+            first = shared.new_ticks(step.transactions[-1].line + 2)
+            attempt = _Attempt(shared, connection, step, first, began_after, found, judged)
             for table in found:
                 lines.journal_images(connection, table, first)
             ranked = sorted(found, key=lambda table: order[table.table.name])
@@ -222,6 +231,8 @@ def _commit(attempt: _Attempt) -> None:
         _settle_ticks(attempt)
         time = shared.commit_time()
         _add_entries(attempt, time)
+        if attempt.judged.has_conflicts:
+            exceptions.note_conflict(connection, shared.catalog, attempt.step.site, attempt.last)
         state = _remembering(attempt.step)(shared.require_state())
         journal.write_state(connection, shared.catalog, changes(shared.state, state))
         connection.execute("COMMIT")
@@ -233,6 +244,9 @@ def _commit(attempt: _Attempt) -> None:
 def _settle_ticks(attempt: _Attempt) -> None:
     """Move the ticks of the step behind those that were committed meanwhile."""
     shared, old, last = attempt.shared, attempt.first, attempt.last
+    for record in attempt.judged.refresh:
+        images = journal.images_sql(shared.catalog, record.layout)
+        attempt.connection.execute(f"UPDATE {images} SET _tick = {last} WHERE _tick = {judging.REFRESH_TICK}")
     if old > shared.last_tick:
         return
     attempt.first = shared.new_ticks(last - old + 1)
@@ -251,6 +265,8 @@ def _add_entries(attempt: _Attempt, committed: datetime) -> None:
         started, proof = min(its.started, committed), attempt.step.proof if is_last else None
         entry = JournalEntry(tick, its.user, started, committed, tuple(records.get(tick, ())), each.origin, None, proof)
         entries.append(entry)
+    if refresh := attempt.judged.refresh:
+        entries.append(JournalEntry(attempt.last, user(), committed, committed, refresh))
     journal.add_entries(attempt.connection, attempt.shared.catalog, entries)
 
 
@@ -259,7 +275,7 @@ def _records(attempt: _Attempt) -> dict[int, list[JournalRecord]]:
     for table in attempt.tables:
         counts = attempt.connection.execute(
             f"SELECT _tick, count(*) FILTER (_weight > 0), count(*) FILTER (_weight < 0) FROM {table.table.images}"
-            f" WHERE _tick BETWEEN {attempt.first} AND {attempt.last} GROUP BY _tick"
+            f" WHERE _tick BETWEEN {attempt.first} AND {attempt.last} AND abs(_weight) = 1 GROUP BY _tick"
         ).fetchall()
         for tick, added, removed in counts:
             record = JournalledImages(table.table.name, table.table.id, added, removed)

@@ -1,0 +1,69 @@
+"""Commands of `wlc` on changes that several sites make to the same rows."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .options import Database, Farm, Source, StorageOptions, storage_options
+from .output import Listing, Report, Value
+
+RULE_COLUMNS = ("table", "rule", "site")
+
+
+def rule(
+    db: Database,
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="The table, with its schema if that is not main.")],
+    rule: Annotated[str, typer.Argument(metavar="RULE", help="epoch, epoch_trans, owner or none.")],
+    site: Annotated[str, typer.Option(metavar="NAME", help="With owner: the one site that may write the table.")] = "",
+    farm: Farm = None,
+    storage_option: StorageOptions = None,
+) -> Report:
+    """Say how a table decides between changes that two sites make at the same time."""
+    import wlc
+
+    circle = wlc.set_rule(db, table, rule, site=site, farm=farm, storage_options=storage_options(storage_option))
+    return Listing(RULE_COLUMNS, [tuple(getattr(each, column) for column in RULE_COLUMNS) for each in circle.rules])
+
+
+EXCEPTION_COLUMNS = (
+    *("source", "source_tick", "count", "detected", "table", "key", "op_type", "cause", "dependent"),
+    *("old", "new", "local"),
+)
+
+
+def exceptions(
+    source: Source,
+    table: Annotated[str | None, typer.Option(metavar="TABLE", help="Only rows of this table.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only what was rejected then or later: '2026-03-01 12:00'.")
+    ] = None,
+    count: Annotated[bool, typer.Option("--count", help="Only show how many there are.")] = False,
+    storage_option: StorageOptions = None,
+) -> Report:
+    """Show the rows that this site rejected of what other sites published, and why."""
+    import wlc
+
+    found = wlc.exceptions(source, table=table, since=since, storage_options=storage_options(storage_option))
+    if count:
+        return Value("exceptions", len(found))
+    return Listing(EXCEPTION_COLUMNS, [tuple(getattr(row, column) for column in EXCEPTION_COLUMNS) for row in found])
+
+
+COUNTER_COLUMNS = ("site", "rule", "name", "value")
+
+
+def conflicts(source: Source, storage_option: StorageOptions = None) -> Report:
+    """Show how often this site rejected changes of each other site."""
+    import wlc
+
+    found = wlc.conflicts(source, storage_options=storage_options(storage_option))
+    return Listing(COUNTER_COLUMNS, [tuple(getattr(each, column) for column in COUNTER_COLUMNS) for each in found])
+
+
+COMMANDS = (
+    (rule, "wlc rule sales main.accounts epoch_trans"),
+    (exceptions, "wlc exceptions oslo.duckdb --since '2026-03-01 12:00'"),
+    (conflicts, "wlc conflicts oslo.duckdb"),
+)

@@ -1,0 +1,118 @@
+"""A primary whose tables and window a test fills, to judge steps that the test spells out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+
+from wlc.capture.duckdb import verdicts, window
+from wlc.capture.duckdb.journal import CapturedTable
+from wlc.capture.duckdb.verdicts import Seen
+from wlc.dialect.sql import literal
+from wlc.farm.model import Column, Layout, Name, Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+P, S = "p" * 32, "s" * 32
+LAYOUT = Layout((Column("k", "INTEGER", nullable=False), Column("v", "VARCHAR")), ("k",))
+CUT, CAUGHT_UP = {P: 10}, {P: 20}
+
+# One row that a transaction changes: table, key, value before, value after; None where there is no row.
+Row = tuple[str, int, str | None, str | None]
+
+
+@dataclass(frozen=True)
+class HandmadeTable:
+    table: CapturedTable
+    lines: str
+    reads: str | None = None
+
+
+@dataclass
+class HandmadePrimary:
+    """A primary whose tables and window a test fills."""
+
+    names: Sequence[str] = ("t",)
+    rules: Mapping[str, str] = field(default_factory=lambda: {"t": "epoch"})
+
+    def __post_init__(self) -> None:
+        self.connection = duckdb.connect()
+        self.tables = {
+            name: CapturedTable(number, "memory", Name("main", name), LAYOUT)
+            for number, name in enumerate(self.names, start=1)
+        }
+        for name in self.names:
+            self.connection.execute(f"CREATE TABLE {name} (k INTEGER PRIMARY KEY, v VARCHAR)")
+        window.create(self.connection)
+
+    def rows(self, table: str, **rows: str) -> None:
+        for key, value in rows.items():
+            self.connection.execute(f"INSERT INTO {table} VALUES (?, ?)", [int(key[1:]), value])
+
+    def number(self, table: str, key: int) -> int:
+        """Return the number of a row by its table and key."""
+        number = window.key_sql(self.tables[table].name, window.key_columns(LAYOUT), [f"{key}::INTEGER"])
+        return int(self.connection.execute(f"SELECT {number}").fetchall()[0][0])
+
+    def line(self, table: str, key: int, *, tick: int = 20, history: str = P) -> None:
+        """Put a line on a key into the window."""
+        self.connection.execute(f"INSERT INTO {window.WINDOW} SELECT {self.number(table, key)}, '{history}', {tick}")
+
+    def reset(self, rows: Mapping[str, Mapping[int, str]], lines: Sequence[tuple[str, int, str, int]]) -> None:
+        """Replace all rows, and all lines of the window: table, key, history and tick."""
+        window.create(self.connection)
+        for name, held in rows.items():
+            self.connection.execute(f"DELETE FROM {name}")
+            self._insert(name, [(key, literal(value)) for key, value in held.items()])
+        numbers = {(table, key): self.number(table, key) for table, key, _, _ in lines}
+        self._insert(window.WINDOW, [(numbers[table, key], f"'{of}'", tick) for table, key, of, tick in lines])
+
+    def _insert(self, table: str, rows: Sequence[tuple[object, ...]]) -> None:
+        if rows:
+            values = ", ".join(f"({', '.join(map(str, row))})" for row in rows)
+            self.connection.execute(f"INSERT INTO {table} VALUES {values}")
+
+    def judge(
+        self,
+        *transactions: Sequence[Row],
+        past: Mapping[str, int] | Sequence[Mapping[str, int]] = CUT,
+        reads: Sequence[tuple[int, str, int, bool]] = (),
+        reads_past: Mapping[str, int] | None = None,
+        history: str = S,
+        ticks: Sequence[int] = (),
+    ) -> dict[str, int]:
+        """Judge transactions of a site; returns the counters by name."""
+        found = []
+        for name, table in self.tables.items():
+            lines, read = f'temp."lines {name}"', f'temp."reads {name}"'
+            columns = "c0 INTEGER, c1 VARCHAR"
+            self.connection.execute(
+                f"CREATE OR REPLACE TEMP TABLE {lines[5:]} (_line BIGINT, _weight TINYINT, {columns});"
+                f"CREATE OR REPLACE TEMP TABLE {read[5:]} (_line BIGINT, exclusive BOOLEAN, {columns})"
+            )
+            images = [
+                (line, weight, key, literal(value))
+                for line, rows in enumerate(transactions, start=1)
+                for of, key, old, new in rows
+                for weight, value in ((-1, old), (1, new))
+                if of == name and value is not None
+            ]
+            self._insert(lines, images)
+            self._insert(read, [(line, exclusive, key, "''") for line, of, key, exclusive in reads if of == name])
+            found.append(HandmadeTable(table, lines, read if reads else None))
+        pasts = [past] * len(transactions) if isinstance(past, Mapping) else list(past)
+        numbers = ticks or range(1, len(transactions) + 1)
+        seen = [
+            Seen(line, Origin(history, tick), {history: tick - 1, **each}, reads_past)
+            for line, (tick, each) in enumerate(zip(numbers, pasts, strict=True), start=1)
+        ]
+        rules = {Name("main", name): rule for name, rule in self.rules.items()}
+        self.found: verdicts.Verdicts = verdicts.judge(self.connection, seen, found, rules)
+        return {name: count for (_, name), count in self.found.counts.items()}
+
+    def rejected(self, columns: str = "line, op, cause") -> list[tuple[Any, ...]]:
+        return self.connection.execute(f"SELECT {columns} FROM {verdicts.REJECTED} ORDER BY line, number").fetchall()

@@ -1,0 +1,418 @@
+"""What the primary rejects of a site's changes: the cases of MySQL NDB Cluster's suite ndb_rpl, with real sites.
+
+Oslo is the primary, rome a secondary. All cases run side by side, each with tables of its own: both sites know the same
+rows, then both write without reading each other, then oslo takes what rome published, and rome what oslo published.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+
+import duckdb
+import pytest
+
+import wlc
+from cli.command import run_app
+from cli.wlc import app
+from tests.scenario.test_sites import Sites
+from wlc.farm.circle import Circle, Rule, circle_object, with_rule
+from wlc.farm.errors import InvalidError, ReplayError
+from wlc.farm.model import Name
+
+INSERTED = "WRITE_ROW ROW_ALREADY_EXISTS"
+UPDATED, DELETED = "UPDATE_ROW DATA_IN_CONFLICT", "DELETE_ROW DATA_IN_CONFLICT"
+UPDATED_GONE, DELETED_GONE = "UPDATE_ROW ROW_DOES_NOT_EXIST", "DELETE_ROW ROW_DOES_NOT_EXIST"
+IN_TRANSACTION = "TRANS_IN_CONFLICT"
+Rows = list[tuple[object, ...]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Statements name the case's tables {t}, {u} and {n}; each item of `oslo` and `rome` is one transaction.
+
+    Attributes:
+        rules: Of each table; "" for none.
+        before: Rows that both sites know.
+        rejected: For each rejected row the table, the kind of change and the cause, in order.
+        counts: What the counters rise by.
+        after: Rows of {t}, {u} and {n} at both sites in the end.
+    """
+
+    oslo: tuple[str, ...]
+    rome: tuple[str, ...]
+    rejected: tuple[str, ...]
+    counts: dict[str, int]
+    after: tuple[Rows, ...]
+    before: tuple[str, ...] = ()
+    rules: dict[str, str] = field(default_factory=lambda: {"t": "epoch"})
+
+
+TRANS = {"t": "epoch_trans", "u": "epoch_trans"}
+MIXED = {"t": "epoch_trans", "u": "epoch", "n": ""}
+
+
+def many(first: int, last: int) -> str:
+    return f"INSERT INTO {{t}} SELECT range, 'x' FROM range({first}, {last + 1})"
+
+
+CASES = {
+    "e1": Case(
+        oslo=(),
+        before=("INSERT INTO {t} VALUES (1, 'Metropole')",),
+        rome=("UPDATE {t} SET v = 'Favourite'", "UPDATE {t} SET v = 'a'", "UPDATE {t} SET v = 'b'"),
+        rejected=(),
+        counts={},
+        after=([(1, "b")],),
+    ),
+    "e2": Case(
+        oslo=(),
+        rome=("INSERT INTO {t} VALUES (2, 'a')", "UPDATE {t} SET v = 'b'", "DELETE FROM {t}"),
+        rejected=(),
+        counts={},
+        after=([],),
+    ),
+    "e3": Case(
+        oslo=("INSERT INTO {t} VALUES (2, 'Loopy')",),
+        rome=("INSERT INTO {t} VALUES (2, 'Cloisters')",),
+        rejected=(f"t {INSERTED}",),
+        counts={"epoch": 1, "refreshed": 1},
+        after=([(2, "Loopy")],),
+    ),
+    "e4": Case(
+        before=("INSERT INTO {t} VALUES (2, 'Loopy')",),
+        oslo=("UPDATE {t} SET v = 'Peters Yard'",),
+        rome=("UPDATE {t} SET v = 'x'",),
+        rejected=(f"t {UPDATED}",),
+        counts={"epoch": 1, "refreshed": 1},
+        after=([(2, "Peters Yard")],),
+    ),
+    "e5": Case(
+        before=("INSERT INTO {t} VALUES (2, 'Loopy')",),
+        oslo=("UPDATE {t} SET v = 'new'",),
+        rome=("DELETE FROM {t}",),
+        rejected=(f"t {DELETED}",),
+        counts={"epoch": 1, "refreshed": 1},
+        after=([(2, "new")],),
+    ),
+    "e6": Case(
+        before=("INSERT INTO {t} VALUES (2, 'Loopy')",),
+        oslo=("DELETE FROM {t}",),
+        rome=("UPDATE {t} SET v = 'x'",),
+        rejected=(f"t {UPDATED_GONE}",),
+        counts={"epoch": 1, "refreshed": 1},
+        after=([],),
+    ),
+    "e7": Case(
+        before=("INSERT INTO {t} VALUES (2, 'Loopy')",),
+        oslo=("DELETE FROM {t}",),
+        rome=("DELETE FROM {t}",),
+        rejected=(f"t {DELETED_GONE}",),
+        counts={"epoch": 1, "delete_delete": 1},
+        after=([],),
+    ),
+    "e8": Case(
+        before=("INSERT INTO {t} VALUES (3, 'x')",),
+        oslo=("DELETE FROM {t}",),
+        rome=("DELETE FROM {t}", "INSERT INTO {t} VALUES (3, 'Dalriada')"),
+        rejected=(f"t {DELETED_GONE}", "t WRITE_ROW DATA_IN_CONFLICT"),
+        counts={"epoch": 2, "delete_delete": 1, "refreshed": 1},
+        after=([],),
+    ),
+    "e9": Case(
+        oslo=("INSERT INTO {t} VALUES (4, 'Haymarket')",),
+        rome=("INSERT INTO {t} VALUES (4, 'a')", "UPDATE {t} SET v = 'b'", "DELETE FROM {t}"),
+        rejected=(f"t {INSERTED}", f"t {UPDATED}", f"t {DELETED}"),
+        counts={"epoch": 3, "refreshed": 1},
+        after=([(4, "Haymarket")],),
+    ),
+    "e10": Case(
+        before=("INSERT INTO {t} VALUES (4, 'x')",),
+        oslo=("UPDATE {t} SET v = 'Blind poet'",),
+        rome=("DELETE FROM {t}", "INSERT INTO {t} VALUES (4, 'a')", "UPDATE {t} SET v = 'b'"),
+        rejected=(f"t {DELETED}", f"t {INSERTED}", f"t {UPDATED}"),
+        counts={"epoch": 3, "refreshed": 1},
+        after=([(4, "Blind poet")],),
+    ),
+    "e11": Case(
+        oslo=(),
+        rome=("INSERT INTO {t} VALUES (5, 'a')", "UPDATE {t} SET v = 'b'", "DELETE FROM {t}"),
+        rejected=(),
+        counts={},
+        after=([],),
+    ),
+    "e12": Case(
+        oslo=("INSERT INTO {t} VALUES (1, 'oslo')",),
+        rome=(
+            many(0, 99),
+            *(f"{change} WHERE k = 1" for change in ("UPDATE {t} SET v = 'y'", "DELETE FROM {t}")),
+            "INSERT INTO {t} VALUES (1, 'z')",
+        ),
+        rejected=(f"t {INSERTED}", f"t {UPDATED}", f"t {DELETED}", f"t {INSERTED}"),
+        counts={"epoch": 4, "refreshed": 1},
+        after=([(0, "x"), (1, "oslo"), *((key, "x") for key in range(2, 100))],),
+    ),
+    "e13": Case(
+        before=("INSERT INTO {t} VALUES (1, 'x')",),
+        oslo=("DELETE FROM {t}",),
+        rome=("DELETE FROM {t}; " + many(2, 201), "INSERT INTO {t} VALUES (1, 'again')"),
+        rejected=(f"t {DELETED_GONE}", "t WRITE_ROW DATA_IN_CONFLICT"),
+        counts={"epoch": 2, "delete_delete": 1, "refreshed": 1},
+        after=([(key, "x") for key in range(2, 202)],),
+    ),
+    "truncated": Case(
+        before=(many(1, 3),),
+        oslo=("UPDATE {t} SET v = 'new' WHERE k = 2",),
+        rome=("TRUNCATE {t}",),
+        rejected=(f"t {DELETED}",),
+        counts={"epoch": 1, "refreshed": 1},
+        after=([(2, "new")],),
+    ),
+    "t1": Case(
+        rules=TRANS,
+        before=(many(2, 2),),
+        oslo=("UPDATE {t} SET v = 'oslo'",),
+        rome=("UPDATE {t} SET v = 'rome'",),
+        rejected=(f"t UPDATE_ROW {IN_TRANSACTION}",),
+        counts={"row_conflicts": 1, "row_rejects": 1, "rejects": 1, "refreshed": 1},
+        after=([(2, "oslo")],),
+    ),
+    "t2": Case(
+        rules=TRANS,
+        before=(many(4, 5),),
+        oslo=("UPDATE {t} SET v = 'oslo' WHERE k = 4",),
+        rome=("UPDATE {t} SET v = 'rome'",),
+        rejected=(f"t UPDATE_ROW {IN_TRANSACTION}",) * 2,
+        counts={"row_conflicts": 1, "row_rejects": 2, "rejects": 1, "refreshed": 2},
+        after=([(4, "oslo"), (5, "x")],),
+    ),
+    "t3": Case(
+        rules=TRANS,
+        before=(many(1, 1), many(3, 3)),
+        oslo=("UPDATE {t} SET v = 'oslo' WHERE k = 1",),
+        rome=("UPDATE {t} SET v = 'rome'", "UPDATE {t} SET v = 'b' WHERE k = 3; INSERT INTO {t} VALUES (11, 'b')"),
+        rejected=(f"t UPDATE_ROW {IN_TRANSACTION}",) * 3 + (f"t WRITE_ROW {IN_TRANSACTION}",),
+        counts={"row_conflicts": 1, "row_rejects": 4, "rejects": 2, "dependents": 1, "refreshed": 3},
+        after=([(1, "oslo"), (3, "x")],),
+    ),
+    "t4": Case(
+        rules=TRANS,
+        before=(many(6, 6),),
+        oslo=("UPDATE {t} SET v = 'oslo'",),
+        rome=(
+            "UPDATE {t} SET v = 'rome'; INSERT INTO {u} VALUES (1, 'a'), (2, 'a')",
+            "UPDATE {u} SET v = 'b' WHERE k = 2; INSERT INTO {u} VALUES (3, 'b')",
+        ),
+        rejected=(f"t UPDATE_ROW {IN_TRANSACTION}",)
+        + (f"u WRITE_ROW {IN_TRANSACTION}",) * 3
+        + (f"u UPDATE_ROW {IN_TRANSACTION}",),
+        counts={"row_conflicts": 1, "row_rejects": 5, "rejects": 2, "dependents": 1, "refreshed": 4},
+        after=([(6, "oslo")], []),
+    ),
+    "t5": Case(
+        rules=TRANS,
+        before=(many(10, 10),),
+        oslo=("UPDATE {t} SET v = 'oslo'",),
+        rome=("UPDATE {t} SET v = 'rome'; " + many(11, 11), many(12, 14)),
+        rejected=(f"t UPDATE_ROW {IN_TRANSACTION}", f"t WRITE_ROW {IN_TRANSACTION}"),
+        counts={"row_conflicts": 1, "row_rejects": 2, "rejects": 1, "refreshed": 2},
+        after=([(10, "oslo"), (12, "x"), (13, "x"), (14, "x")],),
+    ),
+    "t6": Case(
+        rules=TRANS,
+        before=(many(7, 9),),
+        oslo=("UPDATE {t} SET v = 'oslo' WHERE k = 7",),
+        rome=("UPDATE {t} SET v = 'innocent' WHERE k IN (8, 9)", "UPDATE {t} SET v = 'rome' WHERE k IN (7, 9)"),
+        rejected=(f"t UPDATE_ROW {IN_TRANSACTION}",) * 2,
+        counts={"row_conflicts": 1, "row_rejects": 2, "rejects": 1, "refreshed": 2},
+        after=([(7, "oslo"), (8, "innocent"), (9, "innocent")],),
+    ),
+    # {t}: accounts 1 of the employer, 2 Larry, 3 of the dealer, 4 of the paper; {u}: transactions.
+    "t7": Case(
+        rules=TRANS,
+        before=("INSERT INTO {t} VALUES (1, '0'), (2, '100'), (3, '0'), (4, '0')",),
+        oslo=("UPDATE {t} SET v = '50' WHERE k IN (2, 3); INSERT INTO {u} VALUES (100, 'yacht')",),
+        rome=(
+            "UPDATE {t} SET v = '-10' WHERE k = 1; UPDATE {t} SET v = '110' WHERE k = 2;"
+            " INSERT INTO {u} VALUES (1, 'wage')",
+            "UPDATE {t} SET v = '-20' WHERE k = 1; UPDATE {t} SET v = '120' WHERE k = 2;"
+            " INSERT INTO {u} VALUES (2, 'wage')",
+            "UPDATE {t} SET v = '5' WHERE k = 4; UPDATE {t} SET v = '115' WHERE k = 2;"
+            " INSERT INTO {u} VALUES (3, 'magazine')",
+        ),
+        rejected=(f"t UPDATE_ROW {IN_TRANSACTION}",) * 6 + (f"u WRITE_ROW {IN_TRANSACTION}",) * 3,
+        counts={"row_conflicts": 3, "row_rejects": 9, "rejects": 3, "refreshed": 6},
+        after=([(1, "0"), (2, "50"), (3, "50"), (4, "0")], [(100, "yacht")]),
+    ),
+    "t8": Case(
+        rules=MIXED,
+        before=(many(1, 1), "INSERT INTO {u} FROM {t}", "INSERT INTO {n} FROM {t}"),
+        oslo=("UPDATE {t} SET v = 'oslo'",),
+        rome=("UPDATE {t} SET v = 'rome'; UPDATE {u} SET v = 'rome'; UPDATE {n} SET v = 'rome'",),
+        rejected=tuple(f"{table} UPDATE_ROW {IN_TRANSACTION}" for table in "ntu"),
+        counts={"row_conflicts": 1, "row_rejects": 3, "rejects": 1, "refreshed": 3},
+        after=([(1, "oslo")], [(1, "x")], [(1, "x")]),
+    ),
+    "t9": Case(
+        rules=MIXED,
+        before=(many(1, 1), "INSERT INTO {u} FROM {t}", "INSERT INTO {n} FROM {t}"),
+        oslo=("UPDATE {u} SET v = 'oslo'",),
+        rome=("UPDATE {t} SET v = 'rome'; UPDATE {u} SET v = 'rome'; UPDATE {n} SET v = 'rome'",),
+        rejected=(f"u {UPDATED}",),
+        counts={"epoch": 1, "refreshed": 1},
+        after=([(1, "rome")], [(1, "oslo")], [(1, "rome")]),
+    ),
+    "t10": Case(
+        rules=TRANS,
+        before=(many(1, 2),),
+        oslo=("UPDATE {t} SET v = repeat('o', 10000) WHERE k = 1",),
+        rome=("UPDATE {t} SET v = repeat('r', 10000)",),
+        rejected=(f"t UPDATE_ROW {IN_TRANSACTION}",) * 2,
+        counts={"row_conflicts": 1, "row_rejects": 2, "rejects": 1, "refreshed": 2},
+        after=([(1, "o" * 10_000), (2, "x")],),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is seen once every site has taken everything."""
+
+    sites: Sites
+    rejected: dict[str, list[str]]
+    counts: dict[str, int]
+
+
+def written(sites: Sites, site: str, transactions: list[str]) -> None:
+    sites.write(site, *(f"BEGIN; {transaction}; COMMIT" for transaction in transactions))
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    sites = Sites(tmp_path_factory.mktemp("epoch"))
+    tables = {f"{name}_{table}": rule for name, case in CASES.items() for table, rule in case.rules.items()}
+    with duckdb.connect(sites.file("oslo")) as connection:
+        connection.execute("; ".join(f"CREATE TABLE {table} (k INTEGER PRIMARY KEY, v VARCHAR)" for table in tables))
+    sites.found()
+    sites.join("rome")
+
+    def with_rules(circle: Circle | None) -> Circle:
+        assert circle is not None
+        for table, rule in tables.items():
+            circle = with_rule(circle, Rule(Name("main", table), rule)) if rule else circle
+        return circle
+
+    circle_object(sites.log("oslo")).change(with_rules)
+
+    def of(name: str, statements: tuple[str, ...]) -> list[str]:
+        named = {table: f"{name}_{table}" for table in "tun"}
+        return [statement.format(**named) for statement in statements]
+
+    written(sites, "oslo", ["; ".join(text for name, case in CASES.items() for text in of(name, case.before))])
+    sites.exchange()
+    written(sites, "oslo", ["; ".join(text for name, case in CASES.items() for text in of(name, case.oslo))])
+    written(sites, "rome", [text for name, case in CASES.items() for text in of(name, case.rome)])
+    wlc.flush(sites.file("rome"))
+    sites.exchange()
+    rejected: dict[str, list[str]] = {name: [] for name in CASES}
+    for row in wlc.exceptions(sites.file("oslo")):
+        name, table = row.table.name.split("_")
+        rejected[name].append(f"{table} {row.op_type} {row.cause}")
+    counts = {counter.name: counter.value for counter in wlc.conflicts(sites.file("oslo"))}
+    return Outcome(sites, rejected, counts)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_conflicts(outcome: Outcome, name: str) -> None:
+    case = CASES[name]
+    in_order = sorted if case.rules != {"t": "epoch"} else list
+    assert in_order(outcome.rejected[name]) == in_order(case.rejected)
+    for table, rows in zip(case.rules, case.after, strict=False):
+        for site in ("oslo", "rome"):
+            assert outcome.sites.rows(site, f"{name}_{table}") == rows
+
+
+def test_the_counters_are_exactly_those_of_all_cases(outcome: Outcome) -> None:
+    expected: Counter[str] = Counter()
+    for case in CASES.values():
+        expected.update(case.counts)
+    # Rome published everything as one batch, which is one step.
+    assert dict(expected) | {"conflict_steps": 1} == {
+        name: value for name, value in outcome.counts.items() if name != "last_conflict_tick"
+    }
+    assert outcome.counts["last_conflict_tick"] > 0
+
+
+def test_logs_with_rejections_are_logs_like_others(outcome: Outcome) -> None:
+    outcome.sites.replica_equals("oslo")
+
+
+def test_what_was_rejected_is_shown(outcome: Outcome, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(outcome.sites.file("oslo"))
+    assert run_app(app, "wlc", ["exceptions", file, "--table", "e6_t", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["source"], row["op_type"], row["cause"]) == ("rome", "UPDATE_ROW", "ROW_DOES_NOT_EXIST")
+    assert (row["old"], row["new"], row["local"]) == ({"k": 2, "v": "Loopy"}, {"k": 2, "v": "x"}, None)
+    assert run_app(app, "wlc", ["exceptions", file, "--count"]) == 0
+    assert str(len(wlc.exceptions(file))) in capsys.readouterr().out
+    assert wlc.exceptions(file, since="2126-01-01") == []
+    assert run_app(app, "wlc", ["conflicts", file]) == 0
+    assert "conflict_steps" in capsys.readouterr().out
+    with duckdb.connect(file, read_only=True) as connection:
+        found = connection.execute('SELECT k, "v$OLD", "v$NEW", op_type, cft_cause FROM wlc."e3_t$EX"').fetchall()
+    assert found == [(2, None, "Cloisters", "WRITE_ROW", "ROW_ALREADY_EXISTS")]
+    # Of a secondary nothing is rejected, and what it rejects is not replicated.
+    assert wlc.exceptions(outcome.sites.file("rome")) == []
+    assert wlc.conflicts(outcome.sites.file("rome")) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("bag", "epoch"), "has no primary key"),
+        (("nothing", "epoch"), "no table 'nothing'"),
+        (("a", "newest"), "'newest' is no rule"),
+        (("a", "owner"), "names a site"),
+        (("a", "epoch", "--site", "rome"), "names a site"),
+        (("a", "owner", "--site", "paris"), "no site 'paris'"),
+    ],
+)
+def test_a_rule_that_cannot_be_is_refused(
+    outcome: Outcome, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    assert run_app(app, "wlc", ["rule", str(outcome.sites.file("oslo")), *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_only_the_owner_writes_a_table(outcome: Outcome, capsys: pytest.CaptureFixture[str]) -> None:
+    sites, rule = outcome.sites, ["rule", str(outcome.sites.file("oslo")), "a"]
+    assert run_app(app, "wlc", [*rule, "owner", "--site", "rome"]) == 0
+    assert "main.a" in capsys.readouterr().out
+    sites.exchange()
+    with pytest.raises(InvalidError, match=r"site oslo cannot write main\.a"):
+        sites.write("oslo", "INSERT INTO a VALUES (9, 'oslo', 0)")
+    sites.write("rome", "INSERT INTO a VALUES (9, 'rome', 0)")
+    sites.exchange()
+    assert (9, "rome", 0.0) in sites.rows("oslo", "a")
+    assert run_app(app, "wlc", [*rule, "none"]) == 0
+    sites.exchange()
+    sites.write("oslo", "DELETE FROM a WHERE id = 9")
+
+
+def test_a_transaction_that_breaks_a_constraint_of_the_primary_is_rejected(outcome: Outcome) -> None:
+    sites = outcome.sites
+    wlc.set_rule(sites.file("oslo"), "u", "epoch")
+    sites.exchange()
+    sites.write("oslo", "INSERT INTO u VALUES (1, 'unique')")
+    sites.write("rome", "INSERT INTO u VALUES (2, 'unique')", "INSERT INTO u VALUES (3, 'other')")
+    sites.take("oslo")
+    assert sites.rows("oslo", "u") == [(1, "unique"), (3, "other")]
+    (row,) = wlc.exceptions(sites.file("oslo"), table="u")
+    assert (row.op_type, row.cause, row.new) == ("WRITE_ROW", "constraint", {"id": 2, "name": "unique"})
+    # What rome has not let judge yet stands in the way of what oslo published before.
+    with pytest.raises(ReplayError, match="does not fit"):
+        sites.take("rome")
+    sites.write("rome", "DELETE FROM u WHERE id = 2")
+    sites.exchange()
+    sites.refuse_differences("u")

@@ -1,0 +1,115 @@
+"""Several sites in plain Python: what each has, what each contains, and what the primary rejects by brute force.
+
+A site's log is a list of entries, each under the name of its first commit. What a site contains is a set of such names,
+not a vector. Every site but the first reads only the first, the primary, whose log is read in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+PRIMARY = 0
+# The site and the number of a transaction where it was first committed.
+TransactionName = tuple[int, int]
+# A table and a key.
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class LoggedEntry:
+    """A transaction in a log: what it made of rows, None where it removed one, and what the log contained before.
+
+    A refresh is an entry like any other: it says what rows are.
+    """
+
+    name: TransactionName
+    after: dict[Key, str | None]
+    before: dict[Key, str | None]
+    past: frozenset[TransactionName]
+
+
+@dataclass
+class ModelSite:
+    """One site: its rows, its log, the names that it contains, and how much of each other log it has read."""
+
+    number: int
+    rows: dict[Key, str] = field(default_factory=dict)
+    log: list[LoggedEntry] = field(default_factory=list)
+    contained: set[TransactionName] = field(default_factory=set)
+    ticks: int = 0
+    read: dict[int, int] = field(default_factory=dict)
+
+    def write(self, after: dict[Key, str | None], name: TransactionName | None = None) -> None:
+        """Commit a transaction, of its own unless it has a name."""
+        if name is None:
+            self.ticks += 1
+            name = (self.number, self.ticks)
+        before = {key: self.rows.get(key) for key in after}
+        self.log.append(LoggedEntry(name, after, before, frozenset(self.contained)))
+        self.contained.add(name)
+        for key, value in after.items():
+            if value is None:
+                self.rows.pop(key, None)
+            else:
+                self.rows[key] = value
+
+    def vector(self, names: frozenset[TransactionName]) -> dict[int, int]:
+        """The same as a vector: names of a site are contained in order, without gaps."""
+        last: dict[int, int] = {}
+        for site, tick in names:
+            last[site] = max(last.get(site, 0), tick)
+        assert len(names) == sum(last.values())
+        return last
+
+
+@dataclass
+class SitesModel:
+    """A primary and its secondaries; `rules` are of tables."""
+
+    sites: list[ModelSite]
+    rules: dict[str, str]
+
+    def missing(self, site: int) -> list[LoggedEntry]:
+        """What the primary has not read of a site's log, echoes left out."""
+        primary, other = self.sites[PRIMARY], self.sites[site]
+        return [entry for entry in other.log[primary.read.get(site, 0) :] if entry.name not in primary.contained]
+
+    def take_at_primary(self, site: int) -> list[set[Key]]:
+        """Let the primary judge and take a site's log; returns of each missing transaction the rejected keys."""
+        primary, found = self.sites[PRIMARY], []
+        for entry in self.missing(site):
+            rejected = self.verdict(entry)
+            kept = {key: value for key, value in entry.after.items() if key not in rejected}
+            told = {key for key in rejected if entry.after[key] is not None or key in primary.rows}
+            primary.write(kept, entry.name)
+            if told:
+                primary.write({key: primary.rows.get(key) for key in told})
+            found.append(rejected)
+        primary.read[site] = len(self.sites[site].log)
+        return found
+
+    def verdict(self, entry: LoggedEntry) -> set[Key]:
+        """Which keys of a transaction are rejected: the primary's log has a line on them that its author had not seen."""
+        log = self.sites[PRIMARY].log
+        unseen = {key for line in log if line.name not in entry.past for key in line.after}
+        in_conflict = {key for key in entry.after if key in unseen}
+        if any(self.rules.get(table) == "epoch_trans" for table, _ in in_conflict):
+            return set(entry.after)
+        return {key for key in in_conflict if self.rules.get(key[0]) == "epoch"}
+
+    def take_at(self, site: int, most: int) -> None:
+        """Let a secondary take the next entries of the primary's log."""
+        primary, taker = self.sites[PRIMARY], self.sites[site]
+        first = taker.read.get(PRIMARY, 0)
+        for entry in primary.log[first : first + most]:
+            if entry.name not in taker.contained:
+                taker.write(entry.after, entry.name)
+        taker.read[PRIMARY] = min(first + most, len(primary.log))
+
+    def settle(self) -> None:
+        """Let everybody take everything."""
+        for _ in range(2):
+            for site in range(1, len(self.sites)):
+                self.take_at_primary(site)
+            for site in range(1, len(self.sites)):
+                self.take_at(site, len(self.sites[PRIMARY].log))

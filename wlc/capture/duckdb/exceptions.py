@@ -1,0 +1,245 @@
+"""What was rejected, for users: `wlc.exceptions`, a typed view of it for each table, and `wlc.counters`.
+
+Neither is captured or replicated: every site has its own. `wlc.exceptions` has one layout for all tables, with keys and
+row images as JSON: whole numbers, strings and truth values as themselves, all other values as DuckDB's text of what is
+stored. The view of a table has its types, and the column names of MySQL NDB Cluster's exceptions tables.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from wlc.capture.duckdb import rejection
+from wlc.capture.duckdb.rejection import IMAGES, KEYS, PRESENT
+from wlc.capture.duckdb.verdicts import (
+    DELETE_ROW,
+    REJECTED,
+    UPDATE_ROW,
+    WRITE_ROW,
+)
+from wlc.capture.duckdb.window import key_columns
+from wlc.dialect.sql import literal, quote
+from wlc.dialect.types import load_sql, storage_type
+from wlc.farm.clock import format_time
+from wlc.farm.model import Name
+from wlc.masters.rejected import ConflictCounter, RejectedRow
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import duckdb
+
+    from wlc.capture.duckdb.verdicts import Seen, StepTable
+    from wlc.farm.model import Column
+
+_AS_THEMSELVES = frozenset(
+    "BOOLEAN TINYINT SMALLINT INTEGER BIGINT UTINYINT USMALLINT UINTEGER UBIGINT VARCHAR".split()
+)
+LAST_CONFLICT = "last_conflict_tick"
+_COLUMNS = (
+    "site VARCHAR, source VARCHAR, source_tick BIGINT, count BIGINT, source_history VARCHAR, schema_name VARCHAR,"
+    " table_name VARCHAR, key JSON, op_type VARCHAR, cause VARCHAR, pg_type VARCHAR, old JSON, new JSON, local JSON,"
+    " origin_history VARCHAR, origin_tick BIGINT, detected TIMESTAMP WITH TIME ZONE, dependent BOOLEAN"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """Where and when rows are rejected.
+
+    Attributes:
+        site: The site that rejects them.
+        source: The site whose log has them.
+        detected: The present time.
+    """
+
+    catalog: str
+    site: str
+    source: str
+    detected: datetime
+
+    @property
+    def schema(self) -> str:
+        """The journal's schema as SQL text."""
+        return f"{quote(self.catalog)}.wlc"
+
+
+def prepare(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
+    """Create the tables unless they exist."""
+    schema = f"{quote(catalog)}.wlc"
+    connection.execute(f"CREATE TABLE IF NOT EXISTS {schema}.exceptions ({_COLUMNS})")
+    connection.execute(
+        f"CREATE TABLE IF NOT EXISTS {schema}.counters (site VARCHAR, rule VARCHAR, name VARCHAR, value BIGINT)"
+    )
+
+
+# Writing -------------------------------------------------------------------------------------------------------------
+
+
+def write(
+    connection: duckdb.DuckDBPyConnection, where: Detection, seen: Sequence[Seen], place: int, step: StepTable
+) -> None:
+    """Write the rejected rows of one table, which are collected; the step is not applied yet."""
+    table = step.table
+    rejection.find_present(connection, step, rejection.before_sql(place))
+    origins = "SELECT unnest($1::BIGINT[]) AS line, unnest($2::VARCHAR[]) AS history, unnest($3::BIGINT[]) AS tick"
+    connection.execute(
+        f"""
+        INSERT INTO {where.schema}.exceptions
+        WITH origins AS ({origins})
+        SELECT {literal(where.site)}, {literal(where.source)}, o.tick, r.number, o.history,
+            {literal(table.name.schema)}, {literal(table.name.name)}, {_json(step, key_columns(table.layout), "k")},
+            r.op, r.cause, {_POSTGRES_TYPE}, {_image(step, "b")}, {_image(step, "a")}, {_image(step, "p")},
+            o.history, o.tick, CAST({literal(format_time(where.detected))} AS TIMESTAMP WITH TIME ZONE), NOT r.direct
+        FROM {REJECTED} AS r JOIN origins AS o ON o.line = r.line JOIN {KEYS} AS k ON k.key = r.key
+        LEFT JOIN {IMAGES} AS b
+            ON b.key = r.key AND b.line = r.line AND b._weight = CASE WHEN r.is_read THEN 0 ELSE -1 END
+        LEFT JOIN {IMAGES} AS a ON a.key = r.key AND a.line = r.line AND a._weight = 1 AND NOT r.is_read
+        LEFT JOIN {PRESENT} AS p ON p.key = r.key AND p.line = r.line
+        WHERE r.place = {place}
+        """,
+        [[each.line for each in seen], [each.origin.history for each in seen], [each.origin.tick for each in seen]],
+    )
+    _create_view(connection, where.catalog, step)
+
+
+_POSTGRES_TYPE = (
+    f"CASE WHEN r.op = {literal(WRITE_ROW)} AND NOT r.is_absent THEN 'insert_exists'"
+    f" WHEN r.op = {literal(UPDATE_ROW)} AND r.is_absent AND r.direct THEN 'update_deleted'"
+    f" WHEN r.op = {literal(UPDATE_ROW)} AND r.is_absent THEN 'update_missing'"
+    f" WHEN r.op = {literal(UPDATE_ROW)} THEN 'update_origin_differs'"
+    f" WHEN r.op = {literal(DELETE_ROW)} AND r.is_absent THEN 'delete_missing'"
+    f" WHEN r.op = {literal(DELETE_ROW)} THEN 'delete_origin_differs' END"
+)
+
+
+def _image(step: StepTable, alias: str) -> str:
+    return f"CASE WHEN {alias}.key IS NOT NULL THEN {_json(step, step.table.layout.stored, alias)} END"
+
+
+def _json(step: StepTable, columns: Sequence[Column], alias: str) -> str:
+    names = dict(zip(step.table.layout.stored, step.table.columns, strict=True))
+    parts = []
+    for column in columns:
+        value = f"{alias}.{names[column]}"
+        if storage_type(column.type) not in _AS_THEMSELVES:
+            value = f"CAST({value} AS VARCHAR)"
+        parts.append(f"{literal(column.name)}, {value}")
+    return f"json_object({', '.join(parts)})"
+
+
+def _create_view(connection: duckdb.DuckDBPyConnection, catalog: str, step: StepTable) -> None:
+    """Create the typed view of a table's exceptions."""
+    table = step.table
+    name = table.name.name if table.name.schema == "main" else str(table.name)
+    keys = [f"{_typed(column, 'key')} AS {quote(column.name)}" for column in key_columns(table.layout)]
+    values = [
+        f"{_typed(column, image)} AS {quote(column.name + suffix)}"
+        for column in table.layout.stored
+        for image, suffix in (("old", "$OLD"), ("new", "$NEW"))
+    ]
+    listed = [
+        "site AS server_id",
+        "source AS master_server_id",
+        "source_tick AS master_epoch",
+        'count AS "count"',
+        *keys,
+        *values,
+        "op_type",
+        "cause AS cft_cause",
+        "origin_history || ':' || origin_tick AS orig_transid",
+        "detected",
+    ]
+    connection.execute(
+        f"CREATE OR REPLACE VIEW {quote(catalog)}.wlc.{quote(name + '$EX')} AS SELECT {', '.join(listed)}"
+        f" FROM {quote(catalog)}.wlc.exceptions WHERE schema_name = {literal(table.name.schema)}"
+        f" AND table_name = {literal(table.name.name)}"
+    )
+
+
+def _typed(column: Column, image: str) -> str:
+    path = literal('$."' + column.name.replace("\\", "\\\\").replace('"', '\\"') + '"')
+    return load_sql(column, f"CAST(json_extract_string({image}, {path}) AS {storage_type(column.type)})")
+
+
+# Counting ------------------------------------------------------------------------------------------------------------
+
+
+def count(connection: duckdb.DuckDBPyConnection, catalog: str, site: str, rises: Mapping[tuple[str, str], int]) -> None:
+    """Raise counters of a site's changes."""
+    table = f"{quote(catalog)}.wlc.counters"
+    for (rule, name), rise in rises.items():
+        which = [site, rule, name]
+        found = connection.execute(
+            f"UPDATE {table} SET value = value + {rise} WHERE (site, rule, name) = (?, ?, ?)", which
+        ).fetchall()
+        if not found[0][0]:
+            connection.execute(f"INSERT INTO {table} VALUES (?, ?, ?, {rise})", which)
+
+
+def note_conflict(connection: duckdb.DuckDBPyConnection, catalog: str, site: str, tick: int) -> None:
+    """Note the last tick at which something of a site was rejected."""
+    table, which = f"{quote(catalog)}.wlc.counters", [site, "", LAST_CONFLICT]
+    connection.execute(f"DELETE FROM {table} WHERE (site, rule, name) = (?, ?, ?)", which)
+    connection.execute(f"INSERT INTO {table} VALUES (?, ?, ?, {tick})", which)
+
+
+# Reading -------------------------------------------------------------------------------------------------------------
+
+
+def read(connection: duckdb.DuckDBPyConnection, catalog: str, since: datetime | None = None) -> list[RejectedRow]:
+    """Return what was rejected, oldest first."""
+    if not _exists(connection, catalog):
+        return []
+    where = f"detected >= CAST({literal(format_time(since))} AS TIMESTAMP WITH TIME ZONE)" if since else "true"
+    rows = connection.execute(
+        "SELECT site, source, source_tick, count, schema_name, table_name, key, op_type, cause, pg_type, old, new,"
+        f" local, origin_history, origin_tick, epoch_us(detected), dependent FROM {quote(catalog)}.wlc.exceptions"
+        f" WHERE {where} ORDER BY detected, source, source_tick, count"
+    ).fetchall()
+    return [_rejected_row(*row) for row in rows]
+
+
+def _rejected_row(*row: Any) -> RejectedRow:
+    site, source, tick, number, schema, table, key, op, cause, pg_type, old, new, local, history, origin, time, dep = (
+        row
+    )
+    old, new, local = (None if text is None else json.loads(text) for text in (old, new, local))
+    detected = datetime.fromtimestamp(time // 1_000_000, tz=UTC).replace(microsecond=time % 1_000_000)
+    name = Name(schema, table)
+    return RejectedRow(
+        site,
+        source,
+        tick,
+        number,
+        name,
+        json.loads(key),
+        op,
+        cause,
+        pg_type,
+        old,
+        new,
+        local,
+        history,
+        origin,
+        detected,
+        dep,
+    )
+
+
+def counters(connection: duckdb.DuckDBPyConnection, catalog: str) -> list[ConflictCounter]:
+    """Return all counters, ordered by site, rule and name."""
+    if not _exists(connection, catalog):
+        return []
+    rows = connection.execute(
+        f"SELECT site, rule, name, value FROM {quote(catalog)}.wlc.counters ORDER BY ALL"
+    ).fetchall()
+    return [ConflictCounter(*row) for row in rows]
+
+
+def _exists(connection: duckdb.DuckDBPyConnection, catalog: str) -> bool:
+    query = "SELECT 1 FROM duckdb_tables() WHERE (database_name, schema_name, table_name) = (?, 'wlc', 'exceptions')"
+    return bool(connection.execute(query, [catalog]).fetchall())

@@ -1,0 +1,124 @@
+"""What happens to a step of another site when the primary judges it, before it is applied."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wlc.capture.duckdb import exceptions, refreshing, rejection, verdicts, window
+from wlc.capture.duckdb.exceptions import Detection
+from wlc.capture.duckdb.verdicts import Seen
+from wlc.farm.circle import EPOCH, EPOCH_TRANS, NONE, PASS
+from wlc.farm.clock import utc_now
+from wlc.farm.vectors import expanded
+from wlc.masters.contract import database_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import duckdb
+
+    from wlc.capture.duckdb.journal import JournalledRefresh
+    from wlc.capture.duckdb.shared import Shared
+    from wlc.capture.duckdb.verdicts import StepTable
+    from wlc.farm.model import Name
+    from wlc.masters.contract import SiteStep
+
+# The refresh is journalled under this tick, until the step has ticks.
+REFRESH_TICK = -2
+# Cause of a rejection.
+CONSTRAINT = "constraint"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a verdict leaves to do.
+
+    Attributes:
+        lines: Numbers of the transactions that are rejected as a whole.
+        refresh: Records of an own transaction after the step, whose images are journalled under `REFRESH_TICK`.
+        has_conflicts: Whether anything was rejected.
+    """
+
+    lines: frozenset[int] = frozenset()
+    refresh: tuple[JournalledRefresh, ...] = ()
+    has_conflicts: bool = False
+
+
+def judge(
+    connection: duckdb.DuckDBPyConnection,
+    where: Detection,
+    seen: Sequence[Seen],
+    tables: Sequence[StepTable],
+    rules: Mapping[Name, str],
+    refused: Mapping[int, str] | None = None,
+) -> Judged:
+    """Delete from a step what is rejected of it; report it, count it and journal the refresh.
+
+    Args:
+        connection: In the transaction of the step, with a window of the primary's log.
+        where: Who judges whom.
+        seen: The step's transactions.
+        tables: Its tables.
+        rules: Tables that have a rule, and which.
+        refused: Transactions that are rejected in any case, with the cause.
+    """
+    found = verdicts.judge(connection, seen, tables, rules, refused)
+    if found.is_empty:
+        return Judged()
+    exceptions.prepare(connection, where.catalog)
+    refresh: list[JournalledRefresh] = []
+    for place, step in enumerate(tables):
+        if step.table.layout.primary_key and rejection.collect(connection, place, step):
+            exceptions.write(connection, where, seen, place, step)
+            refresh += refreshing.journal_refresh(connection, place, step, REFRESH_TICK)
+    rejection.remove(connection, tables)
+    rows = sum(record.rows for record in refresh)
+    counts = {**found.counts, ("", "refreshed"): rows} if rows else found.counts
+    exceptions.count(connection, where.catalog, where.source, counts)
+    return Judged(found.lines, tuple(refresh), has_conflicts=True)
+
+
+# Of a step that is taken ---------------------------------------------------------------------------------------------
+
+
+def judge_step(
+    connection: duckdb.DuckDBPyConnection,
+    shared: Shared,
+    step: SiteStep,
+    tables: Sequence[StepTable],
+    *,
+    is_refused: bool = False,
+) -> Judged:
+    """Judge a step if this is the primary and a table of the step has a rule; see `judge`.
+
+    Args:
+        connection: In the transaction of the step.
+        shared: The database.
+        step: The step.
+        tables: Its tables.
+        is_refused: Its transactions break a constraint here, and are rejected in any case.
+
+    Raises:
+        ExpiredError: The log does not reach back to what the site has seen.
+    """
+    state = shared.require_state()
+    site = state.site
+    if site is None or site.circle is None or site.circle.primary != site.name:
+        return Judged()
+    circle = site.circle
+    if circle.site(step.site).role in (NONE, PASS):
+        return Judged()
+    found = {step.table.name: circle.rule_of(step.table.name) for step in tables}
+    rules = {name: rule.rule for name, rule in found.items() if rule and rule.rule in (EPOCH, EPOCH_TRANS)}
+    if not rules:
+        return Judged()
+    lineage = circle.lineage()
+    seen = [Seen(each.line, each.origin, expanded(each.past, lineage)) for each in step.transactions]
+    window.create(connection)
+    least = min(each.past.get(state.history, 0) for each in seen)
+    window.add_log(connection, database_of(state), after_tick=least, last_batch=state.batch)
+    window.add_journal(connection, shared.catalog, state.history)
+    where = Detection(shared.catalog, site.name, step.site, utc_now())
+    refused = dict.fromkeys((each.line for each in step.transactions), CONSTRAINT) if is_refused else {}
+    return judge(connection, where, seen, tables, rules, refused)

@@ -1,0 +1,49 @@
+"""Refresh: the primary tells what rows are whose changes it rejected, and other sites make theirs equal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wlc.capture.duckdb import journal, rejection
+from wlc.capture.duckdb.journal import JournalledRefresh
+from wlc.capture.duckdb.rejection import KEYS, PRESENT
+from wlc.capture.duckdb.verdicts import key_names
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from wlc.capture.duckdb.verdicts import StepTable
+
+
+def journal_refresh(
+    connection: duckdb.DuckDBPyConnection, place: int, step: StepTable, tick: int
+) -> list[JournalledRefresh]:
+    """Journal what the rejected rows of one table, which are collected, are after the step that is not applied yet.
+
+    Args:
+        connection: In the transaction of the step.
+        place: Of the table among the step's.
+        step: The table.
+        tick: Of the transaction that tells it.
+
+    Returns:
+        Records of that transaction; none if only rows were rejected that are removed on both sides.
+    """
+    table, wanted = step.table, rejection.after_sql(place)
+    rejection.find_present(connection, step, wanted)
+    keys = [name if name in key_names(table) else "NULL" for name in table.columns]
+    absent = f"{KEYS} WHERE key IN (SELECT key FROM ({wanted})) AND key NOT IN (SELECT key FROM {PRESENT})"
+    images = (
+        f"SELECT {tick}, {journal.REFRESHED}, NULL, NULL, {', '.join(table.columns)} FROM {PRESENT}"
+        f" UNION ALL SELECT {tick}, {journal.ABSENT}, NULL, NULL, {', '.join(keys)} FROM {absent}"
+    )
+    # DuckDB loses rows of a table whose first INSERT in a transaction adds none; see `images.unspoil`.
+    if not connection.execute(f"SELECT 1 FROM ({wanted}) LIMIT 1").fetchall():
+        return []
+    connection.execute(f"INSERT INTO {table.images} {images}")
+    counts = connection.execute(
+        f"SELECT _weight, count(*) FROM {table.images} WHERE _tick = {tick} GROUP BY 1 ORDER BY 1"
+    )
+    return [
+        JournalledRefresh(table.name, table.id, rows, weight == journal.ABSENT) for weight, rows in counts.fetchall()
+    ]

@@ -1,0 +1,176 @@
+"""The window: what the primary's log says of which rows, under the names by which other sites know it.
+
+Every line of the primary's log on a row has a name: the origin of a transaction that was taken from another site, else
+the primary's history and tick. A change of another site is concurrent to a line if the past of the change does not
+contain that name. The window is derived from the log and from what is journalled behind it, in a temporary table:
+
+    key      number of the table and its key, see `key_sql`; that of the table alone where it was cleared
+    history  }
+    tick     } name of the line
+
+Nothing of it is kept, so it can be built again at any time.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from wlc.capture.duckdb import journal, pending
+from wlc.capture.duckdb.journal import JournalledImages, JournalledReads, JournalledRefresh
+from wlc.dialect import types
+from wlc.dialect.duckdb.file_columns import read_sql
+from wlc.dialect.sql import literal, quote
+from wlc.dialect.types.syntax import parse
+from wlc.farm.errors import ExpiredError, GapError
+from wlc.farm.model import Change, Clear, Name, RowsRead, RowsRefreshed, file_column
+from wlc.farm.store import MissingError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import duckdb
+
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Batch, Column, Layout, Origin, Record
+
+WINDOW = 'temp."wlc window"'
+_NAMES = 'temp."wlc names"'
+
+
+def key_sql(name: Name, columns: Sequence[Column], values: Sequence[str]) -> str:
+    """Return the expression that numbers a row by its table and its key.
+
+    Two keys of the same number would at worst reject a change needlessly.
+
+    Args:
+        name: The table.
+        columns: Those of the key; none for the table as a whole.
+        values: SQL that yields their stored values.
+    """
+    parts = [literal(f"{len(name.schema)}:{name.schema}{len(name.name)}:{name.name}")]
+    for column, value in zip(columns, values, strict=True):
+        text = f"CAST({_without_signed_zero(column, value)} AS VARCHAR)"
+        parts += [f"CAST(length({text}) AS VARCHAR)", "':'", text]
+    return f"md5_number({' || '.join(parts)})"
+
+
+def _without_signed_zero(column: Column, value: str) -> str:
+    return f"({value} + 0)" if parse(types.storage_type(column.type)).row.is_float else value
+
+
+def key_columns(layout: Layout) -> list[Column]:
+    """Return the stored columns of the primary key."""
+    return [layout.stored[place] for place in layout.key_places]
+
+
+def create(connection: duckdb.DuckDBPyConnection) -> None:
+    """Begin an empty window."""
+    columns = "key UHUGEINT, history VARCHAR, tick BIGINT"
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE {_bare(WINDOW)} ({columns})")
+
+
+def add_log(connection: duckdb.DuckDBPyConnection, database: FarmDatabase, *, after_tick: int, last_batch: int) -> None:
+    """Add what the primary's log says behind a tick.
+
+    Args:
+        connection: Any that may read the files.
+        database: The primary's folder.
+        after_tick: The tick; what was published up to it is contained by all whose changes are judged.
+        last_batch: The last batch to read, 0 for none.
+
+    Raises:
+        ExpiredError: The log does not reach back to the tick: a part of it was pruned.
+    """
+    number = last_batch
+    while number > 0:
+        try:
+            batch = database.read_batch(number)[0]
+        except (MissingError, GapError) as error:
+            raise ExpiredError(
+                f"which changes are concurrent cannot be said: the log of {database.name} begins with batch"
+                f" {number + 1}, and a site has not seen what was published before",
+                hint="make that site anew from a snapshot: wlc join",
+                path=database.url,
+            ) from error
+        if batch.last <= after_tick:
+            return
+        add_batch(connection, batch, database)
+        if batch.first <= after_tick + 1:
+            return
+        number -= 1
+
+
+def add_batch(connection: duckdb.DuckDBPyConnection, batch: Batch, database: FarmDatabase) -> None:
+    """Add one batch of the primary's log."""
+    records = [(each, record) for each in batch.transactions for record in each.records]
+    _name_ticks(connection, batch.history, [(each.tick, each.origin) for each in batch.transactions])
+    counted = {record.path for _, record in records if _counts(record) and isinstance(record, _IN_FILES)}
+    for file in batch.files:
+        if file.layout.primary_key and file.file.path in counted:
+            columns = key_columns(file.layout)
+            values = [f"i.{quote(file_column(column.name))}" for column in columns]
+            key = key_sql(file.table, columns, values)
+            local = database.fetch(file)
+            try:
+                _add(connection, f"SELECT DISTINCT _tick, {key} AS key FROM {read_sql([str(local)])} AS i")
+            finally:
+                database.release(local)
+    _add_clears(connection, [(each.tick, record.table) for each, record in records if isinstance(record, Clear)])
+
+
+_IN_FILES = (Change, RowsRead, RowsRefreshed)
+
+
+def _counts(record: Record) -> bool:
+    """Say whether a record is about rows that nobody may change concurrently; rows read by a reader are not."""
+    return not isinstance(record, RowsRead) or record.exclusive
+
+
+def add_journal(connection: duckdb.DuckDBPyConnection, catalog: str, history: str) -> None:
+    """Add what the primary has committed and not published, as the connection's transaction sees it."""
+    waiting = pending.pending(connection, catalog, sys.maxsize)
+    _name_ticks(connection, history, [(each.tick, each.origin) for each in waiting.transactions])
+    records = [(each.tick, record) for each in waiting.transactions for record in each.records]
+    numbers = {
+        record.layout
+        for _, record in records
+        if isinstance(record, JournalledImages | JournalledRefresh | JournalledReads)
+    }
+    for number in sorted(numbers):
+        name, layout = waiting.layouts[number]
+        if layout.primary_key:
+            key = key_sql(name, key_columns(layout), [f"c{place}" for place in layout.key_places])
+            images = journal.images_sql(catalog, number)
+            is_no_read = f"_weight <> {journal.READ}"
+            _add(connection, f"SELECT DISTINCT _tick, {key} AS key FROM {images} WHERE {is_no_read}")
+    _add_clears(connection, [(tick, record.table) for tick, record in records if isinstance(record, Clear)])
+
+
+def _name_ticks(
+    connection: duckdb.DuckDBPyConnection, history: str, transactions: Sequence[tuple[int, Origin | None]]
+) -> None:
+    """Note the names of the lines of transactions."""
+    ticks = [tick for tick, _ in transactions]
+    histories = [origin.history if origin else history for _, origin in transactions]
+    named = [origin.tick if origin else tick for tick, origin in transactions]
+    connection.execute(
+        f"CREATE OR REPLACE TEMP TABLE {_bare(_NAMES)} AS SELECT unnest($1::BIGINT[]) AS _tick,"
+        " unnest($2::VARCHAR[]) AS history, unnest($3::BIGINT[]) AS tick",
+        [ticks, histories, named],
+    )
+
+
+def _add(connection: duckdb.DuckDBPyConnection, lines: str) -> None:
+    connection.execute(
+        f"INSERT INTO {WINDOW} SELECT l.key, n.history, n.tick FROM ({lines}) AS l JOIN {_NAMES} AS n USING (_tick)"
+    )
+
+
+def _add_clears(connection: duckdb.DuckDBPyConnection, clears: Sequence[tuple[int, Name]]) -> None:
+    for tick, table in clears:
+        _add(connection, f"SELECT CAST({tick} AS BIGINT) AS _tick, {key_sql(table, (), ())} AS key")
+
+
+def _bare(table: str) -> str:
+    return table.removeprefix("temp.")

@@ -1,0 +1,120 @@
+"""Rules that decide between concurrent changes, and what was rejected by them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from wlc.exchange.administration import changed_circle, founder_of_database
+from wlc.farm.circle import EPOCH, EPOCH_TRANS, OWNER, RULES, Rule, with_rule, without_rule
+from wlc.farm.clock import parse_time
+from wlc.farm.errors import InvalidError
+from wlc.farm.history import is_named
+from wlc.farm.model import Ddl
+from wlc.masters.lookup import opened_master
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from wlc.farm.circle import Circle
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Layout, Name
+    from wlc.masters.rejected import ConflictCounter, RejectedRow
+
+NO_RULE = "none"
+
+
+def set_rule(
+    db: str | os.PathLike[str],
+    table: str,
+    rule: str,
+    *,
+    site: str = "",
+    farm: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Circle:
+    """Say how a table decides between concurrent changes, and return the circle. Sites follow it from their next take.
+
+    Args:
+        db: Name or URL of the database, or the file of one of its sites.
+        table: The table, as in `orders` or `main.orders`.
+        rule: `epoch`, `epoch_trans` or `owner`; `none` for no rule.
+        site: The one site that may write the table, with `owner`.
+        farm: URL of the farm; WLC_FARM if omitted, for a bare name.
+        storage_options: Options of the farm's file system.
+
+    Raises:
+        InvalidError: There is no such rule, table or site, or the table has no primary key and the rule needs one.
+    """
+    if rule not in (*RULES, NO_RULE):
+        raise InvalidError(f"{rule!r} is no rule", hint=f"the rules are {', '.join(RULES)}, and {NO_RULE} removes one")
+    if (rule == OWNER) != bool(site):
+        raise InvalidError(
+            "the rule owner, and no other one, names a site", hint=f"wlc rule {db} {table} owner --site NAME"
+        )
+    founder = founder_of_database(db, farm, storage_options)
+    name, layout = _table(founder, table)
+    if rule == NO_RULE:
+        return changed_circle(founder, lambda circle: without_rule(circle, name))
+    if rule in (EPOCH, EPOCH_TRANS) and not layout.primary_key:
+        raise InvalidError(
+            f"{name} has no primary key, so rule {rule} cannot tell its rows apart",
+            hint=f"give the table a primary key, or let one site write it: wlc rule {db} {table} owner --site NAME",
+        )
+    return changed_circle(founder, lambda circle: with_rule(circle, Rule(name, rule, site)))
+
+
+def _table(founder: FarmDatabase, table: str) -> tuple[Name, Layout]:
+    """Find a table in what the founder has published."""
+    dropped: set[Name] = set()
+    ticks = founder.snapshot_ticks()
+    manifest = founder.read_manifest(ticks[-1]) if ticks else None
+    for number in reversed(founder.batch_numbers(after=manifest.position.batch if manifest else 0)):
+        batch = founder.read_batch(number)[0]
+        for record in (record for each in reversed(batch.transactions) for record in reversed(each.records)):
+            if isinstance(record, Ddl) and is_named(record.object, table) and record.object not in dropped:
+                if record.layout is not None:
+                    return record.object, record.layout
+                if record.kind == "DROP TABLE":
+                    dropped.add(record.object)
+    for found in manifest.tables if manifest else ():
+        if is_named(found.table, table) and found.table not in dropped:
+            return found.table, found.layout
+    raise InvalidError(
+        f"{founder.url} has no table {table!r}", hint=f"wlc flush SOURCE publishes it; wlr tail {founder.url}"
+    )
+
+
+def exceptions(
+    source: str | os.PathLike[str],
+    *,
+    table: str | None = None,
+    since: str | datetime | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> list[RejectedRow]:
+    """Return the rows that this site rejected of what other sites published, oldest first.
+
+    Args:
+        source: Path of the site's database.
+        table: Only this table, as in `orders` or `main.orders`.
+        since: Only what was rejected at this time or later.
+        storage_options: Options of the farm's file system.
+    """
+    time = None if since is None else parse_time(since)
+    with opened_master(source, storage_options) as (found, _):
+        rows = found.rejected_rows(time)
+    return [row for row in rows if table is None or is_named(row.table, table)]
+
+
+def conflicts(
+    source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
+) -> list[ConflictCounter]:
+    """Return the counters of what this site rejected, ordered by site, rule and name.
+
+    Args:
+        source: Path of the site's database.
+        storage_options: Options of the farm's file system.
+    """
+    with opened_master(source, storage_options) as (found, _):
+        return found.conflict_counters()
