@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
 from time import perf_counter
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 BULK_ROWS = 5_000_000
 SINGLE_TABLE_ROWS = 100_000
+THREADS = 8
+THREADS_COMMITS = 1_000
 WARM_UP = 20
 # Other rows than those that are measured.
 WARM_UP_FROM = 10**8 + 50_000
@@ -43,11 +46,15 @@ class Bulk:
 
 
 def run(setting: Setting) -> Iterator[Line]:
-    """Yield bulk statements first, then single-row transactions."""
+    """Yield bulk statements first, then single-row transactions of one connection, and of several at once."""
     for bulk in bulks(setting):
         if setting.wants(bulk.name):
             yield _bulk(setting, bulk)
     yield from _singles(setting)
+    each = max(1, setting.rows(THREADS_COMMITS) // THREADS)
+    name = f"{each * THREADS:,} commits of {THREADS} threads, 1 row each"
+    if setting.wants(name):
+        yield _threads(setting, name, each)
 
 
 def bulks(setting: Setting) -> list[Bulk]:
@@ -146,6 +153,40 @@ def _single(
         transaction(ours, WARM_UP_FROM + number)
     numbers, others = count(), count()
     return compare(name, setting.singles, _turn(transaction, plain, numbers), _turn(transaction, ours, others), goal)
+
+
+def _threads(setting: Setting, name: str, each: int) -> Line:
+    """Threads of one process, each with a connection of its own, that insert one row after the other."""
+
+    def plain() -> float:
+        path = tables.make_plain(tables.fresh(setting.folder / "plain") / "t.duckdb", tables.KEYED)
+        with duckdb.connect(str(path)) as connection:
+            return _insert_at_once(connection, each)
+
+    def ours() -> float:
+        path = tables.make_plain(tables.fresh(setting.folder / "master") / "t.duckdb", tables.KEYED)
+        with wlc.connect(tables.make_master(path)) as connection:
+            seconds = _insert_at_once(connection, each)
+            published = wlc.flush(path).transactions
+            assert published == each * THREADS, f"{published} of {each * THREADS} transactions were journalled"
+            return seconds
+
+    return compare(name, setting.rounds, plain, ours, 2.0)
+
+
+def _insert_at_once(connection: Any, each: int) -> float:
+    connections = [connection.cursor() for _ in range(THREADS)]
+    insert, values = "INSERT INTO t VALUES (?, ?, ?, ?, ?)", "2026-01-01 00:00:00"
+
+    def insert_rows(thread: int) -> None:
+        for number in range(each):
+            connections[thread].execute(insert, [thread * each + number, 1, "value", 0.5, values])
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        seconds = timed(lambda: list(pool.map(insert_rows, range(THREADS))))
+    for one in connections:
+        one.close()
+    return seconds
 
 
 def _turn(transaction: Callable[[Any, int], None], connection: Any, numbers: Iterator[int]) -> Callable[[], float]:
