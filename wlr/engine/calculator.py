@@ -31,8 +31,8 @@ _MACHINE = (
 )
 # How DuckDB's message about an error of its own begins. It comes again with the same statement and rows.
 _INTERNAL = "INTERNAL Error"
-# Name of the database in memory that a connection starts with. A target may have the same name, and this one then.
-_MEMORY, _SCRATCH = "memory", "wlr_scratch"
+# Name of the database in memory that a connection starts with. A target may have the same name.
+_MEMORY = "memory"
 
 
 def connect(work: Path, *, threads: int | None = None, memory: str | None = None) -> duckdb.DuckDBPyConnection:
@@ -62,14 +62,11 @@ def connect_free_of(catalog: str) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(config={"python_enable_replacements": "false"})
     # The log states the time zone of a statement that was run in another one.
     connection.execute("SET GLOBAL TimeZone = 'UTC'")
-    if (scratch := scratch_database(catalog)) != _MEMORY:
-        connection.execute(f"ATTACH ':memory:' AS {scratch}; USE {scratch}; DETACH {_MEMORY}")
+    if catalog.lower() == _MEMORY:
+        connection.execute("ATTACH ':memory:' AS wlr_scratch")
+        connection.execute("USE wlr_scratch")
+        connection.execute(f"DETACH {_MEMORY}")
     return connection
-
-
-def scratch_database(catalog: str) -> str:
-    """Return the name of the database in memory of a connection from `connect_free_of`."""
-    return _SCRATCH if catalog.lower() == _MEMORY else _MEMORY
 
 
 def open_scratch(name: str, file: Path | None = None) -> duckdb.DuckDBPyConnection:

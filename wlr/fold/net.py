@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 # Fewer images are added up sooner than a thread is there for them.
 _ASIDE = 100_000
-# Where a folded net change is kept; no other connection sees it.
-TEMPORARY = "temp"
 # Of a table that was only cleared, nothing but its name matters.
 _NO_LAYOUT = Layout(())
 
@@ -41,7 +39,7 @@ class NetChange:
     """The net change of one table.
 
     Attributes:
-        source: Table, or query in parentheses, with the images and their weights.
+        source: Temporary table, or query in parentheses, with the images and their weights.
         removed: Copies to remove for good; `added`: copies to add; `stays`: rows that take other values.
     """
 
@@ -53,14 +51,9 @@ class NetChange:
     stays: int = 0
 
     @property
-    def is_table(self) -> bool:
-        """Whether `source` is a table, which holds folded images and has to be dropped."""
-        return self.source != "" and not self.source.startswith("(")
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether other connections can read `source`."""
-        return not self.source.startswith(f"{TEMPORARY}.")
+    def is_temporary(self) -> bool:
+        """Whether `source` is a table that has to be dropped."""
+        return self.source.startswith("temp.")
 
 
 class Describes(Protocol):
@@ -93,17 +86,8 @@ def prepare(
     action: Fold,
     fetch: Callable[[Read], str],
     elsewhere: FoldsElsewhere | None = None,
-    place: str = TEMPORARY,
 ) -> list[NetChange]:
     """Fold the changes of every table into its net change; the target is not read, and may be another database.
-
-    Args:
-        connection: Where to fold.
-        tables: Describes the target's tables.
-        action: The changes.
-        fetch: Returns the local copy of a data file.
-        elsewhere: Who folds large changes.
-        place: Schema of the tables with net changes, as SQL text.
 
     Raises:
         CorruptError: Data files do not hold what the log file says.
@@ -116,10 +100,10 @@ def prepare(
     folded = elsewhere(changes) if elsewhere else [None] * len(changes)
     for number, ((table, change), files) in enumerate(zip(changes, folded, strict=True)):
         if files is None:
-            nets.append(_net(connection, table, change, fetch, f'{place}."net {number}"'))
+            nets.append(_net(connection, table, change, fetch, f'temp."net {number}"'))
         else:
             query = f"SELECT * FROM read_parquet([{', '.join(map(literal, files))}], hive_partitioning = false)"
-            nets.append(_folded(connection, table, change, query, f'{place}."net {number}"'))
+            nets.append(_folded(connection, table, change, query, f'temp."net {number}"'))
     return nets
 
 
@@ -146,8 +130,7 @@ def _net(
 def _folded(
     connection: duckdb.DuckDBPyConnection, table: TargetTable, change: TableChange, query: str, name: str
 ) -> NetChange:
-    kind = "TEMP TABLE" if name.startswith(f"{TEMPORARY}.") else "TABLE"
-    connection.execute(f"CREATE OR REPLACE {kind} {name} AS {query}")
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE {name.removeprefix('temp.')} AS {query}")
     removed, added, stays, total = _counts(connection, table, name)
     fit.refuse_other_weight(change, 0, total)
     return NetChange(table, change, name, removed, added, stays)
@@ -179,10 +162,12 @@ def sources(change: TableChange, fetch: Callable[[Read], str]) -> list[RowImages
 def tallied(connection: duckdb.DuckDBPyConnection, nets: list[NetChange], into: Tally) -> Iterator[None]:
     """Take net changes into account once the body has written them.
 
-    Large ones that another connection can read are added up meanwhile on one: rows that are written to a table with a
-    key keep one core busy.
+    Large ones that are read straight from files are added up meanwhile, on a connection of their own: rows that are
+    written to a table with a key keep one core busy.
     """
-    aside = [net for net in nets if net.removed + net.added >= _ASIDE and net.is_shared and into.asks(net.change)]
+    aside = [
+        net for net in nets if net.removed + net.added >= _ASIDE and not net.is_temporary and into.asks(net.change)
+    ]
     totals: dict[Name, Future[int]] = {}
     with ExitStack() as stack:
         if aside:
@@ -206,7 +191,7 @@ def _total(connection: duckdb.DuckDBPyConnection, net: NetChange) -> int:
 
 
 def drop(connection: duckdb.DuckDBPyConnection, nets: list[NetChange]) -> None:
-    """Drop the tables of net changes."""
+    """Drop the temporary tables of net changes."""
     for net in nets:
-        if net.is_table:
+        if net.is_temporary:
             connection.execute(f"DROP TABLE IF EXISTS {net.source}")

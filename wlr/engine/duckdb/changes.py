@@ -95,7 +95,7 @@ def add(connection: duckdb.DuckDBPyConnection, net: NetChange) -> int:
     """Insert what a net change adds, and return how many rows that is."""
     if net.table.references_itself:
         return _insert_in_generations(connection, net)
-    if net.is_table:
+    if net.is_temporary:
         return _run(connection, fold.insert_new_sql(net.table, net.source))
     return _run(connection, fold.insert_sql(net.table, net.source))
 
@@ -114,7 +114,7 @@ def _insert_in_generations(connection: duckdb.DuckDBPyConnection, net: NetChange
     """Insert rows of a table that refers to itself: those first whose reference is there before the statement."""
     waiting = 'temp."waiting"'
     query = f"SELECT * FROM {net.source} WHERE {WEIGHT} > 0"
-    if net.is_table and net.table.keeps_rows:
+    if net.is_temporary and net.table.keeps_rows:
         query += f" AND NOT {fold.STAYS}"
     connection.execute(f"CREATE OR REPLACE TEMP TABLE {waiting.removeprefix('temp.')} AS {query}")
     # Without `stays`: what is left has nothing of the kind.

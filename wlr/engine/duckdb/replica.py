@@ -15,7 +15,7 @@ from wlc.dialect.sql import quote
 from wlc.farm.errors import UnavailableError
 from wlc.farm.model import Ddl, Name
 from wlr.ddl import relevance, running
-from wlr.engine.calculator import Scratch, applying, is_broken, scratch_database, using
+from wlr.engine.calculator import Scratch, applying, is_broken, using
 from wlr.engine.contract import OpenReplica
 from wlr.engine.duckdb import changes, guard, obstacles
 from wlr.engine.duckdb import state as states
@@ -143,7 +143,7 @@ class OpenDuckDB(OpenReplica):
             with applying(self._path):
                 # A fold does not read the target, so it need not be done while a transaction is open.
                 if actions and isinstance(actions[0], Fold):
-                    prepared = self._prepare(actions[0], fetch, f"{scratch_database(self._catalog)}.main")
+                    prepared = self._prepare(actions[0], fetch)
                 self._connection.execute("BEGIN")
                 for number, action in enumerate(actions):
                     if number not in skipped:
@@ -211,10 +211,7 @@ class OpenDuckDB(OpenReplica):
         self._replicated = states.read_tables(self._connection, self._catalog)
         self._tables = read_tables(self._connection, self._catalog)
 
-    def _prepare(
-        self, action: Fold, fetch: Callable[[TableFile], Path], place: str = net_changes.TEMPORARY
-    ) -> list[NetChange]:
-        """Fold an action; only outside of a transaction that writes to the replica can `place` be another database."""
+    def _prepare(self, action: Fold, fetch: Callable[[TableFile], Path]) -> list[NetChange]:
         wanted = tuple(
             change for change in action.changes if fit.is_replicated(change.table, self._replicated, self.state.tables)
         )
@@ -224,7 +221,6 @@ class OpenDuckDB(OpenReplica):
             replace(action, changes=wanted),
             lambda read: self._scratch.reachable(fetch(read.file)),
             self._elsewhere,
-            place,
         )
 
     def _missing_key(

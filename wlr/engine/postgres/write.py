@@ -231,7 +231,7 @@ def _add(connection: Connection, workshop: Workshop, net: NetChange, added: int,
     table = net.table
     moved = f" ANTI JOIN {_images(net, '<')} AS o USING ({_keys(net)})" if keeps else ""
     query = f"{{}} FROM {net.source} AS n{{}}{moved} WHERE n.{WEIGHT} > 0"
-    found = add(connection, workshop, table, query, is_folded=net.is_table)
+    found = add(connection, workshop, table, query, is_folded=net.is_temporary)
     if found != added:
         raise CorruptError(f"table {net.change.table}: data files hold {found} rows to add, the log file says {added}")
 
