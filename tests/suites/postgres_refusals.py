@@ -57,6 +57,7 @@ FILES: dict[str, str] = {
     "inherit": "statements about a table without columns",
     "namespace": "statements about a schema that could not be renamed",
     "opr_sanity": "the functions of the schema wlc are among those of the database that are listed",
+    "partition_info": "statements about tables without columns",
     "privileges": "statements about a table without columns",
     "vacuum": "statements of a transaction with a table without columns",
 }
