@@ -40,7 +40,7 @@ def join(
 
     options = storage_options(storage_option)
     with working(f"joining {name}") as progress:
-        primary = wlc.joined_from(source, name=name, farm=farm, storage_options=options)
+        primary = wlc.joined_from(source, name=name, site=site, farm=farm, storage_options=options)
         if primary is not None:
             wlr.replicate(primary, into=source, storage_options=options, register=False, progress=progress)
         return record(wlc.join(source, name=name, site=site, farm=farm, beat_s=beat, storage_options=options))

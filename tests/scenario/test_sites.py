@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -423,6 +424,53 @@ def test_what_cannot_be_a_site_says_so(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
     with pytest.raises(InvalidError, match="no replica of alone"):
         wlc.join(tmp_path / "other.duckdb", name="alone", farm=farm, site="rome")
+
+
+def test_a_site_that_was_stopped_or_left_goes_on_as_its_hints_say(tmp_path: Path) -> None:
+    sites = Sites(tmp_path)
+    sites.found()
+    oslo, rome = sites.file("oslo"), sites.file("rome")
+    wlc.stop(oslo)
+    # The primary is alone, and has not learnt of Rome, which joins now.
+    sites.join("rome")
+    before = sites.rows("oslo", "wlc.state")
+    for wish in ({}, {"site": "oslo"}, {"moved": True}, {"farm": str(tmp_path / "other")}):
+        with pytest.raises(InvalidError, match="was site oslo of sales and was stopped") as caught:
+            wlc.master(oslo, **wish)
+        assert "wlc leave" in str(caught.value.hint)
+    assert sites.rows("oslo", "wlc.state") == before
+    wlc.leave("sales", "rome", farm=sites.farm)
+    sites.names.remove("rome")
+    wlc.stop(rome)
+    with pytest.raises(InvalidError, match="which it has left") as caught:
+        wlc.master(rome)
+    assert "--name OTHER" in str(caught.value.hint)
+    # It is a database of its own then, and none of Oslo's sites.
+    assert wlc.master(rome, name="other").farm == f"{sites.farm}/other"
+    with pytest.raises(InvalidError, match="was site oslo") as caught:
+        wlc.master(oslo, site="york")
+    wlc.master(oslo)
+    for name in ("rome", "Oslo"):
+        with pytest.raises(InvalidError, match=f"the name {name} belongs to another site") as caught:
+            wlc.joined_from(sites.file("new"), name="sales", site=name, farm=sites.farm)
+        assert "--site" in str(caught.value.hint)
+    sites.join("paris")
+    sites.write("paris", "INSERT INTO a VALUES (80, 'paris', 1)")
+    sites.exchange()
+    sites.refuse_differences("a")
+    with pytest.raises(InvalidError, match="whose log is read by paris") as caught:
+        wlc.stop(oslo)
+    assert "wlc leave" in str(caught.value.hint)
+    # A circle that the farm lost is written as a site remembers it.
+    (tmp_path / "farm" / "sales" / "circle.json").unlink()
+    with pytest.raises(InvalidError, match="no sites"):
+        sites.write("oslo", "INSERT INTO a VALUES (81, 'unpublished', 1)")
+    wlc.master(sites.file("paris"), site="paris")
+    sites.exchange()
+    sites.refuse_differences("a")
+    # A copy of a site is a database of its own beside the others, too.
+    shutil.copy(sites.file("paris"), sites.file("copy"))
+    assert wlc.master(sites.file("copy"), name="milan").farm == f"{sites.farm}/milan"
 
 
 @pytest.mark.deep

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from wlc.farm.paths import SITES, site_folder
 from wlc.farm.registry import register
 from wlc.farm.store import MissingError, join_url
 from wlc.masters import adapters
-from wlc.masters.claim import SiteMembership, Wish, claim
+from wlc.masters.claim import SiteMembership, Wish, claim, name_taken
 from wlc.masters.lookup import resolve
 from wlc.masters.place import site_database
 from wlc.masters.state import SiteState
@@ -62,6 +63,8 @@ def join(
     founder = resolve(name, farm, storage_options=storage_options)
     circle = read_circle(founder)
     with adapters.opened(source) as found:
+        if found.held() is not None:
+            _refuse_taken_name(founder, circle, site)
         contained, proof = _held(found, founder, circle, site)
         remembered = SiteState(site, site_folder(site), contained, (proof,) if proof else ())
         announcement = _Announcement(founder, circle, remembered, str(found))
@@ -81,13 +84,21 @@ def joined_from(
     source: str | os.PathLike[str],
     *,
     name: str,
+    site: str | None = None,
     farm: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> str | None:
     """Return the URL of the site of which `join` needs a replica; None if the file has begun to be a site.
 
+    Args:
+        source: The file that is to become a site.
+        name: Name or URL of the database in the farm.
+        site: Name of the new site, to refuse one that is taken before the rows are copied.
+        farm: URL of the farm; WLC_FARM if omitted.
+        storage_options: Options of the farm's file system.
+
     Raises:
-        InvalidError: The database has one master only.
+        InvalidError: The database has one master only, or the name is taken.
         UnsupportedError: The source is no DuckDB file.
     """
     founder = resolve(name, farm, storage_options=storage_options)
@@ -96,7 +107,23 @@ def joined_from(
         with adapters.opened(source) as found:
             if found.held() is None and found.state is not None:
                 return None
+    if site is not None:
+        _refuse_taken_name(founder, circle, site)
     return site_database(founder, circle.site(circle.primary).folder).url
+
+
+def _refuse_taken_name(founder: FarmDatabase, circle: Circle, site: str) -> None:
+    """Refuse the name of a site that there is, or was: its folder holds its log.
+
+    Raises:
+        InvalidError: The name is taken.
+    """
+    place = site_database(founder, site_folder(site))
+    if site.lower() in [each.name.lower() for each in circle.sites]:
+        raise name_taken(place.url, site)
+    with suppress(MissingError):
+        place.config()
+        raise name_taken(place.url, site)
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ class SiteLog:
             raise FencedError(
                 f"the log of site {self.site.name} belongs to another past: batch {proof.batch} is not the one that was"
                 " taken",
-                hint="it was restored from a backup; make this site anew: wlc join",
+                hint=f"one of the two was restored from a backup; {self._anew()}",
                 path=self.database.url,
             )
 
@@ -105,7 +105,7 @@ class SiteLog:
     def _expired(self, first: int) -> ExpiredError:
         return ExpiredError(
             f"what is missing of site {self.site.name} was pruned: its log begins with batch {first}",
-            hint="make this site anew from a snapshot: wlc join",
+            hint=self._anew(),
             path=self.database.url,
         )
 
@@ -199,9 +199,14 @@ class SiteLog:
             raise FencedError(
                 f"site {self.site.name} has taken tick {known} of this site's history, which ends at {self.own_last}"
                 " here: the database was restored from a backup",
-                hint="make this site anew: wlc join",
+                hint=self._anew(),
                 path=self.database.url,
             )
+
+    def _anew(self) -> str:
+        """Say how the one of the two sites that is not the primary is made anew."""
+        site = "this site" if self.is_primary else f"site {self.site.name}"
+        return f"let {site} leave, wlc leave DB SITE, and join again with a new file under another name: wlc join FILE"
 
     def _proof(self, number: int) -> Taken:
         batch, chain = self._batch(number)

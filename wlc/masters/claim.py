@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm.beat import BEAT_S, parse_beat
+from wlc.farm.circle import FOUNDER
 from wlc.farm.clock import utc_now
 from wlc.farm.config import STARTED, STOPPED
 from wlc.farm.database import FarmDatabase, open_database
@@ -87,10 +88,10 @@ def claim(source: Source, wish: Wish) -> FarmDatabase:
     name = check_database_name(wish.name if wish.name is not None else old.name if old else source.default_name)
     # A copy publishes into the same farm, too, unless its owner wants another.
     known = source.state
-    farm = wish.farm or os.environ.get("WLC_FARM") or (known.farm if known else _beside(source))
+    farm = wish.farm or os.environ.get("WLC_FARM") or (_home(known) if known else _beside(source))
     farm = _absolute(farm)
     # Remembered options belong to the farm for which they were given.
-    options = lay_over(known.options if known and known.farm == farm else {}, wish.storage_options)
+    options = lay_over(known.options if known and farm in (known.farm, _home(known)) else {}, wish.storage_options)
     # Whoever publishes later must not forget that there are keys.
     options |= Keys(options).noted()
     database = open_database(name, farm, options)
@@ -99,7 +100,8 @@ def claim(source: Source, wish: Wish) -> FarmDatabase:
     # The user must say every time that older objects may be unencrypted.
     options = {key: value for key, value in options.items() if key != ALLOW_UNENCRYPTED}
     is_copied_here = known is not None and (known.farm, known.name) == (farm, name) and not wish.is_moved
-    place = _Place(database, old, source.elsewhere() if is_copied_here else None)
+    joins = wish.membership is not None and wish.membership.is_replica
+    place = _Place(database, old, source.elsewhere() if is_copied_here else None, joins)
     _begin(source, place, replace(wish, farm=farm, storage_options=options))
     return database
 
@@ -146,19 +148,32 @@ class _Place:
     Attributes:
         old: What the source was before; None if it was nothing, or is a copy.
         away: Why the source is not the master that it remembers to be in this place; None if it is, or was elsewhere.
+        is_site: It is the folder of a site that joins.
     """
 
     database: FarmDatabase
     old: MasterState | None
     away: FencedError | None
+    is_site: bool = False
 
     def taken(self) -> InvalidError:
         """Build the error for a place that belongs to another source."""
+        if self.is_site:
+            return name_taken(self.database.url, self.database.name)
         message = f"farm database {self.database.name} exists already and belongs to another source"
         hint = "choose another name with --name, or stop its master first: wlc stop SOURCE"
         if self.away is not None:
             message, hint = f"{message}: {self.away.message}", self.away.hint or hint
         return InvalidError(message, hint=hint, path=self.database.url)
+
+
+def name_taken(url: str, site: str) -> InvalidError:
+    """Build the error for the name of a site that there is, or was."""
+    return InvalidError(
+        f"the name {site} belongs to another site, or to one that left",
+        hint="choose another name with --site, and a new file",
+        path=url,
+    )
 
 
 def _begin(source: Source, place: _Place, wish: Wish) -> None:
@@ -185,6 +200,12 @@ def _begin(source: Source, place: _Place, wish: Wish) -> None:
         state = replace(state, site=wish.membership.announce(state))
     database.change_config(lambda config: replace(own(config, state), state=STARTED))
     source.remember(replace(state, state=STARTED))
+
+
+def _home(state: MasterState) -> str:
+    """Return the farm of a master; a site's folder is not one, but lies in the folder of a database of it."""
+    site = state.site
+    return state.farm if site is None or site.folder == FOUNDER else state.farm.rsplit("/", 2)[0]
 
 
 def _beside(source: Source) -> str:

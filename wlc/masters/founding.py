@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wlc.farm.circle import FOUNDER, SiteHistory, circle_object, founded
 from wlc.farm.clock import utc_now
@@ -12,30 +12,102 @@ from wlc.farm.errors import InvalidError
 from wlc.farm.paths import site_folder
 from wlc.masters.claim import SiteMembership
 from wlc.masters.contract import database_of
+from wlc.masters.place import founder_of
 from wlc.masters.state import SiteState
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from wlc.farm.circle import Circle
     from wlc.farm.database import FarmDatabase
     from wlc.masters.contract import Source
     from wlc.masters.state import MasterState
 
 
-def founder(name: str) -> SiteMembership:
-    """Return what the founder of a circle becomes.
+def founder(name: str, former: MasterState | None = None) -> SiteMembership:
+    """Return what the founder of a circle becomes; `former` is what it was before.
 
     Raises:
         InvalidError: The name cannot name a site.
     """
     site_folder(name)
 
-    site = SiteState(name, FOUNDER)
+    contained = former.site.contained if former is not None and former.site is not None else {}
+    site = SiteState(name, FOUNDER, contained)
 
     def announce(state: MasterState) -> SiteState:
         _found(database_of(state), name, state)
         return site
 
     return SiteMembership(site, announce)
+
+
+def former_site(
+    source: Source,
+    name: str | None,
+    site: str | None,
+    *,
+    moved: bool,
+    storage_options: Mapping[str, Any] | None,
+) -> str | None:
+    """Return as which site a stopped database begins a history, None for one that is no site.
+
+    Args:
+        source: The database.
+        name: Name in the farm that its owner wants; what it was if omitted.
+        site: Name of the site that its owner wants; what it was if omitted.
+        moved: It takes the place of what it was, or of what it is a copy of.
+        storage_options: Options of the farm's file system.
+
+    Raises:
+        InvalidError: Other sites would never get what was written since the last history, or it left them.
+    """
+    state = source.state
+    if state is None or state.site is None or name not in (None, state.name):
+        return site
+    if source.elsewhere() is not None and not moved:
+        return site
+    former = state.site
+    present = circle_object(founder_of(database_of(state, storage_options), former)).load()
+    circle = present[0] if present is not None else state.circle
+    if circle is None:
+        return site or former.name
+    target = shlex.quote(str(source))
+    if former.name not in [each.name for each in circle.sites]:
+        raise InvalidError(
+            f"{source} was site {former.name} of {circle.database}, which it has left",
+            hint=f"to publish this database by itself: wlc master {target} --name OTHER",
+        )
+    if circle.is_shared:
+        others = "the other sites" if former.name == circle.primary else former.name
+        raise InvalidError(
+            f"{source} was site {former.name} of {circle.database} and was stopped:"
+            " what was written since is in no log",
+            hint=f"let {others} leave (wlc leave), and join again with a new file and another --site; or publish this"
+            f" database by itself: wlc master {target} --name OTHER",
+        )
+    if site not in (None, former.name):
+        raise InvalidError(f"{source} was site {former.name}", hint=f"wlc master {target} --site {former.name}")
+    return former.name
+
+
+def refuse_end(source: Source, database: FarmDatabase) -> None:
+    """Refuse to end the log of a primary that other sites read: nobody can take its place.
+
+    Raises:
+        InvalidError: There are other sites.
+    """
+    site = source.require_state().site
+    present = circle_object(founder_of(database, site)).load() if site is not None else None
+    if site is None or present is None:
+        return
+    circle = present[0]
+    others = [each.name for each in circle.sites if each.name != site.name]
+    if others and circle.primary == site.name:
+        raise InvalidError(
+            f"{source} is the primary of {circle.database}, whose log is read by {', '.join(others)}",
+            hint=f"let the other sites leave first: wlc leave {shlex.quote(database.url)} {others[0]}",
+        )
 
 
 def found(source: Source, database: FarmDatabase, name: str) -> None:
@@ -51,8 +123,15 @@ def found(source: Source, database: FarmDatabase, name: str) -> None:
             raise InvalidError(
                 f"{source} is site {state.site.name} already", hint=f"wlc sites {shlex.quote(str(source))}"
             )
-        return
+        if (remembered := state.circle) is not None:
+            # The farm may have lost it.
+            circle_object(founder_of(database, state.site)).change(lambda present: present or remembered)
+            return
+        if state.site.folder != FOUNDER:
+            return
     _found(database, name, state)
+    if state.site is not None:
+        return
     source.remember(replace(state, site=membership.site))
 
 

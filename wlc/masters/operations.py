@@ -67,26 +67,15 @@ def master(
         UnsupportedError: The store ignores preconditions, or a column cannot be replicated.
     """
     with adapters.creating(source) if create else nullcontext(), adapters.opened(source, tables) as found:
-        _refuse_former_site(found, moved=moved)
+        if found.state is not None and not found.state.is_master:
+            site = founding.former_site(found, name, site, moved=moved, storage_options=storage_options)
         if site is not None and found.state is not None and found.state.is_master and not moved:
             database = database_of(found.state, storage_options)
             founding.found(found, database, site)
         else:
-            membership = founding.founder(site) if site is not None else None
+            membership = founding.founder(site, found.state) if site is not None else None
             database = claim(found, Wish(farm, name, logs, beat_s, moved, storage_options or {}, membership))
         return status_of(database, found.details())
-
-
-def _refuse_former_site(source: Source, *, moved: bool) -> None:
-    """Refuse to begin a history where other sites would never get what was written since the last one."""
-    state = source.state
-    if state is not None and state.circle is not None and not state.is_master and not moved:
-        assert state.site is not None
-        raise InvalidError(
-            f"{source} was site {state.site.name} of {state.circle.database} and was stopped:"
-            " what was written since is in no log",
-            hint=f"join again with a new file: wlc join FILE --name {state.circle.database} --site NAME",
-        )
 
 
 def flush(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> Flushed:
@@ -121,6 +110,9 @@ def stop(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] |
 
     A copy that was fenced off, or whose farm is gone, is stopped without touching the farm: what it has not published
     stays in it alone.
+
+    Raises:
+        InvalidError: Other sites read its log.
     """
     with opened_master(source, storage_options) as (found, database), found.publishing(), found.stopping():
         try:
@@ -142,6 +134,8 @@ def _end_history(source: Source, database: FarmDatabase) -> None:
     if config.history == state.history and config.state == STOPPED and source.is_idle():
         # We died before the database could note it.
         return
+    if config.history == state.history and source.elsewhere() is None:
+        founding.refuse_end(source, database)
     try:
         source.refuse_gap()
     except GapError as error:
