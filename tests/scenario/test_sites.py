@@ -16,10 +16,10 @@ import wlc
 import wlr
 from cli.command import run_app
 from cli.wlc import app
-from wlc.capture.duckdb import journal, lines
+from wlc.capture.duckdb import journal, lines, permitted, taking
 from wlc.exchange.reading import SiteLog
 from wlc.farm.database import FarmDatabase, open_database
-from wlc.farm.errors import FencedError, InvalidError, ReplayError, UnsupportedError
+from wlc.farm.errors import CorruptError, FencedError, InvalidError, ReplayError, UnsupportedError
 from wlc.farm.model import Origin
 
 if TYPE_CHECKING:
@@ -231,6 +231,44 @@ def test_only_the_primary_writes_tables_without_a_key(two: Sites) -> None:
     with pytest.raises(InvalidError, match=r"site rome cannot write main\.bag"):
         two.write("rome", "INSERT INTO bag VALUES ('rome')")
     two.refuse_differences("bag")
+
+
+def test_rows_of_a_keyless_table_are_refused_whoever_published_them(
+    two: Sites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = two.rows("oslo", "bag")
+    with monkeypatch.context() as patch:
+        patch.setattr(permitted, "refuse_rows", lambda *_: None)
+        two.write("rome", "INSERT INTO bag VALUES ('rome')")
+    with pytest.raises(CorruptError, match=r"site rome has published rows of main\.bag, which has no primary key"):
+        two.take("oslo")
+    assert two.rows("oslo", "bag") == before
+    # The other tests go on with these sites.
+    monkeypatch.setattr(taking, "_refuse_keyless", lambda *_: None)
+    two.take("oslo")
+
+
+def test_rows_of_a_table_that_was_renamed_are_taken_under_its_old_name(two: Sites) -> None:
+    two.write("rome", "INSERT INTO a VALUES (60, 'rome', 0)")
+    two.write("oslo", "ALTER TABLE a RENAME TO b")
+    with pytest.raises(UnsupportedError, match="which is no table here") as refused:
+        two.take("oslo")
+    assert "rename it back" in str(refused.value.hint)
+    two.write("oslo", "ALTER TABLE b RENAME TO a")
+    assert two.take("oslo") == 1
+    two.exchange()
+    two.refuse_differences("a")
+
+
+def test_a_repair_publishes_no_schema_change_of_another_site(two: Sites, tmp_path: Path) -> None:
+    published = tmp_path / "published.duckdb"
+    wlr.replicate(two.log("rome").url, into=published, register=False)
+    with duckdb.connect(two.file("rome")) as plain:
+        plain.execute("CREATE TABLE wrong (id INTEGER)")
+    with pytest.raises(InvalidError, match="site rome cannot change the schema"):
+        wlc.repair(two.file("rome"), published=published)
+    with duckdb.connect(two.file("rome")) as plain:
+        plain.execute("DROP TABLE wrong")
 
 
 def test_a_failed_take_changes_nothing_and_the_next_one_goes_on(two: Sites, monkeypatch: pytest.MonkeyPatch) -> None:

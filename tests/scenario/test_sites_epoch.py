@@ -371,6 +371,7 @@ def test_what_was_rejected_is_shown(outcome: Outcome, capsys: pytest.CaptureFixt
     ("arguments", "message"),
     [
         (("bag", "epoch"), "has no primary key"),
+        (("bag", "owner", "--site", "rome"), "site rome cannot own it"),
         (("nothing", "epoch"), "no table 'nothing'"),
         (("a", "newest"), "'newest' is no rule"),
         (("a", "owner"), "names a site"),

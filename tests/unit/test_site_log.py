@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from wlc.capture.duckdb import permitted
+from wlc.capture.duckdb.journal import JournalledDdl
 from wlc.exchange import reading
+from wlc.exchange.administration import founder_of_database, leave
 from wlc.exchange.reading import SiteLog
-from wlc.farm.circle import CircleSite, SiteHistory, founded, with_site
+from wlc.farm.circle import CircleSite, Rule, SiteHistory, circle_object, founded, with_role, with_rule, with_site
 from wlc.farm.config import first_config
-from wlc.farm.database import FarmDatabase
-from wlc.farm.errors import CorruptError, ExpiredError, FencedError
-from wlc.farm.model import Batch, Clear, Name, Origin, Taken, Transaction
+from wlc.farm.database import FarmDatabase, open_database
+from wlc.farm.errors import CorruptError, ExpiredError, FencedError, InvalidError
+from wlc.farm.model import Batch, Clear, Ddl, Name, Origin, Taken, Transaction
 from wlc.farm.store.memory import MemoryStore
+from wlc.masters.state import SiteState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,11 +66,19 @@ class RomesLog:
         self.chain = self.database.publish(replace(batch, **changes), {})  # type: ignore[arg-type]
 
     def read(
-        self, contained: Mapping[str, int], *, own_last: int = 9, proof: Taken | None = None, is_primary: bool = False
+        self,
+        contained: Mapping[str, int],
+        *,
+        own_last: int = 9,
+        proof: Taken | None = None,
+        is_primary: bool = False,
+        may_change_schema: bool = False,
     ) -> SiteLog:
         circle = with_site(founded("sales", "oslo", ME, NOW), "rome", SiteHistory("rome"), NOW)
         site: CircleSite = circle.site("rome")
-        return SiteLog(self.database, site, ME, own_last, contained, proof, circle.lineage(), is_primary)
+        return SiteLog(
+            self.database, site, ME, own_last, contained, proof, circle.lineage(), is_primary, may_change_schema
+        )
 
 
 def made(tick: int, origin: Origin | None = None, *, clears: bool = False) -> Transaction:
@@ -112,13 +124,16 @@ def test_long_rounds_are_cut_and_a_transaction_that_clears_is_alone(monkeypatch:
     monkeypatch.setattr(reading, "STEP_TRANSACTIONS", 2)
     log = RomesLog()
     log.publish(*(made(tick, clears=tick == 4) for tick in range(1, 7)))
-    steps = list(log.read({}).steps())
+    steps = list(log.read({}, may_change_schema=True).steps())
     assert named(steps) == [[("rome", 1), ("rome", 2)], [("rome", 3)], [("rome", 4)], [("rome", 5), ("rome", 6)]]
     assert [step.is_alone for step in steps] == [False, False, True, False]
     assert [step.contained["rome"] for step in steps] == [2, 3, 4, 6]
     # A round that was broken off begins with the batch again.
     assert [step.proof for step in steps[:-1]] == [None] * 3
-    assert named(list(log.read({"rome": 3}).steps())) == [[("rome", 4)], [("rome", 5), ("rome", 6)]]
+    assert named(list(log.read({"rome": 3}, may_change_schema=True).steps())) == [
+        [("rome", 4)],
+        [("rome", 5), ("rome", 6)],
+    ]
 
 
 def test_rolled_back_transactions_are_contained_and_not_taken() -> None:
@@ -137,6 +152,50 @@ def test_another_past_is_refused() -> None:
     log.publish(made(3), history="other", vector={"other": 3})
     with pytest.raises(FencedError, match="history other"):
         list(log.read({"rome": 2}).steps())
+
+
+def test_a_log_that_lost_what_was_taken_is_refused() -> None:
+    log = RomesLog()
+    log.publish(made(1))
+    log.publish(made(2))
+    proof = Taken("rome", "rome", 2, 2, log.chain)
+    log.database.delete_batch(2)
+    with pytest.raises(FencedError, match="another past: batch 2 is not the one"):
+        list(log.read({"rome": 2}, proof=proof).steps())
+
+
+def test_only_the_site_that_may_changes_the_schema_or_empties_a_table() -> None:
+    log = RomesLog()
+    log.publish(made(1), made(2, clears=True))
+    with pytest.raises(CorruptError, match="site rome changes the schema or empties a table in tick 2"):
+        list(log.read({}).steps())
+
+
+def test_a_table_with_a_rule_is_neither_renamed_nor_dropped() -> None:
+    table, other = Name("main", "t"), Name("main", "other")
+    circle = with_rule(founded("sales", ME, ME, NOW), Rule(table, "epoch"))
+    site = SiteState(ME, ".", circle=circle)
+    renamed = JournalledDdl(Ddl("ALTER TABLE", other, "ALTER TABLE t RENAME TO other"), renamed=((table, other),))
+    dropped = JournalledDdl(Ddl("DROP TABLE", table, "DROP TABLE t"), dropped=(table,))
+    for record in (renamed, dropped):
+        with pytest.raises(InvalidError, match=r"cannot rename or drop main\.t, which has the rule epoch"):
+            permitted.refuse_schema_change(site, [record], [other])
+        # It is there again when the transaction ends.
+        permitted.refuse_schema_change(site, [record], [other, Name("main", "T")])
+    permitted.refuse_schema_change(replace(site, circle=founded("sales", ME, ME, NOW)), [renamed], [other])
+    with pytest.raises(InvalidError, match="site rome cannot change the schema"):
+        permitted.refuse_schema_change(replace(site, name="rome"), [Clear(other, 1)], [other])
+
+
+def test_a_site_leaves_when_the_primary_has_read_it_whatever_its_role_and_the_name_of_the_farm() -> None:
+    url = f"memory://{uuid.uuid4()}/sites/sales"
+    circle = with_site(founded("sales", ME, ME, NOW), "rome", SiteHistory("rome"), NOW)
+    circle_object(open_database(url)).change(lambda _: with_role(circle, "rome", "none"))
+    RomesLog(open_database(f"{url}/sites/rome")).publish(made(1))
+    assert [founder_of_database(f"{url}{site}", None, None).url for site in ("", "/sites/rome")] == [url, url]
+    with pytest.raises(InvalidError, match="site oslo has read site rome up to batch 0 of 1") as refused:
+        leave(url, "rome")
+    assert str(refused.value.hint).startswith("wlc role sales rome secondary; run wlc take at oslo")
 
 
 def test_own_ticks_that_only_others_have_are_noticed() -> None:

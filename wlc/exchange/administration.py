@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from wlc.farm.circle import circle_object, read_circle, retire, with_role, without_site
+from wlc.farm.circle import NONE, circle_object, read_circle, retire, with_role, without_site
 from wlc.farm.config import STARTED, STOPPED
 from wlc.farm.errors import InvalidError
 from wlc.farm.registry import known_replicas, unregister
@@ -25,8 +25,12 @@ def founder_of_database(
 ) -> FarmDatabase:
     """Open the founder's folder, given the database's name or URL, or the file of any of its sites."""
     database = resolve(db, farm, storage_options=storage_options)
-    folder = database.url.rstrip("/").rpartition("/sites/")
-    return founder_at(database, f"sites/{folder[2]}") if folder[0] and "/" not in folder[2] else database
+    above, _, name = database.url.rstrip("/").rpartition("/sites/")
+    if not above or "/" in name:
+        return database
+    # A farm may be called `sites`, too.
+    founder = founder_at(database, f"sites/{name}")
+    return founder if circle_object(founder).load() is not None else database
 
 
 def set_role(
@@ -105,12 +109,14 @@ def _refuse_unread(place: FarmDatabase, circle: Circle, leaving: CircleSite) -> 
         return
     read = {replica.id: replica.position.batch for replica in known_replicas(place)[0] if replica.position}
     for other in circle.sites:
-        reads = leaving.name in [source.name for source in circle.sources_of(other.name)]
+        # The primary has to read what a site published before its role became none.
+        reads = other.name == circle.primary or leaving in circle.sources_of(other.name)
         done = read.get(other.name, 0)
         if reads and done < numbers[-1]:
+            first = f"wlc role {circle.database} {leaving.name} secondary; " if leaving.role == NONE else ""
             raise InvalidError(
                 f"site {other.name} has read site {leaving.name} up to batch {done} of {numbers[-1]}",
-                hint=f"run wlc take at {other.name} first; --force gives up what it lacks",
+                hint=f"{first}run wlc take at {other.name} first; --force gives up what it lacks",
             )
 
 

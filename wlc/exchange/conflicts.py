@@ -60,9 +60,20 @@ def set_rule(
     if rule in (EPOCH, EPOCH_TRANS) and not layout.primary_key:
         raise InvalidError(
             f"{name} has no primary key, so rule {rule} cannot tell its rows apart",
-            hint=f"give the table a primary key, or let one site write it: wlc rule {db} {table} owner --site NAME",
+            hint="give the table a primary key; without one, only the primary may write it",
         )
-    return changed_circle(founder, lambda circle: with_rule(circle, Rule(name, rule, site)))
+
+    def change(circle: Circle) -> Circle:
+        changed = with_rule(circle, Rule(name, rule, site))
+        if rule == OWNER and site != circle.primary and not layout.primary_key:
+            raise InvalidError(
+                f"{name} has no primary key, so site {site} cannot own it: only the primary, {circle.primary}, may"
+                " write it",
+                hint="give the table a primary key",
+            )
+        return changed
+
+    return changed_circle(founder, change)
 
 
 def _table(founder: FarmDatabase, table: str) -> tuple[Name, Layout]:

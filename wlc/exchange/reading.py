@@ -35,6 +35,7 @@ class SiteLog:
         contained: What the reader contains of other histories; it grows as steps are taken.
         proof: The newest position that the reader has read, None before the first.
         is_primary: It is the log of the primary.
+        may_change_schema: The site may publish schema changes.
     """
 
     database: FarmDatabase
@@ -45,6 +46,7 @@ class SiteLog:
     proof: Taken | None
     lineage: Lineage
     is_primary: bool
+    may_change_schema: bool
     _read: dict[int, tuple[Batch, str]] = field(default_factory=dict)
 
     @property
@@ -62,10 +64,8 @@ class SiteLog:
         """
         floor = self.proof.batch if self.proof else 0
         numbers = self.database.batch_numbers(after=max(floor - 1, 0))
-        if not numbers:
-            return
         self._prove_past(numbers)
-        if numbers[-1] <= floor:
+        if not numbers or numbers[-1] <= floor:
             return
         start = self._anchor(numbers[0], numbers[-1], floor)
         if start is None:
@@ -81,7 +81,10 @@ class SiteLog:
         proof = self.proof
         if proof is None:
             return
-        if numbers[0] <= proof.batch:
+        if not numbers:
+            # The newest batch is never pruned, and this one is as new.
+            found = ""
+        elif numbers[0] <= proof.batch:
             found = self._batch(proof.batch)[1]
         elif numbers[0] == proof.batch + 1:
             found = self._batch(numbers[0])[0].previous
@@ -123,6 +126,13 @@ class SiteLog:
             seen[origin.history] = max(seen.get(origin.history, 0), origin.tick)
             if transaction.committed is not None and is_new:
                 is_alone = any(isinstance(record, Ddl | Clear) for record in transaction.records)
+                if is_alone and not self.may_change_schema:
+                    raise CorruptError(
+                        f"{self.database.url}: site {self.site.name} changes the schema or empties a table in tick"
+                        f" {transaction.tick}, which it may not",
+                        hint=f"to go on without this site: wlc leave DATABASE {self.site.name} --force",
+                        path=self.database.url,
+                    )
                 if run and (is_alone or len(run) >= STEP_TRANSACTIONS or rows >= STEP_ROWS):
                     yield self._step(batch, chain, run)
                     run, rows = [], 0

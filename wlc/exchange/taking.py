@@ -160,6 +160,7 @@ class _Reading:
             state.site.proof_of(self.other.name),
             self.circle.lineage(retired),
             self.other.name == self.circle.primary,
+            self.other.name in (self.circle.primary, self.circle.ddl),
         )
 
     def _register(self, database: FarmDatabase, proof: Taken) -> None:

@@ -142,7 +142,11 @@ def load(
     found = []
     for number, (name, of_table) in enumerate(sorted(files.items())):
         if name not in tables:
-            raise UnsupportedError(f"site {step.site} publishes rows of {name}, which is no table here")
+            raise UnsupportedError(
+                f"site {step.site} publishes rows of {name}, which is no table here",
+                hint="if the table was renamed or dropped, rename it back or create it again with the same columns;"
+                " take, then rename or drop it again",
+            )
         loaded = LinesTable(tables[name], f'temp."wlc lines {number}"')
         columns = "".join(
             f", {name} {storage_type(column.type)}"

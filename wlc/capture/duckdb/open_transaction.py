@@ -217,8 +217,7 @@ class OpenTransaction:
         """Refuse what only another site may write."""
         if (site := self.shared.site) is None:
             return
-        if any(isinstance(record, JournalledDdl) for record in self.records):
-            permitted.refuse_schema_change(site)
+        permitted.refuse_schema_change(site, self.records, self.tables.by_name)
         permitted.refuse_rows(site, (images.table for images in self._settled if images.added or images.removed))
 
     def _journal_taken(self, entry: JournalEntry, taking: TakenEntry) -> None:

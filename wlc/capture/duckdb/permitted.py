@@ -4,28 +4,48 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from wlc.capture.duckdb.journal import JournalledDdl
 from wlc.farm.circle import OWNER
 from wlc.farm.errors import InvalidError
+from wlc.farm.model import Clear
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from wlc.capture.duckdb.journal import CapturedTable
+    from wlc.capture.duckdb.journal import CapturedTable, JournalRecord
+    from wlc.farm.model import Name
     from wlc.masters.state import SiteState
 
 
-def refuse_schema_change(site: SiteState) -> None:
-    """Refuse a schema change at another site than the one that may make it.
+def refuse_schema_change(site: SiteState, records: Sequence[JournalRecord], present: Iterable[Name]) -> None:
+    """Refuse a schema change at another site than the one that may make it, and one that takes a rule its table.
+
+    Args:
+        site: The site that would publish the records.
+        records: What a transaction is about to journal. A site clears a table only where it publishes it again, after
+            a statement that changes its schema.
+        present: The tables as the transaction leaves them.
 
     Raises:
-        InvalidError: This is another one.
+        InvalidError: There is one.
     """
     circle = site.circle
-    if circle is not None and circle.ddl != site.name:
+    changes = [record for record in records if isinstance(record, JournalledDdl)]
+    if circle is None or not (changes or any(isinstance(record, Clear) for record in records)):
+        return
+    if circle.ddl != site.name:
         raise InvalidError(
             f"site {site.name} cannot change the schema: only site {circle.ddl} of {circle.database} can",
             hint=f"run the statement at {circle.ddl}; wlc take brings it here",
         )
+    gone = {name for each in changes for name in (*each.dropped, *(before for before, _ in each.renamed))}
+    left = {name.folded for name in present}
+    for name in sorted(gone):
+        if name.folded not in left and (rule := circle.rule_of(name)) is not None:
+            raise InvalidError(
+                f"cannot rename or drop {name}, which has the rule {rule.rule}",
+                hint=f"first remove the rule: wlc rule {circle.database} {name} none, then wlc take at {site.name}",
+            )
 
 
 def refuse_rows(site: SiteState, tables: Iterable[CapturedTable]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from wlc.capture.duckdb import journal
+from wlc.capture.duckdb import journal, permitted
 from wlc.capture.duckdb.images import bag_difference_sql, insert_difference_sql
 from wlc.capture.duckdb.journal import CapturedTable, JournalEntry, JournalledDdl, JournalledImages
 from wlc.dialect.duckdb import catalog as duckdb_catalog
@@ -19,6 +19,7 @@ from wlc.farm.json_fields import as_position
 from wlc.farm.model import Ddl
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from wlc.capture.duckdb.journal import JournalRecord
@@ -50,6 +51,7 @@ def journal_difference(shared: Shared, published: Path) -> int:
             _refuse_other_tick(connection, shared, published)
             records = _differences(connection, shared)
             if records:
+                _refuse_forbidden(connection, shared, records)
                 tick, now = shared.new_tick(), shared.commit_time()
                 for record in records:
                     if isinstance(record, JournalledImages):
@@ -82,6 +84,18 @@ def _refuse_other_tick(connection: duckdb.DuckDBPyConnection, shared: Shared, pu
             hint=f"wlr replicate {shlex.quote(shared.path)} --into {shlex.quote(str(published))}",
             path=str(published),
         )
+
+
+def _refuse_forbidden(connection: duckdb.DuckDBPyConnection, shared: Shared, records: Sequence[JournalRecord]) -> None:
+    """Refuse what only another site may write."""
+    if shared.site is None:
+        return
+    layouts = journal.read_layouts(connection, shared.catalog)
+    written = [
+        CapturedTable(r.layout, shared.catalog, *layouts[r.layout]) for r in records if isinstance(r, JournalledImages)
+    ]
+    permitted.refuse_schema_change(shared.site, records, duckdb_catalog.tables(connection, shared.catalog))
+    permitted.refuse_rows(shared.site, written)
 
 
 def _differences(connection: duckdb.DuckDBPyConnection, shared: Shared) -> list[JournalRecord]:

@@ -166,6 +166,7 @@ def _take_lines(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Pat
         try:
             present, order = _tables(connection, shared.catalog)
             found = lines.load(connection, step, present, fetch)
+            _refuse_keyless(step, found)
             judged = judging.judge_step(connection, shared, step, found, is_refused=is_refused)
             _refuse_unable(connection, shared.catalog, found)
             first = shared.new_ticks(step.transactions[-1].line + 2)
@@ -205,6 +206,17 @@ def _tables(
         if name in known
     }
     return found, order
+
+
+def _refuse_keyless(step: SiteStep, tables: Sequence[LinesTable]) -> None:
+    """Refuse rows that only the primary may write, whoever published them."""
+    for name in (table.table.name for table in tables if not table.key):
+        if not step.is_primary:
+            raise CorruptError(
+                f"site {step.site} has published rows of {name}, which has no primary key: only the primary may"
+                " write it",
+                hint=f"if it had a key when they were written: ALTER TABLE {name.sql} ADD PRIMARY KEY (…), then take",
+            )
 
 
 def _refuse_unable(connection: duckdb.DuckDBPyConnection, catalog: str, tables: Sequence[LinesTable]) -> None:
@@ -352,6 +364,7 @@ def _run_change(
 ) -> int:
     present, _ = _tables(raw, shared.catalog)
     found = lines.load(raw, step, present, fetch)
+    _refuse_keyless(step, found)
     _refuse_unable(raw, shared.catalog, found)
     for table in found:
         effect = UnknownEffect(frozenset({table.table.name.name.lower()}))
