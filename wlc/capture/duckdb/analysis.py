@@ -207,6 +207,9 @@ class _Write:
     def __post_init__(self) -> None:
         self.text = numbered(self.text)
         self.parts = tokens(self.text)
+        while self.parts and self.parts[-1].text == ";":
+            self.parts.pop()
+        self.text = self.text[: self.parts[-1].end] if self.parts else self.text
 
     def effect(self, kind: str) -> Effect:
         """Return the effect; an `UnknownEffect` for every form that is not recognised as a whole."""

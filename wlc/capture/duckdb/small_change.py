@@ -1,10 +1,11 @@
 """A statement that changes few rows and commits at once: its images are journalled by the statement itself.
 
-A writable common table expression returns the rows as they are after the statement, and puts them into the image table.
-That is one statement of DuckDB instead of two, and it finds the rows without scanning the table. DuckDB's `RETURNING`
-loses rows where several threads work, so the number of rows is compared with one that was found without it: the rows of
-the VALUES list, or the rows that were saved before. The commit lock is held all the time. So the transaction's tick and
-commit time are known before its rows are written, and no other transaction can come in between.
+A writable common table expression returns the rows that an INSERT adds, and puts them into the image table: one
+statement of DuckDB instead of two. Rows of an UPDATE are found again by their row ids. (An UPDATE with `RETURNING`
+would move its rows behind all others, and no longer exclude another one of the same row.) DuckDB's `RETURNING` loses
+rows where several threads work, so the number of rows is compared with one that was found without it: the rows of the
+VALUES list, or those that the user's statement reports. The commit lock is held all the time. So the transaction's
+tick and commit time are known before its rows are written, and no other transaction can come in between.
 
 Whoever cannot be captured in this way, or fails, or has other counts, is rolled back and captured like everything else.
 """
@@ -22,6 +23,7 @@ from wlc.capture.duckdb import superset
 from wlc.capture.duckdb.analysis import called
 from wlc.capture.duckdb.effects import AppendEffect, Effect, TouchEffect, target_of
 from wlc.capture.duckdb.images import FEW
+from wlc.capture.duckdb.journal import LOCAL_ROWID
 from wlc.dialect.duckdb.lexer import numbered, tokens
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 # Longer VALUES lists are not worth while: they may have more rows than DuckDB processes at a time.
 MOST_VALUES = 1000
 _MOST_REMEMBERED = 1000
+# A parsed statement takes thirty times the memory of its text.
+_LONGEST_REMEMBERED = 2000
 # In a condition with one of these words, a test of the key may leave many rows.
 _WIDE_WORDS = (" or ", " or(", ")or ", ")or(", "not ", "not(", "case ")
 # Functions of DuckDB that a column's default may call: none of them waits for another connection.
@@ -46,8 +50,8 @@ class _Statements:
     """What DuckDB runs for one statement of the user, parsed.
 
     Attributes:
-        save: Saves the rows that an UPDATE or DELETE finds; None for an INSERT.
-        write: The user's statement; except for a DELETE, it journals the rows that it returns.
+        save: Saves the rows that an UPDATE or DELETE finds, and returns their row ids; None for an INSERT.
+        write: The user's statement; an INSERT journals its rows, too.
         tick: Name of the parameter that stands for the tick, and `meta` for the transaction's own data.
     """
 
@@ -69,7 +73,7 @@ class SmallChanges:
     tables: CapturedTables
     added: int = 0
     removed: int = 0
-    _parsed: dict[tuple[str, int, bool, int], _Statements] = field(default_factory=dict)
+    _parsed: dict[tuple[str, frozenset[str], bool, int], _Statements | None] = field(default_factory=dict)
 
     def table(self, effect: Effect, values: object, *, settings_vary: bool) -> CapturedTable | None:
         """The table of a statement that may be a small change; None for all others.
@@ -118,51 +122,73 @@ class SmallChanges:
     ) -> int | None:
         assert isinstance(effect, (AppendEffect, TouchEffect))
         parsed = self._statements(effect, table, text, values)
+        if parsed is None:
+            return None
         own = {parsed.tick: tick, parsed.meta: meta}
         if isinstance(effect, AppendEffect):
             self.added, self.removed = self._count(parsed.write, _with(values, own)), 0
             return self.added if self.added == effect.values else None
         assert parsed.save is not None
-        self.removed = self._count(parsed.save, {**superset.subset(values, effect.parameters), **own})
-        if effect.deletes:
-            self.added, changed = 0, self._count(parsed.write, values)
-        else:
-            del own[parsed.meta]
-            self.added = changed = self._count(parsed.write, _with(values, own))
-        return changed if changed == self.removed <= FEW else None
+        saved = self.connection.execute(parsed.save, {**superset.subset(values, effect.parameters), **own}).fetchall()
+        self.removed = len(saved)
+        if self.removed > FEW:
+            return None
+        changed = self._count(parsed.write, values)
+        self.added = 0 if effect.deletes or not changed else self._add(table, [row[0] for row in saved], tick)
+        return changed if changed == self.removed and (effect.deletes or self.added == changed) else None
 
-    def _count(self, statement: duckdb.Statement, values: Any) -> int:
+    def _add(self, table: CapturedTable, rowids: list[int], tick: int) -> int:
+        """Journal updated rows as they are now: in their places, and those that DuckDB moved to local storage."""
+        images = f"INSERT INTO {table.images} SELECT {tick}, 1, rowid, NULL, {', '.join(table.values)} FROM {table.sql}"
+        listed = ", ".join(map(str, rowids))
+        found = self._count(f"{images} WHERE rowid IN ({listed})", None)
+        if found < len(rowids):
+            found += self._count(f"{images} WHERE rowid >= {LOCAL_ROWID}", None)
+        return found
+
+    def _count(self, statement: duckdb.Statement | str, values: Any) -> int:
         return int(self.connection.execute(statement, values).fetchall()[0][0])
 
     def _statements(
         self, effect: AppendEffect | TouchEffect, table: CapturedTable, text: str, values: _Values
-    ) -> _Statements:
-        is_named = isinstance(values, dict)
-        key = text, len(values or ()), is_named, table.id
-        found = self._parsed.get(key)
-        if found is None:
+    ) -> _Statements | None:
+        names = values if isinstance(values, dict) else map(str, range(1, len(values or ()) + 1))
+        given = frozenset(str(name).lower() for name in names)
+        key = text, given, isinstance(values, dict), table.id
+        if key in self._parsed:
+            return self._parsed[key]
+        found = self._parse(effect, table, text, values, given)
+        if len(text) <= _LONGEST_REMEMBERED:
             if len(self._parsed) >= _MOST_REMEMBERED:
                 self._parsed.clear()
-            found = self._parsed[key] = self._parse(effect, table, text, values)
+            self._parsed[key] = found
         return found
 
     def _parse(
-        self, effect: AppendEffect | TouchEffect, table: CapturedTable, text: str, values: _Values
-    ) -> _Statements:
+        self,
+        effect: AppendEffect | TouchEffect,
+        table: CapturedTable,
+        text: str,
+        values: _Values,
+        given: frozenset[str],
+    ) -> _Statements | None:
         number = len(values or ())
         tick, meta = ("wlc_tick", "wlc_meta") if isinstance(values, dict) else (str(number + 1), str(number + 2))
         write, save = _bare(numbered(text)), None
+        wanted = {name.lower() for name in self._one(write).named_parameters}
+        if wanted != given or not given.isdisjoint((tick, meta)):
+            # Our own parameters must not stand in for some of the user's that are missing.
+            return None
         if isinstance(effect, TouchEffect):
             save = self._one(
                 f"INSERT INTO {table.images} SELECT ${tick}, -1, rowid, ${meta}, {', '.join(table.values)}"
-                f" FROM {superset.touched_rows(effect, table)}"
+                f" FROM {superset.touched_rows(effect, table)} RETURNING _rowid"
             )
-        if isinstance(effect, AppendEffect) or not effect.deletes:
-            data = "NULL" if save else f"${meta}"
+        else:
             # The text keeps lines of its own: it may end in a comment.
             write = (
                 f'WITH "wlc rows" AS (\n{write}\nRETURNING {table.named_values})'
-                f' INSERT INTO {table.images} SELECT ${tick}, 1, NULL, {data}, * FROM "wlc rows"'
+                f' INSERT INTO {table.images} SELECT ${tick}, 1, NULL, ${meta}, * FROM "wlc rows"'
             )
         return _Statements(save, self._one(write), tick, meta)
 

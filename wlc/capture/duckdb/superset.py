@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -123,7 +124,7 @@ def subset(parameters: Any, names: frozenset[str]) -> dict[str, object]:
         return {}
     if isinstance(parameters, dict):
         wanted = {name.lower() for name in names}
-        return {name: value for name, value in parameters.items() if name.lower() in wanted}
+        return {name: value for name, value in parameters.items() if str(name).lower() in wanted}
     return {str(number): value for number, value in enumerate(parameters, start=1) if str(number) in names}
 
 
@@ -132,7 +133,7 @@ def pins_key(effect: TouchEffect, table: CapturedTable) -> bool:
     condition = (effect.condition or "").lower()
     keys = table.keys or ()
     return effect.source is None and any(
-        all(f"{column.lower()} =" in condition or f"{column.lower()}=" in condition for column in key) for key in keys
+        all(re.search(rf'(?<![\w$]){re.escape(column.lower())}"?\s*=', condition) for column in key) for key in keys
     )
 
 

@@ -101,9 +101,10 @@ def numbered(text: str) -> str:
         return text
     pieces, last, count = [], 0, 0
     for token in tokens(text):
-        if token.text[0] == "?" and text[token.start + 1 : token.start + 2] not in _DIGITS:
-            count += 1
-            pieces.append(text[last : token.start] + f"${count}")
+        if token.text[0] == "?":
+            is_numbered = text[token.start + 1 : token.start + 2] in _DIGITS
+            count += not is_numbered
+            pieces.append(text[last : token.start] + ("$" if is_numbered else f"${count}"))
             last = token.start + 1
     return "".join(pieces) + text[last:]
 
