@@ -416,6 +416,44 @@ def test_three_sites_in_a_star(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert [site["site"] for site in shown] == ["oslo", "rome"]
 
 
+def test_a_site_that_lags_takes_what_one_that_left_has_written(tmp_path: Path) -> None:
+    sites = Sites(tmp_path)
+    sites.found()
+    sites.join("rome")
+    sites.join("paris")
+    sites.exchange()
+    sites.write("paris", "INSERT INTO a VALUES (3, 'three', 3)")
+    wlc.flush(sites.file("paris"))
+    assert sites.take("oslo") == 1
+    wlc.leave(sites.file("oslo"), "paris")
+    sites.names.remove("paris")
+    assert sites.take("rome") == 1
+    sites.write("oslo", "INSERT INTO a VALUES (4, 'four', 4)")
+    sites.write("rome", "INSERT INTO a VALUES (5, 'five', 5)")
+    sites.exchange()
+    assert len(sites.rows("rome", "a")) == 5
+    sites.refuse_differences("a")
+
+
+def test_a_key_knows_no_collation_and_an_emptied_table_lists_its_rows(tmp_path: Path) -> None:
+    """Before it knows of another site, the first one must say which rows it removes."""
+    sites = Sites(tmp_path)
+    sites.found()
+    sites.write("oslo", "CREATE TABLE names (name VARCHAR COLLATE NOCASE PRIMARY KEY, n INTEGER)")
+    sites.write("oslo", "INSERT INTO names VALUES ('A', 1), ('a', 2)")
+    wlc.flush(sites.file("oslo"))
+    sites.join("rome")
+    sites.write(
+        "rome", "UPDATE names SET n = 9 WHERE name COLLATE \"binary\" = 'A'", "INSERT INTO a VALUES (9, 'r', 1)"
+    )
+    wlc.flush(sites.file("rome"))
+    sites.write("oslo", "DELETE FROM a")
+    sites.exchange()
+    assert set(sites.rows("oslo", "names")) == {("A", 9), ("a", 2)}
+    assert sites.rows("oslo", "a") == [(9, "r", 1.0)]
+    sites.refuse_differences("names", "a")
+
+
 def test_a_join_that_was_broken_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sites = Sites(tmp_path)
     sites.found()

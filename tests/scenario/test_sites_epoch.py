@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import duckdb
 import pytest
@@ -20,6 +21,9 @@ from tests.scenario.test_sites import Sites
 from wlc.farm.circle import Circle, Rule, circle_object, with_rule
 from wlc.farm.errors import InvalidError, ReplayError
 from wlc.farm.model import Name
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 INSERTED = "WRITE_ROW ROW_ALREADY_EXISTS"
 UPDATED, DELETED = "UPDATE_ROW DATA_IN_CONFLICT", "DELETE_ROW DATA_IN_CONFLICT"
@@ -417,3 +421,22 @@ def test_a_transaction_that_breaks_a_constraint_of_the_primary_is_rejected(outco
     sites.write("rome", "DELETE FROM u WHERE id = 2")
     sites.exchange()
     sites.refuse_differences("u")
+
+
+def test_what_a_site_had_when_it_joined_is_known_to_it_and_a_primary_that_only_takes_may_prune(tmp_path: Path) -> None:
+    sites = Sites(tmp_path)
+    sites.found()
+    sites.write("oslo", "INSERT INTO a VALUES (10, 'of oslo', 0)")
+    wlc.flush(sites.file("oslo"))
+    sites.join("rome")
+    wlc.set_rule(sites.file("oslo"), "a", "epoch")
+    for value in range(3):
+        sites.write("rome", f"UPDATE a SET x = {value + 1} WHERE id = 10")
+        sites.exchange()
+    wlc.snapshot(sites.file("oslo"))
+    assert wlc.prune(sites.file("oslo"), keep_for="0s").delete_batches
+    sites.write("rome", "UPDATE a SET x = 50 WHERE id = 10")
+    sites.exchange()
+    assert wlc.exceptions(sites.file("oslo")) == []
+    assert (10, "of oslo", 50.0) in sites.rows("oslo", "a")
+    sites.refuse_differences("a")

@@ -114,7 +114,7 @@ class SiteLog:
 
     def _steps_of(self, number: int) -> Iterator[SiteStep]:
         batch, chain = self._batch(number)
-        past = dict(self._footer(number - 1)) if self._has(number - 1) else {}
+        past = dict(self._footer(number - 1)) if self._has(number - 1) else _before(batch)
         self._refuse_own_beyond(batch)
         self._refuse_false(batch, past)
         run: list[SiteTransaction] = []
@@ -246,3 +246,12 @@ class SiteLog:
 def _named(origin: Origin, transaction: Transaction) -> Origin:
     """Return the origin with the time of the first commit."""
     return origin if origin.committed else replace(origin, committed=transaction.committed)
+
+
+def _before(batch: Batch) -> dict[str, int]:
+    """Return the vector just before a batch whose predecessor is not there: ticks of a history come without gaps."""
+    past = {**batch.vector, batch.history: batch.first - 1}
+    for each in reversed(batch.transactions):
+        if each.origin is not None and each.origin.history in past:
+            past[each.origin.history] = each.origin.tick - 1
+    return past

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wlc.exchange.reading import SiteLog
-from wlc.farm.circle import NONE, read_retired
+from wlc.farm.circle import NONE
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import InvalidError
 from wlc.farm.model import Position
@@ -150,7 +150,6 @@ class _Reading:
         state = self.source.require_state()
         assert state.site is not None
         founder = founder_of(self.database, state.site)
-        retired = read_retired(founder, (history.history for history in self.circle.past))
         return SiteLog(
             site_database(founder, self.other.folder),
             self.other,
@@ -158,7 +157,8 @@ class _Reading:
             state.tick,
             state.site.contained,
             state.site.proof_of(self.other.name),
-            self.circle.lineage(retired),
+            # Vectors say all that they contain. One without an entry for a site that left may never have met it.
+            self.circle.lineage(),
             self.other.name == self.circle.primary,
             self.other.name in (self.circle.primary, self.circle.ddl),
         )

@@ -132,7 +132,7 @@ def found(source: Source, database: FarmDatabase, name: str) -> None:
     _found(database, name, state)
     if state.site is not None:
         return
-    source.remember(replace(state, site=membership.site))
+    source.remember(replace(state, site=replace(membership.site, own=state.tick)))
 
 
 def _found(database: FarmDatabase, name: str, state: MasterState) -> None:

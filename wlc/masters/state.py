@@ -77,6 +77,12 @@ class SiteState:
         """Return the newest position read in a site's log, None before the first."""
         return next((proof for proof in self.proofs if proof.site == site), None)
 
+    def after(self, batch: Batch) -> SiteState:
+        """Return what to remember once a batch is published."""
+        # As long as there is nothing of others, every tick is its own, and batches do not say so.
+        own = batch.last if batch.vector.keys() <= {batch.history} else batch.own or self.own
+        return replace(self, own=own, published=batch.taken)
+
     def having_taken(self, contained: Mapping[str, int], proof: Taken | None) -> SiteState:
         """Return what to remember once a part of another site's log is taken."""
         return replace(self, contained=dict(contained), proofs=newest_proofs(self.proofs, (proof,) if proof else ()))
@@ -162,7 +168,7 @@ class MasterState:
             parent=None,
             vector=dict(batch.vector),
             clock=batch.clock or self.clock,
-            site=replace(self.site, own=batch.own or self.site.own, published=batch.taken) if self.site else None,
+            site=self.site.after(batch) if self.site else None,
         )
 
     def reached(self) -> Reached:

@@ -87,7 +87,10 @@ class LinesTable:
     def same_key(self, alias: str) -> str:
         """Join the table `t` with images by key, in the key's own types, which are what the index knows."""
         places = self.table.layout.key_places
-        return " AND ".join(f"t.{quote(self.table.layout.stored[p].name)} = {self.value(p, alias)}" for p in places)
+        columns = ((self.table.layout.stored[place], self.value(place, alias)) for place in places)
+        # A key knows no collation: it may hold 'A' and 'a'.
+        binary = ' COLLATE "binary"'
+        return " AND ".join(f"t.{quote(c.name)}{binary if c.type == 'VARCHAR' else ''} = {v}" for c, v in columns)
 
     def same_image(self, alias: str) -> str:
         """Join the table `t` with images by all columns; equal is identical."""

@@ -363,7 +363,8 @@ class OpenTransaction:
 
     def _clears(self, effect: TouchEffect, table: CapturedTable) -> bool:
         """Say whether one record may stand for all rows; other sites must know which rows were removed."""
-        return self.shared.site is None and clears(effect, table)
+        # A site does not know of another one before it has read the circle.
+        return self.shared.require_state().site is None and clears(effect, table)
 
     def _upsert_or_merge(self, effect: UpsertEffect | MergeEffect, parameters: Any) -> list[Images]:
         table = self.tables.resolve(effect.target)

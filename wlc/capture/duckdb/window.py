@@ -25,6 +25,7 @@ from wlc.dialect.types.syntax import parse
 from wlc.farm.errors import ExpiredError, GapError
 from wlc.farm.model import Change, Clear, Name, RowsRead, RowsRefreshed, file_column
 from wlc.farm.store import MissingError
+from wlc.farm.vectors import contains
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Batch, Column, Layout, Origin, Record
+    from wlc.farm.vectors import Vector
 
 WINDOW = 'temp."wlc window"'
 _NAMES = 'temp."wlc names"'
@@ -70,7 +72,9 @@ def create(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute(f"CREATE OR REPLACE TEMP TABLE {_bare(WINDOW)} ({columns})")
 
 
-def add_log(connection: duckdb.DuckDBPyConnection, database: FarmDatabase, *, after_tick: int, last_batch: int) -> None:
+def add_log(
+    connection: duckdb.DuckDBPyConnection, database: FarmDatabase, *, after_tick: int, last_batch: int, known: Vector
+) -> None:
     """Add what the primary's log says behind a tick.
 
     Args:
@@ -78,6 +82,7 @@ def add_log(connection: duckdb.DuckDBPyConnection, database: FarmDatabase, *, af
         database: The primary's folder.
         after_tick: The tick; what was published up to it is contained by all whose changes are judged.
         last_batch: The last batch to read, 0 for none.
+        known: What all of them contain. A primary that only takes has no ticks of its own to go by.
 
     Raises:
         ExpiredError: The log does not reach back to the tick: a part of it was pruned.
@@ -94,6 +99,8 @@ def add_log(connection: duckdb.DuckDBPyConnection, database: FarmDatabase, *, af
                 path=database.url,
             ) from error
         if batch.last <= after_tick:
+            return
+        if batch.own is not None and contains(known, {**batch.vector, batch.history: batch.own}):
             return
         add_batch(connection, batch, database)
         if batch.first <= after_tick + 1:
