@@ -94,6 +94,9 @@ def test_queries_are_not_tokenized_and_statements_once(master: str, monkeypatch:
         connection.execute("BEGIN")
         connection.execute("INSERT INTO t VALUES (?)", [7])
         connection.execute("ROLLBACK")
+        # As a transaction of its own, the statement is prepared in another way once the table is known.
+        connection.execute("INSERT INTO t VALUES (?)", [5])
+        connection.execute("INSERT INTO t VALUES (?)", [6])
         before = len(calls)
         connection.execute("INSERT INTO t VALUES (?)", [7])
         connection.execute("INSERT INTO t VALUES (?)", [8])
