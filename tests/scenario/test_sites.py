@@ -112,7 +112,8 @@ class Sites:
                 held = connection.execute(f"FROM {table} ORDER BY ALL").fetchall()
                 assert repr(held) == repr(self.rows(site, table))
         assert all(check.outcome == "same" for check in wlr.verify(into).tables)
-        assert wlr.verify_farm(self.log(site).url).problems == ()
+        # In full: an earlier run of the tests may have verified a farm in a folder of the same name.
+        assert wlr.verify_farm(self.log(site).url, full=True).problems == ()
 
 
 @pytest.fixture(scope="module")

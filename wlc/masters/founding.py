@@ -130,9 +130,8 @@ def found(source: Source, database: FarmDatabase, name: str) -> None:
         if state.site.folder != FOUNDER:
             return
     _found(database, name, state)
-    if state.site is not None:
-        return
-    source.remember(replace(state, site=replace(membership.site, own=state.tick)))
+    if state.site is None:
+        source.remember(replace(state, site=replace(membership.site, own=state.tick)))
 
 
 def _found(database: FarmDatabase, name: str, state: MasterState) -> None:
