@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from wlc.exchange.reading import SiteLog
 from wlc.farm.circle import (
     Circle,
     Rule,
@@ -24,9 +25,13 @@ from wlc.farm.circle import (
     without_site,
 )
 from wlc.farm.database import FarmDatabase
-from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnsupportedError
-from wlc.farm.model import Name, Origin
+from wlc.farm.errors import CorruptError, ExpiredError, FarmError, InvalidError, UnsupportedError
+from wlc.farm.model import Name, Origin, Taken
+from wlc.farm.paths import log_path
 from wlc.farm.store.memory import MemoryStore
+from wlc.farm.vectors import Lineage
+from wlc.masters.fence import outdated
+from wlc.masters.state import MasterState, SiteState
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 FOUNDED = founded("sales", "oslo", "aa", NOW)
@@ -127,3 +132,27 @@ def test_a_history_is_retired_once() -> None:
     with pytest.raises(FarmError):
         retire(database, "bb", 8)
     assert read_retired(database, ("aa", "bb")) == {"bb": 7}
+
+
+@pytest.mark.parametrize("reader, site", [("oslo", "site rome"), ("rome", "this site")])
+def test_it_is_never_the_primary_that_is_made_anew(reader: str, site: str) -> None:
+    log = FarmDatabase("sales", MemoryStore(f"memory://read by {reader}/sales"))
+    log.logs.create(log_path("sales", 5), b"")
+    other = next(each for each in TWO.sites if each.name != reader)
+    proof = Taken(other.name, other.history, 2, 2, "c")
+    is_primary = other.name == TWO.primary
+    reading = SiteLog(log, other, "dd", 0, {}, proof, Lineage({}), is_primary, may_change_schema=is_primary)
+    with pytest.raises(ExpiredError) as caught:
+        list(reading.steps())
+    assert f"let {site} leave" in str(caught.value.hint)
+
+
+def test_a_restored_site_is_told_what_it_can_do() -> None:
+    log = FarmDatabase("sales", MemoryStore("memory://restored/sales"))
+    alone = MasterState("memory://restored", "sales", "aa", 0, 0, "", None, {}, None, 300.0, "wlc_logs")
+    hints = {"": outdated(log, alone, 1).hint}
+    for name in ("oslo", "rome"):
+        hints[name] = outdated(log, replace(alone, site=SiteState(name, ".", circle=TWO)), 1).hint
+    assert "wlc stop SOURCE, then wlc master SOURCE" in str(hints[""])
+    assert "let the other sites leave" in str(hints["oslo"])
+    assert "let rome leave, wlc leave sales rome" in str(hints["rome"])

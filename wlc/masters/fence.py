@@ -78,12 +78,18 @@ def remembering_fence(source: Source, database: FarmDatabase) -> Iterator[None]:
         raise
 
 
-def outdated(database: FarmDatabase, number: int) -> FencedError:
+def outdated(database: FarmDatabase, state: MasterState, number: int) -> FencedError:
     """Build the error for a published batch that contradicts what this master remembers."""
+    hint = "to go on from this copy: wlc stop SOURCE, then wlc master SOURCE, which starts a new history"
+    if state.site is not None and state.circle is not None:
+        name, circle = state.site.name, state.circle
+        if name == circle.primary:
+            hint = f"let the other sites leave, wlc leave {circle.database} SITE; {hint}; then they join again"
+        else:
+            hint = f"let {name} leave, wlc leave {circle.database} {name}, and join again: a new file, another --site"
     return FencedError(
         f"batch {number} of {database.name} was published by another master, or by this one before it was restored",
-        hint="run exactly one master; to go on from this copy: wlc stop SOURCE, then wlc master SOURCE, which starts"
-        " a new history",
+        hint=f"run exactly one master; {hint}",
         path=database.url,
     )
 
@@ -126,6 +132,6 @@ def settle(database: FarmDatabase, state: MasterState) -> None:
     config = present_config(database, state)
     fence(config, state)
     if config.batches > state.batch + 1:
-        raise outdated(database, state.batch + 1)
+        raise outdated(database, state, state.batch + 1)
     if config.batches <= state.batch:
         database.rebuild_config()

@@ -89,7 +89,7 @@ def _publish_batch(source: Source, database: FarmDatabase, upto: str) -> Batch |
         # It holds as many transactions as the beat of that time wanted.
         with source.gather_again(batch) as gathered:
             if gathered is None or not gathered.matches(batch):
-                raise outdated(database, batch.number)
+                raise outdated(database, state, batch.number)
             gathered.note(batch, chain)
     advance_config(database, batch)
     return batch
@@ -150,7 +150,7 @@ def _present_batch(database: FarmDatabase, state: MasterState) -> tuple[Batch, s
     except MissingError:
         return None
     except GapError as error:
-        raise outdated(database, number) from error
+        raise outdated(database, state, number) from error
     if batch.history != state.history or batch.previous != state.chain:
-        raise outdated(database, number)
+        raise outdated(database, state, number)
     return batch, chain
