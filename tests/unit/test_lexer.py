@@ -58,8 +58,8 @@ def test_numbered(text: str) -> None:
     assert numbered(text) == "SELECT '?', $1, \"?\" -- ?\n, $2"
 
 
-def test_numbered_leaves_numbered_markers_alone() -> None:
-    assert numbered("SELECT 'é', ?2, ?") == "SELECT 'é', ?2, $1"
+def test_numbered_markers_keep_their_numbers() -> None:
+    assert numbered("SELECT 'é', ?2, ?") == "SELECT 'é', $2, $1"
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def unquoted(identifier: str) -> str:
 
 
 def numbered(text: str) -> str:
-    """Rename the markers `?` of a statement to `$1`, `$2` … in their order."""
+    """Rename the markers `?` of a statement to `$1`, `$2` … in their order, and `?2` to `$2`."""
     if "?" not in text:
         return text
     pieces, last, count = [], 0, 0
