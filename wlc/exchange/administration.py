@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from wlc.farm.circle import NONE, circle_object, read_circle, retire, with_role, without_site
+from wlc.farm.circle import NONE, change_circle, find_circle, read_circle, retire, with_role, without_site
 from wlc.farm.config import STARTED, STOPPED
 from wlc.farm.errors import InvalidError
 from wlc.farm.registry import known_replicas, unregister
@@ -14,7 +14,7 @@ from wlc.masters.place import founder_at, site_database
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from wlc.farm.circle import Circle, CircleSite
     from wlc.farm.database import FarmDatabase
@@ -30,7 +30,7 @@ def founder_of_database(
         return database
     # A farm may be called `sites`, too.
     founder = founder_at(database, f"sites/{name}")
-    return founder if circle_object(founder).load() is not None else database
+    return founder if find_circle(founder) is not None else database
 
 
 def set_role(
@@ -55,7 +55,7 @@ def set_role(
         UnsupportedError: The role is that of the primary.
     """
     founder = founder_of_database(db, farm, storage_options)
-    return changed_circle(founder, lambda circle: with_role(circle, site, role))
+    return change_circle(founder, lambda circle: with_role(circle, site, role))
 
 
 def leave(
@@ -95,7 +95,7 @@ def leave(
             raise
     numbers = place.batch_numbers()
     last = place.read_batch(numbers[-1])[0].last if numbers else place.config().tick
-    left = changed_circle(founder, lambda circle: without_site(circle, site))
+    left = change_circle(founder, lambda circle: without_site(circle, site))
     retire(founder, leaving.history, last)
     for other in left.sites:
         unregister(site_database(founder, other.folder), site)
@@ -118,15 +118,3 @@ def _refuse_unread(place: FarmDatabase, circle: Circle, leaving: CircleSite) -> 
                 f"site {other.name} has read site {leaving.name} up to batch {done} of {numbers[-1]}",
                 hint=f"{first}run wlc take at {other.name} first; --force gives up what it lacks",
             )
-
-
-def changed_circle(founder: FarmDatabase, change: Callable[[Circle], Circle]) -> Circle:
-    """Replace the circle of a database by what a function makes of it, and return it."""
-    read_circle(founder)
-
-    def changed(present: Circle | None) -> Circle:
-        if present is None:
-            raise InvalidError(f"{founder.url} has no sites any more", path=founder.url)
-        return change(present)
-
-    return circle_object(founder).change(changed)

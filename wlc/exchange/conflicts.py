@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wlc.exchange.administration import changed_circle, founder_of_database
-from wlc.farm.circle import EPOCH, EPOCH_TRANS, OWNER, RULES, Rule, with_rule, without_rule
+from wlc.exchange.administration import founder_of_database
+from wlc.farm.circle import EPOCH, EPOCH_TRANS, OWNER, RULES, Rule, change_circle, with_rule, without_rule
 from wlc.farm.clock import parse_time
 from wlc.farm.errors import InvalidError
 from wlc.farm.history import is_named
@@ -56,7 +56,7 @@ def set_rule(
     founder = founder_of_database(db, farm, storage_options)
     name, layout = _table(founder, table)
     if rule == NO_RULE:
-        return changed_circle(founder, lambda circle: without_rule(circle, name))
+        return change_circle(founder, lambda circle: without_rule(circle, name))
     if rule in (EPOCH, EPOCH_TRANS) and not layout.primary_key:
         raise InvalidError(
             f"{name} has no primary key, so rule {rule} cannot tell its rows apart",
@@ -73,7 +73,7 @@ def set_rule(
             )
         return changed
 
-    return changed_circle(founder, change)
+    return change_circle(founder, change)
 
 
 def _table(founder: FarmDatabase, table: str) -> tuple[Name, Layout]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wlc.exchange.taking import as_reader
-from wlc.farm.circle import SiteHistory, circle_object, read_circle, with_site
+from wlc.farm.circle import SiteHistory, change_circle, read_circle, with_site
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import CorruptError, ExpiredError, InvalidError
 from wlc.farm.model import Taken
@@ -143,13 +143,8 @@ class _Announcement:
         reader = SiteState(primary.name, primary.folder)
         register(site_database(self.founder, self.site.folder), as_reader(reader, primary.name, None))
         history = SiteHistory(state.history, state.parent)
-
-        def change(present: Circle | None) -> Circle:
-            if present is None:
-                raise InvalidError(f"{self.founder.url} has no sites any more", path=self.founder.url)
-            return with_site(present, self.site.name, history, utc_now())
-
-        return replace(self.site, circle=circle_object(self.founder).change(change))
+        circle = change_circle(self.founder, lambda present: with_site(present, self.site.name, history, utc_now()))
+        return replace(self.site, circle=circle)
 
 
 def _held(source: Source, founder: FarmDatabase, circle: Circle, site: str) -> tuple[Mapping[str, int], Taken | None]:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from wlc.farm.anchors import anchor
+from wlc.farm.circle import how_to_join_anew
 from wlc.farm.errors import CorruptError, ExpiredError, FencedError
 from wlc.farm.model import Clear, Ddl, Origin, Taken
 from wlc.farm.store import MissingError
-from wlc.farm.vectors import contains, expanded, merged
+from wlc.farm.vectors import contains, expanded, merged, raised
 from wlc.masters.contract import SiteStep, SiteTransaction
 
 if TYPE_CHECKING:
@@ -156,10 +157,7 @@ class SiteLog:
         is_whole: bool = False,
     ) -> SiteStep:
         """Build a step, and count it as contained: the caller takes it before it goes on."""
-        contained = dict(self.contained)
-        for each in run:
-            contained[each.origin.history] = max(contained.get(each.origin.history, 0), each.origin.tick)
-        self.contained = contained
+        contained = self.contained = raised(self.contained, (each.origin for each in run))
         # Before the end of a batch, a round that was broken off begins with it again, and skips by the vector.
         proof = Taken(self.site.name, batch.history, batch.last, batch.number, chain) if is_whole else self.proof
         files: Mapping[str, TableFile] = {file.file.path: file for file in batch.files}
@@ -215,8 +213,7 @@ class SiteLog:
 
     def _anew(self) -> str:
         """Say how the one of the two sites that is not the primary is made anew."""
-        site = "this site" if self.is_primary else f"site {self.site.name}"
-        return f"let {site} leave, wlc leave DB SITE, and join again with a new file under another name: wlc join FILE"
+        return how_to_join_anew("this site" if self.is_primary else f"site {self.site.name}")
 
     def _proof(self, number: int) -> Taken:
         batch, chain = self._batch(number)

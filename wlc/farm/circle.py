@@ -22,7 +22,7 @@ from wlc.farm.vectors import Lineage
 from wlc.farm.versioned import VersionedObject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
@@ -131,10 +131,10 @@ class Circle:
             return tuple(site for site in others if site.role != NONE)
         return tuple(site for site in others if site.name == self.primary)
 
-    def lineage(self, retired: dict[str, int] | None = None) -> Lineage:
-        """Return what histories grew from, and the last ticks of those that will never go on."""
+    def lineage(self) -> Lineage:
+        """Return what histories grew from."""
         known = (*self.past, *(history for site in self.sites for history in site.histories))
-        return Lineage({each.history: each.parent for each in known if each.parent}, retired or {})
+        return Lineage({each.history: each.parent for each in known if each.parent})
 
 
 def founded(database: str, site: str, history: str, now: datetime) -> Circle:
@@ -250,6 +250,16 @@ def circle_object(database: FarmDatabase) -> VersionedObject[Circle]:
     return VersionedObject(database.store, CIRCLE, encode, decode)
 
 
+def find_circle(database: FarmDatabase) -> Circle | None:
+    """Return the circle of a database, None if it has one master only.
+
+    Raises:
+        CorruptError: The object is damaged.
+    """
+    found = circle_object(database).load()
+    return found[0] if found is not None else None
+
+
 def read_circle(database: FarmDatabase) -> Circle:
     """Return the circle of a database.
 
@@ -257,14 +267,32 @@ def read_circle(database: FarmDatabase) -> Circle:
         InvalidError: It has one master only.
         CorruptError: The object is damaged.
     """
-    found = circle_object(database).load()
-    if found is None:
+    return _present(database, find_circle(database))
+
+
+def change_circle(database: FarmDatabase, change: Callable[[Circle], Circle]) -> Circle:
+    """Replace the circle of a database by what a function makes of it, and return it.
+
+    Raises:
+        InvalidError: The database has one master only.
+        CorruptError: The object is damaged.
+    """
+    return circle_object(database).change(lambda present: change(_present(database, present)))
+
+
+def _present(database: FarmDatabase, circle: Circle | None) -> Circle:
+    if circle is None:
         raise InvalidError(
             f"{database.url} has one master and no sites",
             hint="wlc master SOURCE --site NAME makes its master the first site",
             path=database.url,
         )
-    return found[0]
+    return circle
+
+
+def how_to_join_anew(site: str) -> str:
+    """Say how a site is made anew that cannot go on."""
+    return f"let {site} leave, wlc leave DB SITE, and join again with a new file under another name: wlc join FILE"
 
 
 def retire(database: FarmDatabase, history: str, last: int) -> None:

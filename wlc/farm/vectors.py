@@ -67,6 +67,14 @@ def expanded(vector: Vector, lineage: Lineage = NO_LINEAGE) -> dict[str, int]:
     return {history: tick for history, tick in found.items() if tick}
 
 
+def raised(vector: Vector, origins: Iterable[Origin]) -> dict[str, int]:
+    """Return a vector that contains some more transactions, too."""
+    found = dict(vector)
+    for origin in origins:
+        found[origin.history] = max(found.get(origin.history, 0), origin.tick)
+    return found
+
+
 def normal(vector: Vector, lineage: Lineage = NO_LINEAGE) -> dict[str, int]:
     """Return a vector without the histories that its other entries, or their retirement, imply."""
     implied: dict[str, int] = {}

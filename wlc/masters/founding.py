@@ -6,7 +6,7 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from wlc.farm.circle import FOUNDER, SiteHistory, circle_object, founded
+from wlc.farm.circle import FOUNDER, SiteHistory, circle_object, find_circle, founded
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import InvalidError
 from wlc.farm.paths import site_folder
@@ -31,7 +31,6 @@ def founder(name: str, former: MasterState | None = None) -> SiteMembership:
         InvalidError: The name cannot name a site.
     """
     site_folder(name)
-
     contained = former.site.contained if former is not None and former.site is not None else {}
     site = SiteState(name, FOUNDER, contained)
 
@@ -68,8 +67,7 @@ def former_site(
     if source.elsewhere() is not None and not moved:
         return site
     former = state.site
-    present = circle_object(founder_of(database_of(state, storage_options), former)).load()
-    circle = present[0] if present is not None else state.circle
+    circle = find_circle(founder_of(database_of(state, storage_options), former)) or state.circle
     if circle is None:
         return site or former.name
     target = shlex.quote(str(source))
@@ -98,10 +96,9 @@ def refuse_end(source: Source, database: FarmDatabase) -> None:
         InvalidError: There are other sites.
     """
     site = source.require_state().site
-    present = circle_object(founder_of(database, site)).load() if site is not None else None
-    if site is None or present is None:
+    circle = find_circle(founder_of(database, site)) if site is not None else None
+    if site is None or circle is None:
         return
-    circle = present[0]
     others = [each.name for each in circle.sites if each.name != site.name]
     if others and circle.primary == site.name:
         raise InvalidError(

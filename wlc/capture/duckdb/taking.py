@@ -25,6 +25,7 @@ from wlc.dialect.duckdb import settings, statements
 from wlc.dialect.sql import quote
 from wlc.farm.errors import CorruptError, ReplayError, UnavailableError, UnsupportedError
 from wlc.farm.model import Change, Clear, Ddl, Name, RowsRefreshed
+from wlc.farm.vectors import raised
 from wlc.masters.state import changes
 
 if TYPE_CHECKING:
@@ -94,9 +95,7 @@ def _halves(step: SiteStep, state: MasterState) -> tuple[SiteStep, SiteStep]:
     assert state.site is not None
     middle = len(step.transactions) // 2
     first, second = step.transactions[:middle], step.transactions[middle:]
-    contained = dict(state.site.contained)
-    for each in first:
-        contained[each.origin.history] = max(contained.get(each.origin.history, 0), each.origin.tick)
+    contained = raised(state.site.contained, (each.origin for each in first))
     rest = tuple(replace(each, line=line) for line, each in enumerate(second, start=1))
     return replace(step, transactions=first, contained=contained, proof=None), replace(step, transactions=rest)
 

@@ -22,6 +22,7 @@ from wlc.dialect import types
 from wlc.dialect.duckdb.file_columns import read_sql
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types.syntax import parse
+from wlc.farm.circle import how_to_join_anew
 from wlc.farm.errors import ExpiredError, GapError
 from wlc.farm.model import Change, Clear, Name, RowsRead, RowsRefreshed, file_column
 from wlc.farm.store import MissingError
@@ -95,7 +96,7 @@ def add_log(
             raise ExpiredError(
                 f"which changes are concurrent cannot be said: the log of {database.name} begins with batch"
                 f" {number + 1}, and a site has not seen what was published before",
-                hint="make that site anew from a snapshot: wlc join",
+                hint=how_to_join_anew("that site"),
                 path=database.url,
             ) from error
         if batch.last <= after_tick:
