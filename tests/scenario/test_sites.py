@@ -451,6 +451,14 @@ def test_a_key_knows_no_collation_and_an_emptied_table_lists_its_rows(tmp_path: 
     sites.write("oslo", "DELETE FROM a")
     sites.exchange()
     assert set(sites.rows("oslo", "names")) == {("A", 9), ("a", 2)}
+    wlc.set_rule(sites.file("oslo"), "names", "epoch")
+    sites.write("oslo", "UPDATE names SET n = 10 WHERE name COLLATE \"binary\" = 'A'")
+    sites.write("rome", "UPDATE names SET n = 11 WHERE name COLLATE \"binary\" = 'A'")
+    wlc.flush(sites.file("rome"))
+    sites.exchange()
+    (rejected,) = wlc.exceptions(sites.file("oslo"))
+    assert rejected.local == {"name": "A", "n": 10}
+    assert set(sites.rows("oslo", "names")) == {("A", 10), ("a", 2)}
     assert sites.rows("oslo", "a") == [(9, "r", 1.0)]
     sites.refuse_differences("names", "a")
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wlc.capture.duckdb.images import any_sql, exact_sql, unspoil
+from wlc.capture.duckdb.window import key_value
 from wlc.dialect.duckdb.file_columns import read_sql, refuse_missing_values, refuse_other_columns, required
 from wlc.dialect.duckdb.parquet import reading
 from wlc.dialect.sql import quote
@@ -88,9 +89,7 @@ class LinesTable:
         """Join the table `t` with images by key, in the key's own types, which are what the index knows."""
         places = self.table.layout.key_places
         columns = ((self.table.layout.stored[place], self.value(place, alias)) for place in places)
-        # A key knows no collation: it may hold 'A' and 'a'.
-        binary = ' COLLATE "binary"'
-        return " AND ".join(f"t.{quote(c.name)}{binary if c.type == 'VARCHAR' else ''} = {v}" for c, v in columns)
+        return " AND ".join(f"{key_value(column, f't.{quote(column.name)}')} = {value}" for column, value in columns)
 
     def same_image(self, alias: str) -> str:
         """Join the table `t` with images by all columns; equal is identical."""

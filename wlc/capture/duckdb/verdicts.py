@@ -29,8 +29,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from wlc.capture.duckdb.window import WINDOW, key_columns, key_sql
-from wlc.dialect.sql import literal, quote
+from wlc.capture.duckdb.window import WINDOW, key_columns, key_sql, key_value
+from wlc.dialect.sql import literal
 from wlc.dialect.types import store_sql
 from wlc.farm.circle import EPOCH, EPOCH_TRANS
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import duckdb
 
     from wlc.capture.duckdb.journal import CapturedTable
-    from wlc.farm.model import Column, Name, Origin
+    from wlc.farm.model import Name, Origin
     from wlc.farm.vectors import Vector
 
 PASTS, TOUCHED, SPOILT = 'temp."wlc pasts"', 'temp."wlc touched"', 'temp."wlc spoilt"'
@@ -219,18 +219,14 @@ def step_key(table: CapturedTable, alias: str) -> str:
 
 def same_key(table: CapturedTable, one: str, other: str) -> str:
     """Say of two relations with image columns that the keys are equal."""
-    return " AND ".join(f"{one}.{name} = {other}.{name}" for name in key_names(table))
+    columns = zip(key_columns(table.layout), key_names(table), strict=True)
+    return " AND ".join(f"{key_value(c, f'{one}.{name}')} = {key_value(c, f'{other}.{name}')}" for c, name in columns)
 
 
 def _base_keys(table: CapturedTable) -> str:
     columns = zip(key_columns(table.layout), key_names(table), strict=True)
-    listed = ", ".join(f"{_stored_key(column)} AS {name}" for column, name in columns)
+    listed = ", ".join(f"{key_value(column, store_sql(column))} AS {name}" for column, name in columns)
     return f"SELECT {listed}, true AS there FROM {table.sql}"
-
-
-def _stored_key(column: Column) -> str:
-    """A column of a key as images have it; keys that differ are different rows, whatever the collation."""
-    return f'({quote(column.name)} COLLATE "binary")' if column.type == "VARCHAR" else store_sql(column)
 
 
 # Conflicts -----------------------------------------------------------------------------------------------------------

@@ -67,6 +67,11 @@ def key_columns(layout: Layout) -> list[Column]:
     return [layout.stored[place] for place in layout.key_places]
 
 
+def key_value(column: Column, value: str) -> str:
+    """Return a value of a key column as the index compares it: it knows no collation, and may hold 'A' and 'a'."""
+    return f'({value} COLLATE "binary")' if column.type == "VARCHAR" else value
+
+
 def create(connection: duckdb.DuckDBPyConnection) -> None:
     """Begin an empty window."""
     columns = "key UHUGEINT, history VARCHAR, tick BIGINT"
