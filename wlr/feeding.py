@@ -258,8 +258,7 @@ class _Feeding:
         at = state.master if state else self._database.url
         asked = reads.upstream, reads.class_name, reads.registries
         wanted = wlc.attachment_of(self._database, before, *asked, at)
-        if before is not None and (wanted is None or wanted.registries != before.registries):
-            wlc.detach(place_of(self._database, before.registry), before, paths.feed_id(self._name))
+        wlc.detach(self._database, before, wanted, paths.feed_id(self._name))
         return wanted
 
     def _round_at(self, place: FarmDatabase, membership: Membership) -> Fed:

@@ -140,8 +140,8 @@ class _Job:
         self, database: FarmDatabase, attachment: Attachment | None, keepalive: Keepalive | None
     ) -> Replicated:
         """Read the database itself, or an upstream of it."""
-        if not self.is_dry_run:
-            _detach(self.state, database, attachment)
+        if not self.is_dry_run and self.state is not None:
+            wlc.detach(database, self.state.attachment, attachment, self.state.id)
         if attachment is None:
             return self.run(database)
         if not self.registers or self.is_dry_run:
@@ -176,13 +176,6 @@ class _Job:
 
 def _id_of(target: Target) -> str:
     return checksum(f"{this_host()} {uuid.getnode()} {target}".encode())[:16]
-
-
-def _detach(state: ReplicaState | None, database: FarmDatabase, now: Attachment | None) -> None:
-    """Give up what was claimed in a registry that the replica leaves."""
-    before = state.attachment if state else None
-    if state is not None and before is not None and (now is None or now.registries != before.registries):
-        wlc.detach(place_of(database, before.registry), before, state.id)
 
 
 def _attachment(

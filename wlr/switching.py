@@ -85,10 +85,7 @@ def switch(
             _prove_again(database, state)
         attachment = state.attachment and replace(state.attachment, among=(database.url,), slot=None, chosen=None)
         replica.remember(replace(state, master=database.url, attachment=attachment))
-    if state.attachment is not None:
-        wlc.detach(
-            open_database(state.attachment.registry, storage_options=storage_options), state.attachment, state.id
-        )
+    wlc.detach(database, state.attachment, None, state.id)
     before = open_database(state.master, storage_options=storage_options)
     if not is_same_place(before, database):
         # The place before may be gone, which can be why the replica leaves it.

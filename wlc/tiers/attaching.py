@@ -134,11 +134,12 @@ def _with_registries(before: Attachment, database: FarmDatabase, told: tuple[str
     return replace(before, registry=registry, registries=told, upstream=name, slot=None, chosen=None)
 
 
-def detach(registry: FarmDatabase, attachment: Attachment, reader: str) -> None:
-    """Give up what a reader has claimed; nothing happens where the registry is away."""
-    if attachment.slot is not None:
-        with suppress(FarmError):
-            release_claim(registry, Claim(attachment.upstream, attachment.slot, reader))
+def detach(database: FarmDatabase, before: Attachment | None, now: Attachment | None, reader: str) -> None:
+    """Give up what a reader has claimed by registries that it leaves; nothing happens where the first is away."""
+    if before is None or before.slot is None or (now is not None and now.registries == before.registries):
+        return
+    with suppress(FarmError):
+        release_claim(place_of(database, before.registry), Claim(before.upstream, before.slot, reader))
 
 
 def _url_of(database: FarmDatabase, url: str) -> str:

@@ -109,8 +109,7 @@ def _leave_registry(
     """Give up what was claimed in a registry that the relay leaves, unless it is told to read or choose by itself."""
     for url in (*now.among, *now.registries) if now else ():
         _refuse_itself(relay, place_of(source, url), to)
-    if before is not None and (now is None or now.registries != before.registries):
-        detach(place_of(source, before.registry), before, relay_id(relay))
+    detach(source, before, now, relay_id(relay))
 
 
 def _position_of(relay: FarmDatabase) -> Position | None:
