@@ -17,7 +17,7 @@ import pytest
 import wlc
 from cli.command import run_app
 from cli.wlc import app
-from tests.scenario.test_sites import Sites
+from tests.sites import Sites
 from wlc.farm.circle import Circle, Rule, circle_object, with_rule
 from wlc.farm.errors import InvalidError, ReplayError
 from wlc.farm.model import Name
