@@ -123,6 +123,7 @@ def ship(
                 lambda: record(done) if pruning.after(done := copy()).bytes else None,
                 # The relay knows the beat, and is there when the farm is away.
                 lambda: wlc.beat(done.url, storage_options=target_options),
+                lambda: wlc.resolve(db, farm, storage_options=options).url,
             )
 
 

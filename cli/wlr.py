@@ -15,6 +15,7 @@ import wlr
 from wlc.farm.byte_count import parse_bytes
 from wlc.farm.errors import CorruptError, InvalidError
 from wlr.engine.adapters import locate as place_of
+from wlr.replica_settings import place_read
 
 from .command import command, new_app, run_app
 from .following import follow_on
@@ -47,6 +48,9 @@ Patterns = Annotated[
     list[str] | None, typer.Option(metavar="PATTERN", help="Only tables like main.sales_*; may be repeated.")
 ]
 Ignored = Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Leave these tables out; may be repeated.")]
+Until = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Stop at this time: 9:00, '2026-11-20 10:00', '2 hours ago'.")
+]
 Delay = Annotated[
     str | None, typer.Option(metavar="AGE", help="Stay this far behind: 1h, '2 days'. Give it every time.")
 ]
@@ -70,10 +74,7 @@ def replicate(
     master: Annotated[
         str | None, typer.Argument(metavar="MASTER", help="Name in the farm, URL, or path of the master; remembered.")
     ] = None,
-    until: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Stop at this time: 9:00, '2026-11-20 10:00', '2 hours ago'."),
-    ] = None,
+    until: Until = None,
     tick: Annotated[int | None, typer.Option(metavar="N", min=0, help="Stop after this transaction.")] = None,
     follow: Follow = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")] = False,
@@ -132,6 +133,7 @@ def replicate(
             yield from follow_on(
                 lambda: record(done) if (done := roll_forward()).transactions else None,
                 lambda: wlr.beat(into, storage_options=options),
+                lambda: place_read(into, storage_options=options),
             )
 
 
@@ -382,6 +384,7 @@ def feed(
             yield from follow_on(
                 lambda: record(done) if (done := go_on()).records or done.dropped else None,
                 lambda: wlc.beat(db, farm=farm, storage_options=options),
+                lambda: wlc.resolve(db, farm, storage_options=options).url,
             )
 
 

@@ -156,10 +156,14 @@ class Replay:
         tables.update(name for step in steps for transaction in step.transactions for name in created_by(transaction))
         bounds.refuse_idle(left, tables)
 
-    def roll_forward(self) -> Replicated:
-        """Apply the log from the replica's position up to the stop."""
+    def roll_forward(self, found: ReplicaState | None = None) -> Replicated:
+        """Apply the log from the replica's position up to the stop.
+
+        Args:
+            found: What the replica remembered a moment ago; None if nobody looked.
+        """
         try:
-            return self._roll_forward()
+            return self._roll_forward(found)
         except ReplayError:
             changed = None
             # What failed is reported, whatever reading the replica meets.
@@ -169,18 +173,22 @@ class Replay:
                 raise changed from None
             raise
 
-    def _roll_forward(self) -> Replicated:
+    def _roll_forward(self, found: ReplicaState | None) -> Replicated:
+        ahead = None
+        if found is not None and self.into.is_settled():
+            # Without news the replica is not opened for writing, which would disturb its readers.
+            ahead = self._ahead(found)
+            if self._is_level and self._with_settings(found) == found:
+                self._register(found)
+                self._note_witness(found)
+                return self._result(found.position.tick, found.clock)
         with self.into.open(self._folders(), self.bulk) as replica:
             start = replica.state
-            steps = self._steps(start, replica.limits)
+            if ahead is None or start != found:
+                ahead = self._ahead(start)
+            steps = self._cut(start, ahead, replica.limits)
             self._register(start)
-            keep = start.keep if self.keep is None else self.keep
-            verify = self.database.keys.verify_words() or start.verify
-            beat_s = self._beat_s if start.follows_beat else start.beat_s
-            attachment = self.membership.attachment if self.membership else None
-            known = replace(start, master=self.database.url, keep=keep, verify=verify, beat_s=beat_s)
-            access = start.access if self.access is None else self.access
-            known = replace(known, attachment=attachment, access=access)
+            known = self._with_settings(start)
             if known != start:
                 replica.remember(known)
             try:
@@ -194,9 +202,24 @@ class Replay:
                 self._fetcher.close()
                 if replica.state.position != start.position or replica.state.failure != start.failure:
                     self._register(replica.state)
-            if self.database.witness is not None:
-                self.database.witness.note(replica.state.position)
+            self._note_witness(replica.state)
             return self._result(replica.state.position.tick, replica.state.clock)
+
+    def _with_settings(self, state: ReplicaState) -> ReplicaState:
+        """Return a state with what this run was given to remember."""
+        return replace(
+            state,
+            master=self.database.url,
+            keep=state.keep if self.keep is None else self.keep,
+            verify=self.database.keys.verify_words() or state.verify,
+            beat_s=self._beat_s if state.follows_beat else state.beat_s,
+            attachment=self.membership.attachment if self.membership else None,
+            access=state.access if self.access is None else self.access,
+        )
+
+    def _note_witness(self, state: ReplicaState) -> None:
+        if self.database.witness is not None:
+            self.database.witness.note(state.position)
 
     # Planning
 
@@ -236,8 +259,16 @@ class Replay:
             return self.database.name
         return self._peeked[0].catalog
 
-    def _steps(self, state: ReplicaState, limits: Limits = LIMITS) -> Iterator[Step]:
+    def _steps(self, state: ReplicaState) -> Iterator[Step]:
         """Check that the target can be reached from a state, and cut the log between the two into steps."""
+        return self._cut(state, self._ahead(state))
+
+    def _cut(self, state: ReplicaState, ahead: Iterator[tuple[Batch, str]], limits: Limits = LIMITS) -> Iterator[Step]:
+        failed = state.failure.tick if state.failure else None
+        return cut(ahead, state.position, self.stop, limits=limits, skipped=state.accepted, alone=failed)
+
+    def _ahead(self, state: ReplicaState) -> Iterator[tuple[Batch, str]]:
+        """Check that the target can be reached from a state, and return the batches of the log that lead to it."""
         config = self.database.config()
         self._beat_s = config.beat_s
         # Whoever goes on needs to know nothing of what is older; a witness may have seen it.
@@ -259,15 +290,15 @@ class Replay:
         self._start, self._end = state.position.tick, end if self.stop.tick is None else self.stop.tick
         batches = log_reader.batches_from(self.database, first, numbers, state.position, self._read)
         peeked = next(batches, None)
-        self._is_level = peeked is None or self.stop.is_before(peeked[0], state.position.tick)
         if peeked is None:
+            self._is_level = True
             return iter(())
-        self._peeked = peeked
+        self._peeked, tick = peeked, state.position.tick
+        is_at_end = peeked[0].number >= numbers[-1] and peeked[0].last <= tick
+        self._is_level = is_at_end or self.stop.is_before(peeked[0], tick)
         if not state.position.tick and self._made_from is None:
             bounds.refuse_before_first(peeked[0], self.stop)
-        failed = state.failure.tick if state.failure else None
-        ahead = chain((peeked,), batches)
-        return cut(ahead, state.position, self.stop, limits=limits, skipped=state.accepted, alone=failed)
+        return chain((peeked,), batches)
 
     def _refuse_beyond_break(self, numbers: list[int], position: Position, config: Config) -> None:
         """Refuse to continue into a later history if changes between the two are in no log."""

@@ -36,6 +36,17 @@ def beat(
     return float(beat_s)
 
 
+def place_read(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> str:
+    """Return the URL of the database's folder that a replica reads at present: its master's, or that of an upstream.
+
+    Raises:
+        InvalidError: There is no replica.
+    """
+    state = target_at(into, storage_options).read_state()
+    chosen = state.attachment
+    return (chosen.pinned or chosen.url or chosen.registry) if chosen else state.master
+
+
 def accept(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> Failure:
     """Skip exactly the transaction that failed: the next replication continues after it.
 

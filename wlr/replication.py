@@ -140,6 +140,14 @@ class _Job:
         self, database: FarmDatabase, attachment: Attachment | None, keepalive: Keepalive | None
     ) -> Replicated:
         """Read the database itself, or an upstream of it."""
+        done = self._run_through(database, attachment, keepalive)
+        if keepalive is not None:
+            self.target.expect_round()
+        return done
+
+    def _run_through(
+        self, database: FarmDatabase, attachment: Attachment | None, keepalive: Keepalive | None
+    ) -> Replicated:
         if not self.is_dry_run and self.state is not None:
             wlc.detach(database, self.state.attachment, attachment, self.state.id)
         if attachment is None:
@@ -171,7 +179,7 @@ class _Job:
         )
         if self.is_dry_run:
             return replay.rehearse(state)
-        return replay.make(self.asked.patterns) if state is None else replay.roll_forward()
+        return replay.make(self.asked.patterns) if state is None else replay.roll_forward(state)
 
 
 def _id_of(target: Target) -> str:

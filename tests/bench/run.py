@@ -42,6 +42,7 @@ NAMES = (
     "growth",
     "feeds",
     "tiers",
+    "visible",
 )
 
 

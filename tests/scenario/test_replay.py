@@ -339,6 +339,7 @@ def test_second_run_is_turned_away_in_one_line(farm: HandmadeFarm, into: Path, p
     farm.publish([KEYED])
     if place == into.name:
         wlr.replicate(farm.url, into=into)
+        farm.publish([Rows("t", rows(1))])
     with subprocess.Popen([sys.executable, "-c", HOLDER, str(into.with_name(place))], stdout=subprocess.PIPE) as holder:
         try:
             assert holder.stdout is not None

@@ -33,6 +33,7 @@ _MACHINE = (
 _INTERNAL = "INTERNAL Error"
 # Name of the database in memory that a connection starts with. A target may have the same name.
 _MEMORY = "memory"
+_made_ahead: list[duckdb.DuckDBPyConnection] = []
 
 
 def connect(work: Path, *, threads: int | None = None, memory: str | None = None) -> duckdb.DuckDBPyConnection:
@@ -59,13 +60,24 @@ def connect_free_of(catalog: str) -> duckdb.DuckDBPyConnection:
     # A connection in memory is called `memory`; a master may be called so, too, and then a connection to the file
     # itself under another name is needed. DuckDB names a file after its stem and takes no other name, so a second
     # database in memory is attached, and `memory` freed by detaching it.
-    connection = duckdb.connect(config={"python_enable_replacements": "false"})
-    # The log states the time zone of a statement that was run in another one.
-    connection.execute("SET GLOBAL TimeZone = 'UTC'")
+    connection = _made_ahead.pop() if _made_ahead else _connect_free()
     if catalog.lower() == _MEMORY:
         connection.execute("ATTACH ':memory:' AS wlr_scratch")
         connection.execute("USE wlr_scratch")
         connection.execute(f"DETACH {_MEMORY}")
+    return connection
+
+
+def connect_ahead() -> None:
+    """Make the database of the next `connect_free_of` before it is needed: it takes longer than a small step."""
+    if not _made_ahead:
+        _made_ahead.append(_connect_free())
+
+
+def _connect_free() -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect(config={"python_enable_replacements": "false"})
+    # The log states the time zone of a statement that was run in another one.
+    connection.execute("SET GLOBAL TimeZone = 'UTC'")
     return connection
 
 

@@ -50,6 +50,13 @@ class Target(ABC):
     def __str__(self) -> str:
         return str(self.place)
 
+    def is_settled(self) -> bool:
+        """Say whether the last run ended in order, so that a round without news need not open the replica."""
+        return False
+
+    def expect_round(self) -> None:  # noqa: B027 - Most engines have nothing to prepare.
+        """Prepare for being opened again soon, by the same process."""
+
     @abstractmethod
     def find_state(self) -> ReplicaState | None:
         """Read what a replica remembers; None if nothing is there, or an empty database.

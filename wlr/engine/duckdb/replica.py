@@ -109,6 +109,8 @@ class OpenDuckDB(OpenReplica):
         self._scratch.remove()
         with alone(self._path):
             self._connection.close()
+            with suppress(OSError):
+                states.note_closed(self._path, self.state)
 
     def remember(self, state: ReplicaState) -> None:
         with using(self._path):

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from wlr.engine.state import ReplicaState
 
 _PROBE = "wlr_target"
+# What this process knows of files that it has closed: opening one takes 25 ms, and keeps others from it meanwhile.
+_closed: dict[Path, tuple[tuple[int, ...], ReplicaState]] = {}
 _OBJECTS = """
     SELECT count(*) FROM (SELECT table_name FROM duckdb_tables() WHERE database_name = $1 UNION ALL
     SELECT view_name FROM duckdb_views() WHERE database_name = $1 AND NOT internal)
@@ -44,8 +46,28 @@ def install(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
     """)
 
 
+def wal_of(into: Path) -> Path:
+    """Return where DuckDB keeps what it has not yet moved into a file."""
+    return into.with_name(f"{into.name}.wal")
+
+
+def note_closed(into: Path, state: ReplicaState) -> None:
+    """Note the state of a file that was just closed: `find_state` opens it only if it has changed since."""
+    if signature := _signature(into):
+        _closed[into] = signature, state
+
+
+def _signature(into: Path) -> tuple[int, ...] | None:
+    if wal_of(into).exists():
+        return None
+    found = into.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
 def find_state(into: Path) -> ReplicaState | None:
     """Read what a replica remembers of itself; None if nothing is there, or an empty database.
+
+    Whoever opens the file reads the state again: the file may have changed since.
 
     Raises:
         InvalidError: Something else is there.
@@ -59,6 +81,9 @@ def find_state(into: Path) -> ReplicaState | None:
         return None
     if not into.is_file():
         raise InvalidError(f"{into} is a folder, not a DuckDB file", path=str(into))
+    closed = _closed.get(into)
+    if closed and closed[0] == _signature(into):
+        return closed[1]
     connection = attach(into, _PROBE, read_only=True)
     try:
         with using(into):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 from wlr.engine.contract import Target
-from wlr.engine.duckdb.state import find_state
+from wlr.engine.duckdb.connection import work_folder
+from wlr.engine.duckdb.state import find_state, wal_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,6 +34,15 @@ class DuckDBTarget(Target):
         state = find_state(self.place.path)
         self._catalog = state.catalog if state else None
         return state
+
+    def is_settled(self) -> bool:
+        return not (wal_of(self.place.path).exists() or work_folder(self.place.path).exists())
+
+    def expect_round(self) -> None:
+        from wlr.engine.calculator import connect_ahead
+
+        # The round that ends must not wait for it.
+        threading.Thread(target=connect_ahead).start()
 
     def build(self, new: NewReplica) -> None:
         from wlr.engine.duckdb.build import build
