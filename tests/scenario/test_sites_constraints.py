@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 
 import wlc
+from wlc.exchange.reading import SiteLog
 from wlc.farm.errors import ReplayError, UnsupportedError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from wlc.masters.contract import SiteStep
 
 
 from tests.sites import Sites
@@ -82,3 +87,135 @@ def test_a_key_knows_no_collation_and_an_emptied_table_lists_its_rows(tmp_path: 
     assert set(sites.rows("oslo", "names")) == {("A", 10), ("a", 2)}
     assert sites.rows("oslo", "a") == [(9, "r", 1.0)]
     sites.refuse_differences("names", "a")
+
+
+@dataclass(frozen=True)
+class Eviction:
+    """What both sites write, and what rome has to give up, as table and kind of change.
+
+    Attributes:
+        before: Rows that both sites know.
+        after: Rows of each table at both sites in the end, without the case's first number.
+        is_late: Rome commits while it takes, so that its change is in no log yet.
+    """
+
+    rome: tuple[str, ...]
+    oslo: str
+    evicted: tuple[str, ...]
+    after: dict[str, list[tuple[object, ...]]]
+    before: tuple[str, ...] = ()
+    is_late: bool = False
+
+
+EVICTIONS = {
+    "new": Eviction(
+        rome=("INSERT INTO u VALUES ({n}1, '{n}')", "UPDATE u SET id = {n}2 WHERE id = {n}1"),
+        oslo="INSERT INTO u VALUES ({n}3, '{n}')",
+        evicted=("main.u WRITE_ROW",),
+        after={"u": [(3, "")]},
+    ),
+    "late": Eviction(
+        rome=("INSERT INTO u VALUES ({n}1, '{n}')",),
+        oslo="INSERT INTO u VALUES ({n}3, '{n}')",
+        evicted=("main.u WRITE_ROW",),
+        after={"u": [(3, "")]},
+        is_late=True,
+    ),
+    "changed": Eviction(
+        before=("INSERT INTO u VALUES ({n}1, '{n}a')",),
+        rome=("UPDATE u SET name = '{n}b' WHERE id = {n}1", "UPDATE u SET name = '{n}c' WHERE id = {n}1"),
+        oslo="INSERT INTO u VALUES ({n}2, '{n}c')",
+        evicted=("main.u UPDATE_ROW",),
+        # Oslo accepts the first one of rome's changes and rejects the second.
+        after={"u": [(1, "b"), (2, "c")]},
+    ),
+    "children": Eviction(
+        before=("INSERT INTO parents VALUES ({n}1, '')",),
+        rome=("INSERT INTO children VALUES ({n}1, {n}1)", "INSERT INTO leaves VALUES ({n}1, {n}1)"),
+        oslo="DELETE FROM parents WHERE id = {n}1",
+        evicted=("main.children WRITE_ROW", "main.leaves WRITE_ROW"),
+        after={"parents": [], "children": [], "leaves": []},
+    ),
+    "reference": Eviction(
+        before=("INSERT INTO parents VALUES ({n}1, ''), ({n}2, '')", "INSERT INTO children VALUES ({n}1, {n}1)"),
+        rome=("UPDATE children SET parent = {n}2 WHERE id = {n}1",),
+        oslo="DELETE FROM parents WHERE id = {n}2",
+        evicted=("main.children UPDATE_ROW",),
+        after={"parents": [(1, "")], "children": [(1, 1)]},
+    ),
+    "deleted": Eviction(
+        before=("INSERT INTO parents VALUES ({n}1, '')",),
+        rome=("DELETE FROM parents WHERE id = {n}1",),
+        oslo="INSERT INTO children VALUES ({n}1, {n}1)",
+        evicted=("main.parents DELETE_ROW",),
+        after={"parents": [(1, "")], "children": [(1, 1)]},
+    ),
+    "accepted": Eviction(
+        before=("INSERT INTO u VALUES ({n}1, '{n}a')",),
+        rome=("UPDATE u SET name = '{n}b' WHERE id = {n}1",),
+        oslo="UPDATE u SET name = '{n}c' WHERE id = {n}1",
+        evicted=(),
+        after={"u": [(1, "c")]},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def evicted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Sites, dict[str, list[str]]]:
+    """Write all cases, let rome take oslo's changes before oslo has judged rome's, then let both fall silent."""
+    sites = Sites(tmp_path_factory.mktemp("evicted"))
+    sites.found()
+    sites.write("oslo", "CREATE TABLE leaves (id INTEGER PRIMARY KEY, child INTEGER REFERENCES children (id))")
+    cases = [(100 + place, case) for place, case in enumerate(EVICTIONS.values())]
+    sites.write("oslo", *(text.format(n=n) for n, case in cases for text in case.before))
+    sites.join("rome")
+    for table in ("u", "parents", "children", "leaves"):
+        wlc.set_rule(sites.file("oslo"), table, "epoch")
+    sites.exchange()
+    sites.write("oslo", *(case.oslo.format(n=n) for n, case in cases))
+    wlc.flush(sites.file("oslo"))
+    sites.write("rome", *(text.format(n=n) for n, case in cases if not case.is_late for text in case.rome))
+    steps = SiteLog.steps
+
+    def late(log: SiteLog) -> Iterator[SiteStep]:
+        sites.write("rome", *(text.format(n=n) for n, case in cases if case.is_late for text in case.rome))
+        yield from steps(log)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SiteLog, "steps", late)
+        sites.take("rome")
+    names = list(EVICTIONS)
+    found: dict[str, list[str]] = {name: [] for name in names}
+    for row in wlc.exceptions(sites.file("rome")):
+        assert (row.site, row.source, row.cause) == ("rome", "rome", "constraint")
+        found[names[row.key["id"] // 10 - 100]].append(f"{row.table} {row.op_type}")
+    sites.exchange()
+    return sites, found
+
+
+@pytest.mark.parametrize("name", EVICTIONS)
+def test_eviction(evicted: tuple[Sites, dict[str, list[str]]], name: str) -> None:
+    sites, found = evicted
+    case, n = EVICTIONS[name], 100 + list(EVICTIONS).index(name)
+    assert sorted(found[name]) == sorted(case.evicted)
+    for table, rows in case.after.items():
+        for site in sites.names:
+            there = [row for row in sites.rows(site, table) if row[0] // 10 == n]
+            shown = [(row[0] % 10, row[1] % 10 if isinstance(row[1], int) else row[1][3:]) for row in there]
+            assert shown == rows, site
+
+
+def test_evictions_are_counted_and_reported_with_both_images(evicted: tuple[Sites, dict[str, list[str]]]) -> None:
+    sites, _ = evicted
+    sites.refuse_differences("u", "parents", "children", "leaves")
+    counts = {counter.name: counter.value for counter in wlc.conflicts(sites.file("rome"))}
+    assert counts == {"evicted": sum(len(case.evicted) for case in EVICTIONS.values())}
+    n = 100 + list(EVICTIONS).index("changed")
+    (row,) = [row for row in wlc.exceptions(sites.file("rome"), table="u") if row.op_type == "UPDATE_ROW"]
+    assert row.key == {"id": n * 10 + 1}
+    assert (row.old, row.new) == ({"id": n * 10 + 1, "name": f"{n}a"}, {"id": n * 10 + 1, "name": f"{n}c"})
+    assert row.local == row.old
+    assert row.origin_tick == row.source_tick > 0
+    # An eviction is a transaction of rome's own, which everybody can follow.
+    for site in sites.names:
+        sites.replica_equals(site)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     import duckdb
 
+    from wlc.capture.duckdb.journal import CapturedTable
+    from wlc.capture.duckdb.lines import LinesTable
     from wlc.capture.duckdb.verdicts import Seen, StepTable
     from wlc.farm.model import Column
 
@@ -91,7 +93,7 @@ def write(
         INSERT INTO {where.schema}.exceptions
         WITH origins AS ({origins})
         SELECT {literal(where.site)}, {literal(where.source)}, o.tick, r.number, o.history,
-            {literal(table.name.schema)}, {literal(table.name.name)}, {_json(step, key_columns(table.layout), "k")},
+            {literal(table.name.schema)}, {literal(table.name.name)}, {_json(table, key_columns(table.layout), "k")},
             r.op, r.cause, {_POSTGRES_TYPE}, {_image(step, "b")}, {_image(step, "a")}, {_image(step, "p")},
             o.history, o.tick, CAST({literal(format_time(where.detected))} AS TIMESTAMP WITH TIME ZONE), NOT r.direct
         FROM {REJECTED} AS r JOIN origins AS o ON o.line = r.line JOIN {KEYS} AS k ON k.key = r.key
@@ -103,7 +105,40 @@ def write(
         """,
         [[each.line for each in seen], [each.origin.history for each in seen], [each.origin.tick for each in seen]],
     )
-    _create_view(connection, where.catalog, step)
+    _create_view(connection, where.catalog, table)
+
+
+def write_evicted(connection: duckdb.DuckDBPyConnection, where: Detection, history: str, table: LinesTable) -> None:
+    """Write the rows of a table that a secondary sets back, before they are.
+
+    Args:
+        connection: In the transaction that sets them back.
+        where: The secondary is the site, and the source.
+        history: Its own history.
+        table: Lines with what the rows were before, and `tick`, the last own transaction that changed them.
+    """
+    here = table.table
+    connection.execute(
+        f"""
+        INSERT INTO {where.schema}.exceptions
+        WITH new AS (SELECT {here.named_values} FROM {here.sql} AS t SEMI JOIN {table.lines} AS l
+            ON {table.same_key("l")})
+        SELECT {literal(where.site)}, {literal(where.source)}, e.tick,
+            row_number() OVER (PARTITION BY e.tick ORDER BY {", ".join(f"e.{key}" for key in table.key)})
+                + (SELECT count(*) FROM {where.schema}.exceptions AS x WHERE x.source_tick = e.tick
+                    AND x.source = {literal(where.source)}), {literal(history)},
+            {literal(here.name.schema)}, {literal(here.name.name)}, {_json(here, key_columns(here.layout), "e")},
+            CASE WHEN e._weight < 0 THEN {literal(WRITE_ROW)} WHEN n.is_there THEN {literal(UPDATE_ROW)}
+                ELSE {literal(DELETE_ROW)} END, 'constraint', NULL,
+            CASE WHEN e._weight > 0 THEN {_json(here, here.layout.stored, "e")} END,
+            CASE WHEN n.is_there THEN {_json(here, here.layout.stored, "n")} END,
+            CASE WHEN e._weight > 0 THEN {_json(here, here.layout.stored, "e")} END,
+            {literal(history)}, e.tick, CAST({literal(format_time(where.detected))} AS TIMESTAMP WITH TIME ZONE), false
+        FROM {table.lines} AS e LEFT JOIN (SELECT *, true AS is_there FROM new) AS n
+            ON {" AND ".join(f"n.{key} = e.{key}" for key in table.key)}
+        """
+    )
+    _create_view(connection, where.catalog, here)
 
 
 _POSTGRES_TYPE = (
@@ -117,11 +152,11 @@ _POSTGRES_TYPE = (
 
 
 def _image(step: StepTable, alias: str) -> str:
-    return f"CASE WHEN {alias}.key IS NOT NULL THEN {_json(step, step.table.layout.stored, alias)} END"
+    return f"CASE WHEN {alias}.key IS NOT NULL THEN {_json(step.table, step.table.layout.stored, alias)} END"
 
 
-def _json(step: StepTable, columns: Sequence[Column], alias: str) -> str:
-    names = dict(zip(step.table.layout.stored, step.table.columns, strict=True))
+def _json(table: CapturedTable, columns: Sequence[Column], alias: str) -> str:
+    names = dict(zip(table.layout.stored, table.columns, strict=True))
     parts = []
     for column in columns:
         value = f"{alias}.{names[column]}"
@@ -131,9 +166,8 @@ def _json(step: StepTable, columns: Sequence[Column], alias: str) -> str:
     return f"json_object({', '.join(parts)})"
 
 
-def _create_view(connection: duckdb.DuckDBPyConnection, catalog: str, step: StepTable) -> None:
+def _create_view(connection: duckdb.DuckDBPyConnection, catalog: str, table: CapturedTable) -> None:
     """Create the typed view of a table's exceptions."""
-    table = step.table
     name = table.name.name if table.name.schema == "main" else str(table.name)
     keys = [f"{_typed(column, 'key')} AS {quote(column.name)}" for column in key_columns(table.layout)]
     values = [

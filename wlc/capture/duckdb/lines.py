@@ -12,8 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from wlc.capture.duckdb import journal
 from wlc.capture.duckdb.images import any_sql, exact_sql, unspoil
+from wlc.capture.duckdb.journal import CapturedTable
 from wlc.capture.duckdb.window import key_value
+from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb.file_columns import read_sql, refuse_missing_values, refuse_other_columns, required
 from wlc.dialect.duckdb.parquet import reading
 from wlc.dialect.sql import quote
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
 
     import duckdb
 
-    from wlc.capture.duckdb.journal import CapturedTable
     from wlc.farm.model import Column, Layout, Name, TableFile
     from wlc.masters.contract import SiteStep
 
@@ -105,6 +107,25 @@ class LinesTable:
         return int(connection.execute(query).fetchall()[0][0])
 
 
+def tables(connection: duckdb.DuckDBPyConnection, catalog: str) -> tuple[Mapping[Name, TakenTable], Mapping[Name, int]]:
+    """Return the tables as the transaction sees them, and the place of each behind those it refers to."""
+    known = {name: number for number, (name, _) in journal.read_layouts(connection, catalog).items()}
+    present = duckdb_catalog.tables(connection, catalog)
+    keys = duckdb_catalog.references(connection, catalog)
+    parents = duckdb_catalog.parents_of(keys)
+    order = {name: place for place, name in enumerate(duckdb_catalog.ordered(present, parents))}
+    found = {
+        name: TakenTable(
+            CapturedTable(known[name], catalog, name, layout),
+            is_referenced=any(key.parent == name for key in keys),
+            references_itself=tuple((key.columns, key.referred) for key in keys if key.table == key.parent == name),
+        )
+        for name, layout in present.items()
+        if name in known
+    }
+    return found, order
+
+
 def load(
     connection: duckdb.DuckDBPyConnection,
     step: SiteStep,
@@ -177,7 +198,7 @@ def _load_file(
     paths = {str(local): file.file.path}
     refuse_other_columns(connection, file.layout, paths, is_images=True)
     refuse_missing_values(connection, required(file.layout), paths)
-    values = ", ".join(_projected(into.table, file.layout))
+    values = ", ".join(projected(into.table, file.layout))
     with reading(file.file.path):
         connection.execute(
             f"INSERT INTO {into.lines} SELECT m.line, f.{WEIGHT}{', ' if values else ''}{values}"
@@ -198,7 +219,7 @@ def _load_refresh(
 ) -> None:
     """Load what the primary says that rows are: they become so, or go, whatever is here."""
     refuse_other_columns(connection, file.layout, {str(local): file.file.path}, is_images=True)
-    values = ", ".join(_projected(into.table, file.layout))
+    values = ", ".join(projected(into.table, file.layout))
     with reading(file.file.path):
         connection.execute(
             f"INSERT INTO {into.lines} SELECT m.line, {-1 if absent else 1}, {values}"
@@ -206,7 +227,7 @@ def _load_refresh(
         )
 
 
-def _projected(table: CapturedTable, layout: Layout) -> list[str]:
+def projected(table: CapturedTable, layout: Layout) -> list[str]:
     """Return the values of a file's columns for the columns that the table has here, by their names."""
     there = {column.name: column for column in layout.stored}
     extra = there.keys() - {column.name for column in table.layout.stored}
@@ -254,18 +275,18 @@ def journal_images(connection: duckdb.DuckDBPyConnection, found: LinesTable, bef
     """Write what lines do to a table here into its image table, under tick `before` + line, before they are applied."""
     images, columns = found.table.images, "".join(f", l.{name}" for name in found.table.columns)
 
-    def journal(query: str) -> int:
+    def write(query: str) -> int:
         return int(connection.execute(f"INSERT INTO {images} {query}").fetchall()[0][0])
 
-    written = journal(f"SELECT {before} + l._line, 1, NULL, NULL{columns} FROM {found.lines} AS l WHERE l._weight = 1")
+    written = write(f"SELECT {before} + l._line, 1, NULL, NULL{columns} FROM {found.lines} AS l WHERE l._weight = 1")
     if not written:
         unspoil(connection, found.table)
     if not found.key:
-        journal(f"SELECT {before} + l._line, -1, NULL, NULL{columns} FROM {found.lines} AS l WHERE l._weight = -1")
+        write(f"SELECT {before} + l._line, -1, NULL, NULL{columns} FROM {found.lines} AS l WHERE l._weight = -1")
         return
     keys = found.keys
     # What an earlier line of the step left.
-    journal(
+    write(
         f"SELECT {before} + k.next, -1, NULL, NULL{columns} FROM {found.lines} AS l JOIN (SELECT *, lead(_line) OVER"
         f" (PARTITION BY {keys} ORDER BY _line) AS next FROM (SELECT DISTINCT _line, {keys} FROM {found.lines})) AS k"
         f" USING (_line, {keys}) WHERE l._weight = 1 AND k.next IS NOT NULL"
@@ -273,14 +294,14 @@ def journal_images(connection: duckdb.DuckDBPyConnection, found: LinesTable, bef
     # What is in the table before the step.
     values = ", ".join(found.table.values)
     first = f"(SELECT min(_line) AS line, {keys} FROM {found.lines} GROUP BY {keys})"
-    journal(
+    write(
         f"SELECT {before} + line, -1, NULL, NULL, {values} FROM"
         f" (SELECT t.*, n.line FROM {found.table.sql} AS t JOIN {first} AS n ON {found.same_key('n')})"
     )
     if found.count(connection, "_weight = -1"):
         # A row that was removed elsewhere and is not here: its images cancel out, and say which key it was.
         same = " AND ".join(f"l.{key} = j.{key}" for key in found.key)
-        journal(
+        write(
             f"SELECT {before} + l._line, w, NULL, NULL{columns} FROM {found.lines} AS l, unnest([-1, 1]) AS u(w)"
             f" WHERE l._weight = -1 AND NOT EXISTS (SELECT 1 FROM {images} AS j"
             f" WHERE j._tick = {before} + l._line AND {same})"
@@ -301,7 +322,7 @@ def remove(connection: duckdb.DuckDBPyConnection, found: LinesTable) -> None:
         return
     gone = f"SELECT DISTINCT {found.keys} FROM {found.lines}"
     if found.place.is_referenced:
-        gone = f"{gone} EXCEPT SELECT {found.keys} FROM ({_last(found)})"
+        gone = f"{gone} EXCEPT SELECT {found.keys} FROM ({last_sql(found)})"
     connection.execute(f"DELETE FROM {found.table.sql} AS t USING ({gone}) AS n WHERE {found.same_key('n')}")
 
 
@@ -341,7 +362,7 @@ def add(connection: duckdb.DuckDBPyConnection, found: LinesTable) -> None:
     if not found.key:
         connection.execute(f"{into} SELECT {values} FROM ({_net_of_bag(found)}) AS n, range(n.w) WHERE n.w > 0")
         return
-    last = _last(found)
+    last = last_sql(found)
     if found.place.is_referenced:
         _update(connection, found, last)
         last = f"SELECT * FROM ({last}) AS n WHERE NOT EXISTS (FROM {found.table.sql} AS t WHERE {found.same_key('n')})"
@@ -372,7 +393,7 @@ def _add_in_generations(connection: duckdb.DuckDBPyConnection, found: LinesTable
     connection.execute(f"DROP TABLE {waiting}; DROP TABLE {ready}")
 
 
-def _last(found: LinesTable) -> str:
+def last_sql(found: LinesTable) -> str:
     """Select the rows that are there after the step: of each key what its last line leaves."""
     last = f"SELECT max(_line) AS _line, {found.keys} FROM {found.lines} GROUP BY {found.keys}"
     return f"SELECT l.* FROM {found.lines} AS l JOIN ({last}) USING (_line, {found.keys}) WHERE l._weight = 1"

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from wlc.capture.duckdb import exceptions, journal, judging, lines
+from wlc.capture.duckdb import eviction, exceptions, journal, judging, lines
 from wlc.capture.duckdb.analysis import analyse
 from wlc.capture.duckdb.effects import UnknownEffect
 from wlc.capture.duckdb.images import conflict
-from wlc.capture.duckdb.journal import CapturedTable, JournalEntry, JournalledImages
+from wlc.capture.duckdb.journal import JournalEntry, JournalledImages
 from wlc.capture.duckdb.open_transaction import TakenEntry, user
 from wlc.capture.duckdb.session import CaptureSession
-from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb import settings, statements
 from wlc.dialect.sql import quote
 from wlc.farm.errors import CorruptError, ReplayError, UnavailableError, UnsupportedError
@@ -29,7 +28,7 @@ from wlc.farm.vectors import raised
 from wlc.masters.state import changes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
     from datetime import datetime
     from pathlib import Path
@@ -81,7 +80,7 @@ def _take_or_halve(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], 
     except duckdb.ConstraintException as error:
         if len(step.transactions) == 1:
             with suppress(duckdb.ConstraintException):
-                return _take_beside_users(shared, step, fetch, is_refused=True)
+                return _take_refused(shared, step, fetch)
             origin = step.transactions[0].origin
             raise ReplayError(
                 f"tick {origin.tick} of history {origin.history}, which site {step.site} published, does not fit this"
@@ -89,6 +88,21 @@ def _take_or_halve(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], 
                 hint="change the row that is in the way, then take again",
             ) from error
     return sum(_take_or_halve(shared, half, fetch) for half in _halves(step, shared.require_state()))
+
+
+def _take_refused(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path]) -> int:
+    """Take a transaction that breaks a constraint: the primary rejects it, a secondary gives way to it.
+
+    Raises:
+        duckdb.ConstraintException: Neither helps.
+    """
+    if not step.is_primary:
+        return _take_beside_users(shared, step, fetch, is_refused=True)
+    # Each time rows go that the rows to go refer to, as deep as tables refer to each other.
+    while eviction.evict(shared, step, fetch):
+        with suppress(duckdb.ConstraintException):
+            return _take_beside_users(shared, step, fetch)
+    return _take_beside_users(shared, step, fetch)
 
 
 def _halves(step: SiteStep, state: MasterState) -> tuple[SiteStep, SiteStep]:
@@ -163,7 +177,7 @@ def _take_lines(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Pat
             connection.execute("BEGIN")
             shared.take_snapshot(connection)
         try:
-            present, order = _tables(connection, shared.catalog)
+            present, order = lines.tables(connection, shared.catalog)
             found = lines.load(connection, step, present, fetch)
             _refuse_keyless(step, found)
             judged = judging.judge_step(connection, shared, step, found, is_refused=is_refused)
@@ -184,27 +198,6 @@ def _take_lines(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Pat
             connection.execute("ROLLBACK")
             raise
     return rows
-
-
-def _tables(
-    connection: duckdb.DuckDBPyConnection, catalog: str
-) -> tuple[Mapping[Name, lines.TakenTable], Mapping[Name, int]]:
-    """Return the tables as the transaction sees them, and the place of each behind those it refers to."""
-    known = {name: number for number, (name, _) in journal.read_layouts(connection, catalog).items()}
-    present = duckdb_catalog.tables(connection, catalog)
-    keys = duckdb_catalog.references(connection, catalog)
-    parents = duckdb_catalog.parents_of(keys)
-    order = {name: place for place, name in enumerate(duckdb_catalog.ordered(present, parents))}
-    found = {
-        name: lines.TakenTable(
-            CapturedTable(known[name], catalog, name, layout),
-            is_referenced=any(key.parent == name for key in keys),
-            references_itself=tuple((key.columns, key.referred) for key in keys if key.table == key.parent == name),
-        )
-        for name, layout in present.items()
-        if name in known
-    }
-    return found, order
 
 
 def _refuse_keyless(step: SiteStep, tables: Sequence[LinesTable]) -> None:
@@ -361,7 +354,7 @@ def _run_change(
     step: SiteStep,
     fetch: Callable[[TableFile], Path],
 ) -> int:
-    present, _ = _tables(raw, shared.catalog)
+    present, _ = lines.tables(raw, shared.catalog)
     found = lines.load(raw, step, present, fetch)
     _refuse_keyless(step, found)
     _refuse_unable(raw, shared.catalog, found)
