@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from wlc.farm.anchors import anchor
+from wlc.farm.anchors import anchor, before
 from wlc.farm.circle import how_to_join_anew
 from wlc.farm.errors import CorruptError, ExpiredError, FencedError
 from wlc.farm.model import Clear, Ddl, Origin, Taken
@@ -100,9 +100,9 @@ class SiteLog:
             )
 
     def _anchor(self, first: int, stop: int, floor: int) -> int | None:
-        before: dict[str, int] | None = {} if first == 1 else None
+        start: dict[str, int] | None = {} if first == 1 else None
         try:
-            return anchor(first, stop, self._footer, self.mine, before=before, floor=floor, lineage=self.lineage)
+            return anchor(first, stop, self._footer, self.mine, before=start, floor=floor, lineage=self.lineage)
         except ExpiredError as error:
             raise self._expired(first) from error
 
@@ -115,7 +115,7 @@ class SiteLog:
 
     def _steps_of(self, number: int) -> Iterator[SiteStep]:
         batch, chain = self._batch(number)
-        past = dict(self._footer(number - 1)) if self._has(number - 1) else _before(batch)
+        past = dict(self._footer(number - 1)) if self._has(number - 1) else before(batch)
         self._refuse_own_beyond(batch)
         self._refuse_false(batch, past)
         run: list[SiteTransaction] = []
@@ -233,8 +233,8 @@ class SiteLog:
 
     def _batch(self, number: int) -> tuple[Batch, str]:
         if number not in self._read:
-            before = self._read.get(number - 1)
-            found = self.database.read_batch(number, before[1] if before else None)
+            previous = self._read.get(number - 1)
+            found = self.database.read_batch(number, previous[1] if previous else None)
             # The last ones are needed again; a round may be long.
             self._read = {**dict(list(self._read.items())[-3:]), number: found}
         return self._read[number]
@@ -243,12 +243,3 @@ class SiteLog:
 def _named(origin: Origin, transaction: Transaction) -> Origin:
     """Return the origin with the time of the first commit."""
     return origin if origin.committed else replace(origin, committed=transaction.committed)
-
-
-def _before(batch: Batch) -> dict[str, int]:
-    """Return the vector just before a batch whose predecessor is not there: ticks of a history come without gaps."""
-    past = {**batch.vector, batch.history: batch.first - 1}
-    for each in reversed(batch.transactions):
-        if each.origin is not None and each.origin.history in past:
-            past[each.origin.history] = each.origin.tick - 1
-    return past

@@ -89,13 +89,15 @@ def take_into(
         with source.publishing():
             _remember_circle(source, known.circle)
             publish(source, database)
-    done = []
-    for other in _read_by(known.circle, known.name, site):
-        reading = _Reading(source, database, known.circle, other)
-        done.append(reading.rehearsed() if dry_run else reading.taken())
-    if not dry_run:
-        with source.publishing():
-            publish(source, database)
+    readings = [_Reading(source, database, known.circle, other) for other in _read_by(known.circle, known.name, site)]
+    if dry_run:
+        return [reading.rehearsed() for reading in readings]
+    done = [reading.taken() for reading in readings]
+    with source.publishing():
+        publish(source, database)
+    # Only what this site has published by then says up to where the others may prune.
+    for reading in readings:
+        reading.register()
     return done
 
 
@@ -126,6 +128,7 @@ class _Reading:
     database: FarmDatabase
     circle: Circle
     other: CircleSite
+    read: tuple[FarmDatabase, Taken] | None = None
 
     def taken(self) -> TakenFrom:
         transactions = rows = 0
@@ -134,7 +137,7 @@ class _Reading:
             rows += self.source.take(step, log.database.fetch)
             transactions += len(step.transactions)
         if log.proof is not None:
-            self._register(log.database, log.proof)
+            self.read = log.database, log.proof
         return TakenFrom(self.other.name, transactions, rows, log.proof.tick if log.proof else 0)
 
     def rehearsed(self) -> TakenFrom:
@@ -163,11 +166,12 @@ class _Reading:
             self.other.name in (self.circle.primary, self.circle.ddl),
         )
 
-    def _register(self, database: FarmDatabase, proof: Taken) -> None:
+    def register(self) -> None:
         """Say in the other site's folder how far its log is read, so that pruning spares the rest."""
         state = self.source.require_state()
-        assert state.site is not None
-        register(database, as_reader(state.site, str(self.source), proof))
+        if self.read is not None and state.site is not None:
+            database, proof = self.read
+            register(database, as_reader(state.site, str(self.source), proof))
 
 
 def as_reader(site: SiteState, target: str, proof: Taken | None) -> Replica:

@@ -13,11 +13,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wlc.farm.errors import ExpiredError
-from wlc.farm.vectors import NO_LINEAGE, contains
+from wlc.farm.vectors import NO_LINEAGE, contains, expanded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from wlc.farm.model import Batch
     from wlc.farm.vectors import Lineage, Vector
 
 
@@ -63,3 +64,23 @@ def anchor(
     if low == start == first and floor < first - 1 and not (before is not None and contains(mine, before, lineage)):
         raise ExpiredError(f"what is missing begins before batch {first}, the oldest that is kept")
     return low
+
+
+def before(batch: Batch) -> dict[str, int]:
+    """Return the vector just before a batch whose predecessor is not there: ticks of a history come without gaps."""
+    past = {**batch.vector, batch.history: batch.first - 1}
+    for each in reversed(batch.transactions):
+        if each.origin is not None and each.origin.history in past:
+            past[each.origin.history] = each.origin.tick - 1
+    return past
+
+
+def has_seen(vector: Vector, batch: Batch, lineage: Lineage = NO_LINEAGE) -> bool:
+    """Say whether a vector contains all that a site's log says up to the end of a batch.
+
+    Whoever has taken nothing but echoes does not say how far that log is read: then it contains the last own tick that
+    has records, and what was taken.
+    """
+    if batch.last <= expanded(vector, lineage).get(batch.history, 0):
+        return True
+    return batch.own is not None and contains(vector, {**batch.vector, batch.history: batch.own}, lineage)

@@ -12,6 +12,7 @@ from wlc.farm.paths import SNAPSHOTS, manifest_path
 from wlc.farm.registry import replicas
 from wlc.masters.lookup import resolve
 from wlc.masters.retention import DEADLINE, KEEP_FOR, Retention, SnapshotPoint, children, decide, held_bytes
+from wlc.masters.unjudged import window_starts
 
 if TYPE_CHECKING:
     import os
@@ -98,8 +99,13 @@ def prune_database(
     ]
     numbers, time = database.batch_numbers(), now or utc_now()
 
+    windows: dict[str, int] = {}
+
     def decided() -> Retention:
-        return decide(points, numbers, children(replicas(database)), time, deadline, reach, keep_for)
+        registered = children(replicas(database))
+        # What is judged later than that needs less.
+        windows.update(windows or window_starts(database, numbers, registered))
+        return decide(points, numbers, registered, time, deadline, reach, keep_for, windows)
 
     # Registrations are read last: whoever registers later begins with what was listed before, or with something newer.
     retention = decided()
@@ -109,7 +115,7 @@ def prune_database(
         retention = decided()
     if retention.holding:
         sizes = sizes if sizes is not None else database.batch_bytes()
-        retention = replace(retention, held_bytes=held_bytes(retention, points, sizes))
+        retention = replace(retention, held_bytes=held_bytes(retention, points, sizes, windows))
     if not dry_run:
         _delete(database, retention)
     return retention

@@ -74,17 +74,24 @@ def _is_cut_off(replica: Replica, known: Mapping[str, Replica]) -> bool:
     return replica.kind == RELAY and (above is None or (bool(above.upstream) and not above.registry))
 
 
-def held_bytes(retention: Retention, snapshots: Iterable[SnapshotPoint], sizes: Mapping[int, int]) -> dict[str, int]:
+def held_bytes(
+    retention: Retention,
+    snapshots: Iterable[SnapshotPoint],
+    sizes: Mapping[int, int],
+    windows: Mapping[str, int] | None = None,
+) -> dict[str, int]:
     """Return how many bytes of the log each holding replica keeps that would be deleted without all of them.
 
     Args:
         retention: What was decided.
         snapshots: All of the farm database.
         sizes: Bytes of each batch.
+        windows: As for `decide`.
     """
+    judged = windows or {}
     first = min(point.position.batch for point in snapshots if point.position.tick in retention.keep_snapshots)
     return {
-        replica.id: sum(size for number, size in sizes.items() if _needed_from(replica) <= number < first)
+        replica.id: sum(size for number, size in sizes.items() if _needed_from(replica, judged) <= number < first)
         for replica in retention.holding
     }
 
@@ -97,6 +104,7 @@ def decide(
     deadline: timedelta = DEADLINE,
     reach: datetime | None = None,
     keep_for: timedelta = timedelta(0),
+    windows: Mapping[str, int] | None = None,
 ) -> Retention:
     """Decide what can be deleted.
 
@@ -113,7 +121,9 @@ def decide(
         deadline: How long a replica may be silent and still keep the log files that it needs.
         reach: Keep what is needed to replicate up to this time and any later one; None keeps the newest snapshot only.
         keep_for: Keep what was the newest snapshot so long ago, and all after it: somebody may have begun with it.
+        windows: For sites among the replicas the batch from which the log is needed to judge their changes.
     """
+    judged = windows or {}
     starts = sorted(snapshots, key=lambda start: (start.position.batch, start.position.tick))
     numbers = sorted(batches)
     registered = sorted(replicas, key=lambda replica: replica.id)
@@ -127,8 +137,8 @@ def decide(
     if keep_for and (known := _newest_before(starts, now - keep_for)) < oldest:
         young.append(_keep_for_reason(starts[oldest], keep_for))
         oldest = known
-    holding = tuple(replica for replica in live if _needed_from(replica) < starts[oldest].position.batch)
-    needed = min([starts[oldest].position.batch, *map(_needed_from, holding)])
+    holding = tuple(replica for replica in live if _needed_from(replica, judged) < starts[oldest].position.batch)
+    needed = min([starts[oldest].position.batch, *(_needed_from(replica, judged) for replica in holding)])
     gone = [start for start in starts[:oldest] if start.position.batch > 0 or needed > 1]
     return Retention(
         delete_batches=tuple(number for number in numbers if number < needed),
@@ -140,7 +150,7 @@ def decide(
         reasons=(
             _start_reason(starts[oldest]),
             *young,
-            *map(_holding_reason, holding),
+            *(_holding_reason(replica, judged) for replica in holding),
             *_overdue_reasons(overdue, now),
         ),
     )
@@ -160,8 +170,9 @@ def _newest_before(starts: Sequence[SnapshotPoint], time: datetime) -> int:
     return there[-1] if there else 0
 
 
-def _needed_from(replica: Replica) -> int:
-    return replica.position.batch if replica.position else 0
+def _needed_from(replica: Replica, windows: Mapping[str, int]) -> int:
+    read = replica.position.batch if replica.position else 0
+    return min(read, windows.get(replica.id, read))
 
 
 def _start_reason(start: SnapshotPoint) -> str:
@@ -177,10 +188,15 @@ def _keep_for_reason(start: SnapshotPoint, keep_for: timedelta) -> str:
     )
 
 
-def _holding_reason(replica: Replica) -> str:
+def _holding_reason(replica: Replica, windows: Mapping[str, int]) -> str:
     if replica.position is None:
         return f"replica {replica.id} ({replica.target}) never told how far it is, so it keeps all log files"
     tick, batch = replica.position.tick, replica.position.batch
+    if (needed := _needed_from(replica, windows)) < batch:
+        return (
+            f"changes of site {replica.id} are judged by log files from batch {needed} on; wlc take at the primary"
+            " judges those that it has published"
+        )
     return f"replica {replica.id} ({replica.target}) is at tick {tick}, so it keeps log files from batch {batch} on"
 
 

@@ -117,7 +117,8 @@ def judge_step(
     seen = [Seen(each.line, each.origin, expanded(each.past, lineage)) for each in step.transactions]
     window.create(connection)
     least = min(each.past.get(state.history, 0) for each in seen)
-    window.add_log(connection, database_of(state), after_tick=least, last_batch=state.batch, known=seen[0].past)
+    log = database_of(state)
+    window.add_log(connection, log, after_tick=least, last_batch=state.batch, known=seen[0].past, lineage=lineage)
     window.add_journal(connection, shared.catalog, state.history)
     where = Detection(shared.catalog, site.name, step.site, utc_now())
     refused = dict.fromkeys((each.line for each in step.transactions), CONSTRAINT) if is_refused else {}

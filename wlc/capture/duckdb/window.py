@@ -22,11 +22,12 @@ from wlc.dialect import types
 from wlc.dialect.duckdb.file_columns import read_sql
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types.syntax import parse
+from wlc.farm.anchors import has_seen
 from wlc.farm.circle import how_to_join_anew
 from wlc.farm.errors import ExpiredError, GapError
 from wlc.farm.model import Change, Clear, Name, RowsRead, RowsRefreshed, file_column
 from wlc.farm.store import MissingError
-from wlc.farm.vectors import contains
+from wlc.farm.vectors import NO_LINEAGE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Batch, Column, Layout, Origin, Record
-    from wlc.farm.vectors import Vector
+    from wlc.farm.vectors import Lineage, Vector
 
 WINDOW = 'temp."wlc window"'
 _NAMES = 'temp."wlc names"'
@@ -79,7 +80,13 @@ def create(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def add_log(
-    connection: duckdb.DuckDBPyConnection, database: FarmDatabase, *, after_tick: int, last_batch: int, known: Vector
+    connection: duckdb.DuckDBPyConnection,
+    database: FarmDatabase,
+    *,
+    after_tick: int,
+    last_batch: int,
+    known: Vector,
+    lineage: Lineage = NO_LINEAGE,
 ) -> None:
     """Add what the primary's log says behind a tick.
 
@@ -89,6 +96,7 @@ def add_log(
         after_tick: The tick; what was published up to it is contained by all whose changes are judged.
         last_batch: The last batch to read, 0 for none.
         known: What all of them contain. A primary that only takes has no ticks of its own to go by.
+        lineage: What vectors leave out.
 
     Raises:
         ExpiredError: The log does not reach back to the tick: a part of it was pruned.
@@ -106,7 +114,7 @@ def add_log(
             ) from error
         if batch.last <= after_tick:
             return
-        if batch.own is not None and contains(known, {**batch.vector, batch.history: batch.own}):
+        if has_seen(known, batch, lineage):
             return
         add_batch(connection, batch, database)
         if batch.first <= after_tick + 1:
