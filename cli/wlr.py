@@ -171,12 +171,15 @@ def switch(
     target: Target,
     upstream: Annotated[str, typer.Argument(metavar="DB", help="Name in the farm or URL of the database's folder.")],
     no_register: Annotated[bool, typer.Option("--no-register", help="Do not register this replica there.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say whether it can be done.")] = False,
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Let a replica read another place with the same bytes, such as a relay, once their log proves that."""
+    """Let a replica read a relay, or another site, once the logs prove that it holds the same; no row is copied."""
     options = storage_options(storage_option)
-    return record(wlr.switch(target, upstream, farm=farm, storage_options=options, register=not no_register))
+    return record(
+        wlr.switch(target, upstream, farm=farm, storage_options=options, register=not no_register, dry_run=dry_run)
+    )
 
 
 @command(app, example="wlr accept copy.duckdb")

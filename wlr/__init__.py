@@ -22,6 +22,7 @@ __all__ = [
     "KeyRange",
     "Manifest",
     "PrunedTicks",
+    "Refusal",
     "RepairedTable",
     "ReplayError",
     "ReplicaStatus",
@@ -36,6 +37,7 @@ __all__ = [
     "beat",
     "clock",
     "drill",
+    "fast_forward",
     "feed",
     "feed_status",
     "files",
@@ -77,6 +79,7 @@ if TYPE_CHECKING:
     from wlr.lake_pruning import prune
     from wlr.log_snapshot import snapshot_from_log
     from wlr.plan.failure import Failure
+    from wlr.plan.meeting import Refusal, fast_forward
     from wlr.plan.retention import PrunedTicks
     from wlr.repairing import RepairedTable, repair
     from wlr.replay import Replicated
@@ -94,6 +97,7 @@ else:
             "wlr.comparison": ("KeyRange",),
             "wlr.drills": ("Drill", "drill"),
             "wlr.plan.failure": ("Failure",),
+            "wlr.plan.meeting": ("Refusal", "fast_forward"),
             "wlr.farm_audit": ("FarmAudit", "FarmProblem", "verify_farm"),
             "wlr.feed_lag": ("FeedStatus", "feed_status"),
             "wlr.feeding": ("Fed", "feed"),

@@ -24,6 +24,7 @@ from wlr.engine.adapters import target_at
 from wlr.engine.contract import NewReplica
 from wlr.engine.state import ReplicaState
 from wlr.plan import bounds
+from wlr.plan.contained import of_footer, of_snapshot
 from wlr.plan.cut import LIMITS, Limits, cut
 from wlr.plan.failure import DISK_FULL, Failure, StepError, with_changed
 from wlr.plan.memory import MEMORY_HINT
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from wlr.engine.bulk import Bulk
     from wlr.engine.contract import OpenReplica, Target
     from wlr.moved_tables import EnteringTable
+    from wlr.plan.contained import Contained
     from wlr.plan.step import Step
 
 
@@ -250,7 +252,18 @@ class Replay:
             names_digests=bool(manifest.digests),
             verify=verify,
             access=access,
+            contained=self._contained_in(manifest),
         )
+
+    def _contained_in(self, manifest: Manifest) -> Contained:
+        contained, position = of_snapshot(manifest), manifest.position
+        if contained.own is None:
+            # Only the batch says which ticks are the site's own; it may be gone.
+            with suppress(FarmError):
+                batch, chain = self.database.read_batch(position.batch)
+                if chain == position.chain and batch.last == position.tick:
+                    return of_footer(batch)
+        return contained
 
     def _catalog_of_first_batch(self) -> str:
         try:

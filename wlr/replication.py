@@ -272,6 +272,11 @@ def with_keys(verify: str, database: FarmDatabase) -> FarmDatabase:
     return open_database(database.url, storage_options=options)
 
 
+def is_same_database(state: ReplicaState, database: FarmDatabase) -> bool:
+    """Say whether a replica reads this database; its folder may have been moved, but keeps its name."""
+    return state.master.rstrip("/").rpartition("/")[2] == database.name
+
+
 def refuse_other_database(state: ReplicaState, database: FarmDatabase, target: Target) -> None:
     """Refuse to go on from another database; its folder may have been moved, but keeps its name.
 

@@ -1,23 +1,28 @@
-"""Let a replica read another place that holds the same bytes: a relay instead of the original, or the other way."""
+"""Let a replica read another place: one that holds the same bytes, or another site that holds the same transactions."""
 
 from __future__ import annotations
 
+import shlex
+import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import wlc
 from wlc.farm.attachment import Attachment
 from wlc.farm.database import open_database
-from wlc.farm.errors import FarmError, InvalidError
+from wlc.farm.errors import ExpiredError, FarmError, InvalidError, UnavailableError
 from wlc.farm.model import Position
 from wlc.farm.registry import register as register_at
 from wlc.farm.registry import unregister
 from wlc.farm.same_past import is_same_place, prove_same_past
 from wlr.engine.adapters import target_at
+from wlr.farm_log import FarmLog, home_log
 from wlr.feeding import feed_reader
+from wlr.plan.meeting import Refusal, meeting_point
 from wlr.registration import register_replica
-from wlr.replication import refuse_other_database, with_keys
+from wlr.replication import is_same_database, with_keys
 
 if TYPE_CHECKING:
     import os
@@ -25,6 +30,7 @@ if TYPE_CHECKING:
 
     from wlc.farm.database import FarmDatabase
     from wlc.farm.versioned import VersionedObject
+    from wlr.engine.contract import Target
     from wlr.engine.state import ReplicaState
     from wlr.feeds.state import FeedState
 
@@ -34,12 +40,14 @@ class Switched:
     """Which place a replica read before, and which it reads now.
 
     Attributes:
-        tick: Where the replica stands; no row was read or written.
+        tick: Where the replica stands in the log that it reads now; no row was written.
+        is_dry_run: Nothing was changed.
     """
 
     tick: int
     before: str
     now: str
+    is_dry_run: bool = False
 
 
 def switch(
@@ -49,8 +57,12 @@ def switch(
     farm: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     register: bool = True,
+    dry_run: bool = False,
 ) -> Switched:
-    """Let a replica read another place from now on, once the chain of log files proves that it holds the same past.
+    """Let a replica read another place from now on, once it is proven that nothing needs to be copied.
+
+    A place with the same bytes is proven by the chain of log files, another site of the same database as
+    `wlr.fast_forward` says, and by the digests of all rows.
 
     A replica that chooses its upstream is pinned to the place; `wlr replicate --upstream auto` ends that. A feed is
     pinned in any case; `wlr feed --upstream none` ends that.
@@ -61,9 +73,11 @@ def switch(
         farm: URL of the farm, for a bare name.
         storage_options: Options of the file systems of replica and farm.
         register: Note the replica in the place, so that pruning there keeps what it needs.
+        dry_run: Only say whether it can be done.
 
     Raises:
-        InvalidError: There is no replica or no such database, or the place does not hold the replica's position yet.
+        InvalidError: There is no replica or no such database, the place does not hold the replica's position yet, or
+            nothing proves that a site does.
         ExpiredError: The place begins after the replica's position.
         CorruptError: The place has another past. The replica goes on with the one before.
     """
@@ -75,23 +89,90 @@ def switch(
         return _switch_feed(memory, found[0], database, registers=register)
     target = target_at(into, storage_options)
     database = wlc.resolve(upstream, farm, storage_options=storage_options)
+    if not is_same_database(target.read_state(), database):
+        return _switch_site(target, database, storage_options, registers=register, dry_run=dry_run)
     with target.open() as replica:
         state = replica.state
-        refuse_other_database(state, database, target)
         database = with_keys(state.verify, database)
         prove_same_past(database, state.position)
+        if dry_run:
+            return Switched(state.position.tick, state.master, database.url, is_dry_run=True)
         if register:
             register_replica(database, state, target)
             _prove_again(database, state)
         attachment = state.attachment and replace(state.attachment, among=(database.url,), slot=None, chosen=None)
         replica.remember(replace(state, master=database.url, attachment=attachment))
+    _leave(state, database, storage_options)
+    return Switched(state.position.tick, state.master, database.url)
+
+
+def _leave(state: ReplicaState, database: FarmDatabase, storage_options: Mapping[str, Any] | None) -> None:
+    """Give up what a replica claimed, and its registration where it read before."""
     wlc.detach(database, state.attachment, None, state.id)
     before = open_database(state.master, storage_options=storage_options)
     if not is_same_place(before, database):
         # The place before may be gone, which can be why the replica leaves it.
         with suppress(FarmError):
             unregister(before, state.id)
-    return Switched(state.position.tick, state.master, database.url)
+
+
+def _switch_site(
+    target: Target,
+    database: FarmDatabase,
+    storage_options: Mapping[str, Any] | None,
+    *,
+    registers: bool,
+    dry_run: bool,
+) -> Switched:
+    """Let a replica of one site go on from the log of another one."""
+    state = target.read_state()
+    database = with_keys(state.verify, database)
+    source = FarmLog(database)
+    home = home_log(open_database(state.master, storage_options=storage_options))
+    with (
+        tempfile.TemporaryDirectory(prefix="wlr-switch-") as work,
+        target.scanned(Path(work), storage_options) as scan,
+    ):
+        held = {name: scan.digest(name) for name in scan.layouts}
+        state = scan.state
+    found = meeting_point(state, source, home, held)
+    if isinstance(found, Refusal):
+        raise _refused(found, target, database, state)
+    if dry_run:
+        return Switched(found.position.tick, state.master, database.url, is_dry_run=True)
+    moved = replace(
+        state,
+        master=database.url,
+        position=found.position,
+        batch_last=found.batch_last,
+        clock=found.clock or state.clock,
+        contained=found.contained,
+        catalog=found.catalog or state.catalog,
+        digests={name: digest for name, digest in source.digests(found.position).items() if name in held},
+        failure=None,
+        attachment=None,
+    )
+    with target.open() as replica:
+        if replica.state.position != state.position:
+            raise UnavailableError(f"{target} was rolled forward meanwhile", hint="try again", path=str(target))
+        if registers:
+            register_replica(database, moved, target)
+            _prove_again(database, moved)
+        replica.move(moved)
+    _leave(state, database, storage_options)
+    return Switched(found.position.tick, state.master, database.url)
+
+
+def _refused(refusal: Refusal, target: Target, database: FarmDatabase, state: ReplicaState) -> FarmError:
+    url = shlex.quote(database.url)
+    common = f"; the last tick that both hold is {refusal.common}" if refusal.common is not None else ""
+    kind = ExpiredError if refusal.is_expired else InvalidError
+    return kind(
+        f"{target} cannot go on from {database.url}: {refusal.reason}{common}",
+        hint=refusal.nearest or f"wlr replicate {url} --into ANOTHER",
+        path=str(target),
+        position=state.position,
+    )
 
 
 def _switch_feed(

@@ -119,7 +119,7 @@ class SiteLog:
         self._refuse_own_beyond(batch)
         self._refuse_false(batch, past)
         run: list[SiteTransaction] = []
-        rows = 0
+        rows, is_run_alone = 0, False
         seen = expanded(self.mine, self.lineage)
         for transaction in batch.transactions:
             origin = transaction.origin or Origin(batch.history, transaction.tick, transaction.committed)
@@ -134,17 +134,16 @@ class SiteLog:
                         hint=f"to go on without this site: wlc leave DATABASE {self.site.name} --force",
                         path=self.database.url,
                     )
-                if run and (is_alone or len(run) >= STEP_TRANSACTIONS or rows >= STEP_ROWS):
-                    yield self._step(batch, chain, run)
+                # The last step waits for the end of the batch: its transactions are published with the proof of it.
+                if run and (is_run_alone or is_alone or len(run) >= STEP_TRANSACTIONS or rows >= STEP_ROWS):
+                    yield self._step(batch, chain, run, is_alone=is_run_alone)
                     run, rows = [], 0
                 run.append(SiteTransaction(len(run) + 1, _named(origin, transaction), dict(past), transaction))
                 rows += sum(getattr(record, "rows", 0) for record in transaction.records)
-                if is_alone:
-                    yield self._step(batch, chain, run, is_alone=True)
-                    run, rows = [], 0
+                is_run_alone = is_alone
             past[origin.history] = max(past.get(origin.history, 0), origin.tick)
             past[batch.history] = transaction.tick
-        step = self._step(batch, chain, run, is_whole=True)
+        step = self._step(batch, chain, run, is_alone=is_run_alone, is_whole=True)
         yield self._closed(step, number)
 
     def _step(

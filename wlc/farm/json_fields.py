@@ -309,14 +309,22 @@ def as_handover(value: object) -> Handover:
 def as_taken(value: object) -> Taken:
     """Return how far another site's log was read."""
     fields = as_object(value)
-    known(fields, "site history tick batch chain")
+    known(fields, "site history tick batch chain", "filters")
     return Taken(
         site=as_site(fields["site"]),
         history=as_history(fields["history"]),
         tick=as_tick(fields["tick"]),
         batch=as_tick(fields["batch"]),
         chain=as_sha256(fields["chain"]),
+        filters=as_sha256(fields["filters"]) if fields.get("filters") else "",
     )
+
+
+def taken_json(taken: Taken) -> dict[str, Any]:
+    """Write how far another site's log was read."""
+    place = {"site": taken.site, "history": taken.history, "tick": taken.tick}
+    proof = {"batch": taken.batch, "chain": taken.chain}
+    return {**place, **proof, **({"filters": taken.filters} if taken.filters else {})}
 
 
 def name_json(name: Name) -> list[str]:

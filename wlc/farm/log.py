@@ -148,10 +148,7 @@ def _end_json(batch: Batch) -> dict[str, Any]:
     if batch.handover is not None:
         content["handover"] = {"to": batch.handover.to, "term": batch.handover.term}
     if batch.taken:
-        content["taken"] = [
-            {"site": t.site, "history": t.history, "tick": t.tick, "batch": t.batch, "chain": t.chain}
-            for t in batch.taken
-        ]
+        content["taken"] = list(map(fields.taken_json, batch.taken))
     return content
 
 

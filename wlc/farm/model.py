@@ -236,13 +236,17 @@ class Handover:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """How far the log of another site was read: up to `tick` of `history`, in its batch with the chain hash `chain`."""
+    """How far the log of another site was read: up to `tick` of `history`, in its batch with the chain hash `chain`.
+
+    `filters` is the hash of what was left out on the way (see `wlr.plan.patterns.hash_of`), "" where that is nothing.
+    """
 
     site: str
     history: str
     tick: int
     batch: int
     chain: str
+    filters: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,6 +234,10 @@ class OpenReplica(ABC):
             UnsupportedError: An engine without a guard cannot be unlocked.
         """
 
+    def move(self, state: ReplicaState) -> None:
+        """Store a state at another position at which the replica holds the same rows, in another log."""
+        self.remember(state)
+
     @abstractmethod
     def close(self) -> None:
         """Let others open the replica."""

@@ -12,6 +12,7 @@ from wlc.farm.clock import format_time
 from wlc.farm.errors import CorruptError
 from wlc.farm.model import Position
 from wlr.fold.tally import as_tally, tally_json
+from wlr.plan.contained import NOTHING, Contained
 from wlr.plan.failure import as_failure, failure_json
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class ReplicaState:
         names_digests: The log, or the snapshot, has named digests.
         left_out: What the replica does not have because its engine cannot hold or make it, by name, with the cause.
         access: Roles get privileges from the farm here; only PostgreSQL replicas have roles.
+        contained: What its position contains, of other sites, too, with the proofs of where those stood.
         attachment: Which upstream it reads, if it chooses one or was told which; None if it reads `master` itself.
         verify: Keys as text. One of them must have signed each file that is read from the farm; empty for no check.
     """
@@ -75,6 +77,7 @@ class ReplicaState:
     verify: str = ""
     access: bool = False
     attachment: Attachment | None = None
+    contained: Contained = NOTHING
 
 
 class Standing(Protocol):
@@ -88,6 +91,8 @@ class Standing(Protocol):
     def clock(self) -> datetime | None: ...
     @property
     def digests(self) -> Mapping[Name, Held]: ...
+    @property
+    def contained(self) -> Contained: ...
 
 
 def after(state: ReplicaState, step: Step, digests: Mapping[Name, Held]) -> ReplicaState:
@@ -99,6 +104,7 @@ def after(state: ReplicaState, step: Step, digests: Mapping[Name, Held]) -> Repl
         clock=step.clock or state.clock,
         failure=None,
         digests=digests,
+        contained=step.contained(state.contained),
         names_digests=state.names_digests or step.names_digests,
     )
 
@@ -172,6 +178,7 @@ def standing_json(standing: Standing) -> dict[str, Any]:
         "batch_last": standing.batch_last,
         "clock": format_time(standing.clock) if standing.clock else None,
         "digests": tally_json(standing.digests),
+        "contained": _contained_json(standing.contained),
     }
 
 
@@ -186,7 +193,31 @@ def as_standing(content: Mapping[str, Any]) -> dict[str, Any]:
         "batch_last": fields.as_count(content["batch_last"]),
         "clock": None if content["clock"] is None else fields.as_time(content["clock"]),
         "digests": as_tally(content["digests"]),
+        "contained": _as_contained(content.get("contained")),
     }
+
+
+def _contained_json(contained: Contained) -> dict[str, Any] | None:
+    if contained == NOTHING:
+        return None
+    return {
+        "tick": contained.tick,
+        "vector": dict(sorted(contained.vector.items())),
+        "own": contained.own,
+        "proofs": list(map(fields.taken_json, contained.proofs)),
+    }
+
+
+def _as_contained(value: object) -> Contained:
+    if value is None:
+        return NOTHING
+    content = fields.as_object(value)
+    return Contained(
+        fields.as_tick(content["tick"], 0),
+        fields.as_vector(content["vector"]),
+        None if content["own"] is None else fields.as_tick(content["own"], 0),
+        tuple(map(fields.as_taken, fields.as_list(content["proofs"]))),
+    )
 
 
 # As keys and values of a table ---------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from wlc.farm.digest import touched
 from wlc.farm.log_columns import PlainRun, joined, parts_of
 from wlc.farm.model import Change, Ddl, Name, Position, TableFile, Transaction
 from wlr.plan import bounds
+from wlr.plan.contained import Contained, of_footer
 from wlr.plan.step import Mark, Step, rows_of
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class _Run:
     digests: dict[Name, Digest | None] = field(default_factory=dict)
     undigested: frozenset[Name] = frozenset()
     last_known: int = 0
+    footer: Contained | None = None
     count: int = 0
 
     def is_full(self, more: Part = ()) -> bool:
@@ -85,6 +87,7 @@ class _Run:
         self.digests.update(batch.digests)
         self.undigested = (self.undigested | batch.undigested) - batch.digests.keys()
         self.last_known = batch.last
+        self.footer = of_footer(batch)
 
     def close(self, skipped: frozenset[int]) -> Step:
         transactions = joined(self.parts)
@@ -94,7 +97,7 @@ class _Run:
         later = touched(transactions[bisect_right(transactions, self.last_known, key=_tick) :])
         digests = {name: digest for name, digest in self.digests.items() if name not in later}
         chosen = frozenset(tick for tick in skipped if tick in ticks)
-        return Step(transactions, self.files, marks, self.catalog, chosen, digests, self.undigested)
+        return Step(transactions, self.files, marks, self.catalog, chosen, digests, self.undigested, footer=self.footer)
 
 
 def cut(

@@ -6,6 +6,8 @@ import glob
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from wlc.farm.seal.checksum import checksum
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -51,6 +53,12 @@ def exactly(name: Name) -> str:
     """Return the pattern that one table matches, however the case of its letters is written."""
     text = "".join(f"[{c.lower()}{c.upper()}]" if c.isascii() and c.isalpha() else glob.escape(c) for c in str(name))
     return f"?{text[1:]}" if text.startswith(IGNORED) else text
+
+
+def hash_of(patterns: Collection[str]) -> str:
+    """Return what tells one choice of tables from another one, whatever their order; "" for all tables."""
+    text = "\n".join(sorted(set(patterns)))
+    return checksum(text.encode()) if text else ""
 
 
 def described(patterns: Collection[str]) -> str:

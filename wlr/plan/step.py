@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from wlc.farm.errors import CorruptError
 from wlc.farm.log_columns import PlainRun, Total, joined, parts_of
 from wlc.farm.model import Change, Clear, Ddl, Name, Position, SequencePosition, TableFile, Transaction
+from wlr.plan.contained import Contained, having_applied
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -88,6 +90,7 @@ class Step:
             in the step. None where no batch says it.
         undigested: Those of which a batch says that the master does not know it.
         repaired: Tables that were repaired: they hold what `digests` says, whatever the replica knew before.
+        footer: What the last batch that ends in the step says it contains; None if none ends in it.
     """
 
     transactions: Sequence[Transaction]
@@ -98,6 +101,7 @@ class Step:
     digests: Mapping[Name, Digest | None] = field(default_factory=dict)
     undigested: frozenset[Name] = frozenset()
     repaired: frozenset[Name] = frozenset()
+    footer: Contained | None = None
 
     @property
     def first(self) -> int:
@@ -152,6 +156,12 @@ class Step:
                     found[record.object] = record.layout is not None
         return found
 
+    def contained(self, before: Contained) -> Contained:
+        """Return what a replica contains after the step, given what it contained before."""
+        known = self.footer or before
+        later = self.transactions[bisect_right(self.transactions, known.tick, key=_tick) :]
+        return having_applied(known, later, self.mark.history)
+
     @property
     def rows(self) -> int:
         """Row images in all of its changes."""
@@ -165,7 +175,7 @@ class Step:
         """Cut the step of two or more transactions into two that are half as long."""
         middle = len(self.transactions) // 2
         first, second = self.transactions[:middle], self.transactions[middle:]
-        return replace(self, transactions=first, digests={}), replace(self, transactions=second)
+        return replace(self, transactions=first, digests={}, footer=None), replace(self, transactions=second)
 
     def parts(self, parents: Mapping[Name, Collection[Name]]) -> tuple[Step, ...]:
         """Cut a step that breaks a foreign key before every transaction that deletes from a table after its child.
@@ -191,7 +201,11 @@ class Step:
         if len(parts) == 1:
             return self.halves()
         *earlier, last = (replace(self, transactions=tuple(part)) for part in parts)
-        return (*(replace(part, digests={}) for part in earlier), last)
+        return (*(replace(part, digests={}, footer=None) for part in earlier), last)
+
+
+def _tick(transaction: Transaction) -> int:
+    return transaction.tick
 
 
 def tables_of(records: Iterable[Record]) -> tuple[Name, ...]:

@@ -93,6 +93,7 @@ def _load(folder: LakeFolder, new: NewReplica, executor: Executor) -> Version:
             sequences=catalog.sequences(),
             tables=tuple(loaded),
             digests=state.digests,
+            contained=state.contained,
         )
     finally:
         catalog.close()

@@ -157,6 +157,10 @@ class LakeFolder:
         listed = ((tick_of(entry.path), entry.path) for entry in self.store.list(_MANIFESTS))
         return sorted((tick, path) for tick, path in listed if tick is not None and tick <= last)
 
+    def all_manifests(self) -> list[str]:
+        """Return the path of every manifest."""
+        return [entry.path for entry in self.store.list(_MANIFESTS) if tick_of(entry.path) is not None]
+
     def data_files(self) -> list[tuple[int, str, int]]:
         """Return tick, path and bytes of every data file."""
         listed = ((tick_of(entry.path), entry.path, entry.bytes) for entry in self.store.list(DATA))
@@ -293,4 +297,5 @@ def with_version(state: ReplicaState, version: Version) -> ReplicaState:
         batch_last=version.batch_last,
         clock=version.clock,
         digests=version.digests,
+        contained=version.contained,
     )

@@ -50,7 +50,7 @@ def open_replica(folder: LakeFolder, bulk: Bulk | None = None) -> OpenLake:
         # From now on a run that held the lease before us, should it live, cannot commit.
         pointer = replace(pointer, run=lease.run)
         version = folder.replace_pointer(pointer, version)
-        folder.sweep(current.position.tick, version)
+        folder.sweep(current.position.tick, version, current.paths)
         executor: Executor = LocalExecutor(folder.store, work_folder(folder, lease))
         if bulk is not None:
             executor = bulk.executor(executor, folder.url, folder.storage_options)
@@ -130,6 +130,18 @@ class OpenLake(OpenReplica):
     def remember(self, state: ReplicaState) -> None:
         self._point(self._current, state)
 
+    def move(self, state: ReplicaState) -> None:
+        # Ticks of the other log are other numbers: a manifest of the old one must not be found by them.
+        keep = {self._pointer.manifest}
+        self._folder.remove([path for path in self._folder.all_manifests() if path not in keep], self._version)
+        known = {name: getattr(state, name) for name in ("position", "batch_last", "clock", "digests", "contained")}
+        version = replace(self._current, **known, catalog=state.catalog, made=utc_now())
+        before, manifest = self._pointer.manifest, self._folder.write_version(version, self._lease.run)
+        self._point(version, state, manifest)
+        if manifest[0] != before:
+            with suppress(FarmError):
+                self._folder.store.delete(before)
+
     def remove(self, listed: Collection[str]) -> None:
         """Remove files that no manifest needs; see `LakeFolder.remove`."""
         self._folder.remove(listed, self._version)
@@ -164,7 +176,7 @@ class OpenLake(OpenReplica):
             # Files of the failed step do not count. If they cannot be removed now, the next run removes them.
             if not draft.is_manifest_written:
                 with suppress(FarmError):
-                    self._folder.sweep(self._current.position.tick, self._version)
+                    self._folder.sweep(self._current.position.tick, self._version, self._current.paths)
             if (
                 isinstance(error, StepError)
                 and number not in skipped
@@ -191,6 +203,7 @@ class OpenLake(OpenReplica):
             sequences=self._catalog.sequences(),
             tables=tuple(LakeTable(name, layouts[name].layout, parts) for name, parts in sorted(draft.tables.items())),
             digests=draft.tally.settle(step, draft.tables, self.state.tables),
+            contained=step.contained(self._current.contained),
         )
         named = {part.file.path for parts in draft.tables.values() for part in parts}
         for path in draft.written - named:

@@ -10,6 +10,7 @@ from wlc.farm.clock import format_time
 from wlc.farm.documents import decode_document, encode_document
 from wlr.engine.state import as_standing, standing_json
 from wlr.fold.files import FilePart
+from wlr.plan.contained import NOTHING, Contained
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,6 +45,7 @@ class Version:
         made: When it became the current one.
         schema: Statements that build the schema on an empty database; `schema_after`: those to run once rows are there.
         digests: What the tables hold; see `wlr.fold.tally`.
+        contained: What it contains of other sites, too; see `ReplicaState`.
     """
 
     position: Position
@@ -56,6 +58,12 @@ class Version:
     sequences: tuple[SequencePosition, ...]
     tables: tuple[LakeTable, ...]
     digests: Mapping[Name, Held] = field(default_factory=dict)
+    contained: Contained = NOTHING
+
+    @property
+    def paths(self) -> set[str]:
+        """Paths of the data files that it names."""
+        return {part.file.path for table in self.tables for part in table.parts}
 
 
 def encode_version(version: Version) -> bytes:
