@@ -26,11 +26,16 @@ class LoggedEntry:
     after: dict[Key, str | None]
     before: dict[Key, str | None]
     past: frozenset[TransactionName]
+    is_refresh: bool = False
 
 
 @dataclass
 class ModelSite:
-    """One site: its rows, its log, the names that it contains, and how much of each other log it has read."""
+    """One site: its rows, its log, the names that it contains, and how much of each other log it has read.
+
+    Attributes:
+        published: How much of its log others can read; all of it if None.
+    """
 
     number: int
     rows: dict[Key, str] = field(default_factory=dict)
@@ -38,14 +43,26 @@ class ModelSite:
     contained: set[TransactionName] = field(default_factory=set)
     ticks: int = 0
     read: dict[int, int] = field(default_factory=dict)
+    published: int | None = None
 
-    def write(self, after: dict[Key, str | None], name: TransactionName | None = None) -> None:
+    @property
+    def visible(self) -> list[LoggedEntry]:
+        """What others can read of its log."""
+        return self.log[: self.published]
+
+    def publish(self) -> None:
+        """Let others read all of its log."""
+        self.published = len(self.log)
+
+    def write(
+        self, after: dict[Key, str | None], name: TransactionName | None = None, *, is_refresh: bool = False
+    ) -> None:
         """Commit a transaction, of its own unless it has a name."""
         if name is None:
             self.ticks += 1
             name = (self.number, self.ticks)
         before = {key: self.rows.get(key) for key in after}
-        self.log.append(LoggedEntry(name, after, before, frozenset(self.contained)))
+        self.log.append(LoggedEntry(name, after, before, frozenset(self.contained), is_refresh))
         self.contained.add(name)
         for key, value in after.items():
             if value is None:
@@ -64,15 +81,20 @@ class ModelSite:
 
 @dataclass
 class SitesModel:
-    """A primary and its secondaries; `rules` are of tables."""
+    """A primary and its secondaries; `rules` are of tables.
+
+    Attributes:
+        rejected: Which rows of which transactions were rejected.
+    """
 
     sites: list[ModelSite]
     rules: dict[str, str]
+    rejected: list[tuple[TransactionName, Key]] = field(default_factory=list)
 
     def missing(self, site: int) -> list[LoggedEntry]:
         """What the primary has not read of a site's log, echoes left out."""
         primary, other = self.sites[PRIMARY], self.sites[site]
-        return [entry for entry in other.log[primary.read.get(site, 0) :] if entry.name not in primary.contained]
+        return [entry for entry in other.visible[primary.read.get(site, 0) :] if entry.name not in primary.contained]
 
     def take_at_primary(self, site: int) -> list[set[Key]]:
         """Let the primary judge and take a site's log; returns of each missing transaction the rejected keys."""
@@ -83,16 +105,24 @@ class SitesModel:
             told = {key for key in rejected if entry.after[key] is not None or key in primary.rows}
             primary.write(kept, entry.name)
             if told:
-                primary.write({key: primary.rows.get(key) for key in told})
+                primary.write({key: primary.rows.get(key) for key in told}, is_refresh=True)
             found.append(rejected)
-        primary.read[site] = len(self.sites[site].log)
+            self.rejected += [(entry.name, key) for key in rejected]
+        primary.read[site] = len(self.sites[site].visible)
         return found
 
     def verdict(self, entry: LoggedEntry) -> set[Key]:
-        """Which keys of a transaction are rejected: the primary's log has a line on them that its author had not seen."""
-        log = self.sites[PRIMARY].log
-        unseen = {key for line in log if line.name not in entry.past for key in line.after}
-        in_conflict = {key for key in entry.after if key in unseen}
+        """Which keys of a transaction are rejected: the primary's log has a line on them that its author had not seen.
+
+        So are those that are there for the one and not for the other, which a line that was seen cannot be the cause of.
+        """
+        primary = self.sites[PRIMARY]
+        unseen = {key for line in primary.log if line.name not in entry.past for key in line.after}
+        in_conflict = {
+            key
+            for key, before in entry.before.items()
+            if self.rules.get(key[0]) and (key in unseen or (before is None) != (key not in primary.rows))
+        }
         if any(self.rules.get(table) == "epoch_trans" for table, _ in in_conflict):
             return set(entry.after)
         return {key for key in in_conflict if self.rules.get(key[0]) == "epoch"}
@@ -101,10 +131,11 @@ class SitesModel:
         """Let a secondary take the next entries of the primary's log."""
         primary, taker = self.sites[PRIMARY], self.sites[site]
         first = taker.read.get(PRIMARY, 0)
-        for entry in primary.log[first : first + most]:
+        entries = primary.visible[first : first + most]
+        for entry in entries:
             if entry.name not in taker.contained:
                 taker.write(entry.after, entry.name)
-        taker.read[PRIMARY] = min(first + most, len(primary.log))
+        taker.read[PRIMARY] = first + len(entries)
 
     def settle(self) -> None:
         """Let everybody take everything."""

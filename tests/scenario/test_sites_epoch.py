@@ -405,6 +405,25 @@ def test_only_the_owner_writes_a_table(outcome: Outcome, capsys: pytest.CaptureF
     sites.write("oslo", "DELETE FROM a WHERE id = 9")
 
 
+def test_the_primary_rejects_what_another_site_than_the_owner_has_written(outcome: Outcome) -> None:
+    """Rome wrote the table before it knew the rule, or against it."""
+    sites = outcome.sites
+    sites.exchange()
+    wlc.set_rule(sites.file("oslo"), "a", "owner", site="oslo")
+    sites.write("rome", "BEGIN; DELETE FROM a WHERE id = 1; INSERT INTO e1_t VALUES (90, 'rome'); COMMIT")
+    wlc.flush(sites.file("rome"))
+    assert sites.take("oslo") == 1
+    rejected = [
+        (row.table.name, row.op_type, row.cause) for row in wlc.exceptions(sites.file("oslo")) if row.cause == "owner"
+    ]
+    assert rejected == [("a", "DELETE_ROW", "owner"), ("e1_t", "WRITE_ROW", "owner")]
+    sites.exchange()
+    sites.refuse_differences("a", "e1_t")
+    assert len(sites.rows("rome", "a")) == 2
+    wlc.set_rule(sites.file("oslo"), "a", "none")
+    sites.exchange()
+
+
 def test_a_transaction_that_breaks_a_constraint_of_the_primary_is_rejected(outcome: Outcome) -> None:
     sites = outcome.sites
     wlc.set_rule(sites.file("oslo"), "u", "epoch")

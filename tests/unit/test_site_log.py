@@ -234,6 +234,28 @@ def test_a_vector_that_cannot_be_is_refused(changes: dict[str, object], problem:
         list(log.read({}).steps())
 
 
+@pytest.mark.parametrize(
+    ("origins", "contained", "problem"),
+    [
+        ([[None], [None]], {}, "batch 2 of site rome begins with a tick that was published before"),
+        ([[Origin("paris", 5)], [Origin("paris", 4)]], {}, "batch 2 .* tick 4 of history paris, which came before"),
+        ([[Origin("paris", 5), Origin("paris", 5)]], {}, "batch 1 .* tick 5 of history paris, which came before"),
+        # That the reader contains both does not make it a log.
+        ([[Origin("paris", 5)], [None], [Origin("paris", 3)]], {"paris": 9}, "batch 3 .* tick 3 of history paris"),
+    ],
+)
+def test_a_log_that_holds_a_transaction_twice_is_refused(
+    origins: list[list[Origin | None]], contained: dict[str, int], problem: str
+) -> None:
+    log = RomesLog()
+    ticks = iter((1, 1) if "published before" in problem else range(1, 9))
+    for batch in origins:
+        log.publish(*(made(next(ticks), origin) for origin in batch))
+    taken: list[object] = []
+    with pytest.raises(CorruptError, match=problem):
+        taken.extend(log.read(contained, is_primary=True).steps())
+
+
 def test_a_transaction_that_its_vector_does_not_contain_is_refused() -> None:
     log = RomesLog()
     log.publish(made(1, Origin("paris", 7)), vector={"rome": 1})

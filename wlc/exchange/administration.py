@@ -26,9 +26,9 @@ def founder_of_database(
     """Open the founder's folder, given the database's name or URL, or the file of any of its sites."""
     database = resolve(db, farm, storage_options=storage_options)
     above, _, name = database.url.rstrip("/").rpartition("/sites/")
-    if not above or "/" in name:
+    # A farm may be called `sites`, too, and a bucket.
+    if not above or above.endswith("/") or "/" in name:
         return database
-    # A farm may be called `sites`, too.
     founder = founder_at(database, f"sites/{name}")
     return founder if find_circle(founder) is not None else database
 

@@ -185,13 +185,16 @@ class SiteLog:
             )
         if not contains(batch.vector, past, self.lineage):
             raise CorruptError(f"{where} contains less than the one before it", path=self.database.url)
-        vector = expanded(batch.vector, self.lineage)
+        vector, seen = expanded(batch.vector, self.lineage), expanded(past, self.lineage)
+        if batch.first <= seen.get(batch.history, 0):
+            raise CorruptError(f"{where} begins with a tick that was published before", path=self.database.url)
         for origin in (t.origin for t in batch.transactions if t.origin is not None):
+            which = f"tick {origin.tick} of history {origin.history}"
             if origin.tick > vector.get(origin.history, 0):
-                raise CorruptError(
-                    f"{where} holds tick {origin.tick} of history {origin.history}, which its vector does not contain",
-                    path=self.database.url,
-                )
+                raise CorruptError(f"{where} holds {which}, which its vector does not contain", path=self.database.url)
+            if origin.tick <= seen.get(origin.history, 0):
+                raise CorruptError(f"{where} holds {which}, which came before or out of order", path=self.database.url)
+            seen[origin.history] = origin.tick
         own = {each.history for each in self.site.histories}
         others = {history: tick for history, tick in batch.vector.items() if history not in own}
         if not self.is_primary and not contains(self.mine, others, self.lineage):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from wlc.capture.duckdb import exceptions, refreshing, rejection, verdicts, window
 from wlc.capture.duckdb.exceptions import Detection
 from wlc.capture.duckdb.verdicts import Seen
-from wlc.farm.circle import EPOCH, EPOCH_TRANS, NONE, PASS
+from wlc.farm.circle import EPOCH, EPOCH_TRANS, NONE, OWNER, PASS
 from wlc.farm.clock import utc_now
 from wlc.farm.vectors import expanded
 from wlc.masters.contract import database_of
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 # The refresh is journalled under this tick, until the step has ticks.
 REFRESH_TICK = -2
-# Cause of a rejection.
-CONSTRAINT = "constraint"
+# Causes of a rejection.
+CONSTRAINT, NOT_THE_OWNER = "constraint", "owner"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,8 @@ def judge_step(
 ) -> Judged:
     """Judge a step if this is the primary and a table of the step has a rule; see `judge`.
 
+    A site that wrote a table of another one did so before it knew the rule, or against it.
+
     Args:
         connection: In the transaction of the step.
         shared: The database.
@@ -111,15 +113,28 @@ def judge_step(
         return Judged()
     found = {step.table.name: circle.rule_of(step.table.name) for step in tables}
     rules = {name: rule.rule for name, rule in found.items() if rule and rule.rule in (EPOCH, EPOCH_TRANS)}
-    if not rules:
+    owned = [name for name, rule in found.items() if rule and rule.rule == OWNER and rule.site != step.site]
+    refused = dict.fromkeys(_lines_of(connection, tables, owned), NOT_THE_OWNER)
+    if not rules and not refused:
         return Judged()
     lineage = circle.lineage()
     seen = [Seen(each.line, each.origin, expanded(each.past, lineage)) for each in step.transactions]
     window.create(connection)
-    least = min(each.past.get(state.history, 0) for each in seen)
-    log = database_of(state)
-    window.add_log(connection, log, after_tick=least, last_batch=state.batch, known=seen[0].past, lineage=lineage)
-    window.add_journal(connection, shared.catalog, state.history)
+    if rules:
+        log, least = database_of(state), min(each.past.get(state.history, 0) for each in seen)
+        window.add_log(connection, log, after_tick=least, last_batch=state.batch, known=seen[0].past, lineage=lineage)
+        window.add_journal(connection, shared.catalog, state.history)
     where = Detection(shared.catalog, site.name, step.site, utc_now())
-    refused = dict.fromkeys((each.line for each in step.transactions), CONSTRAINT) if is_refused else {}
+    if is_refused:
+        refused = dict.fromkeys((each.line for each in step.transactions), CONSTRAINT) | refused
     return judge(connection, where, seen, tables, rules, refused)
+
+
+def _lines_of(connection: duckdb.DuckDBPyConnection, tables: Sequence[StepTable], names: Sequence[Name]) -> list[int]:
+    """Return the transactions of a step that change one of those tables."""
+    return [
+        line
+        for table in tables
+        if table.table.name in names
+        for (line,) in connection.execute(f"SELECT DISTINCT _line FROM {table.lines}").fetchall()
+    ]
