@@ -9,7 +9,7 @@ import typer
 from .options import Database, Farm, Source, StorageOptions, storage_options
 from .output import Listing, Report, Value
 
-RULE_COLUMNS = ("table", "rule", "site")
+RULE_COLUMNS = ("table", "rule", "site", "reads")
 
 
 def rule(
@@ -17,13 +17,22 @@ def rule(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="The table, with its schema if that is not main.")],
     rule: Annotated[str, typer.Argument(metavar="RULE", help="epoch, epoch_trans, owner or none.")],
     site: Annotated[str, typer.Option(metavar="NAME", help="With owner: the one site that may write the table.")] = "",
+    reads: Annotated[
+        str,
+        typer.Option(
+            metavar="READS",
+            help="With epoch_trans: which reads count, too. exclusive: of SELECT … FOR UPDATE or FOR SHARE; shared:"
+            " of every SELECT of one table; none.",
+        ),
+    ] = "none",
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
     """Say how a table decides between changes that two sites make at the same time."""
     import wlc
 
-    circle = wlc.set_rule(db, table, rule, site=site, farm=farm, storage_options=storage_options(storage_option))
+    options = storage_options(storage_option)
+    circle = wlc.set_rule(db, table, rule, site=site, reads=reads, farm=farm, storage_options=options)
     return Listing(RULE_COLUMNS, [tuple(getattr(each, column) for column in RULE_COLUMNS) for each in circle.rules])
 
 

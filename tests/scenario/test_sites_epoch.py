@@ -20,7 +20,7 @@ from cli.wlc import app
 from tests.sites import Sites
 from wlc.farm.circle import Circle, Rule, circle_object, with_rule
 from wlc.farm.errors import InvalidError
-from wlc.farm.model import Name
+from wlc.farm.model import Name, RowsRead
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +37,8 @@ class Case:
     """Statements name the case's tables {t}, {u} and {n}; each item of `oslo` and `rome` is one transaction.
 
     Attributes:
-        rules: Of each table; "" for none.
+        rules: Of each table, and which reads it tracks; "" for none.
+        indexes: Statements before there is a second site.
         before: Rows that both sites know.
         rejected: For each rejected row the table, the kind of change and the cause, in order.
         counts: What the counters rise by.
@@ -50,15 +51,46 @@ class Case:
     counts: dict[str, int]
     after: tuple[Rows, ...]
     before: tuple[str, ...] = ()
+    indexes: tuple[str, ...] = ()
     rules: dict[str, str] = field(default_factory=lambda: {"t": "epoch"})
 
 
 TRANS = {"t": "epoch_trans", "u": "epoch_trans"}
+TRACKED = {"t": "epoch_trans exclusive", "u": "epoch_trans"}
+ALL_READS = {"t": "epoch_trans shared", "u": "epoch_trans"}
 MIXED = {"t": "epoch_trans", "u": "epoch", "n": ""}
 
 
 def many(first: int, last: int) -> str:
     return f"INSERT INTO {{t}} SELECT range, 'x' FROM range({first}, {last + 1})"
+
+
+def read_and_update(condition: str, indexes: tuple[str, ...] = ()) -> Case:
+    """Rome reads row 1 of {t} for an update of {u}, while oslo changes it."""
+    return Case(
+        rules=TRACKED,
+        indexes=indexes,
+        before=("INSERT INTO {t} VALUES (1, 'one'), (2, 'two'); INSERT INTO {u} VALUES (3, 'x')",),
+        oslo=("UPDATE {t} SET v = 'oslo' WHERE k = 1",),
+        rome=(f"SELECT * FROM {{t}} WHERE {condition} FOR UPDATE; UPDATE {{u}} SET v = 'rome'",),
+        rejected=(f"t READ_ROW {IN_TRANSACTION}", f"u UPDATE_ROW {IN_TRANSACTION}"),
+        counts={"row_conflicts": 1, "row_rejects": 2, "rejects": 1, "refreshed": 1},
+        after=([(1, "oslo"), (2, "two")], [(3, "x")]),
+    )
+
+
+def read_and_read(clause: str, *, is_rejected: bool) -> Case:
+    """Both sites read row 1 of {t}, and rome changes {u}."""
+    counts = {"row_conflicts": 1, "row_rejects": 2, "rejects": 1, "refreshed": 1}
+    return Case(
+        rules=TRACKED,
+        before=("INSERT INTO {t} VALUES (1, 'one'), (2, 'two'); INSERT INTO {u} VALUES (3, 'x')",),
+        oslo=(f"SELECT * FROM {{t}} WHERE k = 1 {clause}",),
+        rome=(f"SELECT v FROM {{t}} AS r WHERE r.k = 1 {clause}; UPDATE {{u}} SET v = 'rome'",),
+        rejected=(f"t READ_ROW {IN_TRANSACTION}", f"u UPDATE_ROW {IN_TRANSACTION}") if is_rejected else (),
+        counts=counts if is_rejected else {},
+        after=([(1, "one"), (2, "two")], [(3, "x" if is_rejected else "rome")]),
+    )
 
 
 CASES = {
@@ -276,6 +308,44 @@ CASES = {
         counts={"row_conflicts": 1, "row_rejects": 2, "rejects": 1, "refreshed": 2},
         after=([(1, "o" * 10_000), (2, "x")],),
     ),
+    "r1": Case(
+        rules=TRANS,
+        before=(many(1, 2), "INSERT INTO {u} VALUES (3, 'x')"),
+        oslo=("UPDATE {t} SET v = 'oslo'",),
+        rome=("SELECT * FROM {t} WHERE k = 1; UPDATE {u} SET v = 'rome'",),
+        rejected=(),
+        counts={},
+        after=([(1, "oslo"), (2, "oslo")], [(3, "rome")]),
+    ),
+    "r2": read_and_update("k = 1"),
+    "r3": Case(
+        rules=TRANS,
+        before=(many(1, 2), "INSERT INTO {u} VALUES (3, 'x')"),
+        oslo=("SELECT * FROM {t} WHERE k = 1",),
+        rome=("SELECT * FROM {t} WHERE k = 1; UPDATE {u} SET v = 'rome'",),
+        rejected=(),
+        counts={},
+        after=([(1, "x"), (2, "x")], [(3, "rome")]),
+    ),
+    "r4": read_and_read("FOR UPDATE", is_rejected=True),
+    "r4shared": read_and_read("FOR SHARE", is_rejected=False),
+    "r5": read_and_update("v = 'one'", ("CREATE UNIQUE INDEX r5 ON {t} (v)",)),
+    "r6": read_and_update("v BETWEEN 'o' AND 'p'", ("CREATE INDEX r6 ON {t} (v)",)),
+    "r7": read_and_update("v LIKE '%ne'"),
+    # Reads of transactions that write count without a clause, and no others.
+    "all": Case(
+        rules=ALL_READS,
+        before=("INSERT INTO {t} VALUES (1, '5'), (2, '7'); INSERT INTO {u} VALUES (3, 'x')",),
+        oslo=("UPDATE {t} SET v = '6' WHERE k = 1",),
+        rome=(
+            "SELECT sum(v::INTEGER) FROM {t} WHERE k < 2; UPDATE {u} SET v = 'rome'",
+            "SELECT * FROM {t}; SELECT * FROM {u}",
+            "SELECT t.k FROM {t} AS t, {u} AS u; INSERT INTO {u} VALUES (4, 'joined')",
+        ),
+        rejected=(f"t READ_ROW {IN_TRANSACTION}", f"u UPDATE_ROW {IN_TRANSACTION}"),
+        counts={"row_conflicts": 1, "row_rejects": 2, "rejects": 1, "refreshed": 1},
+        after=([(1, "6"), (2, "7")], [(3, "x"), (4, "joined")]),
+    ),
 }
 
 
@@ -298,13 +368,18 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     tables = {f"{name}_{table}": rule for name, case in CASES.items() for table, rule in case.rules.items()}
     with duckdb.connect(sites.file("oslo")) as connection:
         connection.execute("; ".join(f"CREATE TABLE {table} (k INTEGER PRIMARY KEY, v VARCHAR)" for table in tables))
+        for name, case in CASES.items():
+            for index in case.indexes:
+                connection.execute(index.format(t=f"{name}_t"))
     sites.found()
     sites.join("rome")
 
     def with_rules(circle: Circle | None) -> Circle:
         assert circle is not None
         for table, rule in tables.items():
-            circle = with_rule(circle, Rule(Name("main", table), rule)) if rule else circle
+            kind, _, reads = rule.partition(" ")
+            added = Rule(Name("main", table), kind, reads=reads or "none")
+            circle = with_rule(circle, added) if rule else circle
         return circle
 
     circle_object(sites.log("oslo")).change(with_rules)
@@ -371,9 +446,58 @@ def test_what_was_rejected_is_shown(outcome: Outcome, capsys: pytest.CaptureFixt
     assert wlc.conflicts(outcome.sites.file("rome")) == []
 
 
+def test_what_was_read_is_published_and_a_transaction_that_only_reads_is_not(outcome: Outcome) -> None:
+    log = outcome.sites.log("rome")
+    records = [r for n in log.batch_numbers() for t in log.read_batch(n)[0].transactions for r in t.records]
+    found = {(r.table.name, r.rows, r.exclusive) for r in records if isinstance(r, RowsRead)}
+    expected = {(f"{name}_t", 1, True) for name in ("r2", "r4", "r5", "r6", "r7")}
+    assert found == expected | {("r4shared_t", 1, False), ("all_t", 1, False)}
+
+
+def test_reads_see_what_was_there_when_their_transaction_began(outcome: Outcome) -> None:
+    sites = outcome.sites
+    with wlc.connect(sites.file("rome")) as connection:
+        connection.execute("BEGIN; SELECT * FROM r2_t WHERE k = 1 FOR UPDATE")
+        sites.write("oslo", "UPDATE r2_t SET v = 'later' WHERE k = 1")
+        wlc.flush(sites.file("oslo"))
+        sites.take("rome")
+        # It does not see what was taken meanwhile, although it commits after it.
+        assert connection.execute("SELECT v FROM r2_t WHERE k = 1 FOR UPDATE").fetchall() == [("oslo",)]
+        connection.execute("UPDATE r2_u SET v = 'stale'; COMMIT")
+    before = len(wlc.exceptions(sites.file("oslo")))
+    sites.exchange()
+    rows = [(row.table.name, row.op_type) for row in wlc.exceptions(sites.file("oslo"))[before:]]
+    assert sorted(rows) == [("r2_t", "READ_ROW"), ("r2_u", "UPDATE_ROW")]
+    assert sites.rows("rome", "r2_u") == [(3, "x")]
+
+
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        ("SELECT r2_t.k FROM r2_t JOIN r2_u USING (k)", "not joins, subqueries"),
+        ("SELECT * FROM r2_t WHERE k IN (SELECT k FROM r2_u)", "not joins, subqueries"),
+        ("SELECT * FROM r2_t WHERE random() < 0.5", "may choose other rows"),
+        ("SELECT k AS n FROM r2_t WHERE n = 1", "something besides its columns"),
+        ("SELECT * FROM bag", "no primary key"),
+        ("SELECT * FROM duckdb_tables", "no table of sales"),
+        ("SELECT * FROM t1_t", "rule of main.t1_t does not track reads"),
+    ],
+)
+def test_a_lock_that_would_protect_nothing_is_refused(outcome: Outcome, query: str, why: str) -> None:
+    with wlc.connect(outcome.sites.file("rome")) as connection:
+        with pytest.raises(InvalidError, match=why):
+            connection.execute(f"{query} FOR UPDATE")
+        with pytest.raises(InvalidError, match="a relation"):
+            connection.sql(f"{query} FOR UPDATE")
+        # The transaction goes on.
+        connection.execute("BEGIN; SELECT * FROM r2_t WHERE k = 1 FOR SHARE; ROLLBACK")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("a", "epoch", "--reads", "shared"), "rule epoch tracks no reads"),
+        (("a", "epoch_trans", "--reads", "all"), "'all' are no reads"),
         (("bag", "epoch"), "has no primary key"),
         (("bag", "owner", "--site", "rome"), "site rome cannot own it"),
         (("nothing", "epoch"), "no table 'nothing'"),

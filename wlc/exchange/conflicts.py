@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from wlc.exchange.administration import founder_of_database
-from wlc.farm.circle import EPOCH, EPOCH_TRANS, OWNER, RULES, Rule, change_circle, with_rule, without_rule
+from wlc.farm.circle import (
+    EPOCH,
+    EPOCH_TRANS,
+    NO_READS,
+    OWNER,
+    READS,
+    RULES,
+    Rule,
+    change_circle,
+    with_rule,
+    without_rule,
+)
 from wlc.farm.clock import parse_time
 from wlc.farm.errors import InvalidError
 from wlc.farm.history import is_named
@@ -31,6 +42,7 @@ def set_rule(
     rule: str,
     *,
     site: str = "",
+    reads: str = NO_READS,
     farm: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Circle:
@@ -41,17 +53,27 @@ def set_rule(
         table: The table, as in `orders` or `main.orders`.
         rule: `epoch`, `epoch_trans` or `owner`; `none` for no rule.
         site: The one site that may write the table, with `owner`.
+        reads: With `epoch_trans`, which reads of the table count in conflicts: `exclusive` for those of queries with
+            FOR UPDATE or FOR SHARE, `shared` also for those of all others in transactions that write, or `none`.
         farm: URL of the farm; WLC_FARM if omitted, for a bare name.
         storage_options: Options of the farm's file system.
 
     Raises:
-        InvalidError: There is no such rule, table or site, or the table has no primary key and the rule needs one.
+        InvalidError: There is no such rule, table or site, or the table has no primary key and the rule needs one, or
+            the rule tracks no reads.
     """
     if rule not in (*RULES, NO_RULE):
         raise InvalidError(f"{rule!r} is no rule", hint=f"the rules are {', '.join(RULES)}, and {NO_RULE} removes one")
     if (rule == OWNER) != bool(site):
         raise InvalidError(
             "the rule owner, and no other one, names a site", hint=f"wlc rule {db} {table} owner --site NAME"
+        )
+    if reads not in READS:
+        raise InvalidError(f"{reads!r} are no reads", hint=f"--reads is one of {', '.join(READS)}")
+    if reads != NO_READS and rule != EPOCH_TRANS:
+        raise InvalidError(
+            f"rule {rule} tracks no reads: only {EPOCH_TRANS} judges transactions as a whole",
+            hint=f"wlc rule {db} {table} {EPOCH_TRANS} --reads {reads}",
         )
     founder = founder_of_database(db, farm, storage_options)
     name, layout = _table(founder, table)
@@ -64,7 +86,7 @@ def set_rule(
         )
 
     def change(circle: Circle) -> Circle:
-        changed = with_rule(circle, Rule(name, rule, site))
+        changed = with_rule(circle, Rule(name, rule, site, reads))
         if rule == OWNER and site != circle.primary and not layout.primary_key:
             raise InvalidError(
                 f"{name} has no primary key, so site {site} cannot own it: only the primary, {circle.primary}, may"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from wlc.farm.anchors import anchor, before
 from wlc.farm.circle import how_to_join_anew
 from wlc.farm.errors import CorruptError, ExpiredError, FencedError
-from wlc.farm.model import Clear, Ddl, Origin, Taken
+from wlc.farm.model import Clear, Ddl, Origin, RowsRead, Taken
 from wlc.farm.store import MissingError
 from wlc.farm.vectors import contains, expanded, merged, raised
 from wlc.masters.contract import SiteStep, SiteTransaction
@@ -49,6 +50,7 @@ class SiteLog:
     is_primary: bool
     may_change_schema: bool
     _read: dict[int, tuple[Batch, str]] = field(default_factory=dict)
+    _vectors: dict[int, tuple[list[int], list[dict[str, int]]]] = field(default_factory=dict)
 
     @property
     def mine(self) -> dict[str, int]:
@@ -115,7 +117,7 @@ class SiteLog:
 
     def _steps_of(self, number: int) -> Iterator[SiteStep]:
         batch, chain = self._batch(number)
-        past = dict(self._footer(number - 1)) if self._has(number - 1) else before(batch)
+        past = self._past_of(number)
         self._refuse_own_beyond(batch)
         self._refuse_false(batch, past)
         run: list[SiteTransaction] = []
@@ -138,13 +140,31 @@ class SiteLog:
                 if run and (is_run_alone or is_alone or len(run) >= STEP_TRANSACTIONS or rows >= STEP_ROWS):
                     yield self._step(batch, chain, run, is_alone=is_run_alone)
                     run, rows = [], 0
-                run.append(SiteTransaction(len(run) + 1, _named(origin, transaction), dict(past), transaction))
+                reads_past = self._past_of_reads(number, transaction)
+                named = _named(origin, transaction)
+                run.append(SiteTransaction(len(run) + 1, named, dict(past), transaction, reads_past))
                 rows += sum(getattr(record, "rows", 0) for record in transaction.records)
                 is_run_alone = is_alone
             past[origin.history] = max(past.get(origin.history, 0), origin.tick)
             past[batch.history] = transaction.tick
         step = self._step(batch, chain, run, is_alone=is_run_alone, is_whole=True)
         yield self._closed(step, number)
+
+    def _past_of(self, number: int) -> dict[str, int]:
+        """Return the vector just before a batch."""
+        return dict(self._footer(number - 1)) if self._has(number - 1) else before(self._batch(number)[0])
+
+    def _past_of_reads(self, number: int, transaction: Transaction) -> Mapping[str, int] | None:
+        """Return the log's vector when a transaction of a batch began, None if it has read nothing that counts."""
+        if not any(isinstance(record, RowsRead) for record in transaction.records):
+            return None
+        began = transaction.after or 0
+        while self._batch(number)[0].first > began and self._has(number - 1):
+            number -= 1
+        if number not in self._vectors:
+            self._vectors = {number: _vectors_in(self._batch(number)[0], self._past_of(number))}
+        ticks, vectors = self._vectors[number]
+        return vectors[bisect_right(ticks, began)]
 
     def _step(
         self,
@@ -245,3 +265,13 @@ class SiteLog:
 def _named(origin: Origin, transaction: Transaction) -> Origin:
     """Return the origin with the time of the first commit."""
     return origin if origin.committed else replace(origin, committed=transaction.committed)
+
+
+def _vectors_in(batch: Batch, past: Mapping[str, int]) -> tuple[list[int], list[dict[str, int]]]:
+    """Return the ticks at which a batch takes something from others, and the vectors before, between and after them."""
+    ticks, vectors = [], [dict(past)]
+    for each in batch.transactions:
+        if each.origin is not None:
+            ticks.append(each.tick)
+            vectors.append(raised(vectors[-1], (each.origin,)))
+    return ticks, vectors

@@ -107,12 +107,14 @@ class SiteTransaction:
         origin: Where it was first committed, which names its changes.
         past: Vector of that log just before it: what its author had seen at most.
         transaction: As that site published it.
+        reads_past: What its reads had seen at most: the vector when it began; None if it has read nothing that counts.
     """
 
     line: int
     origin: Origin
     past: Mapping[str, int]
     transaction: Transaction
+    reads_past: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import duckdb
 from duckdb import _relation
 
-from wlc.capture.duckdb import methods
+from wlc.capture.duckdb import locking, methods
 from wlc.capture.duckdb.analysis import UNKNOWN
 from wlc.capture.duckdb.appender import CapturedAppender
 from wlc.capture.duckdb.effects import (
@@ -29,7 +29,7 @@ from wlc.capture.duckdb.outcome import NOTHING, StatementOutcome, submit
 from wlc.capture.duckdb.session import CaptureSession
 from wlc.capture.duckdb.shared import Shared, close_shared
 from wlc.dialect.duckdb.lexer import words
-from wlc.farm.errors import FencedError
+from wlc.farm.errors import FencedError, InvalidError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -113,6 +113,11 @@ class Connection:
 
     def sql(self, query: Any, *, alias: str = "", params: Any = None) -> Any:
         """Run SQL; a query becomes a relation. See DuckDB's `sql`."""
+        if isinstance(query, str) and self._shared.site is not None and locking.locks(query):
+            raise InvalidError(
+                "a relation, which runs later and as often as it is used, cannot have FOR UPDATE or FOR SHARE",
+                hint="connection.execute(…).fetchall() reads the rows once",
+            )
         return _relation.sql(self, query, alias=alias, params=params)  # type: ignore[arg-type]
 
     query = sql
@@ -142,11 +147,23 @@ class Connection:
             return ((query.query, _kind(query)),)
         found = self._split.get(query)
         if found is None:
-            found = tuple((part.query, _kind(part)) for part in self._raw.extract_statements(query))
+            found = self._parsed(query)
             if len(self._split) >= _SPLIT_MOST:
                 self._split.clear()
             self._split[query] = found
         return found
+
+    def _parsed(self, script: str) -> tuple[tuple[str, str], ...]:
+        try:
+            return tuple((part.query, _kind(part)) for part in self._raw.extract_statements(script))
+        except duckdb.ParserException:
+            # Of a master that is no site, DuckDB refuses FOR UPDATE as ever.
+            if self._shared.state is None or self._shared.state.site is None:
+                raise
+            found = locking.statements(script, self._raw.extract_statements, _kind)
+            if found is None:
+                raise
+            return found
 
     @exclusive
     def _run_text(self, text: str, kind: str, parameters: Any, *, is_kept: bool = False) -> None:
@@ -156,7 +173,7 @@ class Connection:
         effect = session.effect(text, kind)
         match effect:
             case ReadEffect():
-                session.before_read(text, kind)
+                session.before_read(text, kind, parameters)
                 self._pass_on(text, parameters, is_kept=is_kept)
             case SessionEffect():
                 session.before_settings(text, kind)
@@ -250,7 +267,7 @@ class Connection:
         session = self._session
         effect = session.effect(text, kind)
         if isinstance(effect, ReadEffect):
-            session.before_read(text, kind)
+            session.before_read(text, kind, values)
             return self._raw._submit(sql, values, format, batch_size)
         if isinstance(effect, SessionEffect):
             session.before_settings(text, kind)

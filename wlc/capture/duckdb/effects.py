@@ -101,6 +101,18 @@ class ReadEffect:
 
 
 @dataclass(frozen=True, slots=True)
+class LockingReadEffect:
+    """Reads rows with `FOR UPDATE`, if `exclusive`, or `FOR SHARE`.
+
+    Attributes:
+        rows: The rows as those that a DELETE would remove; None if it cannot be said which they are.
+    """
+
+    rows: TouchEffect | None
+    exclusive: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SchemaEffect:
     """Changes the catalog. `names` are words (lower case) that contain the names of all objects it alters.
 
@@ -149,6 +161,7 @@ Effect = (
     | MergeEffect
     | UnknownEffect
     | ReadEffect
+    | LockingReadEffect
     | SchemaEffect
     | SessionEffect
     | BeginEffect

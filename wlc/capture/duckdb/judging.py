@@ -118,11 +118,20 @@ def judge_step(
     if not rules and not refused:
         return Judged()
     lineage = circle.lineage()
-    seen = [Seen(each.line, each.origin, expanded(each.past, lineage)) for each in step.transactions]
+    seen = [
+        Seen(
+            each.line,
+            each.origin,
+            expanded(each.past, lineage),
+            None if each.reads_past is None else expanded(each.reads_past, lineage),
+        )
+        for each in step.transactions
+    ]
     window.create(connection)
     if rules:
-        log, least = database_of(state), min(each.past.get(state.history, 0) for each in seen)
-        window.add_log(connection, log, after_tick=least, last_batch=state.batch, known=seen[0].past, lineage=lineage)
+        known = verdicts.contained_by_all(seen)
+        log, after = database_of(state), known.get(state.history, 0)
+        window.add_log(connection, log, after_tick=after, last_batch=state.batch, known=known, lineage=lineage)
         window.add_journal(connection, shared.catalog, state.history)
     where = Detection(shared.catalog, site.name, step.site, utc_now())
     if is_refused:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from wlc.capture.duckdb import journal
 from wlc.capture.duckdb.images import any_sql, exact_sql, unspoil
-from wlc.capture.duckdb.journal import CapturedTable
+from wlc.capture.duckdb.journal import READ, READ_EXCLUSIVELY, CapturedTable
 from wlc.capture.duckdb.window import key_value
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb.file_columns import read_sql, refuse_missing_values, refuse_other_columns, required
@@ -22,7 +22,7 @@ from wlc.dialect.duckdb.parquet import reading
 from wlc.dialect.sql import quote
 from wlc.dialect.types import load_sql, storage_type, store_sql
 from wlc.farm.errors import CorruptError, ReplayError, UnsupportedError
-from wlc.farm.model import WEIGHT, Change, RowsRefreshed, file_column
+from wlc.farm.model import WEIGHT, Change, RowsRead, RowsRefreshed, file_column
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -131,6 +131,8 @@ def load(
     step: SiteStep,
     tables: Mapping[Name, TakenTable],
     fetch: Callable[[TableFile], Path],
+    *,
+    with_reads: bool = False,
 ) -> list[LinesTable]:
     """Load the images of a step, and check that they are those that its log lists.
 
@@ -139,6 +141,7 @@ def load(
         step: The step; none of its transactions changes the schema.
         tables: The master's tables.
         fetch: Returns a local file with the content of a data file.
+        with_reads: Load the rows that the transactions have only read, too.
 
     Raises:
         CorruptError: A data file does not hold what the log says.
@@ -150,40 +153,77 @@ def load(
         " SELECT unnest(?::BIGINT[]) AS tick, unnest(?::BIGINT[]) AS line",
         [ticks, [each.line for each in step.transactions]],
     )
-    counts: dict[str, tuple[int, int]] = {}
-    refreshed: dict[str, bool] = {}
-    for record in (r for each in step.transactions for r in each.transaction.records):
-        match record:
-            case Change():
-                added, removed = counts.get(record.path, (0, 0))
-                counts[record.path] = added + record.added, removed + record.removed
-            case RowsRefreshed():
-                refreshed[record.path] = record.absent
+    listed = _listed(step, with_reads=with_reads)
     files: dict[Name, list[TableFile]] = {}
-    for path in (*counts, *refreshed):
+    for path in (*listed.counts, *listed.refreshed, *listed.read):
         files.setdefault(step.files[path].table, []).append(step.files[path])
     found = []
     for number, (name, of_table) in enumerate(sorted(files.items())):
+        has_reads = any(file.file.path in listed.read for file in of_table)
         if name not in tables:
+            if all(file.file.path in listed.read for file in of_table):
+                continue
             raise UnsupportedError(
                 f"site {step.site} publishes rows of {name}, which is no table here",
                 hint="if the table was renamed or dropped, rename it back or create it again with the same columns;"
                 " take, then rename or drop it again",
             )
-        loaded = LinesTable(tables[name], f'temp."wlc lines {number}"')
-        columns = "".join(
-            f", {name} {storage_type(column.type)}"
-            for name, column in zip(loaded.table.columns, loaded.table.layout.stored, strict=True)
-        )
-        connection.execute(f"DROP TABLE IF EXISTS {loaded.lines}")
-        connection.execute(f"CREATE TEMP TABLE {loaded.bare} (_line BIGINT, _weight TINYINT{columns})")
+        loaded = _created(connection, tables[name], number, has_reads=has_reads)
         for file in of_table:
-            if file.file.path in refreshed:
-                _load_refresh(connection, loaded, file, fetch(file), absent=refreshed[file.file.path])
-                continue
-            _load_file(connection, loaded, file, fetch(file), counts[file.file.path], (ticks[0], ticks[-1]))
+            path = file.file.path
+            if path in listed.refreshed:
+                _load_refresh(connection, loaded, file, fetch(file), absent=listed.refreshed[path])
+            elif path in listed.read:
+                _load_reads(connection, loaded, file, fetch(file), *listed.read[path])
+            else:
+                _load_file(connection, loaded, file, fetch(file), listed.counts[path], (ticks[0], ticks[-1]))
         _fold(connection, loaded, step.site)
         found.append(loaded)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """What a step's transactions say of data files, by path.
+
+    Attributes:
+        counts: Rows added and removed.
+        refreshed: Whether the rows are absent at the primary.
+        read: Rows that were only read, and whether as a writer would.
+    """
+
+    counts: dict[str, tuple[int, int]]
+    refreshed: dict[str, bool]
+    read: dict[str, tuple[int, bool]]
+
+
+def _listed(step: SiteStep, *, with_reads: bool) -> _Listed:
+    found = _Listed({}, {}, {})
+    for record in (r for each in step.transactions for r in each.transaction.records):
+        match record:
+            case Change(_, path, added, removed):
+                before = found.counts.get(path, (0, 0))
+                found.counts[path] = added + before[0], removed + before[1]
+            case RowsRefreshed():
+                found.refreshed[record.path] = record.absent
+            case RowsRead(_, path, rows, exclusive) if with_reads:
+                found.read[path] = rows + found.read.get(path, (0, False))[0], exclusive
+    return found
+
+
+def _created(connection: duckdb.DuckDBPyConnection, place: TakenTable, number: int, *, has_reads: bool) -> LinesTable:
+    """Create the empty temporary tables of a table's lines."""
+    reads = f'temp."wlc reads {number}"' if has_reads else None
+    found = LinesTable(place, f'temp."wlc lines {number}"', reads)
+    columns = "".join(
+        f", {name} {storage_type(column.type)}"
+        for name, column in zip(place.table.columns, place.table.layout.stored, strict=True)
+    )
+    connection.execute(f"DROP TABLE IF EXISTS {found.lines}")
+    connection.execute(f"CREATE TEMP TABLE {found.bare} (_line BIGINT, _weight TINYINT{columns})")
+    if reads is not None:
+        bare = reads.removeprefix("temp.")
+        connection.execute(f"CREATE OR REPLACE TEMP TABLE {bare} (_line BIGINT, exclusive BOOLEAN{columns})")
     return found
 
 
@@ -225,6 +265,26 @@ def _load_refresh(
             f"INSERT INTO {into.lines} SELECT m.line, {-1 if absent else 1}, {values}"
             f" FROM {read_sql([str(local)])} AS f JOIN {quote(_TICKS)} AS m ON m.tick = f._tick"
         )
+
+
+def _load_reads(
+    connection: duckdb.DuckDBPyConnection,
+    into: LinesTable,
+    file: TableFile,
+    local: Path,
+    expected: int,
+    exclusive: bool,
+) -> None:
+    """Load rows that transactions have read."""
+    refuse_other_columns(connection, file.layout, {str(local): file.file.path}, is_images=True)
+    values = ", ".join(projected(into.table, file.layout))
+    with reading(file.file.path):
+        found = connection.execute(
+            f"INSERT INTO {into.reads} SELECT m.line, {exclusive}, {values}"
+            f" FROM {read_sql([str(local)])} AS f JOIN {quote(_TICKS)} AS m ON m.tick = f._tick"
+        ).fetchall()[0][0]
+    if found != expected:
+        raise CorruptError(f"{file.file.path} has {found} rows read, the log file says {expected}", path=file.file.path)
 
 
 def projected(table: CapturedTable, layout: Layout) -> list[str]:
@@ -305,6 +365,19 @@ def journal_images(connection: duckdb.DuckDBPyConnection, found: LinesTable, bef
             f"SELECT {before} + l._line, w, NULL, NULL{columns} FROM {found.lines} AS l, unnest([-1, 1]) AS u(w)"
             f" WHERE l._weight = -1 AND NOT EXISTS (SELECT 1 FROM {images} AS j"
             f" WHERE j._tick = {before} + l._line AND {same})"
+        )
+
+
+def journal_reads(connection: duckdb.DuckDBPyConnection, found: LinesTable, before: int) -> None:
+    """Write what transactions have read into the image table: others may conflict with that."""
+    if found.reads is None:
+        return
+    columns = "".join(f", l.{name}" for name in found.table.columns)
+    weight = f"CASE WHEN l.exclusive THEN {READ_EXCLUSIVELY} ELSE {READ} END"
+    if connection.execute(f"SELECT 1 FROM {found.reads} LIMIT 1").fetchall():
+        connection.execute(
+            f"INSERT INTO {found.table.images} SELECT {before} + l._line, {weight}, NULL, NULL{columns}"
+            f" FROM {found.reads} AS l"
         )
 
 
@@ -419,3 +492,5 @@ def drop(connection: duckdb.DuckDBPyConnection, tables: Sequence[LinesTable]) ->
     """Drop the temporary tables of a step."""
     for found in tables:
         connection.execute(f"DROP TABLE IF EXISTS {found.lines}")
+        if found.reads is not None:
+            connection.execute(f"DROP TABLE IF EXISTS {found.reads}")

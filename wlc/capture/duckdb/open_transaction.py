@@ -25,6 +25,7 @@ from wlc.capture.duckdb.effects import (
 )
 from wlc.capture.duckdb.images import Images, conflict, unspoil
 from wlc.capture.duckdb.journal import JournalEntry, JournalledDdl, JournalledImages
+from wlc.capture.duckdb.tracked_reads import TrackedReads
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb.settings import row_settings_changed
 from wlc.dialect.sql import quote
@@ -74,6 +75,7 @@ class OpenTransaction:
         row_settings: Settings that let rows pass which DuckDB's defaults may refuse.
         last_seen: Last tick that was committed when it began; None where there is one master only.
         taking: What it takes from another site; None for a user's transaction.
+        reads: The rows that it has read, where they count in conflicts.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -93,6 +95,7 @@ class OpenTransaction:
     last_seen: int | None = None
     taking: TakenEntry | None = None
     sequences: dict[Name, int] = field(default_factory=dict)
+    reads: TrackedReads = field(init=False)
     _settled: list[Images] = field(default_factory=list)
     _rewritten: set[Name] = field(default_factory=set)
     _dropped: set[Name] = field(default_factory=set)
@@ -100,6 +103,9 @@ class OpenTransaction:
     _has_macros: bool = False
     _before_schema: schema_change.Objects | None = None
     _has_looked: bool = False
+
+    def __post_init__(self) -> None:
+        self.reads = TrackedReads(self.connection, self.shared, self.tables)
 
     # Around a statement ---------------------------------------------------------------------------------------------
 
@@ -112,6 +118,7 @@ class OpenTransaction:
             is_counted: False if it returns rows instead of their number; DuckDB's threads may lose returned rows.
         """
         self.look()
+        self.reads.before(effect, parameters)
         touched = self._before(effect, parameters)
         for images in touched if not is_counted else ():
             images.remember_count()
@@ -186,14 +193,14 @@ class OpenTransaction:
         """
         pending = [images for images in self.images.values() if images.statements or images.has_local]
         sequences = self._sequences() if pending or self.records or self.moves_sequences else []
-        if not pending and not self.records and not sequences and self.taking is None:
+        has_more = bool(self.records or sequences or self.reads.tables or self.taking)
+        if not pending and not has_more:
             return False
         if self._altered and self._has_macros:
             acceptance.refuse_broken_macros(self.connection, self.tables.catalog, frozenset(self._altered))
         self._settle_tick()
         entry = JournalEntry(self.tick, self.user, self.started, committed, after=self.last_seen)
-        alone = len(pending) == 1 and not self.records and not sequences and pending[0].cleared is None
-        alone = alone and self.taking is None
+        alone = len(pending) == 1 and not has_more and pending[0].cleared is None
         meta = entry.header if alone else None
         self._refuse_unlike(pending)
         for images in pending:
@@ -203,6 +210,7 @@ class OpenTransaction:
             self._journal_taken(entry, self.taking)
             return True
         self._refuse_forbidden()
+        self.records += self.reads.complete(self.tick)
         if not self.records and not self.moves_sequences:
             # It may have written to another database, and DuckDB allows one only. A later transaction journals them.
             return False

@@ -89,7 +89,8 @@ def after_sql(place: int) -> str:
 def remove(connection: duckdb.DuckDBPyConnection, steps: Sequence[StepTable]) -> None:
     """Delete what is rejected from the step."""
     for place, step in enumerate(steps):
-        connection.execute(f"DELETE FROM {step.lines} WHERE _line IN (SELECT line FROM {REFUSED})")
+        for relation in (step.lines, *([step.reads] if step.reads else [])):
+            connection.execute(f"DELETE FROM {relation} WHERE _line IN (SELECT line FROM {REFUSED})")
         if not step.table.layout.primary_key:
             continue
         alone = f"SELECT line, key FROM {REJECTED} WHERE place = {place} AND NOT is_whole"

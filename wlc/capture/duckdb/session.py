@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from wlc.capture.duckdb import imports, journal
+from wlc.capture.duckdb import imports, journal, locking
 from wlc.capture.duckdb.analysis import SEQUENCE_MOVERS, analyse, detached
 from wlc.capture.duckdb.captured_tables import CapturedTables
 from wlc.capture.duckdb.effects import Effect, SchemaEffect, UnknownEffect
@@ -57,12 +57,14 @@ class CaptureSession:
             text: One statement.
             kind: DuckDB's name of its type.
         """
+        if kind in locking.CLAUSES:
+            return locking.effect(text, kind)
         effect = analyse(text, kind)
         if kind in ("EXECUTE", "EXPLAIN") and isinstance(effect, UnknownEffect):
             return UnknownEffect(effect.names.union(*(self._prepared.get(name, ()) for name in effect.names)))
         return effect
 
-    def before_read(self, text: str, kind: str) -> None:
+    def before_read(self, text: str, kind: str, parameters: Any = None) -> None:
         """Prepare for a statement that writes nothing: an open transaction takes its snapshot, in the safe way."""
         if kind == "PREPARE":
             # The statement may fail, and an earlier one of this name stay.
@@ -72,6 +74,8 @@ class CaptureSession:
             # If DuckDB has aborted the transaction, the statement itself reports it.
             with suppress(duckdb.TransactionException):
                 self.transaction.look()
+                if kind == "SELECT" and self._shared.site is not None:
+                    self.transaction.reads.note(text, parameters)
 
     def before_settings(self, text: str, kind: str) -> None:
         """Prepare for a statement that changes settings, the search path or attached databases.

@@ -17,7 +17,7 @@ from wlc.capture.duckdb import eviction, exceptions, journal, judging, lines
 from wlc.capture.duckdb.analysis import analyse
 from wlc.capture.duckdb.effects import UnknownEffect
 from wlc.capture.duckdb.images import conflict
-from wlc.capture.duckdb.journal import JournalEntry, JournalledImages
+from wlc.capture.duckdb.journal import JournalEntry, JournalledImages, JournalledReads
 from wlc.capture.duckdb.open_transaction import TakenEntry, user
 from wlc.capture.duckdb.session import CaptureSession
 from wlc.dialect.duckdb import settings, statements
@@ -28,12 +28,12 @@ from wlc.farm.vectors import raised
 from wlc.masters.state import changes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from datetime import datetime
     from pathlib import Path
 
-    from wlc.capture.duckdb.journal import JournalRecord
+    from wlc.capture.duckdb.journal import CapturedTable, JournalRecord
     from wlc.capture.duckdb.judging import Judged
     from wlc.capture.duckdb.lines import LinesTable
     from wlc.capture.duckdb.shared import Shared
@@ -178,7 +178,7 @@ def _take_lines(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Pat
             shared.take_snapshot(connection)
         try:
             present, order = lines.tables(connection, shared.catalog)
-            found = lines.load(connection, step, present, fetch)
+            found = lines.load(connection, step, present, fetch, with_reads=not step.is_primary)
             _refuse_keyless(step, found)
             judged = judging.judge_step(connection, shared, step, found, is_refused=is_refused)
             _refuse_unable(connection, shared.catalog, found)
@@ -186,6 +186,7 @@ def _take_lines(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Pat
             attempt = _Attempt(shared, connection, step, first, began_after, found, judged)
             for table in found:
                 lines.journal_images(connection, table, first)
+                lines.journal_reads(connection, table, first)
             ranked = sorted(found, key=lambda table: order[table.table.name])
             for table in reversed(ranked):
                 lines.remove(connection, table)
@@ -278,13 +279,24 @@ def _records(attempt: _Attempt) -> dict[int, list[JournalRecord]]:
     found: dict[int, list[JournalRecord]] = {}
     for table in attempt.tables:
         counts = attempt.connection.execute(
-            f"SELECT _tick, count(*) FILTER (_weight > 0), count(*) FILTER (_weight < 0) FROM {table.table.images}"
-            f" WHERE _tick BETWEEN {attempt.first} AND {attempt.last} AND abs(_weight) = 1 GROUP BY _tick"
+            f"SELECT _tick, _weight, count(*) FROM {table.table.images}"
+            f" WHERE _tick BETWEEN {attempt.first} AND {attempt.last} GROUP BY ALL ORDER BY ALL"
         ).fetchall()
-        for tick, added, removed in counts:
-            record = JournalledImages(table.table.name, table.table.id, added, removed)
-            found.setdefault(tick, []).append(record)
+        by_tick: dict[int, dict[int, int]] = {}
+        for tick, weight, rows in counts:
+            by_tick.setdefault(tick, {})[weight] = rows
+        for tick, rows in by_tick.items():
+            found.setdefault(tick, []).extend(_records_of(table.table, rows))
     return found
+
+
+def _records_of(table: CapturedTable, rows: Mapping[int, int]) -> Iterator[JournalRecord]:
+    """Yield the records of one transaction for one table, given its rows by weight."""
+    if 1 in rows or -1 in rows:
+        yield JournalledImages(table.name, table.id, rows.get(1, 0), rows.get(-1, 0))
+    for weight in (journal.READ, journal.READ_EXCLUSIVELY):
+        if weight in rows:
+            yield JournalledReads(table.name, table.id, rows[weight], weight == journal.READ_EXCLUSIVELY)
 
 
 # Steps of one transaction, through the ordinary capture --------------------------------------------------------------

@@ -156,12 +156,19 @@ def _note_pasts(connection: duckdb.DuckDBPyConnection, seen: Sequence[Seen]) -> 
                 if last.get(history) != tick and (history != each.origin.history or history not in last):
                     rows.append((each.line, is_read, history, tick))
             last = dict(past)
+    least = contained_by_all(seen)
+    _create(connection, PASTS, ("line BIGINT", "is_read BOOLEAN", "history VARCHAR", "tick BIGINT"), rows)
+    _create(connection, _FLOOR, ("history VARCHAR", "tick BIGINT"), list(least.items()))
+
+
+def contained_by_all(seen: Sequence[Seen]) -> dict[str, int]:
+    """Return what the authors of all transactions had seen, whether they read it or changed something after it."""
+    # What a site contains never falls.
     least = dict(seen[0].past) if seen else {}
     for each in seen:
         if each.reads_past is not None:
             least = {history: min(tick, each.reads_past.get(history, 0)) for history, tick in least.items()}
-    _create(connection, PASTS, ("line BIGINT", "is_read BOOLEAN", "history VARCHAR", "tick BIGINT"), rows)
-    _create(connection, _FLOOR, ("history VARCHAR", "tick BIGINT"), list(least.items()))
+    return least
 
 
 def _create(

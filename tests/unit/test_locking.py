@@ -1,0 +1,100 @@
+"""The clauses FOR UPDATE and FOR SHARE are cut off, and what a SELECT reads is told from its text."""
+
+from __future__ import annotations
+
+import duckdb
+import pytest
+
+from wlc.capture.duckdb import locking
+from wlc.capture.duckdb.locking import FOR_SHARE, FOR_UPDATE
+
+
+def statements(text: str) -> tuple[tuple[str, str], ...] | None:
+    with duckdb.connect() as connection:
+        return locking.statements(text, connection.extract_statements, lambda statement: str(statement.type.name))
+
+
+@pytest.mark.parametrize(
+    ("text", "bare", "kind"),
+    [
+        ("SELECT * FROM t FOR UPDATE", "SELECT * FROM t", FOR_UPDATE),
+        ("select * from t where k = 1 for\n/* all */ share -- now", "select * from t where k = 1", FOR_SHARE),
+        ("SELECT 'ö', ';' FROM t LIMIT 1 FOR UPDATE;", "SELECT 'ö', ';' FROM t LIMIT 1", FOR_UPDATE),
+        ("FROM t FOR UPDATE", "FROM t", FOR_UPDATE),
+        ("WITH x AS (FROM t) FROM x FOR SHARE", "WITH x AS (FROM t) FROM x", FOR_SHARE),
+    ],
+)
+def test_the_clause_is_cut_off(text: str, bare: str, kind: str) -> None:
+    found = statements(text)
+    assert found is not None
+    assert [(statement.strip(), of) for statement, of in found] == [(bare, kind)]
+    assert locking.locks(text)
+
+
+def test_a_script_keeps_its_other_statements() -> None:
+    found = statements("BEGIN; SELECT [x FOR x IN [1]] FROM t FOR UPDATE; UPDATE t SET v = 'FOR UPDATE'; COMMIT")
+    assert found is not None
+    assert [kind for _, kind in found] == ["TRANSACTION", FOR_UPDATE, "UPDATE", "TRANSACTION"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT [x FOR x IN [1]]",
+        "SELECT 'x FOR UPDATE'",
+        "INSERT INTO t SELECT * FROM u FOR UPDATE",
+        "SELECT 1 -- FOR UPDATE",
+    ],
+)
+def test_other_statements_have_no_clause(text: str) -> None:
+    assert not locking.locks(text)
+
+
+def test_what_duckdb_cannot_parse_without_the_clause_is_its_error() -> None:
+    with pytest.raises(duckdb.ParserException):
+        statements("SELECT ) FROM t FOR UPDATE")
+    assert not locking.locks("SELECT * FROM t FOR UPDATE NOWAIT")
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "alias", "condition", "parameters"),
+    [
+        ("SELECT * FROM t", ("t",), "", None, set()),
+        ("SELECT ?, sum(v) FROM main.t WHERE k = ? GROUP BY v ORDER BY 1 LIMIT 3", ("main", "t"), "", "k = $2", {"2"}),
+        ("SELECT a.v FROM t AS a WHERE a.k = $k OR v IS DISTINCT FROM 'x'", ("t",), "a", None, {"k"}),
+        ('SELECT v FROM "T" x WHERE (k, v) IN ((1, 2))', ("T",), "x", "(k, v) IN ((1, 2))", set()),
+        ("SELECT count(*) FILTER (WHERE k > 1) FROM t WHERE v = 'a' -- b\n", ("t",), "", "v = 'a'", set()),
+        ("SELECT extract(year FROM d) FROM t HAVING count(*) > 1", ("t",), "", None, set()),
+    ],
+)
+def test_one_table_and_one_condition_say_what_is_read(
+    text: str, target: tuple[str, ...], alias: str, condition: str | None, parameters: set[str]
+) -> None:
+    rows = locking.rows_read(text)
+    assert rows is not None
+    assert (rows.target, rows.alias, set(rows.parameters)) == (target, alias, parameters)
+    assert condition is None or (rows.condition or "").strip().startswith(condition)
+    assert (rows.condition is None) == ("WHERE" not in text.partition(" FROM ")[2])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT 1",
+        "FROM t",
+        "SELECT * FROM t, u",
+        "SELECT * FROM t JOIN u ON true",
+        "SELECT * FROM t WHERE k IN (SELECT k FROM u)",
+        "SELECT * FROM t WHERE k IN (FROM u)",
+        "SELECT (SELECT 1) FROM t",
+        "SELECT * FROM (SELECT * FROM t)",
+        "SELECT * FROM range(3)",
+        "SELECT * FROM t UNION SELECT * FROM t",
+        "SELECT * FROM t EXCEPT FROM u",
+        "SELECT * FROM t USING SAMPLE 3",
+        "SELECT * FROM t AT (VERSION => 3)",
+        "WITH x AS (SELECT 1) SELECT * FROM x",
+    ],
+)
+def test_others_do_not_say_what_they_read(text: str) -> None:
+    assert locking.rows_read(text) is None
