@@ -115,7 +115,7 @@ def test_beat_that_changes_after_a_lost_answer(tmp_path: Path):
         wlc.flush(world.source)
 
     bench = Bench(Operation("flush", operations.FLUSH.prepare, operations.FLUSH.run, flush_each), tmp_path)
-    calls = bench.run(None).calls
+    calls = bench.calls()
     at = calls.index("create wlc_logs/sales_000000000002")
     bench.run(Fault(DIES_AFTER, at))
 

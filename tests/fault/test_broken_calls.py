@@ -74,7 +74,7 @@ def calls_of(bench: Bench, *, store: bool) -> list[str]:
     """Return the calls of an operation; they are the same in every run on such a farm, so one run is enough."""
     key = bench.operation.name, store, "://" in bench.farm
     if key not in _calls:
-        _calls[key] = list(bench.run(None, store=store).calls)
+        _calls[key] = bench.calls(store=store)
     return _calls[key]
 
 

@@ -145,12 +145,21 @@ class Bench:
             shutil.copytree(self.base / "farm start", self._local)
         return World(folder, self.farm, list(self.start.states))
 
-    def run(self, fault: Fault | None, *, store: bool = True) -> Breaker:
+    def calls(self, *, store: bool = True) -> list[str]:
+        """The calls of the operation that can be broken."""
+        with _one_home():
+            world = self._world()
+            breaker = Breaker(world.folder, self.base / f"image {self._trials}", None, lambda: look_on(world))
+            self._broken(world, breaker, store=store)
+            shutil.rmtree(world.folder)
+            return list(breaker.calls)
+
+    def run(self, fault: Fault, *, store: bool = True) -> Breaker:
         """Run the operation once with a fault at a call of the store, or of the database, and check what it leaves."""
         with _one_home():
             return self._run(fault, store=store)
 
-    def _run(self, fault: Fault | None, *, store: bool) -> Breaker:
+    def _run(self, fault: Fault, *, store: bool) -> Breaker:
         world = self._world()
         breaker = Breaker(
             world.folder,
@@ -166,8 +175,7 @@ class Bench:
                     _forget_lease(breaker.image / "lake")
                     shutil.rmtree(world.folder)
                     world = World(breaker.image, self.farm, world.states)
-                if fault is not None:
-                    _verify_halfway(world, self.states, is_sound=self.operation.is_sound)
+                _verify_halfway(world, self.states, is_sound=self.operation.is_sound)
                 self.operation.again(world)
                 breaker.deliver_late()
                 _verify(world, self.states)

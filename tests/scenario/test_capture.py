@@ -174,14 +174,19 @@ def equal_rows(plain: duckdb.DuckDBPyConnection, captured: Any, *, ignore: str =
     } or ignore
 
 
-@pytest.mark.parametrize("text", sampled(STATEMENTS, 40))
+def is_random(text: str) -> bool:
+    """Whether a statement leaves other rows in the one database than in the other."""
+    return "random() *" in text or "DEFAULT random()" in text
+
+
+@pytest.mark.parametrize("text", sampled(STATEMENTS, 10))
 def test_same_result_and_captured(pair, text: str) -> None:
     plain, captured, farm = pair
     assert outcome(captured, lambda c: results(c, text)) == outcome(plain, lambda c: results(c, text))
     for connection in (plain, captured):
         if "dup', 0)" in text:
             connection.execute("ROLLBACK")
-    if "random() *" not in text and "DEFAULT random()" not in text:
+    if not is_random(text):
         assert contents(captured._raw, "sales") == contents(plain, "sales")
     publish(captured)
     assert published(str(farm)) == contents(captured._raw, "sales")
@@ -189,10 +194,14 @@ def test_same_result_and_captured(pair, text: str) -> None:
 
 def test_all_statements_one_after_another(pair) -> None:
     plain, captured, farm = pair
-    for text in STATEMENTS:
-        outcome(captured, lambda c, text=text: results(c, text))
+    for text in sorted(STATEMENTS, key=is_random):
+        expected = outcome(plain, lambda c, text=text: results(c, text))
+        found = outcome(captured, lambda c, text=text: results(c, text))
+        assert is_random(text) or found == expected, text
         if captured._session.transaction is not None:
             captured.execute("ROLLBACK")
+            plain.execute("ROLLBACK")
+        assert is_random(text) or contents(captured._raw, "sales") == contents(plain, "sales"), text
     publish(captured)
     assert published(str(farm)) == contents(captured._raw, "sales")
 
@@ -231,7 +240,16 @@ CALLS: list[Callable[[Any], object]] = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(CALLS)))
+def test_all_calls_one_after_another(pair) -> None:
+    plain, captured, farm = pair
+    for number, call in enumerate(CALLS):
+        assert outcome(captured, call) == outcome(plain, call), f"call {number}"
+        assert contents(captured._raw, "sales") == contents(plain, "sales"), f"call {number}"
+    publish(captured)
+    assert published(str(farm)) == contents(captured._raw, "sales")
+
+
+@pytest.mark.parametrize("number", sampled(range(len(CALLS)), 5))
 def test_calls(pair, number: int) -> None:
     plain, captured, farm = pair
     assert outcome(captured, CALLS[number]) == outcome(plain, CALLS[number])

@@ -527,7 +527,7 @@ def all_of(connection: Any, name: str) -> Any:
 
 TestFarm = pytest.mark.filterwarnings("error")(Farm.TestCase)
 TestFarm.settings = settings(
-    max_examples=EXAMPLES or 6,
+    max_examples=EXAMPLES or 4,
     stateful_step_count=35,
     deadline=None,
     derandomize=not EXAMPLES,

@@ -20,7 +20,7 @@ from tests.suites.sqllogic import Command, commands
 VARIABLE = "DBFARM_DUCKDB_SUITE"
 ARCHIVE = ROOT.parent / "shared" / "suites" / "duckdb-sql.tar.xz"
 # A run of every day takes a sample of these many files, and as many of them as fit into the time.
-SAMPLE, SAMPLE_S = 12, 35.0
+SAMPLE, SAMPLE_S = 12, 20.0
 FILE_S = 120.0
 IS_DEEP = os.environ.get("DBFARM_SUITES") == "all"
 
