@@ -21,9 +21,12 @@ if TYPE_CHECKING:
 
 
 def follow_on(
-    do_round: Callable[[], Report | None], beat_s: Callable[[], float], reads: Callable[[], str] = str
+    do_round: Callable[[], Report | None],
+    beat_s: Callable[[], float],
+    reads: Callable[[], str] = str,
+    is_done: Callable[[], bool] = lambda: False,
 ) -> Iterator[Report]:
-    """Go on after the first round until SIGINT or SIGTERM.
+    """Go on after the first round until SIGINT or SIGTERM, or until there is no more to do.
 
     What cannot be reached now, or is not there, is reported once and tried again after 1 s, 2 s, … at most 60 s: it may
     be a disk that is not mounted.
@@ -32,11 +35,12 @@ def follow_on(
         do_round: Returns what there is to say, None where nothing was new.
         beat_s: Longest time between two rounds, seconds.
         reads: URL of the database's folder that the rounds read: if it is local, a new log file begins a round at once.
+        is_done: Asked before each round.
     """
     go_on_until_interrupted()
     told, retry_s = "", 0.0
     with closing(News(reads)) as news:
-        while True:
+        while not is_done():
             try:
                 if retry_s:
                     time.sleep(retry_s)

@@ -1,4 +1,4 @@
-"""Commands of `wlc` on what reads a farm: relays, upstreams, tiers, and what nobody needs any more."""
+"""Commands of `wlc` on what reads a farm: relays, upstreams, tiers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import shlex
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,7 +15,7 @@ from wlc.farm.errors import ExceededError, InvalidError, UnavailableError
 
 from .following import follow_on
 from .options import ClassName, Database, Farm, Follow, Registries, StorageOptions, Upstreams, storage_options
-from .output import Fields, Listing, Numbers, Report, record
+from .output import Fields, Listing, Report, record
 from .progress import working
 
 if TYPE_CHECKING:
@@ -198,41 +197,6 @@ class Pruning:
         return done
 
 
-def prune(
-    db: Database,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")] = False,
-    deadline: Annotated[
-        float, typer.Option(metavar="DAYS", min=0, help="Ignore replicas that have not reported for this many days.")
-    ] = 7,
-    keep_for: Annotated[
-        str,
-        typer.Option("--keep-for", metavar="AGE", help="Keep what was the newest snapshot so long ago: 1h, 0s."),
-    ] = "1h",
-    farm: Farm = None,
-    storage_option: StorageOptions = None,
-) -> Report:
-    """Delete log files and snapshots that no snapshot and no registered replica needs, and show why."""
-    import wlc
-
-    with working("deleting what nobody needs"):
-        options, after = storage_options(storage_option), timedelta(days=deadline)
-        retention = wlc.prune(
-            db, farm=farm, dry_run=dry_run, deadline=after, keep_for=keep_for, storage_options=options
-        )
-    return Fields(
-        {
-            "delete_batches": Numbers(retention.delete_batches),
-            "delete_snapshots": Numbers(retention.delete_snapshots),
-            "keep_batches": Numbers(retention.keep_batches),
-            "keep_snapshots": Numbers(retention.keep_snapshots),
-            "holding": tuple(replica.id for replica in retention.holding),
-            "held_bytes": retention.held_bytes,
-            "overdue": tuple(replica.id for replica in retention.overdue),
-            "reasons": retention.reasons,
-        }
-    )
-
-
 TIER_COLUMNS = ("tier", "id", "kind", "state", "marks", "used", "fanout", "tick", "lag_s", "seen", "upstream", "url")
 
 
@@ -376,7 +340,6 @@ def push(
 # Each with the example that its help shows.
 COMMANDS = (
     (ship, "wlc ship sales --to s3://branch/farm --follow"),
-    (prune, "wlc prune sales --dry-run"),
     (tiers, "wlc tiers sales --farm s3://bucket/farm"),
     (upstream, "wlc upstream sales 9f2c1d --inactive"),
     (fanout, "wlc fanout sales 4"),

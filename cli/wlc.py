@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from wlc.farm.clock import format_time
 from wlc.farm.errors import CorruptError, FarmError, FencedError, InvalidError
 
 from .command import command, new_app, run_app
 from .conflicts import COMMANDS as CONFLICT_COMMANDS
 from .interruption import stop_on_signal
+from .keeping import COMMANDS as KEEPING_COMMANDS
 from .options import Database, Farm, Source, StorageOptions, storage_options, tick_range
 from .output import Fields, Listing, Report, Value, record
 from .progress import working
@@ -279,18 +281,23 @@ def verify(
     source: Annotated[
         bool, typer.Option("--source", help="Compare the master itself, SOURCE, with what was captured of it.")
     ] = False,
+    window: Annotated[
+        str | None, typer.Option(metavar="AGE", help="Also check that one can go back to any state of this long: 30d.")
+    ] = None,
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Iterator[Report]:
     """Read the farm and check that every file exists, is as it was written, and fits the others."""
     options = storage_options(storage_option)
     if source:
+        if window is not None:
+            raise InvalidError("--source reads the master, --window the farm", hint="run the two one after the other")
         yield from _verify_source(db, options)
         return
     import wlr
 
     with working(f"verifying {db}") as progress:
-        audit = wlr.verify_farm(db, farm=farm, full=full, storage_options=options, progress=progress)
+        audit = wlr.verify_farm(db, farm=farm, full=full, window=window, storage_options=options, progress=progress)
     yield record(audit)
     if audit.problems:
         count = len(audit.problems)
@@ -298,6 +305,12 @@ def verify(
             f"{audit.url} has {count} {'problem' if count == 1 else 'problems'}; {audit.problems[0].path}:"
             f" {audit.problems[0].problem}",
             hint="restore the files, or end the history and begin a new one: wlc stop SOURCE, wlc master SOURCE",
+        )
+    if audit.covers_window is False:
+        since = format_time(audit.can_go_back_to) if audit.can_go_back_to else "nothing"
+        raise CorruptError(
+            f"{audit.url} does not reach {window} back: one can go back to {since} (tick {audit.can_go_back_to_tick})",
+            hint=f"keep more from now on: wlc retention {shlex.quote(db)} --keep {shlex.quote(str(window))}",
         )
 
 
@@ -407,7 +420,7 @@ def key(
     return Fields({**fields, "public": f"{file}.pub"} if kind == keys.SIGNING else fields)
 
 
-for _function, _example in (*COMMANDS, *SITE_COMMANDS, *CONFLICT_COMMANDS):
+for _function, _example in (*KEEPING_COMMANDS, *COMMANDS, *SITE_COMMANDS, *CONFLICT_COMMANDS):
     command(app, example=_example)(_function)
 
 

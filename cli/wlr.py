@@ -13,6 +13,7 @@ import typer
 import wlc
 import wlr
 from wlc.farm.byte_count import parse_bytes
+from wlc.farm.clock import parse_time
 from wlc.farm.errors import CorruptError, InvalidError
 from wlr.engine.adapters import locate as place_of
 from wlr.replica_settings import place_read
@@ -34,6 +35,8 @@ from .output import Lines, Listing, Report, Value, record
 from .progress import working
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from wlr import KeyRange
 
 app = new_app("Roll a replica forward from a farm: to the end, to a time, or to a transaction.")
@@ -48,12 +51,23 @@ Patterns = Annotated[
     list[str] | None, typer.Option(metavar="PATTERN", help="Only tables like main.sales_*; may be repeated.")
 ]
 Ignored = Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Leave these tables out; may be repeated.")]
-Until = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Stop at this time: 9:00, '2026-11-20 10:00', '2 hours ago'.")
-]
 Delay = Annotated[
     str | None, typer.Option(metavar="AGE", help="Stay this far behind: 1h, '2 days'. Give it every time.")
 ]
+Into = Annotated[
+    str, typer.Option(metavar="TARGET", help="A DuckDB file; a folder or s3://… of Parquet files; postgresql://….")
+]
+Master = Annotated[
+    str | None, typer.Argument(metavar="MASTER", help="Name in the farm, URL, or path of the master; remembered.")
+]
+Until = Annotated[
+    str | None,
+    typer.Option(metavar="TIME|TAG", help="Stop at this time: 9:00, '2026-11-20 10:00', '2 hours ago'; or at a tag."),
+]
+Engine = Annotated[
+    str, typer.Option(metavar="ENGINE", help="Parquet: who does large work: local, spark, or auto by its size.")
+]
+Unregistered = Annotated[bool, typer.Option("--no-register", help="Do not register this replica in the farm.")]
 Keep = Annotated[
     str | None, typer.Option(metavar="N|AGE", help="Parquet: old ticks that stay readable, as 10 or '3 days'.")
 ]
@@ -68,12 +82,8 @@ SparkMaster = Annotated[
 
 @command(app, example="wlr replicate sales --farm s3://bucket/farm --into copy.duckdb --until '2 hours ago'")
 def replicate(
-    into: Annotated[
-        str, typer.Option(metavar="TARGET", help="A DuckDB file; a folder or s3://… of Parquet files; postgresql://….")
-    ],
-    master: Annotated[
-        str | None, typer.Argument(metavar="MASTER", help="Name in the farm, URL, or path of the master; remembered.")
-    ] = None,
+    into: Into,
+    master: Master = None,
     until: Until = None,
     tick: Annotated[int | None, typer.Option(metavar="N", min=0, help="Stop after this transaction.")] = None,
     follow: Follow = False,
@@ -83,33 +93,32 @@ def replicate(
     delay: Delay = None,
     keep: Keep = None,
     access: Access = None,
-    engine: Annotated[
-        str, typer.Option(metavar="ENGINE", help="Parquet: who does large work: local, spark, or auto by its size.")
-    ] = "auto",
+    engine: Engine = "auto",
     spark_master: SparkMaster = None,
     upstream: Upstreams = None,
     class_name: ClassName = None,
     registry: Registries = None,
-    no_register: Annotated[
-        bool, typer.Option("--no-register", help="Do not register this replica in the farm.")
-    ] = False,
+    no_register: Unregistered = False,
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Iterator[Report]:
     """Create a replica from the newest suitable snapshot, or roll it forward from its position."""
-    if follow and (until is not None or tick is not None or dry_run):
-        raise InvalidError("--follow goes on for ever, and a stop or a dry run does not", hint="leave one of them out")
+    stop = _fixed(until, dry_run=dry_run) if follow else until
+    waits = follow and (until is not None or tick is not None)
+    done: wlr.Replicated | None = None
     options = storage_options(storage_option)
     keepalive = wlc.Keepalive() if follow else None
 
     def roll_forward() -> wlr.Replicated:
+        nonlocal done
         with working(f"rolling {place_of(into)} forward") as progress:
-            return wlr.replicate(
+            done = wlr.replicate(
                 master,
                 into=into,
                 farm=farm,
-                until=until,
+                until=stop,
                 tick=tick,
+                waits=waits,
                 delay=delay,
                 tables=tables or None,
                 ignore=ignore or None,
@@ -126,15 +135,29 @@ def replicate(
                 dry_run=dry_run,
                 progress=progress,
             )
+        return done
 
     with keepalive or nullcontext():
         yield record(roll_forward())
         if follow:
             yield from follow_on(
-                lambda: record(done) if (done := roll_forward()).transactions else None,
+                lambda: record(now) if (now := roll_forward()).transactions else None,
                 lambda: wlr.beat(into, storage_options=options),
                 lambda: place_read(into, storage_options=options),
+                lambda: waits and done is not None and done.is_reached,
             )
+
+
+def _fixed(until: str | None, *, dry_run: bool) -> str | datetime | None:
+    """Return the time that is meant now, so that later rounds mean the same; a tag stays one."""
+    if dry_run:
+        raise InvalidError("--follow goes on, and a dry run does not", hint="leave one of them out")
+    if until is None:
+        return None
+    try:
+        return parse_time(until)
+    except InvalidError:
+        return until
 
 
 @command(app, example="wlr status copy.duckdb --json")

@@ -33,6 +33,7 @@ LAYERS = (
     ("wlc.capture",),
     ("wlc.masters.adapters",),
     (
+        "wlc.masters.keeping",
         "wlc.masters.lookup",
         "wlc.masters.operations",
         "wlc.masters.prune",

@@ -17,7 +17,9 @@ __all__ = [
     "Forgotten",
     "GapError",
     "InvalidError",
+    "KeepPolicy",
     "Keepalive",
+    "Keeping",
     "Manifest",
     "MasterStatus",
     "Pushed",
@@ -28,11 +30,13 @@ __all__ = [
     "Shipped",
     "SiteStatus",
     "SourceCheck",
+    "Tag",
     "TakenFrom",
     "TierMember",
     "TierTree",
     "UnavailableError",
     "UnsupportedError",
+    "Window",
     "__version__",
     "attachment_of",
     "beat",
@@ -55,6 +59,7 @@ __all__ = [
     "read_through",
     "repair",
     "resolve",
+    "retention",
     "run",
     "set_role",
     "set_rule",
@@ -66,9 +71,12 @@ __all__ = [
     "status",
     "stop",
     "tables_to_change",
+    "tag",
+    "tags",
     "take",
     "tick",
     "tier_tree",
+    "untag",
     "verify_source",
 ]
 
@@ -90,9 +98,13 @@ if TYPE_CHECKING:
         UnavailableError,
         UnsupportedError,
     )
+    from wlc.farm.keep_policy import KeepPolicy
     from wlc.farm.model import Manifest
+    from wlc.farm.tags import Tag
     from wlc.farm.version import __version__
+    from wlc.farm.window import Window
     from wlc.masters.adapters import connect
+    from wlc.masters.keeping import Keeping, retention, tag, tags, untag
     from wlc.masters.lookup import resolve
     from wlc.masters.operations import (
         SourceCheck,
@@ -122,9 +134,13 @@ else:
         {
             "wlc.farm.attachment": ("Keepalive",),
             "wlc.farm.errors": tuple(name for name in __all__ if name.endswith("Error")),
+            "wlc.farm.keep_policy": ("KeepPolicy",),
             "wlc.farm.model": ("Manifest",),
+            "wlc.farm.tags": ("Tag",),
             "wlc.farm.version": ("__version__",),
+            "wlc.farm.window": ("Window",),
             "wlc.masters.adapters": ("connect",),
+            "wlc.masters.keeping": ("Keeping", "retention", "tag", "tags", "untag"),
             "wlc.masters.lookup": ("resolve",),
             "wlc.masters.operations": (
                 "SourceCheck",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import wlc
 from wlc.farm.errors import InvalidError
+from wlc.farm.window import read_window
 from wlr import log_reader
 from wlr.replication import replicate
 from wlr.verification import Verified, verify
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
+    from wlc.farm.window import Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class Drill:
         restore_s: Seconds that the restore took; `verify_s`: seconds that the verification took.
         is_sound: Every table with a digest in the log has that digest, and the log has lost none.
         differing: The other tables.
+        can_go_back_to: Time from which on every state can be reached; `can_go_back_to_tick`: its tick.
+        covered: Share of the ticks from there to the last one whose log the restore replayed, from 0 to 1.
     """
 
     database: str
@@ -47,6 +51,9 @@ class Drill:
     verify_s: float
     is_sound: bool
     differing: tuple[str, ...]
+    can_go_back_to: datetime | None = None
+    can_go_back_to_tick: int | None = None
+    covered: float = 0.0
 
 
 def drill(
@@ -75,7 +82,8 @@ def drill(
         CorruptError: A file of the farm is damaged.
     """
     database = wlc.resolve(db, farm, storage_options=storage_options)
-    chosen = choose_tick(database, seed) if tick is None else tick
+    window, last = _reachable(database)
+    chosen = choose_tick(window, last, seed) if tick is None else tick
     with tempfile.TemporaryDirectory(prefix="wlr-drill-", dir=folder) as work:
         into = Path(work) / "drill.duckdb"
         began = time.monotonic()
@@ -103,22 +111,41 @@ def drill(
         round(verified - restored, 3),
         not wrong,
         wrong,
+        window.clock,
+        window.tick,
+        covered(window, result.snapshot, result.tick, last),
     )
 
 
-def choose_tick(database: FarmDatabase, seed: int | None = None) -> int:
-    """Choose a transaction that the farm can still restore, at random.
+def _reachable(database: FarmDatabase) -> tuple[Window, int]:
+    """Return how far back one can go, and the last tick.
 
     Raises:
         InvalidError: Nothing was published yet.
     """
-    numbers, snapshots = database.batch_numbers(), database.snapshot_ticks()
-    last = log_reader.last_tick(database, numbers)
-    if not snapshots and not numbers:
+    window = read_window(database)
+    if window.tick is None:
         raise InvalidError(f"nothing was published to {database.url} yet", hint="wlc flush SOURCE", path=database.url)
-    # Without a snapshot the log begins with an empty database, before its first transaction.
-    first = 1 if numbers and numbers[0] == 1 and 0 not in snapshots else min(snapshots, default=1)
-    return Random(seed).randint(min(first, last), last)  # noqa: S311 - Nobody gains by guessing it.
+    return window, log_reader.last_tick(database, database.batch_numbers())
+
+
+def choose_tick(window: Window, last: int, seed: int | None = None) -> int:
+    """Choose a transaction that can still be restored, at random: also a single snapshot before the window."""
+    assert window.tick is not None
+    # An empty database would prove nothing, unless there is no other one.
+    first = min(max(window.tick, 1) if window.is_whole and window.tick == 0 else window.tick, last)
+    chosen = Random(seed).randint(first - len(window.older), last)  # noqa: S311 - Nobody gains by guessing it.
+    return chosen if chosen >= first else window.older[chosen - first]
+
+
+def covered(window: Window, snapshot: int | None, tick: int, last: int) -> float:
+    """Return the share of the window's ticks that a restore replayed, from 0 to 1; 1 where there is only one state."""
+    assert window.tick is not None
+    if tick < window.tick:
+        return 0.0
+    if last == window.tick:
+        return 1.0
+    return round((tick - max(snapshot or 0, window.tick)) / (last - window.tick), 4)
 
 
 def _rows(found: Verified) -> int:

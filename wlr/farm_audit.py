@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +15,14 @@ from wlc.dialect.duckdb.digest_sql import sum_images, sum_rows
 from wlc.dialect.duckdb.file_columns import refuse_other_columns
 from wlc.dialect.sql import literal
 from wlc.farm import digest
+from wlc.farm.clock import parse_age, utc_now
 from wlc.farm.digest import EMPTY, Ledger
 from wlc.farm.errors import CorruptError, FarmError
 from wlc.farm.manifest import encode_manifest
 from wlc.farm.model import Change, Ddl, Position, RowsRead, RowsRefreshed
 from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import MissingError
+from wlc.farm.window import Window, read_window
 from wlr import log_reader
 from wlr.audit_progress import AuditProgress, progress_file, recall, remember
 from wlr.ddl.relevance import about_table
@@ -29,6 +31,7 @@ from wlr.engine.calculator import connect
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Collection, Mapping
+    from datetime import datetime, timedelta
 
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Batch, DataFile, Digest, Layout, Manifest, Name, TableFile
@@ -51,6 +54,10 @@ class FarmAudit:
         files: Data files of batches and snapshots that this run read; `bytes`: their size.
         snapshots: Snapshots that this run read.
         problems: Everything that is wrong, in the order in which it was found; empty if the farm is sound.
+        can_go_back_to: Time from which on every state can be reached, `can_go_back_to_tick`: its tick; None where
+            nothing was published or files are damaged.
+        covers_window: Every state of the wanted window can be reached, or nothing was ever deleted; None if no window
+            is wanted.
     """
 
     url: str
@@ -62,6 +69,9 @@ class FarmAudit:
     bytes: int
     rows: int
     problems: tuple[FarmProblem, ...]
+    can_go_back_to: datetime | None = None
+    can_go_back_to_tick: int | None = None
+    covers_window: bool | None = None
 
 
 def verify_farm(
@@ -69,6 +79,7 @@ def verify_farm(
     *,
     farm: str | None = None,
     full: bool = False,
+    window: str | timedelta | None = None,
     storage_options: Mapping[str, Any] | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> FarmAudit:
@@ -82,6 +93,7 @@ def verify_farm(
         db: Name in the farm, URL of the database's folder there, or path of the master.
         farm: URL of the farm, for a bare name.
         full: Read everything again.
+        window: Check that every state of this long can be reached, for example `30d`.
         storage_options: Options of the farm's file system.
         progress: Called with units done, units in all, and what is being done.
 
@@ -89,6 +101,7 @@ def verify_farm(
         InvalidError: There is no such database.
         UnavailableError: The farm is out of reach: try again.
     """
+    wanted = parse_age(window) if isinstance(window, str) else window
     database = wlc.resolve(db, farm, storage_options=storage_options)
     memory = progress_file(database)
     found = AuditProgress() if full else recall(memory)
@@ -101,7 +114,16 @@ def verify_farm(
             connection.close()
     if not audit.problems:
         remember(memory, found)
-    return audit
+    return _with_window(audit, database, wanted)
+
+
+def _with_window(audit: FarmAudit, database: FarmDatabase, wanted: timedelta | None) -> FarmAudit:
+    try:
+        found = read_window(database)
+    except (CorruptError, MissingError):
+        found = Window(None, None)
+    covers = found.covers(wanted, utc_now()) if wanted is not None else None
+    return replace(audit, can_go_back_to=found.clock, can_go_back_to_tick=found.tick, covers_window=covers)
 
 
 class _AuditRun:

@@ -223,6 +223,9 @@ def steps_after(database: FarmDatabase, manifest: Manifest | None, stop: Stop) -
     """
     position = manifest.position if manifest else Position("", 0)
     numbers = database.batch_numbers()
+    if bounds.is_single(position, numbers):
+        bounds.refuse_hole(position, database.snapshot_ticks(), stop)
+        return iter(())
     first = bounds.first_batch_to_read(position, position.tick, numbers, database.snapshot_ticks)
     return cut(batches_from(database, first, numbers, position), position, stop)
 

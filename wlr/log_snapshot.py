@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import wlc
 from wlc.farm.errors import UnavailableError, UnsupportedError
+from wlc.farm.lease import taking_snapshot
 from wlc.farm.model import Ddl, Manifest
 from wlr import log_reader
 from wlr.engine.adapters import folder_target
@@ -50,7 +51,9 @@ def snapshot_from_log(
         UnavailableError: The farm is out of reach: try again.
     """
     database = wlc.resolve(db, farm, storage_options=storage_options)
-    with tempfile.TemporaryDirectory(prefix="wlr-snapshot-") as work:
+    # The master takes none meanwhile that is due.
+    busy = taking_snapshot(database.store, database.name)
+    with busy, tempfile.TemporaryDirectory(prefix="wlr-snapshot-") as work:
         lake = folder_target(Path(work) / "lake")
         bulk = workers(engine, database)
         run = Replay(lake, database, Stop(), bulk=bulk, progress=progress)

@@ -57,6 +57,8 @@ class Replicated:
         batches: Number of log files they came from.
         snapshot: Tick of the snapshot that this run made the replica from; None if the replica existed before.
         is_paused: The replica stays where it is until `resume`, so that nothing was done.
+        is_reached: Nothing more can come at or before the stop: its tick, or a transaction after its time, is
+            published. True where no stop was given.
     """
 
     tick: int
@@ -67,6 +69,7 @@ class Replicated:
     snapshot: int | None
     is_dry_run: bool = False
     is_paused: bool = False
+    is_reached: bool = True
 
 
 @dataclass(slots=True)
@@ -104,6 +107,7 @@ class Replay:
     _rows: int = 0
     _suspects: tuple[Name, ...] = ()
     _is_level: bool = False
+    _is_reached: bool = True
     _start: int = 0
     _end: int = 0
     _beat_s: float = BEAT_S
@@ -290,6 +294,10 @@ class Replay:
         end = log_reader.last_tick(self.database, numbers, config)
         if self._made_from is None:
             log_reader.refuse_rolled_back(self.database, numbers, end)
+        self._is_reached = self.stop == Stop() or self.stop.is_passed(end, config.write)
+        if self.stop.is_awaited and self.stop.is_passed(state.position.tick, state.clock):
+            self._is_level = True
+            return iter(())
         bounds.refuse_ahead(end, self.stop)
         bounds.refuse_behind(state.position, state.clock, self.stop)
         if state.position.tick > end:
@@ -298,9 +306,15 @@ class Replay:
                 hint="The master was restored from another past: make the replica anew.",
                 position=state.position,
             )
+        if bounds.is_single(state.position, numbers) and (
+            self._made_from is not None or self.stop.tick == state.position.tick
+        ):
+            bounds.refuse_hole(state.position, self.database.snapshot_ticks(), self.stop)
+            return iter(())
         self._refuse_beyond_break(numbers, state.position, config)
         first = bounds.first_batch_to_read(state.position, state.batch_last, numbers, self.database.snapshot_ticks)
-        self._start, self._end = state.position.tick, end if self.stop.tick is None else self.stop.tick
+        self._start = state.position.tick
+        self._end = end if self.stop.tick is None else min(end, self.stop.tick)
         batches = log_reader.batches_from(self.database, first, numbers, state.position, self._read)
         peeked = next(batches, None)
         if peeked is None:
@@ -449,7 +463,10 @@ class Replay:
             self.progress(min(step.last - self._start, total), total, f"at tick {step.last}")
 
     def _result(self, tick: int, clock: datetime | None, *, is_dry_run: bool = False) -> Replicated:
-        return Replicated(tick, clock, self._transactions, self._rows, len(self._batches), self._made_from, is_dry_run)
+        counts = self._transactions, self._rows, len(self._batches)
+        # More may have been published, and applied, than was listed at first.
+        is_reached = self._is_reached or self.stop.is_passed(tick, clock)
+        return Replicated(tick, clock, *counts, self._made_from, is_dry_run, is_reached=is_reached)
 
     def _register(self, state: ReplicaState) -> None:
         if self.registers:

@@ -15,8 +15,10 @@ from wlc.farm.attachment import Membership, place_of
 from wlc.farm.clock import parse_age, parse_time, utc_now
 from wlc.farm.database import open_database
 from wlc.farm.errors import FarmError, InvalidError
+from wlc.farm.paths import is_tag_name
 from wlc.farm.registry import this_host
 from wlc.farm.seal.checksum import checksum
+from wlc.farm.tags import find_tag
 from wlr.engine.adapters import target_at
 from wlr.engine.state import ReplicaState
 from wlr.plan.patterns import described, listed
@@ -42,6 +44,7 @@ def replicate(
     farm: str | None = None,
     until: str | datetime | None = None,
     tick: int | None = None,
+    waits: bool = False,
     delay: str | timedelta | None = None,
     tables: Sequence[str] | None = None,
     ignore: Sequence[str] | None = None,
@@ -62,24 +65,23 @@ def replicate(
 
     Args:
         master: Name in the farm, URL of the database's folder there, or path of the master; remembered.
-        into: The replica: a DuckDB file; the folder or URL of a Parquet replica; or the URL of a PostgreSQL database,
-            see `wlr.engine.adapters.locate`.
+        into: The replica: a DuckDB file, the folder or URL of Parquet files, or the URL of a PostgreSQL database.
         farm: URL of the farm, for a bare name.
-        until: Stop before the first transaction committed later; an aware time, or text as people type it.
+        until: Stop before the first transaction committed later; an aware time, or text as people type it; or a tag.
         tick: Stop after this transaction.
+        waits: What `tick` or `until` name may be still to come; `is_reached` of the result says whether it is there.
         delay: Stay this far behind now: a length of time, or text such as `1h`. Not together with `until` or `tick`, by
             which a delayed replica may go ahead once; it stands still then until the delay has passed.
         tables: Patterns such as `main.sales_*`; only tables that match one are replicated. For a new replica only.
         ignore: Patterns of tables that are left out, their data files, too. For a new replica only.
         keep: How many old ticks of a Parquet replica stay readable, or for how long ("3 days"); remembered.
-        access: Roles of a PostgreSQL replica get what its farm grants; remembered. By default if it is made with keys.
-        engine: Who does large work: "local" is this process, "spark" is Spark, "auto" decides by the size of the work.
+        access: Roles of a PostgreSQL replica get what its farm grants; remembered. Default: if made with keys.
+        engine: Who does large work: "local" is this process, "spark" is Spark, "auto" decides by its size.
         spark_master: Master at which to start a Spark session, unless the program has one.
-        storage_options: Options of the farm's file system, and of a Parquet replica's, over those that a master given
-            by its path remembers. A replica does not remember them: give them every time, or set AWS variables.
+        storage_options: Of the file systems of farm and Parquet replica, over those that a master's path remembers.
         register: Note this replica in the farm, so that pruning keeps what it needs.
-        upstream: Where to read: "auto" chooses by the registry at `master`, the URL of the database's folder in one
-            place pins it, several are chosen from, "none" reads `master` itself again. Remembered.
+        upstream: Where to read: "auto" chooses by the registry at `master`, the URL of the folder in one place pins
+            it, several are chosen from, "none" reads `master` itself again. Remembered.
         class_name: The replica's class; it reads from places of this class or a higher one. Remembered.
         registry: URLs of the database's folder in places whose registries are told; the first decides. Remembered.
         keepalive: Of a program that follows: says between rounds that the replica is there.
@@ -93,18 +95,18 @@ def replicate(
         CorruptError: A file of the farm is damaged. All transactions before it were applied.
         UnavailableError: The replica or the farm is in use or out of reach: try again.
     """
-    stop, target = _stop(until, tick, delay), target_at(into, storage_options)
-    state, patterns = target.find_state(), listed(tables, ignore)
+    target, patterns = target_at(into, storage_options), listed(tables, ignore)
+    state = target.find_state()
     database = _database(master, farm, state, storage_options)
+    stop = _stop(until, tick, delay, database, is_awaited=waits)
     attachment = _attachment(database, state, upstream, class_name, registry, registers=register)
     if state is not None and state.is_paused and not dry_run:
         return _paused(state, target, database, attachment, registers=register)
     _check_kind(target, keep, access)
     database = _checked(state, patterns, target, database) if state else database
     asked = _Asked(stop if delay is None else _not_back(stop, state), _age(delay), patterns or (), keep, access)
-    return _Job(target, state, asked, register, engine, spark_master, dry_run, progress).run_through(
-        database, attachment, keepalive
-    )
+    job = _Job(target, state, asked, register, engine, spark_master, dry_run, progress)
+    return job.run_through(database, attachment, keepalive)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,14 +225,21 @@ def _paused(
             place = database if attachment is None else _read_last(database, attachment)
             member = Membership(place_of(database, attachment.registry), attachment) if attachment else None
             register_replica(place, state, target, member)
-    return Replicated(state.position.tick, state.clock, 0, 0, 0, None, is_paused=True)
+    return Replicated(state.position.tick, state.clock, 0, 0, 0, None, is_paused=True, is_reached=False)
 
 
 def _age(delay: str | timedelta | None) -> timedelta:
     return parse_age(delay) if isinstance(delay, str) else delay or timedelta(0)
 
 
-def _stop(until: str | datetime | None, tick: int | None, delay: str | timedelta | None) -> Stop:
+def _stop(
+    until: str | datetime | None,
+    tick: int | None,
+    delay: str | timedelta | None,
+    database: FarmDatabase,
+    *,
+    is_awaited: bool,
+) -> Stop:
     if sum(given is not None for given in (until, tick, delay)) > 1:
         raise InvalidError("--tick, --until and --delay exclude each other", hint="Give one of them.")
     if delay is not None:
@@ -238,13 +247,27 @@ def _stop(until: str | datetime | None, tick: int | None, delay: str | timedelta
     if tick is not None and tick < 0:
         raise InvalidError(f"tick {tick} is invalid", hint="Ticks are 0 (before the first transaction), 1, 2, …")
     if until is None:
-        return Stop(tick)
+        return Stop(tick, is_awaited=is_awaited and tick is not None)
     now = utc_now()
-    moment = parse_time(until, now)
-    if moment > now:
+    try:
+        moment = parse_time(until, now)
+    except InvalidError as error:
+        return Stop(_tagged(database, str(until), error), is_awaited=is_awaited)
+    if moment > now and not is_awaited:
         message = f"{moment.isoformat()} is in the future: what will be committed until then is unknown"
-        raise InvalidError(message, hint="Leave --until out to go to the end.")
-    return Stop(None, moment)
+        raise InvalidError(message, hint="Leave --until out to go to the end, or wait with --follow.")
+    return Stop(None, moment, is_awaited=is_awaited)
+
+
+def _tagged(database: FarmDatabase, name: str, no_time: InvalidError) -> int:
+    """Return the tick of a tag, given what is wrong with its name as a time."""
+    if not is_tag_name(name):
+        raise no_time
+    try:
+        return find_tag(database, name).tick
+    except InvalidError as error:
+        message = f"{name!r} is neither a time nor a tag of {database.name}"
+        raise InvalidError(message, hint=f"{error.hint}. {no_time.hint}") from error
 
 
 def _database(

@@ -214,7 +214,7 @@ def test_prune_says_first_and_deletes_then(shell, sales, tmp_path) -> None:
     before = tree(tmp_path)
     assert shell("wlc", "prune", sales, "--keep-for", "0s", "--dry-run") == 0
     assert tree(tmp_path) == before
-    assert shell("wlc", "prune", sales, "--keep-for", "0s") == 0
+    assert shell("wlc", "prune", sales, "--keep-for", "0s", "--yes") == 0
     # The batch that the snapshot lies in stays: the chain goes on from there.
     assert len([file for file in logs.iterdir() if file.is_file()]) == 1
     assert shell("wlr", "replicate", sales, "--into", "copy.duckdb") == 0
@@ -224,7 +224,7 @@ def test_prune_says_first_and_deletes_then(shell, sales, tmp_path) -> None:
 def test_prune_keeps_what_a_registered_replica_needs(shell, sales, tmp_path) -> None:
     assert shell("wlr", "replicate", sales, "--into", "slow.duckdb", "--tick", 1) == 0
     assert shell("wlc", "snapshot", sales) == 0
-    assert shell("wlc", "prune", sales, "--keep-for", "0s") == 0
+    assert shell("wlc", "prune", sales, "--keep-for", "0s", "--yes") == 0
     assert shell("wlr", "replicate", "--into", "slow.duckdb") == 0
     assert rows(tmp_path / "slow.duckdb") == rows(sales)
 

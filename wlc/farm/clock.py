@@ -10,10 +10,10 @@ from wlc.farm.errors import InvalidError
 
 _EXAMPLES = (
     "for example 9:00, 'yesterday 14:30', 2026-11-20, '2026-11-20 14:30 Europe/Berlin', 2026-11-20T14:30:00.000001Z,"
-    " -2h, '10m ago', '2 hours ago' or now"
+    " -2h, '10m ago', '2 hours ago', now, or to come: '+10m' or 'in 2 hours'"
 )
 _EXACT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII)
-_RELATIVE = re.compile(r"(?:-\s*(\d+(?:\.\d+)?)\s*([a-z]+)|(\d+(?:\.\d+)?)\s*([a-z]+)\s+ago)")
+_RELATIVE = re.compile(r"(?:(-|\+|in\s)\s*(\d+(?:\.\d+)?)\s*([a-z]+)|(\d+(?:\.\d+)?)\s*([a-z]+)\s+ago)")
 _ON_A_DAY = re.compile(
     r"(?P<day>today|yesterday|\d{4}-\d\d-\d\d)?(?:(?:^|[ T]+)(?P<hour>\d{1,2})(?P<rest>:\d\d(?::\d\d(?:\.\d{1,6})?)?))?"
     r"(?: +(?P<zone>[A-Za-z][\w+/-]*))?",
@@ -51,9 +51,9 @@ def parse_time(given: str | datetime, now: datetime | None = None) -> datetime:
     """Read a time as people type it, or as a program gives it.
 
     Args:
-        given: An ISO date or time, `now`, a distance back from now such as `-2h` or `2 hours ago`, or a time of the
-            day, which is today's, or that of `yesterday`. The name of a time zone may follow a date or a time; without
-            a zone it is local time. A day alone is its first moment.
+        given: An ISO date or time, `now`, a distance from now such as `-2h`, `2 hours ago` or `in 10m`, or a time of
+            the day, which is today's, or that of `yesterday`. The name of a time zone may follow a date or a time;
+            without a zone it is local time. A day alone is its first moment.
         now: What `now` and distances refer to; the machine's clock when omitted.
 
     Returns:
@@ -69,8 +69,9 @@ def parse_time(given: str | datetime, now: datetime | None = None) -> datetime:
         if wanted.lower() == "now":
             return _utc(now or utc_now())
         if relative := _RELATIVE.fullmatch(wanted.lower()):
-            amount, unit = relative.group(1) or relative.group(3), relative.group(2) or relative.group(4)
-            return _utc(now or utc_now()) - _length(amount, unit)
+            amount, unit = relative.group(2) or relative.group(4), relative.group(3) or relative.group(5)
+            length = _length(amount, unit)
+            return _utc(now or utc_now()) + (-length if relative.group(1) in (None, "-") else length)
         time = _on_a_day(wanted, now or utc_now()) or datetime.fromisoformat(wanted)
         earlier, later = sorted(_utc(time.replace(fold=fold)) for fold in (0, 1))
     except (ValueError, OverflowError, KeyError, OSError) as error:
@@ -111,6 +112,15 @@ def parse_age(text: str) -> timedelta:
         return _length(*found.groups())
     except (ValueError, KeyError, OverflowError) as error:
         raise InvalidError(f"{text!r} is not a length of time", hint="Write 90s, 15m, 1h or '2 days'.") from error
+
+
+def format_age(age: timedelta) -> str:
+    """Write a length of time as `parse_age` reads it, in the largest unit that needs no fraction."""
+    for unit in ("d", "h", "m"):
+        count, rest = divmod(age, timedelta(seconds=_UNIT_S[unit]))
+        if count and not rest:
+            return f"{count}{unit}"
+    return f"{age.total_seconds():.6f}".rstrip("0").rstrip(".") + "s"
 
 
 def _length(amount: str, unit: str) -> timedelta:

@@ -14,7 +14,7 @@ import secrets
 import socket
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -22,11 +22,13 @@ from typing import TYPE_CHECKING, Any
 from wlc.farm import json_fields as fields
 from wlc.farm.clock import format_time, utc_now
 from wlc.farm.errors import FarmError, UnavailableError, UnsupportedError
+from wlc.farm.paths import SNAPSHOT_LEASE
 from wlc.farm.store import ConflictError
 from wlc.farm.store.contract import PROBE
 from wlc.farm.versioned import VersionedObject
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from datetime import datetime
 
     from wlc.farm.store import Store
@@ -162,6 +164,20 @@ class Lease:
             except FarmError:
                 # The store may come back before the lease is taken for dead.
                 continue
+
+
+@contextmanager
+def taking_snapshot(store: Store, database: str) -> Iterator[bool]:
+    """Hold the right to take the next due snapshot of a database; gives False where another process takes one now."""
+    try:
+        lease = Lease(store, SNAPSHOT_LEASE, f"the next snapshot of {database}")
+    except (UnavailableError, UnsupportedError):
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lease.release()
 
 
 def _encode_holder(holder: LeaseHolder | None) -> bytes:

@@ -23,6 +23,9 @@ CLAIMS = "claims/"
 PUSHES = "pushes/"
 TIERS = "tiers.json"
 ATTACHMENT = "attachment.json"
+RETENTION = "retention.json"
+TAGS = "tags/"
+SNAPSHOT_LEASE = "snapshot.lease"
 
 _DATABASE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", re.ASCII)
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
@@ -31,6 +34,7 @@ _DATA = r"(0|[1-9][0-9]{0,8})(?:-([0-9a-f]{16}))?\.parquet"
 _LARGEST = 10**12 - 1
 _SITE_NAME_LENGTH_MAX = 40
 _FEED_NAME_LENGTH_MAX = 50
+_TAG_NAME_LENGTH_MAX = 64
 
 
 def check_database_name(name: str) -> str:
@@ -188,6 +192,28 @@ def _checked_feed(feed: str) -> str:
         hint = "Use letters, digits, '_' and '-', at most 50."
         raise InvalidError(f"{feed!r} cannot name a feed", hint=hint)
     return feed
+
+
+def is_tag_name(text: str) -> bool:
+    """Say whether `text` can name a tick: as a database's name, at most 64 characters."""
+    return _is_name(text) and len(text) <= _TAG_NAME_LENGTH_MAX
+
+
+def tag_path(tag: str) -> str:
+    """Path of the tag of that name.
+
+    Raises:
+        InvalidError: It cannot name a tick.
+    """
+    if not is_tag_name(tag):
+        raise InvalidError(f"{tag!r} cannot name a tick")
+    return f"{TAGS}{tag}.json"
+
+
+def parse_tag_path(path: str) -> str | None:
+    """Return the name of a tag, None if `path` is something else."""
+    name = path.removeprefix(TAGS).removesuffix(".json")
+    return name if is_tag_name(name) and path == f"{TAGS}{name}.json" else None
 
 
 def upstream_path(upstream: str) -> str:

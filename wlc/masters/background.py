@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from wlc.farm.errors import FarmError
 from wlc.farm.retry import UNPUBLISHED_S
+from wlc.masters.due import SnapshotKeeper, try_take_due
 from wlc.masters.publish import publish
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ _log = logging.getLogger("wlc")
 
 
 class Publisher:
-    """Publishes on every beat until it is stopped, and whenever it is asked.
+    """Publishes on every beat until it is stopped, and whenever it is asked; takes snapshots that are due.
 
     Attributes:
         database: The master's place in the farm.
@@ -29,6 +31,7 @@ class Publisher:
         self.database = database
         self.failure: FarmError | None = None
         self._source = source
+        self._snapshots = SnapshotKeeper(lambda: nullcontext((source, self.database)))
         self._is_stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -40,11 +43,13 @@ class Publisher:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the background thread; returns when it has ended."""
+        """End the background thread; returns when it and a snapshot that it takes have ended."""
         if self._thread is not None:
             self._is_stopped.set()
             self._thread.join()
             self._thread = None
+        # It reads the database, which its owner may close now.
+        self._snapshots.wait()
 
     def try_publish(self) -> None:
         """Publish, and keep the reason if that fails: the commit stands, and the next beat tries again."""
@@ -56,6 +61,13 @@ class Publisher:
             self.failure = error
             _log.warning("%s was not published: %s", self._source, error)
 
+    def try_snapshot(self) -> None:
+        """Take a snapshot if one is due: the program may be one that publishes and ends."""
+        if self.failure is None:
+            try_take_due(self._source, self.database)
+
     def _beat(self) -> None:
         while not self._is_stopped.wait(self._source.beat_s or UNPUBLISHED_S):
             self.try_publish()
+            if self.failure is None:
+                self._snapshots.look(self.database)

@@ -16,6 +16,7 @@ from wlc.farm.store import MissingError
 from wlc.masters import adapters, founding
 from wlc.masters.claim import Wish, claim
 from wlc.masters.contract import database_of
+from wlc.masters.due import try_take_due
 from wlc.masters.fence import own, settle
 from wlc.masters.lookup import opened_master
 from wlc.masters.publish import publish
@@ -79,7 +80,7 @@ def master(
 
 
 def flush(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> Flushed:
-    """Publish what waits, now.
+    """Publish what waits, now, and take a snapshot if the policy of the database wants one.
 
     Args:
         source: Path or URL of the master.
@@ -92,6 +93,7 @@ def flush(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] 
     with opened_master(source, storage_options) as (found, database):
         flushed = publish_and_settle(found, database)
         found.warn_bypassed()
+        try_take_due(found, database)
         return flushed
 
 

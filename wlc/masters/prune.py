@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.farm.clock import parse_age, utc_now
 from wlc.farm.errors import InvalidError
+from wlc.farm.keep_policy import read_policy
 from wlc.farm.paths import SNAPSHOTS, manifest_path
 from wlc.farm.registry import replicas
+from wlc.farm.tags import tags
+from wlc.farm.window import begins_empty, read_window, window_of
 from wlc.masters.lookup import resolve
 from wlc.masters.retention import DEADLINE, KEEP_FOR, Retention, SnapshotPoint, children, decide, held_bytes
 from wlc.masters.unjudged import window_starts
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Manifest
 
 # No upload takes a day: an older unfinished one has no writer any more.
 _DEAD_S = 86400.0
@@ -35,7 +39,9 @@ def prune(
     keep_for: timedelta | str = KEEP_FOR,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Retention:
-    """Delete the log files and snapshots that neither the newest snapshot nor a live registered replica needs.
+    """Delete the log files and snapshots that neither the policy, a tag nor a live registered replica needs.
+
+    Without a policy (`wlc.retention`) the newest snapshot and the log after it stay.
 
     Args:
         db: Name in the farm, URL of the database's folder, or a source that knows its farm.
@@ -53,7 +59,7 @@ def prune(
     Raises:
         InvalidError: The deadline is negative, or there is no such database.
         FencedError: The source is a copy of a master.
-        CorruptError: A manifest or a registration is damaged; nothing was deleted.
+        CorruptError: A manifest, a registration, a tag or the policy is damaged; nothing was deleted.
     """
     if deadline.total_seconds() < 0:
         raise InvalidError(f"deadline {deadline} is negative", hint="give a number of days, 7 for a week")
@@ -72,7 +78,7 @@ def prune_database(
     now: datetime | None = None,
     dry_run: bool = False,
 ) -> Retention:
-    """Delete log files and snapshots that neither the newest snapshot nor a live replica needs.
+    """Delete log files and snapshots that neither the policy, a tag nor a live replica needs.
 
     Dying in between is harmless: snapshots go first and log files from the oldest on, so that what is left is always
     a snapshot with an unbroken log; a later call deletes the rest.
@@ -89,7 +95,7 @@ def prune_database(
         What was, or with `dry_run` would be, deleted and why.
 
     Raises:
-        CorruptError: A manifest or a registration is damaged; nothing was deleted.
+        CorruptError: A manifest, a registration, a tag or the policy is damaged; nothing was deleted.
     """
     manifests = [database.read_manifest(tick) for tick in database.snapshot_ticks()]
     arrived = {entry.path: entry.arrived for entry in database.store.list(SNAPSHOTS)}
@@ -105,9 +111,11 @@ def prune_database(
         registered = children(replicas(database))
         # What is judged later than that needs less.
         windows.update(windows or window_starts(database, numbers, registered))
-        return decide(points, numbers, registered, time, deadline, reach, keep_for, windows)
+        wanted = read_policy(database), tags(database)
+        return decide(points, numbers, registered, time, deadline, reach, keep_for, windows, *wanted)
 
-    # Registrations are read last: whoever registers later begins with what was listed before, or with something newer.
+    # Registrations and tags are read last: whoever comes later begins with what was listed before, or with something
+    # newer.
     retention = decided()
     sizes = database.batch_bytes() if retention.holding else None
     if not dry_run and (retention.delete_batches or retention.delete_snapshots):
@@ -115,10 +123,25 @@ def prune_database(
         retention = decided()
     if retention.holding:
         sizes = sizes if sizes is not None else database.batch_bytes()
-        retention = replace(retention, held_bytes=held_bytes(retention, points, sizes, windows))
+        retention = replace(retention, held_bytes=held_bytes(retention, sizes, windows))
+    retention = _with_windows(database, retention, manifests, numbers)
     if not dry_run:
         _delete(database, retention)
     return retention
+
+
+def _with_windows(
+    database: FarmDatabase, retention: Retention, manifests: Sequence[Manifest], numbers: Sequence[int]
+) -> Retention:
+    """Say how far back one can go before and after."""
+    all_ = [(manifest.position, manifest.clock) for manifest in manifests]
+    kept = [(position, clock) for position, clock in all_ if position.tick in retention.keep_snapshots]
+    first = numbers[0] if numbers else None
+    commit = None
+    if begins_empty([position.tick for position, _ in all_], first):
+        commit = read_window(database).clock
+    after = window_of(kept, retention.keep_batches[0] if retention.keep_batches else None, commit)
+    return replace(retention, before=window_of(all_, first, commit), after=after)
 
 
 def _delete(database: FarmDatabase, retention: Retention) -> None:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, timedelta
 from typing import TYPE_CHECKING
 
 from wlc.farm.clock import format_time
 from wlc.farm.registry import RELAY
+from wlc.farm.window import begins_empty, is_joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
+    from wlc.farm.keep_policy import KeepPolicy
     from wlc.farm.model import Position
     from wlc.farm.registry import Replica
+    from wlc.farm.tags import Tag
+    from wlc.farm.window import Window
 
 DEADLINE = timedelta(days=7)
 KEEP_FOR = timedelta(hours=1)
+
+_NO_SNAPSHOT = "there is no snapshot, so the whole log is needed; take one with: wlc snapshot SOURCE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,9 @@ class Retention:
         holding: Live replicas that need log files which no kept snapshot needs.
         held_bytes: For each of them, the bytes of those log files and their data files that it needs.
         reasons: Sentences for the DBA, at least one.
+        needed_from: The oldest batch that is needed without any reader.
+        has_policy: The owner has said what is kept.
+        before: How far back one could go; `after`: how far one can.
     """
 
     delete_batches: tuple[int, ...]
@@ -52,6 +61,10 @@ class Retention:
     holding: tuple[Replica, ...]
     reasons: tuple[str, ...]
     held_bytes: Mapping[str, int] = field(default_factory=dict)
+    needed_from: int = 0
+    has_policy: bool = False
+    before: Window | None = None
+    after: Window | None = None
 
 
 def children(replicas: Iterable[Replica]) -> list[Replica]:
@@ -75,21 +88,16 @@ def _is_cut_off(replica: Replica, known: Mapping[str, Replica]) -> bool:
 
 
 def held_bytes(
-    retention: Retention,
-    snapshots: Iterable[SnapshotPoint],
-    sizes: Mapping[int, int],
-    windows: Mapping[str, int] | None = None,
+    retention: Retention, sizes: Mapping[int, int], windows: Mapping[str, int] | None = None
 ) -> dict[str, int]:
     """Return how many bytes of the log each holding replica keeps that would be deleted without all of them.
 
     Args:
         retention: What was decided.
-        snapshots: All of the farm database.
         sizes: Bytes of each batch.
         windows: As for `decide`.
     """
-    judged = windows or {}
-    first = min(point.position.batch for point in snapshots if point.position.tick in retention.keep_snapshots)
+    judged, first = windows or {}, retention.needed_from
     return {
         replica.id: sum(size for number, size in sizes.items() if _needed_from(replica, judged) <= number < first)
         for replica in retention.holding
@@ -105,13 +113,15 @@ def decide(
     reach: datetime | None = None,
     keep_for: timedelta = timedelta(0),
     windows: Mapping[str, int] | None = None,
+    policy: KeepPolicy | None = None,
+    tags: Iterable[Tag] = (),
 ) -> Retention:
     """Decide what can be deleted.
 
     The newest snapshot and everything after it always stays, and so does the batch that holds its position: the chain
-    goes on from there. A live replica keeps the batch of its position and all later ones; a replica that never reported
-    a position keeps all. While the first batch stays, so does the snapshot before it: without a snapshot, readers
-    assume that the log begins with an empty database.
+    goes on from there. A live replica keeps the batch of its position and all later ones; one without position keeps
+    all. While the first batch stays, so does the snapshot before it: without it, the log would seem to begin with an
+    empty database. What is left of the log has no gap; before it, a policy and tags keep single snapshots.
 
     Args:
         snapshots: All of the farm database.
@@ -122,6 +132,8 @@ def decide(
         reach: Keep what is needed to replicate up to this time and any later one; None keeps the newest snapshot only.
         keep_for: Keep what was the newest snapshot so long ago, and all after it: somebody may have begun with it.
         windows: For sites among the replicas the batch from which the log is needed to judge their changes.
+        policy: What the owner wants to be kept.
+        tags: Ticks that stay reachable. A tag keeps the snapshot at its tick, or else the log from the snapshot before.
     """
     judged = windows or {}
     starts = sorted(snapshots, key=lambda start: (start.position.batch, start.position.tick))
@@ -129,39 +141,115 @@ def decide(
     registered = sorted(replicas, key=lambda replica: replica.id)
     overdue = tuple(replica for replica in registered if now - replica.seen > deadline)
     live = tuple(replica for replica in registered if now - replica.seen <= deadline)
+    has_policy = policy is not None and policy.keep is not None
     if not starts:
-        reason = "there is no snapshot, so the whole log is needed; take one with: wlc snapshot SOURCE"
-        kept = tuple(numbers)
-        return Retention((), (), kept, (), overdue, (), (reason, *_overdue_reasons(overdue, now)))
-    oldest, young = _oldest_kept(starts, reach), list[str]()
-    if keep_for and (known := _newest_before(starts, now - keep_for)) < oldest:
-        young.append(_keep_for_reason(starts[oldest], keep_for))
-        oldest = known
-    holding = tuple(replica for replica in live if _needed_from(replica, judged) < starts[oldest].position.batch)
-    needed = min([starts[oldest].position.batch, *(_needed_from(replica, judged) for replica in holding)])
-    gone = [start for start in starts[:oldest] if start.position.batch > 0 or needed > 1]
+        why = (_NO_SNAPSHOT, *_overdue_reasons(overdue, now))
+        return Retention((), (), tuple(numbers), (), overdue, (), why, has_policy=has_policy)
+    if policy is not None and policy.keep is not None:
+        reach = min(now - policy.keep, reach or now)
+    oldest, base, reasons = _oldest_kept(starts, numbers, now, reach, keep_for)
+    single = _last_of_periods(starts[:oldest], policy) if policy is not None else set()
+    pinned = [_pinned(starts, oldest, numbers, tag) for tag in tags]
+    single.update(pin.snapshot for pin in pinned if pin.snapshot is not None)
+    singles = [starts[index] for index in sorted(single)]
+    base = _with_own_batches(singles, min([base, *(pin.batch for pin in pinned)]))
+    holding = tuple(replica for replica in live if _needed_from(replica, judged) < base)
+    needed = _with_own_batches(singles, min([base, *(_needed_from(replica, judged) for replica in holding)]))
+    kept = [s for s in starts[:oldest] if s in singles or (s.position.batch == 0 and needed <= 1)] + starts[oldest:]
     return Retention(
         delete_batches=tuple(number for number in numbers if number < needed),
-        delete_snapshots=tuple(sorted(start.position.tick for start in gone)),
+        delete_snapshots=tuple(sorted(start.position.tick for start in starts if start not in kept)),
         keep_batches=tuple(number for number in numbers if number >= needed),
-        keep_snapshots=tuple(sorted(start.position.tick for start in starts if start not in gone)),
+        keep_snapshots=tuple(sorted(start.position.tick for start in kept)),
         overdue=overdue,
         holding=holding,
         reasons=(
-            _start_reason(starts[oldest]),
-            *young,
+            *reasons,
+            *_single_reason(singles),
+            *(pin.reason for pin in pinned if pin.reason),
             *(_holding_reason(replica, judged) for replica in holding),
             *_overdue_reasons(overdue, now),
         ),
+        needed_from=base,
+        has_policy=has_policy,
     )
 
 
-def _oldest_kept(starts: Sequence[SnapshotPoint], reach: datetime | None) -> int:
-    """Return the index of the last snapshot from which `reach` can be reached, or of the first snapshot."""
-    if reach is None:
-        return len(starts) - 1
-    early_enough = [index for index, start in enumerate(starts) if start.clock <= reach]
-    return early_enough[-1] if early_enough else 0
+def _oldest_kept(
+    starts: Sequence[SnapshotPoint],
+    numbers: Sequence[int],
+    now: datetime,
+    reach: datetime | None,
+    keep_for: timedelta,
+) -> tuple[int, int, list[str]]:
+    """Return the index of the snapshot from which on all stay, the first batch that is needed then, and why."""
+    oldest = len(starts) - 1
+    if reach is not None:
+        early_enough = [index for index, start in enumerate(starts) if start.clock <= reach]
+        if not early_enough:
+            first = min([starts[0].position.batch, *numbers[:1]])
+            return 0, first, [f"no snapshot is as old as {format_time(reach)}, so everything stays"]
+        oldest = early_enough[-1]
+    young = []
+    if keep_for and (known := _newest_before(starts, now - keep_for)) < oldest:
+        young.append(_keep_for_reason(starts[oldest], keep_for))
+        oldest = known
+    return oldest, starts[oldest].position.batch, [_start_reason(starts[oldest]), *young]
+
+
+def _last_of_periods(starts: Sequence[SnapshotPoint], policy: KeepPolicy) -> set[int]:
+    """Return the indexes of snapshots that a policy keeps of those older than its window, which are given in order."""
+    days: set[object] = set()
+    weeks: set[object] = set()
+    kept = set()
+    for index in reversed(range(len(starts))):
+        clock = starts[index].clock.astimezone(UTC)
+        day, week = clock.date(), clock.isocalendar()[:2]
+        if day in days:
+            continue
+        if len(days) < policy.keep_daily:
+            days.add(day)
+            kept.add(index)
+        elif week not in weeks and len(weeks) < policy.keep_weekly:
+            weeks.add(week)
+            kept.add(index)
+    return kept
+
+
+@dataclass(frozen=True, slots=True)
+class _Pin:
+    """What a tag keeps: the log from a batch on, and the snapshot with that index if it is older than the others."""
+
+    batch: int
+    snapshot: int | None = None
+    reason: str = ""
+
+
+def _pinned(starts: Sequence[SnapshotPoint], oldest: int, numbers: Sequence[int], tag: Tag) -> _Pin:
+    everything = max([starts[-1].position.batch, *numbers])
+    if tag.tick >= starts[oldest].position.tick:
+        return _Pin(everything)
+    before = [index for index in range(oldest) if starts[index].position.tick <= tag.tick]
+    if before and starts[before[-1]].position.tick == tag.tick:
+        return _Pin(everything, before[-1], f"tag {tag.name} keeps the snapshot at tick {tag.tick}")
+    first = numbers[0] if numbers else None
+    if before and is_joined(starts[before[-1]].position, first):
+        batch = starts[before[-1]].position.batch
+        return _Pin(batch, before[-1], f"tag {tag.name} at tick {tag.tick} keeps log files from batch {batch} on")
+    if begins_empty([start.position.tick for start in starts], first):
+        return _Pin(1, None, f"tag {tag.name} at tick {tag.tick} keeps all log files")
+    return _Pin(everything, None, f"tag {tag.name} at tick {tag.tick} cannot be reached any more")
+
+
+def _with_own_batches(kept: Iterable[SnapshotPoint], first: int) -> int:
+    """Return from which batch on the log stays, so that none begins right after the batch of a single snapshot.
+
+    A snapshot can lie within its batch. Were the rest of that gone, the next batch would seem to go on from it.
+    """
+    for batch in sorted({start.position.batch for start in kept}, reverse=True):
+        if batch == first - 1:
+            first = batch
+    return first
 
 
 def _newest_before(starts: Sequence[SnapshotPoint], time: datetime) -> int:
@@ -186,6 +274,13 @@ def _keep_for_reason(start: SnapshotPoint, keep_for: timedelta) -> str:
         f"the snapshot at tick {tick} is less than {keep_for} old, so that somebody may still be reading what is before"
         " it; --keep-for sets how long that stays"
     )
+
+
+def _single_reason(singles: Sequence[SnapshotPoint]) -> list[str]:
+    if not singles:
+        return []
+    shown = ", ".join(str(start.position.tick) for start in singles)
+    return [f"single snapshots stay for days and weeks, and for tags: tick{'s' if len(singles) > 1 else ''} {shown}"]
 
 
 def _holding_reason(replica: Replica, windows: Mapping[str, int]) -> str:

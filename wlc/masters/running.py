@@ -10,6 +10,7 @@ from wlc.farm.errors import UnavailableError
 from wlc.farm.retry import PAUSE_LEAST_S, longer
 from wlc.farm.store import MissingError
 from wlc.masters import adapters
+from wlc.masters.due import SnapshotKeeper
 from wlc.masters.fence import settle
 from wlc.masters.lookup import opened_master
 from wlc.masters.publish import Flushed, publish
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from wlc.masters.contract import Source
 
 _log = logging.getLogger("wlc")
+
+# Whoever stops a service waits so long for a snapshot; one that is cut short leaves nothing that counts.
+_SNAPSHOT_WAIT_S = 5.0
 
 
 def run(
@@ -49,6 +53,7 @@ def run(
     """
     adapters.module_of(source).check_run(os.fspath(source))
     total = Flushed(0, 0, 0, 0)
+    snapshots = SnapshotKeeper(lambda: opened_master(source, storage_options))
     wait_s = 0.0
     while not is_stopped.wait(wait_s):
         try:
@@ -62,11 +67,13 @@ def run(
                     total += flushed
                     if tell and flushed.batches:
                         tell(flushed)
+                    snapshots.look(database)
                     wait_s = max(found.beat_s, PAUSE_LEAST_S)
         except (UnavailableError, MissingError) as error:
             # A farm that is not there may be a disk that is not mounted.
             wait_s = longer(wait_s)
             _log.warning("%s; trying again in %.0f s", error, wait_s)
+    snapshots.wait(_SNAPSHOT_WAIT_S)
     return total
 
 

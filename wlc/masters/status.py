@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.farm.beat import parse_beat
 from wlc.farm.config import STARTED
-from wlc.farm.errors import FencedError
+from wlc.farm.errors import CorruptError, FencedError, InvalidError
+from wlc.farm.store import MissingError
+from wlc.farm.window import Window, read_window
 from wlc.masters import adapters
 from wlc.masters.contract import SourceDetails, database_of
 from wlc.masters.fence import fence
@@ -40,6 +42,8 @@ class MasterStatus:
         slot: Of a PostgreSQL master: "reserved" while all is well; "unreserved", "lost" or "gone" otherwise.
         retained_bytes: Of a PostgreSQL master: size of the server's log that is kept until it is published.
         lsn: Of a PostgreSQL master: up to where the server's log is published.
+        can_go_back_to: Time from which on every state can be reached, `can_go_back_to_tick`: its tick; None where
+            nothing was published, or the farm cannot be read without its key.
         fenced: Why the source publishes nothing here: another master took its place, or it is a copy; None if it can.
         fenced_since: When an attempt to publish was first refused; None if none was.
         remedy: What its owner can do then, as commands.
@@ -60,6 +64,8 @@ class MasterStatus:
     slot: str | None = None
     retained_bytes: int | None = None
     lsn: str | None = None
+    can_go_back_to: datetime | None = None
+    can_go_back_to_tick: int | None = None
     fenced: str | None = None
     fenced_since: datetime | None = None
     remedy: str | None = None
@@ -163,6 +169,7 @@ def status_of(
     details = details or SourceDetails()
     if details.warning:
         warnings.warn(details.warning, stacklevel=3)
+    window = _window(database)
     return MasterStatus(
         name=config.name,
         state="started" if config.state == STARTED else "stopped",
@@ -179,4 +186,14 @@ def status_of(
         slot=details.slot,
         retained_bytes=details.retained_bytes,
         lsn=details.lsn,
+        can_go_back_to=window.clock,
+        can_go_back_to_tick=window.tick,
     )
+
+
+def _window(database: FarmDatabase) -> Window:
+    """Return how far back one can go; unknown where manifests cannot be read, which `wlc verify` reports."""
+    try:
+        return read_window(database)
+    except (InvalidError, CorruptError, MissingError):
+        return Window(None, None)

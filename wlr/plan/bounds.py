@@ -67,10 +67,10 @@ def refuse_ahead(end: int, stop: Stop) -> None:
     Raises:
         InvalidError: It was not; the message names the last one.
     """
-    if stop.tick is not None and stop.tick > end:
+    if stop.tick is not None and stop.tick > end and not stop.is_awaited:
         raise InvalidError(
             f"tick {stop.tick} is not published: the farm's last one is {end}",
-            hint=f"Use --tick {end}, or wait; wlc flush SOURCE publishes what is journalled.",
+            hint=f"Use --tick {end}, or wait with --follow; wlc flush SOURCE publishes what is journalled.",
         )
 
 
@@ -212,6 +212,32 @@ def first_batch_to_read(
             position=position,
         )
     return wanted
+
+
+def is_single(position: Position, numbers: Sequence[int]) -> bool:
+    """Say whether the log does not go on after a position: the batch after it was pruned."""
+    return bool(numbers) and numbers[0] > position.batch + 1
+
+
+def refuse_hole(position: Position, snapshot_ticks: Sequence[int], stop: Stop) -> None:
+    """Refuse to go on from a single snapshot, unless the stop is right there.
+
+    Args:
+        position: That of the snapshot, after which the log was pruned.
+        snapshot_ticks: Ticks of all snapshots, rising.
+        stop: Where to stop.
+
+    Raises:
+        ExpiredError: What lies between the snapshot and the stop was pruned.
+    """
+    if stop.tick == position.tick:
+        return
+    later = next((tick for tick in snapshot_ticks if tick > position.tick), None)
+    raise ExpiredError(
+        f"{stop} cannot be reached: the log after the snapshot at tick {position.tick} was pruned",
+        hint=f"The nearest that can be reached: --tick {position.tick}{f' and --tick {later}' if later else ''}.",
+        position=position,
+    )
 
 
 def check_history(batch: Batch, position: Position) -> None:

@@ -15,10 +15,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Where to stop: after `tick`, or before the first transaction committed later than `until`; else at the end."""
+    """Where to stop: after `tick`, or before the first transaction committed later than `until`; else at the end.
+
+    Attributes:
+        is_awaited: What is not published yet is no error, and neither is a replica that is further already.
+    """
 
     tick: int | None = None
     until: datetime | None = None
+    is_awaited: bool = False
+
+    def is_passed(self, tick: int, clock: datetime | None) -> bool:
+        """Say whether nothing more can come at or before the stop, given the last tick and its commit time."""
+        if self.tick is not None:
+            return tick >= self.tick
+        return self.until is not None and clock is not None and clock > self.until
 
     def includes(self, transaction: Transaction) -> bool:
         """Say whether the replica is to hold the transaction, given that it holds all before it."""

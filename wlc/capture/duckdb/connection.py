@@ -334,6 +334,8 @@ def _release(raw: duckdb.DuckDBPyConnection, shared: Shared) -> Exception | None
         shared.publisher.stop()
         shared.publisher.try_publish()
         failure = shared.publisher.failure
+        if shared.commits:
+            shared.publisher.try_snapshot()
         if isinstance(failure, FencedError) and not shared.commits:
             # Whoever only read has nothing to publish.
             failure = None

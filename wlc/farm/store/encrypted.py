@@ -2,7 +2,8 @@
 
 An encrypted object is a header (magic, id of the key, salt) and chunks of AES-256-GCM, bound to the object's place in
 the farm: one that was cut off, changed, or put in another's place is not decrypted. What stays readable is
-`wlc.config` and what replicas and relays say of themselves, so that one can look at a farm without its key.
+`wlc.config`, the policy of retention, tags, and what replicas and relays say of themselves, so that one can look at a
+farm without its key.
 """
 
 from __future__ import annotations
@@ -10,7 +11,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wlc.farm.errors import CorruptError, InvalidError
-from wlc.farm.paths import ATTACHMENT, CIRCLE, CLAIMS, CONFIG, FEEDS, PUSHES, REPLICAS, TIERS, UPSTREAMS
+from wlc.farm.paths import (
+    ATTACHMENT,
+    CIRCLE,
+    CLAIMS,
+    CONFIG,
+    FEEDS,
+    PUSHES,
+    REPLICAS,
+    RETENTION,
+    SNAPSHOT_LEASE,
+    TAGS,
+    TIERS,
+    UPSTREAMS,
+)
 from wlc.farm.seal import cipher
 from wlc.farm.store.contract import PROBE, Store, StoredObjects
 from wlc.farm.store.downloads import Downloads
@@ -202,8 +216,8 @@ class EncryptedStore(Store):
 
 
 def _is_plain(path: str) -> bool:
-    return path in (CONFIG, CIRCLE, TIERS, ATTACHMENT) or path.startswith(
-        (REPLICAS, FEEDS, UPSTREAMS, CLAIMS, PUSHES, PROBE)
+    return path in (CONFIG, CIRCLE, TIERS, ATTACHMENT, RETENTION, SNAPSHOT_LEASE) or path.startswith(
+        (REPLICAS, FEEDS, UPSTREAMS, CLAIMS, PUSHES, TAGS, PROBE)
     )
 
 

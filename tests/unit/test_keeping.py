@@ -1,0 +1,312 @@
+"""What pruning keeps by a policy and by tags, compared with a plain model; their files; how far back one can go."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wlc.farm.clock import format_age, parse_age
+from wlc.farm.database import FarmDatabase, open_database
+from wlc.farm.errors import CorruptError, InvalidError
+from wlc.farm.keep_policy import (
+    KeepPolicy,
+    change_policy,
+    checked,
+    decode_policy,
+    encode_policy,
+    end_policy,
+    read_policy,
+)
+from wlc.farm.model import Batch, Manifest, Position, Transaction
+from wlc.farm.paths import parse_tag_path, tag_path
+from wlc.farm.registry import Replica
+from wlc.farm.tags import Tag, add_tag, check_tag_name, decode_tag, delete_tag, encode_tag, find_tag, tags
+from wlc.farm.window import read_window, window_of
+from wlc.masters.prune import prune_database
+from wlc.masters.retention import SnapshotPoint, decide
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BEGIN = datetime(2026, 1, 5, tzinfo=UTC)
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+
+
+# The decision
+
+
+@dataclass
+class PlainFarm:
+    """A farm as lists: batch N holds the one transaction of tick N."""
+
+    commits: list[datetime] = field(default_factory=list)
+    batches: list[int] = field(default_factory=list)
+    snapshots: list[int] = field(default_factory=list)
+    ever: list[int] = field(default_factory=list)
+
+    def point(self, tick: int) -> SnapshotPoint:
+        clock = self.commits[tick - 1] if tick else BEGIN
+        return SnapshotPoint(Position("h", tick, tick), clock)
+
+    def reachable(self) -> set[int]:
+        """Ticks that can be reached: by applying, one after the other, what there is."""
+        found = set()
+        starts = list(self.snapshots)
+        if 1 in self.batches and 0 not in starts:
+            starts.append(0)
+        for start in starts:
+            following = itertools.takewhile(self.batches.__contains__, itertools.count(start + 1))
+            found.update([start, *following])
+        return found
+
+    def wanted(self, now: datetime, policy: KeepPolicy) -> tuple[set[int], list[set[int]]]:
+        """Ticks that were current within the window, and groups of which each keeps one."""
+        assert policy.keep is not None
+        start = now - policy.keep
+        ticks = range(len(self.commits) + 1)
+        current = {tick for tick in ticks if tick >= len(self.commits) or self.commits[tick] > start}
+        base = max((tick for tick in self.ever if self.point(tick).clock <= start), default=0)
+        older = [tick for tick in self.ever if tick < base]
+        by_day: dict[object, set[int]] = {}
+        for tick in older:
+            by_day.setdefault(self.point(tick).clock.date(), set()).add(tick)
+        days = sorted(by_day, key=str)[-policy.keep_daily :] if policy.keep_daily else []
+        by_week: dict[object, set[int]] = {}
+        for tick in older:
+            if (date := self.point(tick).clock.date()) not in days:
+                by_week.setdefault(str(date.isocalendar()[:2]).replace(" ", "").zfill(12), set()).add(tick)
+        weeks = list(by_week)[-policy.keep_weekly :] if policy.keep_weekly else []
+        return current, [by_day[day] for day in days] + [by_week[week] for week in weeks]
+
+
+Events = st.lists(
+    st.tuples(st.integers(1, 60), st.sampled_from(["commit", "snapshot", "snapshot", "prune", "tag"])), max_size=60
+)
+
+
+@given(
+    Events,
+    st.integers(0, 10),
+    st.integers(0, 4),
+    st.integers(0, 3),
+    st.booleans(),
+    st.none() | st.integers(0, 20),
+)
+def test_what_the_policy_promises_is_there_after_any_number_of_prunes(
+    events: list[tuple[int, str]], keep_days: int, daily: int, weekly: int, begins_with_rows: bool, reader: int | None
+) -> None:
+    policy = KeepPolicy(timedelta(days=keep_days), daily, weekly)
+    farm, now, pinned = PlainFarm(), BEGIN, list[Tag]()
+    if begins_with_rows:
+        farm.snapshots, farm.ever = [0], [0]
+    for hours, event in events:
+        now += hours * HOUR
+        if event in ("commit", "snapshot"):
+            farm.commits.append(now)
+            farm.batches.append(len(farm.commits))
+        if event == "snapshot":
+            farm.snapshots.append(len(farm.commits))
+            farm.ever.append(len(farm.commits))
+        if event == "tag":
+            tick = sorted(farm.reachable() or {0})[-1 - hours % 3 :][0]
+            pinned.append(Tag(f"t{len(pinned)}", tick, now, "ann"))
+        if event != "prune" or not (farm.snapshots or farm.batches):
+            continue
+        before = farm.reachable()
+        readers = []
+        if reader is not None and reader in farm.batches:
+            readers = [Replica("r", "/r", Position("h", reader, reader, "c" * 64), now, now, "host", "ann")]
+        points = [farm.point(tick) for tick in farm.snapshots]
+        decided = decide(points, farm.batches, readers, now, policy=policy, tags=pinned)
+        assert sorted([*decided.keep_batches, *decided.delete_batches]) == farm.batches
+        assert sorted([*decided.keep_snapshots, *decided.delete_snapshots]) == farm.snapshots
+        farm.batches, farm.snapshots = list(decided.keep_batches), list(decided.keep_snapshots)
+        # Without a hole, and nobody takes a log that was pruned for one that begins with an empty database.
+        assert not farm.batches or farm.batches == list(range(farm.batches[0], len(farm.commits) + 1))
+        assert not begins_with_rows or farm.batches[:1] != [1] or farm.snapshots[0] == 0
+        current, groups = farm.wanted(now, policy)
+        after = farm.reachable()
+        assert current & before <= after
+        assert all(any(tick in after for tick in group) for group in groups)
+        assert {tag.tick for tag in pinned} & before <= after
+        assert not readers or set(range(readers[0].position.batch, len(farm.commits) + 1)) <= set(farm.batches)
+        again = decide(
+            [farm.point(tick) for tick in farm.snapshots], farm.batches, readers, now, policy=policy, tags=pinned
+        )
+        assert again.delete_batches == again.delete_snapshots == ()
+        # What window says is what can be reached.
+        joined = [(farm.point(tick).position, farm.point(tick).clock) for tick in farm.snapshots]
+        window = window_of(joined, farm.batches[0] if farm.batches else None, BEGIN)
+        assert window.tick is not None
+        assert after == {*window.older, *range(window.tick, len(farm.commits) + 1)}
+
+
+def days_of(count: int) -> list[SnapshotPoint]:
+    """One snapshot a day, each ten batches after the one before, at the batch's end."""
+    return [SnapshotPoint(Position("h", n, 10 * n), BEGIN + n * DAY) for n in range(1, count + 1)]
+
+
+def test_days_are_kept_before_the_window_and_weeks_before_the_days() -> None:
+    policy = KeepPolicy(timedelta(days=10), 7, 4)
+    decided = decide(days_of(100), range(1, 1001), [], BEGIN + 100 * DAY, policy=policy)
+    # Ten days exactly, from the snapshot of day 90; seven days before; Sundays of four weeks before those.
+    assert decided.keep_batches == tuple(range(900, 1001))
+    assert decided.keep_snapshots == (62, 69, 76, 82, *range(83, 101))
+    assert any("62, 69, 76, 82, 83" in reason for reason in decided.reasons)
+    bare = decide(days_of(100), range(1, 1001), [], BEGIN + 100 * DAY, policy=KeepPolicy(snapshot_every=DAY))
+    assert (bare.keep_snapshots, bare.has_policy) == ((100,), False)
+
+
+def test_a_window_without_a_snapshot_at_its_beginning_keeps_the_log_from_its_start() -> None:
+    decided = decide(days_of(100)[-5:], range(1, 1001), [], BEGIN + 100 * DAY, policy=KeepPolicy(timedelta(days=10)))
+    assert decided.delete_batches == ()
+
+
+def test_a_tag_keeps_its_snapshot_or_the_log_to_it() -> None:
+    def kept(tick: int, points: list[SnapshotPoint]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        decided = decide(points, range(1, 1001), [], BEGIN, tags=[Tag("t", tick, BEGIN, "ann")])
+        return decided.keep_snapshots, decided.keep_batches[:1]
+
+    assert kept(40, days_of(100)) == ((40, 100), (1000,))
+    assert kept(40, [*days_of(30), *days_of(100)[-1:]]) == ((30, 100), (300,))
+    assert kept(40, days_of(100)[50:]) == ((100,), (1,))
+    assert kept(100, days_of(100)) == ((100,), (1000,))
+
+
+def test_a_log_never_begins_right_after_the_batch_of_a_single_snapshot() -> None:
+    """Else the rest of a batch in whose middle the snapshot lies would be passed over."""
+    points = [SnapshotPoint(Position("h", 95, 10), BEGIN), SnapshotPoint(Position("h", 110, 11), BEGIN + DAY)]
+    decided = decide(points, range(1, 13), [], BEGIN + DAY, tags=[Tag("t", 95, BEGIN, "ann")])
+    assert (decided.keep_snapshots, decided.keep_batches) == ((95, 110), (10, 11, 12))
+
+
+# The files
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> FarmDatabase:
+    return open_database("sales", str(tmp_path / "farm"))
+
+
+POLICY = KeepPolicy(timedelta(days=30), 30, 12, DAY)
+
+
+def test_a_policy_is_changed_shown_and_ended(database: FarmDatabase) -> None:
+    assert read_policy(database) is None
+    assert change_policy(database, lambda _: POLICY) == read_policy(database) == POLICY
+    changed = change_policy(database, lambda present: replace(present, keep_daily=7))
+    assert read_policy(database) == changed == replace(POLICY, keep_daily=7)
+    end_policy(database)
+    assert read_policy(database) is None
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        KeepPolicy(keep_daily=3),
+        KeepPolicy(keep_weekly=3, snapshot_every=DAY),
+        KeepPolicy(timedelta(days=40_000)),
+        KeepPolicy(-DAY),
+        KeepPolicy(DAY, -1),
+        KeepPolicy(DAY, snapshot_every=timedelta(milliseconds=1)),
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused_and_changes_nothing(
+    database: FarmDatabase, policy: KeepPolicy
+) -> None:
+    with pytest.raises(InvalidError) as caught:
+        change_policy(database, lambda _: policy)
+    assert caught.value.hint
+    assert read_policy(database) is None
+
+
+def test_damaged_policies_and_tags_are_named_and_pruning_refuses(database: FarmDatabase) -> None:
+    whole, tag = encode_policy(POLICY), encode_tag(Tag("v1", 3, BEGIN, "ann@host"))
+    assert decode_policy(whole, "x") == POLICY
+    assert decode_tag(tag, "farm/tags/v1.json").tick == 3
+    for damaged in (whole[:-9], b"", whole.replace(b'"keep_daily": 30', b'"keep_daily": 31'), tag):
+        with pytest.raises(CorruptError, match="retention"):
+            decode_policy(damaged, "farm/retention.json")
+    for place in ("farm/tags/v2.json", "farm/tags/v1"):
+        with pytest.raises(CorruptError):
+            decode_tag(tag, place)
+    publish(database, 4)
+    database.store.create("retention.json", whole[:-9])
+    with pytest.raises(CorruptError, match=r"retention\.json"):
+        prune_database(database, now=BEGIN)
+    end_policy(database)
+    database.store.create("tags/v2.json", tag)
+    with pytest.raises(CorruptError, match=r"tags/v2\.json"):
+        prune_database(database, now=BEGIN)
+    assert database.batch_numbers() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "name", ["12", "1e5", "-3", "0x1f", "nan", "now", "yesterday", "2026-11-20", "30d", "20261120", "a/b", "", "x" * 65]
+)
+def test_a_tag_that_could_be_a_time_or_a_number_is_refused(name: str) -> None:
+    with pytest.raises(InvalidError) as caught:
+        check_tag_name(name)
+    assert caught.value.hint
+
+
+def test_tags_are_made_once_found_and_deleted(database: FarmDatabase) -> None:
+    first = add_tag(database, Tag("before-import", 7, BEGIN, "ann@host"))
+    assert add_tag(database, Tag("before-import", 7, BEGIN + DAY, "bob@host")) == first
+    with pytest.raises(InvalidError, match="is at tick 7"):
+        add_tag(database, Tag("before-import", 8, BEGIN, "ann@host"))
+    add_tag(database, Tag("v1.2", 3, BEGIN, "ann@host"))
+    database.store.create("tags/readme.txt", b"not a tag")
+    assert [tag.name for tag in tags(database)] == ["v1.2", "before-import"]
+    with pytest.raises(InvalidError) as caught:
+        find_tag(database, "befor-import")
+    assert caught.value.hint == "its tags are before-import, v1.2"
+    assert delete_tag(database, "v1.2").tick == 3
+    assert [tag.name for tag in tags(database)] == ["before-import"]
+    assert parse_tag_path(tag_path("v1.2")) == "v1.2"
+    assert parse_tag_path("tags/.json") is parse_tag_path("snapshots/v1.json") is None
+
+
+@given(st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=36_500)))
+def test_ages_are_written_as_they_are_read(age: timedelta) -> None:
+    assert abs(parse_age(format_age(age)) - age) <= timedelta(microseconds=1)
+    assert checked(KeepPolicy(age)).keep == age
+
+
+# How far back one can go
+
+
+def publish(database: FarmDatabase, last: int) -> None:
+    chain = ""
+    for tick in range(1, last + 1):
+        transaction = Transaction(tick, "ann", BEGIN, BEGIN + tick * DAY)
+        batch = Batch("sales", tick, "h", tick, tick, chain, "sales", (transaction,), (), {"h": tick})
+        chain = database.publish(batch, {})
+
+
+def take(database: FarmDatabase, tick: int) -> None:
+    database.publish_snapshot(Manifest("sales", Position("h", tick, tick), BEGIN + tick * DAY, "sales", (), (), ()), {})
+
+
+def test_the_window_is_that_of_the_log_and_pruning_says_it_before_and_after(database: FarmDatabase) -> None:
+    assert (read_window(database).tick, read_window(database).is_whole) == (None, True)
+    publish(database, 20)
+    window = read_window(database)
+    assert (window.tick, window.clock, window.is_whole) == (0, BEGIN + DAY, True)
+    assert window.covers(timedelta(days=99), BEGIN + 20 * DAY)
+    for tick in (4, 9, 12, 18):
+        take(database, tick)
+    change_policy(database, lambda _: KeepPolicy(timedelta(days=5), keep_daily=1))
+    told = prune_database(database, now=BEGIN + 20 * DAY)
+    assert told.before == window
+    window = read_window(database)
+    assert told.after == window
+    assert (window.tick, window.clock, window.older, window.is_whole) == (12, BEGIN + 12 * DAY, (9,), False)
+    assert window.covers(timedelta(days=8), BEGIN + 20 * DAY)
+    assert not window.covers(timedelta(days=9), BEGIN + 20 * DAY)
