@@ -38,23 +38,30 @@ def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, s
     return code, *capsys.readouterr()
 
 
+@pytest.mark.parametrize("place", ["local", pytest.param("bucket", marks=pytest.mark.deep)])
 def test_a_policy_and_a_tag_decide_what_is_left_of_a_farm_and_everything_left_is_reached(
-    tmp_path: Path, s3_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    place: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    url = request.getfixturevalue("s3_url") if place == "bucket" else str(tmp_path / "farm")
     add_key(tmp_path / "farm.key", "encryption")
     key: dict[str, Any] = {"encryption_key_file": str(tmp_path / "farm.key")}
     source = tmp_path / "sales.duckdb"
-    at: dict[str, Any] = {"farm": s3_url, "storage_options": key}
+    at: dict[str, Any] = {"farm": url, "storage_options": key}
     option = ("--storage-option", f"encryption_key_file={tmp_path / 'farm.key'}")
-    wlc.master(source, create=True, **at)
-    commit(source, "CREATE TABLE t (i INTEGER PRIMARY KEY)")
-    for tick in range(2, 9):
-        commit(source, f"INSERT INTO t VALUES ({tick})")
-        if tick in (3, 5, 6, 7):
-            wlc.snapshot(source)
+    wlc.master(source, create=True, beat_s=0, **at)
+    with wlc.connect(source) as connection:
+        connection.execute("CREATE TABLE t (i INTEGER PRIMARY KEY)")
+        for tick in range(2, 9):
+            connection.execute(f"INSERT INTO t VALUES ({tick})")
+            if tick in (3, 5, 6, 7):
+                wlc.snapshot(source)
     status = wlc.status("sales", **at)
     assert (status.can_go_back_to_tick, status.can_go_back_to is not None) == (0, True)
-    assert wlc.status("sales", s3_url).can_go_back_to is None  # It is encrypted, and the rest is shown without a key.
+    assert wlc.status("sales", url).can_go_back_to is None  # It is encrypted, and the rest is shown without a key.
     wlc.tag("sales", "before-import", 3, **at)
     for wrong in ("12", "now"):
         with pytest.raises(InvalidError):
@@ -63,7 +70,7 @@ def test_a_policy_and_a_tag_decide_what_is_left_of_a_farm_and_everything_left_is
         wlc.tag("sales", "later", 99, **at)
 
     # Without a policy, and without a terminal, nothing goes.
-    monkeypatch.setenv("WLC_FARM", s3_url)
+    monkeypatch.setenv("WLC_FARM", url)
     code, _, err = run(capsys, "wlc", "prune", "sales", "--keep-for", "0s", *option)
     assert (code, "wlc prune sales --yes" in err, "afterwards to" in err) == (2, True, True)
     wlc.retention("sales", keep="0s", keep_daily=1, **at)
@@ -101,14 +108,12 @@ def test_a_policy_and_a_tag_decide_what_is_left_of_a_farm_and_everything_left_is
     assert run(capsys, "wlc", "verify", "sales", "--window", "0s", *option)[0] == 0
     code, _, err = run(capsys, "wlc", "verify", "sales", "--window", "30d", *option)
     assert (code, "does not reach 30d back" in err) == (6, True)
-    drilled = {wlr.drill("sales", tick=tick, folder=tmp_path, **at).covered for tick in (3, 6, 8)}
-    assert drilled == {0.0, 0.5}
+    assert [wlr.drill("sales", tick=tick, folder=tmp_path, **at).covered for tick in (3, 8)] == [0.0, 0.5]
     wlc.ship("sales", to=str(tmp_path / "relay"), **at)
     relay: dict[str, Any] = {"farm": str(tmp_path / "relay"), "storage_options": key}
     assert wlr.replicate("sales", into=tmp_path / "relayed.duckdb", **relay).tick == 8
     assert wlr.replicate("sales", into=tmp_path / "relayed3.duckdb", tick=3, **relay).tick == 3
     assert file_contents(tmp_path / "relayed3.duckdb") == file_contents(tmp_path / "tag.duckdb")
-    assert wlr.verify_farm("sales", full=True, **relay).problems == ()
 
     wlc.untag("sales", "before-import", **at)
     wlc.retention("sales", keep_daily=0, **at)
