@@ -283,7 +283,6 @@ WRONG_VALUES = [
     ("wlc", "sql", "sales.duckdb", "-f", "no.sql"),
     ("wlr", "replicate", "sales.duckdb", "--into", "copy.duckdb", "--until", "tomorrowish"),
     ("wlr", "replicate", "sales.duckdb", "--into", "copy.duckdb", "--tick", "1", "--until", "now"),
-    ("wlr", "replicate", "sales.duckdb", "--into", "copy.duckdb", "--tick", "1", "--follow"),
     ("wlr", "replicate", "sales.duckdb", "--into", "sales.duckdb"),
     ("wlr", "replicate", "sales.duckdb", "--into", "plain.duckdb"),
     ("wlr", "replicate", "sales.duckdb", "--into", "text.duckdb"),

@@ -99,7 +99,7 @@ def test_a_policy_and_a_tag_decide_what_is_left_of_a_farm_and_everything_left_is
         wlc.tag("sales", "gone", 4, **at)
     assert [tag.name for tag in wlc.tags("sales", **at)] == ["before-import"]
     with pytest.raises(InvalidError, match="neither a time nor a tag") as unknown:
-        wlr.replicate("sales", into=tmp_path / "x.duckdb", until="before-improt", **at)
+        wlr.replicate("sales", into=tmp_path / "x.duckdb", until="before_import", **at)
     assert "before-import" in str(unknown.value.hint)
 
     # What is left is sound, short of a longer window, and a relay of it offers the same.

@@ -265,7 +265,7 @@ def test_tags_are_made_once_found_and_deleted(database: FarmDatabase) -> None:
     database.store.create("tags/readme.txt", b"not a tag")
     assert [tag.name for tag in tags(database)] == ["v1.2", "before-import"]
     with pytest.raises(InvalidError) as caught:
-        find_tag(database, "befor-import")
+        find_tag(database, "before_import")
     assert caught.value.hint == "its tags are before-import, v1.2"
     assert delete_tag(database, "v1.2").tick == 3
     assert [tag.name for tag in tags(database)] == ["before-import"]
