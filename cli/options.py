@@ -93,6 +93,11 @@ def _put(options: dict[str, object], path: list[str], value: object) -> None:
     options[path[-1]] = value
 
 
+def tick_or_time(text: str | None) -> int | str | None:
+    """Read a tick as a number; anything else is a time."""
+    return int(text) if text is not None and text.strip().isdecimal() else text
+
+
 def tick_range(text: str) -> tuple[int | None, int | None]:
     """Read `A:B` as the first and the last tick, both included. Either may be missing; `A` alone is one tick.
 

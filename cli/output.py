@@ -84,6 +84,11 @@ def printable(line: str) -> str:
     return line if line.isprintable() else line.translate(_CONTROLS)
 
 
+def printable_rows(text: str, *, is_json: bool) -> str:
+    """Write control characters of many lines as escapes, those of JSON so that its values stay the same."""
+    return text.translate(_CONTROLS_IN_JSON if is_json else _CONTROLS)
+
+
 def _json(value: Any) -> str:
     # JSON itself escapes only the first 32.
     line = json.dumps(value, ensure_ascii=False)

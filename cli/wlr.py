@@ -18,6 +18,7 @@ from wlc.farm.errors import CorruptError, InvalidError
 from wlr.engine.adapters import locate as place_of
 from wlr.replica_settings import place_read
 
+from .changes import ChangesRequest
 from .command import command, new_app, run_app
 from .following import follow_on
 from .options import (
@@ -30,6 +31,7 @@ from .options import (
     Upstreams,
     flat_options,
     storage_options,
+    tick_or_time,
 )
 from .output import Lines, Listing, Report, Value, record
 from .progress import working
@@ -411,6 +413,37 @@ def feed(
                 lambda: record(done) if (done := go_on()).records or done.dropped else None,
                 lambda: wlc.beat(db, farm=farm, storage_options=options),
                 lambda: wlc.resolve(db, farm, storage_options=options).url,
+            )
+
+
+@command(app, example="wlr changes sales --farm s3://bucket/farm --table main.orders --since 1040 --format csv")
+def changes(
+    db: Annotated[str, typer.Argument(metavar="DB", help="Name in the farm, URL, or path of the master.")],
+    table: Annotated[str, typer.Option(metavar="TABLE", help="schema.table, or a table of schema main.")],
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TICK|TIME", help="Only what was committed after it; default: all."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TICK|TIME", help="Only what was committed up to it; default: the end.")
+    ] = None,
+    snapshot: Annotated[
+        bool, typer.Option("--snapshot", help="Begin with all rows at --since; without --since, with those of the end.")
+    ] = False,
+    format: Annotated[str, typer.Option(metavar="FORMAT", help="jsonl, csv, parquet, or arrow.")] = "jsonl",
+    out: Annotated[str | None, typer.Option(metavar="FILE", help="A new file; default is standard output.")] = None,
+    follow: Follow = False,
+    farm: Farm = None,
+    storage_option: StorageOptions = None,
+) -> Iterator[Report]:
+    """Write which rows transactions removed from a table and added to it, in the order of the log."""
+    options = storage_options(storage_option)
+    request = ChangesRequest(db, table, tick_or_time(since), tick_or_time(until), snapshot, format, out, follow)
+    with request.opened(farm, options) as write_round:
+        yield from write_round()
+        if follow:
+            yield from follow_on(
+                lambda: next(write_round(), None), lambda: wlc.beat(db, farm=farm, storage_options=options)
             )
 
 

@@ -48,6 +48,7 @@ LAYERS = (
     ("wlr.engine",),
     ("wlr.engine.duckdb", "wlr.engine.parquet", "wlr.engine.postgres"),
     ("wlr.engine.adapters",),
+    ("wlr.reading",),
     ("wlr.spark",),
     ("wlr",),
     ("cli",),

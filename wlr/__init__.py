@@ -35,6 +35,7 @@ __all__ = [
     "__version__",
     "accept",
     "beat",
+    "changes",
     "clock",
     "drill",
     "fast_forward",
@@ -44,6 +45,7 @@ __all__ = [
     "lock",
     "pause",
     "prune",
+    "read",
     "repair",
     "replicate",
     "resume",
@@ -81,6 +83,8 @@ if TYPE_CHECKING:
     from wlr.plan.failure import Failure
     from wlr.plan.meeting import Refusal, fast_forward
     from wlr.plan.retention import PrunedTicks
+    from wlr.reading.change_feed import changes
+    from wlr.reading.table import read
     from wlr.repairing import RepairedTable, repair
     from wlr.replay import Replicated
     from wlr.replica_settings import accept, beat, lock, pause, resume, unlock
@@ -105,6 +109,8 @@ else:
             "wlr.lake_pruning": ("prune",),
             "wlr.log_snapshot": ("snapshot_from_log",),
             "wlr.plan.retention": ("PrunedTicks",),
+            "wlr.reading.change_feed": ("changes",),
+            "wlr.reading.table": ("read",),
             "wlr.repairing": ("RepairedTable", "repair"),
             "wlr.replay": ("Replicated",),
             "wlr.replica_settings": ("accept", "beat", "lock", "pause", "resume", "unlock"),

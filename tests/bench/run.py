@@ -43,6 +43,7 @@ NAMES = (
     "feeds",
     "tiers",
     "visible",
+    "reading",
 )
 
 

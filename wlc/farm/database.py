@@ -339,13 +339,14 @@ class FarmDatabase:
             )
         return chain
 
-    def fetch(self, file: TableFile | DataFile) -> Path:
-        """Return a local copy of a batch's data file, verified; give it up with `release`.
+    def fetch(self, file: TableFile | DataFile, *, is_checked: bool = True) -> Path:
+        """Return a local copy of a data file of a batch, to be released; only its size is verified if not `is_checked`.
 
         Raises:
             CorruptError: The file is missing or not what its log file says.
         """
-        return fetch_verified(self.logs, file.file if isinstance(file, TableFile) else file, "")
+        file = file.file if isinstance(file, TableFile) else file
+        return fetch_verified(self.logs, file, "", is_checked=is_checked)
 
     def release(self, file: Path) -> None:
         """Give up a file from `fetch` or `fetch_snapshot`, so that downloads do not pile up."""
@@ -469,13 +470,10 @@ class FarmDatabase:
             )
         return present
 
-    def fetch_snapshot(self, manifest: Manifest, file: DataFile) -> Path:
-        """Return a local copy of a snapshot's data file, verified; give it up with `release`.
-
-        Raises:
-            CorruptError: The file is missing or not what the manifest says.
-        """
-        return fetch_verified(self.store, file, paths.snapshot_folder(manifest.position.tick) + "/")
+    def fetch_snapshot(self, manifest: Manifest, file: DataFile, *, is_checked: bool = True) -> Path:
+        """Return a local copy of a snapshot's data file; otherwise as `fetch`."""
+        folder = f"{paths.snapshot_folder(manifest.position.tick)}/"
+        return fetch_verified(self.store, file, folder, is_checked=is_checked)
 
     def delete_snapshot(self, tick: int) -> None:
         """Delete a snapshot, its manifest first: without it, the rest is nothing. Can be repeated."""

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import duckdb
 
 from wlc.dialect.sql import literal, quote
-from wlc.farm.errors import CorruptError, UnavailableError
+from wlc.farm.errors import CorruptError, InvalidError, UnavailableError
 from wlr.plan.failure import DISK_FULL, StepError
 from wlr.plan.memory import MEMORY_HINT, MEMORY_VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 # How DuckDB's message begins when the checksum of a block is wrong.
@@ -236,6 +236,24 @@ def reading(what: str) -> Iterator[None]:
         raise UnavailableError(f"{what} cannot be read now: {first_line(error)}", hint=hint) from error
     except duckdb.Error as error:
         raise CorruptError(f"{what} cannot be read: {first_line(error)}") from error
+
+
+@contextmanager
+def refused(what: str, hint: Callable[[str], str] | None = None) -> Iterator[None]:
+    """Translate DuckDB's errors about SQL that the user wrote.
+
+    Args:
+        what: Begins the message.
+        hint: Returns what to do, given DuckDB's message.
+
+    Raises:
+        InvalidError: The SQL does not fit.
+    """
+    try:
+        yield
+    except duckdb.Error as error:
+        said = first_line(error).partition(": ")[2] or first_line(error)
+        raise InvalidError(f"{what}: {said}", hint=hint(said) if hint else None) from error
 
 
 def first_line(error: BaseException) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from wlc.farm.model import DataFile, Manifest, Name, SnapshotTable, TableFile
     from wlr.engine.bulk import Bulk
     from wlr.engine.place import Place
-    from wlr.engine.scan import Scan
+    from wlr.engine.scan import Scan, StoredTables
     from wlr.engine.state import ReplicaState
     from wlr.plan.cut import Limits
     from wlr.plan.failure import Obstacle
@@ -169,6 +169,15 @@ class Target(ABC):
     def files(self, table: str, tick: int | None = None) -> list[str]:  # noqa: ARG002
         """Return paths or URLs of the files that hold a table at a tick; see `wlr.files`."""
         raise self._has_no_files()
+
+    def stored_tables(self, tick: int | None = None) -> StoredTables | None:  # noqa: ARG002
+        """Return the tables as of a tick, the current one if omitted; None if rows are not in files that never change.
+
+        Raises:
+            InvalidError: There is no replica, or it has not reached the tick.
+            ExpiredError: The tick was pruned, or passed over.
+        """
+        return None
 
     def prune(self, keep: str | None = None, *, dry_run: bool = False) -> PrunedTicks:  # noqa: ARG002
         """Remove ticks that need not stay readable; see `wlr.prune`."""

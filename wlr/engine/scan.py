@@ -12,11 +12,28 @@ from wlc.farm.model import Digest
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     import duckdb
 
     from wlc.farm.model import Layout, Name
     from wlr.engine.state import ReplicaState
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTables:
+    """The tables of a replica whose rows are in files that never change.
+
+    Attributes:
+        tick: As of which they are.
+        layouts: Of the tables.
+        files: Gives, for as long as it is entered, the local files with all rows of a table as data files hold them;
+            their content is compared with its checksum if the second argument says so.
+    """
+
+    tick: int
+    layouts: Mapping[Name, Layout]
+    files: Callable[[Name, bool], AbstractContextManager[list[Path]]]
 
 
 @dataclass(frozen=True, slots=True)

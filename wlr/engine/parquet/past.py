@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import ExpiredError, InvalidError
+from wlr.engine.scan import StoredTables
+from wlr.engine.table_files import fetched
 from wlr.plan.retention import PrunedTicks, keep_ticks, parse_keep
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from wlc.farm.model import Name
     from wlr.engine.parquet.folder import LakeFolder
     from wlr.engine.parquet.version import Version
 
@@ -22,6 +29,20 @@ def files_of(folder: LakeFolder, table: str, tick: int | None) -> list[str]:
             return [f"{folder.url}/{part.file.path}" for part in found.parts]
     known = ", ".join(str(found.table) for found in version.tables) or "none"
     raise InvalidError(f"{folder.url} has no table {name}", hint=f"Its tables: {known}.", path=folder.url)
+
+
+def stored_tables(folder: LakeFolder, tick: int | None) -> StoredTables:
+    """Return the tables as of a tick; see `wlr.engine.contract.Target.stored_tables`."""
+    version = _version(folder, tick)
+    tables = {table.table: table for table in version.tables}
+
+    @contextmanager
+    def files(name: Name, is_checked: bool) -> Iterator[list[Path]]:
+        with ExitStack() as stack:
+            parts = tables[name].parts
+            yield [stack.enter_context(fetched(folder.store, part, is_checked=is_checked)).path for part in parts]
+
+    return StoredTables(version.position.tick, {name: table.layout for name, table in tables.items()}, files)
 
 
 def surplus(folder: LakeFolder, current: int, keep: str) -> tuple[PrunedTicks, list[str]]:

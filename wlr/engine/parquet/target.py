@@ -9,7 +9,7 @@ from wlc.farm.errors import UnsupportedError
 from wlr.engine.contract import Target
 from wlr.engine.parquet.build import build
 from wlr.engine.parquet.folder import LakeFolder, with_version
-from wlr.engine.parquet.past import files_of, surplus
+from wlr.engine.parquet.past import files_of, stored_tables, surplus
 from wlr.engine.parquet.replica import open_replica
 from wlr.engine.parquet.scan import scanned
 from wlr.engine.parquet.snapshot import as_snapshot
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from wlr.engine.contract import NewReplica
     from wlr.engine.parquet.replica import OpenLake
     from wlr.engine.place import Place
-    from wlr.engine.scan import Scan
+    from wlr.engine.scan import Scan, StoredTables
     from wlr.engine.state import ReplicaState
     from wlr.plan.retention import PrunedTicks
 
@@ -72,6 +72,9 @@ class ParquetTarget(Target):
 
     def files(self, table: str, tick: int | None = None) -> list[str]:
         return files_of(self.folder, table, tick)
+
+    def stored_tables(self, tick: int | None = None) -> StoredTables:
+        return stored_tables(self.folder, tick)
 
     def as_snapshot(self, database: str) -> tuple[Manifest, dict[str, Path]]:
         return as_snapshot(self.folder, database)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wlc.farm.errors import InvalidError
-from wlc.farm.model import file_column
-from wlr.spark.read.feed import contents_at, refuse_broken
-from wlr.spark.read.query import FEED
+from wlr.reading.contents import contents_at, refuse_broken
+from wlr.reading.query import FEED, feed_column
 from wlr.spark.read.types import spark_schema, table_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from wlr.reading.trace import TableContents
     from wlr.spark.read.options import ReadOptions
-    from wlr.spark.read.trace import TableContents
 
 
 class FoundTable:
@@ -29,7 +28,7 @@ class FoundTable:
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
         stop = options.stop
-        self.table, contents, self.tick = contents_at(options.place.open(), options.table, stop)
+        self.table, contents, self.tick = contents_at(options.place.open(), str(options.table), stop)
         self.layout = contents.layout
         self.contents: TableContents | None = None
         if not options.changes:
@@ -41,7 +40,7 @@ class FoundTable:
         """The columns that can be read."""
         if not self.options.changes:
             return table_schema(self.layout)
-        columns = [(file_column(column.name), column.type) for column in self.layout.stored]
+        columns = [(feed_column(column.name), column.type) for column in self.layout.stored]
         return spark_schema([*columns, *FEED])
 
     def check(self, schema: StructType) -> None:

@@ -8,12 +8,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader
 
 from wlc.farm.errors import InvalidError
 from wlr import log_reader
+from wlr.reading.feed import plan_feed
 from wlr.spark.read import filters
-from wlr.spark.read.feed import feed_tasks
 from wlr.spark.read.found import FoundTable
 from wlr.spark.read.options import read_options
 from wlr.spark.read.stream import FarmStreamReader
-from wlr.spark.read.tasks import ReadJob, ReadTask, table_tasks
+from wlr.spark.read.tasks import ReadJob, ReadTask, feed_tasks, table_tasks
 from wlr.spark.reading import speaking
 
 if TYPE_CHECKING:
@@ -93,9 +93,8 @@ class FarmReader(DataSourceReader):  # type: ignore[misc]
         start = log_reader.batch_of(database, first or 1)
         end = log_reader.batch_of(database, last)
         batches = log_reader.batches_between(database, start, min(end, _newest(database.batch_numbers())))
-        return feed_tasks(
-            database, batches, self.found.table, self.found.layout, (first or 1, last), options.partitions
-        )
+        plan = plan_feed(database, batches, self.found.table, (first or 1, last))
+        return feed_tasks(self.found.layout, plan, options.partitions)
 
 
 def _newest(numbers: list[int]) -> int:

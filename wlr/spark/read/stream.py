@@ -9,8 +9,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles, Sup
 
 from wlc.farm.errors import CorruptError, InvalidError
 from wlr import log_reader
-from wlr.spark.read.feed import feed_tasks
-from wlr.spark.read.tasks import ReadJob, ReadTask
+from wlr.reading.feed import plan_feed
+from wlr.spark.read.tasks import ReadJob, ReadTask, feed_tasks
 from wlr.spark.reading import speaking
 
 if TYPE_CHECKING:
@@ -81,7 +81,8 @@ class FarmStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
             if batches[-1][1] != end["chain"]:
                 raise _other_past(database, end["batch"])
             ticks = (options.first or 1, None)
-            return feed_tasks(database, batches, self.found.table, self.found.layout, ticks, options.partitions)
+            plan = plan_feed(database, batches, self.found.table, ticks)
+            return feed_tasks(self.found.layout, plan, options.partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return partition.read(self.job) if isinstance(partition, ReadTask) else iter(())

@@ -5,25 +5,26 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from wlr.spark.read import query
+from wlr.reading import query
+from wlr.spark.read.types import spark_sql
 from wlr.spark.reading import files_of, grouped, run, speaking
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from datetime import datetime
+    from collections.abc import Iterator, Sequence
 
+    import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from wlc.farm.model import Layout
     from wlr.plan.step import Read
-    from wlr.spark.read.query import FileSlice
-    from wlr.spark.read.trace import TableContents
+    from wlr.reading.feed import FeedPlan, FeedTransaction
+    from wlr.reading.query import FileSlice
+    from wlr.reading.trace import TableContents
     from wlr.spark.reading import FarmPlace, TaskFiles
 
 # Rows in a row group of DuckDB; a slice that ends inside a row group reads all of it.
@@ -48,7 +49,7 @@ class ReadJob:
 
     def sql(self, layout: Layout, stored: str) -> str:
         """Return the query that gives Spark the rows of a table, selected as stored."""
-        return query.output_sql(layout, self.wanted, stored, self.conditions)
+        return query.output_sql(layout, self.wanted, stored, spark_sql, self.conditions)
 
 
 class ReadTask(InputPartition, ABC):  # type: ignore[misc]  # pyspark has no types that mypy follows.
@@ -168,14 +169,6 @@ def _fetch_all(files: TaskFiles, contents: TableContents) -> None:
 # Changes -------------------------------------------------------------------------------------------------------------
 
 
-class FeedTransaction(NamedTuple):
-    """What a change feed says of a transaction."""
-
-    tick: int
-    committed: datetime
-    user: str
-
-
 @dataclass(frozen=True)
 class ChangesTask(ReadTask):
     """Images of some data files of the log."""
@@ -188,7 +181,7 @@ class ChangesTask(ReadTask):
         files.fetch_log(read.file for read in self.reads)
 
     def tables(self) -> dict[str, pa.Table]:
-        return {query.TRANSACTIONS: _transactions(self.transactions)}
+        return {query.TRANSACTIONS: query.transactions_table(self.transactions)}
 
     def sql(self, job: ReadJob, files: TaskFiles) -> str:
         selects = []
@@ -196,7 +189,7 @@ class ChangesTask(ReadTask):
             images = " UNION ALL ".join(
                 query.images_sql(old, files.local[read.file.file.path], read.first, read.last) for read in reads
             )
-            selects.append(query.feed_sql(self.layout, old, job.wanted, images, job.conditions))
+            selects.append(query.feed_sql(self.layout, old, job.wanted, images, spark_sql, job.conditions))
         return " UNION ALL ".join(f"({select})" for select in selects)
 
 
@@ -212,32 +205,21 @@ class RemovedTask(ReadTask):
         _fetch_all(files, self.contents)
 
     def tables(self) -> dict[str, pa.Table]:
-        return {query.TRANSACTIONS: _transactions((self.transaction,))}
+        return {query.TRANSACTIONS: query.transactions_table((self.transaction,))}
 
     def sql(self, job: ReadJob, files: TaskFiles) -> str:
-        images = query.removed_sql(self.contents, files.local, self.transaction.tick)
-        return query.feed_sql(self.layout, self.contents.layout, job.wanted, images, job.conditions)
+        images = query.held_sql(self.contents, files.local, self.transaction.tick, -1)
+        return query.feed_sql(self.layout, self.contents.layout, job.wanted, images, spark_sql, job.conditions)
 
 
-def changes_tasks(
-    layout: Layout, reads: Sequence[Read], transactions: Iterable[FeedTransaction], partitions: int
-) -> list[ReadTask]:
-    """Cut the images of data files into tasks; each knows the transactions of its own files only."""
-    known = sorted(transactions)
-    tasks: list[ReadTask] = []
-    for run_ in _runs(reads, partitions):
+def feed_tasks(layout: Layout, plan: FeedPlan, partitions: int) -> list[ReadTask]:
+    """Cut a change feed, in the columns of `layout`, into about `partitions` tasks.
+
+    Each task knows the transactions of its own files only.
+    """
+    tasks: list[ReadTask] = [RemovedTask(layout, rows.contents, rows.transaction) for rows in plan.removed]
+    for run_ in _runs(plan.reads, partitions):
         first, last = min(read.first for read in run_), max(read.last for read in run_)
-        own = tuple(one for one in known if first <= one.tick <= last)
+        own = tuple(one for one, _ in plan.transactions if first <= one.tick <= last)
         tasks.append(ChangesTask(layout, tuple(run_), own))
     return tasks
-
-
-def _transactions(found: Sequence[FeedTransaction]) -> pa.Table:
-    ticks, times, users = zip(*found, strict=True)
-    return pa.table(
-        {
-            "tick": pa.array(ticks, pa.int64()),
-            "committed": pa.array(times, pa.timestamp("us", "UTC")),
-            "user_name": pa.array(users, pa.string()),
-        }
-    )

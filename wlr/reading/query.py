@@ -1,30 +1,37 @@
-"""The SQL of a read: rows of a table as of a moment, or its changes, as Spark gets them.
+"""The SQL of a read: rows of a table as of a moment, or its changes, as a reader gets them.
 
-As of a moment, a table is its snapshot plus the net change of the log. Tasks that read a slice of the snapshot leave
-out the rows that the net change removes; they are independent of each other. Another task gives what the net change
-adds. In a table without a key, equal rows can be there several times: the tasks of the snapshot leave out all copies
-of what the net change removes, and the other task adds the copies that stay.
+As of a moment, a table is its snapshot plus the net change of the log. Whoever reads the snapshot, or a slice of it,
+leaves out the rows that the net change removes. What the net change adds is read apart. In a table without a key, equal
+rows can be there several times: all copies of what the net change removes are left out of the snapshot, and the copies
+that stay are added.
 
 Folding is that of `wlc.dialect.duckdb.fold`, as in replay. Everything here builds text and touches nothing.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from wlc.dialect.duckdb import fold
 from wlc.dialect.sql import literal, quote
-from wlc.dialect.types import load_sql, store_sql
+from wlc.dialect.types import load_sql, storage_type, store_sql
 from wlc.farm.model import WEIGHT, file_column
-from wlr.spark.read.types import spark_sql
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from wlc.farm.model import Column, Layout
-    from wlr.spark.read.trace import TableContents
+    from wlr.reading.feed import FeedTransaction
+    from wlr.reading.trace import TableContents
 
+    # Makes a reader's value of a column from the SQL of its stored value: `load_sql`, for a reader of declared types.
+    Loads = Callable[[Column, str], str]
+
+_FEED_NAME = re.compile(r"_+(tick|weight|committed|user)", re.IGNORECASE)
 # Columns of a change feed that are not the table's, and their types.
 FEED = (("_tick", "BIGINT"), (WEIGHT, "TINYINT"), ("_committed", "TIMESTAMP WITH TIME ZONE"), ("_user", "VARCHAR"))
 # Arrow table in the connection: tick, committed and user of the transactions of a feed.
@@ -42,7 +49,10 @@ class FileSlice:
 
 def snapshot_sql(contents: TableContents, slices: Sequence[FileSlice], local: Mapping[str, str]) -> str:
     """Select the rows of a snapshot that are still there, as stored; all copies of removed rows are left out."""
-    base = _base(contents, slices, local)
+    return _left_sql(contents, _base(contents, slices, local), local)
+
+
+def _left_sql(contents: TableContents, base: str, local: Mapping[str, str]) -> str:
     if not contents.removed:
         return base
     if contents.has_key:
@@ -60,7 +70,7 @@ def net_sql(contents: TableContents, local: Mapping[str, str], bucket: int = 0, 
     net = _net(contents, local, bucket, buckets)
     copies = f"SELECT * FROM {net} WHERE {WEIGHT} > 0"
     if contents.files and contents.removed and not contents.has_key:
-        base = _base(contents, _whole(contents), local)
+        base = _whole_base(contents, local)
         left = fold.stored_copies_left_sql(contents.layout, net, f"({base})")
         refusal = literal("the log removes rows that the snapshot does not have, copies too many: ")
         checked = f"CASE WHEN {WEIGHT} < 0 THEN error({refusal} || {WEIGHT}) ELSE {WEIGHT} END AS {WEIGHT}"
@@ -79,20 +89,29 @@ def log_sql(contents: TableContents, local: Mapping[str, str]) -> str:
 
 
 def rows_sql(contents: TableContents, local: Mapping[str, str]) -> str:
-    """Select all rows of a table that holds any, as stored."""
-    selects = [snapshot_sql(contents, _whole(contents), local)] if contents.files else []
-    selects += [net_sql(contents, local)] if contents.parts else []
-    return " UNION ALL ".join(f"({select})" for select in selects)
+    """Select all rows of a table, as stored."""
+    selects = [_left_sql(contents, _whole_base(contents, local), local)] if contents.files else []
+    if contents.parts:
+        selects += [net_sql(contents, local) if contents.removed else log_sql(contents, local)]
+    return " UNION ALL ".join(f"({select})" for select in selects) or nothing_sql(contents.layout)
 
 
-def output_sql(layout: Layout, wanted: Sequence[str], stored: str, conditions: Sequence[str] = ()) -> str:
-    """Select wanted columns of stored rows as Spark's values."""
+def nothing_sql(layout: Layout) -> str:
+    """Select no rows, with the columns of stored ones."""
+    columns = (f"CAST(NULL AS {storage_type(c.type)}) AS {quote(file_column(c.name))}" for c in layout.stored)
+    return f"SELECT {', '.join(columns)} WHERE false"
+
+
+def output_sql(layout: Layout, wanted: Sequence[str], stored: str, loads: Loads, conditions: Sequence[str] = ()) -> str:
+    """Select wanted columns of stored rows as the reader's values."""
     by_name = {column.name: column for column in layout.stored}
-    values = (f"{spark_sql(by_name[name], quote(file_column(name)))} AS {quote(name)}" for name in wanted)
+    values = (f"{loads(by_name[name], quote(file_column(name)))} AS {quote(name)}" for name in wanted)
     return _where(f"SELECT {', '.join(values)} FROM ({stored})", conditions)
 
 
-def feed_sql(layout: Layout, old: Layout, wanted: Sequence[str], images: str, conditions: Sequence[str] = ()) -> str:
+def feed_sql(
+    layout: Layout, old: Layout, wanted: Sequence[str], images: str, loads: Loads, conditions: Sequence[str] = ()
+) -> str:
     """Select wanted columns of a change feed.
 
     Args:
@@ -100,9 +119,10 @@ def feed_sql(layout: Layout, old: Layout, wanted: Sequence[str], images: str, co
         old: Layout of the images. Columns that it lacks are NULL; columns of another type are cast exactly, or fail.
         wanted: Names of columns in the feed.
         images: A query that selects images as stored, with `_tick` and `_weight`.
+        loads: Makes the reader's values.
         conditions: Conditions on the columns of the feed.
     """
-    values = {file_column(column.name): _mapped(column, old) for column in layout.stored}
+    values = {feed_column(column.name): _mapped(column, old, loads) for column in layout.stored}
     values |= {
         "_tick": "i._tick",
         WEIGHT: f"i.{WEIGHT}",
@@ -119,17 +139,35 @@ def images_sql(layout: Layout, path: str, first: int, last: int) -> str:
     return f"SELECT {columns} FROM {_parquet(path)} WHERE _tick BETWEEN {first} AND {last}"
 
 
-def removed_sql(contents: TableContents, local: Mapping[str, str], tick: int) -> str:
-    """Select all rows of a table as images that a transaction removed."""
+def held_sql(contents: TableContents, local: Mapping[str, str], tick: int, weight: int) -> str:
+    """Select all rows of a table as images of one weight, of the transaction at a tick."""
     rows = rows_sql(contents, local)
-    return f"SELECT *, CAST({tick} AS BIGINT) AS _tick, CAST(-1 AS TINYINT) AS {WEIGHT} FROM ({rows})"
+    return f"SELECT *, CAST({tick} AS BIGINT) AS _tick, CAST({weight} AS TINYINT) AS {WEIGHT} FROM ({rows})"
+
+
+def feed_column(name: str) -> str:
+    """Name of a table's column in a change feed, where `_tick`, `_weight`, `_committed` and `_user` are taken."""
+    return "_" + name if _FEED_NAME.fullmatch(name) else name
+
+
+def transactions_table(found: Sequence[FeedTransaction]) -> pa.Table:
+    """Return the Arrow table `TRANSACTIONS`."""
+    return pa.table(
+        {
+            "tick": pa.array([one.tick for one in found], pa.int64()),
+            "committed": pa.array([one.committed for one in found], pa.timestamp("us", "UTC")),
+            "user_name": pa.array([one.user for one in found], pa.string()),
+        }
+    )
 
 
 # Parts of statements -------------------------------------------------------------------------------------------------
 
 
-def _whole(contents: TableContents) -> list[FileSlice]:
-    return [FileSlice(file.path, 0, file.rows) for file in contents.files]
+def _whole_base(contents: TableContents, local: Mapping[str, str]) -> str:
+    selected = fold.named_values_sql(contents.values, fold.stored_columns(contents.layout))
+    files = ", ".join(literal(local[file.path]) for file in contents.files)
+    return f"SELECT {selected} FROM read_parquet([{files}], hive_partitioning = false)"
 
 
 def _base(contents: TableContents, slices: Sequence[FileSlice], local: Mapping[str, str]) -> str:
@@ -159,20 +197,20 @@ def _parquet(path: str, extra: str = "") -> str:
     return f"read_parquet([{literal(path)}], hive_partitioning = false{extra})"
 
 
-def _mapped(column: Column, old: Layout) -> str:
+def _mapped(column: Column, old: Layout, loads: Loads) -> str:
     """Return the SQL of a feed's column, given the layout of the images."""
     there = next((c for c in old.stored if c.name.lower() == column.name.lower()), None)
     if there is None:
-        return spark_sql(column, store_sql(column, f"CAST(NULL AS {column.type})"))
+        return loads(column, store_sql(column, f"CAST(NULL AS {column.type})"))
     stored = f"i.{quote(file_column(there.name))}"
     if there.type == column.type:
-        return spark_sql(column, stored)
+        return loads(column, stored)
     value = load_sql(there, stored)
     cast = f"TRY_CAST({value} AS {column.type})"
     says = literal(f"column {column.name} was {there.type}, and has a value that {column.type} cannot hold: ")
     is_same = f"CAST({cast} AS {there.type}) IS NOT DISTINCT FROM {value}"
     exact = f"CASE WHEN {is_same} THEN {cast} ELSE error({says} || CAST({value} AS VARCHAR)) END"
-    return spark_sql(column, store_sql(column, exact))
+    return loads(column, store_sql(column, exact))
 
 
 def _where(select: str, conditions: Sequence[str]) -> str:

@@ -1,0 +1,1 @@
+"""Tables and changes of a farm, read straight from snapshots and the log."""

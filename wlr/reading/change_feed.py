@@ -1,0 +1,273 @@
+"""Read the changes of a table as Arrow batches, transaction by transaction, from any tick on."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import wlc
+from wlc.dialect.types import load_sql
+from wlc.farm.errors import ExpiredError, InvalidError
+from wlc.farm.model import WEIGHT
+from wlr import log_reader
+from wlr.engine.calculator import connect, reading
+from wlr.plan.stop import Stop
+from wlr.reading import query
+from wlr.reading.contents import contents_at, refuse_broken
+from wlr.reading.feed import FeedTransaction, RemovedRows, plan_feed
+from wlr.reading.local_copies import LocalCopies
+from wlr.reading.place import stop_of
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    import duckdb
+    import pyarrow as pa
+
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Batch, Layout, Name
+    from wlr.plan.step import Read
+
+# A batch does not end inside a transaction unless that has more rows than this.
+BATCH_ROWS = 122_880
+
+
+def changes(
+    db: str | os.PathLike[str],
+    table: str,
+    *,
+    since: int | str | datetime | None = None,
+    until: int | str | datetime | None = None,
+    snapshot: bool = False,
+    farm: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Read what transactions removed from a table and added to it.
+
+    The columns are those of the table at the end of the range, then `_tick`, `_weight` (-1 for a row that was removed,
+    1 for one that was added; an update is one of each), `_committed` and `_user`. Rows come by tick, and removed ones
+    first. Images of an older layout are mapped by name: a column that they lack is NULL, one of another type is cast,
+    and the read fails if that loses anything. Start again with `since=` the last tick that was read.
+
+    Args:
+        db: Name in the farm, URL of the database's folder, or path of the master.
+        table: `schema.table`, or `table` in schema main.
+        since: Only transactions after this tick or time; from the beginning of the log if omitted.
+        until: Only transactions up to this tick or time, included; all that are published if omitted.
+        snapshot: Begin with all rows that the table held at `since`, with weight 1 and that tick; without `since`, that
+            it holds at the end.
+        farm: URL of the farm, for a bare name.
+        storage_options: Options of the farm's file system.
+
+    Returns:
+        Batches, each of whole transactions; only a transaction of more than 122,880 rows takes several. Can be empty.
+
+    Raises:
+        InvalidError: There is no such database or table, or the range is ahead of the farm.
+        ExpiredError: The beginning of the range was pruned.
+        UnsupportedError: The table was renamed in the range, or a schema change cannot be followed.
+        CorruptError: A file is damaged.
+    """
+    database = wlc.resolve(db, farm, storage_options=storage_options)
+    feed = ChangeFeed.open(database, table, since, until, is_whole=snapshot)
+    return feed.batches(load_sql, lambda selected: f"SELECT * FROM ({selected}) ORDER BY _tick, {WEIGHT}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Consecutive transactions that are read by one query; `removed` are rows that no data file lists."""
+
+    transactions: tuple[FeedTransaction, ...]
+    removed: tuple[RemovedRows, ...]
+
+    @property
+    def first(self) -> int:
+        return self.transactions[0].tick
+
+    @property
+    def last(self) -> int:
+        return self.transactions[-1].tick
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeFeed:
+    """The changes of a table in a range of ticks.
+
+    Attributes:
+        name: Of the table, as the log writes it.
+        layout: Of the table at the end of the range.
+        first: The first tick of the range.
+        last: The last one, up to which everything is read.
+        whole: What the table held before the range, and the moment of that; None where it is not wanted.
+    """
+
+    database: FarmDatabase
+    name: Name
+    layout: Layout
+    first: int
+    last: int
+    whole: RemovedRows | None = None
+
+    @classmethod
+    def open(
+        cls,
+        database: FarmDatabase,
+        table: str,
+        since: int | str | datetime | None,
+        until: int | str | datetime | None,
+        *,
+        is_whole: bool,
+    ) -> ChangeFeed:
+        """Find a table and a range; arguments and errors are those of `changes`."""
+        end = log_reader.last_tick(database, database.batch_numbers())
+        for option, moment in (("since", since), ("until", until)):
+            if isinstance(moment, int) and not 0 <= moment <= end:
+                message = f"{option}: tick {moment} is not published: the farm's last one is {end}"
+                raise InvalidError(message, hint=f"--{option} {end} ({option}={end})")
+        name, contents, last = contents_at(database, table, _stop(until))
+        # A tick that changes nothing ends the range as well as another one.
+        last = max(last, until) if isinstance(until, int) else last
+        if since is None:
+            after = last if is_whole else 0
+        else:
+            after = since if isinstance(since, int) else contents_at(database, table, _stop(since))[2]
+        whole = None
+        if is_whole:
+            name_then, held, _ = contents_at(database, str(name), Stop(tick=after))
+            refuse_broken(name_then, held)
+            whole = RemovedRows(held, FeedTransaction(after, _moment(database, after), None))
+        return cls(database, name, contents.layout, after + 1, last, whole)
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        return [*(query.feed_column(column.name) for column in self.layout.stored), *(name for name, _ in query.FEED)]
+
+    def schema(self, loads: query.Loads) -> pa.Schema:
+        """Return the schema of the batches, of which there may be none."""
+        images = f"SELECT *, 0::BIGINT AS _tick, 1::TINYINT AS {WEIGHT} FROM ({query.nothing_sql(self.layout)})"
+        with tempfile.TemporaryDirectory(prefix="wlr-changes-") as work, connect(Path(work)) as connection:
+            connection.register(query.TRANSACTIONS, query.transactions_table(()))
+            selected = query.feed_sql(self.layout, self.layout, self.columns, images, loads)
+            return connection.sql(selected).to_arrow_reader().schema
+
+    def batches(self, loads: query.Loads, shaped: Callable[[str], str]) -> Iterator[pa.RecordBatch]:
+        """Read the changes.
+
+        Args:
+            loads: Makes the values of the table's columns.
+            shaped: Makes a query of whole transactions from one that selects their images in any order.
+        """
+        runs = self._runs()
+        return self._batches(runs, loads, shaped)
+
+    def _batches(
+        self, planned: tuple[Sequence[Read], Sequence[_Run]], loads: query.Loads, shaped: Callable[[str], str]
+    ) -> Iterator[pa.RecordBatch]:
+        reads, runs = planned
+        with tempfile.TemporaryDirectory(prefix="wlr-changes-") as work:
+            connection = connect(Path(work))
+            copies = LocalCopies(self.database)
+            try:
+                with reading(f"changes of {self.name}"):
+                    if self.whole is not None:
+                        whole = self._held_sql(self.whole, copies, loads, weight=1)
+                        yield from _given(connection, shaped(whole), (self.whole.transaction,))
+                    for run in runs:
+                        own = [read for read in reads if read.first <= run.last and read.last >= run.first]
+                        selects = [self._held_sql(rows, copies, loads, weight=-1) for rows in run.removed]
+                        selects += self._images_sql(own, run, copies, loads)
+                        yield from _given(connection, shaped(" UNION ALL ".join(selects)), run.transactions)
+                        copies.release()
+            finally:
+                copies.release()
+                connection.close()
+
+    def _runs(self) -> tuple[Sequence[Read], Sequence[_Run]]:
+        if self.first > self.last:
+            return (), ()
+        plan = plan_feed(self.database, self._log(), self.name, (self.first, self.last))
+        counts: dict[FeedTransaction, int] = dict(plan.transactions)
+        for rows in plan.removed:
+            held = rows.contents
+            total = sum(file.rows for file in held.files) + held.added - held.removed
+            counts[rows.transaction] = counts.get(rows.transaction, 0) + total
+        runs: list[_Run] = []
+        gathered: list[FeedTransaction] = []
+        waiting = 0
+        for transaction, count in sorted(counts.items(), key=lambda item: item[0].tick):
+            if gathered and waiting + count > BATCH_ROWS:
+                runs.append(_run(gathered, plan.removed))
+                gathered, waiting = [], 0
+            gathered.append(transaction)
+            waiting += count
+        if gathered:
+            runs.append(_run(gathered, plan.removed))
+        return plan.reads, runs
+
+    def _log(self) -> list[tuple[Batch, str]]:
+        try:
+            start = log_reader.batch_of(self.database, self.first)
+        except ExpiredError as error:
+            oldest = self.database.read_batch(self.database.batch_numbers()[0])[0].first - 1
+            hint = f"Begin with --since {oldest} (since={oldest}), or with all rows: --snapshot (snapshot=True)."
+            raise ExpiredError(error.message, hint=hint) from error
+        numbers = self.database.batch_numbers()
+        end = min(log_reader.batch_of(self.database, self.last), numbers[-1] if numbers else 0)
+        return log_reader.batches_between(self.database, start, end)
+
+    def _held_sql(self, rows: RemovedRows, copies: LocalCopies, loads: query.Loads, weight: int) -> str:
+        """Select all that a table held as images of one weight."""
+        held = rows.contents
+        copies.fetch_snapshot(held.snapshot, held.files)
+        copies.fetch_log(part.read.file for part in held.parts)
+        images = query.held_sql(held, copies.local, rows.transaction.tick, weight)
+        return f"({query.feed_sql(self.layout, held.layout, self.columns, images, loads)})"
+
+    def _images_sql(self, reads: Sequence[Read], run: _Run, copies: LocalCopies, loads: query.Loads) -> list[str]:
+        copies.fetch_log(read.file for read in reads)
+        selects = []
+        for old, same in groupby(reads, key=lambda read: read.file.layout):
+            images = " UNION ALL ".join(
+                query.images_sql(
+                    old, copies.local[read.file.file.path], max(read.first, run.first), min(read.last, run.last)
+                )
+                for read in same
+            )
+            selects.append(f"({query.feed_sql(self.layout, old, self.columns, images, loads)})")
+        return selects
+
+
+def _stop(moment: int | str | datetime | None) -> Stop:
+    return stop_of(moment, None) if isinstance(moment, int) else stop_of(None, moment)
+
+
+def _moment(database: FarmDatabase, tick: int) -> datetime | None:
+    """Return when a transaction was committed; None where no log says it."""
+    if tick in database.snapshot_ticks():
+        return database.read_manifest(tick).clock
+    try:
+        batch, _ = database.read_batch(log_reader.batch_of(database, tick))
+    except (ExpiredError, InvalidError):
+        return None
+    known = (t.committed for t in reversed(batch.transactions) if t.committed is not None and t.tick <= tick)
+    return next(known, None)
+
+
+def _run(transactions: Sequence[FeedTransaction], removed: Sequence[RemovedRows]) -> _Run:
+    own = tuple(rows for rows in removed if transactions[0].tick <= rows.transaction.tick <= transactions[-1].tick)
+    return _Run(tuple(transactions), own)
+
+
+def _given(
+    connection: duckdb.DuckDBPyConnection, sql: str, transactions: Sequence[FeedTransaction]
+) -> Iterator[pa.RecordBatch]:
+    connection.register(query.TRANSACTIONS, query.transactions_table(transactions))
+    for batch in connection.sql(sql).to_arrow_reader(BATCH_ROWS):
+        if batch.num_rows:
+            yield batch

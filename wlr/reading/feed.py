@@ -1,0 +1,144 @@
+"""Decides from the log, before any data file is read, which row images make the change feed of a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from wlc.farm.errors import ExpiredError, UnsupportedError
+from wlc.farm.model import Change, Clear
+from wlr import log_reader
+from wlr.plan.step import Read, actions_of
+from wlr.plan.stop import Stop
+from wlr.reading.contents import refuse_broken
+from wlr.reading.trace import Trace, forgets, renames
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Batch, Name, Transaction
+    from wlr.reading.trace import TableContents
+
+
+class FeedTransaction(NamedTuple):
+    """What a change feed says of a transaction."""
+
+    tick: int
+    committed: datetime | None
+    user: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedRows:
+    """All that a table held when it was cleared, dropped or replaced."""
+
+    contents: TableContents
+    transaction: FeedTransaction
+
+
+@dataclass(frozen=True, slots=True)
+class FeedPlan:
+    """The changes of a table between two ticks.
+
+    Attributes:
+        reads: Data files and the ticks that count in them, in commit order.
+        transactions: The transactions of `reads` with their number of row images, rising.
+        removed: Rows that no data file lists, in commit order.
+    """
+
+    reads: tuple[Read, ...]
+    transactions: tuple[tuple[FeedTransaction, int], ...]
+    removed: tuple[RemovedRows, ...]
+
+
+def plan_feed(
+    database: FarmDatabase, batches: Sequence[tuple[Batch, str]], table: Name, ticks: tuple[int, int | None]
+) -> FeedPlan:
+    """Find the changes of a table.
+
+    Args:
+        database: The farm database.
+        batches: Log files that hold all of the ticks.
+        table: The table; its name must not change in between.
+        ticks: The first and the last one, both included; None for no end.
+
+    Raises:
+        UnsupportedError: The table was renamed, or another one took its name; the message names the transaction.
+        ExpiredError: A transaction removed all rows, and the snapshot and log that held them were pruned.
+    """
+    reads: dict[str, Read] = {}
+    transactions: dict[FeedTransaction, int] = {}
+    ends: list[int] = []
+    for batch, _ in batches:
+        files = {file.file.path: file for file in batch.files}
+        for transaction in _between(batch, ticks):
+            for record in transaction.records:
+                if isinstance(record, Change) and record.table == table:
+                    read = reads.get(record.path) or Read(files[record.path], transaction.tick, transaction.tick)
+                    reads[record.path] = replace(read, last=transaction.tick)
+                    described = _described(transaction)
+                    transactions[described] = transactions.get(described, 0) + record.rows
+                elif renames(record, table):
+                    raise _renamed(table, transaction.tick)
+                elif forgets(record, table) and not (isinstance(record, Clear) and not record.removed):
+                    ends.append(transaction.tick)
+    removed = _removed_rows(database, table, ends) if ends else []
+    return FeedPlan(
+        tuple(reads.values()), tuple(sorted(transactions.items(), key=lambda item: item[0].tick)), tuple(removed)
+    )
+
+
+def _between(batch: Batch, ticks: tuple[int, int | None]) -> list[Transaction]:
+    first, last = ticks
+    return [
+        transaction
+        for transaction in batch.transactions
+        if transaction.committed is not None
+        and transaction.tick >= first
+        and (last is None or transaction.tick <= last)
+    ]
+
+
+def _described(transaction: Transaction) -> FeedTransaction:
+    assert transaction.committed is not None
+    return FeedTransaction(transaction.tick, transaction.committed, transaction.user)
+
+
+def _renamed(table: Name, tick: int) -> UnsupportedError:
+    return UnsupportedError(
+        f"transaction {tick} renamed a table, from or to {table}",
+        hint=f"Read up to tick {tick - 1} under the old name, from tick {tick + 1} on under the new one.",
+    )
+
+
+def _removed_rows(database: FarmDatabase, table: Name, ends: list[int]) -> list[RemovedRows]:
+    """Find the rows that the table held when all of them were removed at once: the log does not list them."""
+    try:
+        manifest = log_reader.choose_snapshot(database, Stop(tick=ends[0] - 1))
+    except ExpiredError as error:
+        raise ExpiredError(
+            f"transaction {ends[0]} removed all rows of table {table}, and what they were was pruned",
+            hint=f"Read the changes from tick {ends[0] + 1} on.",
+        ) from error
+    trace = Trace.begin(manifest)
+    found: list[RemovedRows] = []
+    for step in log_reader.steps_after(database, manifest, Stop(tick=ends[-1])):
+        for transaction, record in ((t, record) for t in step.applied for record in t.records):
+            contents = trace.tables.get(table)
+            if transaction.tick in ends and forgets(record, table) and contents is not None:
+                contents = _before(table, contents, transaction.tick)
+                if contents.files or contents.parts:
+                    found.append(RemovedRows(contents, _described(transaction)))
+            for action in actions_of((replace(transaction, records=(record,)),), step.files):
+                trace.follow(action, transaction.tick)
+    return found
+
+
+def _before(table: Name, contents: TableContents, tick: int) -> TableContents:
+    """Return the contents in the layout before the alteration for a table that is written anew because of it."""
+    if contents.broken == tick and contents.was is not None:
+        return replace(contents, layout=contents.was, broken=None)
+    refuse_broken(table, contents)
+    return contents

@@ -1,0 +1,94 @@
+"""What a reader names: a database of a farm, or a replica."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import wlc
+from wlc.farm.clock import parse_time
+from wlc.farm.errors import InvalidError, UnavailableError
+from wlc.farm.similar import alike
+from wlr.engine.adapters import target_at
+from wlr.plan.stop import Stop
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Mapping
+    from datetime import datetime
+
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Name
+    from wlr.engine.contract import Target
+
+_SHOWN_MAX = 10
+
+
+def opened(
+    place: str | os.PathLike[str], farm: str | None, storage_options: Mapping[str, Any] | None
+) -> FarmDatabase | Target:
+    """Open what a text names: the farm of a name, a URL or a master; else a replica.
+
+    Raises:
+        InvalidError: It is neither.
+        UnavailableError: It is out of reach, or in use.
+    """
+    try:
+        database = wlc.resolve(place, farm, storage_options=storage_options)
+        database.config()
+    except (InvalidError, UnavailableError) as error:
+        if farm is None and (target := _replica(place, storage_options)) is not None:
+            return target
+        raise error from None
+    return database
+
+
+def _replica(place: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> Target | None:
+    try:
+        target = target_at(place, storage_options)
+        return target if target.find_state() is not None else None
+    except InvalidError:
+        return None
+
+
+def stop_of(tick: int | None, until: str | datetime | None) -> Stop:
+    """Return where a read stops.
+
+    Raises:
+        InvalidError: Both are given, or one is invalid.
+    """
+    if tick is not None and until is not None:
+        raise InvalidError("tick and until exclude each other", hint="Leave one of them out.")
+    if tick is not None and tick < 0:
+        raise InvalidError(f"{tick} is not a tick", hint="A tick is a number from 0 on: tick=0.")
+    return Stop(tick, None if until is None else parse_time(until))
+
+
+def named_table(wanted: str, tables: Iterable[Name], where: str) -> Name:
+    """Return the table that a user names: `schema.table`, or `table` in schema main.
+
+    Raises:
+        InvalidError: There is no such table; the hint has those that are like it.
+    """
+    known = {str(name): name for name in tables}
+    texts = (wanted, f"main.{wanted}")
+    folded = {text.lower(): name for text, name in known.items()}
+    for text in texts:
+        if text in known:
+            return known[text]
+    for text in texts:
+        if text.lower() in folded:
+            return folded[text.lower()]
+    raise InvalidError(f"there is no table {wanted} {where}", hint=_tables_hint(wanted, sorted(known)))
+
+
+def _tables_hint(wanted: str, known: list[str]) -> str:
+    if not known:
+        return "There are no tables then."
+    near = alike(wanted.lower(), known) or [t for t in known if t.partition(".")[2] in alike(wanted, _bare(known))]
+    meant = f"Did you mean {near[0]}? " if near else ""
+    more = f" and {len(known) - _SHOWN_MAX} more" if len(known) > _SHOWN_MAX else ""
+    return f"{meant}There are: {', '.join(known[:_SHOWN_MAX])}{more}."
+
+
+def _bare(known: list[str]) -> list[str]:
+    return [text.partition(".")[2] for text in known]

@@ -1,0 +1,213 @@
+"""Read a table as of a moment as a relation of DuckDB, from a farm or a replica, with no replica made."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import tempfile
+import weakref
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wlc.dialect.sql import literal, quote
+from wlc.dialect.types import load_sql
+from wlc.farm.database import FarmDatabase
+from wlc.farm.errors import ExpiredError, InvalidError
+from wlr.engine.calculator import connect, reading
+from wlr.reading import query
+from wlr.reading.condition import checked_condition, chosen_columns
+from wlr.reading.contents import contents_at, narrowed, refuse_broken
+from wlr.reading.local_copies import LocalCopies
+from wlr.reading.place import named_table, opened, stop_of
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    import duckdb
+
+    from wlc.farm.model import Layout, Name
+    from wlr.engine.contract import Target
+    from wlr.plan.stop import Stop
+    from wlr.reading.condition import Condition
+
+_KEEPER = "dbfarm_keeps"
+
+
+def read(
+    place: str | os.PathLike[str],
+    table: str,
+    *,
+    tick: int | None = None,
+    until: str | datetime | None = None,
+    columns: Sequence[str] | None = None,
+    where: str | None = None,
+    farm: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    verify: bool = True,
+) -> duckdb.DuckDBPyRelation:
+    """Read a table as of a moment.
+
+    From a farm, the rows come from the newest suitable snapshot and the log behind it, from a Parquet replica out of
+    its files: each time that the relation is used, only the columns and row groups that it needs. From a DuckDB or
+    PostgreSQL replica, the rows that match are copied first, so that the replica is not kept from rolling forward.
+
+    Args:
+        place: Name in the farm, URL of the database's folder, path of the master; or a replica.
+        table: `schema.table`, or `table` in schema main.
+        tick: As of this transaction; the last one if omitted. A replica that is no farm has the ticks that it has.
+        until: As of this time, as for `wlr.replicate`; of a farm only.
+        columns: Names of columns, in the order in which they are wanted; all that are stored if omitted.
+        where: One expression over the columns of a row, in DuckDB's SQL, that gives the same answer at all times.
+        farm: URL of the farm, for a bare name.
+        storage_options: Options of the file system.
+        verify: Compare every file with its checksum, which reads all of it. Without, a local file is read only where
+            the relation needs it.
+
+    Returns:
+        A relation with columns as declared, on a connection of its own in time zone UTC; rows are in no order.
+        Generated columns are not stored and not in it.
+
+    Raises:
+        InvalidError: There is no such place, table or column; or `where` is not such an expression; or the moment is
+            ahead of the place.
+        ExpiredError: The moment was pruned.
+        UnsupportedError: A schema change cannot be followed; read it from a replica.
+        CorruptError: A file is damaged.
+        UnavailableError: The place is out of reach, or in use.
+    """
+    stop = stop_of(tick, until)
+    found = opened(place, farm, storage_options)
+    request = _Request(table, stop, columns, where, verify)
+    try:
+        if isinstance(found, FarmDatabase):
+            return request.of_farm(found)
+        return request.of_replica(found, storage_options)
+    except (ExpiredError, InvalidError) as error:
+        # Hints of the log's reader are for the command line.
+        if error.hint and not error.hint.startswith("wlr "):
+            error.hint = error.hint.replace("Use --tick ", "Use tick=").replace("--tick ", "tick=")
+        raise
+    finally:
+        request.close()
+
+
+class _Request:
+    """A read, from its arguments to the relation."""
+
+    def __init__(
+        self, table: str, stop: Stop, columns: Sequence[str] | None, where: str | None, is_checked: bool
+    ) -> None:
+        self._table = table
+        self._stop = stop
+        self._columns = columns
+        self._where = where
+        self._is_checked = is_checked
+        self._work = Path(tempfile.mkdtemp(prefix="wlr-read-"))
+        # What the relation needs for as long as it lives.
+        self._needs: ExitStack | None = ExitStack()
+        self._needs.callback(shutil.rmtree, self._work, ignore_errors=True)
+        self._connection = connect(self._work)
+
+    def close(self) -> None:
+        """Give up what no relation has taken over."""
+        if self._needs is not None:
+            self._connection.close()
+            self._needs.close()
+
+    def of_farm(self, database: FarmDatabase) -> duckdb.DuckDBPyRelation:
+        name, contents, _ = contents_at(database, self._table, self._stop)
+        refuse_broken(name, contents)
+        wanted, condition = self._chosen(name, contents.layout)
+        needed = narrowed(contents, {*wanted, *(condition.columns if condition else ())})
+        copies = LocalCopies(database, is_checked=self._is_checked)
+        assert self._needs is not None
+        self._needs.callback(copies.release)
+        copies.fetch_snapshot(needed.snapshot, needed.files)
+        copies.fetch_log(part.read.file for part in needed.parts)
+        return self._relation(name, needed.layout, query.rows_sql(needed, copies.local), wanted, condition)
+
+    def of_replica(self, target: Target, storage_options: Mapping[str, Any] | None) -> duckdb.DuckDBPyRelation:
+        if self._stop.until is not None:
+            master = target.read_state().master
+            message = f"{target} is a replica, which is read as of a tick and not of a time"
+            raise InvalidError(message, hint=f"Read the farm: wlr.read({master!r}, {self._table!r}, until=…)")
+        stored = target.stored_tables(self._stop.tick)
+        if stored is None:
+            return self._of_rows(target, storage_options)
+        name = named_table(self._table, stored.layouts, f"in {target} at tick {stored.tick}")
+        layout = stored.layouts[name]
+        wanted, condition = self._chosen(name, layout)
+        assert self._needs is not None
+        files = self._needs.enter_context(stored.files(name, self._is_checked))
+        listed = ", ".join(literal(str(file)) for file in files)
+        rows = f"SELECT * FROM read_parquet([{listed}], hive_partitioning = false)"
+        return self._relation(name, layout, rows if files else query.nothing_sql(layout), wanted, condition)
+
+    def _of_rows(self, target: Target, storage_options: Mapping[str, Any] | None) -> duckdb.DuckDBPyRelation:
+        """Copy the rows to a database beside the connection, which keeps their types."""
+        file = self._work / "rows.duckdb"
+        with target.scanned(self._work, storage_options) as scan:
+            present = scan.state.position.tick
+            if self._stop.tick not in (None, present):
+                master = shlex.quote(scan.state.master)
+                message = f"{target} is at tick {present} and holds no other, such as {self._stop.tick}"
+                hint = f"Read the farm: wlr.read({master!r}, {self._table!r}, tick={self._stop.tick})"
+                raise InvalidError(message, hint=hint)
+            name = named_table(self._table, scan.layouts, f"in {target}")
+            layout = scan.layouts[name]
+            wanted, condition = self._chosen(name, layout)
+            with scan.images(name) as images, reading(f"rows of {name} in {target}"):
+                scan.connection.execute(f"ATTACH {literal(str(file))} AS copied (STORAGE_VERSION 'latest')")
+                rows = _rows_sql(name, layout, images, wanted, condition)
+                scan.connection.execute(f"CREATE TABLE copied.main.rows AS {rows}")
+                scan.connection.execute("DETACH copied")
+        self._connection.execute(f"ATTACH {literal(str(file))} AS copied (READ_ONLY)")
+        return self._kept("SELECT * FROM copied.main.rows")
+
+    def _chosen(self, name: Name, layout: Layout) -> tuple[list[str], Condition | None]:
+        wanted = chosen_columns(self._columns, name, layout)
+        if self._where is None:
+            return wanted, None
+        return wanted, checked_condition(self._connection, self._where, name, layout)
+
+    def _relation(
+        self, name: Name, layout: Layout, stored: str, wanted: Sequence[str], condition: Condition | None
+    ) -> duckdb.DuckDBPyRelation:
+        with reading(f"files of {name}"):
+            return self._kept(_rows_sql(name, layout, stored, wanted, condition))
+
+    def _kept(self, sql: str) -> duckdb.DuckDBPyRelation:
+        """Make the relation, with which everything lives that it needs.
+
+        A relation keeps the database of its connection alive, and that keeps the functions that are defined in it.
+        """
+        assert self._needs is not None
+        keeper = _Keeper()
+        weakref.finalize(keeper, self._needs.close)
+        self._connection.create_function(_KEEPER, keeper.answer, [], "BOOLEAN")
+        relation = self._connection.sql(sql)
+        self._needs = None
+        return relation
+
+
+class _Keeper:
+    """Lives as long as a relation does."""
+
+    def answer(self) -> bool:
+        """Return something."""
+        return True
+
+
+def _rows_sql(name: Name, layout: Layout, stored: str, wanted: Sequence[str], condition: Condition | None) -> str:
+    """Select wanted columns, as declared, of those stored rows that fulfil a condition."""
+    needed = {*wanted, *(condition.columns if condition else ())}
+    columns = [column.name for column in layout.stored if column.name in needed]
+    listed = ", ".join(map(quote, wanted))
+    where = f" WHERE {condition.sql}" if condition else ""
+    if not columns:
+        # Only the number of rows matters.
+        columns = [layout.stored[0].name]
+    return f"SELECT {listed} FROM ({query.output_sql(layout, columns, stored, load_sql)}) AS {quote(name.name)}{where}"
