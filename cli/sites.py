@@ -78,11 +78,14 @@ def _listing(done: list[wlc.TakenFrom]) -> Report:
     return Listing(TAKEN_COLUMNS, [(each.site, each.transactions, each.rows, each.tick) for each in done])
 
 
-SITE_COLUMNS = ("site", "role", "history", "tick", "clock", "read_by", "behind", "seen", "vector", "folder")
+SITE_COLUMNS = (
+    *("site", "role", "history", "tick", "clock", "contained_by", "behind", "delay_s", "window_rows", "window_age_s"),
+    *("is_stable", "seen", "read_by", "vector", "folder"),
+)
 
 
 def sites(db: Database, farm: Farm = None, storage_option: StorageOptions = None) -> Report:
-    """Show the sites of a database: what each has published, and who has read it."""
+    """Show the sites of a database: what each has published, who has it, and what may be in conflict."""
     import wlc
 
     found = wlc.sites(db, farm=farm, storage_options=storage_options(storage_option))

@@ -79,6 +79,11 @@ class SiteLog:
         for number in range(start, numbers[-1] + 1):
             yield from self._steps_of(number)
 
+    def own_contained(self) -> int:
+        """Return the last tick of the reader's own history that the log contains, as far as it was read."""
+        known = self._footer(self.proof.batch) if self.proof is not None and self._has(self.proof.batch) else {}
+        return expanded(known, self.lineage).get(self.history, 0)
+
     def _prove_past(self, numbers: list[int]) -> None:
         """Check that the log goes on where it was read to."""
         proof = self.proof

@@ -136,6 +136,8 @@ class _Reading:
         for step in log.steps():
             rows += self.source.take(step, log.database.fetch)
             transactions += len(step.transactions)
+        if self.other.name != self.circle.primary:
+            self.source.note_contained(self.other.name, log.own_contained())
         if log.proof is not None:
             self.read = log.database, log.proof
         return TakenFrom(self.other.name, transactions, rows, log.proof.tick if log.proof else 0)

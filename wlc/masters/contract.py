@@ -285,6 +285,9 @@ class Source(ABC):
         """
         raise UnsupportedError(f"{self} cannot be one of several sites", hint="only DuckDB masters can")
 
+    def note_contained(self, site: str, tick: int) -> None:  # noqa: B027 -- only primaries need it
+        """Note that another site contains all ticks of this one up to this one, for `conflict_counters`."""
+
     def rejected_rows(self, since: datetime | None = None) -> list[RejectedRow]:  # noqa: ARG002
         """Return what was rejected of other sites' changes, oldest first; nothing where there are no other sites."""
         return []

@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 _AS_THEMSELVES = frozenset(
     "BOOLEAN TINYINT SMALLINT INTEGER BIGINT UTINYINT USMALLINT UINTEGER UBIGINT VARCHAR".split()
 )
-LAST_CONFLICT = "last_conflict_tick"
+# Of each site: our tick after its last rejection, the last one of ours that it is known to contain, and the last one at
+# which it contained all that was told after its rejections.
+LAST_CONFLICT, CONTAINED, LAST_STABLE = "last_conflict_tick", "contained_tick", "last_stable_tick"
 _COLUMNS = (
     "site VARCHAR, source VARCHAR, source_tick BIGINT, count BIGINT, source_history VARCHAR, schema_name VARCHAR,"
     " table_name VARCHAR, key JSON, op_type VARCHAR, cause VARCHAR, pg_type VARCHAR, old JSON, new JSON, local JSON,"
@@ -216,9 +218,27 @@ def count(connection: duckdb.DuckDBPyConnection, catalog: str, site: str, rises:
 
 def note_conflict(connection: duckdb.DuckDBPyConnection, catalog: str, site: str, tick: int) -> None:
     """Note the last tick at which something of a site was rejected."""
-    table, which = f"{quote(catalog)}.wlc.counters", [site, "", LAST_CONFLICT]
+    _set(connection, catalog, site, LAST_CONFLICT, tick)
+
+
+def note_contained(connection: duckdb.DuckDBPyConnection, catalog: str, site: str, tick: int) -> None:
+    """Note up to which of our ticks a site contains all, if anything was ever rejected."""
+    if not _exists(connection, catalog):
+        return
+    known = {each.name: each.value for each in counters(connection, catalog) if each.site == site}
+    if known.get(CONTAINED) == tick:
+        return
+    connection.execute("BEGIN")
+    _set(connection, catalog, site, CONTAINED, tick)
+    if tick >= known.get(LAST_CONFLICT, tick + 1):
+        _set(connection, catalog, site, LAST_STABLE, tick)
+    connection.execute("COMMIT")
+
+
+def _set(connection: duckdb.DuckDBPyConnection, catalog: str, site: str, name: str, value: int) -> None:
+    table, which = f"{quote(catalog)}.wlc.counters", [site, "", name]
     connection.execute(f"DELETE FROM {table} WHERE (site, rule, name) = (?, ?, ?)", which)
-    connection.execute(f"INSERT INTO {table} VALUES (?, ?, ?, {tick})", which)
+    connection.execute(f"INSERT INTO {table} VALUES (?, ?, ?, {value})", which)
 
 
 # Reading -------------------------------------------------------------------------------------------------------------

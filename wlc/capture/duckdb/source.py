@@ -322,6 +322,11 @@ class DuckDBSource(Source):
     def take(self, step: SiteStep, fetch: Callable[[TableFile], Path]) -> int:
         return taking.take(self._shared, step, fetch)
 
+    def note_contained(self, site: str, tick: int) -> None:
+        shared = self._shared
+        with shared.commit_lock, shared.root.cursor() as connection:
+            exceptions.note_contained(connection, shared.catalog, site, tick)
+
     def _note_digests(self, manifest: Manifest, known: snapshot.Known) -> None:
         """Remember what a snapshot has read, unless more was published since."""
         shared = self._shared
