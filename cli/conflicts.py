@@ -37,8 +37,8 @@ def rule(
 
 
 EXCEPTION_COLUMNS = (
-    *("source", "source_tick", "count", "detected", "table", "key", "op_type", "cause", "dependent"),
-    *("old", "new", "local"),
+    *("id", "source", "source_tick", "count", "detected", "table", "key", "op_type", "cause", "dependent"),
+    *("old", "new", "local", "resubmitted"),
 )
 
 
@@ -49,11 +49,17 @@ def exceptions(
         str | None, typer.Option(metavar="TIME", help="Only what was rejected then or later: '2026-03-01 12:00'.")
     ] = None,
     count: Annotated[bool, typer.Option("--count", help="Only show how many there are.")] = False,
+    resubmit: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Write a rejected row (SITE:TICK:COUNT) or transaction (SITE:TICK) again."),
+    ] = None,
     storage_option: StorageOptions = None,
 ) -> Report:
     """Show the rows that this site rejected of what other sites published, and why."""
     import wlc
 
+    if resubmit is not None:
+        return Value("resubmitted", wlc.resubmit(source, resubmit, storage_options=storage_options(storage_option)))
     found = wlc.exceptions(source, table=table, since=since, storage_options=storage_options(storage_option))
     if count:
         return Value("exceptions", len(found))

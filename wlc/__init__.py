@@ -59,6 +59,7 @@ __all__ = [
     "read_through",
     "repair",
     "resolve",
+    "resubmit",
     "retention",
     "run",
     "set_role",
@@ -82,7 +83,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from wlc.exchange.administration import leave, set_role
-    from wlc.exchange.conflicts import conflicts, exceptions, set_rule
+    from wlc.exchange.conflicts import conflicts, exceptions, resubmit, set_rule
     from wlc.exchange.joining import join, joined_from
     from wlc.exchange.overview import SiteStatus, sites
     from wlc.exchange.taking import TakenFrom, take
@@ -167,7 +168,7 @@ else:
                 "tick",
             ),
             "wlc.exchange.administration": ("leave", "set_role"),
-            "wlc.exchange.conflicts": ("conflicts", "exceptions", "set_rule"),
+            "wlc.exchange.conflicts": ("conflicts", "exceptions", "resubmit", "set_rule"),
             "wlc.exchange.overview": ("SiteStatus", "sites"),
             "wlc.exchange.joining": ("join", "joined_from"),
             "wlc.exchange.taking": ("TakenFrom", "take"),

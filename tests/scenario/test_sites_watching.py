@@ -11,6 +11,7 @@ import wlc
 from cli.command import run_app
 from cli.wlc import app
 from tests.sites import Sites
+from wlc.farm.errors import InvalidError
 
 Capture = pytest.CaptureFixture[str]
 
@@ -63,3 +64,65 @@ def test_e14_the_last_conflict_is_contained_once_its_refresh_has_come_back(two: 
         assert (site["is_stable"], site["behind"], site["window_rows"], site["window_age_s"]) == (True, [], 0, 0)
         assert list(site["delay_s"].values()) == [0]
     assert oslo["contained_by"] == {"rome": oslo["tick"]}
+
+
+def rejected(two: Sites, capsys: Capture) -> list[dict[str, Any]]:
+    return shown(capsys, "exceptions", two.file("oslo"))
+
+
+def test_a_rejected_transaction_is_written_again(two: Sites, capsys: Capture) -> None:
+    two.write("oslo", "INSERT INTO a VALUES (20, 'twenty', 1.5), (21, 'twenty-one', NULL)")
+    two.write("oslo", "INSERT INTO parents VALUES (1, 'one')")
+    wlc.set_rule(two.file("oslo"), "parents", "epoch_trans")
+    wlc.set_rule(two.file("oslo"), "u", "epoch_trans")
+    two.exchange()
+    before = len(rejected(two, capsys))
+    two.write("oslo", "UPDATE a SET x = 2.5 WHERE id = 20", "UPDATE parents SET v = 'oslo' WHERE id = 1")
+    two.write("rome", "UPDATE a SET v = 'O''Hara' WHERE id = 20")
+    two.write("rome", "BEGIN; INSERT INTO parents VALUES (2, 'two'); INSERT INTO u VALUES (5, 'five');"
+              " UPDATE parents SET v = 'rome' WHERE id = 1; COMMIT")  # fmt: skip
+    two.exchange()
+    row, *whole = rejected(two, capsys)[before:]
+    assert (row["op_type"], row["local"]) == ("UPDATE_ROW", {"id": 20, "v": "twenty", "x": "2.5"})
+    # Of an updated row only what its transaction changed is written again.
+    assert run_app(app, "wlc", ["exceptions", str(two.file("oslo")), "--resubmit", row["id"]]) == 0
+    assert two.rows("oslo", "a")[-2] == (20, "O'Hara", 2.5)
+    assert len(whole) == 3
+    transaction = f"rome:{whole[0]['source_tick']}"
+    assert wlc.resubmit(two.file("oslo"), transaction) == 3
+    assert two.rows("oslo", "parents") == [(1, "rome"), (2, "two")]
+    assert two.rows("oslo", "u") == [(5, "five")]
+    assert all(each["resubmitted"] for each in rejected(two, capsys)[before:])
+    for again in (row["id"], transaction):
+        capsys.readouterr()
+        assert run_app(app, "wlc", ["exceptions", str(two.file("oslo")), "--resubmit", again]) == 2
+        assert "was resubmitted at" in capsys.readouterr().err
+    two.exchange()
+    two.refuse_differences("a", "parents", "u")
+    two.replica_equals("oslo")
+
+
+def test_rows_that_differ_from_what_the_exception_shows_are_not_written_over(two: Sites) -> None:
+    two.write("oslo", "INSERT INTO a VALUES (30, 'thirty', 0), (31, 'x', 0), (32, 'x', 0)")
+    two.exchange()
+    before = len(wlc.exceptions(two.file("oslo")))
+    two.write("oslo", "UPDATE a SET v = 'oslo' WHERE id BETWEEN 30 AND 32", "INSERT INTO a VALUES (33, 'oslo', 0)")
+    two.write("rome", "UPDATE a SET v = 'rome' WHERE id IN (30, 31)", "DELETE FROM a WHERE id = 32",
+              "INSERT INTO a VALUES (33, 'rome', 0)")  # fmt: skip
+    two.exchange()
+    by_key = {row.key["id"]: row for row in wlc.exceptions(two.file("oslo"))[before:]}
+    changed, gone, deleted, added = (by_key[key] for key in (30, 31, 32, 33))
+    two.write("oslo", "UPDATE a SET v = 'later' WHERE id = 30", "DELETE FROM a WHERE id = 31")
+    for row, problem in (
+        (changed, r'row {"id": 30} has changed since it was rejected, and is .*"later"'),
+        (gone, r'main\.a has no row {"id": 31}'),
+        (added, r'main\.a has a row {"id": 33} already: .*"oslo"'),
+    ):
+        with pytest.raises(InvalidError, match=problem):
+            wlc.resubmit(two.file("oslo"), row.id)
+    assert wlc.resubmit(two.file("oslo"), deleted.id) == 1
+    assert [row[0] for row in two.rows("oslo", "a") if row[0] in (30, 31, 32, 33)] == [30, 33]
+    with pytest.raises(InvalidError, match="was rejected as rome:999"):
+        wlc.resubmit(two.file("oslo"), "rome:999")
+    with pytest.raises(InvalidError, match="names no exception"):
+        wlc.resubmit(two.file("oslo"), "rome")

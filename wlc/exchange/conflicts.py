@@ -22,6 +22,7 @@ from wlc.farm.errors import InvalidError
 from wlc.farm.history import is_named
 from wlc.farm.model import Ddl
 from wlc.masters.lookup import opened_master
+from wlc.masters.publish import publish
 
 if TYPE_CHECKING:
     import os
@@ -138,6 +139,39 @@ def exceptions(
     with opened_master(source, storage_options) as (found, _):
         rows = found.rejected_rows(time)
     return [row for row in rows if table is None or is_named(row.table, table)]
+
+
+def resubmit(
+    source: str | os.PathLike[str], exception: str, *, storage_options: Mapping[str, Any] | None = None
+) -> int:
+    """Write a rejected row again, or all rejected rows of a transaction, as a new transaction of this site.
+
+    Of an updated row the columns are written that the rejected transaction changed.
+
+    Args:
+        source: Path of the site's database.
+        exception: `site:tick:count` for a row, as `RejectedRow.id` names it, or `site:tick` for a transaction.
+        storage_options: Options of the farm's file system.
+
+    Returns:
+        How many rows were written.
+
+    Raises:
+        InvalidError: Nothing such was rejected, it was written again before, or the rows that are there now are not
+            those that were there then. Write what they should be now.
+    """
+    site, *numbers = exception.split(":")
+    if not 1 <= len(numbers) <= 2 or not all(number.isascii() and number.isdigit() for number in numbers):
+        raise InvalidError(
+            f"{exception!r} names no exception: give SITE:TICK for a transaction, SITE:TICK:COUNT for a row",
+            hint=f"wlc exceptions {source} lists them",
+        )
+    tick, count = int(numbers[0]), int(numbers[1]) if len(numbers) > 1 else None
+    with opened_master(source, storage_options) as (found, database):
+        rows = found.resubmit(site, tick, count)
+        with found.publishing():
+            publish(found, database)
+        return rows
 
 
 def conflicts(

@@ -292,6 +292,23 @@ class Source(ABC):
         """Return what was rejected of other sites' changes, oldest first; nothing where there are no other sites."""
         return []
 
+    def resubmit(self, source: str, tick: int, count: int | None) -> int:  # noqa: ARG002
+        """Write rejected rows again as a new transaction.
+
+        Args:
+            source: Site whose log had them.
+            tick: Their transaction there.
+            count: One row of it; all if None.
+
+        Returns:
+            How many rows were written.
+
+        Raises:
+            InvalidError: Nothing such was rejected, it was written again before, or the rows that are there now are
+                not those that were there then.
+        """
+        raise UnsupportedError(f"{self} rejects nothing of other sites", hint="only DuckDB masters are sites")
+
     def conflict_counters(self) -> list[ConflictCounter]:
         """Return the counters of what was rejected, ordered by site, rule and name."""
         return []

@@ -17,7 +17,7 @@ class RejectedRow:
     """A row that was rejected.
 
     Attributes:
-        site: Where it was rejected.
+        site: Where it was rejected; `detected`: when.
         source: Site whose log had it.
         source_tick: Its transaction there.
         count: Its place among the rejected rows of that transaction.
@@ -29,6 +29,7 @@ class RejectedRow:
         new: The row after it.
         local: The row where it was rejected.
         dependent: The row itself was not in conflict: another one of its transaction was, or an earlier transaction.
+        resubmitted: When it was written again; None if it was not.
     """
 
     site: str
@@ -47,6 +48,12 @@ class RejectedRow:
     origin_tick: int
     detected: datetime
     dependent: bool
+    resubmitted: datetime | None = None
+
+    @property
+    def id(self) -> str:
+        """What it is called: `source:source_tick:count`; the first two name its transaction."""
+        return f"{self.source}:{self.source_tick}:{self.count}"
 
 
 @dataclass(frozen=True, slots=True)

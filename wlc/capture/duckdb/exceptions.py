@@ -23,7 +23,7 @@ from wlc.capture.duckdb.verdicts import (
 from wlc.capture.duckdb.window import key_columns
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql, storage_type
-from wlc.farm.clock import format_time
+from wlc.farm.clock import format_time, utc_now
 from wlc.farm.model import Name
 from wlc.masters.rejected import ConflictCounter, RejectedRow
 
@@ -47,7 +47,9 @@ _COLUMNS = (
     "site VARCHAR, source VARCHAR, source_tick BIGINT, count BIGINT, source_history VARCHAR, schema_name VARCHAR,"
     " table_name VARCHAR, key JSON, op_type VARCHAR, cause VARCHAR, pg_type VARCHAR, old JSON, new JSON, local JSON,"
     " origin_history VARCHAR, origin_tick BIGINT, detected TIMESTAMP WITH TIME ZONE, dependent BOOLEAN"
+    ", resubmitted TIMESTAMP WITH TIME ZONE"
 )
+_WRITTEN = ", ".join(column.split()[0] for column in _COLUMNS.split(", ")[:-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +94,10 @@ def write(
     origins = "SELECT unnest($1::BIGINT[]) AS line, unnest($2::VARCHAR[]) AS history, unnest($3::BIGINT[]) AS tick"
     connection.execute(
         f"""
-        INSERT INTO {where.schema}.exceptions
+        INSERT INTO {where.schema}.exceptions ({_WRITTEN})
         WITH origins AS ({origins})
         SELECT {literal(where.site)}, {literal(where.source)}, o.tick, r.number, o.history,
-            {literal(table.name.schema)}, {literal(table.name.name)}, {_json(table, key_columns(table.layout), "k")},
+            {literal(table.name.schema)}, {literal(table.name.name)}, {json_sql(table, key_columns(table.layout), "k")},
             r.op, r.cause, {_POSTGRES_TYPE}, {_image(step, "b")}, {_image(step, "a")}, {_image(step, "p")},
             o.history, o.tick, CAST({literal(format_time(where.detected))} AS TIMESTAMP WITH TIME ZONE), NOT r.direct
         FROM {REJECTED} AS r JOIN origins AS o ON o.line = r.line JOIN {KEYS} AS k ON k.key = r.key
@@ -122,19 +124,19 @@ def write_evicted(connection: duckdb.DuckDBPyConnection, where: Detection, histo
     here = table.table
     connection.execute(
         f"""
-        INSERT INTO {where.schema}.exceptions
+        INSERT INTO {where.schema}.exceptions ({_WRITTEN})
         WITH new AS (SELECT {here.named_values} FROM {here.sql} AS t SEMI JOIN {table.lines} AS l
             ON {table.same_key("l")})
         SELECT {literal(where.site)}, {literal(where.source)}, e.tick,
             row_number() OVER (PARTITION BY e.tick ORDER BY {", ".join(f"e.{key}" for key in table.key)})
                 + (SELECT count(*) FROM {where.schema}.exceptions AS x WHERE x.source_tick = e.tick
                     AND x.source = {literal(where.source)}), {literal(history)},
-            {literal(here.name.schema)}, {literal(here.name.name)}, {_json(here, key_columns(here.layout), "e")},
+            {literal(here.name.schema)}, {literal(here.name.name)}, {json_sql(here, key_columns(here.layout), "e")},
             CASE WHEN e._weight < 0 THEN {literal(WRITE_ROW)} WHEN n.is_there THEN {literal(UPDATE_ROW)}
                 ELSE {literal(DELETE_ROW)} END, 'constraint', NULL,
-            CASE WHEN e._weight > 0 THEN {_json(here, here.layout.stored, "e")} END,
-            CASE WHEN n.is_there THEN {_json(here, here.layout.stored, "n")} END,
-            CASE WHEN e._weight > 0 THEN {_json(here, here.layout.stored, "e")} END,
+            CASE WHEN e._weight > 0 THEN {json_sql(here, here.layout.stored, "e")} END,
+            CASE WHEN n.is_there THEN {json_sql(here, here.layout.stored, "n")} END,
+            CASE WHEN e._weight > 0 THEN {json_sql(here, here.layout.stored, "e")} END,
             {literal(history)}, e.tick, CAST({literal(format_time(where.detected))} AS TIMESTAMP WITH TIME ZONE), false
         FROM {table.lines} AS e LEFT JOIN (SELECT *, true AS is_there FROM new) AS n
             ON {" AND ".join(f"n.{key} = e.{key}" for key in table.key)}
@@ -154,10 +156,11 @@ _POSTGRES_TYPE = (
 
 
 def _image(step: StepTable, alias: str) -> str:
-    return f"CASE WHEN {alias}.key IS NOT NULL THEN {_json(step.table, step.table.layout.stored, alias)} END"
+    return f"CASE WHEN {alias}.key IS NOT NULL THEN {json_sql(step.table, step.table.layout.stored, alias)} END"
 
 
-def _json(table: CapturedTable, columns: Sequence[Column], alias: str) -> str:
+def json_sql(table: CapturedTable, columns: Sequence[Column], alias: str) -> str:
+    """Return the expression that writes columns of a row image as JSON."""
     names = dict(zip(table.layout.stored, table.columns, strict=True))
     parts = []
     for column in columns:
@@ -251,25 +254,21 @@ def read(connection: duckdb.DuckDBPyConnection, catalog: str, since: datetime | 
     where = f"detected >= CAST({literal(format_time(since))} AS TIMESTAMP WITH TIME ZONE)" if since else "true"
     rows = connection.execute(
         "SELECT site, source, source_tick, count, schema_name, table_name, key, op_type, cause, pg_type, old, new,"
-        f" local, origin_history, origin_tick, epoch_us(detected), dependent FROM {quote(catalog)}.wlc.exceptions"
-        f" WHERE {where} ORDER BY detected, source, source_tick, count"
+        " local, origin_history, origin_tick, epoch_us(detected), dependent, epoch_us(resubmitted)"
+        f" FROM {quote(catalog)}.wlc.exceptions WHERE {where} ORDER BY detected, source, source_tick, count"
     ).fetchall()
     return [_rejected_row(*row) for row in rows]
 
 
 def _rejected_row(*row: Any) -> RejectedRow:
-    site, source, tick, number, schema, table, key, op, cause, pg_type, old, new, local, history, origin, time, dep = (
-        row
-    )
-    old, new, local = (None if text is None else json.loads(text) for text in (old, new, local))
-    detected = datetime.fromtimestamp(time // 1_000_000, tz=UTC).replace(microsecond=time % 1_000_000)
-    name = Name(schema, table)
+    site, source, tick, number, schema, table, key, op, cause, pg_type, *images, history, origin, time, dep, again = row
+    old, new, local = (None if text is None else json.loads(text) for text in images)
     return RejectedRow(
         site,
         source,
         tick,
         number,
-        name,
+        Name(schema, table),
         json.loads(key),
         op,
         cause,
@@ -279,8 +278,24 @@ def _rejected_row(*row: Any) -> RejectedRow:
         local,
         history,
         origin,
-        detected,
+        _time(time),
         dep,
+        None if again is None else _time(again),
+    )
+
+
+def _time(microseconds: int) -> datetime:
+    seconds, rest = divmod(microseconds, 1_000_000)
+    return datetime.fromtimestamp(seconds, tz=UTC).replace(microsecond=rest)
+
+
+def mark_resubmitted(connection: duckdb.DuckDBPyConnection, catalog: str, rows: Sequence[RejectedRow]) -> None:
+    """Note that rows are written again, in the caller's transaction."""
+    values = ", ".join(f"({literal(row.source)}, {row.source_tick}, {row.count})" for row in rows)
+    now = f"CAST({literal(format_time(utc_now()))} AS TIMESTAMP WITH TIME ZONE)"
+    connection.execute(
+        f"UPDATE {quote(catalog)}.wlc.exceptions SET resubmitted = {now} WHERE (source, source_tick, count)"
+        f" IN (VALUES {values})"
     )
 
 

@@ -9,7 +9,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from wlc.capture.duckdb import adoption, digests, exceptions, pending, probe, repair, schema_change, setup, taking
+from wlc.capture.duckdb import (
+    adoption,
+    digests,
+    exceptions,
+    pending,
+    probe,
+    repair,
+    resubmission,
+    schema_change,
+    setup,
+    taking,
+)
 from wlc.capture.duckdb.shared import Shared, close_shared, create_file, explained, look_into, open_shared
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb import snapshot
@@ -348,6 +359,9 @@ class DuckDBSource(Source):
     def rejected_rows(self, since: datetime | None = None) -> list[RejectedRow]:
         with self._shared.reading() as connection:
             return exceptions.read(connection, self._shared.catalog, since)
+
+    def resubmit(self, source: str, tick: int, count: int | None) -> int:
+        return resubmission.resubmit(self._shared, source, tick, count)
 
     def conflict_counters(self) -> list[ConflictCounter]:
         with self._shared.reading() as connection:
