@@ -1,0 +1,261 @@
+"""Calls of the store and of the database are broken while sites join, take and leave; then the command is repeated.
+
+What the repeated command leads to is where an undisturbed one leads: nothing lost, nothing twice, the same rejected.
+Samples are chosen by DBFARM_SEED; DBFARM_FAULTS=all breaks every single call.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections import Counter
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import duckdb
+import pytest
+
+import wlc
+import wlr
+from tests.fault.breaker import (
+    DIES_AFTER,
+    DIES_BEFORE,
+    FAILS,
+    LOSES_ANSWER,
+    Breaker,
+    Died,
+    Fault,
+    abandon_masters,
+    breakable_database,
+    breakable_store,
+)
+from tests.fault.processes import seed
+from tests.sites import Sites
+from wlc.capture.duckdb.home import Home
+from wlc.farm.circle import read_circle
+from wlc.farm.errors import FarmError, InvalidError
+from wlc.farm.store import memory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+FARM = "memory://broken-sites"
+SCHEMA = """
+    CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR);
+    CREATE TABLE e (k INTEGER PRIMARY KEY, v VARCHAR);
+    CREATE TABLE u (k INTEGER PRIMARY KEY, v VARCHAR UNIQUE);
+    INSERT INTO t VALUES (1, 'x'), (2, 'x'), (3, 'x');
+    INSERT INTO e VALUES (1, 'x'), (2, 'x');
+"""
+TABLES = ("t", "e", "u")
+
+
+class BrokenSites(Sites):
+    """Sites in a farm in memory."""
+
+    @property
+    def farm(self) -> str:
+        return FARM
+
+
+@dataclass(frozen=True)
+class SiteCommand:
+    """A command that is broken.
+
+    Attributes:
+        prepare: What happens before it, besides what all have in common.
+        run: The command; repeated when it was broken.
+        is_refused_again: Once it has succeeded, it is refused.
+    """
+
+    name: str
+    prepare: Callable[[Sites], None]
+    run: Callable[[Sites], object]
+    is_refused_again: bool = False
+
+
+def _nothing(_: Sites) -> None:
+    """Nothing is prepared."""
+
+
+def _join(sites: Sites) -> None:
+    """As the command does."""
+    file = sites.file("paris")
+    primary = wlc.joined_from(file, name="sales", site="paris", farm=FARM)
+    if primary is not None:
+        wlr.replicate(primary, into=file, register=False)
+    wlc.join(file, name="sales", farm=FARM, site="paris")
+
+
+def _take_both(sites: Sites) -> None:
+    """The primary has rejected some of Rome's, and Rome has rows that must give way."""
+    sites.take("oslo")
+    sites.write("oslo", "INSERT INTO u VALUES (1, 'same')")
+    wlc.flush(sites.file("oslo"))
+    sites.write("rome", "INSERT INTO u VALUES (2, 'same')", "UPDATE e SET v = 'rome' WHERE k = 2")
+
+
+COMMANDS = (
+    SiteCommand("take at the primary", _nothing, lambda sites: sites.take("oslo")),
+    SiteCommand("take at a secondary", _take_both, lambda sites: sites.take("rome")),
+    SiteCommand("join", _nothing, _join, is_refused_again=True),
+    SiteCommand(
+        "leave",
+        lambda sites: sites.exchange(),
+        lambda sites: wlc.leave("sales", "rome", farm=FARM),
+        is_refused_again=True,
+    ),
+    SiteCommand("rule", _nothing, lambda sites: wlc.set_rule("sales", "t", "epoch", farm=FARM)),
+    SiteCommand("role", _nothing, lambda sites: wlc.set_role("sales", "rome", "none", farm=FARM)),
+)
+
+
+@dataclass(frozen=True)
+class Start:
+    """What every trial of a command begins with."""
+
+    folder: Path
+    farm: dict[str, bytes]
+    names: list[str]
+
+
+def _restored(start: Start, folder: Path) -> BrokenSites:
+    shutil.copytree(start.folder, folder)
+    for key in [key for key in memory._objects if key.startswith(FARM)]:
+        del memory._objects[key]
+    memory._objects.update(start.farm)
+    return BrokenSites(folder, list(start.names))
+
+
+def _saved(sites: Sites) -> Start:
+    found = {key: data for key, data in memory._objects.items() if key.startswith(FARM)}
+    return Start(sites.folder, found, list(sites.names))
+
+
+@pytest.fixture(scope="module")
+def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """Oslo and Rome, which has published changes that are in conflict with Oslo's."""
+    with _one_home():
+        sites = BrokenSites(tmp_path_factory.mktemp("broken") / "start")
+        sites.folder.mkdir()
+        sites.found(SCHEMA)
+        sites.join("rome")
+        for table, rule in (("t", "epoch_trans"), ("e", "epoch"), ("u", "epoch")):
+            wlc.set_rule("sales", table, rule, farm=FARM)
+        sites.exchange()
+        sites.write("oslo", "UPDATE t SET v = 'oslo' WHERE k = 1", "DELETE FROM e WHERE k = 1")
+        sites.write(
+            "rome",
+            "BEGIN; UPDATE t SET v = 'rome' WHERE k < 3; INSERT INTO e VALUES (3, 'rome'); COMMIT",
+            "UPDATE t SET v = 'later' WHERE k = 3",
+            "UPDATE e SET v = 'rome'",
+        )
+        wlc.flush(sites.file("rome"))
+        sites.write("oslo", "INSERT INTO t VALUES (9, 'waits')")
+        yield _saved(sites)
+
+
+def _one_home() -> Any:
+    """Let the copies of files stand for one place: a copy of a master would publish nothing."""
+    return patch("wlc.capture.duckdb.shared.home_at", lambda _: Home("host", "boot", "/world", 1, 1))
+
+
+def _outcome(sites: Sites) -> object:
+    """What everybody holds when all have taken everything, and what was rejected on the way."""
+    circle = read_circle(sites.log("oslo"))
+    sites.names = [site.name for site in circle.sites]
+    taking = [site.name for site in circle.sites if site.role != "none"]
+    for name in taking:
+        wlc.flush(sites.file(name))
+    for _ in range(5):
+        if not sum([sites.take(name) for name in taking]):
+            break
+    else:
+        raise AssertionError("they never fall silent")
+    histories = {each.history: site.name for site in circle.sites for each in site.histories}
+    logs = {}
+    for name in sites.names:
+        found = Counter(sites.names_of(name))
+        assert set(found.values()) <= {1}, "a transaction is twice in a log"
+        logs[name] = [(histories.get(each.history, ""), each.tick) for each in sites.names_of(name)]
+        assert wlr.verify_farm(sites.log(name).url, full=True).problems == ()
+    rejected = [
+        sorted((row.source, str(row.table), str(row.key), row.op_type, row.cause) for row in found)
+        for found in (wlc.exceptions(sites.file(name)) for name in taking)
+    ]
+    return {
+        "rows": {name: {table: sites.rows(name, table) for table in TABLES} for name in sites.names},
+        "transactions": {name: len(found) for name, found in logs.items()},
+        "rejected": rejected,
+        "roles": [(site.name, site.role) for site in circle.sites],
+        "left": len(circle.past),
+        "rules": circle.rules,
+    }
+
+
+def _trial(
+    command: SiteCommand, start: Start, folder: Path, fault: Fault | None, *, store: bool
+) -> tuple[Breaker, Any]:
+    sites = _restored(start, folder / "world")
+    breaker = Breaker(sites.folder, folder / "image", fault)
+    has_succeeded = False
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(breakable_store(breaker, breaks=store))
+            if not store:
+                stack.enter_context(breakable_database(breaker))
+            try:
+                command.run(sites)
+                has_succeeded = True
+            except Died:
+                assert breaker.is_dead
+            except FarmError:
+                assert fault is not None
+            except duckdb.Error:
+                assert not store
+        abandon_masters()
+        if breaker.is_dead:
+            sites.folder = breaker.image
+        if not has_succeeded:
+            with suppress(InvalidError) if command.is_refused_again else ExitStack():
+                command.run(sites)
+        return breaker, _outcome(sites)
+    except BaseException as error:
+        error.add_note(f"{command.name}: {breaker.broken}")
+        raise
+    finally:
+        abandon_masters()
+
+
+def _sampled() -> list[SiteCommand]:
+    """Every other command, unless DBFARM_FAULTS wants more."""
+    if "DBFARM_FAULTS" in os.environ:
+        return list(COMMANDS)
+    return [command for number, command in enumerate(COMMANDS) if (number + seed()) % 2 == 0]
+
+
+@pytest.mark.parametrize("command", _sampled(), ids=lambda command: command.name)
+def test_a_repeated_command_ends_where_an_undisturbed_one_ends(
+    common: Start, command: SiteCommand, tmp_path: Path
+) -> None:
+    wanted, chance = os.environ.get("DBFARM_FAULTS"), random.Random(f"{seed()} {command.name}")
+    with _one_home():
+        prepared = _restored(common, tmp_path / "start")
+        command.prepare(prepared)
+        start = _saved(prepared)
+        # One of both, unless more is wanted.
+        for store in (True, False) if wanted else (chance.random() < 0.5,):
+            sound, expected = _trial(command, start, tmp_path / f"sound {store}", None, store=store)
+            hows = (DIES_BEFORE, DIES_AFTER, FAILS, LOSES_ANSWER) if store else (DIES_BEFORE, DIES_AFTER, FAILS)
+            faults = [Fault(how, at) for at in range(len(sound.calls)) for how in hows]
+            if wanted != "all":
+                faults = chance.sample(faults, min(int(wanted or 1), len(faults)))
+            for number, fault in enumerate(faults):
+                breaker, found = _trial(command, start, tmp_path / f"{store} {number}", fault, store=store)
+                assert found == expected, breaker.broken
+                shutil.rmtree(tmp_path / f"{store} {number}")
+            print(f"{command.name}: {len(sound.calls)} calls, {len(faults)} faults")

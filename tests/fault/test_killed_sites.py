@@ -1,0 +1,162 @@
+"""Three sites in processes of their own move money between the same accounts, and are killed at any moment.
+
+With the rule `epoch_trans` no transfer is taken in part: at the primary the money is the same at every tick, at a
+secondary whenever all that it wrote has been judged, and everywhere when all is quiet. What was rejected is reported.
+DBFARM_SECONDS=3600 goes on for longer.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import duckdb
+import pytest
+
+import wlc
+from tests.fault.processes import Program, seed
+from tests.sites import Sites
+from wlc.dialect.sql import literal
+from wlc.farm.model import Change
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from wlc.farm.model import Batch
+
+ACCOUNTS, AMOUNT = 12, 100
+TOTAL = ACCOUNTS * AMOUNT
+SITES = ("oslo", "paris", "rome")
+
+WRITER = """
+import random, sys, time
+import wlc
+
+file, seed, accounts = sys.argv[1:]
+chance = random.Random(seed)
+with wlc.connect(file) as connection:
+    print("ready", flush=True)
+    while True:
+        for _ in range(chance.randint(1, 4)):
+            one, other = chance.sample(range(int(accounts)), 2)
+            connection.execute(
+                f"BEGIN; UPDATE accounts SET amount = amount - 1 WHERE id = {one};"
+                f" UPDATE accounts SET amount = amount + 1 WHERE id = {other}; COMMIT"
+            )
+        wlc.take(file)
+        print("took", flush=True)
+        time.sleep(0.2)
+"""
+
+
+def test_money_stays_while_sites_are_killed(tmp_path: Path) -> None:
+    _run(tmp_path, kills=3, seconds=20)
+
+
+@pytest.mark.deep
+def test_money_stays_while_sites_are_killed_for_ten_minutes(tmp_path: Path) -> None:
+    _run(tmp_path, kills=1_000_000, seconds=float(os.environ.get("DBFARM_SECONDS", "600")))
+
+
+def _run(folder: Path, *, kills: int, seconds: float) -> None:
+    sites = Sites(folder)
+    sites.found(
+        "CREATE TABLE accounts (id INTEGER PRIMARY KEY, amount INTEGER);"
+        f"INSERT INTO accounts SELECT range, {AMOUNT} FROM range({ACCOUNTS})"
+    )
+    for site in SITES[1:]:
+        sites.join(site)
+    wlc.set_rule("sales", "accounts", "epoch_trans", farm=sites.farm)
+    chance = random.Random(seed())
+    running = {site: _started(sites, site, chance) for site in SITES}
+    try:
+        deadline, done = time.monotonic() + seconds, 0
+        while done < kills and time.monotonic() < deadline:
+            site = chance.choice(SITES)
+            running[site].wait_for("took")
+            time.sleep(chance.random() * 0.3)
+            running[site].kill()
+            running[site] = _started(sites, site, chance)
+            done += 1
+    finally:
+        for each in running.values():
+            each.kill()
+    for site in SITES:
+        wlc.flush(sites.file(site))
+    sites.exchange()
+    for site in SITES:
+        rows = sites.rows(site, "accounts")
+        assert sum(int(str(amount)) for _, amount in rows) == TOTAL, f"{site}: {rows}"
+    sites.refuse_differences("accounts")
+    print(f"{done} kills, {_check_money(sites)} transactions, {_check_rejected(sites)} of them rejected")
+
+
+def _started(sites: Sites, site: str, chance: random.Random) -> Program:
+    running = Program(sites.file(site), chance.randint(1, 10**9), ACCOUNTS, text=WRITER)
+    running.wait_for("ready")
+    return running
+
+
+def _batches(sites: Sites, site: str) -> list[Batch]:
+    log = sites.log(site)
+    return [log.read_batch(number)[0] for number in log.batch_numbers()]
+
+
+def _check_money(sites: Sites) -> int:
+    """Check what every transaction of each log added to the money; returns how many transactions there were."""
+    primary = _batches(sites, "oslo")
+    # For each tick that ends a batch of the primary, what it had judged of every history.
+    judged = {batch.last: batch.vector for batch in primary}
+    count = 0
+    for site in SITES:
+        money, last_own = TOTAL, 0
+        log, batches = sites.log(site), _batches(sites, site)
+        for batch in batches:
+            change: Counter[int] = Counter()
+            for file in batch.files:
+                local = log.fetch(file)
+                with duckdb.connect() as connection:
+                    change.update(
+                        dict(
+                            connection.execute(
+                                f"SELECT _tick, sum(_weight * amount)::BIGINT FROM read_parquet({literal(str(local))})"
+                                " GROUP BY ALL"
+                            ).fetchall()
+                        )
+                    )
+                log.release(local)
+            for transaction in batch.transactions:
+                count += transaction.origin is None
+                money += change[transaction.tick]
+                last_own = transaction.tick if transaction.origin is None else last_own
+                assert site != "oslo" or money == TOTAL, f"tick {transaction.tick} of oslo"
+            seen = batch.vector.get(primary[0].history, 0)
+            if site != "oslo" and judged.get(seen, {}).get(batch.history, 0) >= last_own:
+                assert money == TOTAL, f"batch {batch.number} of {site}, which all of {seen} of oslo's contains"
+    return count
+
+
+def _check_rejected(sites: Sites) -> int:
+    """Every transfer is at the primary once: whole, or not at all and reported; returns how many were rejected."""
+    reported = {(row.origin_history, row.origin_tick) for row in wlc.exceptions(sites.file("oslo"))}
+    at_primary = {
+        (t.origin.history, t.origin.tick): any(isinstance(record, Change) for record in t.records)
+        for batch in _batches(sites, "oslo")
+        for t in batch.transactions
+        if t.origin is not None
+    }
+    names = Counter(sites.names_of("oslo"))
+    assert set(names.values()) == {1}
+    own = {
+        (batch.history, t.tick)
+        for site in SITES[1:]
+        for batch in _batches(sites, site)
+        for t in batch.transactions
+        if t.origin is None and t.committed is not None
+    }
+    assert own == set(at_primary)
+    assert {name for name, is_whole in at_primary.items() if not is_whole} == reported
+    return len(reported)
