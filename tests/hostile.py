@@ -197,8 +197,8 @@ def nested(depth: int) -> list[str]:
 
 
 @contextmanager
-def bounded(seconds: float = 60, memory_bytes: int = 1 << 29) -> Iterator[None]:
-    """Fail if the body takes longer, or needs more memory."""
+def bounded(seconds: float = 60, memory_bytes: int = 1 << 30) -> Iterator[None]:
+    """Fail if the body takes longer, or needs more memory; what was reserved before and not used comes on top of it."""
     begun, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     yield
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024

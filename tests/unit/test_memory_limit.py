@@ -37,9 +37,7 @@ def test_texts_of_one_vector_are_bounded(statement: str) -> None:
     with duckdb.connect() as connection:
         connection.execute("SET memory_limit = '200MB'; CREATE TABLE t AS SELECT i FROM range(2000) r(i)")
         ddl = Ddl(" ".join(statement.split()[:2]), Name("main", "t"), statement)
-        # What the process had reserved before, but not used, counts at no limit.
-        bound = within(seconds=30, memory_bytes=1 << 30)
-        with bound, pytest.raises(StepError, match="needs more memory than 190") as caught:
+        with within(seconds=60), pytest.raises(StepError, match="needs more memory than 190") as caught:
             running.run(connection, "memory", ddl)
         # Another machine may have enough: it is a failure to be accepted, not one of this machine.
         assert not caught.value.is_shortage
