@@ -184,7 +184,6 @@ class _Search:
         if step is None:
             return
         parent = self.present[key.parent].table
-        places = [[column.name for column in parent.layout.stored].index(column) for column in key.referred]
         same = " AND ".join(
             f"{self._value(key.table, column, 'n')} = {self._value(key.parent, referred, 'u')}"
             for column, referred in zip(key.columns, key.referred, strict=True)
@@ -192,7 +191,6 @@ class _Search:
         there = " AND ".join(
             f"{self._here(key.parent, column, 't')} = {self._value(key.parent, column, 'u')}" for column in key.referred
         )
-        assert places
         listed = ", ".join(f"u.c{place}" for place in parent.layout.key_places)
         self._add(
             key.parent,
