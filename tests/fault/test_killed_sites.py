@@ -32,7 +32,7 @@ TOTAL = ACCOUNTS * AMOUNT
 SITES = ("oslo", "paris", "rome")
 
 WRITER = """
-import random, sys, time
+import faulthandler, random, sys, time
 import wlc
 
 file, seed, accounts = sys.argv[1:]
@@ -40,6 +40,8 @@ chance = random.Random(seed)
 with wlc.connect(file) as connection:
     print("ready", flush=True)
     while True:
+        # A program that hangs says where, and ends.
+        faulthandler.dump_traceback_later(60, exit=True)
         for _ in range(chance.randint(1, 4)):
             one, other = chance.sample(range(int(accounts)), 2)
             connection.execute(

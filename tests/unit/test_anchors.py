@@ -55,21 +55,50 @@ def sent(log: Log, start: int | None, mine: Mapping[str, int]) -> list[Change]:
 
 
 def anchor_389(log: Log, mine: Mapping[str, int]) -> int | None:
+    """The batch in which 389 begins."""
+    numbers = [number for number, batch in enumerate(log, 1) for _ in batch]
+    start = start_389([change for batch in log for change in batch], mine)
+    return None if start is None else numbers[start]
+
+
+def start_389(changes: list[Change], mine: Mapping[str, int]) -> int | None:
     """389's algorithm: per replica id a start, and the least of them (`clcache_initial_anchorcsn`)."""
-    changes = [(change, number) for number, batch in enumerate(log, 1) for change in batch]
-    local = vector(change for change, _ in changes)
     starts = []
-    for history, last in local.items():
+    for history, last in vector(changes).items():
         known = mine.get(history, 0)
         if known >= last:
             continue
         if not known:
             # The consumer does not know the id: from its first change on.
-            starts.append(next(place for place, (change, _) in enumerate(changes) if change[0] == history))
+            starts.append(next(place for place, change in enumerate(changes) if change[0] == history))
         else:
-            places = [place for place, (change, _) in enumerate(changes) if change[0] == history and change[1] <= known]
+            places = [place for place, change in enumerate(changes) if change[0] == history and change[1] <= known]
             starts.append(places[-1] + 1 if places else 0)
-    return changes[min(starts)][1] if starts else None
+    return min(starts, default=None)
+
+
+def load_389(changes: list[Change], mine: Mapping[str, int], known: int, there: int) -> list[Change]:
+    """One load of 389's buffer (`clcache_skip_change`).
+
+    Args:
+        changes: The whole log.
+        mine: What the consumer contains.
+        known: How many changes the supplier's vector covers, which was read before the buffer.
+        there: How many there are when the buffer is read.
+    """
+    stops, sent_so_far, contained = vector(changes[:known]), list[Change](), dict(mine)
+    start = start_389(changes[:known], mine)
+    beyond = set[str]()
+    for history, tick in changes[start:there] if start is not None else ():
+        if history not in stops or history in beyond or tick <= contained.get(history, 0):
+            # A replica id that is new since, one that is beyond its stop, or what the consumer has.
+            continue
+        if tick > stops[history]:
+            beyond.add(history)
+            continue
+        sent_so_far.append((history, tick))
+        contained[history] = tick
+    return sent_so_far
 
 
 @st.composite
@@ -95,6 +124,29 @@ def test_binary_search_finds_what_a_linear_scan_and_389_find(drawn: tuple[Log, d
     found = Reading(log).anchor(mine)
     assert found == first
     assert sent(log, found, mine) == sent(log, anchor_389(log, mine), mine) == missing
+
+
+@given(logs(), st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=4))
+def test_rounds_while_the_log_grows_send_what_389_sends(
+    drawn: tuple[Log, dict[str, int]], moments: list[tuple[int, int]]
+) -> None:
+    """Batches, also of sites that join, appear between looking, fixing the stop and reading (NOTES 1 and 2)."""
+    log, mine = drawn
+    changes = [change for batch in log for change in batch]
+    counts = [0, *(sum(map(len, log[:number])) for number in range(1, len(log) + 1))]
+    ours, theirs, floor = list[Change](), list[Change](), 0
+    for stop, there in [*sorted((min(m), max(m)) for m in moments), (len(log), len(log))]:
+        last, read = min(stop, len(log)), min(there, len(log))
+        # Ours reads footers of a log that has grown already, and stops where it began.
+        found = anchor(1, last, Reading(log[:read]).footer, vector([*mine.items(), *ours]), before={}, floor=floor)
+        ours += sent(log[:last], found, vector([*mine.items(), *ours]))
+        theirs += load_389(changes, vector([*mine.items(), *theirs]), counts[last], counts[read])
+        floor = last
+    missing = [change for change in changes if change[1] > mine.get(change[0], 0)]
+    assert ours == missing
+    assert sorted(theirs) == sorted(missing)
+    for history in "abc":
+        assert [each for each in theirs if each[0] == history] == [each for each in missing if each[0] == history]
 
 
 def test_few_footers_are_read() -> None:

@@ -1,0 +1,294 @@
+"""Whatever stands in another site's log, the primary believes only what that site may say (P12).
+
+A log is refused with nothing applied, or it changes rows of the tables that it names; what the primary contains never
+falls, and nothing of the primary's own is touched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import wlc
+from tests.fault.breaker import abandon_masters
+from tests.sites import Sites
+from wlc.capture.duckdb.home import Home
+from wlc.farm.errors import CorruptError, FarmError
+from wlc.farm.seal.checksum import CHECKSUM_LINE_BYTES, LINES_END, with_checksum
+from wlc.farm.store import memory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+Lines = list[dict[str, Any]]
+EXAMPLES = int(os.environ.get("DBFARM_EXAMPLES", "0"))
+FARM = "memory://hostile-sites"
+TABLES = ("t", "n", "untouched", "o", "bag")
+
+
+class HostileSites(Sites):
+    """Sites in a farm in memory."""
+
+    @property
+    def farm(self) -> str:
+        return FARM
+
+
+@dataclass
+class Scene:
+    """Oslo's file before it takes, and the log file of rome's that it is about to read."""
+
+    sites: HostileSites
+    path: str
+    lines: Lines
+    histories: dict[str, str]
+    farm: dict[str, bytes]
+    before: Any = None
+
+    def take(self, lines: Lines) -> FarmError | None:
+        """Let oslo read other lines; it is as before afterwards, and returned is why it refused."""
+        body = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines).encode()
+        memory._objects[self.path] = with_checksum(body, LINES_END)
+        if self.before is None:
+            self.before = self.held()
+        try:
+            wlc.take(self.sites.file("oslo"))
+        except FarmError as error:
+            assert self.held() == self.before, f"{error} was too late"
+            return error
+        try:
+            self._check_taken(lines)
+        finally:
+            self.restore()
+        return None
+
+    def _check_taken(self, lines: Lines) -> None:
+        held, before = self.held(), self.before
+        named = {str(change["table"][-1]) for change in kinds(lines, "change")}
+        for table in TABLES:
+            if table not in named:
+                assert held[0][table] == before[0][table], f"{table} was changed"
+        for history, tick in before[1].items():
+            assert held[1].get(history, 0) >= tick
+        assert all(check.outcome == "same" for check in wlc.verify_source(self.sites.file("oslo")))
+
+    def held(self) -> Any:
+        with wlc.connect(self.sites.file("oslo")) as connection:
+            rows = {table: connection.execute(f"FROM {table} ORDER BY ALL").fetchall() for table in TABLES}
+            site = connection._shared.require_state().site
+            assert site is not None
+            return rows, dict(site.contained), site.proofs, len(wlc.exceptions(self.sites.file("oslo")))
+
+    def restore(self) -> None:
+        abandon_masters()
+        shutil.copy(self.sites.folder / "oslo.before", self.sites.file("oslo"))
+        for key in [key for key in memory._objects if key.startswith(FARM)]:
+            del memory._objects[key]
+        memory._objects.update(self.farm)
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    with _one_home():
+        sites = HostileSites(tmp_path_factory.mktemp("hostile"))
+        sites.found(
+            "; ".join(f"CREATE TABLE {table} (k INTEGER PRIMARY KEY, v VARCHAR)" for table in TABLES[:-1])
+            + "; CREATE TABLE bag (k INTEGER, v VARCHAR)"
+            + "".join(f"; INSERT INTO {table} VALUES (1, 'x'), (2, 'x'), (3, 'x')" for table in TABLES)
+        )
+        sites.join("rome")
+        wlc.set_rule("sales", "t", "epoch_trans", farm=FARM)
+        wlc.set_rule("sales", "o", "owner", site="oslo", farm=FARM)
+        sites.exchange()
+        sites.write("oslo", "UPDATE untouched SET v = 'oslo' WHERE k = 1")
+        sites.exchange()
+        # The program goes on, so that what is committed is one batch.
+        with wlc.connect(sites.file("rome")) as rome:
+            rome.execute("UPDATE t SET v = 'rome' WHERE k = 1")
+            rome.execute("BEGIN; INSERT INTO t VALUES (9, 'new'); DELETE FROM n WHERE k = 2; COMMIT")
+            rome.execute("UPDATE t SET v = 'again' WHERE k = 1")
+        log = sites.log("rome")
+        path = f"{log.url}/wlc_logs/rome_{log.batch_numbers()[-1]:012}"
+        data = memory._objects[path]
+        lines = [json.loads(line) for line in data[: -len(LINES_END) - CHECKSUM_LINE_BYTES].splitlines()]
+        histories = {site.site: site.history for site in wlc.sites("sales", farm=FARM)}
+        abandon_masters()
+        shutil.copy(sites.file("oslo"), sites.folder / "oslo.before")
+        farm = {key: data for key, data in memory._objects.items() if key.startswith(FARM)}
+        yield Scene(sites, path, lines, histories, farm)
+        abandon_masters()
+
+
+@contextmanager
+def _one_home() -> Iterator[None]:
+    """Let copies of a file stand for one place: a copy of a master would publish nothing."""
+    with patch("wlc.capture.duckdb.shared.home_at", lambda _: Home("host", "boot", "/world", 1, 1)):
+        yield
+
+
+def kinds(lines: Lines, kind: str) -> list[dict[str, Any]]:
+    return [line[kind] for line in lines if kind in line]
+
+
+def test_the_log_itself_is_taken(scene: Scene) -> None:
+    assert scene.take(scene.lines) is None
+
+
+def _schema_change(scene: Scene, lines: Lines) -> None:
+    place = next(number for number, line in enumerate(lines) if "begin" in line) + 1
+    lines.insert(
+        place,
+        {
+            "ddl": {
+                "kind": "DROP TABLE",
+                "object": ["main", "untouched"],
+                "statement": "DROP TABLE untouched",
+                "dialect": "duckdb",
+                "search_path": ["main"],
+            }
+        },
+    )
+
+
+def _clear(scene: Scene, lines: Lines) -> None:
+    place = next(number for number, line in enumerate(lines) if "begin" in line) + 1
+    lines.insert(place, {"clear": {"table": ["main", "untouched"], "rows": 3}})
+
+
+def _refresh(scene: Scene, lines: Lines) -> None:
+    """What it removed, as if the primary had told it."""
+    place = next(n for n, line in enumerate(lines) if line.get("change", {}).get("table") == ["main", "n"])
+    change = lines[place]["change"]
+    lines[place] = {"refresh": {"table": change["table"], "path": change["path"], "rows": 1, "absent": True}}
+
+
+def _own_tick_again(scene: Scene, lines: Lines) -> None:
+    kinds(lines, "begin")[1]["origin"] = {"history": scene.histories["rome"], "tick": 1}
+
+
+def _tick_of_the_primary(scene: Scene, lines: Lines) -> None:
+    kinds(lines, "begin")[1]["origin"] = {"history": scene.histories["oslo"], "tick": 99}
+    kinds(lines, "end")[0]["vector"][scene.histories["oslo"]] = 99
+
+
+def _unknown_origin(scene: Scene, lines: Lines) -> None:
+    kinds(lines, "begin")[1]["origin"] = {"history": "f" * 32, "tick": 5}
+    kinds(lines, "end")[0]["vector"]["f" * 32] = 5
+
+
+def _vector_falls(scene: Scene, lines: Lines) -> None:
+    kinds(lines, "end")[0]["vector"].pop(scene.histories["oslo"])
+
+
+def _vector_rises(scene: Scene, lines: Lines) -> None:
+    kinds(lines, "end")[0]["vector"][scene.histories["rome"]] += 50
+
+
+def _more_rows(scene: Scene, lines: Lines) -> None:
+    kinds(lines, "change")[0]["added"] += 1
+
+
+def _internal_table(scene: Scene, lines: Lines) -> None:
+    for holder in (*kinds(lines, "change"), *kinds(lines, "end")[0]["files"]):
+        if holder["table"] == ["main", "n"]:
+            holder["table"] = ["wlc", "state"]
+
+
+def _keyless_table(scene: Scene, lines: Lines) -> None:
+    for holder in (*kinds(lines, "change"), *kinds(lines, "end")[0]["files"]):
+        if holder["table"] == ["main", "n"]:
+            holder["table"] = ["main", "bag"]
+
+
+def _path_elsewhere(scene: Scene, lines: Lines) -> None:
+    path = "../../../wlc_logs/sales_000000000001.d/0.parquet"
+    for holder in (*kinds(lines, "change"), *kinds(lines, "end")[0]["files"]):
+        holder["path"] = path
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        _schema_change,
+        _clear,
+        _refresh,
+        _own_tick_again,
+        _tick_of_the_primary,
+        _unknown_origin,
+        _vector_falls,
+        _vector_rises,
+        _more_rows,
+        _internal_table,
+        _keyless_table,
+        _path_elsewhere,
+    ],
+    ids=lambda lie: lie.__name__[1:],
+)
+def test_a_lie_is_refused_and_names_the_site(scene: Scene, lie: Callable[[Scene, Lines], None]) -> None:
+    lines = deepcopy(scene.lines)
+    lie(scene, lines)
+    error = scene.take(lines)
+    assert isinstance(error, FarmError)
+    if lie not in (_tick_of_the_primary, _internal_table):
+        assert isinstance(error, CorruptError), repr(error)
+    assert "rome" in str(error)
+
+
+def test_rows_of_a_table_of_another_owner_are_rejected(scene: Scene) -> None:
+    lines = deepcopy(scene.lines)
+    for holder in (*kinds(lines, "change"), *kinds(lines, "end")[0]["files"]):
+        if holder["table"] == ["main", "n"]:
+            holder["table"] = ["main", "o"]
+    body = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines).encode()
+    before = scene.held()
+    memory._objects[scene.path] = with_checksum(body, LINES_END)
+    wlc.take(scene.sites.file("oslo"))
+    rows = {(row.table.name, row.cause) for row in wlc.exceptions(scene.sites.file("oslo"))}
+    assert rows == {("o", "owner"), ("t", "owner")}
+    assert scene.held()[0]["o"] == before[0]["o"]
+    scene.restore()
+
+
+@settings(
+    max_examples=EXAMPLES or (1000 if os.environ.get("DBFARM_DEEP") else 10),
+    deadline=None,
+    database=None,
+    derandomize=not EXAMPLES,
+    suppress_health_check=list(HealthCheck),
+)
+@given(data=st.data())
+def test_random_lines_change_nothing_that_is_not_theirs(scene: Scene, data: st.DataObject) -> None:
+    lines = deepcopy(scene.lines)
+    texts = ["main", "wlc", "state", "t", "untouched", "bag", "o", "rome", "", "f" * 32, *scene.histories.values()]
+    value = st.one_of(st.integers(-1, 12), st.sampled_from(texts), st.none(), st.booleans())
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.sampled_from(_places(lines)))
+        holder: Any = lines
+        for step in place[:-1]:
+            holder = holder[step]
+        how = data.draw(st.sampled_from(["change", "change", "change", "remove", "copy"]))
+        if how == "change":
+            holder[place[-1]] = data.draw(value)
+        elif how == "remove":
+            del holder[place[-1]]
+        elif isinstance(holder, list):
+            holder.append(deepcopy(holder[place[-1]]))
+        if not lines:
+            break
+    scene.take(lines)
+
+
+def _places(value: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every place in a JSON value."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [place for key, each in inside for place in ((*before, key), *_places(each, (*before, key)))]
