@@ -12,6 +12,8 @@ from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import CorruptError, InvalidError
 from wlc.farm.model import Batch, Manifest, Position, Transaction
 from wlc.farm.registry import ACTIVE, PENDING, Replica, decode_replica, encode_replica, register, replicas, unregister
+from wlc.farm.store.local import LocalStore
+from wlc.farm.window import begins_empty
 from wlc.masters.prune import prune_database as prune
 from wlc.masters.retention import SnapshotPoint, children, decide, held_bytes
 
@@ -193,6 +195,38 @@ def test_prune_deletes_what_it_says(database: FarmDatabase) -> None:
         "snapshots/000000000070/0.parquet"
     ]
     assert prune(database, now=NOW).delete_batches == ()
+
+
+def test_a_prune_that_dies_anywhere_leaves_no_log_that_seems_to_begin_with_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete, left = LocalStore.delete, [0]
+
+    def delete_or_die(store: LocalStore, path: str) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        delete(store, path)
+
+    def die_after(count: int) -> bool:
+        """Prune a farm whose log begins with a snapshot; returns whether that was cut short."""
+        database = open_database("sales", str(tmp_path / str(count)))
+        publish(database, 4)
+        for batch in (0, 1, 3):
+            take(database, batch)
+        left[0], died = count, False
+        with monkeypatch.context() as patched:
+            patched.setattr(LocalStore, "delete", delete_or_die)
+            try:
+                prune(database, now=NOW)
+            except KeyboardInterrupt:
+                died = True
+        assert not begins_empty(database.snapshot_ticks(), min(database.batch_numbers()))
+        prune(database, now=NOW)
+        assert (database.snapshot_ticks(), database.batch_numbers()) == ([30], [3, 4])
+        return died
+
+    assert [die_after(count) for count in range(5)] == [True, True, True, True, False]
 
 
 def test_prune_refuses_to_decide_on_damaged_knowledge(database: FarmDatabase) -> None:

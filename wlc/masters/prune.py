@@ -81,7 +81,8 @@ def prune_database(
     """Delete log files and snapshots that neither the policy, a tag nor a live replica needs.
 
     Dying in between is harmless: snapshots go first and log files from the oldest on, so that what is left is always
-    a snapshot with an unbroken log; a later call deletes the rest.
+    a snapshot with an unbroken log; a later call deletes the rest. The snapshot that the log begins with outlives the
+    first log file: without it, the log would seem to begin with an empty database.
 
     Args:
         database: The farm database.
@@ -146,9 +147,12 @@ def _with_windows(
 
 def _delete(database: FarmDatabase, retention: Retention) -> None:
     for tick in retention.delete_snapshots:
-        database.delete_snapshot(tick)
+        if tick != 0:
+            database.delete_snapshot(tick)
     for number in retention.delete_batches:
         database.delete_batch(number)
+    if 0 in retention.delete_snapshots:
+        database.delete_snapshot(0)
     for number in database.leftover_numbers():
         database.delete_batch(number)
     for tick in database.leftover_snapshots():
