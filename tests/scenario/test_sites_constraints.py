@@ -34,6 +34,33 @@ def test_rows_that_break_a_constraint_are_refused(tmp_path: Path) -> None:
     assert sites.take("oslo") == 1
 
 
+def test_a_secondary_that_was_pruned_still_gives_way(tmp_path: Path) -> None:
+    """What the primary has judged and the secondary has not read yet, the secondary still needs of its own log."""
+    sites = Sites(tmp_path)
+    sites.found()
+    sites.join("rome")
+    rome = sites.file("rome")
+    wlc.set_rule(sites.file("oslo"), "u", "epoch")
+    sites.exchange()
+    sites.write("oslo", "INSERT INTO u VALUES (1, 'same')")
+    wlc.flush(sites.file("oslo"))
+    for statement in ("INSERT INTO u VALUES (2, 'same')", "INSERT INTO u VALUES (3, 'three')"):
+        sites.write("rome", statement)
+        wlc.flush(rome)
+    assert sites.take("oslo") == 2
+    wlc.snapshot(rome)
+    assert wlc.prune(rome, keep_for="0s").delete_batches == ()
+    sites.exchange()
+    assert sites.rows("rome", "u") == sites.rows("oslo", "u") == [(1, "same"), (3, "three")]
+    wlc.snapshot(rome)
+    # It goes on with one batch for each that it takes, and none of its own.
+    assert wlc.prune(rome, keep_for="0s").delete_batches != ()
+    sites.write("oslo", "INSERT INTO u VALUES (4, 'four')")
+    sites.write("rome", "INSERT INTO u VALUES (5, 'four')")
+    sites.exchange()
+    assert sites.rows("rome", "u") == sites.rows("oslo", "u") == [(1, "same"), (3, "three"), (4, "four")]
+
+
 def test_triggers_are_refused_and_references_are_kept(tmp_path: Path) -> None:
     two = Sites(tmp_path)
     two.found()

@@ -65,7 +65,7 @@ def test_window_start(two: Sites) -> None:
     # Rome has read all of oslo's log, and oslo needs it to judge rome.
     wlc.snapshot(two.file("oslo"))
     kept = wlc.prune(two.file("oslo"), keep_for="0s")
-    assert any("changes of site rome are judged" in reason for reason in kept.reasons)
+    assert any("changes between this site and rome are judged" in reason for reason in kept.reasons)
     two.exchange()
     assert rejected(two, 1) == [("UPDATE_ROW", "DATA_IN_CONFLICT")]
     assert value(two, 1) == {"oslo": ["oslo 2"], "rome": ["oslo 2"]}

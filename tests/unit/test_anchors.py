@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wlc.farm.anchors import anchor
+from wlc.farm.anchors import anchor, has_seen
 from wlc.farm.errors import ExpiredError
-from wlc.farm.model import Origin
+from wlc.farm.model import Batch, Origin
 from wlc.farm.vectors import NO_LINEAGE, Lineage
 
 if TYPE_CHECKING:
@@ -216,3 +216,27 @@ def test_histories_that_vectors_leave_out_are_contained() -> None:
     log = [[("a", 1), ("a", 2)], [("b", 3)]]
     assert Reading(log).anchor({"b": 3}) == 1
     assert Reading(log).anchor({"b": 3}, lineage=Lineage({"b": Origin("a", 2)})) is None
+
+
+@pytest.mark.parametrize(
+    ("known", "vector", "own", "expected"),
+    [
+        ({"a": 9}, {"a": 9}, None, True),
+        ({"a": 8}, {"a": 9}, None, False),
+        ({"a": 5, "b": 3}, {"a": 9, "b": 3}, 5, True),
+        ({"a": 4, "b": 3}, {"a": 9, "b": 3}, 5, False),
+        ({"a": 5, "b": 2}, {"a": 9, "b": 3}, 5, False),
+        # It has taken, and written nothing: nothing of its own is missing.
+        ({"b": 3}, {"a": 9, "b": 3}, None, True),
+        ({"b": 2}, {"a": 9, "b": 3}, None, False),
+        # But what its history grew from.
+        ({"b": 3}, {"new": 9, "b": 3}, None, False),
+        ({"b": 3, "old": 7}, {"new": 9, "b": 3}, None, True),
+    ],
+)
+def test_whoever_takes_only_echoes_has_seen_the_log(
+    known: dict[str, int], vector: dict[str, int], own: int | None, *, expected: bool
+) -> None:
+    history = "new" if "new" in vector else "a"
+    batch = Batch("sales", 3, history, 8, 9, "", "sales", (), (), vector, own=own)
+    assert has_seen(known, batch, Lineage({"new": Origin("old", 7)})) is expected

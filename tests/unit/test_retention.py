@@ -60,7 +60,7 @@ def test_a_live_replica_keeps_what_it_needs() -> None:
 def test_what_judges_a_site_stays_although_the_site_has_read_it() -> None:
     decision = decide([snapshot(0), snapshot(8)], range(1, 10), [replica("a", 8)], NOW, windows={"a": 3, "gone": 1})
     assert decision.delete_batches == (1, 2)
-    assert "changes of site a are judged by log files from batch 3 on" in decision.reasons[1]
+    assert "changes between this site and a are judged by log files from batch 3 on" in decision.reasons[1]
     assert decide([snapshot(0), snapshot(8)], range(1, 10), [replica("a", 8)], NOW, windows={"a": 9}).keep_batches == (
         8,
         9,

@@ -79,8 +79,15 @@ def has_seen(vector: Vector, batch: Batch, lineage: Lineage = NO_LINEAGE) -> boo
     """Say whether a vector contains all that a site's log says up to the end of a batch.
 
     Whoever has taken nothing but echoes does not say how far that log is read: then it contains the last own tick that
-    has records, and what was taken.
+    has records, if there is one, and what was taken.
     """
     if batch.last <= expanded(vector, lineage).get(batch.history, 0):
         return True
-    return batch.own is not None and contains(vector, {**batch.vector, batch.history: batch.own}, lineage)
+    if batch.own is not None:
+        return contains(vector, {**batch.vector, batch.history: batch.own}, lineage)
+    if not batch.vector.keys() - {batch.history}:
+        # It was alone: every tick is its own.
+        return False
+    taken = expanded(batch.vector, lineage)
+    taken.pop(batch.history, None)
+    return contains(vector, taken, lineage)

@@ -289,8 +289,8 @@ def _holding_reason(replica: Replica, windows: Mapping[str, int]) -> str:
     tick, batch = replica.position.tick, replica.position.batch
     if (needed := _needed_from(replica, windows)) < batch:
         return (
-            f"changes of site {replica.id} are judged by log files from batch {needed} on; wlc take at the primary"
-            " judges those that it has published"
+            f"changes between this site and {replica.id} are judged by log files from batch {needed} on; less is needed"
+            " after wlc take at the primary and then at the other site"
         )
     return f"replica {replica.id} ({replica.target}) is at tick {tick}, so it keeps log files from batch {batch} on"
 

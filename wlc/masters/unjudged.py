@@ -1,4 +1,8 @@
-"""How much of its own log a primary needs to judge what other sites have published or still will."""
+"""How much of its own log a site needs until changes are judged.
+
+The primary judges by it what other sites have published or still will. A secondary sets back by it what is in the way
+of the primary's rows and not judged as far as it has read the primary's log; see `wlc.capture.duckdb.eviction`.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from wlc.farm.anchors import before, has_seen
 from wlc.farm.circle import find_circle
+from wlc.farm.paths import SITES, is_site_name, site_folder
 from wlc.farm.registry import SITE, known_replicas
-from wlc.masters.place import site_database
+from wlc.masters.place import founder_at, site_database
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,24 +24,48 @@ if TYPE_CHECKING:
 
 
 def window_starts(database: FarmDatabase, numbers: Sequence[int], registered: Iterable[Replica]) -> dict[str, int]:
-    """Return for each site that reads a primary the batch from which its changes are judged.
+    """Return for sites that read a site's log the batch from which it is needed to judge changes.
 
-    A site may have read more than that: what it committed before it did is judged by what it had seen then.
+    Whoever reads it may have read more than that. The primary judges changes of another site by what that had seen
+    when it committed them, and a secondary learns later what the primary judged.
 
     Args:
-        database: A farm database; nothing is returned unless it is that of a primary.
+        database: A farm database; nothing is returned unless it is that of a site.
         numbers: Of its batches, rising.
         registered: Who reads it.
     """
     readers = {replica.id for replica in registered if replica.kind == SITE}
-    circle = find_circle(database) if readers and numbers else None
+    if not readers or not numbers:
+        return {}
+    founder = _founder(database)
+    circle = find_circle(founder)
     if circle is None:
         return {}
+    here = next((site for site in circle.sites if site_database(founder, site.folder).url == database.url), None)
+    if here is not None and here.name != circle.primary:
+        past = _learned(founder, here)
+        return {circle.primary: _first_unseen(database, numbers, circle, past)} if circle.primary in readers else {}
     found = {}
     for site in circle.sites:
-        if site.name in readers and (past := _last_judged(database, circle, site)) is not None:
-            found[site.name] = _first_unseen(database, numbers, circle, past)
+        if site.name in readers and (past_of := _last_judged(founder, circle, site)) is not None:
+            found[site.name] = _first_unseen(database, numbers, circle, past_of)
     return found
+
+
+def _founder(database: FarmDatabase) -> FarmDatabase:
+    """Return the folder that holds the circle if a database is one of several sites."""
+    url, _, name = database.url.rstrip("/").rpartition(f"/{SITES}")
+    return founder_at(database, site_folder(name)) if url and is_site_name(name) else database
+
+
+def _learned(founder: FarmDatabase, site: CircleSite) -> Vector:
+    """Return what the primary contained at the place to which a secondary has read its log."""
+    numbers = founder.batch_numbers()
+    found = next((each for each in known_replicas(founder)[0] if each.id == site.name), None)
+    last = found.position.batch if found and found.position else 0
+    if not numbers:
+        return {}
+    return founder.read_batch(last)[0].vector if last in numbers else before(founder.read_batch(numbers[0])[0])
 
 
 def _last_judged(founder: FarmDatabase, circle: Circle, site: CircleSite) -> Vector | None:

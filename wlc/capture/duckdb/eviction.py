@@ -22,6 +22,7 @@ from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb.file_columns import read_sql
 from wlc.dialect.sql import quote
 from wlc.dialect.types import storage_type
+from wlc.farm.anchors import has_seen
 from wlc.farm.model import WEIGHT, Change
 from wlc.farm.vectors import NO_LINEAGE, expanded
 from wlc.masters.contract import database_of
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.shared import Shared
     from wlc.dialect.duckdb.catalog import ForeignKey
     from wlc.farm.model import Name, TableFile
+    from wlc.farm.vectors import Lineage, Vector
     from wlc.masters.contract import SiteStep
 
 _OWN = 'temp."wlc own lines"'
@@ -63,10 +65,10 @@ def evict(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path]) ->
         try:
             present, order = lines.tables(connection, shared.catalog)
             found = lines.load(connection, step, present, fetch)
-            search = _Search(connection, shared, present, {table.table.name: table for table in found})
-            state = shared.require_state()
-            past = expanded(step.transactions[-1].past, state.circle.lineage() if state.circle else NO_LINEAGE)
-            evicted = search.found(past.get(state.history, 0))
+            state, past = shared.require_state(), step.transactions[-1].past
+            lineage = state.circle.lineage() if state.circle else NO_LINEAGE
+            search = _Search(connection, shared, present, {table.table.name: table for table in found}, past, lineage)
+            evicted = search.found(expanded(past, lineage).get(state.history, 0))
             rows = _apply(connection, shared, sorted(evicted, key=lambda table: order[table.table.name]))
             lines.drop(connection, [*found, *evicted])
         except BaseException:
@@ -84,6 +86,7 @@ class _Search:
     Attributes:
         present: The secondary's tables.
         step: Those of the step.
+        past: What the primary had judged before the step.
         in_the_way: For each table the queries that select keys of rows that may have to go.
     """
 
@@ -91,6 +94,8 @@ class _Search:
     shared: Shared
     present: Mapping[Name, TakenTable]
     step: Mapping[Name, LinesTable]
+    past: Vector
+    lineage: Lineage
     in_the_way: dict[Name, list[str]] = field(default_factory=dict)
 
     def found(self, judged: int) -> list[LinesTable]:
@@ -243,7 +248,8 @@ class _Search:
         number = state.batch
         while number > 0:
             batch = database.read_batch(number)[0]
-            if batch.last <= judged:
+            if has_seen(self.past, batch, self.lineage):
+                # Pruning keeps nothing older; see `wlc.masters.unjudged`.
                 return
             own = [each.tick for each in batch.transactions if each.origin is None]
             counted = {r.path for each in batch.transactions for r in each.records if isinstance(r, Change)}
