@@ -84,6 +84,7 @@ __all__ = [
 if TYPE_CHECKING:
     from wlc.exchange.administration import leave, set_role
     from wlc.exchange.conflicts import conflicts, exceptions, resubmit, set_rule
+    from wlc.exchange.connecting import connect
     from wlc.exchange.joining import join, joined_from
     from wlc.exchange.overview import SiteStatus, sites
     from wlc.exchange.taking import TakenFrom, take
@@ -104,7 +105,6 @@ if TYPE_CHECKING:
     from wlc.farm.tags import Tag
     from wlc.farm.version import __version__
     from wlc.farm.window import Window
-    from wlc.masters.adapters import connect
     from wlc.masters.keeping import Keeping, retention, tag, tags, untag
     from wlc.masters.lookup import resolve
     from wlc.masters.operations import (
@@ -140,7 +140,6 @@ else:
             "wlc.farm.tags": ("Tag",),
             "wlc.farm.version": ("__version__",),
             "wlc.farm.window": ("Window",),
-            "wlc.masters.adapters": ("connect",),
             "wlc.masters.keeping": ("Keeping", "retention", "tag", "tags", "untag"),
             "wlc.masters.lookup": ("resolve",),
             "wlc.masters.operations": (
@@ -169,6 +168,7 @@ else:
             ),
             "wlc.exchange.administration": ("leave", "set_role"),
             "wlc.exchange.conflicts": ("conflicts", "exceptions", "resubmit", "set_rule"),
+            "wlc.exchange.connecting": ("connect",),
             "wlc.exchange.overview": ("SiteStatus", "sites"),
             "wlc.exchange.joining": ("join", "joined_from"),
             "wlc.exchange.taking": ("TakenFrom", "take"),

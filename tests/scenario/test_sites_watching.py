@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import threading
+import time
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,6 +14,9 @@ from cli.command import run_app
 from cli.wlc import app
 from tests.sites import Sites
 from wlc.farm.errors import InvalidError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Capture = pytest.CaptureFixture[str]
 
@@ -126,3 +131,42 @@ def test_rows_that_differ_from_what_the_exception_shows_are_not_written_over(two
         wlc.resubmit(two.file("oslo"), "rome:999")
     with pytest.raises(InvalidError, match="names no exception"):
         wlc.resubmit(two.file("oslo"), "rome")
+
+
+def test_the_process_that_has_the_file_open_takes_in_the_background(two: Sites, tmp_path: Path) -> None:
+    with wlc.connect(two.file("rome"), take=True, beat_s=0.1) as connection:
+        two.write("oslo", "INSERT INTO a VALUES (40, 'forty', 0)")
+        wlc.flush(two.file("oslo"))
+        deadline = time.monotonic() + 60
+        while not connection.execute("SELECT 1 FROM a WHERE id = 40").fetchall():
+            assert time.monotonic() < deadline, connection.wlc.failure
+            time.sleep(0.05)
+        connection.execute("INSERT INTO a VALUES (41, 'rome', 0)")
+        assert [each.site for each in connection.wlc.take()] == ["oslo"]
+    # Closing has ended the thread and published what was written.
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("wlc take")]
+    two.exchange()
+    two.refuse_differences("a")
+    alone = tmp_path / "alone.duckdb"
+    wlc.master(alone, farm=str(tmp_path / "farm"), create=True)
+    with pytest.raises(InvalidError, match="no site"):
+        wlc.connect(alone, take=True)
+    with pytest.raises(InvalidError, match="only reads"):
+        wlc.connect(two.file("rome"), read_only=True, take=True)
+
+
+def test_join_warns_of_keys_that_all_sites_would_number_alike(tmp_path: Path, capsys: Capture) -> None:
+    sites = Sites(tmp_path)
+    sites.found(
+        "CREATE SEQUENCE numbers; CREATE TABLE orders (id INTEGER PRIMARY KEY DEFAULT nextval('numbers'), v VARCHAR,"
+        " n INTEGER DEFAULT nextval('numbers')); CREATE TABLE a (id UUID PRIMARY KEY DEFAULT uuid())"
+    )
+    join = ["--name", "sales", "--farm", sites.farm, "--site", "rome"]
+    assert run_app(app, "wlc", ["join", "postgresql://nobody:secret@127.0.0.1:1/x", *join]) == 8
+    shown = capsys.readouterr().err
+    assert "PostgreSQL sites do not exist yet" in shown
+    assert "secret" not in shown
+    assert run_app(app, "wlc", ["join", str(sites.file("rome")), *join]) == 0
+    (warning,) = [line for line in capsys.readouterr().err.splitlines() if "sequence" in line]
+    assert "key column id of main.orders defaults to a sequence" in warning
+    assert "uuid()" in warning

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import warnings
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from wlc.exchange.taking import as_reader
 from wlc.farm.circle import SiteHistory, change_circle, read_circle, with_site
 from wlc.farm.clock import utc_now
-from wlc.farm.errors import CorruptError, ExpiredError, InvalidError
+from wlc.farm.errors import CorruptError, ExpiredError, InvalidError, UnsupportedError
 from wlc.farm.model import Taken
 from wlc.farm.paths import SITES, site_folder
 from wlc.farm.registry import register
@@ -23,7 +25,6 @@ from wlc.masters.state import SiteState
 from wlc.masters.status import status_of
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping
 
     from wlc.farm.circle import Circle, CircleSite
@@ -60,6 +61,7 @@ def join(
         UnsupportedError: It is no DuckDB file.
         ExpiredError: The replica is too old: what came after it was pruned.
     """
+    _refuse_server(source)
     founder = resolve(name, farm, storage_options=storage_options)
     circle = read_circle(founder)
     with adapters.opened(source) as found:
@@ -77,6 +79,7 @@ def join(
             membership=membership,
         )
         database = claim(found, wish)
+        _warn_of_sequences(database)
         return status_of(database, found.details())
 
 
@@ -101,6 +104,7 @@ def joined_from(
         InvalidError: The database has one master only, or the name is taken.
         UnsupportedError: The source is no DuckDB file.
     """
+    _refuse_server(source)
     founder = resolve(name, farm, storage_options=storage_options)
     circle = read_circle(founder)
     if adapters.is_source(source):
@@ -110,6 +114,34 @@ def joined_from(
     if site is not None:
         _refuse_taken_name(founder, circle, site)
     return site_database(founder, circle.site(circle.primary).folder).url
+
+
+def _refuse_server(source: str | os.PathLike[str]) -> None:
+    """Refuse what is no file, before anything is asked of it.
+
+    Raises:
+        UnsupportedError: It is the URL of a server.
+    """
+    scheme, mark, _ = os.fspath(source).partition("://")
+    if mark:
+        raise UnsupportedError(
+            f"a {scheme}:// database cannot be a site: only DuckDB files can, PostgreSQL sites do not exist yet",
+            hint="wlc join FILE.duckdb --name DB --site NAME; a server can hold a replica: wlr replicate DB --into URL",
+        )
+
+
+def _warn_of_sequences(database: FarmDatabase) -> None:
+    """Warn of keys that every site would number alike."""
+    ticks = database.snapshot_ticks()
+    for table in database.read_manifest(ticks[-1]).tables if ticks else ():
+        for column in table.layout.stored:
+            if column.name in table.layout.primary_key and "nextval(" in (column.default or "").lower():
+                warnings.warn(
+                    f"key column {column.name} of {table.table} defaults to a sequence, which gives every site the same"
+                    " numbers: two sites insert different rows under one key. Let each site insert keys of a range of"
+                    " its own, make the site a part of the key, or use keys of type UUID with the default uuid()",
+                    stacklevel=3,
+                )
 
 
 def _refuse_taken_name(founder: FarmDatabase, circle: Circle, site: str) -> None:

@@ -71,10 +71,17 @@ def take(
         return take_into(found, database, site=site, dry_run=dry_run)
 
 
-def take_into(
-    source: Source, database: FarmDatabase, *, site: str | None = None, dry_run: bool = False
-) -> list[TakenFrom]:
-    """Take what other sites published into an open master; see `take`."""
+def what_to_take_as(source: str | os.PathLike[str]) -> str:
+    """Return the name of the site that a database is.
+
+    Raises:
+        InvalidError: It is not one of several sites.
+    """
+    with opened_master(source, None) as (found, _):
+        return _site(found).name
+
+
+def _site(source: Source) -> SiteState:
     state = source.require_state()
     if state.site is None:
         raise InvalidError(
@@ -82,7 +89,14 @@ def take_into(
             hint=f"wlc master {source} --site NAME makes it the first of several",
             path=str(source),
         )
-    known = with_circle(state.site, database)
+    return state.site
+
+
+def take_into(
+    source: Source, database: FarmDatabase, *, site: str | None = None, dry_run: bool = False
+) -> list[TakenFrom]:
+    """Take what other sites published into an open master; see `take`."""
+    known = with_circle(_site(source), database)
     if known.circle is None:
         return []
     if not dry_run:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from wlc.capture.duckdb.connection import Connection
+    from wlc.capture.duckdb.connection import Connection as Connection
     from wlc.farm.model import Name
     from wlc.masters.contract import Remembered, Source
 

@@ -32,7 +32,7 @@ from wlc.dialect.duckdb.lexer import words
 from wlc.farm.errors import FencedError, InvalidError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 _SPLIT_MOST = 1000
 
@@ -56,7 +56,10 @@ class Connection:
         self._outcome: StatementOutcome | None = None
         self._count: int | None = None
         self._split: dict[str, tuple[tuple[str, str], ...]] = {}
-        self._finalizer = weakref.finalize(self, _release, raw, shared)
+        # What the process does with the database besides, set by whoever opens the connection.
+        self.wlc: Any = None
+        self._before_close: list[Callable[[], None]] = []
+        self._finalizer = weakref.finalize(self, _release, raw, shared, self._before_close)
 
     def __enter__(self) -> Self:
         return self
@@ -302,9 +305,15 @@ class Connection:
     def cursor(self) -> Connection:
         """Another connection to the same database, with transactions of its own."""
         self._shared.users += 1
-        return Connection(self._shared, self._raw.cursor())
+        other = Connection(self._shared, self._raw.cursor())
+        other.wlc = self.wlc
+        return other
 
     duplicate = cursor
+
+    def before_close(self, call: Callable[[], None]) -> None:
+        """Let something end before the connection is closed; it must not refer to the connection."""
+        self._before_close.append(call)
 
     def close(self) -> None:
         """Close the connection; the last one to a database publishes what is pending.
@@ -316,7 +325,7 @@ class Connection:
         if not self._finalizer.alive:
             return
         self._finalizer.detach()
-        failure = _release(self._raw, self._shared)
+        failure = _release(self._raw, self._shared, self._before_close)
         if failure is not None:
             raise failure
 
@@ -326,8 +335,10 @@ def _view_name(name: Any) -> str:
     return ".".join('"' + part.replace('"', '""') + '"' for part in parts)
 
 
-def _release(raw: duckdb.DuckDBPyConnection, shared: Shared) -> Exception | None:
+def _release(raw: duckdb.DuckDBPyConnection, shared: Shared, before: Sequence[Callable[[], None]]) -> Exception | None:
     """Close one connection; publish if it was the last. Returns why publishing failed, or None."""
+    for call in before:
+        call()
     raw.close()
     failure: Exception | None = None
     if shared.users == 1 and shared.is_master and shared.publisher is not None:
