@@ -98,6 +98,18 @@ def tick_or_time(text: str | None) -> int | str | None:
     return int(text) if text is not None and text.strip().isdecimal() else text
 
 
+def two_ticks(text: str) -> tuple[int, int]:
+    """Read `A:B` as two ticks, in any order.
+
+    Raises:
+        InvalidError: The text is something else.
+    """
+    first, _, last = text.partition(":")
+    if not (first.isdecimal() and last.isdecimal()):
+        raise InvalidError(f"{text!r} is not two ticks", hint="--tick 1040:1050")
+    return int(first), int(last)
+
+
 def tick_range(text: str) -> tuple[int | None, int | None]:
     """Read `A:B` as the first and the last tick, both included. Either may be missing; `A` alone is one tick.
 

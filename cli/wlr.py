@@ -32,6 +32,7 @@ from .options import (
     flat_options,
     storage_options,
     tick_or_time,
+    two_ticks,
 )
 from .output import Lines, Listing, Report, Value, record
 from .progress import working
@@ -445,6 +446,29 @@ def changes(
             yield from follow_on(
                 lambda: next(write_round(), None), lambda: wlc.beat(db, farm=farm, storage_options=options)
             )
+
+
+@command(app, example="wlr diff copy.duckdb --tick 1040:1050 --table main.orders")
+def diff(
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="A replica, whose farm is read; or a database of a farm.")
+    ],
+    tick: Annotated[str, typer.Option(metavar="A:B", help="The ticks; B may be the earlier one.")],
+    table: Annotated[
+        str | None, typer.Option(metavar="TABLE", help="Show the rows of schema.table, or of a table of schema main.")
+    ] = None,
+    farm: Farm = None,
+    storage_option: StorageOptions = None,
+) -> Report:
+    """Show how many rows of each table differ between two transactions, or which rows of one table do."""
+    first, last = two_ticks(tick)
+    options = storage_options(storage_option)
+    if table is None:
+        found = wlr.diff(target, first, last, farm=farm, storage_options=options)
+        rows = [(one.table, one.added, one.removed, one.changed) for one in found]
+        return Listing(("table", "added", "removed", "changed"), rows, null="-")
+    relation = wlr.differing_rows(target, first, last, table, farm=farm, storage_options=options)
+    return Listing(relation.columns, relation.fetchall(), null="NULL")
 
 
 @command(app, example="wlr files lake main.orders --tick 1040")

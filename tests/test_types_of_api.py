@@ -50,6 +50,8 @@ def use(since: datetime) -> None:
     reveal_type(wlr.files("lake", "orders"))  # list[str]
     reveal_type(wlr.read("sales", "orders", tick=1, columns=["id"], where="id > 1"))  # duckdb._relation.DuckDBPyRelation
     reveal_type(wlr.changes("sales", "orders", since=1040))  # typing.Iterator[Any]
+    reveal_type(wlr.diff("sales", 1, 2)[0].changed)  # int | None
+    reveal_type(wlr.differing_rows("sales", 1, 2, "orders"))  # duckdb._relation.DuckDBPyRelation
     reveal_type(wlr.prune("lake", keep="3 days").ticks)  # tuple[int, ...]
     reveal_type(wlr.snapshot_from_log("sales"))  # wlc.farm.model.Manifest
     reveal_type(wlr.__version__)  # str

@@ -29,6 +29,7 @@ __all__ = [
     "Replicated",
     "Switched",
     "TableCheck",
+    "TableDifference",
     "UnavailableError",
     "UnsupportedError",
     "Verified",
@@ -37,6 +38,8 @@ __all__ = [
     "beat",
     "changes",
     "clock",
+    "diff",
+    "differing_rows",
     "drill",
     "fast_forward",
     "feed",
@@ -84,6 +87,7 @@ if TYPE_CHECKING:
     from wlr.plan.meeting import Refusal, fast_forward
     from wlr.plan.retention import PrunedTicks
     from wlr.reading.change_feed import changes
+    from wlr.reading.difference import TableDifference, diff, differing_rows
     from wlr.reading.table import read
     from wlr.repairing import RepairedTable, repair
     from wlr.replay import Replicated
@@ -110,6 +114,7 @@ else:
             "wlr.log_snapshot": ("snapshot_from_log",),
             "wlr.plan.retention": ("PrunedTicks",),
             "wlr.reading.change_feed": ("changes",),
+            "wlr.reading.difference": ("TableDifference", "diff", "differing_rows"),
             "wlr.reading.table": ("read",),
             "wlr.repairing": ("RepairedTable", "repair"),
             "wlr.replay": ("Replicated",),

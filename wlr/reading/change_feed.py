@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import wlc
+from wlc.dialect.duckdb import fold
+from wlc.dialect.sql import quote
 from wlc.dialect.types import load_sql
 from wlc.farm.errors import ExpiredError, InvalidError
 from wlc.farm.model import WEIGHT
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from wlc.farm.database import FarmDatabase
-    from wlc.farm.model import Batch, Layout, Name
+    from wlc.farm.model import Batch, Column, Layout, Name
     from wlr.plan.step import Read
 
 # A batch does not end inside a transaction unless that has more rows than this.
@@ -166,6 +169,27 @@ class ChangeFeed:
         runs = self._runs()
         return self._batches(runs, loads, shaped)
 
+    @contextmanager
+    def images(self, connection: duckdb.DuckDBPyConnection) -> Iterator[str]:
+        """Give a query that selects all images of the range as stored, with weights, for as long as it is entered."""
+        reads, runs = self._runs()
+        copies = LocalCopies(self.database)
+        try:
+            transactions = tuple(one for run in runs for one in run.transactions)
+            connection.register(query.TRANSACTIONS, query.transactions_table(transactions))
+            if not runs:
+                yield f"SELECT *, 0 AS {WEIGHT} FROM ({query.nothing_sql(self.layout)})"
+                return
+            whole = _run(transactions, [rows for run in runs for rows in run.removed])
+            with reading(f"changes of {self.name}"):
+                selects = [self._held_sql(rows, copies, _stored, weight=-1) for rows in whole.removed]
+                selects += self._images_sql(reads, whole, copies, _stored)
+                names = [query.feed_column(column.name) for column in self.layout.stored]
+                columns = fold.named_values_sql(list(map(quote, names)), fold.stored_columns(self.layout))
+                yield f"SELECT {columns}, {WEIGHT} FROM ({' UNION ALL '.join(selects)})"
+        finally:
+            copies.release()
+
     def _batches(
         self, planned: tuple[Sequence[Read], Sequence[_Run]], loads: query.Loads, shaped: Callable[[str], str]
     ) -> Iterator[pa.RecordBatch]:
@@ -191,7 +215,9 @@ class ChangeFeed:
     def _runs(self) -> tuple[Sequence[Read], Sequence[_Run]]:
         if self.first > self.last:
             return (), ()
-        plan = plan_feed(self.database, self._log(), self.name, (self.first, self.last))
+        plan = plan_feed(
+            self.database, batches_of(self.database, self.first, self.last), self.name, (self.first, self.last)
+        )
         counts: dict[FeedTransaction, int] = dict(plan.transactions)
         for rows in plan.removed:
             held = rows.contents
@@ -209,17 +235,6 @@ class ChangeFeed:
         if gathered:
             runs.append(_run(gathered, plan.removed))
         return plan.reads, runs
-
-    def _log(self) -> list[tuple[Batch, str]]:
-        try:
-            start = log_reader.batch_of(self.database, self.first)
-        except ExpiredError as error:
-            oldest = self.database.read_batch(self.database.batch_numbers()[0])[0].first - 1
-            hint = f"Begin with --since {oldest} (since={oldest}), or with all rows: --snapshot (snapshot=True)."
-            raise ExpiredError(error.message, hint=hint) from error
-        numbers = self.database.batch_numbers()
-        end = min(log_reader.batch_of(self.database, self.last), numbers[-1] if numbers else 0)
-        return log_reader.batches_between(self.database, start, end)
 
     def _held_sql(self, rows: RemovedRows, copies: LocalCopies, loads: query.Loads, weight: int) -> str:
         """Select all that a table held as images of one weight."""
@@ -241,6 +256,27 @@ class ChangeFeed:
             )
             selects.append(f"({query.feed_sql(self.layout, old, self.columns, images, loads)})")
         return selects
+
+
+def batches_of(database: FarmDatabase, first: int, last: int) -> list[tuple[Batch, str]]:
+    """Read the log files that hold a range of ticks, both included.
+
+    Raises:
+        ExpiredError: The first of them was pruned.
+    """
+    numbers = database.batch_numbers()
+    try:
+        start = log_reader.batch_of(database, first)
+    except ExpiredError as error:
+        oldest = database.read_batch(numbers[0])[0].first - 1
+        hint = f"Begin with --since {oldest} (since={oldest}), or with all rows: --snapshot (snapshot=True)."
+        raise ExpiredError(error.message, hint=hint) from error
+    end = min(log_reader.batch_of(database, last), numbers[-1] if numbers else 0)
+    return log_reader.batches_between(database, start, end)
+
+
+def _stored(_: Column, stored: str) -> str:
+    return stored
 
 
 def _stop(moment: int | str | datetime | None) -> Stop:

@@ -35,6 +35,17 @@ def contents_at(database: FarmDatabase, wanted: str, stop: Stop) -> tuple[Name, 
         InvalidError: There is no such table then, or the stop is ahead of the farm.
         ExpiredError: The stop was pruned.
     """
+    trace, tick = _followed(database, stop)
+    name = named_table(wanted, trace.tables, f"at tick {tick}")
+    return name, trace.tables[name], tick
+
+
+def tables_at(database: FarmDatabase, stop: Stop) -> dict[Name, TableContents]:
+    """Follow all tables up to the stop; raises as `contents_at` does."""
+    return _followed(database, stop)[0].tables
+
+
+def _followed(database: FarmDatabase, stop: Stop) -> tuple[Trace, int]:
     manifest = log_reader.choose_snapshot(database, stop)
     trace, tick = Trace.begin(manifest), manifest.position.tick if manifest else 0
     for step in log_reader.steps_after(database, manifest, stop):
@@ -42,8 +53,7 @@ def contents_at(database: FarmDatabase, wanted: str, stop: Stop) -> tuple[Name, 
             trace.follow(action, step.last)
         if applied := step.applied:
             tick = applied[-1].tick
-    name = named_table(wanted, trace.tables, f"at tick {tick}")
-    return name, trace.tables[name], tick
+    return trace, tick
 
 
 def refuse_broken(table: Name, contents: TableContents) -> None:

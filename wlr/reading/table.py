@@ -180,17 +180,22 @@ class _Request:
             return self._kept(_rows_sql(name, layout, stored, wanted, condition))
 
     def _kept(self, sql: str) -> duckdb.DuckDBPyRelation:
-        """Make the relation, with which everything lives that it needs.
-
-        A relation keeps the database of its connection alive, and that keeps the functions that are defined in it.
-        """
         assert self._needs is not None
-        keeper = _Keeper()
-        weakref.finalize(keeper, self._needs.close)
-        self._connection.create_function(_KEEPER, keeper.answer, [], "BOOLEAN")
-        relation = self._connection.sql(sql)
+        relation = kept(self._connection, self._needs, sql)
         self._needs = None
         return relation
+
+
+def kept(connection: duckdb.DuckDBPyConnection, needs: ExitStack, sql: str) -> duckdb.DuckDBPyRelation:
+    """Make a relation, with which everything lives that it needs; `needs` is closed when it is gone.
+
+    A relation keeps the database of its connection alive, and that keeps the functions that are defined in it.
+    """
+    keeper = _Keeper()
+    connection.create_function(_KEEPER, keeper.answer, [], "BOOLEAN")
+    relation = connection.sql(sql)
+    weakref.finalize(keeper, needs.close)
+    return relation
 
 
 class _Keeper:

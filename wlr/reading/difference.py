@@ -1,0 +1,208 @@
+"""Say how tables differ between two ticks: the net change of the log between them, without a replica."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wlc.dialect.duckdb import fold
+from wlc.dialect.sql import quote
+from wlc.dialect.types import load_sql
+from wlc.farm.database import FarmDatabase, open_database
+from wlc.farm.errors import InvalidError
+from wlc.farm.model import WEIGHT, Change, Clear, Ddl, file_column
+from wlr import log_reader
+from wlr.engine.calculator import connect
+from wlr.plan.stop import Stop
+from wlr.reading.change_feed import ChangeFeed, batches_of
+from wlr.reading.contents import tables_at
+from wlr.reading.place import named_table, opened
+from wlr.reading.table import kept
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    import duckdb
+
+    from wlc.farm.model import Layout, Name
+    from wlr.reading.trace import TableContents
+
+_CHANGE = "_change"
+
+
+@dataclass(frozen=True, slots=True)
+class TableDifference:
+    """How many rows of a table differ between two ticks.
+
+    Attributes:
+        added: Rows that are there at the second tick only; of a table without a primary key, copies of rows.
+        removed: Rows that are there at the first tick only.
+        changed: Rows that have the same primary key and other values; None for a table without one.
+    """
+
+    table: str
+    added: int
+    removed: int
+    changed: int | None
+
+
+def diff(
+    place: str | os.PathLike[str],
+    first: int,
+    last: int,
+    *,
+    table: str | None = None,
+    farm: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> list[TableDifference]:
+    """Count the rows in which tables differ between two ticks.
+
+    Only the log between the ticks is read, and what tables held that were cleared or dropped in between.
+
+    Args:
+        place: Name in the farm, URL of the database's folder, path of the master; or a replica, whose farm is read.
+        first: The tick to compare with.
+        last: The other tick; an earlier one shows what going back would change.
+        table: `schema.table`, or `table` in schema main; all tables if omitted.
+        farm: URL of the farm, for a bare name.
+        storage_options: Options of the farm's file system.
+
+    Returns:
+        The tables that differ, by name; the named one in any case.
+
+    Raises:
+        InvalidError: There is no such place or table, or a tick is ahead of the farm.
+        ExpiredError: The log between the ticks was pruned.
+        UnsupportedError: A table was renamed in between.
+    """
+    database = _farm_of(place, farm, storage_options)
+    low, high = _checked(database, first, last)
+    before, after = (tables_at(database, Stop(tick=tick)) for tick in (low, high))
+    if table is not None:
+        wanted = [named_table(table, {**before, **after}, f"at tick {low} or {high}")]
+    else:
+        wanted = sorted(_touched(database, low, high) & {*before, *after})
+    found = []
+    for name in wanted:
+        if name in after:
+            with tempfile.TemporaryDirectory(prefix="wlr-diff-") as work, connect(Path(work)) as connection:
+                _net(connection, ChangeFeed(database, name, after[name].layout, low + 1, high))
+                added, removed, changed = _counts(connection, after[name].layout)
+        else:
+            added, removed, changed = 0, _rows_held(before[name]), 0 if before[name].layout.primary_key else None
+        if first > last:
+            added, removed = removed, added
+        if table is not None or added or removed or changed:
+            found.append(TableDifference(str(name), added, removed, changed))
+    return found
+
+
+def differing_rows(
+    place: str | os.PathLike[str],
+    first: int,
+    last: int,
+    table: str,
+    *,
+    farm: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> duckdb.DuckDBPyRelation:
+    """Read the rows in which a table differs between two ticks; arguments and errors are those of `diff`.
+
+    Returns:
+        A relation with the table's columns as declared at the later tick, and `_change` before them: "added",
+        "removed", or, of rows with the same primary key, "changed from" and "changed to". It is in key order, of a
+        table without a key in no order.
+    """
+    database = _farm_of(place, farm, storage_options)
+    low, high = _checked(database, first, last)
+    after = tables_at(database, Stop(tick=high))
+    name = named_table(table, after, f"at tick {high}")
+    layout = after[name].layout
+    work = Path(tempfile.mkdtemp(prefix="wlr-diff-"))
+    with ExitStack() as needs:
+        needs.callback(shutil.rmtree, work, ignore_errors=True)
+        connection = connect(work)
+        _net(connection, ChangeFeed(database, name, layout, low + 1, high))
+        return kept(connection, needs.pop_all(), _rows_sql(layout, "<" if first <= last else ">"))
+
+
+def _farm_of(
+    place: str | os.PathLike[str], farm: str | None, storage_options: Mapping[str, Any] | None
+) -> FarmDatabase:
+    found = opened(place, farm, storage_options)
+    if isinstance(found, FarmDatabase):
+        return found
+    return open_database(found.read_state().master, storage_options=storage_options)
+
+
+def _checked(database: FarmDatabase, first: int, last: int) -> tuple[int, int]:
+    """Return the ticks, the lower one first; refuse those that the farm does not have."""
+    end = log_reader.last_tick(database, database.batch_numbers())
+    for tick in (first, last):
+        if not 0 <= tick <= end:
+            message = f"tick {tick} is not published: the farm's last one is {end}"
+            raise InvalidError(message, hint=f"--tick {min(first, end)}:{end}")
+    low, high = sorted((first, last))
+    return low, high
+
+
+def _touched(database: FarmDatabase, low: int, high: int) -> set[Name]:
+    """Return the tables that transactions after a tick, up to another one, changed, made or dropped."""
+    found: set[Name] = set()
+    for batch, _ in batches_of(database, low + 1, high):
+        for transaction in batch.transactions:
+            if low < transaction.tick <= high:
+                for record in transaction.records:
+                    if isinstance(record, Change | Clear):
+                        found.add(record.table)
+                    elif isinstance(record, Ddl):
+                        found.add(record.object)
+    return found
+
+
+def _rows_held(contents: TableContents) -> int:
+    return sum(file.rows for file in contents.files) + contents.added - contents.removed
+
+
+def _net(connection: duckdb.DuckDBPyConnection, feed: ChangeFeed) -> None:
+    """Make a temporary table of the images that do not cancel out."""
+    with feed.images(connection) as images:
+        net = fold.sum_sql(feed.layout, images)
+        connection.execute(f"CREATE TEMP TABLE net AS {_with_twins(feed.layout, net)}")
+
+
+def _with_twins(layout: Layout, net: str) -> str:
+    """Say of images whether the other one of their key is there, too."""
+    keys = ", ".join(quote(file_column(column)) for column in layout.primary_key)
+    if not keys:
+        return f"SELECT *, false AS {fold.STAYS} FROM ({net})"
+    stays = f"min({WEIGHT}) OVER k < 0 AND max({WEIGHT}) OVER k > 0"
+    return f"SELECT *, {stays} AS {fold.STAYS} FROM ({net}) WINDOW k AS (PARTITION BY {keys})"
+
+
+def _counts(connection: duckdb.DuckDBPyConnection, layout: Layout) -> tuple[int, int, int | None]:
+    sums = (
+        f"coalesce(sum(abs({WEIGHT})) FILTER ({WEIGHT} {sign} 0 AND {stays} {fold.STAYS}), 0)"
+        for sign, stays in ((">", "NOT"), ("<", "NOT"), (">", ""))
+    )
+    added, removed, changed = connection.execute(f"SELECT {', '.join(sums)} FROM temp.net").fetchall()[0]
+    return int(added), int(removed), int(changed) if layout.primary_key else None
+
+
+def _rows_sql(layout: Layout, removed: str) -> str:
+    """Select the rows of the net change; `removed` compares weights of rows that are there at the first tick with 0."""
+    is_removed = f"n.{WEIGHT} {removed} 0"
+    change = (
+        f"CASE WHEN n.{fold.STAYS} AND {is_removed} THEN 'changed from' WHEN n.{fold.STAYS} THEN 'changed to'"
+        f" WHEN {is_removed} THEN 'removed' ELSE 'added' END"
+    )
+    values = [f"{load_sql(c, f'n.{quote(file_column(c.name))}')} AS {quote(c.name)}" for c in layout.stored]
+    keys = [f"n.{quote(file_column(name))}" for name in layout.primary_key]
+    order = f" ORDER BY {', '.join([*keys, change])}" if keys else ""
+    copies = f"range(abs(n.{WEIGHT})) AS copy(number)"
+    return f"SELECT {change} AS {_CHANGE}, {', '.join(values)} FROM temp.net AS n, {copies}{order}"
