@@ -182,7 +182,19 @@ def _base(contents: TableContents, slices: Sequence[FileSlice], local: Mapping[s
 def _raw(contents: TableContents, local: Mapping[str, str]) -> str:
     reads = ((part.read, part.values) for part in contents.parts)
     sources = [fold.RowImages((local[read.file.file.path],), read.first, read.last, values) for read, values in reads]
-    return fold.raw_sql(contents.layout, sources)
+    raw = fold.raw_sql(contents.layout, sources)
+    return _fulfilling_sql(contents, raw) if contents.condition else raw
+
+
+def _fulfilling_sql(contents: TableContents, raw: str) -> str:
+    """Select the images that fulfil a condition, before they are added up: equal images get the same answer."""
+    stored = fold.stored_columns(contents.layout)
+    kept = [quote(f"dbfarm stored {number}") for number in range(len(stored))]
+    declared = (f"{load_sql(c, s)} AS {quote(c.name)}" for c, s in zip(contents.layout.stored, stored, strict=True))
+    both = [*declared, fold.named_values_sql(stored, kept)]
+    images = f'SELECT {", ".join(both)}, {WEIGHT} AS "dbfarm weight" FROM ({raw})'
+    values = ", ".join([fold.named_values_sql(kept, stored), f'"dbfarm weight" AS {WEIGHT}'])
+    return f"SELECT {values} FROM ({images}) AS {quote(contents.called)} WHERE {contents.condition}"
 
 
 def _net(contents: TableContents, local: Mapping[str, str], bucket: int = 0, buckets: int = 1) -> str:

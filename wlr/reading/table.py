@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import weakref
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,6 +123,8 @@ class _Request:
         refuse_broken(name, contents)
         wanted, condition = self._chosen(name, contents.layout)
         needed = narrowed(contents, {*wanted, *(condition.columns if condition else ())})
+        if condition is not None:
+            needed = replace(needed, condition=condition.sql, called=name.name)
         copies = LocalCopies(database, is_checked=self._is_checked)
         assert self._needs is not None
         self._needs.callback(copies.release)

@@ -47,6 +47,7 @@ class TableContents:
         values: As in `LogPart`, for the rows of the snapshot.
         added: Number of +1 images in `parts`; `removed`: number of -1 images.
         has_key: The primary key never changed, so that it identifies the row that an image removes.
+        condition: Only rows count that fulfil it; over the columns as declared, of the table as `called`.
         broken: Tick of a schema change that cannot be followed; None if every change could be. Then `files` and
             `parts` have the layout `was`, unless rows were changed since.
     """
@@ -61,6 +62,8 @@ class TableContents:
     has_key: bool = False
     broken: int | None = None
     was: Layout | None = None
+    condition: str = ""
+    called: str = ""
 
 
 def forgets(record: Record, table: Name) -> bool:
