@@ -450,13 +450,9 @@ def changes(
 
 @command(app, example="wlr diff copy.duckdb --tick 1040:1050 --table main.orders")
 def diff(
-    target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="A replica, whose farm is read; or a database of a farm.")
-    ],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="A replica, whose farm is read; or a DB of a farm.")],
     tick: Annotated[str, typer.Option(metavar="A:B", help="The ticks; B may be the earlier one.")],
-    table: Annotated[
-        str | None, typer.Option(metavar="TABLE", help="Show the rows of schema.table, or of a table of schema main.")
-    ] = None,
+    table: Annotated[str | None, typer.Option(metavar="TABLE", help="Show the rows of this table that differ.")] = None,
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
