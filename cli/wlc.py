@@ -21,6 +21,8 @@ from .command import command, new_app, run_app
 from .conflicts import COMMANDS as CONFLICT_COMMANDS
 from .interruption import stop_on_signal
 from .keeping import COMMANDS as KEEPING_COMMANDS
+from .looking import COMMANDS as LOOKING_COMMANDS
+from .looking import list_databases
 from .options import Database, Farm, Source, StorageOptions, storage_options, tick_range
 from .output import Fields, Listing, Report, Value, record
 from .progress import working
@@ -420,7 +422,8 @@ def key(
     return Fields({**fields, "public": f"{file}.pub"} if kind == keys.SIGNING else fields)
 
 
-for _function, _example in (*KEEPING_COMMANDS, *COMMANDS, *SITE_COMMANDS, *CONFLICT_COMMANDS):
+command(app, example="wlc list s3://bucket/farm", name="list")(list_databases)
+for _function, _example in (*LOOKING_COMMANDS, *KEEPING_COMMANDS, *COMMANDS, *SITE_COMMANDS, *CONFLICT_COMMANDS):
     command(app, example=_example)(_function)
 
 

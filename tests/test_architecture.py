@@ -34,6 +34,7 @@ LAYERS = (
     ("wlc.masters.adapters",),
     (
         "wlc.masters.keeping",
+        "wlc.masters.listing",
         "wlc.masters.lookup",
         "wlc.masters.operations",
         "wlc.masters.prune",

@@ -11,6 +11,7 @@ __all__ = [
     "CorruptError",
     "ExpiredError",
     "Fanout",
+    "FarmEntry",
     "FarmError",
     "FencedError",
     "Flushed",
@@ -24,6 +25,7 @@ __all__ = [
     "MasterStatus",
     "Pushed",
     "Pusher",
+    "Reader",
     "RejectedRow",
     "ReplayError",
     "Retention",
@@ -44,6 +46,7 @@ __all__ = [
     "clock",
     "conflicts",
     "connect",
+    "databases",
     "detach",
     "exceptions",
     "fanout",
@@ -57,6 +60,7 @@ __all__ = [
     "prune",
     "push_list",
     "read_through",
+    "readers",
     "repair",
     "resolve",
     "resubmit",
@@ -106,6 +110,7 @@ if TYPE_CHECKING:
     from wlc.farm.version import __version__
     from wlc.farm.window import Window
     from wlc.masters.keeping import Keeping, retention, tag, tags, untag
+    from wlc.masters.listing import FarmEntry, Reader, databases, readers
     from wlc.masters.lookup import resolve
     from wlc.masters.operations import (
         SourceCheck,
@@ -141,6 +146,7 @@ else:
             "wlc.farm.version": ("__version__",),
             "wlc.farm.window": ("Window",),
             "wlc.masters.keeping": ("Keeping", "retention", "tag", "tags", "untag"),
+            "wlc.masters.listing": ("FarmEntry", "Reader", "databases", "readers"),
             "wlc.masters.lookup": ("resolve",),
             "wlc.masters.operations": (
                 "SourceCheck",

@@ -160,6 +160,9 @@ def test_list_by_prefix_order_and_depth(store: Store) -> None:
     assert paths("other/", recursive=False) == ["other/sales_1"]
     assert paths("sales_", after="sales_10.d/0.parquet") == everything[4:]
     assert paths("nothing") == paths("sal/") == []
+    assert store.folders() == ["other", "sales_10.d"]
+    store.create("other/deep/x", b"x")
+    assert (store.folders("other/"), store.folders("nothing/")) == (["deep"], [])
 
 
 def test_many_objects_are_listed_whole(store: Store) -> None:

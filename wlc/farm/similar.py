@@ -38,7 +38,7 @@ def other_databases(url: str, name: str) -> str:
     farm = url.removesuffix(f"/{name}")
     create = f"wlc master SOURCE --farm {shlex.quote(farm)}"
     if "://" in farm:
-        return f"check the name and --farm; to add a database: {create}"
+        return f"check the name and --farm: wlc list {shlex.quote(farm)} shows them; to add a database: {create}"
     if not Path(farm).is_dir():
         return f"there is no folder {farm}: check --farm and WLC_FARM; to begin a farm there: {create}"
     others = sorted(found.parent.name for found in islice(Path(farm).glob(f"*/{CONFIG}"), _SEEN_MAX))

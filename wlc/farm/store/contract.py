@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 
@@ -147,6 +147,11 @@ class Store(ABC):
             recursive: Whether to list objects in folders below the prefix's folder.
             after: List only paths greater than this one.
         """
+
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        """Return the names of the folders right below a folder, given with a slash at its end, sorted."""
+        names = (entry.path[len(prefix) :].split("/") for entry in self.list(prefix))
+        return sorted({first for first, *rest in names if rest})
 
     @abstractmethod
     def exists(self, path: str) -> bool:

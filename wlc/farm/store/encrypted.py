@@ -30,7 +30,7 @@ from wlc.farm.store.contract import PROBE, Store, StoredObjects
 from wlc.farm.store.downloads import Downloads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
     from typing import BinaryIO
 
@@ -165,6 +165,9 @@ class EncryptedStore(Store):
 
     def sweep(self, age_s: float) -> None:
         self.inner.sweep(age_s)
+
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        return self.inner.folders(prefix)
 
     def probe(self) -> None:
         self.inner.probe()

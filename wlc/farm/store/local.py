@@ -20,7 +20,7 @@ from wlc.farm.paths import check_relative
 from wlc.farm.store.contract import Store, StoredObject, StoredObjects
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
@@ -61,6 +61,11 @@ class LocalStore(Store):
         with self._translated(prefix):
             entries = _files(self.root, folder, prefix, recursive=recursive)
             return sorted(entry for entry in entries if entry.path > after)
+
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        folder = self.root / prefix
+        with self._translated(prefix):
+            return sorted(found.name for found in folder.iterdir() if found.is_dir()) if folder.is_dir() else []
 
     def exists(self, path: str) -> bool:
         self._was_there = self._was_there or self.root.is_dir()

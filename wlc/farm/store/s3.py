@@ -27,7 +27,7 @@ from wlc.farm.store.downloads import Downloads
 from wlc.farm.store.options import lay_over
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 # What s3fs lets through: its own OSErrors, botocore's and aiohttp's errors, and ValueError for a bad endpoint.
 _DRIVER_ERRORS = (OSError, BotoCoreError, ClientError, ConnectionFailure, ValueError)
@@ -117,6 +117,16 @@ class S3Store(Store):
             if not page.get("IsTruncated"):
                 # S3 lists in the order of UTF-8, most others do; nothing promises it.
                 return sorted(entries)
+            wanted["ContinuationToken"] = page["NextContinuationToken"]
+
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        wanted: dict[str, Any] = {"Prefix": self._below(prefix), "Delimiter": "/"}
+        start, names = len(wanted["Prefix"]), set[str]()
+        while True:
+            page = self._do("", lambda: self._fs.call_s3("list_objects_v2", Bucket=self.bucket, **wanted))
+            names.update(item["Prefix"][start:].rstrip("/") for item in page.get("CommonPrefixes", ()))
+            if not page.get("IsTruncated"):
+                return sorted(names - {""})
             wanted["ContinuationToken"] = page["NextContinuationToken"]
 
     def exists(self, path: str) -> bool:

@@ -1,0 +1,63 @@
+"""Commands of `wlc` that show everything: the databases of a farm, and who reads one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .options import Database, Farm, StorageOptions, storage_options
+from .output import Listing, Report
+
+LIST_COLUMNS = ("database", "kind", "state", "tick", "age_s", "bytes", "can_go_back_to", "problem")
+
+
+def list_databases(
+    farm: Annotated[
+        str | None,
+        typer.Argument(metavar="FARM", envvar="WLC_FARM", help="Directory or bucket; default is dbfarm/ here."),
+    ] = None,
+    storage_option: StorageOptions = None,
+) -> Report:
+    """List the databases of a farm: state, last tick and its age, size, and how far back one can go."""
+    import wlc
+
+    found = wlc.databases(farm, storage_options=storage_options(storage_option))
+    rows = [
+        (
+            each.database,
+            each.kind,
+            each.state,
+            each.tick,
+            None if each.age_s is None else round(each.age_s),
+            each.bytes,
+            each.can_go_back_to and each.can_go_back_to.replace(microsecond=0),
+            each.problem or None,
+        )
+        for each in found
+    ]
+    return Listing(LIST_COLUMNS, rows, null="-", whole=found)
+
+
+REPLICA_COLUMNS = ("id", "kind", "target", "host", "tick", "lag_s", "lag_transactions", "seen", "held_bytes", "marks")
+
+
+def replicas(db: Database, farm: Farm = None, storage_option: StorageOptions = None) -> Report:
+    """List who reads a database: where it is, how far behind, when last heard of, what it keeps from being pruned."""
+    import wlc
+
+    found = wlc.readers(db, farm=farm, storage_options=storage_options(storage_option))
+    rows = [
+        (
+            *(each.id, each.kind, each.target, each.host, each.tick, each.lag_s, each.lag_transactions),
+            each.seen.replace(microsecond=0),
+            each.held_bytes,
+            "overdue" if each.is_overdue else None,
+        )
+        for each in found
+    ]
+    return Listing(REPLICA_COLUMNS, rows, null="-", whole=found)
+
+
+# Each with the example that its help shows.
+COMMANDS = ((replicas, "wlc replicas sales"),)

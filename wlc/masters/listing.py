@@ -1,0 +1,198 @@
+"""All databases of a farm, and all who read one of them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wlc.farm.clock import utc_now
+from wlc.farm.config import STARTED
+from wlc.farm.database import open_database
+from wlc.farm.errors import CorruptError, InvalidError
+from wlc.farm.paths import ATTACHMENT, CONFIG, SITES, SNAPSHOTS, check_database_name
+from wlc.farm.registry import known_replicas
+from wlc.farm.store import MissingError, open_store
+from wlc.farm.window import Window, read_window
+from wlc.masters.lookup import resolve
+from wlc.masters.prune import prune_database
+from wlc.masters.retention import DEADLINE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from wlc.farm.registry import Replica
+    from wlc.farm.store import Store
+
+_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class FarmEntry:
+    """One database of a farm.
+
+    Attributes:
+        database: Its name; that of a site is `DATABASE/sites/SITE`.
+        kind: "database", "site" of several masters, or "relay" that chooses where to read; other relays look like
+            databases.
+        state: "started", "stopped", or "damaged".
+        tick: Last published tick; `age_s`: seconds since its commit. None before the first.
+        bytes: Size of its log and snapshots.
+        can_go_back_to: Time from which on every state can be reached; None where nothing was published or the key is
+            missing.
+        problem: What is wrong with it; empty if nothing is.
+    """
+
+    database: str
+    kind: str
+    state: str
+    tick: int | None
+    age_s: float | None
+    bytes: int | None
+    can_go_back_to: datetime | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Somebody who registered with a database.
+
+    Attributes:
+        kind: replica, relay, site or feed.
+        tick: Last tick that it holds, None before it holds anything.
+        lag_s: Seconds between its last commit and the farm's; None if one of them is not known.
+        lag_transactions: Ticks between the two.
+        seen: When it last said something; `is_overdue`: too long ago to keep anything from being pruned.
+        held_bytes: Bytes of the log that only its kind of reader keeps from being pruned; None without the farm's key.
+    """
+
+    id: str
+    kind: str
+    target: str
+    host: str
+    tick: int | None
+    lag_s: float | None
+    lag_transactions: int | None
+    seen: datetime
+    is_overdue: bool
+    held_bytes: int | None
+
+
+def databases(
+    farm: str | os.PathLike[str] | None = None, *, storage_options: Mapping[str, Any] | None = None
+) -> list[FarmEntry]:
+    """Return all databases of a farm, by name; can be empty.
+
+    Args:
+        farm: URL or path of the farm; WLC_FARM, or `dbfarm` in the present folder, if omitted.
+        storage_options: Options of the farm's file system.
+
+    Raises:
+        InvalidError: There is no farm, or it is the folder of one database.
+        UnavailableError: The farm is out of reach.
+    """
+    url = os.fspath(farm) if farm is not None else os.environ.get("WLC_FARM") or ("dbfarm" if _is_here() else None)
+    if url is None:
+        raise InvalidError("no farm is given", hint="wlc list URL, or set WLC_FARM")
+    store = open_store(url, storage_options)
+    if store.exists(CONFIG):
+        above = shlex.quote(store.url.rpartition("/")[0])
+        raise InvalidError(f"{store.url} is a database, and not a farm", hint=f"wlc list {above}")
+    if "://" not in store.url and not Path(store.url).is_dir():
+        raise InvalidError(f"there is no folder {store.url}", hint="wlc list URL, or wlc master SOURCE --farm URL")
+    names = _names(store)
+    with ThreadPoolExecutor(_AT_ONCE if store.is_remote else 1) as pool:
+        found = pool.map(lambda name: _entries(store.url, name, storage_options), names)
+        return [entry for entries in found for entry in entries]
+
+
+def _is_here() -> bool:
+    return Path("dbfarm").is_dir()
+
+
+def _names(store: Store) -> list[str]:
+    names = []
+    for folder in store.folders():
+        try:
+            names.append(check_database_name(folder))
+        except InvalidError:
+            continue
+    return names
+
+
+def _entries(farm: str, name: str, options: Mapping[str, Any] | None) -> list[FarmEntry]:
+    """Return a database and its other sites; nothing for a folder that is something else."""
+    store = open_store(f"{farm}/{name}", options)
+    if not store.exists(CONFIG):
+        return []
+    sites = store.folders(SITES)
+    kind = "site" if sites else "relay" if store.exists(ATTACHMENT) else "database"
+    found = [_entry(f"{farm}/{name}", name, kind, options)]
+    others = [f"{SITES}{site}" for site in sites if store.exists(f"{SITES}{site}/{CONFIG}")]
+    return [*found, *(_entry(f"{farm}/{name}/{other}", f"{name}/{other}", "site", options) for other in others)]
+
+
+def _entry(url: str, name: str, kind: str, options: Mapping[str, Any] | None) -> FarmEntry:
+    try:
+        database = open_database(url, storage_options=options)
+        config = database.config()
+        size = database.log_bytes() + sum(entry.bytes for entry in database.store.list(SNAPSHOTS))
+    except (CorruptError, MissingError, InvalidError) as error:
+        return FarmEntry(name, kind, "damaged", None, None, None, None, error.message)
+    problem = ""
+    try:
+        window = read_window(database)
+    except (CorruptError, MissingError, InvalidError) as error:
+        window, problem = Window(None, None), error.message
+    age_s = max((utc_now() - config.write).total_seconds(), 0.0) if config.write else None
+    state = "started" if config.state == STARTED else "stopped"
+    return FarmEntry(name, kind, state, config.tick, age_s, size, window.clock, problem)
+
+
+def readers(
+    db: str | os.PathLike[str], farm: str | None = None, *, storage_options: Mapping[str, Any] | None = None
+) -> list[Reader]:
+    """Return who registered with a database, by id; can be empty. Arguments as for `resolve`.
+
+    Raises:
+        InvalidError: There is no such database.
+        CorruptError: A registration is damaged; the hint says how to go on.
+    """
+    database = resolve(db, farm, storage_options=storage_options)
+    config, now = database.config(), utc_now()
+    found, wrong = known_replicas(database)
+    if wrong:
+        raise wrong[0]
+    try:
+        retention = prune_database(database, dry_run=True)
+    except (InvalidError, CorruptError):
+        held: Mapping[str, int] | None = None
+    else:
+        held = retention.held_bytes
+    return [_reader(replica, config.tick, config.write, now, held) for replica in found]
+
+
+def _reader(
+    replica: Replica, tick: int, clock: datetime | None, now: datetime, held: Mapping[str, int] | None
+) -> Reader:
+    position = replica.position
+    behind = max(tick - position.tick, 0) if position else None
+    lag_s = 0.0 if behind == 0 else None
+    if behind and clock is not None and replica.clock is not None:
+        lag_s = max((clock - replica.clock).total_seconds(), 0.0)
+    return Reader(
+        replica.id,
+        replica.kind,
+        replica.target,
+        replica.host,
+        position.tick if position else None,
+        lag_s,
+        behind,
+        replica.seen,
+        now - replica.seen > DEADLINE,
+        None if held is None else held.get(replica.id, 0),
+    )
