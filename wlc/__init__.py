@@ -25,7 +25,7 @@ __all__ = [
     "MasterStatus",
     "Pushed",
     "Pusher",
-    "Reader",
+    "RegisteredReader",
     "RejectedRow",
     "ReplayError",
     "Retention",
@@ -110,7 +110,7 @@ if TYPE_CHECKING:
     from wlc.farm.version import __version__
     from wlc.farm.window import Window
     from wlc.masters.keeping import Keeping, retention, tag, tags, untag
-    from wlc.masters.listing import FarmEntry, Reader, databases, readers
+    from wlc.masters.listing import FarmEntry, RegisteredReader, databases, readers
     from wlc.masters.lookup import resolve
     from wlc.masters.operations import (
         SourceCheck,
@@ -146,7 +146,7 @@ else:
             "wlc.farm.version": ("__version__",),
             "wlc.farm.window": ("Window",),
             "wlc.masters.keeping": ("Keeping", "retention", "tag", "tags", "untag"),
-            "wlc.masters.listing": ("FarmEntry", "Reader", "databases", "readers"),
+            "wlc.masters.listing": ("FarmEntry", "RegisteredReader", "databases", "readers"),
             "wlc.masters.lookup": ("resolve",),
             "wlc.masters.operations": (
                 "SourceCheck",

@@ -58,7 +58,7 @@ class FarmEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class RegisteredReader:
     """Somebody who registered with a database.
 
     Attributes:
@@ -155,7 +155,7 @@ def _entry(url: str, name: str, kind: str, options: Mapping[str, Any] | None) ->
 
 def readers(
     db: str | os.PathLike[str], farm: str | None = None, *, storage_options: Mapping[str, Any] | None = None
-) -> list[Reader]:
+) -> list[RegisteredReader]:
     """Return who registered with a database, by id; can be empty. Arguments as for `resolve`.
 
     Raises:
@@ -178,13 +178,13 @@ def readers(
 
 def _reader(
     replica: Replica, tick: int, clock: datetime | None, now: datetime, held: Mapping[str, int] | None
-) -> Reader:
+) -> RegisteredReader:
     position = replica.position
     behind = max(tick - position.tick, 0) if position else None
     lag_s = 0.0 if behind == 0 else None
     if behind and clock is not None and replica.clock is not None:
         lag_s = max((clock - replica.clock).total_seconds(), 0.0)
-    return Reader(
+    return RegisteredReader(
         replica.id,
         replica.kind,
         replica.target,
