@@ -1,10 +1,13 @@
-"""Commands of `wlc` that show everything: the databases of a farm, and who reads one."""
+"""Commands of `wlc` that show everything: the databases of a farm, who reads one, and what is wrong."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
+
+from wlc.farm.errors import ExceededError
 
 from .options import Database, Farm, StorageOptions, storage_options
 from .output import Listing, Report
@@ -59,5 +62,30 @@ def replicas(db: Database, farm: Farm = None, storage_option: StorageOptions = N
     return Listing(REPLICA_COLUMNS, rows, null="-", whole=found)
 
 
+CHECKUP_COLUMNS = ("check", "state", "found", "remedy")
+
+
+def doctor(
+    place: Annotated[
+        str | None,
+        typer.Argument(metavar="DB|SOURCE|TARGET", help="A database, a master, or a replica; this machine if omitted."),
+    ] = None,
+    farm: Farm = None,
+    storage_option: StorageOptions = None,
+) -> Iterator[Report]:
+    """Check versions, keys, store, rights, clocks, free space, beat and registrations, and say what mends them.
+
+    Ends with exit code 9 when something is wrong. The store is tested by writing a small object and deleting it.
+    """
+    import wlr
+
+    found = wlr.examine(place, farm=farm, storage_options=storage_options(storage_option))
+    rows = [(each.check, each.state, each.found, each.remedy) for each in found]
+    yield Listing(CHECKUP_COLUMNS, rows, null="-")
+    if wrong := [each for each in found if each.state == "wrong"]:
+        listed = "; ".join(f"{each.check}: {each.found}" for each in wrong)
+        raise ExceededError(listed, hint=next((each.remedy for each in wrong if each.remedy), None))
+
+
 # Each with the example that its help shows.
-COMMANDS = ((replicas, "wlc replicas sales"),)
+COMMANDS = ((replicas, "wlc replicas sales"), (doctor, "wlc doctor sales"))

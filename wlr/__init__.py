@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from wlc.farm.lazy import importer
 
 __all__ = [
+    "Checkup",
     "CorruptError",
     "Drill",
     "ExpiredError",
@@ -41,6 +42,7 @@ __all__ = [
     "diff",
     "differing_rows",
     "drill",
+    "examine",
     "fast_forward",
     "feed",
     "feed_status",
@@ -76,6 +78,7 @@ if TYPE_CHECKING:
     from wlc.farm.model import Manifest
     from wlc.farm.version import __version__
     from wlr.comparison import KeyRange
+    from wlr.doctor import Checkup, examine
     from wlr.drills import Drill, drill
     from wlr.farm_audit import FarmAudit, FarmProblem, verify_farm
     from wlr.feed_lag import FeedStatus, feed_status
@@ -103,6 +106,7 @@ else:
             "wlc.farm.model": ("Manifest",),
             "wlc.farm.version": ("__version__",),
             "wlr.comparison": ("KeyRange",),
+            "wlr.doctor": ("Checkup", "examine"),
             "wlr.drills": ("Drill", "drill"),
             "wlr.plan.failure": ("Failure",),
             "wlr.plan.meeting": ("Refusal", "fast_forward"),

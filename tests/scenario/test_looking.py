@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ import wlc
 import wlr
 from cli.command import run_app
 from cli.wlc import app
+from cli.wlr import app as wlr_app
 from wlc.farm.errors import CorruptError, InvalidError
 
 if TYPE_CHECKING:
@@ -77,3 +79,47 @@ def held(tmp_path: Path) -> int:
     """Size of the first batch, the only one that nobody but the replica needs."""
     first = (tmp_path / "dbfarm" / "sales" / "wlc_logs").glob("sales_000000000001*")
     return sum(file.stat().st_size for each in first for file in (each.rglob("*") if each.is_dir() else [each]))
+
+
+def test_the_doctor_names_what_is_wrong_and_the_commands_that_mend_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WLC_FARM", "farm")
+    wlc.master("sales.duckdb", create=True, beat_s=300)
+    with wlc.connect("sales.duckdb") as connection:
+        connection.execute("CREATE TABLE t (i INTEGER)")
+    wlr.replicate("sales", into="copy.duckdb")
+    files = sorted(str(path) for path in tmp_path.rglob("*"))
+
+    def told(place: str | None, state: str) -> dict[str, str | None]:
+        return {each.check: each.remedy for each in wlr.examine(place) if each.state == state}
+
+    def typed(command: str | None) -> None:
+        assert command is not None
+        program, *words = shlex.split(command)
+        assert run_app(app if program == "wlc" else wlr_app, program, words) == 0
+
+    assert told(None, "wrong") == told("sales", "wrong") == told("sales.duckdb", "wrong") == {}
+    assert {"versions", "store", "clock", "keys", "beat", "readers", "farm's disk"} <= told("sales", "good").keys()
+    typed(told("sales", "note")["retention"])
+    assert told("sales", "note") == told("copy.duckdb", "note") == told("copy.duckdb", "wrong") == {}
+    assert [path for path in map(str, sorted(tmp_path.rglob("*"))) if "retention" not in path] == files
+
+    wlr.pause("copy.duckdb")
+    wlr.unlock("copy.duckdb")
+    (reader,) = wlc.readers("sales")
+    wlc.forget("sales", reader.id)
+    notes = told("copy.duckdb", "note")
+    assert notes.keys() == {"pause", "guard", "registration"}
+    for check in ("pause", "guard", "registration"):
+        typed(notes[check])
+    assert told("copy.duckdb", "note") == {}
+
+    log = next((tmp_path / "farm" / "sales" / "wlc_logs").glob("sales_000000000001"))
+    log.chmod(0o600)
+    log.write_bytes(log.read_bytes()[:-9])
+    assert told("sales", "wrong") == {"keys": "wlc verify sales", "retention": "wlc verify sales"}
+    capsys.readouterr()
+    assert run_app(app, "wlc", ["doctor", "sales"]) == 9
+    assert "hint: wlc verify sales" in capsys.readouterr().err

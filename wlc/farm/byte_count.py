@@ -10,6 +10,14 @@ _COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 
+def format_bytes(count: int) -> str:
+    """Write a number of bytes for people, such as `1.5 GB`."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} bytes"
+
+
 def parse_bytes(text: str) -> float:
     """Read a number of bytes such as `500k`, `10M` or `1.5 GB`; a letter is a power of 1,000.
 
