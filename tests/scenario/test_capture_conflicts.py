@@ -96,3 +96,30 @@ def test_a_row_that_is_only_looked_at_is_no_conflict(tmp_path: Path) -> None:
             other.execute("COMMIT")
     wlr.replicate(source, into=tmp_path / "replica.duckdb")
     assert file_contents(tmp_path / "replica.duckdb") == file_contents(source)
+
+
+def test_a_table_that_another_transaction_changes_or_drops_is_a_conflict_as_in_duckdb(tmp_path: Path) -> None:
+    """Programs run a transaction again after this class of error."""
+    writes = ["DELETE FROM {t} WHERE id < 3", "DELETE FROM {t}", "UPDATE {t} SET a = 'y' WHERE id = 1"]
+    changes = ["DROP TABLE {t}", "ALTER TABLE {t} DROP COLUMN b", "ALTER TABLE {t} RENAME TO {t}_moved"]
+    pairs = [(write, change) for write in writes for change in changes]
+    wlc.master(tmp_path / "sales.duckdb", create=True)
+    outcomes = []
+    for database in (duckdb.connect(tmp_path / "plain.duckdb"), wlc.connect(tmp_path / "sales.duckdb")):
+        found: list[tuple[type, str] | None] = []
+        with database as one, one.cursor() as other:
+            for number, (write, change) in enumerate(pairs):
+                name = f"t{number}"
+                one.execute(f"CREATE TABLE {name} AS SELECT i AS id, 'x' AS a, 0 AS b FROM range(5) r(i)")
+                other.execute("BEGIN")
+                other.execute(write.format(t=name))
+                one.execute(change.format(t=name))
+                try:
+                    other.execute("COMMIT")
+                    found.append(None)
+                except (duckdb.Error, UnsupportedError) as error:
+                    found.append((type(error), str(error).replace("plain.", "sales.")))
+                    with suppress(duckdb.Error):
+                        other.execute("ROLLBACK")
+        outcomes.append(found)
+    assert dict(zip(pairs, outcomes[1], strict=True)) == dict(zip(pairs, outcomes[0], strict=True))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 import tempfile
@@ -97,7 +98,17 @@ class Side:
         return Outcome("", "", rows=shown, columns=described, count=connection.rowcount)
 
     def _shown(self, text: str) -> str:
-        return text.replace(str(self.folder), FOLDER)
+        return without_volatile(text.replace(str(self.folder), FOLDER))
+
+
+def without_volatile(text: str) -> str:
+    """Leave out what differs from run to run: times of an analyzed plan, and the name that DuckDB suggests.
+
+    It suggests a similar name of the whole catalog, one of the schema `wlc`, too.
+    """
+    if "Total Time: " in text:
+        return re.sub(r"[─━ ]*\d+(\.\d+)?(s|ms|µs)[─━ ]*", "", text)
+    return re.sub(r'\s*Did you mean "[^\n]*"\??', "", text)
 
 
 @dataclass

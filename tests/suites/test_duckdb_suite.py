@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.suites.beside import without_volatile
 from tests.suites.processes import ROOT, reports
 from tests.suites.refusals import FILES, REFUSALS, documented
 from tests.suites.sqllogic import Command, commands
@@ -66,6 +67,18 @@ def test_every_refusal_has_a_reason() -> None:
     assert all(refusal.reason and (refusal.error or refusal.statement) for refusal in REFUSALS)
     assert all(FILES.values())
     assert documented("SELECT 1", "BinderException: no such column") is None
+
+
+def test_what_differs_from_run_to_run_is_left_out() -> None:
+    one, two = (
+        f"╭─ Summary ─╮\n│ Total Time: {total} │\n╭─ Merge Into ─╮\n│ 1 row {step} │\n"
+        for total, step in (("0.0016s", "0µs"), ("0.016s", "12µs"))
+    )
+    assert without_volatile(one) == without_volatile(two) != without_volatile(one.replace("1 row", "2 rows"))
+    missing = "Catalog Error: Table with name t does not exist!"
+    for suggested in ('\nDid you mean "wlc.counts"?', '\nDid you mean "a ""b"" or c"?', ""):
+        assert without_volatile(f"{missing}{suggested}\nLINE 1: FROM t") == f"{missing}\nLINE 1: FROM t"
+    assert without_volatile("SELECT 5s") == "SELECT 5s"
 
 
 FILE = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 # Up to this number, saved rows are looked up by literal row ids, which DuckDB finds without a scan.
 FEW = 64
+
+# Another connection cannot read the table as ours does if others have dropped or altered it since. DuckDB itself then
+# refuses to commit what ours did to the table.
+CHANGED_BY_OTHERS = (duckdb.CatalogException, duckdb.BinderException)
 
 
 @dataclass
@@ -178,12 +183,15 @@ class Images:
 
         The transaction cannot see its removed rows any more, but another connection still can.
         """
-        with self.connection.cursor() as other:
+        removed = None
+        last = -1 if self.last_rowid is None else self.last_rowid
+        query = f"SELECT rowid, {', '.join(self.table.values)} FROM {self.table.sql} WHERE rowid <= {last}"
+        with suppress(*CHANGED_BY_OTHERS), self.connection.cursor() as other:
             if other.execute(f"SELECT count(*) FROM {self.table.sql}").fetchall()[0][0] == self.cleared:
                 return
-            last = -1 if self.last_rowid is None else self.last_rowid
-            query = f"SELECT rowid, {', '.join(self.table.values)} FROM {self.table.sql} WHERE rowid <= {last}"
             removed = other.sql(query).to_arrow_table()
+        if removed is None:
+            return
         names = ", ".join(f"removed.{name}" for name in self.table.columns)
         removed = removed.rename_columns(["r", *self.table.columns])
         self.connection.register("wlc removed", removed)
@@ -211,11 +219,14 @@ class Images:
     def _is_outdated(self) -> bool:
         saved = f"SELECT _rowid AS r, * FROM {self._saved()} AND _rowid < {LOCAL_ROWID}"
         rowids = self.connection.sql(f"SELECT r FROM ({saved})").to_arrow_table()
+        present = None
         # Another connection sees what is committed now; this one sees what was committed when it began.
-        with self.connection.cursor() as other:
+        with suppress(*CHANGED_BY_OTHERS), self.connection.cursor() as other:
             other.register("wlc rowids", rowids)
             query = f"SELECT rowid, {', '.join(self.table.values)} FROM {self.table.sql}"
             present = other.sql(f'{query} WHERE rowid IN (SELECT r FROM "wlc rowids")').to_arrow_table()
+        if present is None:
+            return False
         self.connection.register("wlc present", present.rename_columns(["r", *self.table.columns]))
         changed = " OR ".join(self._differs(f"o.{name}", f"n.{name}", n) for n, name in enumerate(self.table.columns))
         found = self.connection.execute(
