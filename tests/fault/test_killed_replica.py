@@ -72,7 +72,7 @@ def test_killed_replica_holds_a_prefix_and_goes_on(farm, tmp_path: Path):
         assert running.end() == 0
     assert held(tmp_path / "sound.duckdb") == states[TRANSACTIONS]
     seen = set()
-    for number in range(rounds(4)):
+    for number in range(rounds(3)):
         target = tmp_path / f"replica {number}.duckdb"
         for _ in range(3):
             running = started(url, target, REPLICATE)

@@ -262,7 +262,7 @@ def test_types_without_end_take_no_time(text: str) -> None:
         assert types.parse(text).text
     except UnsupportedError as error:
         assert len(str(error)) < 1000
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 120
 
 
 @fuzzed

@@ -206,7 +206,7 @@ def in_key_order(connection: duckdb.DuckDBPyConnection, table: TargetTable, rows
     return [rows[n] for (n,) in connection.execute(f"SELECT number FROM temp.sorted ORDER BY {order}").fetchall()]
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(data=st.data())
 @pytest.mark.parametrize("table", TABLES, ids=["keyed", "composite", "bag"])
 def test_serial_and_folded_equal_the_model(
