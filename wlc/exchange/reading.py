@@ -68,6 +68,8 @@ class SiteLog:
         floor = self.proof.batch if self.proof else 0
         numbers = self.database.batch_numbers(after=max(floor - 1, 0))
         self._prove_past(numbers)
+        if self.proof is None and floor:
+            floor, numbers = 0, self.database.batch_numbers()
         if not numbers or numbers[-1] <= floor:
             return
         start = self._anchor(numbers[0], numbers[-1], floor)
@@ -99,12 +101,19 @@ class SiteLog:
         else:
             raise self._expired(numbers[0])
         if found != proof.chain:
+            if self._has_begun_anew(proof):
+                self.proof = None
+                return
             raise FencedError(
                 f"the log of site {self.site.name} belongs to another past: batch {proof.batch} is not the one that was"
                 " taken",
                 hint=f"one of the two was restored from a backup; {self._anew()}",
                 path=self.database.url,
             )
+
+    def _has_begun_anew(self, proof: Taken) -> bool:
+        """Say whether the site has a later history than the one that was read: its log was lost, or rolled back."""
+        return proof.history in [each.history for each in self.site.histories[:-1]]
 
     def _anchor(self, first: int, stop: int, floor: int) -> int | None:
         start: dict[str, int] | None = {} if first == 1 else None
@@ -157,7 +166,10 @@ class SiteLog:
 
     def _past_of(self, number: int) -> dict[str, int]:
         """Return the vector just before a batch."""
-        return dict(self._footer(number - 1)) if self._has(number - 1) else before(self._batch(number)[0])
+        batch = self._batch(number)[0]
+        # A history that grew from another one has seen no more of it than its parent says.
+        follows = self._has(number - 1) and batch.parent is None
+        return dict(self._footer(number - 1)) if follows else before(batch)
 
     def _past_of_reads(self, number: int, transaction: Transaction) -> Mapping[str, int] | None:
         """Return the log's vector when a transaction of a batch began, None if it has read nothing that counts."""
@@ -221,6 +233,8 @@ class SiteLog:
                 raise CorruptError(f"{where} holds {which}, which came before or out of order", path=self.database.url)
             seen[origin.history] = origin.tick
         own = {each.history for each in self.site.histories}
+        # A reader that lost its own past gets it back from here.
+        own |= {history for history, _ in self.lineage.ancestors(self.history)}
         others = {history: tick for history, tick in batch.vector.items() if history not in own}
         if not self.is_primary and not contains(self.mine, others, self.lineage):
             raise CorruptError(

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from wlc.farm.errors import FarmError
 from wlc.farm.retry import UNPUBLISHED_S
 from wlc.masters.due import SnapshotKeeper, try_take_due
+from wlc.masters.fence import remembering_fence
 from wlc.masters.publish import publish
+from wlc.masters.restored import settle_past
 
 if TYPE_CHECKING:
     from wlc.farm.database import FarmDatabase
@@ -50,6 +52,19 @@ class Publisher:
             self._thread = None
         # It reads the database, which its owner may close now.
         self._snapshots.wait()
+
+    def settle(self) -> None:
+        """Publish if the database was fenced off; a site is compared with its own log before anybody commits."""
+        state = self._source.require_state()
+        if state.fence is not None:
+            self.try_publish()
+            return
+        try:
+            with self._source.working(), self._source.publishing(), remembering_fence(self._source, self.database):
+                settle_past(self._source, self.database)
+        except FarmError as error:
+            self.failure = error
+            _log.warning("%s was not compared with its own log: %s", self._source, error)
 
     def try_publish(self) -> None:
         """Publish, and keep the reason if that fails: the commit stands, and the next beat tries again."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wlc.farm.database import FarmDatabase, open_database
-from wlc.farm.errors import InvalidError, UnsupportedError
+from wlc.farm.errors import FencedError, InvalidError, UnsupportedError
 from wlc.farm.store.options import lay_over
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from wlc.farm.errors import FencedError
     from wlc.farm.model import Batch, Digest, Manifest, Name, Origin, Position, TableFile, Taken, Transaction
     from wlc.masters.rejected import ConflictCounter, RejectedRow
     from wlc.masters.state import MasterState
@@ -141,14 +140,20 @@ class SiteStep:
     is_alone: bool = False
 
 
+class DivergedError(FencedError):
+    """A restored database has committed something else than what it had published."""
+
+
 class Source(ABC):
     """An open database that is a master, was one, or becomes one. `str` shows it without a password.
 
     Attributes:
         beat_s: The beat that it follows, seconds; publishing keeps it as `wlc.config` says.
+        has_settled_past: It was compared with its own log, in case it was restored; see `wlc.masters.restored`.
     """
 
     beat_s: float
+    has_settled_past: bool = True
 
     # What it is
 
@@ -287,6 +292,26 @@ class Source(ABC):
 
     def note_contained(self, site: str, tick: int) -> None:  # noqa: B027 -- only primaries need it
         """Note that another site contains all ticks of this one up to this one, for `conflict_counters`."""
+
+    def take_back(self, batch: Batch, chain: str, fetch: Callable[[TableFile], Path]) -> int:  # noqa: ARG002
+        """Take the next batch of its own log back after it was restored from a backup, or died before it noted it.
+
+        Args:
+            batch: The one after the last that it remembers to have published.
+            chain: Its hash.
+            fetch: Returns a local file with the content of a data file.
+
+        Returns:
+            How many transactions it did not hold.
+
+        Raises:
+            DivergedError: What it has committed since is something else; nothing was changed.
+        """
+        raise UnsupportedError(f"{self} cannot be one of several sites", hint="only DuckDB masters can")
+
+    def renew(self, state: MasterState) -> None:  # noqa: ARG002
+        """Begin a new history: what waits to be published follows the tick of the new state."""
+        raise UnsupportedError(f"{self} cannot be one of several sites", hint="only DuckDB masters can")
 
     def rejected_rows(self, since: datetime | None = None) -> list[RejectedRow]:  # noqa: ARG002
         """Return what was rejected of other sites' changes, oldest first; nothing where there are no other sites."""

@@ -10,6 +10,7 @@ from wlc.farm.model import Batch
 from wlc.farm.store import MissingError
 from wlc.masters.fence import advance_config, fence, outdated, present_config, remembering_fence
 from wlc.masters.place import with_circle
+from wlc.masters.restored import settle_past
 from wlc.masters.state import newest_proofs
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ def publish(source: Source, database: FarmDatabase, upto: str | None = None) -> 
         UnavailableError: The source or the farm cannot be reached. Try again.
     """
     source.refuse_gap()
+    if not source.has_settled_past:
+        settle_past(source, database)
     last_place = source.last_place() if upto is None else upto
     flushed = Flushed(0, 0, 0, source.require_state().tick)
     with remembering_fence(source, database):

@@ -77,6 +77,10 @@ def _last_judged(founder: FarmDatabase, circle: Circle, site: CircleSite) -> Vec
     read: Mapping[str, Replica] = {replica.id: replica for replica in known_replicas(log)[0]}
     primary = read.get(circle.primary)
     last = primary.position.batch if primary and primary.position else 0
+    unread = (log.read_batch(number)[0] for number in numbers if number > last)
+    if (anew := next((batch for batch in unread if batch.parent is not None), None)) is not None:
+        # It was restored from a backup, and has seen less than before.
+        return before(anew)
     if last in numbers:
         return log.read_batch(last)[0].vector
     return before(log.read_batch(numbers[0])[0])

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from wlc.capture.duckdb import exceptions, journal, lines, pending
+from wlc.capture.duckdb import exceptions, journal, lines, pending, taken_tables
 from wlc.capture.duckdb.captured_tables import CapturedTables
 from wlc.capture.duckdb.exceptions import Detection
 from wlc.capture.duckdb.journal import JournalEntry, JournalledImages
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     import duckdb
 
-    from wlc.capture.duckdb.lines import TakenTable
     from wlc.capture.duckdb.shared import Shared
+    from wlc.capture.duckdb.taken_tables import TakenTable
     from wlc.dialect.duckdb.catalog import ForeignKey
     from wlc.farm.model import Name, TableFile
     from wlc.farm.vectors import Lineage, Vector
@@ -63,7 +63,7 @@ def evict(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path]) ->
         connection.execute("BEGIN")
         shared.take_snapshot(connection)
         try:
-            present, order = lines.tables(connection, shared.catalog)
+            present, order = taken_tables.tables(connection, shared.catalog)
             found = lines.load(connection, step, present, fetch)
             state, past = shared.require_state(), step.transactions[-1].past
             lineage = state.circle.lineage() if state.circle else NO_LINEAGE

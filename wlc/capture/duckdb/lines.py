@@ -12,11 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wlc.capture.duckdb import journal
 from wlc.capture.duckdb.images import any_sql, exact_sql, unspoil
 from wlc.capture.duckdb.journal import READ, READ_EXCLUSIVELY, CapturedTable
 from wlc.capture.duckdb.window import key_value
-from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb.file_columns import read_sql, refuse_missing_values, refuse_other_columns, required
 from wlc.dialect.duckdb.parquet import reading
 from wlc.dialect.sql import quote
@@ -30,24 +28,12 @@ if TYPE_CHECKING:
 
     import duckdb
 
+    from wlc.capture.duckdb.journal import CapturedTable
+    from wlc.capture.duckdb.taken_tables import TakenTable
     from wlc.farm.model import Column, Layout, Name, TableFile
     from wlc.masters.contract import SiteStep
 
 _TICKS = "wlc line ticks"
-
-
-@dataclass(frozen=True, slots=True)
-class TakenTable:
-    """A table of the master, and what is special about it.
-
-    Attributes:
-        is_referenced: Foreign keys refer to the table, so that a row whose key stays must stay.
-        references_itself: Columns, and those that they refer to, of its foreign keys to itself.
-    """
-
-    table: CapturedTable
-    is_referenced: bool
-    references_itself: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,25 +91,6 @@ class LinesTable:
         """Count lines that meet a condition."""
         query = f"SELECT count(*) FROM {self.lines} WHERE {condition}"
         return int(connection.execute(query).fetchall()[0][0])
-
-
-def tables(connection: duckdb.DuckDBPyConnection, catalog: str) -> tuple[Mapping[Name, TakenTable], Mapping[Name, int]]:
-    """Return the tables as the transaction sees them, and the place of each behind those it refers to."""
-    known = {name: number for number, (name, _) in journal.read_layouts(connection, catalog).items()}
-    present = duckdb_catalog.tables(connection, catalog)
-    keys = duckdb_catalog.references(connection, catalog)
-    parents = duckdb_catalog.parents_of(keys)
-    order = {name: place for place, name in enumerate(duckdb_catalog.ordered(present, parents))}
-    found = {
-        name: TakenTable(
-            CapturedTable(known[name], catalog, name, layout),
-            is_referenced=any(key.parent == name for key in keys),
-            references_itself=tuple((key.columns, key.referred) for key in keys if key.table == key.parent == name),
-        )
-        for name, layout in present.items()
-        if name in known
-    }
-    return found, order
 
 
 def load(

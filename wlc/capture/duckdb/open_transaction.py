@@ -31,7 +31,6 @@ from wlc.dialect.duckdb.settings import row_settings_changed
 from wlc.dialect.sql import quote
 from wlc.dialect.types import parse
 from wlc.farm.model import Clear, Name, SequencePosition
-from wlc.masters.state import changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,8 +39,7 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.captured_tables import CapturedTables
     from wlc.capture.duckdb.journal import CapturedTable, JournalRecord
     from wlc.capture.duckdb.shared import Shared
-    from wlc.farm.model import Layout, Origin, Settings, Taken
-    from wlc.masters.state import MasterState
+    from wlc.farm.model import Layout, Origin, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +47,12 @@ class TakenEntry:
     """One transaction that is taken from another site through the ordinary capture.
 
     Attributes:
-        origin: Where it was first committed, and `user` by whom.
-        proof: How far the other site's log is taken with it.
-        state: Returns what the master remembers with it, from what it remembers now.
+        origin: Where it was first committed.
+        journal: Journals its entry, and what the master remembers with it.
     """
 
     origin: Origin
-    user: str
-    proof: Taken | None
-    state: Callable[[MasterState], MasterState]
+    journal: Callable[[JournalEntry], None]
 
 
 @dataclass
@@ -207,7 +202,7 @@ class OpenTransaction:
             self._complete_images(images, meta)
         self._refuse_conflicts()
         if self.taking is not None:
-            self._journal_taken(entry, self.taking)
+            self.taking.journal(replace(entry, records=tuple(self.records)))
             return True
         self._refuse_forbidden()
         self.records += self.reads.complete(self.tick)
@@ -227,17 +222,6 @@ class OpenTransaction:
             return
         permitted.refuse_schema_change(site, self.records, self.tables.by_name)
         permitted.refuse_rows(site, (images.table for images in self._settled if images.added or images.removed))
-
-    def _journal_taken(self, entry: JournalEntry, taking: TakenEntry) -> None:
-        """Journal what was taken under its origin, and note how far the other site's log is read."""
-        records = tuple(self.records)
-        journal.add_entry(
-            self.connection,
-            self.tables.catalog,
-            replace(entry, user=taking.user, records=records, origin=taking.origin, proof=taking.proof, after=None),
-        )
-        state = taking.state(self.shared.require_state())
-        journal.write_state(self.connection, self.tables.catalog, changes(self.shared.state, state))
 
     def _refuse_unlike(self, pending: Sequence[Images]) -> None:
         """Refuse rows that only the settings of the session have let pass."""

@@ -167,14 +167,14 @@ def acknowledge(
     quick = digests.quick_after(connection, shared.catalog, waiting.layouts, batch)
     with shared.commit_lock:
         layouts = journal.read_layouts(connection, shared.catalog)
-        counts = _counts(connection, shared.catalog)
+        counts = read_counts(connection, shared.catalog)
         connection.execute("BEGIN")
         for number in layouts:
             connection.execute(f"DELETE FROM {schema}.j{number} WHERE _tick <= {batch.last}")
         connection.execute(f"DELETE FROM {schema}.entries WHERE tick <= {batch.last}")
         after = count_rows(counts, (entry for entry in waiting.transactions if entry.tick <= batch.last))
         held = digest.after(digests.read(connection, shared.catalog), batch)
-        _write_counts(connection, shared.catalog, after, held, quick)
+        write_counts(connection, shared.catalog, after, held, quick)
         state = shared.require_state().after(batch, chain)
         journal.write_state(connection, shared.catalog, changes(shared.state, state))
         _drop_dead(connection, shared.catalog, layouts)
@@ -199,7 +199,7 @@ def matches(waiting: Pending, batch: Batch) -> bool:
     ticks = [transaction.tick for transaction in batch.transactions]
     if ticks != waiting.ticks[: len(ticks)]:
         return False
-    return all(_same(ours[transaction.tick], transaction) for transaction in batch.transactions)
+    return all(is_same(ours[transaction.tick], transaction) for transaction in batch.transactions)
 
 
 def count_rows(counts: dict[Name, int], entries: Iterable[JournalEntry]) -> dict[Name, int]:
@@ -226,7 +226,7 @@ def bypassed(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, 
     actual = duckdb_catalog.tables(connection, catalog)
     expected_layouts: dict[Name, Layout] = dict(journal.read_layouts(connection, catalog).values())
     journalled = pending(connection, catalog, sys.maxsize).transactions
-    expected = count_rows(_counts(connection, catalog), journalled)
+    expected = count_rows(read_counts(connection, catalog), journalled)
     problems: dict[Name, str] = {}
     for name in sorted(expected.keys() | actual.keys()):
         if name not in actual:
@@ -242,18 +242,20 @@ def bypassed(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, 
     return problems
 
 
-def _counts(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, int]:
+def read_counts(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, int]:
+    """Return the number of rows of every table at the last published tick."""
     rows = connection.execute(f"SELECT schema_name, table_name, rows FROM {quote(catalog)}.wlc.counts").fetchall()
     return {Name(schema, table): count for schema, table, count in rows}
 
 
-def _write_counts(
+def write_counts(
     connection: duckdb.DuckDBPyConnection,
     catalog: str,
     counts: dict[Name, int],
     held: Mapping[Name, Digest],
     quick: Mapping[Name, int],
 ) -> None:
+    """Note what the tables hold at the last published tick, in the caller's transaction."""
     connection.execute(f"DELETE FROM {quote(catalog)}.wlc.counts")
     if counts:
         sums = {name: found.sum for name, found in held.items()}
@@ -267,7 +269,7 @@ def write_digests(
     connection: duckdb.DuckDBPyConnection, catalog: str, held: Mapping[Name, Digest], quick: Mapping[Name, int]
 ) -> None:
     """Note what the tables hold at the last published tick, in the caller's transaction; see `snapshot.Known`."""
-    _write_counts(connection, catalog, _counts(connection, catalog), held, quick)
+    write_counts(connection, catalog, read_counts(connection, catalog), held, quick)
 
 
 def expected_digests(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, Digest]:
@@ -285,7 +287,7 @@ def reset_counts(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
     found = {}
     for name in duckdb_catalog.tables(connection, catalog):
         found[name] = connection.execute(f"SELECT count(*) FROM {quote(catalog)}.{name.sql}").fetchall()[0][0]
-    _write_counts(connection, catalog, found, {}, {})
+    write_counts(connection, catalog, found, {}, {})
 
 
 def _drop_dead(connection: duckdb.DuckDBPyConnection, catalog: str, layouts: dict[int, tuple[Name, Layout]]) -> None:
@@ -363,6 +365,7 @@ def _ddl(record: JournalledDdl, ledger: Ledger) -> Ddl:
     return ddl
 
 
-def _same(entry: JournalEntry, published: Transaction) -> bool:
+def is_same(entry: JournalEntry, published: Transaction) -> bool:
+    """Say whether a journalled transaction is the published one of the same tick."""
     ours = (entry.user, entry.started, entry.committed, len(entry.records))
     return ours == (published.user, published.started, published.committed, len(published.records))

@@ -79,6 +79,7 @@ class Shared:
     users: int = 0
     _roots: dict[int, duckdb.DuckDBPyConnection] = field(default_factory=dict)
     _roots_lock: threading.Lock = field(default_factory=threading.Lock)
+    has_settled_past: bool = False
     _removals: dict[Name, int] = field(default_factory=dict)
     _additions: dict[Name, int] = field(default_factory=dict)
     _tick: int = 0

@@ -13,6 +13,7 @@ from wlc.capture.duckdb import (
     adoption,
     digests,
     exceptions,
+    own_past,
     pending,
     probe,
     repair,
@@ -142,8 +143,8 @@ def connect(
             if shared.publisher is None:
                 shared.publisher = Publisher(found, database_of(found.require_state()))
             found.warn_bypassed()
-            if found.require_state().fence is not None:
-                shared.publisher.try_publish()
+            if found.require_state().fence is not None or not found.has_settled_past:
+                shared.publisher.settle()
             shared.publisher.start()
         return Connection(shared, shared.root.cursor())
     except BaseException:
@@ -337,6 +338,20 @@ class DuckDBSource(Source):
         shared = self._shared
         with shared.commit_lock, shared.root.cursor() as connection:
             exceptions.note_contained(connection, shared.catalog, site, tick)
+
+    @property
+    def has_settled_past(self) -> bool:
+        return self._shared.has_settled_past
+
+    @has_settled_past.setter
+    def has_settled_past(self, has_settled_past: bool) -> None:
+        self._shared.has_settled_past = has_settled_past
+
+    def take_back(self, batch: Batch, chain: str, fetch: Callable[[TableFile], Path]) -> int:
+        return own_past.take_back(self._shared, batch, chain, fetch)
+
+    def renew(self, state: MasterState) -> None:
+        own_past.renew(self._shared, state)
 
     def _note_digests(self, manifest: Manifest, known: snapshot.Known) -> None:
         """Remember what a snapshot has read, unless more was published since."""

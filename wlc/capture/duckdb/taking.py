@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from wlc.capture.duckdb import eviction, exceptions, journal, judging, lines
+from wlc.capture.duckdb import eviction, exceptions, journal, judging, lines, taken_tables
 from wlc.capture.duckdb.analysis import analyse
 from wlc.capture.duckdb.effects import UnknownEffect
 from wlc.capture.duckdb.images import conflict
@@ -23,7 +23,7 @@ from wlc.capture.duckdb.session import CaptureSession
 from wlc.dialect.duckdb import settings, statements
 from wlc.dialect.sql import quote
 from wlc.farm.errors import CorruptError, ReplayError, UnavailableError, UnsupportedError
-from wlc.farm.model import Change, Clear, Ddl, Name, RowsRefreshed
+from wlc.farm.model import Change, Clear, Ddl, RowsRefreshed
 from wlc.farm.vectors import raised
 from wlc.masters.state import changes
 
@@ -177,11 +177,11 @@ def _take_lines(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Pat
             connection.execute("BEGIN")
             shared.take_snapshot(connection)
         try:
-            present, order = lines.tables(connection, shared.catalog)
+            present, order = taken_tables.tables(connection, shared.catalog)
             found = lines.load(connection, step, present, fetch, with_reads=not step.is_primary)
             _refuse_keyless(step, found)
             judged = judging.judge_step(connection, shared, step, found, is_refused=is_refused)
-            _refuse_unable(connection, shared.catalog, found)
+            taken_tables.refuse_triggers(connection, shared.catalog, (table.table.name for table in found))
             first = shared.new_ticks(step.transactions[-1].line + 2)
             attempt = _Attempt(shared, connection, step, first, began_after, found, judged)
             for table in found:
@@ -209,20 +209,6 @@ def _refuse_keyless(step: SiteStep, tables: Sequence[LinesTable]) -> None:
                 f"site {step.site} has published rows of {name}, which has no primary key: only the primary may"
                 " write it",
                 hint=f"if it had a key when they were written: ALTER TABLE {name.sql} ADD PRIMARY KEY (…), then take",
-            )
-
-
-def _refuse_unable(connection: duckdb.DuckDBPyConnection, catalog: str, tables: Sequence[LinesTable]) -> None:
-    """Refuse tables whose rows cannot be taken as they were published."""
-    query = "SELECT schema_name, table_name, trigger_name FROM duckdb_triggers() WHERE database_name = ?"
-    triggers = {
-        Name(schema, table): trigger for schema, table, trigger in connection.execute(query, [catalog]).fetchall()
-    }
-    for name in (table.table.name for table in tables):
-        if name in triggers:
-            raise UnsupportedError(
-                f"table {name} has a trigger, {triggers[name]}, which would run again for rows of other sites",
-                hint=f"DROP TRIGGER {triggers[name]} ON {name}",
             )
 
 
@@ -305,31 +291,51 @@ def _records_of(table: CapturedTable, rows: Mapping[int, int]) -> Iterator[Journ
 def _take_alone(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path]) -> int:
     """Take a transaction that changes the schema or clears a table as if it were run here."""
     (each,) = step.transactions
-    rows = 0
     with shared.root.cursor() as raw:
-        session = CaptureSession(raw, shared)
-        session.begin("BEGIN TRANSACTION", explicit=False)
-        try:
-            with session.captured() as transaction:
-                transaction.started = min(each.transaction.started, transaction.started)
-                transaction.taking = TakenEntry(each.origin, each.transaction.user, step.proof, _remembering(step))
-                transaction.look()
-                for record in each.transaction.records:
-                    match record:
-                        case Ddl():
-                            _run_schema_change(raw, session, shared.catalog, record, step.site)
-                        case Clear():
-                            _run(session, f"DELETE FROM {quote(shared.catalog)}.{record.table.sql}")
-                        case Change():
-                            only = replace(each.transaction, records=(record,))
-                            part = replace(step, transactions=(replace(each, transaction=only),))
-                            rows += _run_change(raw, session, shared, part, fetch)
-            session.commit("COMMIT")
-            shared.load()
-        except BaseException:
-            if session.transaction is not None:
-                session.rollback("ROLLBACK")
-            raise
+
+        def note(entry: JournalEntry) -> None:
+            its = replace(entry, user=each.transaction.user, origin=each.origin, proof=step.proof, after=None)
+            journal.add_entry(raw, shared.catalog, its)
+            state = _remembering(step)(shared.require_state())
+            journal.write_state(raw, shared.catalog, changes(shared.state, state))
+
+        rows = run_alone(raw, shared, step, fetch, TakenEntry(each.origin, note))
+        shared.load()
+    return rows
+
+
+def run_alone(
+    raw: duckdb.DuckDBPyConnection,
+    shared: Shared,
+    step: SiteStep,
+    fetch: Callable[[TableFile], Path],
+    taking: TakenEntry,
+) -> int:
+    """Run a transaction that changes the schema or clears a table, and journal it as `taking` says."""
+    (each,) = step.transactions
+    rows = 0
+    session = CaptureSession(raw, shared)
+    session.begin("BEGIN TRANSACTION", explicit=False)
+    try:
+        with session.captured() as transaction:
+            transaction.started = min(each.transaction.started, transaction.started)
+            transaction.taking = taking
+            transaction.look()
+            for record in each.transaction.records:
+                match record:
+                    case Ddl():
+                        _run_schema_change(raw, session, shared.catalog, record, step.site)
+                    case Clear():
+                        _run(session, f"DELETE FROM {quote(shared.catalog)}.{record.table.sql}")
+                    case Change():
+                        only = replace(each.transaction, records=(record,))
+                        part = replace(step, transactions=(replace(each, transaction=only),))
+                        rows += _run_change(raw, session, shared, part, fetch)
+        session.commit("COMMIT")
+    except BaseException:
+        if session.transaction is not None:
+            session.rollback("ROLLBACK")
+        raise
     return rows
 
 
@@ -366,10 +372,10 @@ def _run_change(
     step: SiteStep,
     fetch: Callable[[TableFile], Path],
 ) -> int:
-    present, _ = lines.tables(raw, shared.catalog)
+    present, _ = taken_tables.tables(raw, shared.catalog)
     found = lines.load(raw, step, present, fetch)
     _refuse_keyless(step, found)
-    _refuse_unable(raw, shared.catalog, found)
+    taken_tables.refuse_triggers(raw, shared.catalog, (table.table.name for table in found))
     for table in found:
         effect = UnknownEffect(frozenset({table.table.name.name.lower()}))
 

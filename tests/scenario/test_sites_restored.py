@@ -1,0 +1,270 @@
+"""A site that was restored from a backup: the cases of `wlc.masters.restored`, each with real files.
+
+Oslo is the primary, rome a secondary. In no case is a tick used twice, and in the end all sites are equal.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import duckdb
+import pytest
+
+import wlc
+from tests.sites import Sites
+from wlc.farm.circle import read_circle
+from wlc.farm.errors import FencedError
+from wlc.farm.model import Origin
+from wlc.masters import background
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCHEMA = "CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR)"
+
+
+@dataclass
+class Backup:
+    """A copy of a site's file, and of its folder in the farm if `with_folder`."""
+
+    sites: Sites
+    site: str
+    data: bytes
+    folder: Path | None
+
+    def restore(self, *, with_folder: bool = False) -> None:
+        # The same file, as `cp backup file` leaves it.
+        self.sites.file(self.site).write_bytes(self.data)
+        if with_folder:
+            place = self.place(self.sites, self.site)
+            shutil.rmtree(place)
+            if self.folder is not None:
+                shutil.copytree(self.folder, place)
+
+    @staticmethod
+    def place(sites: Sites, site: str) -> Path:
+        return sites.folder / "farm" / "sales" / "sites" / site
+
+    @staticmethod
+    def of(sites: Sites, site: str, *, with_folder: bool = False) -> Backup:
+        folder = None
+        if with_folder:
+            folder = sites.folder / f"folder of {site}"
+            shutil.copytree(Backup.place(sites, site), folder)
+        return Backup(sites, site, sites.file(site).read_bytes(), folder)
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Sites:
+    sites = Sites(tmp_path)
+    sites.found(SCHEMA)
+    sites.join("rome")
+    sites.write("oslo", "INSERT INTO t SELECT range, 'both' FROM range(10)")
+    sites.write("rome", "INSERT INTO t VALUES (100, 'rome')")
+    sites.exchange()
+    return sites
+
+
+def in_step(sites: Sites) -> None:
+    sites.exchange()
+    sites.refuse_differences("t")
+    for site in sites.names:
+        names = sites.names_of(site)
+        assert len(set(names)) == len(names), "a transaction was taken twice"
+        ticks = [name.tick for name in names]
+        assert len(ticks) == len(set(zip([name.history for name in names], ticks, strict=True)))
+
+
+def histories(sites: Sites, site: str) -> list[Origin | None]:
+    return [history.parent for history in read_circle(sites.log("oslo")).site(site).histories]
+
+
+def keys(sites: Sites, site: str) -> list[object]:
+    return [row[0] for row in sites.rows(site, "t") if isinstance(row[0], int) and row[0] >= 100]
+
+
+def write_offline(sites: Sites, site: str, *statements: str) -> None:
+    """Let users commit while the farm cannot be reached, so that nobody can tell yet that the site was restored."""
+
+    def offline(*_: object) -> None:
+        raise wlc.UnavailableError("offline")
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("publish", "settle_past"):
+            patch.setattr(background, name, offline)
+        with pytest.raises(wlc.UnavailableError, match="offline"):
+            sites.write(site, *statements)
+
+
+def test_case_1_a_site_that_is_ahead_of_its_log_goes_on(two: Sites) -> None:
+    two.write("rome", "INSERT INTO t VALUES (101, 'rome')")
+    backup = Backup.of(two, "rome")
+    backup.restore()
+    two.write("rome", "INSERT INTO t VALUES (102, 'rome')")
+    in_step(two)
+    assert keys(two, "oslo") == [100, 101, 102]
+    assert histories(two, "rome") == [None]
+
+
+def test_case_2_a_site_rolls_forward_from_its_own_log_before_it_commits(two: Sites) -> None:
+    backup = Backup.of(two, "rome")
+    two.write("rome", "INSERT INTO t VALUES (101, 'rome'), (102, 'rome')", "DELETE FROM t WHERE k = 102")
+    wlc.flush(two.file("rome"))
+    two.write("oslo", "UPDATE t SET v = 'oslo' WHERE k = 1")
+    two.exchange()
+    two.write("rome", "UPDATE t SET v = 'once more' WHERE k = 101")
+    wlc.flush(two.file("rome"))
+    last = two.log("rome").config().tick
+    backup.restore()
+    with pytest.warns(UserWarning, match="has taken 4 transactions back from its own log"):
+        opened = wlc.connect(two.file("rome"))
+    with opened as rome:
+        assert rome.execute("FROM t WHERE k > 100").fetchall() == [(101, "once more")]
+        assert rome.execute("SELECT v FROM t WHERE k = 1").fetchall() == [("oslo",)]
+        rome.execute("INSERT INTO t VALUES (103, 'rome')")
+    wlc.flush(two.file("rome"))
+    assert two.log("rome").config().tick > last
+    in_step(two)
+    assert keys(two, "oslo") == [100, 101, 103]
+    # It is still the same history.
+    assert histories(two, "rome") == [None]
+    assert wlc.status(two.file("rome")).bypassed == {}
+    assert all(check.outcome == "same" for check in wlc.verify_source(two.file("rome")))
+
+
+def test_case_2_of_a_primary_with_schema_changes_and_sequences(two: Sites) -> None:
+    backup = Backup.of(two, "oslo")
+    two.write(
+        "oslo",
+        "CREATE SEQUENCE numbers",
+        "CREATE TABLE numbered (k INTEGER PRIMARY KEY, v VARCHAR)",
+        "INSERT INTO numbered SELECT nextval('numbers'), 'a' FROM range(3)",
+        "ALTER TABLE numbered ADD COLUMN w INTEGER DEFAULT 7",
+        "INSERT INTO numbered VALUES (nextval('numbers'), 'b', 8)",
+        "UPDATE t SET v = 'oslo' WHERE k = 1",
+    )
+    two.write("rome", "UPDATE t SET v = 'rome' WHERE k = 2")
+    two.exchange()
+    backup.restore()
+    with pytest.warns(UserWarning, match="transactions back from its own log"):
+        two.write("oslo", "INSERT INTO numbered VALUES (nextval('numbers'), 'c', 9)")
+    in_step(two)
+    two.refuse_differences("numbered")
+    assert two.rows("rome", "numbered") == [(1, "a", 7), (2, "a", 7), (3, "a", 7), (4, "b", 8), (5, "c", 9)]
+    assert histories(two, "oslo") == [None]
+    assert all(check.outcome == "same" for check in wlc.verify_source(two.file("oslo")))
+
+
+def test_case_3_what_is_journalled_and_was_published_is_dropped(two: Sites) -> None:
+    two.write("rome", "INSERT INTO t VALUES (101, 'rome')", "INSERT INTO t VALUES (102, 'rome')")
+    backup = Backup.of(two, "rome")
+    # The batch holds more than the backup has journalled.
+    two.write("rome", "INSERT INTO t VALUES (103, 'rome')")
+    two.exchange()
+    backup.restore()
+    with pytest.warns(UserWarning, match="has taken 1 transactions back"):
+        wlc.flush(two.file("rome"))
+    assert keys(two, "rome") == [100, 101, 102, 103]
+    in_step(two)
+    assert keys(two, "oslo") == [100, 101, 102, 103]
+    assert histories(two, "rome") == [None]
+
+
+def test_case_3_what_diverged_begins_a_history_of_its_own(two: Sites) -> None:
+    """389 Directory Server's backup_test::test_replication: backup, changes on both, destroy, restore, in step."""
+    wlc.set_rule(two.file("oslo"), "t", "epoch")
+    two.exchange()
+    file, former = two.file("rome"), wlc.status(two.file("rome"))
+    backup = Backup.of(two, "rome")
+    two.write("rome", "INSERT INTO t VALUES (101, 'published')", "UPDATE t SET v = 'published' WHERE k = 3")
+    two.write("oslo", "INSERT INTO t VALUES (200, 'oslo')", "UPDATE t SET v = 'oslo' WHERE k = 4")
+    two.exchange()
+    two.write("rome", "INSERT INTO t VALUES (102, 'published, and not taken')")
+    wlc.flush(file)
+    published = two.log("rome").config().tick
+    file.unlink()
+    two.folder.joinpath("restored").write_bytes(backup.data)
+    two.folder.joinpath("restored").rename(file)
+    wlc.master(file, moved=True)
+    write_offline(two, "rome", "INSERT INTO t VALUES (103, 'since')", "UPDATE t SET v = 'since' WHERE k = 3")
+    with pytest.warns(UserWarning, match="a new history begins"):
+        two.take("rome")
+    (first, second) = histories(two, "rome")
+    assert first is None
+    assert second == Origin(former.history, former.tick)
+    assert two.log("rome").config().tick > published
+    in_step(two)
+    assert keys(two, "rome") == [100, 101, 102, 103, 200]
+    # Its change of a row that it had changed before the restore is concurrent to that one.
+    assert [(row.key, row.cause) for row in wlc.exceptions(two.file("oslo"))] == [({"k": 3}, "DATA_IN_CONFLICT")]
+    assert (3, "published") in two.rows("rome", "t")
+    two.replica_equals("rome", "t")
+
+
+def test_case_3_of_a_primary_is_refused(two: Sites) -> None:
+    backup = Backup.of(two, "oslo")
+    two.write("oslo", "INSERT INTO t VALUES (201, 'oslo')")
+    two.exchange()
+    backup.restore()
+    write_offline(two, "oslo", "INSERT INTO t VALUES (202, 'oslo')")
+    with pytest.raises(FencedError, match="has committed tick") as caught:
+        wlc.flush(two.file("oslo"))
+    assert "restore the backup again" in str(caught.value.hint)
+    # As the hint says.
+    backup.restore()
+    with pytest.warns(UserWarning, match="transactions back from its own log"):
+        wlc.flush(two.file("oslo"))
+    in_step(two)
+    assert keys(two, "oslo") == [100, 201]
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_case_0_and_4_what_its_log_lost_comes_back_from_others(two: Sites, *, is_lost: bool) -> None:
+    """File and folder were rolled back together, or the folder was lost: the file alone would look fine."""
+    backup = Backup.of(two, "rome", with_folder=True)
+    former = wlc.status(two.file("rome"))
+    two.write("rome", "INSERT INTO t VALUES (101, 'rome')", "INSERT INTO t VALUES (102, 'rome')")
+    two.exchange()
+    if is_lost:
+        backup.folder = None
+    backup.restore(with_folder=True)
+    with pytest.warns(UserWarning, match="other sites have taken more of it than its log holds"):
+        two.write("rome", "INSERT INTO t VALUES (103, 'rome')")
+    in_step(two)
+    assert keys(two, "rome") == keys(two, "oslo") == [100, 101, 102, 103]
+    assert histories(two, "rome")[-1] == Origin(former.history, former.tick)
+
+
+def test_case_4_of_a_primary(two: Sites) -> None:
+    """Oslo's file and folder were rolled back: rome gives back what it has taken."""
+    place, kept = two.folder / "farm" / "sales", two.folder / "kept"
+    shutil.copytree(place, kept, ignore=shutil.ignore_patterns("sites"))
+    backup = Backup.of(two, "oslo")
+    two.write("oslo", "INSERT INTO t VALUES (201, 'oslo')", "UPDATE t SET v = 'oslo' WHERE k = 1")
+    two.exchange()
+    backup.restore()
+    for path in place.iterdir():
+        if path.name != "sites":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    shutil.copytree(kept, place, dirs_exist_ok=True)
+    with pytest.warns(UserWarning, match="other sites have taken more of it"):
+        two.write("oslo", "INSERT INTO t VALUES (202, 'oslo')")
+    in_step(two)
+    assert keys(two, "rome") == [100, 201, 202]
+    assert (1, "oslo") in two.rows("oslo", "t")
+
+
+def test_case_5_an_unknown_past_is_refused(two: Sites) -> None:
+    backup = Backup.of(two, "rome")
+    two.write("rome", "INSERT INTO t VALUES (101, 'rome')")
+    wlc.flush(two.file("rome"))
+    backup.restore()
+    with duckdb.connect(two.file("rome")) as plain:
+        plain.execute("UPDATE wlc.state SET value = repeat('0', 64) WHERE key = 'chain'")
+    with pytest.raises(FencedError, match="was published by another master") as caught:
+        wlc.flush(two.file("rome"))
+    assert "wlc leave" in str(caught.value.hint) or "wlc join" in str(caught.value.hint)
+    with pytest.raises(FencedError):
+        two.write("rome", "INSERT INTO t VALUES (102, 'rome')")

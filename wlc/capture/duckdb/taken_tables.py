@@ -1,0 +1,64 @@
+"""The tables of a master as they are when it takes what another site published."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wlc.capture.duckdb import journal
+from wlc.capture.duckdb.journal import CapturedTable
+from wlc.dialect.duckdb import catalog as duckdb_catalog
+from wlc.farm.errors import UnsupportedError
+from wlc.farm.model import Name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import duckdb
+
+
+@dataclass(frozen=True, slots=True)
+class TakenTable:
+    """A table of the master, and what is special about it.
+
+    Attributes:
+        is_referenced: Foreign keys refer to the table, so that a row whose key stays must stay.
+        references_itself: Columns, and those that they refer to, of its foreign keys to itself.
+    """
+
+    table: CapturedTable
+    is_referenced: bool
+    references_itself: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
+
+
+def tables(connection: duckdb.DuckDBPyConnection, catalog: str) -> tuple[Mapping[Name, TakenTable], Mapping[Name, int]]:
+    """Return the tables as the transaction sees them, and the place of each behind those it refers to."""
+    known = {name: number for number, (name, _) in journal.read_layouts(connection, catalog).items()}
+    present = duckdb_catalog.tables(connection, catalog)
+    keys = duckdb_catalog.references(connection, catalog)
+    parents = duckdb_catalog.parents_of(keys)
+    order = {name: place for place, name in enumerate(duckdb_catalog.ordered(present, parents))}
+    found = {
+        name: TakenTable(
+            CapturedTable(known[name], catalog, name, layout),
+            is_referenced=any(key.parent == name for key in keys),
+            references_itself=tuple((key.columns, key.referred) for key in keys if key.table == key.parent == name),
+        )
+        for name, layout in present.items()
+        if name in known
+    }
+    return found, order
+
+
+def refuse_triggers(connection: duckdb.DuckDBPyConnection, catalog: str, names: Iterable[Name]) -> None:
+    """Refuse tables whose rows cannot be taken as they were published."""
+    query = "SELECT schema_name, table_name, trigger_name FROM duckdb_triggers() WHERE database_name = ?"
+    triggers = {
+        Name(schema, table): trigger for schema, table, trigger in connection.execute(query, [catalog]).fetchall()
+    }
+    for name in names:
+        if name in triggers:
+            raise UnsupportedError(
+                f"table {name} has a trigger, {triggers[name]}, which would run again for rows of other sites",
+                hint=f"DROP TRIGGER {triggers[name]} ON {name}",
+            )

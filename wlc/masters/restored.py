@@ -1,0 +1,188 @@
+"""A site that was restored from a backup goes back into step with its own log and with the other sites.
+
+Before it publishes for the first time, a process compares what the database remembers with the newest batch of its own
+log, and with what other logs contain of it:
+
+    nothing is missing                      it goes on
+    its log goes on, and it has committed   it takes its own past back, and commits wait meanwhile
+    nothing else since
+    it has committed something else         a new history begins, which grew from the last common tick; what was
+                                            published before comes back from the primary like anybody's transactions
+    others contain ticks that its log       the same: its folder was lost or rolled back, too
+    does not have
+    its log is of another past              FencedError
+
+No tick is used twice: a new history goes on behind every tick that anybody has seen.
+"""
+
+from __future__ import annotations
+
+import uuid
+import warnings
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from wlc.farm.circle import SiteHistory, change_circle, find_circle, with_site
+from wlc.farm.clock import utc_now
+from wlc.farm.config import STARTED
+from wlc.farm.errors import FencedError, GapError
+from wlc.farm.model import Origin
+from wlc.farm.store import MissingError
+from wlc.masters.contract import DivergedError
+from wlc.masters.fence import outdated
+from wlc.masters.place import founder_of, site_database
+
+if TYPE_CHECKING:
+    from wlc.farm.circle import Circle
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Batch, Config
+    from wlc.masters.contract import Source
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How far a site's history is known anywhere: its last batch in its folder, and its last tick."""
+
+    batch: int
+    chain: str
+    tick: int
+
+
+def settle_past(source: Source, database: FarmDatabase) -> None:
+    """Bring a site back into step with its own log; called before it publishes for the first time.
+
+    Dying in between is harmless: the next call goes on.
+
+    Args:
+        source: A master; the caller is `publishing`.
+        database: Its place in the farm.
+
+    Raises:
+        FencedError: The log is of another past, or the primary has committed something else since it was restored.
+        UnavailableError: The farm cannot be reached. Try again.
+    """
+    state = source.require_state()
+    if source.has_settled_past or state.site is None or not state.is_master or source.elsewhere() is not None:
+        return
+    circle = find_circle(founder_of(database, state.site))
+    if circle is None and state.circle is not None:
+        # The farm is not there, or lost it.
+        return
+    if circle is None or not circle.is_shared or state.site.name not in [each.name for each in circle.sites]:
+        source.has_settled_past = True
+        return
+    _finish_history(source, database, circle)
+    try:
+        rows = _take_back(source, database)
+    except DivergedError as error:
+        if circle.primary == state.site.name:
+            raise FencedError(
+                error.message,
+                hint="all other sites go by its log: copy the file aside, restore the backup again and run wlc flush,"
+                " which takes the log back; then write again what only the copy holds",
+                path=error.path,
+            ) from error
+        rows = 0
+        warnings.warn(f"{error.message}; a new history begins, and what it had published comes back", stacklevel=2)
+        _begin_history(source, database, circle)
+    else:
+        if _known_elsewhere(source, database, circle) > source.require_state().tick:
+            shown = f"{source} was restored from a backup, and other sites have taken more of it than its log holds"
+            warnings.warn(f"{shown}; a new history begins, and they give that back", stacklevel=2)
+            _begin_history(source, database, circle)
+    if rows:
+        warnings.warn(
+            f"{source} was restored from a backup and has taken {rows} transactions back from its own log", stacklevel=2
+        )
+    if source.require_state().fence is not None:
+        source.remember(replace(source.require_state(), fence=None))
+    source.has_settled_past = True
+
+
+def _take_back(source: Source, database: FarmDatabase) -> int:
+    """Take what the own log holds and the database does not."""
+    rows = 0
+    while True:
+        state = source.require_state()
+        try:
+            batch, chain = database.read_batch(state.batch + 1, is_own=True)
+        except (MissingError, GapError):
+            return rows
+        if batch.history != state.history or batch.previous != state.chain:
+            raise outdated(database, state, batch.number)
+        rows += source.take_back(batch, chain, database.fetch)
+
+
+def _known_elsewhere(source: Source, database: FarmDatabase, circle: Circle) -> int:
+    """Return the last tick of the own history that another site's log contains."""
+    state = source.require_state()
+    assert state.site is not None
+    founder = founder_of(database, state.site)
+    known = [0]
+    for other in circle.sites:
+        if other.name != state.site.name and circle.primary in (other.name, state.site.name):
+            newest = _newest(site_database(founder, other.folder))
+            known.append(newest[0].vector.get(state.history, 0) if newest else 0)
+    return max(known)
+
+
+def _newest(log: FarmDatabase) -> tuple[Batch, str] | None:
+    numbers = log.batch_numbers()
+    return log.read_batch(numbers[-1]) if numbers else None
+
+
+def _begin_history(source: Source, database: FarmDatabase, circle: Circle) -> None:
+    """Begin a history that grew from the last tick that the database holds, behind all that anybody has seen."""
+    state = source.require_state()
+    assert state.site is not None
+    newest = _newest(database)
+    batch, chain = newest if newest else (None, "")
+    last = max(state.tick, batch.last if batch else 0, _known_elsewhere(source, database, circle))
+    times = (utc_now(), batch.clock if batch else None, state.clock)
+    contained = {**state.site.contained, state.history: state.tick}
+    source.renew(
+        replace(
+            state,
+            history=uuid.uuid4().hex[:16],
+            batch=batch.number if batch else 0,
+            chain=chain,
+            tick=last + 1,
+            parent=Origin(state.history, state.tick),
+            clock=max(time for time in times if time),
+            vector={**state.vector, state.history: state.tick},
+            fence=None,
+            site=replace(state.site, contained=contained),
+        )
+    )
+    source.has_settled_past = True
+    _finish_history(source, database, circle)
+
+
+def _finish_history(source: Source, database: FarmDatabase, circle: Circle) -> None:
+    """Make a history that has begun known to the farm, unless it is; its snapshot publishes what waits, too."""
+    state = source.require_state()
+    assert state.site is not None
+    site = circle.site(state.site.name)
+    if state.history == site.history or state.parent is None or state.parent.history != site.history:
+        return
+    former, history = site.history, SiteHistory(state.history, state.parent)
+
+    def take_over(config: Config) -> Config:
+        if config.history not in (former, state.history):
+            raise FencedError(
+                f"farm database {config.name} is at history {config.history}, and this site at {state.history}",
+                hint="run exactly one master",
+                path=database.url,
+            )
+        return replace(state.config(), state=STARTED, snapshot=config.snapshot)
+
+    try:
+        database.change_config(take_over)
+    except MissingError:
+        database.create_config(replace(state.config(), state=STARTED))
+    changed = change_circle(
+        founder_of(database, state.site), lambda present: with_site(present, site.name, history, utc_now())
+    )
+    source.remember(replace(state, site=replace(state.site, circle=changed)))
+    source.has_settled_past = True
+    source.take_snapshot(database, is_first=True)
