@@ -78,7 +78,8 @@ class Sites:
     def refuse_differences(self, *tables: str) -> None:
         for table in tables:
             # As text, where NaN is itself and -0.0 is not 0.0.
-            assert len({repr(self.rows(site, table)) for site in self.names}) == 1
+            held = {site: repr(self.rows(site, table)) for site in self.names}
+            assert len(set(held.values())) == 1, held
 
     def names_of(self, site: str) -> list[Origin]:
         """Where the transactions of a site's log were first committed, in its order."""

@@ -12,6 +12,7 @@ import wlc
 import wlr
 from cli.command import run_app
 from cli.wlc import app
+from wlc.capture.duckdb import exceptions
 from wlc.farm.database import FarmDatabase
 from wlc.farm.errors import FencedError, InvalidError, UnsupportedError
 from wlc.masters import founding
@@ -161,11 +162,16 @@ def test_a_site_that_was_stopped_or_left_goes_on_as_its_hints_say(
     assert sites.rows("oslo", "wlc.state") == before
     wlc.leave("sales", "rome", farm=sites.farm, force=True)
     wlc.stop(rome)
+    with duckdb.connect(rome) as plain:
+        # What was rejected stays readable, whatever becomes of the site.
+        exceptions.prepare(plain, "rome")
+        plain.execute("INSERT INTO wlc.counters VALUES ('rome', '', 'evicted', 7)")
     with pytest.raises(InvalidError, match="which it has left") as caught:
         wlc.master(rome)
     assert "--name OTHER" in str(caught.value.hint)
     # It is a database of its own then, and none of Oslo's sites.
     assert wlc.master(rome, name="other").farm == f"{sites.farm}/other"
+    assert [(counter.name, counter.value) for counter in wlc.conflicts(rome)] == [("evicted", 7)]
     with pytest.raises(InvalidError, match="was site oslo"):
         wlc.master(oslo, site="york")
     again = wlc.master(oslo)

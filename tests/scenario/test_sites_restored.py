@@ -71,10 +71,18 @@ def in_step(sites: Sites) -> None:
     sites.exchange()
     sites.refuse_differences("t")
     for site in sites.names:
-        names = sites.names_of(site)
+        log = sites.log(site)
+        batches = [log.read_batch(number)[0] for number in log.batch_numbers()]
+        ticks = [each.tick for batch in batches for each in batch.transactions]
+        assert ticks == sorted(set(ticks)), "a tick was used twice"
+        # A history that grew from an earlier one takes back what that one had published.
+        names = [
+            (batch.history, each.origin.history, each.origin.tick)
+            for batch in batches
+            for each in batch.transactions
+            if each.origin is not None
+        ]
         assert len(set(names)) == len(names), "a transaction was taken twice"
-        ticks = [name.tick for name in names]
-        assert len(ticks) == len(set(zip([name.history for name in names], ticks, strict=True)))
 
 
 def histories(sites: Sites, site: str) -> list[Origin | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wlc.capture.duckdb import acceptance, adoption, checks, journal, pending
+from wlc.capture.duckdb import acceptance, adoption, checks, exceptions, journal, pending
 from wlc.capture.duckdb.captured_tables import read_functions
 from wlc.capture.duckdb.home import encode_home
 from wlc.capture.duckdb.journal import CapturedTable
@@ -15,6 +15,8 @@ from wlc.farm.clock import utc_now
 from wlc.masters.state import encode
 
 if TYPE_CHECKING:
+    import duckdb
+
     from wlc.capture.duckdb.shared import Shared
     from wlc.masters.state import MasterState
 
@@ -28,7 +30,7 @@ def begin(shared: Shared, state: MasterState) -> None:
     connection, catalog = shared.root, shared.catalog
     connection.execute("BEGIN")
     try:
-        connection.execute(f"DROP SCHEMA IF EXISTS {quote(catalog)}.wlc CASCADE")
+        _drop_journal(connection, catalog)
         # Only a replica that joins as a site comes here; `Source.check` refuses all others.
         adoption.release(connection, catalog)
         acceptance.refuse_present(connection, catalog)
@@ -47,3 +49,11 @@ def begin(shared: Shared, state: MasterState) -> None:
         raise
     connection.execute("COMMIT")
     shared.load()
+
+
+def _drop_journal(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
+    """Drop what an earlier history left, but for what its owner was told: rows that were rejected stay readable."""
+    query = "SELECT table_name FROM duckdb_tables() WHERE database_name = ? AND schema_name = 'wlc'"
+    for (table,) in connection.execute(query, [catalog]).fetchall():
+        if table not in exceptions.KEPT:
+            connection.execute(f"DROP TABLE {quote(catalog)}.wlc.{quote(table)}")

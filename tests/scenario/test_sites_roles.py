@@ -1,0 +1,258 @@
+"""What is left of MySQL NDB Cluster's suite ndb_rpl: more orders of events (X), roles, exceptions and circles (C).
+
+Oslo is the primary, rome and paris are secondaries. E, T and R are in `test_sites_epoch`.
+
+X3, the roles of primary and secondary swapped, is not applicable because this version moves no primary.
+O1 to O5 are not applicable because there are no rules `old` and `max`.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+import pytest
+
+import wlc
+from cli.command import run_app
+from cli.wlc import app
+from tests.sites import Sites
+from wlc.exchange.reading import SiteLog
+from wlc.farm.circle import read_circle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from wlc.masters.contract import SiteStep
+
+# Where the cases of 389 Directory Server's replication suite are that a star of databases has.
+OF_389_DS = {
+    "acceptance_test (add, modify, delete on several masters)": "test_sites.py::test_rows_are_exchanged",
+    "acceptance_test (double delete)": "test_sites_counterexamples.py::test_delete_delete",
+    "acceptance_test (pause and resume)": "test_sites_membership.py::test_three_sites_in_a_star",
+    "acceptance_test (rename)": "test_sites_epoch.py::CASES",
+    "acceptance_test (new suffix late)": "test_sites.py::test_only_one_site_changes_the_schema",
+    "cascading_test (hub)": "test_sites_roles.py::test_c3_circular",
+    "ruvstore_test (in memory as stored, not advanced after an aborted operation)": (
+        "test_sites.py::test_a_failed_take_changes_nothing"
+    ),
+    "changelog_trimming_test": "test_sites_counterexamples.py::test_window_start",
+    "changelog_trimming_test (max_age)": (
+        "test_sites_counterexamples.py::test_a_site_that_was_silent_for_too_long_is_refused"
+    ),
+    "cleanallruv_test (clean, force)": "test_sites_membership.py::test_three_sites_in_a_star",
+    "cleanallruv_test (a consumer lags)": (
+        "test_sites_membership.py::test_a_site_that_lags_takes_what_one_that_left_has_written"
+    ),
+    "regression_m2c2 (another generation)": "test_sites_restored.py::test_case_5_an_unknown_past_is_refused",
+    "backup_test::test_replication": "test_sites_restored.py::test_case_3_what_diverged",
+    "repl_conflict (delete and modify)": "test_sites_epoch.py::CASES",
+    "mmr_single_value_conflict (two writers, a third reader)": "test_sites_machine.py::",
+}
+# Not applicable: test_offline_import and ruvstore's reindex and import (a site has no import beside its log);
+# promote_demote and ticket48325 (no primary is moved); csngen_task (what is compared are ticks, not clocks).
+
+# The same of spock.
+OF_SPOCK = {
+    "bidirectional": "test_sites.py::test_rows_are_exchanged",
+    "node_origin_cascade, tuple_origin": "test_sites.py::test_what_is_taken_keeps_its_origin_and_its_first_commit",
+    "conflict_secondary_unique": "test_sites_constraints.py::test_eviction",
+    "024 node-id collision": "test_sites_membership.py::test_a_site_that_was_stopped_or_left",
+    "025 same row twice in one transaction": "test_sites_epoch.py::CASES",
+    "016 progress after a crash": "test_sites.py::test_a_failed_take_changes_nothing",
+}
+
+
+@pytest.mark.parametrize("where", sorted({*OF_389_DS.values(), *OF_SPOCK.values()}))
+def test_every_case_of_the_lists_is_there(where: str) -> None:
+    file, _, name = where.partition("::")
+    path = Path(__file__).with_name(file)
+    assert path.exists()
+    assert name in path.read_text()
+
+
+TABLES = ("x1", "x2", "x4", "x5", "c1", "c3")
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Sites:
+    sites = Sites(tmp_path_factory.mktemp("three"))
+    sites.found("; ".join(f"CREATE TABLE {table} (k INTEGER PRIMARY KEY, v VARCHAR)" for table in TABLES))
+    sites.write("oslo", *(f"INSERT INTO {table} VALUES (1, 'a'), (2, 'a'), (3, 'a')" for table in TABLES))
+    sites.join("rome")
+    sites.join("paris")
+    for table in TABLES:
+        wlc.set_rule(sites.file("oslo"), table, "epoch")
+    sites.exchange()
+    return sites
+
+
+def counters(sites: Sites) -> dict[str, int]:
+    return {counter.name: counter.value for counter in wlc.conflicts(sites.file("oslo")) if counter.site == "rome"}
+
+
+@contextmanager
+def counted(sites: Sites, **expected: int) -> Iterator[None]:
+    """Require that the counters rise by exactly this."""
+    before = counters(sites)
+    yield
+    after = {name: value for name, value in counters(sites).items() if name != "last_conflict_tick"}
+    assert {
+        name: value - before.get(name, 0) for name, value in after.items() if value != before.get(name, 0)
+    } == expected
+
+
+def causes(sites: Sites, table: str) -> list[str]:
+    return [f"{row.op_type} {row.cause}" for row in wlc.exceptions(sites.file("oslo"), table=table)]
+
+
+def test_x1_a_newer_change_survives_the_echo_of_an_older_one(three: Sites) -> None:
+    """epoch2_extra: what comes back from the primary overwrites nothing that its author has changed since."""
+    with counted(three):
+        three.write("rome", "INSERT INTO x1 VALUES (4, 'old')", "UPDATE x1 SET v = 'old' WHERE k = 1")
+        three.write("rome", "DELETE FROM x1 WHERE k = 2")
+        wlc.flush(three.file("rome"))
+        three.take("oslo")
+        three.write("rome", "UPDATE x1 SET v = 'new' WHERE k IN (1, 4)", "INSERT INTO x1 VALUES (2, 'new')")
+        three.take("rome")
+        assert three.rows("rome", "x1") == [(1, "new"), (2, "new"), (3, "a"), (4, "new")]
+        three.exchange()
+    three.refuse_differences("x1")
+    assert three.rows("oslo", "x1") == [(1, "new"), (2, "new"), (3, "a"), (4, "new")]
+
+
+def test_x2_a_row_that_was_overwritten_and_is_gone_is_reported(three: Sites) -> None:
+    # Rome's changes are in two batches, and each of them is answered.
+    with counted(three, epoch=2, refreshed=2):
+        three.write("oslo", "INSERT INTO x2 VALUES (5, 'oslo')")
+        wlc.flush(three.file("oslo"))
+        three.write("rome", "INSERT INTO x2 VALUES (5, 'rome')")
+        three.take("rome")
+        assert (5, "oslo") in three.rows("rome", "x2")
+        three.write("rome", "UPDATE x2 SET v = 'rome' WHERE k = 5")
+        three.write("oslo", "DELETE FROM x2 WHERE k = 5")
+        three.exchange()
+    assert causes(three, "x2") == ["WRITE_ROW DATA_IN_CONFLICT", "UPDATE_ROW ROW_DOES_NOT_EXIST"]
+    three.refuse_differences("x2")
+    assert three.rows("oslo", "x2") == [(1, "a"), (2, "a"), (3, "a")]
+
+
+def test_x5_stable_not_stable_stable(three: Sites) -> None:
+    """Stable: every site contains what the primary has decided at its last conflict."""
+
+    def is_stable() -> bool:
+        found = {site.site: site for site in wlc.sites("sales", farm=three.farm)}
+        return found["rome"].vector.get(found["oslo"].history, 0) >= counters(three).get("last_conflict_tick", 0)
+
+    three.exchange()
+    assert is_stable()
+    three.write("oslo", "UPDATE x5 SET v = 'oslo' WHERE k = 1")
+    three.write("rome", "UPDATE x5 SET v = 'rome' WHERE k = 1")
+    wlc.flush(three.file("rome"))
+    with counted(three, epoch=1, refreshed=1):
+        three.take("oslo")
+    assert not is_stable()
+    for number in range(10):
+        three.write("oslo", f"INSERT INTO x5 VALUES ({10 + number}, 'oslo')")
+        wlc.flush(three.file("oslo"))
+    assert not is_stable()
+    three.exchange()
+    assert is_stable()
+    three.refuse_differences("x5")
+
+
+def test_c1_roles(three: Sites, capsys: pytest.CaptureFixture[str]) -> None:
+    """role_var: every transition of a role that is legal, and every other one."""
+    for site, role, code in (
+        ("rome", "secondary", 0),
+        ("rome", "pass", 2),
+        ("rome", "none", 0),
+        ("rome", "primary", 8),
+        ("rome", "pass", 0),
+        ("rome", "secondary", 2),
+        ("rome", "primary", 8),
+        ("rome", "none", 0),
+        ("rome", "secondary", 0),
+        ("rome", "primary", 8),
+        ("oslo", "secondary", 8),
+        ("oslo", "none", 8),
+        ("oslo", "primary", 0),
+        ("rome", "slave", 2),
+    ):
+        assert run_app(app, "wlc", ["role", str(three.file("oslo")), site, role]) == code, (site, role)
+        assert code == 0 or "hint" in capsys.readouterr().err.lower()
+    assert [site.role for site in read_circle(three.log("oslo")).sites] == ["primary", "secondary", "secondary"]
+
+
+def test_c1_a_role_that_changes_while_a_site_takes_holds_from_its_next_round(
+    three: Sites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three.write("oslo", "INSERT INTO c1 VALUES (4, 'first')")
+    wlc.flush(three.file("oslo"))
+    steps = SiteLog.steps
+
+    def changing(log: SiteLog) -> Iterator[SiteStep]:
+        wlc.set_role("sales", "rome", "none", farm=three.farm)
+        yield from steps(log)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SiteLog, "steps", changing)
+        assert three.take("rome") > 0
+    three.write("oslo", "INSERT INTO c1 VALUES (5, 'second')")
+    wlc.flush(three.file("oslo"))
+    assert three.take("rome") == 0
+    assert (4, "first") in three.rows("rome", "c1")
+    wlc.set_role("sales", "rome", "secondary", farm=three.farm)
+    three.exchange()
+    three.refuse_differences("c1")
+
+
+def test_x4_pass(three: Sites) -> None:
+    """A site whose role is pass is read and judged by nobody: nothing stops, and nothing promises that it is equal."""
+    for role in ("none", "pass"):
+        wlc.set_role("sales", "rome", role, farm=three.farm)
+    with counted(three):
+        three.write("oslo", "UPDATE x4 SET v = 'oslo' WHERE k = 1", "DELETE FROM x4 WHERE k IN (2, 3)")
+        three.write("rome", "UPDATE x4 SET v = 'rome' WHERE k IN (1, 2)", "DELETE FROM x4 WHERE k = 3")
+        wlc.flush(three.file("rome"))
+        three.exchange()
+    assert causes(three, "x4") == []
+    assert three.rows("oslo", "x4") == [(1, "rome"), (2, "rome")]
+    for role in ("none", "secondary"):
+        wlc.set_role("sales", "rome", role, farm=three.farm)
+    three.exchange()
+    three.write("oslo", "DELETE FROM x4")
+    three.exchange()
+    three.refuse_differences("x4")
+
+
+def test_c2_rules_are_one_object_and_exceptions_have_one_layout(three: Sites) -> None:
+    """conflict_basic: a rule at one site only, or an exceptions table that lacks columns, cannot be."""
+    rules = {(str(rule.table), rule.rule) for rule in read_circle(three.log("oslo")).rules}
+    assert rules == {(f"main.{table}", "epoch") for table in TABLES}
+    with duckdb.connect(three.file("oslo"), read_only=True) as connection:
+        found = connection.execute('DESCRIBE wlc."x2$EX"').fetchall()
+        keys = connection.execute(
+            "SELECT count(*), count(DISTINCT (site, source, source_tick, count)) FROM wlc.exceptions"
+        ).fetchall()
+    expected = "server_id master_server_id master_epoch count k k$OLD k$NEW v$OLD v$NEW op_type cft_cause orig_transid"
+    assert [column[0] for column in found] == [*expected.split(), "detected"]
+    assert keys[0][0] == keys[0][1] > 0
+
+
+def test_c3_circular(three: Sites) -> None:
+    """circular_simplex, 2ch, 3site_no_log_updates: every change arrives once by whatever way, then there is silence."""
+    for number, site in enumerate(three.names):
+        three.write(
+            site, f"INSERT INTO c3 VALUES ({10 + number}, '{site}')", f"UPDATE c3 SET v = 'b' WHERE k = {number + 1}"
+        )
+    three.exchange()
+    three.refuse_differences("c3")
+    assert [row[0] for row in three.rows("paris", "c3")] == [1, 2, 3, 10, 11, 12]
+    for site in three.names:
+        assert len(set(three.names_of(site))) == len(three.names_of(site))
+    before = [three.log(site).batch_numbers() for site in three.names]
+    three.exchange()
+    assert [three.log(site).batch_numbers() for site in three.names] == before
