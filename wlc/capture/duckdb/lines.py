@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wlc.capture.duckdb.images import any_sql, exact_sql, unspoil
-from wlc.capture.duckdb.journal import READ, READ_EXCLUSIVELY, CapturedTable
+from wlc.capture.duckdb.journal import ABSENT, READ, READ_EXCLUSIVELY, CapturedTable
 from wlc.capture.duckdb.window import key_value
 from wlc.dialect.duckdb.file_columns import read_sql, refuse_missing_values, refuse_other_columns, required
 from wlc.dialect.duckdb.parquet import reading
@@ -298,8 +298,14 @@ def _fold(connection: duckdb.DuckDBPyConnection, loaded: LinesTable, site: str) 
 # What is journalled --------------------------------------------------------------------------------------------------
 
 
-def journal_images(connection: duckdb.DuckDBPyConnection, found: LinesTable, before: int) -> None:
-    """Write what lines do to a table here into its image table, under tick `before` + line, before they are applied."""
+def journal_images(
+    connection: duckdb.DuckDBPyConnection, found: LinesTable, before: int, *, is_primary: bool = False
+) -> None:
+    """Write what lines do to a table here into its image table, under tick `before` + line, before they are applied.
+
+    Of a row that is removed and not there, the primary tells the others that it is absent. Anybody else writes images
+    that cancel out: only the primary reads them, and only as an echo.
+    """
     images, columns = found.table.images, "".join(f", l.{name}" for name in found.table.columns)
 
     def write(query: str) -> int:
@@ -326,10 +332,13 @@ def journal_images(connection: duckdb.DuckDBPyConnection, found: LinesTable, bef
         f" (SELECT t.*, n.line FROM {found.table.sql} AS t JOIN {first} AS n ON {found.same_key('n')})"
     )
     if found.count(connection, "_weight = -1"):
-        # A row that was removed elsewhere and is not here: its images cancel out, and say which key it was.
+        # A row that was removed elsewhere and is not here: who reads this log must know which key it was.
         same = " AND ".join(f"l.{key} = j.{key}" for key in found.key)
+        only_key = [name if name in found.key else "NULL" for name in found.table.columns]
+        absent = f"{before} + l._line, {ABSENT}, NULL, NULL, {', '.join(only_key)} FROM {found.lines} AS l"
+        cancelling = f"{before} + l._line, w, NULL, NULL{columns} FROM {found.lines} AS l, unnest([-1, 1]) AS u(w)"
         write(
-            f"SELECT {before} + l._line, w, NULL, NULL{columns} FROM {found.lines} AS l, unnest([-1, 1]) AS u(w)"
+            f"SELECT {absent if is_primary else cancelling}"
             f" WHERE l._weight = -1 AND NOT EXISTS (SELECT 1 FROM {images} AS j"
             f" WHERE j._tick = {before} + l._line AND {same})"
         )

@@ -17,7 +17,7 @@ from wlc.capture.duckdb import eviction, exceptions, journal, judging, lines, ta
 from wlc.capture.duckdb.analysis import analyse
 from wlc.capture.duckdb.effects import UnknownEffect
 from wlc.capture.duckdb.images import conflict
-from wlc.capture.duckdb.journal import JournalEntry, JournalledImages, JournalledReads
+from wlc.capture.duckdb.journal import JournalEntry, JournalledImages, JournalledReads, JournalledRefresh
 from wlc.capture.duckdb.open_transaction import TakenEntry, user
 from wlc.capture.duckdb.session import CaptureSession
 from wlc.dialect.duckdb import settings, statements
@@ -185,7 +185,7 @@ def _take_lines(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Pat
             first = shared.new_ticks(step.transactions[-1].line + 2)
             attempt = _Attempt(shared, connection, step, first, began_after, found, judged)
             for table in found:
-                lines.journal_images(connection, table, first)
+                lines.journal_images(connection, table, first, is_primary=not step.is_primary)
                 lines.journal_reads(connection, table, first)
             ranked = sorted(found, key=lambda table: order[table.table.name])
             for table in reversed(ranked):
@@ -272,7 +272,9 @@ def _records(attempt: _Attempt) -> dict[int, list[JournalRecord]]:
         for tick, weight, rows in counts:
             by_tick.setdefault(tick, {})[weight] = rows
         for tick, rows in by_tick.items():
-            found.setdefault(tick, []).extend(_records_of(table.table, rows))
+            # The last one is that of the refresh, which lists its records itself.
+            is_taken = tick <= attempt.first + attempt.step.transactions[-1].line
+            found.setdefault(tick, []).extend(_records_of(table.table, rows) if is_taken else ())
     return found
 
 
@@ -283,6 +285,8 @@ def _records_of(table: CapturedTable, rows: Mapping[int, int]) -> Iterator[Journ
     for weight in (journal.READ, journal.READ_EXCLUSIVELY):
         if weight in rows:
             yield JournalledReads(table.name, table.id, rows[weight], weight == journal.READ_EXCLUSIVELY)
+    if journal.ABSENT in rows:
+        yield JournalledRefresh(table.name, table.id, rows[journal.ABSENT], absent=True)
 
 
 # Steps of one transaction, through the ordinary capture --------------------------------------------------------------
