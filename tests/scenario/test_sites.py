@@ -187,7 +187,7 @@ def test_a_failed_take_changes_nothing_and_the_next_one_goes_on(two: Sites, monk
     before = repr(two.rows("oslo", "a"))
     for place in (journal, "add_entries"), (journal, "write_state"), (lines, "journal_images"), (lines, "add"):
 
-        def broken(*_: object) -> None:
+        def broken(*_: object, **__: object) -> None:
             raise OSError("broken")
 
         with monkeypatch.context() as patch:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from wlc.capture.duckdb import exceptions, lines
+from wlc.capture.duckdb import exceptions, taken_tables
 from wlc.capture.duckdb.analysis import analyse
 from wlc.capture.duckdb.session import CaptureSession
 from wlc.capture.duckdb.verdicts import DELETE_ROW, READ_ROW, WRITE_ROW
@@ -32,7 +32,7 @@ def resubmit(shared: Shared, source: str, tick: int, count: int | None) -> int:
         session.begin("BEGIN TRANSACTION", explicit=False).look()
         try:
             rows = _chosen(exceptions.read(raw, shared.catalog), source, tick, count)
-            present, order = lines.tables(raw, shared.catalog)
+            present, order = taken_tables.tables(raw, shared.catalog)
             writes = [_Write(row, _table(row, {name: each.table for name, each in present.items()})) for row in rows]
             for write in writes:
                 write.refuse_other_row(raw)
