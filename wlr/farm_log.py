@@ -14,8 +14,9 @@ from wlc.farm.digest import Ledger
 from wlc.farm.errors import FarmError
 from wlc.farm.paths import SITES
 from wlc.farm.vectors import NO_LINEAGE, Lineage
-from wlr.plan.contained import of_snapshot
-from wlr.plan.meeting import Point
+from wlr.engine.state import START
+from wlr.plan.contained import NOTHING, of_footer, of_snapshot
+from wlr.plan.meeting import Point, end_of, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from wlc.farm.circle import Circle
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Batch, Digest, Manifest, Name, Position, TableFile, Taken
+    from wlr.plan.stop import Stop
 
 
 class FarmLog:
@@ -76,10 +78,43 @@ class FarmLog:
         founder = [site.name for site in self._circle.sites if site.folder == "."] if self._circle else []
         return founder[0] if founder else self.database.name
 
+    @property
+    def histories(self) -> set[str]:
+        """All histories that sites of the database ever had; none if it has one master."""
+        circle = self._circle
+        sites = (each for site in circle.sites for each in site.histories) if circle else ()
+        return {each.history for each in (*sites, *(circle.past if circle else ()))}
+
     @cached_property
     def lineage(self) -> Lineage:
         """What histories grew from."""
         return self._circle.lineage() if self._circle else NO_LINEAGE
+
+    # Places
+
+    def end_of(self, number: int) -> Point:
+        """Return the place after a batch."""
+        return end_of(*self.batch(number))
+
+    def last_place(self, stop: Stop, here: Position) -> Point | None:
+        """Return the last place up to a stop and up to a position, None if the log does not reach back to it."""
+        for number in reversed([number for number in self.numbers if number <= here.batch]):
+            batch, chain = self.batch(number)
+            beyond = (n for n, t in enumerate(batch.transactions) if t.tick > here.tick or not stop.includes(t))
+            count = next(beyond, len(batch.transactions))
+            if count == len(batch.transactions):
+                return self.end_of(number)
+            if count:
+                before = self.batch(number - 1)[0] if number - 1 in self.numbers else None
+                known = of_footer(before) if before else self.start.contained if self.start else NOTHING
+                return within(batch, chain, count, known)
+        start = self.start
+        if start is None and self.numbers[:1] == [1]:
+            start = Point(START, 0, NOTHING)
+        if start is not None and (stop.tick is None or start.position.tick <= stop.tick):
+            is_early = stop.until is None or start.clock is None or start.clock <= stop.until
+            return start if is_early else None
+        return None
 
     # Snapshots and digests
 

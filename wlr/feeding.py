@@ -22,7 +22,7 @@ from wlc.farm.store.options import remembered
 from wlr import log_reader
 from wlr.plan.patterns import described
 from wlr.plan.stop import Stop
-from wlr.replication import with_keys
+from wlr.same_database import with_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import shutil
 import tempfile
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -20,13 +19,14 @@ from wlc.farm.model import Ddl
 from wlc.farm.read_ahead import Fetcher
 from wlc.farm.store import MissingError
 from wlr import log_reader
+from wlr.disk_space import with_space
 from wlr.engine.adapters import target_at
 from wlr.engine.contract import NewReplica
 from wlr.engine.state import ReplicaState
 from wlr.plan import bounds
 from wlr.plan.contained import of_footer, of_snapshot
 from wlr.plan.cut import LIMITS, Limits, cut
-from wlr.plan.failure import DISK_FULL, Failure, StepError, with_changed
+from wlr.plan.failure import Failure, StepError, with_changed
 from wlr.plan.memory import MEMORY_HINT
 from wlr.plan.patterns import exactly, idle, matches
 from wlr.plan.step import tables_of
@@ -59,6 +59,8 @@ class Replicated:
         is_paused: The replica stays where it is until `resume`, so that nothing was done.
         is_reached: Nothing more can come at or before the stop: its tick, or a transaction after its time, is
             published. True where no stop was given.
+        is_back: The transactions were undone: the replica went back.
+        anew: Why the replica is made anew from a snapshot instead; empty if it is not.
     """
 
     tick: int
@@ -70,6 +72,8 @@ class Replicated:
     is_dry_run: bool = False
     is_paused: bool = False
     is_reached: bool = True
+    is_back: bool = False
+    anew: str = ""
 
 
 @dataclass(slots=True)
@@ -138,15 +142,37 @@ class Replay:
         steps = self._steps(state)
         if not may_be_idle:
             self._refuse_idle_patterns(steps, manifest, tables)
+        self._build(state, manifest, self.into.build)
+        return self.roll_forward()
+
+    def make_anew(self, before: ReplicaState, why: str, *, dry_run: bool = False) -> Replicated:
+        """Make a replica that exists anew, in its place, and roll it forward.
+
+        Args:
+            before: What it remembers; it keeps its settings.
+            why: For the report.
+            dry_run: Only say so.
+        """
+        manifest = self._choose()
+        state = self._new_state(manifest, before.tables)
+        steps = self._steps(state)
+        if dry_run:
+            return replace(self.rehearse(None), anew=why)
+        del steps
+        known = {name: getattr(before, name) for name in ("id", "accepted", "keep", "access", "beat_s", "follows_beat")}
+        verify = state.verify or before.verify
+        self._build(replace(state, **known, verify=verify), manifest, self.into.rebuild)
+        return replace(self.roll_forward(), anew=why)
+
+    def _build(self, state: ReplicaState, manifest: Manifest | None, build: Callable[[NewReplica], None]) -> None:
         self._register(state)
         fetch = partial(self.database.fetch_snapshot, manifest) if manifest else self.database.fetch
         release, folders = self.database.release, self._folders()
         new = NewReplica(state, manifest, fetch, release, folders, self.progress)
         try:
-            self.into.build(new)
+            build(new)
         except UnavailableError as error:
-            raise _with_space(error, self.into, new) from error
-        return self.roll_forward()
+            raise with_space(error, self.into, new) from error
 
     def _refuse_idle_patterns(
         self, steps: Iterator[Step], manifest: Manifest | None, patterns: tuple[str, ...]
@@ -473,14 +499,3 @@ class Replay:
             register_replica(
                 self.database, state, self.into, self.membership, delay_s=self.delay_s, is_level=self._is_level
             )
-
-
-def _with_space(error: UnavailableError, into: Target, new: NewReplica) -> UnavailableError:
-    """Add to the error of a full disk how much a new replica needs, and how much is free now."""
-    if DISK_FULL not in error.message or "://" in into.place.url:
-        return error
-    needed = sum(file.bytes for table in new.tables for file in table.files)
-    place = next(folder for folder in into.place.path.absolute().parents if folder.is_dir())
-    free = shutil.disk_usage(place).free
-    message = f"{error.message}; the snapshot's files have {needed} bytes, and {place} has {free} bytes free"
-    return UnavailableError(message, hint=error.hint, path=error.path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import shlex
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -21,10 +20,12 @@ from wlc.farm.seal.checksum import checksum
 from wlc.farm.tags import find_tag
 from wlr.engine.adapters import target_at
 from wlr.engine.state import ReplicaState
+from wlr.plan import bounds
 from wlr.plan.patterns import described, listed
 from wlr.plan.stop import Stop
 from wlr.registration import as_replica, register_replica
 from wlr.replay import Replay, Replicated
+from wlr.same_database import refuse_other_database, with_keys
 from wlr.workers import workers
 
 if TYPE_CHECKING:
@@ -179,6 +180,12 @@ class _Job:
             identity=self.identity,
             access=self.asked.access,
         )
+        stop = self.asked.stop
+        if state is not None and not stop.is_awaited and bounds.is_behind(state.position, state.clock, stop):
+            # Most replications only go forward.
+            from wlr.going_back import go_back
+
+            return go_back(replay, state, dry_run=self.is_dry_run)
         if self.is_dry_run:
             return replay.rehearse(state)
         return replay.make(self.asked.patterns) if state is None else replay.roll_forward(state)
@@ -282,39 +289,6 @@ def _database(
         known = state.attachment.registry if state.attachment else state.master
         return open_database(known, storage_options=storage_options)
     return wlc.resolve(master, farm, storage_options=storage_options)
-
-
-def with_keys(verify: str, database: FarmDatabase) -> FarmDatabase:
-    """Return the database with keys to verify that a replica or a feed remembers, unless some are given.
-
-    What was made with such keys demands signatures, whether the keys are given again or not.
-    """
-    if not verify or database.keys.verifying:
-        return database
-    options = {**(database.storage_options or {}), "verify_key": verify}
-    return open_database(database.url, storage_options=options)
-
-
-def is_same_database(state: ReplicaState, database: FarmDatabase) -> bool:
-    """Say whether a replica reads this database; its folder may have been moved, but keeps its name."""
-    return state.master.rstrip("/").rpartition("/")[2] == database.name
-
-
-def refuse_other_database(state: ReplicaState, database: FarmDatabase, target: Target) -> None:
-    """Refuse to go on from another database; its folder may have been moved, but keeps its name.
-
-    Raises:
-        InvalidError: It is another one.
-    """
-    name = state.master.rstrip("/").rpartition("/")[2]
-    if name != database.name:
-        raise InvalidError(
-            f"{target} is a replica of database {name} ({state.master}), not of {database.name} ({database.url})",
-            hint=f"wlr replicate --into {shlex.quote(str(target))} goes on with {name}; replicate {database.name} into"
-            " a new place.",
-            path=str(target),
-            position=state.position,
-        )
 
 
 def _not_back(stop: Stop, state: ReplicaState | None) -> Stop:

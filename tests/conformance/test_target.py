@@ -695,3 +695,70 @@ def test_only_parquet_replicas_have_old_ticks_and_files(kind: Kind, farm: Handma
     for ask in (lambda: wlr.files(into, "t"), lambda: wlr.prune(into)):
         with pytest.raises(InvalidError, match=f"is {kind.noun}, not a Parquet replica"):
             ask()
+
+
+# Going back ----------------------------------------------------------------------------------------------------------
+
+
+def publish_rows(farm: HandmadeFarm) -> None:
+    """Publish changes of rows only, after the schema, in four batches."""
+    farm.publish([KEYED, "CREATE TABLE bag (x DOUBLE, s VARCHAR)"])
+    farm.publish([Rows("t", rows(1, 2, 3))], [Rows("bag", ("0.0, 'x'",) * 3 + ("-0.0::DOUBLE, NULL",))], None)
+    farm.publish([Rows("t", rows(2, v="b"), rows(2))], [Rows("t", rows(4), rows(1))], [Rows("t", (), rows(4))])
+    farm.publish([Rows("bag", ("5, ''",), ("0.0, 'x'",) * 2)], [Rows("t", rows(1, 2, v="c"), rows(2, v="b"))])
+
+
+def test_going_back_equals_a_new_replica_of_that_tick(kind: Kind, farm: HandmadeFarm, into: str) -> None:
+    publish_rows(farm)
+    replicate(farm, into)
+    for there in (8, 3, 7, 2, 9, 1, 5, 4):
+        standing = wlr.tick(into)
+        planned = wlr.replicate(into=into, tick=there, engine="local", dry_run=True)
+        assert (wlr.tick(into), planned.tick, planned.is_back) == (standing, there, there < standing)
+        done = wlr.replicate(into=into, tick=there, engine="local")
+        assert done == replace(planned, is_dry_run=False)
+        assert done.anew == ""
+        assert kind.held(into) == modelled(farm, there), f"at tick {there}"
+        assert wlr.clock(into) == time_of(there if there != 4 else 3), "4 was rolled back"
+        assert all(check.outcome in ("same", "unknown") for check in wlr.verify(into).tables)
+    done = wlr.replicate(into=into, until=time_of(2), engine="local")
+    assert (done.tick, done.is_back, done.clock) == (2, True, time_of(2))
+    assert kind.held(into) == modelled(farm, 2)
+
+
+def test_a_row_that_was_changed_here_cannot_be_undone_silently(kind: Kind, farm: HandmadeFarm, into: str) -> None:
+    if not kind.refusal:
+        pytest.skip("nobody can write to it")
+    publish_rows(farm)
+    replicate(farm, into)
+    wlr.unlock(into)
+    kind.write(into, "UPDATE t SET v = 'mine'")
+    wlr.lock(into)
+    held = kind.held(into)
+    try:
+        done = wlr.replicate(into=into, tick=6, engine="local")
+    except UnsupportedError as error:
+        assert "made anew" in error.message
+        assert kind.held(into) == held
+    else:
+        assert "cannot be undone" in done.anew
+        assert kind.held(into) == modelled(farm, 6)
+
+
+def test_schema_changes_and_emptied_tables_are_not_undone(kind: Kind, farm: HandmadeFarm, into: str) -> None:
+    publish_everything(farm)
+    replicate(farm, into, 7)
+    held = kind.held(into)
+    planned = wlr.replicate(into=into, tick=3, engine="local", dry_run=True)
+    assert "transaction 5 changes the schema (CREATE TABLE main.bag)" in planned.anew
+    assert kind.held(into) == held
+    try:
+        done = wlr.replicate(into=into, tick=3, engine="local")
+    except UnsupportedError as error:
+        assert (error.hint or "").startswith("Replicate into another place")
+        assert (kind.held(into), wlr.tick(into)) == (held, 7)
+    else:
+        assert (done.tick, done.anew) == (3, planned.anew)
+        assert kind.held(into) == modelled(farm, 3)
+        replicate(farm, into)
+        assert kind.held(into) == modelled(farm, farm.tick)

@@ -88,6 +88,16 @@ class Target(ABC):
             UnsupportedError: The snapshot cannot be loaded.
         """
 
+    def rebuild(self, new: NewReplica) -> None:  # noqa: ARG002
+        """Make the replica that is there anew, all or nothing.
+
+        Raises:
+            UnsupportedError: Replicas of this kind cannot be made anew in their place.
+            InvalidError: Something of the replica's owner would be lost.
+        """
+        message = f"{self} is {self.noun}, which cannot be made anew in its place"
+        raise UnsupportedError(message, hint="Replicate into another place.", path=str(self))
+
     @abstractmethod
     def open(self, folders: Sequence[Path] = (), bulk: Bulk | None = None) -> OpenReplica:
         """Open the replica for writing; nobody else can until it is closed.

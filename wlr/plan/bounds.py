@@ -80,12 +80,16 @@ def refuse_behind(position: Position, clock: datetime | None, stop: Stop) -> Non
     Raises:
         InvalidError: It has; a new replica can be made at that point.
     """
-    hint = "A replica only rolls forward: replicate into another file to go back."
-    if stop.tick is not None and stop.tick < position.tick:
-        raise InvalidError(f"tick {stop.tick} is behind the replica, which is at tick {position.tick}", hint=hint)
-    if stop.until is not None and clock is not None and stop.until < clock:
-        message = f"{stop} is behind the replica, which is at tick {position.tick} of {format_time(clock)}"
-        raise InvalidError(message, hint=hint)
+    if is_behind(position, clock, stop):
+        at = f", which is at tick {position.tick}{f' of {format_time(clock)}' if clock else ''}"
+        raise InvalidError(f"{stop} is behind the replica{at}", hint="The replica moved meanwhile: run it again.")
+
+
+def is_behind(position: Position, clock: datetime | None, stop: Stop) -> bool:
+    """Say whether a replica has passed a stop."""
+    if stop.tick is not None:
+        return stop.tick < position.tick
+    return stop.until is not None and clock is not None and stop.until < clock
 
 
 def refuse_idle(patterns: Sequence[str], tables: Collection[Name], choosing: str = "--tables") -> None:

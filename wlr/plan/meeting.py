@@ -206,7 +206,7 @@ class _Search:
                 break
             if count is not None:
                 before = place.contained if place else Contained()
-                return _within(batch, chain, count, before) if place else self._begins_later(batch)
+                return within(batch, chain, count, before) if place else self._begins_later(batch)
             place = self._end_of(number)
         return place or self._begins_later(source.batch(first)[0])
 
@@ -214,9 +214,7 @@ class _Search:
         return self._source.batch(number)[0].vector
 
     def _end_of(self, number: int) -> Point:
-        batch, chain = self._source.batch(number)
-        position = Position(batch.history, batch.last, batch.number, chain)
-        return Point(position, batch.last, of_footer(batch), batch.catalog, batch.clock)
+        return end_of(*self._source.batch(number))
 
     def _lacks(self, transaction: Transaction, history: str) -> bool:
         if transaction.committed is None or not transaction.records:
@@ -360,7 +358,13 @@ class _Search:
 _ANEW = ""
 
 
-def _within(batch: Batch, chain: str, count: int, before: Contained) -> Point:
+def end_of(batch: Batch, chain: str) -> Point:
+    """Return the place after a batch."""
+    position = Position(batch.history, batch.last, batch.number, chain)
+    return Point(position, batch.last, of_footer(batch), batch.catalog, batch.clock)
+
+
+def within(batch: Batch, chain: str, count: int, before: Contained) -> Point:
     """Return the place after the first transactions of a batch."""
     applied = batch.transactions[:count]
     last = applied[-1]

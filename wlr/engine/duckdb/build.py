@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 _HINT = "The snapshot was made by another version, or does not fit --tables."
 
 
-def build(into: Path, new: NewReplica) -> None:
-    """Make a new replica; see `wlr.engine.contract.Target.build`."""
+def build(into: Path, new: NewReplica, *, replaces: bool = False) -> None:
+    """Make a new replica; see `wlr.engine.contract.Target.build`, or `rebuild` where it replaces another one."""
     state = new.state
-    empty = _refuse_occupied(into)
+    empty = _refuse_own_tables(into) if replaces else _refuse_occupied(into)
     half = into.with_name(f".{into.name}.building")
     connection = _begin(half, state.catalog)
     scratch = Scratch(work_folder(half), new.folders)
@@ -73,6 +73,27 @@ def _refuse_occupied(into: Path) -> tuple[int, ...] | None:
         raise InvalidError(f"{_wal(into)} belongs to a database that is not there", path=str(into))
     if find_state(into) is not None:
         raise UnavailableError(f"another process made {into} meanwhile", path=str(into))
+    return _identity(into)
+
+
+def _refuse_own_tables(into: Path) -> tuple[int, ...] | None:
+    """Refuse to replace a replica that holds more than what is replicated; return what tells it from another file."""
+    state = find_state(into)
+    if state is not None:
+        # Opened for writing, nobody else has it; closed, it has no write-ahead log that would outlive it.
+        connection = attach(into, state.catalog)
+        try:
+            with using(into):
+                replicated = states.read_tables(connection, state.catalog)
+                own = [name for name in read_tables(connection, state.catalog).order if name not in replicated]
+        finally:
+            connection.close()
+        if own:
+            raise InvalidError(
+                f"{into} has tables of its owner, which would be lost: {', '.join(map(str, own[:5]))}",
+                hint="Move them to another file, or replicate into a new one.",
+                path=str(into),
+            )
     return _identity(into)
 
 

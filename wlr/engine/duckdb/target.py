@@ -50,6 +50,12 @@ class DuckDBTarget(Target):
         build(self.place.path, new)
         self._catalog = new.state.catalog
 
+    def rebuild(self, new: NewReplica) -> None:
+        from wlr.engine.duckdb.build import build
+
+        build(self.place.path, new, replaces=True)
+        self._catalog = new.state.catalog
+
     def open(self, folders: Sequence[Path] = (), bulk: Bulk | None = None) -> OpenDuckDB:
         from wlr.engine.duckdb.replica import open_replica
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb.fold import TargetTable
@@ -50,6 +51,30 @@ def build(folder: LakeFolder, new: NewReplica) -> None:
         # Not before now: a run that had only been slow might have pointed to what would be missing then.
         with suppress(FarmError):
             folder.sweep(-1, pointed, made)
+    finally:
+        lease.release()
+
+
+def rebuild(folder: LakeFolder, new: NewReplica) -> None:
+    """Make a replica anew in its place; see `wlr.engine.contract.Target.rebuild`. Its old ticks are gone."""
+    lease = Lease(folder.store, LEASE)
+    try:
+        pointer, version = folder.require()
+        version = folder.replace_pointer(replace(pointer, run=lease.run), version)
+        before = [*folder.all_manifests(), *(path for _, path, _ in folder.data_files())]
+        executor = LocalExecutor(folder.store, work_folder(folder, lease))
+        try:
+            made = _load(folder, new, executor)
+        except BaseException:
+            _remove(folder, executor.published)
+            raise
+        finally:
+            executor.close()
+        path, sha256 = folder.write_version(made, lease.run)
+        pointed = folder.commit_pointer(Pointer(path, sha256, lease.run, new.state))
+        # What is left if this fails is removed by `wlr prune` once the replica has come so far.
+        with suppress(FarmError):
+            folder.remove(before, pointed)
     finally:
         lease.release()
 

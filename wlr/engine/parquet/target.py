@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from wlc.farm.errors import UnsupportedError
 from wlr.engine.contract import Target
-from wlr.engine.parquet.build import build
+from wlr.engine.parquet.build import build, rebuild
 from wlr.engine.parquet.folder import LakeFolder, with_version
 from wlr.engine.parquet.past import files_of, stored_tables, surplus
 from wlr.engine.parquet.replica import open_replica
@@ -49,6 +49,9 @@ class ParquetTarget(Target):
 
     def build(self, new: NewReplica) -> None:
         build(self.folder, new)
+
+    def rebuild(self, new: NewReplica) -> None:
+        rebuild(self.folder, new)
 
     def open(
         self,
