@@ -91,6 +91,9 @@ def replicate(
     tick: Annotated[int | None, typer.Option(metavar="N", min=0, help="Stop after this transaction.")] = None,
     follow: Follow = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")] = False,
+    rebase: Annotated[
+        bool, typer.Option("--rebase", help="Take back, or make anew, what another log does not hold.")
+    ] = False,
     tables: Patterns = None,
     ignore: Ignored = None,
     delay: Delay = None,
@@ -135,6 +138,7 @@ def replicate(
                 class_name=class_name,
                 registry=registry,
                 keepalive=keepalive,
+                rebase=rebase,
                 dry_run=dry_run,
                 progress=progress,
             )

@@ -97,7 +97,8 @@ if TYPE_CHECKING:
     from wlr.replica_settings import accept, beat, lock, pause, resume, unlock
     from wlr.replica_status import ReplicaStatus, clock, status, tick
     from wlr.replication import replicate
-    from wlr.switching import Switched, switch
+    from wlr.site_switch import Switched
+    from wlr.switching import switch
     from wlr.verification import TableCheck, Verified, verify
 else:
     __getattr__ = importer(
@@ -125,7 +126,8 @@ else:
             "wlr.replica_settings": ("accept", "beat", "lock", "pause", "resume", "unlock"),
             "wlr.replica_status": ("ReplicaStatus", "clock", "status", "tick"),
             "wlr.replication": ("replicate",),
-            "wlr.switching": ("Switched", "switch"),
+            "wlr.site_switch": ("Switched",),
+            "wlr.switching": ("switch",),
             "wlr.verification": ("TableCheck", "Verified", "verify"),
             "wlc.farm.errors": tuple(name for name in __all__ if name.endswith("Error")),
         },

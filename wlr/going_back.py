@@ -60,7 +60,6 @@ class WayBack:
     digests: Mapping[Name, Digest] = field(default_factory=dict)
     anew: str = ""
 
-
     def done(self, *, is_dry_run: bool = False) -> Replicated:
         """Say what was undone."""
         assert self.point is not None
@@ -101,7 +100,9 @@ def way_back(database: FarmDatabase, state: ReplicaState, stop: Stop, limits: Li
             position=here,
         )
     point = log.last_place(stop, here)
-    if point is None or here.batch not in log.numbers:
+    # Retention can remove batches between two snapshots.
+    between = set(range(point.position.batch + 1, here.batch + 1)) if point else {0}
+    if point is None or here.batch not in log.numbers or not between <= set(log.numbers):
         return WayBack(None, anew=f"the log does not reach back to {stop}")
     try:
         steps = tuple(_steps(log, point, state, limits))

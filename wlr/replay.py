@@ -155,10 +155,9 @@ class Replay:
         """
         manifest = self._choose()
         state = self._new_state(manifest, before.tables)
-        steps = self._steps(state)
         if dry_run:
             return replace(self.rehearse(None), anew=why)
-        del steps
+        self._steps(state)
         known = {name: getattr(before, name) for name in ("id", "accepted", "keep", "access", "beat_s", "follows_beat")}
         verify = state.verify or before.verify
         self._build(replace(state, **known, verify=verify), manifest, self.into.rebuild)

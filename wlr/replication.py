@@ -25,7 +25,7 @@ from wlr.plan.patterns import described, listed
 from wlr.plan.stop import Stop
 from wlr.registration import as_replica, register_replica
 from wlr.replay import Replay, Replicated
-from wlr.same_database import refuse_other_database, with_keys
+from wlr.same_database import is_same_database, with_keys
 from wlr.workers import workers
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def replicate(
     class_name: str | None = None,
     registry: Sequence[str] | str | None = None,
     keepalive: Keepalive | None = None,
+    rebase: bool = False,
     dry_run: bool = False,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Replicated:
@@ -86,6 +87,8 @@ def replicate(
         class_name: The replica's class; it reads from places of this class or a higher one. Remembered.
         registry: URLs of the database's folder in places whose registries are told; the first decides. Remembered.
         keepalive: Of a program that follows: says between rounds that the replica is there.
+        rebase: If the replica holds what the log does not, because the master was restored or because the replica reads
+            another site, take that back, or make the replica anew.
         dry_run: Only say what would be done.
         progress: Called with units done, units in all, and what is being done.
 
@@ -104,8 +107,9 @@ def replicate(
     if state is not None and state.is_paused and not dry_run:
         return _paused(state, target, database, attachment, registers=register)
     _check_kind(target, keep, access)
-    database = _checked(state, patterns, target, database) if state else database
-    asked = _Asked(stop if delay is None else _not_back(stop, state), _age(delay), patterns or (), keep, access)
+    database = _checked(state, patterns, database) if state else database
+    halt = stop if delay is None else _not_back(stop, state)
+    asked = _Asked(halt, _age(delay), patterns or (), keep, access, rebase)
     job = _Job(target, state, asked, register, engine, spark_master, dry_run, progress)
     return job.run_through(database, attachment, keepalive)
 
@@ -119,6 +123,7 @@ class _Asked:
     patterns: tuple[str, ...]
     keep: str | None
     access: bool | None
+    rebase: bool = False
 
     @property
     def delay_s(self) -> float:
@@ -180,6 +185,14 @@ class _Job:
             identity=self.identity,
             access=self.asked.access,
         )
+        if state is not None and (self.asked.rebase or not is_same_database(state, place)):
+            # Most replications stay where they are.
+            from wlr.rebasing import joined
+
+            done = joined(replay, state, rebases=self.asked.rebase, dry_run=self.is_dry_run)
+            if done is not None:
+                return done
+            state = self.target.read_state()
         stop = self.asked.stop
         if state is not None and not stop.is_awaited and bounds.is_behind(state.position, state.clock, stop):
             # Most replications only go forward.
@@ -306,12 +319,9 @@ def _check_kind(target: Target, keep: str | None, access: bool | None) -> None:
         target.check_access()
 
 
-def _checked(
-    state: ReplicaState, patterns: tuple[str, ...] | None, target: Target, database: FarmDatabase
-) -> FarmDatabase:
-    """Return the database with the keys of the replica, which must be one of it."""
+def _checked(state: ReplicaState, patterns: tuple[str, ...] | None, database: FarmDatabase) -> FarmDatabase:
+    """Return the database with the keys of the replica, which must be of these tables."""
     _check_same(state, patterns)
-    refuse_other_database(state, database, target)
     return with_keys(state.verify, database)
 
 

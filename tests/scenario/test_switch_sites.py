@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import duckdb
 import pytest
 
 import wlc
 import wlr
 from tests.sites import Sites
-from wlc.farm.errors import InvalidError
+from wlc.farm.errors import CorruptError, InvalidError
 from wlr.engine.adapters import target_at
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SCHEMA = "CREATE TABLE a (id INTEGER PRIMARY KEY, v VARCHAR); INSERT INTO a VALUES (1, 'one'), (2, 'two')"
 
@@ -86,3 +84,90 @@ def test_an_edit_between_is_refused_until_it_was_taken(tmp_path: Path) -> None:
     assert switched(sites, into, "rome").now == sites.log("rome").url
     sites.write("rome", "DELETE FROM a WHERE id = 1")
     goes_on(sites, into, "rome")
+
+
+def restored(sites: Sites, site: str, *statements: str) -> None:
+    """Bring file and folder of a site back to where they were saved, and let it write something."""
+    for kept in (sites.file(site), Path(sites.log(site).url)):
+        saved = kept.with_name(f"saved {kept.name}")
+        if kept.is_dir():
+            shutil.rmtree(kept)
+            shutil.copytree(saved, kept)
+        else:
+            shutil.copy(saved, kept)
+    sites.write(site, *statements)
+
+
+def save(sites: Sites, site: str) -> None:
+    for kept in (sites.file(site), Path(sites.log(site).url)):
+        saved = kept.with_name(f"saved {kept.name}")
+        shutil.copytree(kept, saved) if kept.is_dir() else shutil.copy(kept, saved)
+
+
+@pytest.mark.parametrize("statement", ["INSERT INTO a VALUES (4, 'four')", "INSERT INTO a VALUES (40, 'other')"])
+def test_a_restored_site_is_refused_with_the_last_common_tick(tmp_path: Path, statement: str) -> None:
+    """Also if the same is written again: the log files have other hashes."""
+    sites = Sites(tmp_path)
+    sites.found(SCHEMA)
+    sites.join("rome")
+    sites.write("oslo", "INSERT INTO a VALUES (3, 'three')")
+    sites.take("rome")
+    wlc.flush(sites.file("rome"))
+    circle = (Path(sites.log("oslo").url) / "circle.json").read_bytes()
+    rome = Path(sites.log("rome").url)
+    shutil.copytree(rome, tmp_path / "rome now")
+    sites.names.remove("rome")
+    save(sites, "oslo")
+    sites.write("oslo", "INSERT INTO a VALUES (4, 'four')")
+    direct = replica(sites, "oslo", "direct.duckdb")
+    sites.take("rome")
+    wlc.flush(sites.file("rome"))
+    through = replica(sites, "rome", "through.duckdb")
+    shutil.copytree(rome, tmp_path / "rome later")
+    restored(sites, "oslo", statement)
+    shutil.rmtree(rome, ignore_errors=True)
+    shutil.copytree(tmp_path / "rome later", rome)
+    assert (Path(sites.log("oslo").url) / "circle.json").read_bytes() == circle
+    with pytest.raises(InvalidError, match=r"restored.*the last tick that both hold is 1") as caught:
+        switched(sites, through, "oslo")
+    assert str(caught.value.hint).endswith("--rebase")
+    with pytest.raises(CorruptError, match="is not the one that the replica has applied"):
+        wlr.replicate(into=direct, register=False)
+    with pytest.raises(InvalidError, match="restored"):
+        wlr.replicate(sites.log("oslo").url, into=through, register=False)
+    planned = wlr.replicate(sites.log("oslo").url, into=through, register=False, rebase=True, dry_run=True)
+    assert "restored" in planned.anew
+    for into in (direct, through):
+        done = wlr.replicate(sites.log("oslo").url, into=into, register=False, rebase=True)
+        assert done.anew
+        goes_on(sites, into, "oslo")
+        assert sites.rows("oslo", "a") == rows_in(into)
+
+
+def rows_in(into: Path) -> list[tuple[object, ...]]:
+    with duckdb.connect(into, read_only=True) as connection:
+        return connection.execute("FROM a ORDER BY ALL").fetchall()
+
+
+def test_a_bad_past_is_undone_where_a_relay_keeps_it(tmp_path: Path) -> None:
+    sites = Sites(tmp_path)
+    sites.found(SCHEMA)
+    sites.write("oslo", "INSERT INTO a VALUES (3, 'three')")
+    save(sites, "oslo")
+    sites.write("oslo", "UPDATE a SET v = 'bad'", "INSERT INTO a VALUES (5, 'five')")
+    wlc.flush(sites.file("oslo"))
+    wlc.ship(sites.log("oslo").url, to=str(tmp_path / "relay"))
+    places = [str(tmp_path / "copy.duckdb"), str(tmp_path / "lake")]
+    for into in places:
+        wlr.replicate(str(tmp_path / "relay" / "sales"), into=into, register=False)
+    restored(sites, "oslo", "INSERT INTO a VALUES (6, 'six')")
+    for into in places:
+        with pytest.raises(CorruptError, match="the replica is at tick 3"):
+            wlr.replicate(sites.log("oslo").url, into=into, register=False)
+        planned = wlr.replicate(sites.log("oslo").url, into=into, register=False, rebase=True, dry_run=True)
+        assert (planned.tick, planned.transactions, planned.is_back, planned.anew) == (1, 2, True, "")
+        done = wlr.replicate(sites.log("oslo").url, into=into, register=False, rebase=True)
+        assert (done.tick, done.anew, done.transactions) == (2, "", 1)
+        assert all(check.outcome == "same" for check in wlr.verify(into).tables)
+        assert wlr.status(into).master == sites.log("oslo").url
+    assert sites.rows("oslo", "a") == rows_in(Path(places[0]))

@@ -1,0 +1,86 @@
+"""Let a replica stand in the log that it is to read: another site's, or that of a master which was restored.
+
+A replica that is told to read another site goes on there if that is proven. Only if its owner asks for it (`--rebase`),
+what it holds and the log does not is taken back, or the replica is made anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from wlc.farm.database import open_database
+from wlc.farm.errors import CorruptError, ExpiredError, InvalidError
+from wlr.farm_log import FarmLog, home_log
+from wlr.going_back import undo, way_back
+from wlr.plan.failure import StepError
+from wlr.plan.stop import Stop
+from wlr.replay import Replay, Replicated
+from wlr.same_database import is_same_database, refuse_other_database
+from wlr.site_switch import leave, switch_site
+
+if TYPE_CHECKING:
+    from wlr.engine.state import ReplicaState
+    from wlr.plan.meeting import Point
+
+
+def joined(replay: Replay, state: ReplicaState, *, rebases: bool, dry_run: bool) -> Replicated | None:
+    """Let a replica stand in the log of `replay`, and return what was done; None if it is to be rolled forward now.
+
+    Args:
+        replay: What is to be replicated.
+        state: What the replica remembers.
+        rebases: Its owner allows that rows are taken back, or that the replica is made anew.
+        dry_run: Only say what would be done.
+
+    Raises:
+        InvalidError: It is another database, or nothing proves that the replica holds the same.
+        ExpiredError: What would prove it was pruned.
+    """
+    if is_same_database(state, replay.database):
+        return _join_past(replay, state, dry_run=dry_run) if rebases else None
+    if state.position.history not in FarmLog(replay.database).histories:
+        refuse_other_database(state, replay.database, replay.into)
+    options = replay.database.storage_options
+    try:
+        done = switch_site(replay.into, replay.database, options, registers=replay.registers, dry_run=dry_run)
+    except (InvalidError, ExpiredError) as error:
+        if not rebases:
+            raise
+        return replay.make_anew(state, error.message, dry_run=dry_run)
+    return Replicated(done.tick, state.clock, 0, 0, 0, None, is_dry_run=True) if dry_run else None
+
+
+def _join_past(replay: Replay, state: ReplicaState, *, dry_run: bool) -> Replicated | None:
+    """Take a replica back to the last tick that it shares with the log, or make it anew if that cannot be done."""
+    database = replay.database
+    try:
+        Replay(replay.into, database, Stop()).rehearse(state)
+    except (InvalidError, ExpiredError, CorruptError) as error:
+        why = error.message
+    else:
+        return None
+    before = home_log(open_database(state.master, storage_options=database.storage_options))
+    common = _last_common(before, FarmLog(database), state) if before else None
+    way = way_back(before.database, state, Stop(common.position.tick)) if before and common else None
+    if before is None or way is None or way.point is None or way.anew:
+        return replay.make_anew(state, why, dry_run=dry_run)
+    if dry_run:
+        return way.done(is_dry_run=True)
+    try:
+        undo(way, state, replay.into, before.database, replay.bulk)
+    except StepError as error:
+        return replay.make_anew(state, f"its rows cannot be undone: {error.cause}")
+    with replay.into.open() as replica:
+        replica.remember(replace(replica.state, master=database.url, attachment=None))
+    leave(state, database, database.storage_options)
+    return None
+
+
+def _last_common(before: FarmLog, now: FarmLog, state: ReplicaState) -> Point | None:
+    """Return the end of the last batch that both logs hold, None if there is none or the first log is another one."""
+    here = state.position
+    if before.chain(here.batch) != here.chain:
+        return None
+    shared = (number for number in reversed(before.numbers) if number <= here.batch and number in now.numbers)
+    return next((now.end_of(number) for number in shared if before.chain(number) == now.chain(number)), None)
