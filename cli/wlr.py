@@ -91,9 +91,7 @@ def replicate(
     tick: Annotated[int | None, typer.Option(metavar="N", min=0, help="Stop after this transaction.")] = None,
     follow: Follow = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")] = False,
-    rebase: Annotated[
-        bool, typer.Option("--rebase", help="Take back, or make anew, what another log does not hold.")
-    ] = False,
+    rebase: Annotated[bool, typer.Option("--rebase", help="Take back, or make anew, what the log lacks.")] = False,
     tables: Patterns = None,
     ignore: Ignored = None,
     delay: Delay = None,

@@ -72,8 +72,7 @@ def replicate(
         until: Stop before the first transaction committed later; an aware time, or text as people type it; or a tag.
         tick: Stop after this transaction.
         waits: What `tick` or `until` name may be still to come; `is_reached` of the result says whether it is there.
-        delay: Stay this far behind now: a length of time, or text such as `1h`. Not together with `until` or `tick`, by
-            which a delayed replica may go ahead once; it stands still then until the delay has passed.
+        delay: Stay this far behind now, as `1h`; `until` and `tick` let a delayed replica go ahead once instead.
         tables: Patterns such as `main.sales_*`; only tables that match one are replicated. For a new replica only.
         ignore: Patterns of tables that are left out, their data files, too. For a new replica only.
         keep: How many old ticks of a Parquet replica stay readable, or for how long ("3 days"); remembered.
@@ -82,13 +81,11 @@ def replicate(
         spark_master: Master at which to start a Spark session, unless the program has one.
         storage_options: Of the file systems of farm and Parquet replica, over those that a master's path remembers.
         register: Note this replica in the farm, so that pruning keeps what it needs.
-        upstream: Where to read: "auto" chooses by the registry at `master`, the URL of the folder in one place pins
-            it, several are chosen from, "none" reads `master` itself again. Remembered.
-        class_name: The replica's class; it reads from places of this class or a higher one. Remembered.
+        upstream: Where to read: "auto", URLs of the folder in one place or several, "none" for `master`. Remembered.
+        class_name: It reads from places of this class or a higher one. Remembered.
         registry: URLs of the database's folder in places whose registries are told; the first decides. Remembered.
         keepalive: Of a program that follows: says between rounds that the replica is there.
-        rebase: If the replica holds what the log does not, because the master was restored or because the replica reads
-            another site, take that back, or make the replica anew.
+        rebase: Take back what the replica holds and the log does not, or make the replica anew.
         dry_run: Only say what would be done.
         progress: Called with units done, units in all, and what is being done.
 
@@ -99,8 +96,8 @@ def replicate(
         CorruptError: A file of the farm is damaged. All transactions before it were applied.
         UnavailableError: The replica or the farm is in use or out of reach: try again.
     """
-    target, patterns = target_at(into, storage_options), listed(tables, ignore)
-    state = target.find_state()
+    target = target_at(into, storage_options)
+    state, patterns = target.find_state(), listed(tables, ignore)
     database = _database(master, farm, state, storage_options)
     stop = _stop(until, tick, delay, database, is_awaited=waits)
     attachment = _attachment(database, state, upstream, class_name, registry, registers=register)
@@ -108,8 +105,7 @@ def replicate(
         return _paused(state, target, database, attachment, registers=register)
     _check_kind(target, keep, access)
     database = _checked(state, patterns, database) if state else database
-    halt = stop if delay is None else _not_back(stop, state)
-    asked = _Asked(halt, _age(delay), patterns or (), keep, access, rebase)
+    asked = _Asked(stop if delay is None else _not_back(stop, state), _age(delay), patterns or (), keep, access, rebase)
     job = _Job(target, state, asked, register, engine, spark_master, dry_run, progress)
     return job.run_through(database, attachment, keepalive)
 
