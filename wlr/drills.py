@@ -18,7 +18,7 @@ from wlr.verification import Verified, verify
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
@@ -82,8 +82,8 @@ def drill(
         CorruptError: A file of the farm is damaged.
     """
     database = wlc.resolve(db, farm, storage_options=storage_options)
-    window, last = _reachable(database)
-    chosen = choose_tick(window, last, seed) if tick is None else tick
+    window, first, last = _reachable(database)
+    chosen = choose_tick(window.older, first, last, seed) if tick is None else tick
     with tempfile.TemporaryDirectory(prefix="wlr-drill-", dir=folder) as work:
         into = Path(work) / "drill.duckdb"
         began = time.monotonic()
@@ -117,8 +117,8 @@ def drill(
     )
 
 
-def _reachable(database: FarmDatabase) -> tuple[Window, int]:
-    """Return how far back one can go, and the last tick.
+def _reachable(database: FarmDatabase) -> tuple[Window, int, int]:
+    """Return how far back one can go, the first tick that is worth a drill, and the last one.
 
     Raises:
         InvalidError: Nothing was published yet.
@@ -126,16 +126,16 @@ def _reachable(database: FarmDatabase) -> tuple[Window, int]:
     window = read_window(database)
     if window.tick is None:
         raise InvalidError(f"nothing was published to {database.url} yet", hint="wlc flush SOURCE", path=database.url)
-    return window, log_reader.last_tick(database, database.batch_numbers())
+    last = log_reader.last_tick(database, database.batch_numbers())
+    # An empty database, with which a log without a snapshot at tick 0 begins, would prove nothing.
+    first = window.tick if window.tick or 0 in database.snapshot_ticks() else 1
+    return window, min(first, last), last
 
 
-def choose_tick(window: Window, last: int, seed: int | None = None) -> int:
-    """Choose a transaction that can still be restored, at random: also a single snapshot before the window."""
-    assert window.tick is not None
-    # An empty database would prove nothing, unless there is no other one.
-    first = min(max(window.tick, 1) if window.is_whole and window.tick == 0 else window.tick, last)
-    chosen = Random(seed).randint(first - len(window.older), last)  # noqa: S311 - Nobody gains by guessing it.
-    return chosen if chosen >= first else window.older[chosen - first]
+def choose_tick(older: Sequence[int], first: int, last: int, seed: int | None = None) -> int:
+    """Choose a transaction that can still be restored, at random: from the first to the last, or a single snapshot."""
+    chosen = Random(seed).randint(first - len(older), last)  # noqa: S311 - Nobody gains by guessing it.
+    return chosen if chosen >= first else older[chosen - first]
 
 
 def covered(window: Window, snapshot: int | None, tick: int, last: int) -> float:
