@@ -85,7 +85,9 @@ def _run(folder: Path, *, kills: int, seconds: float) -> None:
             done += 1
     finally:
         for each in running.values():
-            each.kill()
+            # The output of one that ended by itself has been read to its end.
+            if each.process.poll() is None:
+                each.kill()
     for site in SITES:
         wlc.flush(sites.file(site))
     sites.exchange()
