@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import duckdb
 import pytest
 
 import wlc
@@ -247,3 +248,36 @@ def test_evictions_are_counted_and_reported_with_both_images(evicted: tuple[Site
     # An eviction is a transaction of rome's own, which everybody can follow.
     for site in sites.names:
         sites.replica_equals(site)
+
+
+def test_a_rejected_parent_and_its_child_go_at_their_author(tmp_path: Path) -> None:
+    """DuckDB does not remove a row and one that refers to it in one transaction."""
+    sites = Sites(tmp_path)
+    sites.found("""
+        CREATE TABLE a (id INTEGER PRIMARY KEY, v VARCHAR);
+        CREATE TABLE parents (id INTEGER PRIMARY KEY);
+        CREATE TABLE children (id INTEGER PRIMARY KEY, parent INTEGER REFERENCES parents (id));
+        CREATE TABLE grandchildren (id INTEGER PRIMARY KEY, child INTEGER REFERENCES children (id));
+        INSERT INTO a VALUES (1, 'one');
+        INSERT INTO parents VALUES (1);
+    """)
+    for table in ("a", "parents", "children", "grandchildren"):
+        wlc.set_rule(sites.file("oslo"), table, "epoch_trans")
+    sites.join("rome")
+    sites.write("oslo", "UPDATE a SET v = 'oslo'")
+    sites.write(
+        "rome",
+        "BEGIN",
+        "UPDATE a SET v = 'rome'",
+        "INSERT INTO parents VALUES (2)",
+        "INSERT INTO children VALUES (1, 1), (2, 2)",
+        "INSERT INTO grandchildren VALUES (2, 2)",
+        "COMMIT",
+    )
+    sites.exchange()
+    assert sites.rows("rome", "parents") == sites.rows("oslo", "parents") == [(1,)]
+    sites.refuse_differences("a", "parents", "children", "grandchildren")
+    with duckdb.connect(sites.file("oslo"), read_only=True) as connection:
+        counts = connection.execute("SELECT name, value FROM wlc.counters WHERE site = 'rome'").fetchall()
+    assert dict(counts)["refreshed"] == 5
+    sites.replica_equals("rome", "a", "parents", "children", "grandchildren")

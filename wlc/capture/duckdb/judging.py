@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wlc.capture.duckdb import exceptions, refreshing, rejection, verdicts, window
+from wlc.capture.duckdb import exceptions, journal, refreshing, rejection, verdicts, window
 from wlc.capture.duckdb.exceptions import Detection
 from wlc.capture.duckdb.verdicts import Seen
+from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.farm.circle import EPOCH, EPOCH_TRANS, NONE, OWNER, PASS
 from wlc.farm.clock import utc_now
 from wlc.farm.vectors import expanded
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from wlc.farm.model import Name
     from wlc.masters.contract import SiteStep
 
-# The refresh is journalled under this tick, until the step has ticks.
+# The last transaction of a refresh is journalled under this tick, one before it under the tick below, and so on, until
+# the step has ticks.
 REFRESH_TICK = -2
 # Causes of a rejection.
 CONSTRAINT, NOT_THE_OWNER = "constraint", "owner"
@@ -36,12 +38,12 @@ class Judged:
 
     Attributes:
         lines: Numbers of the transactions that are rejected as a whole.
-        refresh: Records of an own transaction after the step, whose images are journalled under `REFRESH_TICK`.
+        refresh: Records of own transactions after the step, whose images are journalled under `refresh_ticks`.
         has_conflicts: Whether anything was rejected.
     """
 
     lines: frozenset[int] = frozenset()
-    refresh: tuple[JournalledRefresh, ...] = ()
+    refresh: tuple[tuple[JournalledRefresh, ...], ...] = ()
     has_conflicts: bool = False
 
 
@@ -76,7 +78,28 @@ def judge(
     rows = sum(record.rows for record in refresh)
     counts = {**found.counts, ("", "refreshed"): rows} if rows else found.counts
     exceptions.count(connection, where.catalog, where.source, counts)
-    return Judged(found.lines, tuple(refresh), has_conflicts=True)
+    return Judged(found.lines, _divided(connection, where.catalog, refresh), has_conflicts=True)
+
+
+def refresh_ticks(judged: Judged) -> range:
+    """Return the ticks of the transactions of a refresh before the step has ticks, in their order."""
+    return range(REFRESH_TICK - len(judged.refresh) + 1, REFRESH_TICK + 1)
+
+
+def _divided(
+    connection: duckdb.DuckDBPyConnection, catalog: str, refresh: Sequence[JournalledRefresh]
+) -> tuple[tuple[JournalledRefresh, ...], ...]:
+    if sum(record.absent for record in refresh) < 2:
+        return (tuple(refresh),) if refresh else ()
+    parts = refreshing.in_transactions(refresh, duckdb_catalog.foreign_keys(connection, catalog))
+    for before, part in enumerate(reversed(parts)):
+        for record in part if before else ():
+            images = journal.images_sql(catalog, record.layout)
+            connection.execute(
+                f"UPDATE {images} SET _tick = {REFRESH_TICK - before}"
+                f" WHERE _tick = {REFRESH_TICK} AND _weight = {journal.ABSENT}"
+            )
+    return parts
 
 
 # Of a step that is taken ---------------------------------------------------------------------------------------------

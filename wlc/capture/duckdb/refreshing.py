@@ -10,9 +10,12 @@ from wlc.capture.duckdb.rejection import KEYS, PRESENT
 from wlc.capture.duckdb.verdicts import key_names
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
     import duckdb
 
     from wlc.capture.duckdb.verdicts import StepTable
+    from wlc.farm.model import Name
 
 
 def journal_refresh(
@@ -55,3 +58,25 @@ def journal_refresh(
     return [
         JournalledRefresh(table.name, table.id, rows, weight == journal.ABSENT) for weight, rows in counts.fetchall()
     ]
+
+
+def in_transactions(
+    records: Sequence[JournalledRefresh], parents: Mapping[Name, Collection[Name]]
+) -> tuple[tuple[JournalledRefresh, ...], ...]:
+    """Divide a refresh into transactions that a site can take one after the other, rows that refer to others first.
+
+    DuckDB does not remove a row and one that refers to it in one transaction.
+
+    Args:
+        records: The refresh.
+        parents: For each table with foreign keys those that they refer to.
+    """
+    gone = {record.table for record in records if record.absent}
+
+    def depth(name: Name) -> int:
+        return 1 + max((depth(parent) for parent in set(parents.get(name, ())) - {name} if parent in gone), default=-1)
+
+    parts: dict[int, list[JournalledRefresh]] = {}
+    for record in records:
+        parts.setdefault(depth(record.table) if record.absent else 0, []).append(record)
+    return tuple(tuple(parts[each]) for each in sorted(parts, reverse=True))

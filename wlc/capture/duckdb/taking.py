@@ -153,7 +153,7 @@ class _Attempt:
     """One attempt to take a step of rows.
 
     Attributes:
-        first: Tick in front of the step's; that of line n is n more. The last one is that of the refresh.
+        first: Tick in front of the step's; that of line n is n more. Behind them are those of the refresh.
         began_after: Number of commits before it began.
     """
 
@@ -167,7 +167,11 @@ class _Attempt:
 
     @property
     def last(self) -> int:
-        return self.first + self.step.transactions[-1].line + bool(self.judged.refresh)
+        return self.last_taken + len(self.judged.refresh)
+
+    @property
+    def last_taken(self) -> int:
+        return self.first + self.step.transactions[-1].line
 
 
 def _take_lines(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path], *, is_refused: bool = False) -> int:
@@ -182,7 +186,7 @@ def _take_lines(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Pat
             _refuse_keyless(step, found)
             judged = judging.judge_step(connection, shared, step, found, is_refused=is_refused)
             taken_tables.refuse_triggers(connection, shared.catalog, (table.table.name for table in found))
-            first = shared.new_ticks(step.transactions[-1].line + 2)
+            first = shared.new_ticks(step.transactions[-1].line + 1 + len(judged.refresh))
             attempt = _Attempt(shared, connection, step, first, began_after, found, judged)
             for table in found:
                 lines.journal_images(connection, table, first, is_primary=not step.is_primary)
@@ -235,9 +239,11 @@ def _commit(attempt: _Attempt) -> None:
 def _settle_ticks(attempt: _Attempt) -> None:
     """Move the ticks of the step behind those that were committed meanwhile."""
     shared, old, last = attempt.shared, attempt.first, attempt.last
-    for record in attempt.judged.refresh:
-        images = journal.images_sql(shared.catalog, record.layout)
-        attempt.connection.execute(f"UPDATE {images} SET _tick = {last} WHERE _tick = {judging.REFRESH_TICK}")
+    ticks = zip(judging.refresh_ticks(attempt.judged), range(attempt.last_taken + 1, last + 1), strict=True)
+    for (marked, tick), part in zip(ticks, attempt.judged.refresh, strict=True):
+        for record in part:
+            images = journal.images_sql(shared.catalog, record.layout)
+            attempt.connection.execute(f"UPDATE {images} SET _tick = {tick} WHERE _tick = {marked}")
     if old > shared.last_tick:
         return
     attempt.first = shared.new_ticks(last - old + 1)
@@ -256,8 +262,8 @@ def _add_entries(attempt: _Attempt, committed: datetime) -> None:
         started, proof = min(its.started, committed), attempt.step.proof if is_last else None
         entry = JournalEntry(tick, its.user, started, committed, tuple(records.get(tick, ())), each.origin, None, proof)
         entries.append(entry)
-    if refresh := attempt.judged.refresh:
-        entries.append(JournalEntry(attempt.last, user(), committed, committed, refresh))
+    for tick, part in enumerate(attempt.judged.refresh, attempt.last_taken + 1):
+        entries.append(JournalEntry(tick, user(), committed, committed, part))
     journal.add_entries(attempt.connection, attempt.shared.catalog, entries)
 
 
@@ -272,8 +278,8 @@ def _records(attempt: _Attempt) -> dict[int, list[JournalRecord]]:
         for tick, weight, rows in counts:
             by_tick.setdefault(tick, {})[weight] = rows
         for tick, rows in by_tick.items():
-            # The last one is that of the refresh, which lists its records itself.
-            is_taken = tick <= attempt.first + attempt.step.transactions[-1].line
+            # Those behind are of the refresh, which lists its records itself.
+            is_taken = tick <= attempt.last_taken
             found.setdefault(tick, []).extend(_records_of(table.table, rows) if is_taken else ())
     return found
 
