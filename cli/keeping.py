@@ -106,17 +106,22 @@ def _tags(found: list[wlc.Tag]) -> Listing:
     )
 
 
+# Days, and a length of time.
+_DEADLINE: float = 7
+_KEEP_FOR = "1h"
+
+
 def prune(
     db: Database,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking where there is no policy.")] = False,
     deadline: Annotated[
         float, typer.Option(metavar="DAYS", min=0, help="Ignore replicas that have not reported for this many days.")
-    ] = 7,
+    ] = _DEADLINE,
     keep_for: Annotated[
         str,
         typer.Option("--keep-for", metavar="AGE", help="Keep what was the newest snapshot so long ago: 1h, 0s."),
-    ] = "1h",
+    ] = _KEEP_FOR,
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
@@ -135,7 +140,11 @@ def prune(
     found = run(is_dry=dry_run or not yes)
     if not dry_run and not yes:
         if not found.has_policy and (found.delete_batches or found.delete_snapshots):
-            _agree(db, found)
+            place = shlex.quote(db) + (f" --farm {shlex.quote(farm)}" if farm else "")
+            chosen = (f" --deadline {deadline:g}" if deadline != _DEADLINE else "") + (
+                f" --keep-for {shlex.quote(keep_for)}" if keep_for != _KEEP_FOR else ""
+            )
+            _agree(db, found, place, f"wlc prune {place}{chosen} --yes")
         found = run(is_dry=False)
     return Fields(
         {
@@ -153,22 +162,28 @@ def prune(
     )
 
 
-def _agree(db: str, found: wlc.Retention) -> None:
-    """Ask before something is deleted of a database without a policy."""
+def _agree(db: str, found: wlc.Retention, place: str, agreed: str) -> None:
+    """Ask before something is deleted of a database without a policy.
+
+    Args:
+        db: As it was given.
+        found: What would be deleted.
+        place: The database as the command line names it.
+        agreed: The same command with the agreement.
+    """
     batches, snapshots = len(found.delete_batches), len(found.delete_snapshots)
     typer.echo(
         f"This deletes {_counted(batches, 'log file')} and {_counted(snapshots, 'snapshot')}. Now one can go back to"
         f" {_shown(found.before)}, afterwards to {_shown(found.after)}.",
         err=True,
     )
-    name = shlex.quote(db)
     if not sys.stdin.isatty():
         raise InvalidError(
             f"{db} has no policy of retention, so deleting this needs your agreement",
-            hint=f"wlc retention {name} --keep 30d keeps 30 days; or agree: wlc prune {name} --yes",
+            hint=f"wlc retention {place} --keep 30d keeps 30 days; or agree: {agreed}",
         )
     if not typer.confirm("Go on?", err=True):
-        raise InvalidError("nothing was deleted", hint=f"wlc retention {name} --keep 30d keeps 30 days")
+        raise InvalidError("nothing was deleted", hint=f"wlc retention {place} --keep 30d keeps 30 days")
 
 
 def _counted(number: int, what: str) -> str:

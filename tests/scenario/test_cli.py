@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -210,11 +211,17 @@ def test_repair_publishes_what_was_written_without_capture(shell, sales, tmp_pat
 
 def test_prune_says_first_and_deletes_then(shell, sales, tmp_path) -> None:
     logs = tmp_path / "farm" / "sales" / "wlc_logs"
+    assert shell("wlc", "flush", sales) == 0
+    with wlc.connect(sales) as connection:
+        connection.execute("INSERT INTO orders VALUES (8, 'of the second batch')")
     assert shell("wlc", "snapshot", sales) == 0
     before = tree(tmp_path)
     assert shell("wlc", "prune", sales, "--keep-for", "0s", "--dry-run") == 0
     assert tree(tmp_path) == before
-    assert shell("wlc", "prune", sales, "--keep-for", "0s", "--yes") == 0
+    assert shell("wlc", "prune", "sales", "--farm", "farm", "--keep-for", "0s") == 2
+    assert tree(tmp_path) == before
+    # The hint is the whole command, with what was typed.
+    assert shell(*shlex.split(shell.err.rpartition("or agree: ")[2])) == 0, shell.err
     # The batch that the snapshot lies in stays: the chain goes on from there.
     assert len([file for file in logs.iterdir() if file.is_file()]) == 1
     assert shell("wlr", "replicate", sales, "--into", "copy.duckdb") == 0
