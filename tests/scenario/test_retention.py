@@ -20,10 +20,14 @@ from wlc.farm.clock import utc_now
 from wlc.farm.errors import ExpiredError, InvalidError
 from wlc.farm.lease import taking_snapshot
 from wlc.farm.seal.keys import add_key
+from wlc.farm.tags import tags
+from wlc.masters import prune as pruning
 from wlc.masters.due import is_due
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from wlc.farm.database import FarmDatabase
 
 
 def commit(source: Path, sql: str) -> None:
@@ -230,3 +234,37 @@ def test_following_ends_when_what_was_asked_for_is_there(
     assert wlr.tick(copy) == 4
     assert wlr.replicate(into=copy, tick=99, waits=True).is_reached is False
     assert wlr.tick(copy) == 5
+
+
+def test_a_tag_that_is_made_while_a_prune_deletes_is_refused_or_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "sales.duckdb"
+    wlc.master(source, create=True, name="sales", farm=str(tmp_path / "farm"))
+    for number in range(1, 4):
+        with wlc.connect(source) as connection:
+            connection.execute(f"CREATE TABLE t{number} (i INTEGER)")
+        wlc.flush(source)
+    wlc.snapshot(source)
+    delete, reread = pruning._delete, tags
+
+    def tag_and_delete(database: FarmDatabase, retention: wlc.Retention) -> None:
+        with pytest.raises(ExpiredError, match="tick 1 of sales was pruned"):
+            wlc.tag(source, "late", 1)
+        wlc.tag(source, "newest", 3)
+        delete(database, retention)
+
+    def read_and_tag(database: FarmDatabase) -> list[wlc.Tag]:
+        found = reread(database)
+        if not any(tag.name == "early" for tag in found):
+            wlc.tag(source, "early", 2)
+        return found
+
+    monkeypatch.setattr(pruning, "tags", read_and_tag)
+    assert wlc.prune(source, keep_for="0s").delete_batches == ()
+    wlc.untag(source, "early")
+    monkeypatch.setattr(pruning, "tags", reread)
+    monkeypatch.setattr(pruning, "_delete", tag_and_delete)
+    assert wlc.prune(source, keep_for="0s").delete_batches == (1, 2)
+    assert [tag.name for tag in wlc.tags(source)] == ["newest"]
+    assert not list((tmp_path / "farm" / "sales").glob("pruning/*"))

@@ -1,24 +1,25 @@
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
+from time import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wlc.farm.announced import announced, announced_windows, encode_window
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import CorruptError, InvalidError
 from wlc.farm.model import Batch, Manifest, Position, Transaction
+from wlc.farm.paths import pruning_path
 from wlc.farm.registry import ACTIVE, PENDING, Replica, decode_replica, encode_replica, register, replicas, unregister
 from wlc.farm.store.local import LocalStore
-from wlc.farm.window import begins_empty
+from wlc.farm.window import Window, begins_empty
 from wlc.masters.prune import prune_database as prune
 from wlc.masters.retention import SnapshotPoint, children, decide, held_bytes
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -226,7 +227,17 @@ def test_a_prune_that_dies_anywhere_leaves_no_log_that_seems_to_begin_with_nothi
         assert (database.snapshot_ticks(), database.batch_numbers()) == ([30], [3, 4])
         return died
 
-    assert [die_after(count) for count in range(5)] == [True, True, True, True, False]
+    assert [die_after(count) for count in range(6)] == [True, True, True, True, True, False]
+
+
+def test_the_announcement_of_a_process_that_died_is_forgotten_after_a_day(database: FarmDatabase) -> None:
+    for process in ("alive", "dead"):
+        database.store.create(pruning_path(process), encode_window(Window(70, None, (20,))))
+    long_ago = time() - 25 * 3600
+    os.utime(Path(database.store.url, pruning_path("dead")), (long_ago, long_ago))
+    with announced(database, Window(80, None)):
+        assert sorted((window.tick, window.older) for window in announced_windows(database)) == [(70, (20,)), (80, ())]
+    assert [window.tick for window in announced_windows(database)] == [70]
 
 
 def test_prune_refuses_to_decide_on_damaged_knowledge(database: FarmDatabase) -> None:

@@ -26,6 +26,7 @@ ATTACHMENT = "attachment.json"
 RETENTION = "retention.json"
 TAGS = "tags/"
 SNAPSHOT_LEASE = "snapshot.lease"
+PRUNING = "pruning/"
 
 _DATABASE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", re.ASCII)
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
@@ -214,6 +215,17 @@ def parse_tag_path(path: str) -> str | None:
     """Return the name of a tag, None if `path` is something else."""
     name = path.removeprefix(TAGS).removesuffix(".json")
     return name if is_tag_name(name) and path == f"{TAGS}{name}.json" else None
+
+
+def pruning_path(process: str) -> str:
+    """Path of the announcement of a process that prunes, given its id."""
+    return f"{PRUNING}{process}.json"
+
+
+def parse_pruning_path(path: str) -> str | None:
+    """Return the id of a process that prunes, None if `path` is something else."""
+    process = path.removeprefix(PRUNING).removesuffix(".json")
+    return process if _TOKEN.fullmatch(process) and path == pruning_path(process) else None
 
 
 def upstream_path(upstream: str) -> str:

@@ -34,6 +34,10 @@ class Window:
         """Say whether every state of the last `age` can be reached."""
         return self.is_whole or (self.clock is not None and self.clock <= now - age)
 
+    def holds(self, tick: int) -> bool:
+        """Say whether a tick can be reached."""
+        return (self.tick is not None and tick >= self.tick) or tick in self.older
+
 
 def window_of(
     snapshots: Sequence[tuple[Position, datetime]], first_batch: int | None, first_commit: datetime | None

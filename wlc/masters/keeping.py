@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from wlc.farm.announced import announced_windows
 from wlc.farm.clock import format_time, parse_age, utc_now
 from wlc.farm.errors import ExpiredError, InvalidError
 from wlc.farm.keep_policy import KeepPolicy, change_policy, end_policy, read_policy
@@ -145,9 +146,11 @@ def untag(
 
 
 def _refuse_unreachable(database: FarmDatabase, tick: int) -> None:
+    announced = announced_windows(database)
     window = read_window(database)
-    if (window.tick is not None and tick >= window.tick) or tick in window.older:
+    if window.holds(tick) and all(left.holds(tick) for left in announced):
         return
+    window = window if not window.holds(tick) else next(left for left in announced if not left.holds(tick))
     since = f", {format_time(window.clock)}" if window.clock else ""
     nearest = [f"--tick {near}" for near in (*window.older, window.tick) if near is not None]
     raise ExpiredError(

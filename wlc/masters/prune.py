@@ -6,11 +6,13 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from wlc.farm.announced import announced
 from wlc.farm.clock import parse_age, utc_now
-from wlc.farm.errors import InvalidError
+from wlc.farm.errors import InvalidError, UnavailableError
 from wlc.farm.keep_policy import read_policy
 from wlc.farm.paths import SNAPSHOTS, manifest_path
 from wlc.farm.registry import replicas
+from wlc.farm.retry import CHANGE_ATTEMPTS
 from wlc.farm.tags import tags
 from wlc.farm.window import begins_empty, read_window, window_of
 from wlc.masters.lookup import resolve
@@ -19,7 +21,7 @@ from wlc.masters.unjudged import window_starts
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
@@ -107,28 +109,47 @@ def prune_database(
     numbers, time = database.batch_numbers(), now or utc_now()
 
     windows: dict[str, int] = {}
+    sizes: dict[int, int] = {}
 
     def decided() -> Retention:
+        # Registrations and tags are read last: whoever comes later begins with what was listed before, or with
+        # something newer.
         registered = children(replicas(database))
         # What is judged later than that needs less.
         windows.update(windows or window_starts(database, numbers, registered))
         wanted = read_policy(database), tags(database)
-        return decide(points, numbers, registered, time, deadline, reach, keep_for, windows, *wanted)
+        retention = decide(points, numbers, registered, time, deadline, reach, keep_for, windows, *wanted)
+        if retention.holding:
+            sizes.update(sizes or database.batch_bytes())
+            retention = replace(retention, held_bytes=held_bytes(retention, sizes, windows))
+        return _with_windows(database, retention, manifests, numbers)
 
-    # Registrations and tags are read last: whoever comes later begins with what was listed before, or with something
-    # newer.
     retention = decided()
-    sizes = database.batch_bytes() if retention.holding else None
-    if not dry_run and (retention.delete_batches or retention.delete_snapshots):
-        # A reader that came from another place has registered before it proved that this one holds what it needs.
-        retention = decided()
-    if retention.holding:
-        sizes = sizes if sizes is not None else database.batch_bytes()
-        retention = replace(retention, held_bytes=held_bytes(retention, sizes, windows))
-    retention = _with_windows(database, retention, manifests, numbers)
-    if not dry_run:
+    return retention if dry_run else _pruned(database, retention, decided)
+
+
+def _pruned(database: FarmDatabase, retention: Retention, decided: Callable[[], Retention]) -> Retention:
+    """Delete what is decided twice: before and after it was announced what will be left."""
+    if not (retention.delete_batches or retention.delete_snapshots):
         _delete(database, retention)
-    return retention
+        return retention
+    for _ in range(CHANGE_ATTEMPTS):
+        before = retention
+        assert before.after is not None
+        with announced(database, before.after):
+            # A reader that came from another place has registered before it proved that this one holds what it needs,
+            # and a tag was written before its tick was looked for.
+            retention = decided()
+            if _deletes_no_more(retention, before):
+                _delete(database, retention)
+                return retention
+    raise UnavailableError(f"what is to be kept of {database.url} changes all the time", hint="try again later")
+
+
+def _deletes_no_more(retention: Retention, before: Retention) -> bool:
+    return set(retention.delete_batches) <= set(before.delete_batches) and set(retention.delete_snapshots) <= set(
+        before.delete_snapshots
+    )
 
 
 def _with_windows(
