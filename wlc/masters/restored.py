@@ -17,15 +17,16 @@ No tick is used twice: a new history goes on behind every tick that anybody has 
 
 from __future__ import annotations
 
+import logging
 import uuid
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wlc.farm.circle import SiteHistory, change_circle, find_circle, with_site
 from wlc.farm.clock import utc_now
 from wlc.farm.config import STARTED
-from wlc.farm.errors import FencedError, GapError
+from wlc.farm.errors import CorruptError, FencedError, GapError
 from wlc.farm.model import Origin
 from wlc.farm.store import MissingError
 from wlc.masters.contract import DivergedError
@@ -38,14 +39,7 @@ if TYPE_CHECKING:
     from wlc.farm.model import Batch, Config
     from wlc.masters.contract import Source
 
-
-@dataclass(frozen=True, slots=True)
-class _End:
-    """How far a site's history is known anywhere: its last batch in its folder, and its last tick."""
-
-    batch: int
-    chain: str
-    tick: int
+_log = logging.getLogger("wlc")
 
 
 def settle_past(source: Source, database: FarmDatabase) -> None:
@@ -121,8 +115,12 @@ def _known_elsewhere(source: Source, database: FarmDatabase, circle: Circle) -> 
     known = [0]
     for other in circle.sites:
         if other.name != state.site.name and circle.primary in (other.name, state.site.name):
-            newest = _newest(site_database(founder, other.folder))
-            known.append(newest[0].vector.get(state.history, 0) if newest else 0)
+            try:
+                newest = _newest(site_database(founder, other.folder))
+                known.append(newest[0].vector.get(state.history, 0) if newest else 0)
+            except CorruptError as error:
+                # Whoever takes from that site reports it; it must not keep this one from publishing.
+                _log.warning("%s was not compared with site %s: %s", source, other.name, error)
     return max(known)
 
 
