@@ -112,7 +112,7 @@ def test_master_that_this_process_has_open_can_be_asked(farm: str, tmp_path: Pat
 
 def test_second_replication_leaves_with_75_and_one_line(farm: str, tmp_path: Path, capsys):
     target = tmp_path / "replica.duckdb"
-    wlr.replicate("bank", farm=farm, into=target)
+    wlr.replicate("bank", farm=farm, into=target, tick=wlc.tick("bank", farm=farm) - 1)
     before = file_contents(target)
     with program(target, text=HOLD) as holder:
         holder.wait_for("ready")
@@ -195,7 +195,7 @@ def test_replications_of_one_target_at_once(farm: str, tmp_path: Path):
 
 def test_replica_that_this_process_reads_is_in_use(farm: str, tmp_path: Path, capsys):
     target = tmp_path / "replica.duckdb"
-    wlr.replicate("bank", farm=farm, into=target)
+    wlr.replicate("bank", farm=farm, into=target, tick=wlc.tick("bank", farm=farm) - 1)
     with duckdb.connect(str(target), read_only=True):
         code, errors = run(capsys, "wlr", "replicate", "--into", target)
     assert code == 75

@@ -28,8 +28,9 @@ LINES = {
     "feeds": 4,
     "tiers": 11,
     "visible": 2,
+    "reading": 6,
 }
-LONG = {"growth", "tiers", "visible", "capture", "replay", "digests", "memory"}
+LONG = {"growth", "tiers", "visible", "reading", "capture", "replay", "digests", "memory"}
 # tests/spark/test_bench.py tries these: there is a session already, which takes longer to start than all the rest here.
 ON_SPARK = {"lake", "lake_curve"}
 # tests/postgres/test_bench.py tries this: it needs a server.

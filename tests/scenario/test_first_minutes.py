@@ -30,6 +30,7 @@ STORY = (
     "import duckdb",
     "wlc log sales",
     "wlc verify sales",
+    "wlc retention sales",
 )
 # Blocks that other tests run, or that need what a test does not have.
 ELSEWHERE = {

@@ -355,6 +355,9 @@ def test_second_run_is_turned_away_in_one_line(farm: HandmadeFarm, into: Path, p
 def test_replica_that_this_process_has_open(farm: HandmadeFarm, into: Path) -> None:
     farm.publish([KEYED])
     wlr.replicate(farm.url, into=into)
+    with duckdb.connect(str(into)):
+        assert wlr.replicate(into=into).transactions == 0, "without news, the file is not opened"
+    farm.publish([Rows("t", rows(1))])
     with duckdb.connect(str(into)), pytest.raises(UnavailableError, match="open in this process"):
         wlr.replicate(into=into)
 

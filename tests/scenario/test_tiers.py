@@ -483,8 +483,8 @@ def test_a_bucket_serves_as_a_directory_does_and_no_use_costs_nothing(s3_url: st
             town.replica(name)
         # Without the request of `wlr.status`.
         counts.append(made.total() - 1)
-    # Four to find out that there is nothing new, and two for the registration. A tier's reader asks the registry, too.
-    assert counts[1] == 6
+    # Three to find out that there is nothing new, and two for the registration. A tier's reader asks the registry, too.
+    assert counts[1] == 5
     assert counts[0] <= 16
 
 
