@@ -1,4 +1,4 @@
-"""Settings and servers for every test, and how tests are shared out among processes."""
+"""Settings and servers for every test, how tests are shared out among processes, and long runs in pieces."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
+from tests import pieces
 from tests.object_store import s3_environment, s3_server, s3_url  # noqa: F401 - fixtures
 from tests.postgres.server import cluster, cluster_of, database_url  # noqa: F401 - fixtures
 
@@ -79,6 +80,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if item.get_closest_marker("deep")]
         items[:] = [item for item in items if not item.get_closest_marker("deep")]
         config.hook.pytest_deselected(items=left_out)
+    done = pieces.passed()
+    if done:
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in done])
+        items[:] = [item for item in items if item.nodeid not in done]
     if not hasattr(config, "workerinput"):
         return
     groups: dict[str, list[pytest.Item]] = {}
@@ -90,3 +95,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for name in sorted(groups, key=lambda name: (order.get(name, len(order)), -len(groups[name]), name))
         for item in groups[name]
     ]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        pieces.begin()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    pieces.skip_if_over()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    # The process that shares out the tests hears of every one, once.
+    if report.when == "call" and report.passed and not os.environ.get("PYTEST_XDIST_WORKER"):
+        pieces.note_passed(report.nodeid)

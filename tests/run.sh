@@ -133,8 +133,9 @@ go_deep() {
     export DBFARM_FAULTS="${DBFARM_FAULTS:-all}" DBFARM_ROUNDS="${DBFARM_ROUNDS:-20}"
     export DBFARM_EVERY="${DBFARM_EVERY:-7}" DBFARM_EXAMPLES="${DBFARM_EXAMPLES:-500}" DBFARM_SOAK_MINUTES="${DBFARM_SOAK_MINUTES:-30}"
     export DBFARM_SUITES="${DBFARM_SUITES:-all}"
-    export DBFARM_SEED="${DBFARM_SEED:-$(date +%s)}"
-    say "deep: faults $DBFARM_FAULTS, rounds $DBFARM_ROUNDS, examples $DBFARM_EXAMPLES, seed $DBFARM_SEED"
+    # A run in pieces has its seed in its file.
+    [ -s "${DBFARM_DONE:-}" ] || export DBFARM_SEED="${DBFARM_SEED:-$(date +%s)}"
+    say "deep: faults $DBFARM_FAULTS, rounds $DBFARM_ROUNDS, examples $DBFARM_EXAMPLES, seed ${DBFARM_SEED:-of $DBFARM_DONE}"
 }
 
 # Tests make thousands of small files durable. In memory that takes no time, and what a killed process wrote stays there.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import cli.wlc
 import cli.wlr
 from cli.command import run_app
+from tests.pieces import seed_of_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +28,7 @@ DEADLINE_S = 300.0
 
 def seed() -> int:
     """The seed of a test: DBFARM_SEED, or always the same; printed, so that a failure shows it."""
-    found = int(os.environ.get("DBFARM_SEED") or 20261121)
+    found = seed_of_run()
     print(f"DBFARM_SEED={found}")
     return found
 

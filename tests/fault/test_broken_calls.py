@@ -29,6 +29,7 @@ from tests.fault.breaker import (
 from tests.fault.operations import OPERATIONS
 from tests.fault.processes import seed
 from tests.fault.trial import Bench
+from tests.pieces import each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,7 +89,7 @@ def break_each(bench: Bench, hows: tuple[str, ...], *, store: bool = True) -> No
     wanted = os.environ.get("DBFARM_FAULTS", "1")
     most = len(faults) if wanted == "all" else min(int(wanted), len(faults))
     chosen = faults if most == len(faults) else random.Random(number).sample(faults, most)
-    for fault in chosen:
+    for fault in each(chosen):
         bench.run(fault, store=store)
     print(f"{bench.operation.name}: {len(calls)} calls, {len(chosen)} of {len(faults)} faults")
 

@@ -33,6 +33,7 @@ from tests.fault.breaker import (
     breakable_store,
 )
 from tests.fault.processes import seed
+from tests.pieces import each
 from tests.sites import Sites
 from wlc.capture.duckdb.home import Home
 from wlc.farm.circle import read_circle
@@ -254,8 +255,8 @@ def test_a_repeated_command_ends_where_an_undisturbed_one_ends(
             faults = [Fault(how, at) for at in range(len(sound.calls)) for how in hows]
             if wanted != "all":
                 faults = chance.sample(faults, min(int(wanted or 1), len(faults)))
-            for number, fault in enumerate(faults):
-                breaker, found = _trial(command, start, tmp_path / f"{store} {number}", fault, store=store)
+            for _, fault in each([(store, fault) for fault in faults]):
+                breaker, found = _trial(command, start, tmp_path / "broken", fault, store=store)
                 assert found == expected, breaker.broken
-                shutil.rmtree(tmp_path / f"{store} {number}")
+                shutil.rmtree(tmp_path / "broken")
             print(f"{command.name}: {len(sound.calls)} calls, {len(faults)} faults")

@@ -24,6 +24,7 @@ from tests.fault.breaker import DIES_AFTER, DIES_BEFORE, FAILS, LOSES_ANSWER, Di
 from tests.fault.processes import seed
 from tests.fault.test_engine_error import breaking
 from tests.fault.trial import NAME, World
+from tests.pieces import each
 from tests.postgres.cluster import execute
 from tests.postgres.held import held_by_duckdb, held_by_postgres
 from tests.sound import assert_same
@@ -263,7 +264,7 @@ def test_every_exchange_with_the_server_breaks(operation: Operation, bench: Benc
     faults = [Fault(how, at) for how in HOWS for at in range(len(calls))]
     wanted = os.environ.get("DBFARM_FAULTS", "3")
     chosen = faults if wanted == "all" else random.Random(seed()).sample(faults, min(int(wanted), len(faults)))
-    for fault in chosen:
+    for fault in each(chosen):
         run(fault)
     administrator.close()
     print(f"{operation.name}: {len(calls)} exchanges, {len(chosen)} of {len(faults)} faults")
