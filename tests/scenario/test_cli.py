@@ -20,6 +20,7 @@ import cli.wlr
 import wlc
 import wlr
 from cli.command import run_app
+from tests.new_master import new_master
 from tests.screen import told
 
 APPS = {"wlc": cli.wlc.app, "wlr": cli.wlr.app}
@@ -58,13 +59,10 @@ def shell(capsys, monkeypatch, tmp_path) -> Shell:
 def make_sales(folder: Path) -> Path:
     """Make a master with three published transactions: a table, two rows, one of them changed."""
     path = folder / "sales.duckdb"
-    duckdb.connect(str(path)).close()
-    wlc.master(path, farm=str(folder / "farm"))
-    with wlc.connect(path) as connection:
+    with new_master(path) as connection:
         connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, item VARCHAR)")
         connection.execute("INSERT INTO orders VALUES (1, 'pen'), (2, 'ink')")
         connection.execute("UPDATE orders SET item = 'blue ink' WHERE id = 2")
-    wlc.flush(path)
     return path
 
 

@@ -14,6 +14,7 @@ import pytest
 import wlc
 import wlr
 from tests.handmade import HandmadeFarm, Rows, time_of
+from tests.new_master import new_master
 from tests.oracle import contents
 from tests.scenario.test_types_end_to_end import WIDE, change, fill
 from tests.unit.test_types import VALUES
@@ -153,9 +154,7 @@ def test_types_arrive_as_declared(tmp_path: Path) -> None:
 @pytest.mark.deep
 def test_every_type_arrives_as_declared_from_everywhere(tmp_path: Path) -> None:
     path = tmp_path / "typed.duckdb"
-    duckdb.connect(str(path)).close()
-    wlc.master(path, farm=str(tmp_path / "farm"))
-    with wlc.connect(path) as connection:
+    with new_master(path) as connection:
         fill(connection)
         wlc.flush(path)
         wlc.snapshot(path)
@@ -234,15 +233,12 @@ def test_mistakes_say_what_to_type(tmp_path: Path, arguments: dict[str, Any], sa
 def test_a_place_that_is_nothing_and_a_moment_that_was_pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WLC_FARM", raising=False)
     path = tmp_path / "shop.duckdb"
-    duckdb.connect(str(path)).close()
-    wlc.master(path, farm=str(tmp_path / "farm"))
-    with wlc.connect(path) as connection:
+    with new_master(path) as connection:
         connection.execute("CREATE TABLE t AS SELECT 1 AS i")
         connection.execute("INSERT INTO t VALUES (2)")
         wlc.flush(path)
         wlc.snapshot(path)
         connection.execute("CREATE TABLE other (i INTEGER)")
-    wlc.flush(path)
     # The master itself names its farm.
     assert rows_of(wlr.read(path, "t")) == Counter([(1,), (2,)])
     assert rows_of(wlr.read("shop", "t", tick=1, farm=str(tmp_path / "farm"))) == Counter([(1,)])

@@ -10,6 +10,7 @@ import duckdb
 import pytest
 
 import wlc
+from tests.new_master import new_master
 from tests.spark.reading import Texts, expected
 from wlc.dialect.sql import quote
 from wlc.farm.database import open_database
@@ -91,9 +92,7 @@ class Life:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_every_tick_of_a_random_life(tmp_path: Path, seed: int) -> None:
     path, life = tmp_path / "life.duckdb", Life(seed)
-    duckdb.connect(str(path)).close()
-    wlc.master(path, farm=str(tmp_path / "farm"))
-    with wlc.connect(path) as connection:
+    with new_master(path) as connection:
         connection.execute("CREATE TABLE k (v VARCHAR, id INTEGER PRIMARY KEY, f DOUBLE)")
         connection.execute("CREATE TABLE b (v VARCHAR, f DOUBLE)")
         for round_ in range(ROUNDS):
@@ -105,7 +104,6 @@ def test_every_tick_of_a_random_life(tmp_path: Path, seed: int) -> None:
                 wlc.flush(path)
             if round_ % 15 == 9:
                 wlc.snapshot(path)
-    wlc.flush(path)
     url = f"{tmp_path}/farm/life"
     last = open_database(url).config().tick
     # One tick in three, another one for each seed, and the last.
@@ -131,9 +129,7 @@ def test_a_bag_that_became_keyed_loses_copies_only(tmp_path: Path) -> None:
 
 def test_changes_before_and_after_a_snapshot_add_up(tmp_path: Path) -> None:
     path = tmp_path / "sum.duckdb"
-    duckdb.connect(str(path)).close()
-    wlc.master(path, farm=str(tmp_path / "farm"))
-    with wlc.connect(path) as connection:
+    with new_master(path) as connection:
         connection.execute("CREATE TABLE t (i INTEGER)")
         for number in range(3):
             connection.execute(f"INSERT INTO t SELECT i % 3 FROM range({number + 4}) r(i)")

@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
 
 import wlc
 from tests.handmade import HandmadeFarm, Rows, time_of
+from tests.new_master import new_master
 from tests.spark.reading import expected, read, texts
 from wlc.farm.clock import format_time
 from wlc.farm.database import open_database
@@ -45,9 +46,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> str:
     """URL of a database with a keyed table and a bag, a snapshot in the middle, and changes on both sides of it."""
     folder = tmp_path_factory.mktemp("shop")
     path = folder / "shop.duckdb"
-    duckdb.connect(str(path)).close()
-    wlc.master(path, farm=str(folder / "farm"))
-    with wlc.connect(path) as connection:
+    with new_master(path) as connection:
         connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, what VARCHAR, price DOUBLE)")
         connection.execute("INSERT INTO orders SELECT i, 'thing ' || i, i / 4 FROM range(1000) t(i)")
         connection.execute("CREATE TABLE visits (who VARCHAR, pages FLOAT)")
@@ -62,7 +61,6 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> str:
         connection.execute("INSERT INTO visits VALUES ('v1', -0.0), ('v1', -0.0), (NULL, NULL)")
         wlc.flush(path)
         connection.execute("UPDATE visits SET who = 'x' WHERE who = 'v2'")
-    wlc.flush(path)
     return str(folder / "farm" / "shop")
 
 
@@ -231,16 +229,13 @@ def test_renamed_tables_and_values_that_do_not_fit_are_refused(spark: SparkSessi
 
 def test_large_snapshots_are_read_by_several_tasks(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "big.duckdb"
-    duckdb.connect(str(path)).close()
-    wlc.master(path, farm=str(tmp_path / "farm"))
-    with wlc.connect(path) as connection:
+    with new_master(path) as connection:
         connection.execute("CREATE TABLE t (i BIGINT PRIMARY KEY, j BIGINT)")
         connection.execute("INSERT INTO t SELECT i, i % 97 FROM range(1500000) t(i)")
         wlc.flush(path)
         wlc.snapshot(path)
         connection.execute("DELETE FROM t WHERE i % 3 = 0")
         connection.execute("UPDATE t SET j = -1 WHERE i % 300 = 1")
-    wlc.flush(path)
     frame = read(spark, f"{tmp_path}/farm/big", "t")
     # Three slices of the snapshot, and the net change.
     assert frame.rdd.getNumPartitions() == 4
