@@ -33,16 +33,8 @@ def build(folder: LakeFolder, new: NewReplica) -> None:
     lease = Lease(folder.store, LEASE)
     try:
         _refuse_made(folder)
-        executor = LocalExecutor(folder.store, work_folder(folder, lease))
-        try:
-            version = _load(folder, new, executor)
-        except BaseException:
-            _remove(folder, executor.published)
-            raise
-        finally:
-            executor.close()
-        path, sha256 = folder.write_version(version, lease.run)
-        made = [path, *executor.published]
+        path, sha256, files = _written(folder, new, lease)
+        made = [path, *files]
         try:
             pointed = folder.replace_pointer(Pointer(path, sha256, lease.run, new.state), None)
         except TakenOverError:
@@ -62,15 +54,7 @@ def rebuild(folder: LakeFolder, new: NewReplica) -> None:
         pointer, version = folder.require()
         version = folder.replace_pointer(replace(pointer, run=lease.run), version)
         before = [*folder.all_manifests(), *(path for _, path, _ in folder.data_files())]
-        executor = LocalExecutor(folder.store, work_folder(folder, lease))
-        try:
-            made = _load(folder, new, executor)
-        except BaseException:
-            _remove(folder, executor.published)
-            raise
-        finally:
-            executor.close()
-        path, sha256 = folder.write_version(made, lease.run)
+        path, sha256, _ = _written(folder, new, lease)
         pointed = folder.commit_pointer(Pointer(path, sha256, lease.run, new.state))
         # What is left if this fails is removed by `wlr prune` once the replica has come so far.
         with suppress(FarmError):
@@ -89,6 +73,19 @@ def _remove(folder: LakeFolder, paths: list[str]) -> None:
     with suppress(FarmError):
         for path in paths:
             folder.store.delete(path)
+
+
+def _written(folder: LakeFolder, new: NewReplica, lease: Lease) -> tuple[str, str, list[str]]:
+    """Write the files of the first version; return its path, its checksum, and the paths of the files."""
+    executor = LocalExecutor(folder.store, work_folder(folder, lease))
+    try:
+        version = _load(folder, new, executor)
+    except BaseException:
+        _remove(folder, executor.published)
+        raise
+    finally:
+        executor.close()
+    return *folder.write_version(version, lease.run), executor.published
 
 
 def _load(folder: LakeFolder, new: NewReplica, executor: Executor) -> Version:
