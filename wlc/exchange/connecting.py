@@ -50,7 +50,9 @@ def connect(
     if take and read_only:
         raise InvalidError("a connection that only reads cannot take", hint="wlc.connect(path, take=True)")
     source = os.fspath(database)
-    connection = adapters.connect(database, read_only, config, storage_options=storage_options)
+    connection = adapters.module_of(source).connect(
+        source, read_only=read_only, config=config, storage_options=storage_options
+    )
     connection.wlc = Taker(source, storage_options, beat_s)
     if take:
         try:

@@ -67,7 +67,7 @@ class SourceModule(Protocol):
         config: dict[str, Any] | None,
         storage_options: Mapping[str, Any] | None,
     ) -> Connection:
-        """Open a master to write to it with capture."""
+        """Open a master to write to it with capture; arguments and errors as for `wlc.connect`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,29 +116,3 @@ def opened(source: str | os.PathLike[str], tables: Sequence[str] = ()) -> Abstra
 def creating(source: str | os.PathLike[str]) -> AbstractContextManager[None]:
     """Make an empty database unless there is one; see `SourceModule.creating`."""
     return module_of(source).creating(os.fspath(source))
-
-
-def connect(
-    database: str | os.PathLike[str],
-    read_only: bool = False,
-    config: dict[str, Any] | None = None,
-    *,
-    storage_options: Mapping[str, Any] | None = None,
-) -> Connection:
-    """Open a master's database with capture; a drop-in for `duckdb.connect`.
-
-    Args:
-        database: Path of the database.
-        read_only: Open it for reading; nothing is captured, since nothing can be written.
-        config: Settings of DuckDB.
-        storage_options: Options of the farm's file system, over those that the database remembers; they hold until
-            the last connection of this process is closed.
-
-    Raises:
-        InvalidError: No such database, or it has never been a master.
-        UnavailableError: Another process has it open.
-        duckdb.ConnectionException: This process has it open with another `read_only` or `config`.
-    """
-    return module_of(database).connect(
-        os.fspath(database), read_only=read_only, config=config, storage_options=storage_options
-    )

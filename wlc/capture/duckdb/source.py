@@ -129,7 +129,7 @@ def check_repair(source: str) -> None:
 def connect(
     source: str, *, read_only: bool, config: dict[str, Any] | None, storage_options: Mapping[str, Any] | None
 ) -> Connection:
-    """Open a master to write to it with capture; see `wlc.masters.adapters.connect`."""
+    """Open a master to write to it with capture; see `wlc.connect`."""
     from wlc.capture.duckdb.connection import Connection  # Commands that do not write start faster without it.
 
     path = _existing(source)
