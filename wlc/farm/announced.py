@@ -75,7 +75,6 @@ def decode_window(data: bytes, where: str) -> Window:
 
 
 def _window(content: dict[str, Any]) -> Window:
-    fields.as_format(content["format"], FORMAT_VERSION)
-    fields.known(content, "format tick older", "info")
+    fields.known_format(content, "tick older", "info")
     tick = None if content["tick"] is None else fields.as_tick(content["tick"], 0)
     return Window(tick, None, tuple(fields.as_tick(each, 0) for each in fields.as_list(content["older"])))

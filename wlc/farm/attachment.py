@@ -274,6 +274,5 @@ def attachment_object(relay: FarmDatabase) -> VersionedObject[Attachment]:
 
 
 def _read(content: dict[str, Any]) -> Attachment:
-    fields.as_format(content["format"], FORMAT_VERSION)
-    fields.known(content, "format reads")
+    fields.known_format(content, "reads")
     return as_attachment(content["reads"])

@@ -319,8 +319,7 @@ def read_retired(database: FarmDatabase, histories: Iterable[str]) -> dict[str, 
 
 
 def _retired(history: str, content: dict[str, Any]) -> int:
-    fields.as_format(content["format"], FORMAT_VERSION)
-    fields.known(content, "format history last", "info")
+    fields.known_format(content, "history last", "info")
     if fields.as_history(content["history"]) != history:
         raise fields.FieldError(f"it is about history {content['history']!r}")
     return fields.as_tick(content["last"], 0)
@@ -371,8 +370,7 @@ def decode_circle(data: bytes, where: str) -> Circle:
 
 
 def _circle(content: dict[str, Any]) -> Circle:
-    fields.as_format(content["format"], FORMAT_VERSION)
-    fields.known(content, "format database term primary reading ddl sites rules past", "info")
+    fields.known_format(content, "database term primary reading ddl sites rules past", "info")
     circle = Circle(
         database=fields.as_text(content["database"]),
         term=fields.as_tick(content["term"]),

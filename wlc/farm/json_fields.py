@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from wlc.farm.clock import format_time, read_time
 from wlc.farm.config import TICK_MAX
 from wlc.farm.model import (
+    FORMAT_VERSION,
     Column,
     DataFile,
     Ddl,
@@ -61,6 +62,18 @@ def as_object(value: object) -> dict[str, Any]:
     if type(value) is not dict:
         raise FieldError(f"{_short(value)} is not an object")
     return value
+
+
+def known_format(content: Mapping[str, Any], keys: str, optional: str = "") -> None:
+    """Refuse a line or document of another format than the farm's, and keys that are not known.
+
+    Args:
+        content: A JSON object that says its format.
+        keys: Names of its other keys, separated by blanks.
+        optional: Names of keys that need not be there.
+    """
+    as_format(content["format"], FORMAT_VERSION)
+    known(content, f"format {keys}", optional)
 
 
 def known(content: Mapping[str, Any], keys: str, optional: str = "") -> None:

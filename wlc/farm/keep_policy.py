@@ -112,8 +112,7 @@ def decode_policy(data: bytes, where: str) -> KeepPolicy:
 
 
 def _policy(content: dict[str, Any]) -> KeepPolicy:
-    fields.as_format(content["format"], FORMAT_VERSION)
-    fields.known(content, "format keep_s keep_daily keep_weekly snapshot_every_s", "info")
+    fields.known_format(content, "keep_s keep_daily keep_weekly snapshot_every_s", "info")
     daily, weekly = fields.as_count(content["keep_daily"]), fields.as_count(content["keep_weekly"])
     return checked(KeepPolicy(_age(content["keep_s"]), daily, weekly, _age(content["snapshot_every_s"])))
 

@@ -244,8 +244,7 @@ class _Reader:
         kind, header = self.next()
         if kind != "batch":
             raise FieldError("not the header of a log file")
-        fields.as_format(header["format"], FORMAT_VERSION)
-        fields.known(header, "format database number history first last previous catalog parent", "term info")
+        fields.known_format(header, "database number history first last previous catalog parent", "term info")
         parts: list[Part] = []
         kind, content = self.next()
         while kind in ("begin", "run"):

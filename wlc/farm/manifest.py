@@ -86,9 +86,8 @@ def _table_json(table: SnapshotTable) -> dict[str, Any]:
 
 
 def _manifest(content: dict[str, Any], path: str) -> Manifest:
-    fields.as_format(content["format"], FORMAT_VERSION)
-    needed = "format database position clock catalog schema schema_after tables sequences vector"
-    fields.known(content, needed, "digests info")
+    needed = "database position clock catalog schema schema_after tables sequences vector"
+    fields.known_format(content, needed, "digests info")
     return Manifest(
         database=check_database_name(fields.as_text(content["database"])),
         position=fields.as_position(content["position"]),

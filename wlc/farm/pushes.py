@@ -89,8 +89,7 @@ def decode_push(data: bytes, where: str) -> Push:
 
 
 def _push(content: dict[str, Any], where: str) -> Push:
-    fields.as_format(content["format"], FORMAT_VERSION)
-    fields.known(content, "format id to host class", "site info")
+    fields.known_format(content, "id to host class", "site info")
     said = (content["id"], content["to"], content["host"], content["class"], content.get("site", ""))
     push = Push(*map(fields.as_text, said))
     if not where.endswith(f"/{push.id}.json"):

@@ -299,8 +299,7 @@ def decode_replica(data: bytes, path: str) -> Replica:
 
 
 def _replica(content: dict[str, Any], path: str) -> Replica:
-    fields.as_format(content["format"], FORMAT_VERSION)
-    fields.known(content, "format id target position clock seen host user", _OPTIONAL)
+    fields.known_format(content, "id target position clock seen host user", _OPTIONAL)
     replica = Replica(
         id=fields.as_text(content["id"]),
         target=fields.as_text(content["target"]),

@@ -149,8 +149,7 @@ def decode_tag(data: bytes, where: str) -> Tag:
 
 
 def _tag(content: dict[str, Any], where: str) -> Tag:
-    fields.as_format(content["format"], FORMAT_VERSION)
-    fields.known(content, "format name tick made actor", "info")
+    fields.known_format(content, "name tick made actor", "info")
     name, tick = fields.as_text(content["name"]), fields.as_tick(content["tick"], 0)
     if not where.endswith(f"/{name}.json"):
         raise fields.FieldError(f"it is tag {name!r}")

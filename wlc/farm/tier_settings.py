@@ -169,8 +169,7 @@ def decode_settings(data: bytes, where: str) -> TierSettings:
 
 
 def _settings(content: dict[str, Any]) -> TierSettings:
-    json_fields.as_format(content["format"], FORMAT_VERSION)
-    json_fields.known(content, " ".join(("format", "fanouts", *NAMES)), "info")
+    json_fields.known_format(content, " ".join(("fanouts", *NAMES)), "info")
     read: dict[str, Any] = {name: json_fields.as_beat(content[name]) for name in NAMES if name != "classes"}
     read |= {name: json_fields.as_count(content[name]) for name in _COUNTS}
     fanouts = {name: json_fields.as_count(n) for name, n in json_fields.as_object(content["fanouts"]).items()}

@@ -88,8 +88,7 @@ def decode_upstream(data: bytes, path: str) -> Upstream:
 
 
 def _upstream(content: dict[str, Any], path: str) -> Upstream:
-    fields.as_format(content["format"], FORMAT_VERSION)
-    fields.known(content, "format id url host user kind class fanout delay_s first transitions", "info")
+    fields.known_format(content, "id url host user kind class fanout delay_s first transitions", "info")
     upstream = Upstream(
         id=fields.as_text(content["id"]),
         url=fields.as_text(content["url"]),
@@ -239,8 +238,7 @@ def _decode_holder(data: bytes, where: str) -> str:
 
 
 def _holder(content: dict[str, Any]) -> str:
-    fields.as_format(content["format"], FORMAT_VERSION)
-    fields.known(content, "format holder")
+    fields.known_format(content, "holder")
     return fields.as_text(content["holder"])
 
 

@@ -94,8 +94,7 @@ def _encode(positions: Positions) -> bytes:
 
 def _decode(data: bytes, where: str) -> Positions:
     def read(content: dict[str, Any]) -> Positions:
-        fields.as_format(content["format"], FORMAT_VERSION)
-        fields.known(content, "format seen")
+        fields.known_format(content, "seen")
         return {url: fields.as_position(position) for url, position in fields.as_object(content["seen"]).items()}
 
     hint = f"Restore it, or delete {where} if you are sure that the farm is complete; a new one begins then."

@@ -118,11 +118,8 @@ def decode_state(data: bytes, where: str) -> FeedState:
 
 
 def _state(content: dict[str, Any]) -> FeedState:
-    fields.as_format(content["format"], FORMAT_VERSION)
-    known = (
-        "format name master to tables form position batch_last clock history snapshot written file bytes header dropped"
-    )
-    fields.known(content, f"{known} verify is_paused beat_s place run", "attachment")
+    known = "name master to tables form position batch_last clock history snapshot written file bytes header dropped"
+    fields.known_format(content, f"{known} verify is_paused beat_s place run", "attachment")
     return FeedState(
         name=fields.as_text(content["name"]),
         master=fields.as_text(content["master"]),
