@@ -11,7 +11,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,6 +20,7 @@ from wlc.farm.errors import FarmError, InvalidError
 from wlc.farm.version import __version__
 
 from .interruption import has_ended, interruptible, is_silent, note_reported, received
+from .logs import LogFormat, Quiet, is_logging, log_error, log_report, log_warning, logging_to_stderr
 from .output import Report, printable, show
 
 if TYPE_CHECKING:
@@ -63,31 +64,50 @@ def _show_version(context: typer.Context, is_wanted: bool) -> None:
         raise typer.Exit
 
 
-def command(app: typer.Typer, *, example: str, name: str | None = None) -> Callable[[Callable[..., Any]], Any]:
+def command(
+    app: typer.Typer, *, example: str, name: str | None = None, goes_on: bool = False
+) -> Callable[[Callable[..., Any]], Any]:
     """Add a function that returns a report, or yields several, as a command of `app`.
 
     Args:
         app: The program.
         example: A command line that `--help` shows.
         name: Of the command; the function's name unless given.
+        goes_on: It runs until a signal ends it, and writes a log. One that has an option `--follow` does so with it.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(function, eval_str=True)
+        named = name or function.__name__.replace("_", "-")
 
         @functools.wraps(function)
-        def run(*args: Any, as_json: bool, verbose: bool, **options: Any) -> None:
-            try:
-                with _plain_warnings():
+        def run(
+            *args: Any,
+            as_json: bool,
+            verbose: bool,
+            quiet: bool = False,
+            log_format: str | None = None,
+            **options: Any,
+        ) -> None:
+            with ExitStack() as stack:
+                try:
+                    if options.get("follow", goes_on):
+                        stack.enter_context(logging_to_stderr(log_format, quiet=quiet, verbose=verbose))
+                    stack.enter_context(_plain_warnings())
                     _refuse_memory(options)
-                    _show_all(function(*args, **options), as_json)
-            except (Exception, KeyboardInterrupt) as error:
-                raise typer.Exit(0 if has_ended(error) else explain(error, verbose=verbose)) from error
+                    _show_all(function(*args, **options), as_json, subject=named, quiet=quiet)
+                except (Exception, KeyboardInterrupt) as error:
+                    raise typer.Exit(0 if has_ended(error) else explain(error, verbose=verbose)) from error
 
         shared = [
             inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson),
             inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Verbose),
         ]
+        if goes_on or "follow" in signature.parameters:
+            shared += [
+                inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Quiet),
+                inspect.Parameter("log_format", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=LogFormat),
+            ]
         parameters = [*signature.parameters.values(), *shared]
         vars(run)["__signature__"] = signature.replace(parameters=parameters, return_annotation=None)
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -113,9 +133,13 @@ def _plain_warnings() -> Iterator[None]:
     told: set[str] = set()
 
     def tell(message: Warning | str, *_: object, **__: object) -> None:
-        if str(message) not in told:
-            print(printable(f"warning: {message}"), file=sys.stderr)
+        if str(message) in told:
+            return
         told.add(str(message))
+        if is_logging():
+            log_warning(str(message))
+        else:
+            print(printable(f"warning: {message}"), file=sys.stderr)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -124,19 +148,25 @@ def _plain_warnings() -> Iterator[None]:
         yield
 
 
-def _show_all(answer: Report | Iterator[Report] | None, as_json: bool) -> None:
-    if isinstance(answer, Iterator):
-        for report in answer:
+def _show_all(answer: Report | Iterator[Report] | None, as_json: bool, *, subject: str, quiet: bool) -> None:
+    is_logged = is_logging() and not as_json and isinstance(answer, Iterator)
+    for report in answer if isinstance(answer, Iterator) else [answer]:
+        if report is None or quiet:
+            continue
+        if is_logged:
+            log_report(subject, report)
+        else:
             show(report, as_json=as_json)
-    elif answer is not None:
-        show(answer, as_json=as_json)
 
 
 def explain(error: BaseException, *, verbose: bool = False) -> int:
     """Write an error to standard error as a message and a hint, and return the exit code of its class."""
+    message, hint, code = diagnosis(error)
+    if is_logging() and message:
+        log_error(message, hint, error)
+        return code
     if verbose:
         print(printable("".join(traceback.format_exception(error))), end="", file=sys.stderr)
-    message, hint, code = _diagnosis(error)
     if message:
         print(printable(f"error: {message}"), file=sys.stderr)
     if hint:
@@ -144,7 +174,8 @@ def explain(error: BaseException, *, verbose: bool = False) -> int:
     return code
 
 
-def _diagnosis(error: BaseException) -> tuple[str, str | None, int]:
+def diagnosis(error: BaseException) -> tuple[str, str | None, int]:
+    """Return the message, the hint and the exit code of an error."""
     if number := received(error):
         note_reported()
         return "interrupted" if number == signal.SIGINT else f"interrupted by {number.name}", None, 128 + number

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import closing
 from typing import TYPE_CHECKING
 
-from wlc.farm.errors import UnavailableError
-from wlc.farm.news import News
-from wlc.farm.retry import PAUSE_LEAST_S, longer
-from wlc.farm.store import MissingError
+from wlc.farm.rounds import rounds
 
 from .command import explain
 from .interruption import go_on_until_interrupted, has_ended
@@ -38,23 +33,14 @@ def follow_on(
         is_done: Asked before each round.
     """
     go_on_until_interrupted()
-    told, retry_s = "", 0.0
-    with closing(News(reads)) as news:
-        while not is_done():
-            try:
-                if retry_s:
-                    time.sleep(retry_s)
-                else:
-                    news.wait(max(beat_s(), PAUSE_LEAST_S))
-                report = do_round()
-            except (UnavailableError, MissingError) as error:
-                if has_ended(error):
-                    return
-                # The farm comes back, and the next round goes on where this one stands.
-                if error.message != told:
-                    explain(error)
-                told, retry_s = error.message, longer(retry_s)
-            else:
-                told, retry_s = "", 0.0
-                if report is not None:
-                    yield report
+    for report in rounds(do_round, beat_s, _tell, reads=reads, is_done=is_done):
+        if report is not None:
+            yield report
+
+
+def _tell(error: Exception, *, is_new: bool) -> None:
+    if has_ended(error):
+        raise error
+    # The farm comes back, and the next round goes on where this one stands.
+    if is_new:
+        explain(error)

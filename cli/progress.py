@@ -8,6 +8,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .logs import is_logging
 from .output import printable
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ def working(what: str) -> Iterator[Advance]:
     Yields:
         A function that reports progress; without a call the bar shows only the time.
     """
+    if is_logging():
+        # A log says what has changed, and nothing else.
+        yield lambda *_: None
+        return
     shown = _Bar(what) if sys.stderr.isatty() else _Lines(what)
     timer = threading.Timer(PATIENCE_S, shown.start)
     timer.daemon = True

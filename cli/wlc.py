@@ -21,6 +21,7 @@ from .command import command, new_app, run_app
 from .conflicts import COMMANDS as CONFLICT_COMMANDS
 from .interruption import stop_on_signal
 from .keeping import COMMANDS as KEEPING_COMMANDS
+from .logs import log_report
 from .looking import COMMANDS as LOOKING_COMMANDS
 from .looking import list_databases
 from .options import Database, Farm, Source, StorageOptions, storage_options, tick_range
@@ -125,16 +126,15 @@ def _agree_to_identity(source: str, patterns: Sequence[str]) -> None:
     typer.confirm("Go on?", abort=True, err=True)
 
 
-@command(app, example="wlc run postgresql://localhost/shop")
+@command(app, example="wlc run postgresql://localhost/shop", goes_on=True)
 def run(source: Source, storage_option: StorageOptions = None) -> Report:
     """Publish what a PostgreSQL master commits, on the beat, until stopped with SIGTERM or Ctrl-C."""
     import wlc
 
     is_stopped = stop_on_signal()
-    logging.getLogger("wlc").addHandler(logging.StreamHandler())
 
     def tell(flushed: Flushed) -> None:
-        typer.echo(f"tick {flushed.tick}: {flushed.transactions} transactions, {flushed.rows} rows", err=True)
+        log_report("run", record(flushed))
 
     options = storage_options(storage_option)
     return record(wlc.run(source, is_stopped=is_stopped, tell=tell, storage_options=options))

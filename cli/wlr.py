@@ -34,8 +34,9 @@ from .options import (
     tick_or_time,
     two_ticks,
 )
-from .output import Lines, Listing, Report, Value, record
+from .output import Lines, Listing, Report, record
 from .progress import working
+from .standing import COMMANDS as STANDING_COMMANDS
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -165,35 +166,6 @@ def _fixed(until: str | None, *, dry_run: bool) -> str | datetime | None:
         return until
 
 
-@command(app, example="wlr status copy.duckdb --json")
-def status(target: Target, storage_option: StorageOptions = None) -> Report:
-    """Show a replica's or a feed's position, its lag in seconds and transactions, and its last failure."""
-    options = storage_options(storage_option)
-    return record(wlr.feed_status(target, storage_options=options) or wlr.status(target, storage_options=options))
-
-
-@command(app, example="wlr tick copy.duckdb")
-def tick(target: Target, storage_option: StorageOptions = None) -> Report:
-    """Show the last transaction that the replica holds."""
-    return Value("tick", wlr.tick(target, storage_options=storage_options(storage_option)))
-
-
-@command(app, example="wlr clock copy.duckdb")
-def clock(target: Target, storage_option: StorageOptions = None) -> Report:
-    """Show the commit time of the last transaction that the replica holds."""
-    return Value("clock", wlr.clock(target, storage_options=storage_options(storage_option)))
-
-
-@command(app, example="wlr beat copy.duckdb 30")
-def beat(
-    target: Target,
-    seconds: Annotated[float | None, typer.Argument(metavar="S", help="New polling beat in seconds.")] = None,
-    storage_option: StorageOptions = None,
-) -> Report:
-    """Show or set how often --follow looks for new log files."""
-    return Value("beat_s", wlr.beat(target, seconds, storage_options=storage_options(storage_option)))
-
-
 @command(app, example="wlr switch copy.duckdb /srv/farm/sales")
 def switch(
     target: Target,
@@ -214,34 +186,6 @@ def switch(
 def accept(target: Target, storage_option: StorageOptions = None) -> Report:
     """Skip exactly the one transaction whose replay failed."""
     return record(wlr.accept(target, storage_options=storage_options(storage_option)))
-
-
-@command(app, example="wlr pause copy.duckdb")
-def pause(target: Target, storage_option: StorageOptions = None) -> Report:
-    """Let a replica or a feed stay where it is, also for cron and --follow, until wlr resume."""
-    wlr.pause(target, storage_options=storage_options(storage_option))
-    return Value("is_paused", True)
-
-
-@command(app, example="wlr resume copy.duckdb")
-def resume(target: Target, storage_option: StorageOptions = None) -> Report:
-    """Let a paused replica or feed go on with its next round."""
-    wlr.resume(target, storage_options=storage_options(storage_option))
-    return Value("is_paused", False)
-
-
-@command(app, example="wlr unlock copy.duckdb")
-def unlock(target: Target) -> Report:
-    """Allow direct writes to replicated tables, to repair the replica."""
-    wlr.unlock(target)
-    return Value("is_unlocked", True)
-
-
-@command(app, example="wlr lock copy.duckdb")
-def lock(target: Target) -> Report:
-    """Refuse direct writes to replicated tables again; a new replica refuses them, too."""
-    wlr.lock(target)
-    return Value("is_unlocked", False)
 
 
 Tables = Annotated[
@@ -493,6 +437,10 @@ def prune(
     options = storage_options(storage_option)
     with working(f"pruning {place_of(target)}"):
         return record(wlr.prune(target, keep=keep, dry_run=dry_run, storage_options=options))
+
+
+for _function, _example in STANDING_COMMANDS:
+    command(app, example=_example)(_function)
 
 
 if __name__ == "__main__":

@@ -48,6 +48,6 @@ def test_the_recipe_works_as_it_is_written(tmp_path: Path) -> None:
     finally:
         stop = f"{prefix}pg_ctl -D {folder}/cluster -m immediate stop; rm -rf {folder}"
         subprocess.run(["bash", "-c", stop], env=environment, check=False, capture_output=True)
-    assert "tick 1: 1 transactions, 2 rows" in done.stderr
+    assert "run: batches 1, transactions 1, rows 2, tick 1" in done.stderr
     with duckdb.connect(str(tmp_path / "shop.duckdb")) as connection:
         assert connection.execute("FROM public.orders ORDER BY id").fetchall() == [(1, "pen"), (2, "ink")]

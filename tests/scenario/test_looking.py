@@ -123,3 +123,21 @@ def test_the_doctor_names_what_is_wrong_and_the_commands_that_mend_it(
     capsys.readouterr()
     assert run_app(app, "wlc", ["doctor", "sales"]) == 9
     assert "hint: wlc verify sales" in capsys.readouterr().err
+
+
+def test_a_lag_above_a_stated_limit_ends_with_9(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, copy = tmp_path / "sales.duckdb", tmp_path / "copy.duckdb"
+    wlc.master(source, create=True, beat_s=0)
+    with wlc.connect(source) as connection:
+        connection.execute("CREATE TABLE t (a INTEGER)")
+    wlr.replicate(source, into=copy)
+    assert run_app(wlr_app, "wlr", ["status", str(copy), "--max-lag", "10m"]) == 0
+    with wlc.connect(source) as connection:
+        connection.execute("INSERT INTO t VALUES (1)")
+    assert run_app(wlr_app, "wlr", ["status", str(copy), "--max-lag", "10m"]) == 0
+    assert run_app(wlr_app, "wlr", ["status", str(copy), "--max-lag", "0s"]) == 9
+    assert f"{copy} is 1s (1 transactions) behind, more than 0s" in capsys.readouterr().err
+    (tmp_path / "dbfarm").rename(tmp_path / "away")
+    assert run_app(wlr_app, "wlr", ["status", str(copy), "--max-lag", "10m"]) == 9
+    assert f"how far {copy} is behind is not known" in capsys.readouterr().err
+    assert run_app(wlr_app, "wlr", ["status", str(copy), "--max-lag", "soon"]) == 2

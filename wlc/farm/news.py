@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from wlc.farm.errors import FarmError
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
 
     from watchfiles._rust_notify import RustNotify
@@ -22,10 +23,12 @@ class News:
 
     Args:
         url_of: Returns the URL of the database's folder in the place that is read now; "" if nothing can be watched.
+        is_stopped: Ends every wait when it is set.
     """
 
-    def __init__(self, url_of: Callable[[], str]) -> None:
+    def __init__(self, url_of: Callable[[], str], is_stopped: threading.Event | None = None) -> None:
         self._url_of = url_of
+        self._is_stopped = is_stopped
         self._url = ""
         self._watcher: RustNotify | None = None
 
@@ -35,10 +38,17 @@ class News:
         if "://" not in self._url:
             self._watch(self._url_of())
         if self._watcher is None:
-            time.sleep(seconds)
-        elif self._watcher.watch(_DEBOUNCE_MS, _STEP_MS, max(round(seconds * 1000), 1), None) == "signal":
+            self.sleep(seconds)
+        elif self._watcher.watch(_DEBOUNCE_MS, _STEP_MS, max(round(seconds * 1000), 1), self._is_stopped) == "signal":
             # The handler's exception was raised inside of the watcher, which swallows it.
             raise KeyboardInterrupt
+
+    def sleep(self, seconds: float) -> None:
+        """Return after `seconds`, whatever is published, or when the wait is stopped."""
+        if self._is_stopped is None:
+            time.sleep(seconds)
+        else:
+            self._is_stopped.wait(seconds)
 
     def _watch(self, url: str) -> None:
         if url == self._url and self._watcher is not None:

@@ -1,0 +1,139 @@
+"""Log lines of commands that go on for long: one for each change, with its time, as text or as JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wlc.farm.errors import InvalidError
+
+from .output import Fields, Lines, Listing, Value, plain, printable, text, unique_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from .output import Report
+
+TEXT, JSON = "text", "json"
+
+Quiet = Annotated[bool, typer.Option("--quiet", help="Say nothing but warnings and errors.")]
+LogFormat = Annotated[
+    str | None, typer.Option("--log-format", metavar="FORMAT", help="Form of log lines: text (default) or json.")
+]
+
+# Everything that is said while a log is written is a record of this logger or of those of the packages.
+_log = logging.getLogger("wlr")
+_LOGGERS = ("wlc", "wlr")
+_handlers: list[logging.Handler] = []
+
+
+def is_logging() -> bool:
+    """Say whether what happens is written to a log, and not shown to a person who waits."""
+    return bool(_handlers)
+
+
+@contextmanager
+def logging_to_stderr(form: str | None, *, quiet: bool = False, verbose: bool = False) -> Iterator[None]:
+    """Write what `wlc` and `wlr` report meanwhile as log lines.
+
+    Args:
+        form: "text" or "json"; text if omitted.
+        quiet: Leave out everything below a warning.
+        verbose: Add tracebacks.
+
+    Raises:
+        InvalidError: There is no such form.
+    """
+    if form not in (None, TEXT, JSON):
+        raise InvalidError(f"there is no log format {form!r}", hint="--log-format text, or --log-format json")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonLine(verbose) if form == JSON else _TextLine(verbose))
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    before = [(logger.level, logger.propagate) for logger in loggers]
+    _handlers.append(handler)
+    for logger in loggers:
+        logger.addHandler(handler)
+        logger.setLevel(logging.WARNING if quiet else logging.INFO)
+        logger.propagate = False
+    try:
+        yield
+    finally:
+        _handlers.remove(handler)
+        for logger, (level, propagate) in zip(loggers, before, strict=True):
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+            logger.propagate = propagate
+
+
+def log_report(subject: str, report: Report) -> None:
+    """Write what a round has done as one line."""
+    facts = _facts(report)
+    shown = ", ".join(f"{name} {text(value, null='-')}" for name, value in facts.items())
+    _log.info("%s: %s", subject, shown, extra={"facts": facts})
+
+
+def log_warning(message: str) -> None:
+    """Write a warning as one line."""
+    _log.warning("%s", message)
+
+
+def log_error(message: str, hint: str | None, error: BaseException) -> None:
+    """Write an error as one line."""
+    _log.error("%s", message, extra={"facts": {"hint": hint} if hint else {}, "cause": error})
+
+
+def _facts(report: Report) -> Mapping[str, object]:
+    """Name what a report says; what is absent, false or nothing is no news."""
+    if isinstance(report, Value):
+        return {report.name: report.value}
+    if isinstance(report, Lines):
+        return {"lines": list(report.lines)}
+    if isinstance(report, Listing):
+        names = unique_names(report.columns)
+        return {"rows": [dict(zip(names, map(plain, row), strict=True)) for row in report.rows]}
+    assert isinstance(report, Fields)
+    return {name: value for name, value in report.values.items() if value or name == "tick"}
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class _Line(logging.Formatter):
+    def __init__(self, is_verbose: bool) -> None:
+        super().__init__()
+        self._is_verbose = is_verbose
+
+    def traceback(self, record: logging.LogRecord) -> str:
+        cause = getattr(record, "cause", None)
+        if not (self._is_verbose and isinstance(cause, BaseException)):
+            return ""
+        return self.formatException((type(cause), cause, cause.__traceback__))
+
+
+class _TextLine(_Line):
+    """`2026-11-23T16:47:08.123Z info replica copy: tick 42, transactions 3`; one line, whatever the message holds."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        hint = getattr(record, "facts", {}).get("hint")
+        said = f"{record.getMessage()}{f' (hint: {hint})' if hint else ''}"
+        line = printable(" ".join(f"{_time(record)} {record.levelname.lower()} {said}".splitlines()))
+        trace = "".join(f"\n    {printable(part)}" for part in self.traceback(record).splitlines())
+        return line + trace
+
+
+class _JsonLine(_Line):
+    def format(self, record: logging.LogRecord) -> str:
+        facts = getattr(record, "facts", {})
+        content = {"time": _time(record), "level": record.levelname.lower(), "message": record.getMessage()}
+        content |= {name: plain(value) for name, value in facts.items() if name not in content}
+        if trace := self.traceback(record):
+            content["traceback"] = trace
+        return json.dumps(content)

@@ -1,0 +1,75 @@
+"""Rounds that go on for ever: a round, a pause until there may be news, and longer pauses after failures."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from wlc.farm.errors import UnavailableError
+from wlc.farm.news import News
+from wlc.farm.retry import PAUSE_LEAST_S, longer
+from wlc.farm.store import MissingError
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterator
+
+# What cannot be reached now comes back: a server that restarts, a disk that is not mounted.
+AWAY = (UnavailableError, MissingError)
+
+_Done = TypeVar("_Done")
+
+
+class Failed(Protocol):
+    """Hears of every round that failed and is tried again."""
+
+    def __call__(self, error: Exception, *, is_new: bool) -> None:
+        """Note a failure; raise to end the rounds.
+
+        Args:
+            error: Why the round failed.
+            is_new: The round before it did not fail with the same message.
+        """
+
+
+def rounds(
+    do_round: Callable[[], _Done],
+    beat_s: Callable[[], float],
+    failed: Failed,
+    *,
+    reads: Callable[[], str] = str,
+    is_done: Callable[[], bool] = lambda: False,
+    passing: tuple[type[Exception], ...] = AWAY,
+    pause: Callable[[Exception, float], float] = lambda _, wait_s: longer(wait_s),
+    is_stopped: threading.Event | None = None,
+) -> Iterator[_Done]:
+    """Do a round after every pause, and yield what it did.
+
+    Args:
+        do_round: One round; it finishes what it has begun.
+        beat_s: Longest time between two rounds, seconds.
+        failed: Told of every round that is tried again.
+        reads: URL of the database's folder that the rounds read: if it is local, a new log file begins a round at once.
+        is_done: Asked before each round.
+        passing: After these errors a round is tried again; others are raised.
+        pause: From an error and the last pause after a failure (0 for the first one), the next such pause.
+        is_stopped: Set it to end after the round at hand, or at once during a pause.
+    """
+    told, retry_s = "", 0.0
+    with closing(News(reads, is_stopped)) as news:
+        while not is_done():
+            try:
+                if retry_s:
+                    news.sleep(retry_s)
+                else:
+                    news.wait(max(beat_s(), PAUSE_LEAST_S))
+                if is_stopped is not None and is_stopped.is_set():
+                    return
+                done = do_round()
+            except passing as error:
+                retry_s = pause(error, retry_s)
+                failed(error, is_new=str(error) != told)
+                told = str(error)
+            else:
+                told, retry_s = "", 0.0
+                yield done
