@@ -20,6 +20,7 @@ from wlc.farm.digest import EMPTY, Ledger
 from wlc.farm.errors import CorruptError, FarmError
 from wlc.farm.manifest import encode_manifest
 from wlc.farm.model import Change, Ddl, Position, RowsRead, RowsRefreshed
+from wlc.farm.same_past import is_made_up
 from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import MissingError
 from wlc.farm.window import Window, read_window
@@ -30,7 +31,7 @@ from wlr.engine.calculator import connect
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from wlc.farm.database import FarmDatabase
@@ -162,7 +163,7 @@ class _AuditRun:
                 self._compare_snapshots(batch, manifests)
         for done, (tick, manifest) in enumerate(manifests.items()):
             self._tell(len(todo) + done, len(todo) + len(ticks), f"snapshot {tick}")
-            self._snapshot(manifest)
+            self._snapshot(manifest, numbers)
         if numbers and config.batches > numbers[-1] + 1:
             self._note(database.logs.url, f"{_batches(numbers[-1] + 1, config.batches - 1)} missing")
         if config.snapshot and not any(config.snapshot.endswith(f"{tick:012d}") for tick in ticks):
@@ -328,21 +329,31 @@ class _AuditRun:
             return
         where = f"{self._database.url}: snapshot {batch.last}"
         if (manifest.position.batch, manifest.position.chain) != (batch.number, self._found.chain):
-            self._note(where, f"it names another batch than {batch.number}, which ends with its transaction")
             return
         for name, told in manifest.digests.items():
             followed = self._found.digests.setdefault(name, told)
             if followed != told:
                 self._note(where, f"{name} has {_shown(told)}, the log leads to {_shown(followed)}")
 
-    def _snapshot(self, manifest: Manifest) -> None:
-        """Check the files of a snapshot."""
+    def _is_made_up(self, manifest: Manifest, numbers: Sequence[int]) -> bool:
+        try:
+            found = is_made_up(self._database, manifest.position, numbers)
+        except CorruptError:
+            # The log file was noted.
+            return True
+        if found:
+            where = f"{self._database.url}: snapshot {manifest.position.tick}"
+            self._note(where, "the log has no such moment, so that its master did not take it")
+        return found
+
+    def _snapshot(self, manifest: Manifest, numbers: Sequence[int]) -> None:
+        """Check the moment of a snapshot, if the log still has it, and its files."""
         tick = manifest.position.tick
         stamp = checksum(encode_manifest(manifest))
         if self._found.snapshots.get(tick) == stamp:
             return
         self._snapshots += 1
-        is_sound = True
+        is_sound = not self._is_made_up(manifest, numbers)
         for table in manifest.tables:
             is_sound &= self._snapshot_table(manifest, table.table, table.layout, table.files)
         if is_sound:

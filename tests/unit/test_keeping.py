@@ -291,7 +291,8 @@ def publish(database: FarmDatabase, last: int) -> None:
 
 
 def take(database: FarmDatabase, tick: int) -> None:
-    database.publish_snapshot(Manifest("sales", Position("h", tick, tick), BEGIN + tick * DAY, "sales", (), (), ()), {})
+    position = Position("h", tick, tick, database.read_batch(tick)[1])
+    database.publish_snapshot(Manifest("sales", position, BEGIN + tick * DAY, "sales", (), (), ()), {})
 
 
 def test_the_window_is_that_of_the_log_and_pruning_says_it_before_and_after(database: FarmDatabase) -> None:

@@ -5,12 +5,14 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import time
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from wlc.farm.announced import announced, announced_windows, encode_window
+from wlc.farm.config import first_config
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import CorruptError, InvalidError
 from wlc.farm.model import Batch, Manifest, Position, Transaction
@@ -20,6 +22,10 @@ from wlc.farm.store.local import LocalStore
 from wlc.farm.window import Window, begins_empty
 from wlc.masters.prune import prune_database as prune
 from wlc.masters.retention import SnapshotPoint, children, decide, held_bytes
+from wlr.farm_audit import verify_farm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -172,7 +178,11 @@ def publish(database: FarmDatabase, last: int) -> None:
 
 
 def take(database: FarmDatabase, batch: int) -> None:
-    position = Position("h", batch * 10, batch)
+    chain = database.read_batch(batch)[1] if batch else ""
+    take_at(database, Position("h", batch * 10, batch, chain))
+
+
+def take_at(database: FarmDatabase, position: Position) -> None:
     database.publish_snapshot(Manifest("sales", position, NOW, "sales", (), (), ()), {})
 
 
@@ -247,6 +257,49 @@ def test_prune_refuses_to_decide_on_damaged_knowledge(database: FarmDatabase) ->
     with pytest.raises(CorruptError, match=r"replicas/a\.json"):
         prune(database, now=NOW)
     assert database.batch_numbers() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        lambda end: replace(end, tick=10**9, batch=10**6),
+        lambda end: replace(end, tick=10**9),
+        lambda end: replace(end, chain="ab" * 32),
+        lambda end: replace(end, history="other"),
+        lambda end: replace(end, history="other", tick=end.tick + 1),
+        lambda end: replace(end, tick=5, batch=0, history="other"),
+    ],
+)
+def test_a_snapshot_that_the_master_did_not_take_has_nothing_deleted(
+    database: FarmDatabase, forge: Callable[[Position], Position]
+) -> None:
+    publish(database, 4)
+    take(database, 0)
+    take(database, 2)
+    forged = forge(Position("h", 40, 4, database.read_batch(4)[1]))
+    take_at(database, forged)
+    database.create_config(replace(first_config("sales"), history="h", tick=40, batches=5))
+    problems = {problem.path.rpartition(" ")[2]: problem.problem for problem in verify_farm(database.url).problems}
+    assert list(problems) == [str(forged.tick)]
+    assert "the log has no such moment" in problems[str(forged.tick)]
+    told = prune(database, now=NOW)
+    assert (told.delete_batches, told.delete_snapshots) == ((1,), (0,) if forged.batch else (0, 5))
+    assert told.after == Window(20, NOW)
+    if forged.batch:
+        assert f"snapshot {forged.tick} is ignored and stays" in told.reasons[-1]
+
+
+def test_a_snapshot_that_begins_a_history_is_one_of_the_masters(database: FarmDatabase) -> None:
+    """Its tick stands for what was not captured in between."""
+    publish(database, 2)
+    new = Position("new", 21, 2, database.read_batch(2)[1])
+    take_at(database, new)
+    database.create_config(replace(first_config("sales"), history="new", tick=21, batches=3))
+    assert prune(database, now=NOW).delete_batches == (1,)
+    transaction = Transaction(22, "ann", NOW, NOW)
+    database.publish(Batch("sales", 3, "new", 22, 22, new.chain, "sales", (transaction,), (), {"new": 22}), {})
+    take(database, 2)
+    assert prune(database, now=NOW).delete_snapshots == (20,)
 
 
 def arrived(batch: int, minutes: float) -> SnapshotPoint:

@@ -11,6 +11,8 @@ from wlc.farm.paths import log_path
 from wlc.farm.store import MissingError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Position
 
@@ -46,6 +48,36 @@ def prove_same_past(database: FarmDatabase, position: Position) -> None:
             path=database.url,
             position=position,
         )
+
+
+def is_made_up(database: FarmDatabase, position: Position, numbers: Sequence[int]) -> bool:
+    """Say whether the log shows that its master took no snapshot at a position: anybody who may add one can.
+
+    A snapshot lies within the batch that it names, or begins a history behind it. Where that was pruned, nothing shows.
+
+    Args:
+        database: Its log is read.
+        position: Of the snapshot.
+        numbers: Of all batches that the log has, rising.
+
+    Raises:
+        CorruptError: A log file is damaged.
+    """
+    number, last = position.batch, -1
+    if numbers and number < numbers[0] and (number, numbers[0]) != (0, 1):
+        return False
+    if number and number not in numbers:
+        return True
+    if number:
+        batch, chain = database.read_batch(number)
+        if chain != position.chain or batch.history == position.history:
+            return chain != position.chain or not batch.first <= position.tick <= batch.last
+        last = batch.last
+    if number + 1 in numbers:
+        following = database.read_batch(number + 1)[0]
+        return following.history != position.history or not last < position.tick < following.first
+    config = database.config()
+    return config.history != position.history or not last < position.tick <= config.tick
 
 
 def is_same_place(one: FarmDatabase, other: FarmDatabase) -> bool:

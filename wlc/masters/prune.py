@@ -13,6 +13,7 @@ from wlc.farm.keep_policy import read_policy
 from wlc.farm.paths import SNAPSHOTS, manifest_path
 from wlc.farm.registry import replicas
 from wlc.farm.retry import CHANGE_ATTEMPTS
+from wlc.farm.same_past import is_made_up
 from wlc.farm.tags import tags
 from wlc.farm.window import begins_empty, read_window, window_of
 from wlc.masters.lookup import resolve
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
-    from wlc.farm.model import Manifest
 
 # No upload takes a day: an older unfinished one has no writer any more.
 _DEAD_S = 86400.0
@@ -110,6 +110,7 @@ def prune_database(
 
     windows: dict[str, int] = {}
     sizes: dict[int, int] = {}
+    made_up: dict[int, bool] = {}
 
     def decided() -> Retention:
         # Registrations and tags are read last: whoever comes later begins with what was listed before, or with
@@ -118,14 +119,43 @@ def prune_database(
         # What is judged later than that needs less.
         windows.update(windows or window_starts(database, numbers, registered))
         wanted = read_policy(database), tags(database)
-        retention = decide(points, numbers, registered, time, deadline, reach, keep_for, windows, *wanted)
+        while True:
+            real = [point for point in points if not made_up.get(point.position.tick)]
+            retention = decide(real, numbers, registered, time, deadline, reach, keep_for, windows, *wanted)
+            if _is_founded(database, retention, real, made_up):
+                break
+        retention = replace(retention, reasons=(*retention.reasons, *_ignored_reasons(made_up)))
         if retention.holding:
             sizes.update(sizes or database.batch_bytes())
             retention = replace(retention, held_bytes=held_bytes(retention, sizes, windows))
-        return _with_windows(database, retention, manifests, numbers)
+        return _with_windows(database, retention, real, numbers)
 
     retention = decided()
     return retention if dry_run else _pruned(database, retention, decided)
+
+
+def _is_founded(
+    database: FarmDatabase, retention: Retention, points: Sequence[SnapshotPoint], made_up: dict[int, bool]
+) -> bool:
+    """Say whether what is deleted is deleted for snapshots of its master only; note which are made up.
+
+    Without that, whoever may add a snapshot could have everything else deleted.
+    """
+    if not (retention.delete_batches or retention.delete_snapshots):
+        return True
+    numbers = sorted(retention.keep_batches + retention.delete_batches)
+    kept = {point.position.tick: point.position for point in points if point.position.tick in retention.keep_snapshots}
+    for tick in kept.keys() - made_up.keys():
+        made_up[tick] = is_made_up(database, kept[tick], numbers)
+    return not any(made_up[tick] for tick in kept)
+
+
+def _ignored_reasons(made_up: Mapping[int, bool]) -> tuple[str, ...]:
+    return tuple(
+        f"snapshot {tick} is ignored and stays: the log has no such moment, so that its master did not take it"
+        for tick in sorted(made_up)
+        if made_up[tick]
+    )
 
 
 def _pruned(database: FarmDatabase, retention: Retention, decided: Callable[[], Retention]) -> Retention:
@@ -153,10 +183,10 @@ def _deletes_no_more(retention: Retention, before: Retention) -> bool:
 
 
 def _with_windows(
-    database: FarmDatabase, retention: Retention, manifests: Sequence[Manifest], numbers: Sequence[int]
+    database: FarmDatabase, retention: Retention, points: Sequence[SnapshotPoint], numbers: Sequence[int]
 ) -> Retention:
     """Say how far back one can go before and after."""
-    all_ = [(manifest.position, manifest.clock) for manifest in manifests]
+    all_ = [(point.position, point.clock) for point in points]
     kept = [(position, clock) for position, clock in all_ if position.tick in retention.keep_snapshots]
     first = numbers[0] if numbers else None
     commit = None
