@@ -479,6 +479,30 @@ def test_beat_0_publishes_every_transaction_alone(bank: str, farm: str, tmp_path
     assert check_equal(bank, farm, tmp_path / "replica.duckdb") == 5
 
 
+def test_beat_0_looks_few_times_behind_messages_of_others(
+    bank: str, farm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    wlc.beat(bank, 0)
+    said = "FOR i IN 1..100 LOOP PERFORM pg_logical_emit_message({}, 'other', 'nothing'); COMMIT; END LOOP;"
+    for number in range(2):
+        execute(bank, f"DO $$ BEGIN {said.format(True)} {said.format(False)} END $$")
+        transfer(bank, number)
+        transfer(bank, number)
+    looks: list[int | None] = []
+    look = source.PostgresSource._gathered
+
+    def counted(self: source.PostgresSource, upto: str, most: int | None) -> object:
+        looks.append(most)
+        return look(self, upto, most)
+
+    monkeypatch.setattr(source.PostgresSource, "_gathered", counted)
+    flushed = wlc.flush(bank)
+    assert (flushed.batches, flushed.transactions) == (4, 4)
+    assert len(looks) < 40
+    # Transactions that changed nothing of what is published have numbers, too.
+    assert check_equal(bank, farm, tmp_path / "replica.duckdb") == flushed.tick
+
+
 @pytest.mark.parametrize("beat_s", [0, 60])
 def test_messages_outside_of_transactions_hide_nothing(
     bank: str, farm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beat_s: float

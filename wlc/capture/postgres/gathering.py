@@ -168,6 +168,10 @@ class Gathering:
         altered = (entry for entry in self._alterations if not entry.is_resent)
         return any(e.old is not None and e.new is not None and e.new.has_other_rows(e.old) for e in altered)
 
+    def first_end(self) -> int:
+        """Return a place in the server's log before which only one transaction that changed something ends."""
+        return self.round.begun[self.round.numbers()[0]].lsn + 1
+
     @property
     def _number(self) -> int:
         """Number of the transaction that was read last."""

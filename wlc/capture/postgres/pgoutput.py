@@ -68,9 +68,14 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class BeginMessage:
-    """A transaction begins: the next rows belong to it."""
+    """A transaction begins: the next rows belong to it.
+
+    Attributes:
+        lsn: Where the server's log has its commit.
+    """
 
     number: int
+    lsn: int
     xid: int
     committed: datetime
 
@@ -185,9 +190,9 @@ class Decoder:
 
     def _begin(self, data: NDArray[np.uint8], at: Positions) -> None:
         first = len(self.begun)
-        times, xids = _int64(data, at + 8).tolist(), _int32(data, at + 16).tolist()
-        for number, (time, xid) in enumerate(zip(times, xids, strict=True), start=first):
-            self.begun.append(BeginMessage(number, xid & 0xFFFFFFFF, _EPOCH + timedelta(microseconds=time)))
+        lsns, times, xids = _int64(data, at).tolist(), _int64(data, at + 8).tolist(), _int32(data, at + 16).tolist()
+        for number, (lsn, time, xid) in enumerate(zip(lsns, times, xids, strict=True), start=first):
+            self.begun.append(BeginMessage(number, lsn, xid & 0xFFFFFFFF, _EPOCH + timedelta(microseconds=time)))
 
     def _rare(self, message: bytes) -> Truncate | Message | None:
         kind = message[0]

@@ -43,7 +43,6 @@ _LOCK = 0x6462_6661  # "dbfa"
 _LOCK_TIMEOUT = "60s"
 # Messages that one look into the slot takes at most, up to the end of a transaction.
 _MOST_MESSAGES = 2_000_000
-
 _AGAIN = "wlc stop {0}, then wlc master {0}, starts a new history from a fresh snapshot"
 
 
@@ -256,21 +255,26 @@ class PostgresSource(Source):
 
     @contextmanager
     def gather(self, upto: str, *, is_each: bool) -> Iterator[Gathered | None]:
-        most = 1 if is_each else _MOST_MESSAGES
+        most: int | None = 1 if is_each else _MOST_MESSAGES
         while True:
             with self._gathered(upto, most) as gathering:
+                if is_each and len(gathering.round.numbers()) > 1:
+                    upto, most = lsn_text(gathering.first_end()), None
+                    continue
                 if gathering.round.numbers():
                     # More wait than fit into this batch: it cannot end at a moment that can be looked at.
-                    if not gathering.rewrites() or (gathering.messages >= most and not is_each):
+                    if not gathering.rewrites() or (most and gathering.messages >= most and not is_each):
                         yield _Round(self, gathering)
                         return
                     break
                 # What waits behind as many messages as were asked for was not read.
-                is_cut = gathering.messages >= most
+                is_cut = most is not None and gathering.messages >= most
                 self._pass_by(lsn_text(gathering.read_to) if is_cut else upto)
             if not is_cut:
                 yield None
                 return
+            # Each look reads all that the server keeps of its log: few must do behind many messages of others.
+            most = min(2 * most, _MOST_MESSAGES) if most else None
         with (
             snapshot.looking(self.url) as look,
             self._gathered(look.moment.lsn, None) as gathering,
