@@ -29,6 +29,7 @@ from .output import Fields, Listing, Report, Value, record
 from .progress import working
 from .sites import COMMANDS as SITE_COMMANDS
 from .tiers import COMMANDS
+from .undo import COMMANDS as UNDO_COMMANDS
 
 if TYPE_CHECKING:
     from wlc import Flushed
@@ -423,7 +424,8 @@ def key(
 
 
 command(app, example="wlc list s3://bucket/farm", name="list")(list_databases)
-for _function, _example in (*LOOKING_COMMANDS, *KEEPING_COMMANDS, *COMMANDS, *SITE_COMMANDS, *CONFLICT_COMMANDS):
+_MORE = (*LOOKING_COMMANDS, *KEEPING_COMMANDS, *COMMANDS, *SITE_COMMANDS, *CONFLICT_COMMANDS, *UNDO_COMMANDS)
+for _function, _example in _MORE:
     command(app, example=_example)(_function)
 
 

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 from wlc.farm.lazy import importer
 
 __all__ = [
+    "ChangedRows",
+    "ChangedSinceError",
+    "Compensated",
     "ConflictCounter",
     "CorruptError",
     "ExpiredError",
@@ -29,6 +32,7 @@ __all__ = [
     "RejectedRow",
     "ReplayError",
     "Retention",
+    "RowConflict",
     "Shipped",
     "SiteStatus",
     "SourceCheck",
@@ -38,12 +42,14 @@ __all__ = [
     "TierTree",
     "UnavailableError",
     "UnsupportedError",
+    "WantedChange",
     "Window",
     "__version__",
     "attachment_of",
     "beat",
     "check_repair",
     "clock",
+    "compensate",
     "conflicts",
     "connect",
     "databases",
@@ -94,6 +100,7 @@ if TYPE_CHECKING:
     from wlc.exchange.taking import TakenFrom, take
     from wlc.farm.attachment import Keepalive
     from wlc.farm.errors import (
+        ChangedSinceError,
         CorruptError,
         ExpiredError,
         FarmError,
@@ -101,6 +108,7 @@ if TYPE_CHECKING:
         GapError,
         InvalidError,
         ReplayError,
+        RowConflict,
         UnavailableError,
         UnsupportedError,
     )
@@ -109,12 +117,14 @@ if TYPE_CHECKING:
     from wlc.farm.tags import Tag
     from wlc.farm.version import __version__
     from wlc.farm.window import Window
+    from wlc.masters.compensation import ChangedRows, Compensated, WantedChange
     from wlc.masters.keeping import Keeping, retention, tag, tags, untag
     from wlc.masters.listing import FarmEntry, RegisteredReader, databases, readers
     from wlc.masters.lookup import resolve
     from wlc.masters.operations import (
         SourceCheck,
         check_repair,
+        compensate,
         flush,
         master,
         repair,
@@ -139,18 +149,20 @@ else:
         __name__,
         {
             "wlc.farm.attachment": ("Keepalive",),
-            "wlc.farm.errors": tuple(name for name in __all__ if name.endswith("Error")),
+            "wlc.farm.errors": ("RowConflict", *(name for name in __all__ if name.endswith("Error"))),
             "wlc.farm.keep_policy": ("KeepPolicy",),
             "wlc.farm.model": ("Manifest",),
             "wlc.farm.tags": ("Tag",),
             "wlc.farm.version": ("__version__",),
             "wlc.farm.window": ("Window",),
+            "wlc.masters.compensation": ("ChangedRows", "Compensated", "WantedChange"),
             "wlc.masters.keeping": ("Keeping", "retention", "tag", "tags", "untag"),
             "wlc.masters.listing": ("FarmEntry", "RegisteredReader", "databases", "readers"),
             "wlc.masters.lookup": ("resolve",),
             "wlc.masters.operations": (
                 "SourceCheck",
                 "check_repair",
+                "compensate",
                 "flush",
                 "master",
                 "repair",

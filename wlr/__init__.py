@@ -32,6 +32,7 @@ __all__ = [
     "TableCheck",
     "TableDifference",
     "UnavailableError",
+    "Undone",
     "UnsupportedError",
     "Verified",
     "__version__",
@@ -58,6 +59,7 @@ __all__ = [
     "status",
     "switch",
     "tick",
+    "undo",
     "unlock",
     "verify",
     "verify_farm",
@@ -99,6 +101,7 @@ if TYPE_CHECKING:
     from wlr.replication import replicate
     from wlr.site_switch import Switched
     from wlr.switching import switch
+    from wlr.undoing import Undone, undo
     from wlr.verification import TableCheck, Verified, verify
 else:
     __getattr__ = importer(
@@ -128,6 +131,7 @@ else:
             "wlr.replication": ("replicate",),
             "wlr.site_switch": ("Switched",),
             "wlr.switching": ("switch",),
+            "wlr.undoing": ("Undone", "undo"),
             "wlr.verification": ("TableCheck", "Verified", "verify"),
             "wlc.farm.errors": tuple(name for name in __all__ if name.endswith("Error")),
         },

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wlc.dialect.duckdb import fold
 from wlc.dialect.sql import literal
 from wlc.farm.clock import utc_now
 from wlc.farm.database import describe_file
 from wlc.farm.errors import CorruptError, ExpiredError, InvalidError, UnavailableError
 from wlc.farm.log_columns import PlainRun, parts_of
-from wlc.farm.model import WEIGHT, Change, Clear, Ddl, TableFile, Transaction
+from wlc.farm.model import Change, Clear, Ddl, TableFile, Transaction
 from wlr import log_reader
 from wlr.engine.calculator import connect
 from wlr.farm_log import FarmLog
@@ -227,7 +228,7 @@ class _Undoing:
             found = sources(change, lambda read: fetch(read.file))
             refuse_other_images(self.connection, change, found)
             images = " UNION ALL BY NAME ".join(
-                f"SELECT * REPLACE (CAST({tick} AS BIGINT) AS _tick, CAST(-{WEIGHT} AS TINYINT) AS {WEIGHT}) FROM"
+                f"SELECT * REPLACE (CAST({tick} AS BIGINT) AS _tick, {fold.NEGATED}) FROM"
                 f" read_parquet([{', '.join(map(literal, source.files))}], hive_partitioning = false)"
                 f" WHERE _tick BETWEEN {source.first} AND {source.last}"
                 for source in found

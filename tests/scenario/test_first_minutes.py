@@ -29,6 +29,7 @@ STORY = (
     "wlr replicate sales --into lake/",
     "import duckdb",
     "wlc log sales",
+    "wlc undo sales.duckdb",
     "wlc verify sales",
     "wlc retention sales",
 )
@@ -87,8 +88,8 @@ def type_line(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
         with duckdb.connect(words[1]) as connection:
             connection.execute(words[2])
     elif words:
-        # The example's tick stands for one that the reader's own farm has.
-        arguments = ["2" if word == "1040" else word for word in words[1:]]
+        # The examples' ticks stand for some that the reader's own farm has.
+        arguments = [{"1040": "2", "1041": "3"}.get(word, word) for word in words[1:]]
         assert run_app(APPS[words[0]], words[0], arguments) == 0, line
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from wlc.farm.model import Position
 
 
@@ -51,6 +54,37 @@ class ReplayError(FarmError):
     """A transaction cannot be applied: repair the replica, or accept the transaction."""
 
     exit_code = 5
+
+
+@dataclass(frozen=True, slots=True)
+class RowConflict:
+    """A row that is not as the images expect it.
+
+    Attributes:
+        table: `schema.table`.
+        key: The primary key; None in a table without one.
+        present: The row that is there; None if there is no such row.
+        expected: The row that should be there; None if no row of this key should be there.
+        copies: How many rows differ; more than one only in a table without a primary key.
+    """
+
+    table: str
+    key: Mapping[str, object] | None
+    present: Mapping[str, object] | None
+    expected: Mapping[str, object] | None
+    copies: int = 1
+
+
+class ChangedSinceError(ReplayError):
+    """Rows that are to be undone were changed since: look at them, then leave them out or force the old values.
+
+    Attributes:
+        conflicts: The first of them, in the order of tables and keys.
+        count: How many there are.
+    """
+
+    conflicts: tuple[RowConflict, ...] = ()
+    count: int = 0
 
 
 class CorruptError(FarmError):

@@ -16,12 +16,13 @@ from wlc.farm.errors import FencedError, InvalidError, UnsupportedError
 from wlc.farm.store.options import lay_over
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from datetime import datetime
     from pathlib import Path
 
     from wlc.farm.model import Batch, Digest, Manifest, Name, Origin, Position, TableFile, Taken, Transaction
+    from wlc.masters.compensation import Compensated, WantedChange
     from wlc.masters.rejected import ConflictCounter, RejectedRow
     from wlc.masters.state import MasterState
 
@@ -333,6 +334,19 @@ class Source(ABC):
                 not those that were there then.
         """
         raise UnsupportedError(f"{self} rejects nothing of other sites", hint="only DuckDB masters are sites")
+
+    def compensate(
+        self,
+        changes: Sequence[WantedChange],  # noqa: ARG002
+        *,
+        force: bool,  # noqa: ARG002
+        dry_run: bool,  # noqa: ARG002
+    ) -> Compensated:
+        """Make net changes as one new transaction; see `wlc.masters.operations.compensate`."""
+        raise UnsupportedError(
+            f"transactions of {self} cannot be undone by dbfarm: only DuckDB masters can",
+            hint="wlr diff DB --tick A:B shows the rows; write them in the database itself",
+        )
 
     def conflict_counters(self) -> list[ConflictCounter]:
         """Return the counters of what was rejected, ordered by site, rule and name."""

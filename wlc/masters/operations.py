@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Manifest
+    from wlc.masters.compensation import Compensated, WantedChange
     from wlc.masters.contract import Source
     from wlc.masters.publish import Flushed
     from wlc.masters.status import MasterStatus
@@ -178,6 +179,38 @@ def repair(
         publish(found, database)
         found.journal_difference(Path(published))
         return publish(found, database)
+
+
+def compensate(
+    source: str | os.PathLike[str],
+    changes: Sequence[WantedChange],
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Compensated:
+    """Make net changes as one new transaction of a master, and publish it.
+
+    Rows that are already as they are wanted are left alone.
+
+    Args:
+        source: Path of the master.
+        changes: What is wanted, a table each.
+        force: Replace rows that are not as expected, too.
+        dry_run: Write nothing.
+        storage_options: As for `flush`.
+
+    Raises:
+        ChangedSinceError: Rows are not as expected. Nothing was written.
+        UnsupportedError: The kind of source cannot do this, or a table was altered.
+        InvalidError: The wanted rows break a constraint.
+    """
+    with opened_master(source, storage_options) as (found, database):
+        done = found.compensate(changes, force=force, dry_run=dry_run)
+        if done.tick is not None:
+            with found.publishing():
+                publish(found, database)
+        return done
 
 
 @dataclass(frozen=True, slots=True)

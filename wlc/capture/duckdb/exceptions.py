@@ -28,7 +28,7 @@ from wlc.farm.model import Name
 from wlc.masters.rejected import ConflictCounter, RejectedRow
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import duckdb
 
@@ -164,11 +164,14 @@ def _image(step: StepTable, alias: str) -> str:
 def json_sql(table: CapturedTable, columns: Sequence[Column], alias: str) -> str:
     """Return the expression that writes columns of a row image as JSON."""
     names = dict(zip(table.layout.stored, table.columns, strict=True))
+    return json_object_sql((column, f"{alias}.{names[column]}") for column in columns)
+
+
+def json_object_sql(values: Iterable[tuple[Column, str]]) -> str:
+    """Return the expression that writes columns, given with the SQL of their stored values, as JSON."""
     parts = []
-    for column in columns:
-        value = f"{alias}.{names[column]}"
-        if storage_type(column.type) not in _AS_THEMSELVES:
-            value = f"CAST({value} AS VARCHAR)"
+    for column, stored in values:
+        value = stored if storage_type(column.type) in _AS_THEMSELVES else f"CAST({stored} AS VARCHAR)"
         parts.append(f"{literal(column.name)}, {value}")
     return f"json_object({', '.join(parts)})"
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from wlc.capture.duckdb import (
     adoption,
+    compensation,
     digests,
     exceptions,
     own_past,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from wlc.farm.database import FarmDatabase
     from wlc.farm.errors import FencedError
     from wlc.farm.model import Batch, Digest, Manifest, Name, Position, TableFile
+    from wlc.masters.compensation import Compensated, WantedChange
     from wlc.masters.contract import BatchContent, Gathered, SiteStep
     from wlc.masters.rejected import ConflictCounter, RejectedRow
     from wlc.masters.state import MasterState
@@ -377,6 +379,9 @@ class DuckDBSource(Source):
 
     def resubmit(self, source: str, tick: int, count: int | None) -> int:
         return resubmission.resubmit(self._shared, source, tick, count)
+
+    def compensate(self, changes: Sequence[WantedChange], *, force: bool, dry_run: bool) -> Compensated:
+        return compensation.compensate(self._shared, changes, force=force, dry_run=dry_run)
 
     def conflict_counters(self) -> list[ConflictCounter]:
         with self._shared.reading() as connection:

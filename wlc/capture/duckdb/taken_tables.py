@@ -50,8 +50,10 @@ def tables(connection: duckdb.DuckDBPyConnection, catalog: str) -> tuple[Mapping
     return found, order
 
 
-def refuse_triggers(connection: duckdb.DuckDBPyConnection, catalog: str, names: Iterable[Name]) -> None:
-    """Refuse tables whose rows cannot be taken as they were published."""
+def refuse_triggers(
+    connection: duckdb.DuckDBPyConnection, catalog: str, names: Iterable[Name], rows: str = "rows of other sites"
+) -> None:
+    """Refuse tables whose rows cannot be written as they are, because a trigger would write others."""
     query = "SELECT schema_name, table_name, trigger_name FROM duckdb_triggers() WHERE database_name = ?"
     triggers = {
         Name(schema, table): trigger for schema, table, trigger in connection.execute(query, [catalog]).fetchall()
@@ -59,6 +61,6 @@ def refuse_triggers(connection: duckdb.DuckDBPyConnection, catalog: str, names: 
     for name in names:
         if name in triggers:
             raise UnsupportedError(
-                f"table {name} has a trigger, {triggers[name]}, which would run again for rows of other sites",
+                f"table {name} has a trigger, {triggers[name]}, which would run again for {rows}",
                 hint=f"DROP TRIGGER {triggers[name]} ON {name}",
             )

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 # Data files call no column of a table `_tick`, and a net change has no ticks, so the name is free for what is said of
 # an image: that the other image of its key is there, too, so that the row stays and takes other values; or its number.
 STAYS = NUMBER = "_tick"
+# In a list of REPLACE: images with their weights negated are what takes a change back.
+NEGATED = f"-{WEIGHT} AS {WEIGHT}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +173,28 @@ def delete_keyed_sql(table: TargetTable, net: str) -> str:
 
 def delete_bag_sql(table: TargetTable, net: str) -> str:
     """Delete as many copies of each image as its negative weight says, and no more."""
+    return f"DELETE FROM {table.sql} WHERE rowid IN ({bag_rowids_sql(table, net)})"
+
+
+def bag_rowids_sql(table: TargetTable, net: str) -> str:
+    """Select the row ids that `delete_bag_sql` deletes, of copies those that come first."""
     return (
-        f"DELETE FROM {table.sql} WHERE rowid IN (SELECT r FROM (SELECT t.rowid AS r, n.{WEIGHT} AS w,"
+        f"SELECT r FROM (SELECT t.rowid AS r, n.{WEIGHT} AS w,"
         f" row_number() OVER (PARTITION BY n.{NUMBER}) AS copy FROM {table.sql} AS t"
-        f" JOIN {_numbered(net)} AS n ON {_same_image(table, 'n')}) WHERE copy <= -w)"
+        f" JOIN {_numbered(net)} AS n ON {_same_image(table, 'n')}) WHERE copy <= -w"
     )
+
+
+def present_sql(table: TargetTable, net: str) -> str:
+    """Select the rows of a keyed table whose keys some image has, in storage types; no weight."""
+    values = (store_sql(column, f"t.{quote(column.name)}") for column in table.layout.stored)
+    named = named_values_sql(list(values), stored_columns(table.layout))
+    return f"SELECT {named} FROM {table.sql} AS t SEMI JOIN {net} AS n ON {_same_key(table, 'n')}"
+
+
+def same_stored_key_sql(table: TargetTable, one: str, other: str) -> str:
+    """Say of two images in storage types, by their aliases, whether they have the same primary key."""
+    return " AND ".join(f"{_stored(column, one)} = {_stored(column, other)}" for column in table.key)
 
 
 def copies_left_sql(table: TargetTable, net: str) -> str:
@@ -318,7 +337,7 @@ def _same_key(table: TargetTable, alias: str) -> str:
 
 
 def _same_stored_key(table: TargetTable) -> str:
-    return " AND ".join(f"{_stored(column, 'o')} = {_stored(column, 'n')}" for column in table.key)
+    return same_stored_key_sql(table, "o", "n")
 
 
 def _same_image(table: TargetTable, alias: str) -> str:

@@ -1,0 +1,57 @@
+"""The command `wlc undo`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from wlc.farm.errors import ChangedSinceError, InvalidError
+
+from .options import Source, StorageOptions, storage_options, tick_range
+from .output import Listing, Report, record
+from .progress import working
+
+CONFLICT_COLUMNS = ("table", "key", "present", "expected", "copies")
+
+
+def undo(
+    source: Source,
+    tick: Annotated[
+        str,
+        typer.Option(metavar="A[:B]", help="The transactions to undo, both ends included, as wlc log numbers them."),
+    ],
+    table: Annotated[
+        str | None, typer.Option(metavar="T", help="Undo only what they did to this table, t or schema.t.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would be changed, or is a conflict.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Give rows the old values although they were changed since.")
+    ] = False,
+    storage_option: StorageOptions = None,
+) -> Iterator[Report]:
+    """Undo transactions by a new one, which gives rows the values that they had before, and publish it.
+
+    If a row was changed since, it is listed with what stands there and what was expected, and nothing is written: exit
+    code 5. Transactions that change the schema are refused.
+    """
+    import wlr
+
+    first, last = tick_range(tick)
+    if first is None or last is None:
+        raise InvalidError(f"{tick!r} has no end", hint="--tick 1041 or --tick 1041:1044")
+    options = storage_options(storage_option)
+    try:
+        with working("undoing"):
+            done = wlr.undo(source, first, last, table=table, dry_run=dry_run, force=force, storage_options=options)
+    except ChangedSinceError as error:
+        rows = [tuple(getattr(each, column) for column in CONFLICT_COLUMNS) for each in error.conflicts]
+        yield Listing(CONFLICT_COLUMNS, rows, null="-")
+        raise
+    yield record(done)
+
+
+COMMANDS = ((undo, "wlc undo sales.duckdb --tick 1041:1044 --dry-run"),)

@@ -1,0 +1,294 @@
+"""Make net changes as a new transaction, through the ordinary capture, if rows still are what they were."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import duckdb
+
+from wlc.capture.duckdb import taken_tables
+from wlc.capture.duckdb.analysis import analyse
+from wlc.capture.duckdb.exceptions import json_object_sql
+from wlc.capture.duckdb.session import CaptureSession
+from wlc.dialect.duckdb import fold
+from wlc.dialect.sql import literal, quote
+from wlc.farm.errors import ChangedSinceError, InvalidError, RowConflict, UnsupportedError
+from wlc.farm.model import WEIGHT, Column, file_column
+from wlc.masters.compensation import ChangedRows, Compensated
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from wlc.capture.duckdb.shared import Shared
+    from wlc.capture.duckdb.taken_tables import TakenTable
+    from wlc.dialect.duckdb.fold import TargetTable
+    from wlc.farm.model import Name
+    from wlc.masters.compensation import WantedChange
+
+# So many conflicts are told in full.
+CONFLICTS_SHOWN = 100
+
+
+def compensate(shared: Shared, changes: Sequence[WantedChange], *, force: bool, dry_run: bool) -> Compensated:
+    """Make net changes; see `wlc.masters.operations.compensate`."""
+    with shared.root.cursor() as raw:
+        session = CaptureSession(raw, shared)
+        transaction = session.begin("BEGIN TRANSACTION", explicit=False)
+        transaction.look()
+        try:
+            run = _Run(raw, session)
+            nets = run.nets(shared.catalog, changes)
+            if not force:
+                run.refuse_conflicts(nets)
+            nets = [net for net in nets if run.settle(net)]
+            done = tuple(sorted((run.counted(net) for net in nets), key=lambda each: each.table))
+            if nets and not dry_run:
+                run.write(nets)
+                session.commit("COMMIT")
+                return Compensated(transaction.tick, done)
+            session.rollback("ROLLBACK")
+        except BaseException:
+            if session.transaction is not None:
+                session.rollback("ROLLBACK")
+            raise
+    return Compensated(None, done)
+
+
+@dataclass(frozen=True, slots=True)
+class _Net:
+    """A table with what shall be changed in it.
+
+    Attributes:
+        wanted: Temporary table of the images, with weights that count copies.
+        present: Temporary table of the rows that are there under the keys of the images, or, of a table without a key,
+            of the images to remove, each with the number of copies that are there.
+    """
+
+    table: TargetTable
+    number: int
+
+    @property
+    def wanted(self) -> str:
+        return f'temp."wlc wanted {self.number}"'
+
+    @property
+    def present(self) -> str:
+        return f'temp."wlc present {self.number}"'
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    connection: duckdb.DuckDBPyConnection
+    session: CaptureSession
+
+    def nets(self, catalog: str, changes: Sequence[WantedChange]) -> list[_Net]:
+        """Load the images, and the rows that are there; parents come before the tables that refer to them."""
+        present, order = taken_tables.tables(self.connection, catalog)
+        taken_tables.refuse_triggers(self.connection, catalog, (c.table for c in changes), "rows that are undone")
+        found = []
+        for number, change in enumerate(sorted(changes, key=lambda change: order.get(change.table, 0))):
+            net = _Net(_target(change, present), number)
+            images = f"SELECT * FROM read_parquet({literal(str(change.file))}, hive_partitioning = false)"
+            self._make(net.wanted, images)
+            if net.table.key:
+                # A table of its own has the images' types without collations.
+                self._make(net.present, f"SELECT {_listed(net)} FROM {net.wanted} LIMIT 0")
+                self.connection.execute(f"INSERT INTO {net.present} {fold.present_sql(net.table, net.wanted)}")
+            else:
+                self._make(net.present, _copies_sql(net))
+            found.append(net)
+        return found
+
+    def refuse_conflicts(self, nets: Sequence[_Net]) -> None:
+        """Refuse rows that are neither as expected nor as wanted.
+
+        Raises:
+            ChangedSinceError: There are some.
+        """
+        found: list[RowConflict] = []
+        count = 0
+        for net in nets:
+            conflicts = _keyed_conflicts_sql(net) if net.table.key else _bag_conflicts_sql(net)
+            count += int(self.connection.execute(f"SELECT count(*) FROM ({conflicts})").fetchall()[0][0])
+            shown = f"SELECT * FROM ({conflicts}) ORDER BY ALL LIMIT {CONFLICTS_SHOWN - len(found)}"
+            found += [_conflict(net.table.name, *row) for row in self.connection.execute(shown).fetchall()]
+        if not count:
+            return
+        first = found[0]
+        where = f" {json.dumps(first.key, ensure_ascii=False)}" if first.key is not None else ""
+        one = f"1 row was changed since: {first.table}{where}"
+        many = f"{count} rows were changed since, the first one of {first.table}{where}"
+        error = ChangedSinceError(one if count == 1 else many, path=first.table)
+        error.conflicts, error.count = tuple(found), count
+        raise error
+
+    def settle(self, net: _Net) -> bool:
+        """Replace what is wanted by what has to be changed for that in the rows that are there; says if it is much."""
+        if net.table.key:
+            gone = f"SELECT *, -1 AS {WEIGHT} FROM {net.present}"
+        else:
+            gone = f"SELECT {_listed(net)}, -least(copies, -{WEIGHT}) AS {WEIGHT} FROM {net.present}"
+        both = f"SELECT * FROM {net.wanted} WHERE {WEIGHT} > 0 UNION ALL BY NAME {gone}"
+        self._make(net.present, fold.net_sql(net.table, both))
+        self.connection.execute(f"DROP TABLE {net.wanted}")
+        return bool(self.connection.execute(f"SELECT 1 FROM {net.present} LIMIT 1").fetchall())
+
+    def counted(self, net: _Net) -> ChangedRows:
+        """Count what a settled net changes."""
+        stays = fold.STAYS if net.table.keeps_rows else "false"
+        sums = (
+            f"coalesce(sum(abs({WEIGHT})) FILTER ({WEIGHT} {sign} 0 AND {stayed}), 0)"
+            for sign, stayed in ((">", f"NOT {stays}"), ("<", f"NOT {stays}"), (">", stays))
+        )
+        counts = self.connection.execute(f"SELECT {', '.join(sums)} FROM {net.present}").fetchall()[0]
+        return ChangedRows(str(net.table.name), *map(int, counts))
+
+    def write(self, nets: Sequence[_Net]) -> None:
+        """Write settled nets: removed rows child before parent, then all others parent before child.
+
+        Raises:
+            InvalidError: The rows break a constraint.
+        """
+        try:
+            for net in reversed(nets):
+                self._remove(net)
+            for net in nets:
+                self._add(net)
+        except duckdb.ConstraintException as error:
+            said = str(error).partition("\n")[0]
+            raise InvalidError(
+                f"the rows of {net.table.name} cannot be written: {said}",
+                hint="change the rows that are in the way, or undo one table after the other, those that refer to"
+                " others first: --table TABLE",
+            ) from error
+
+    def _remove(self, net: _Net) -> None:
+        table, source = net.table, net.present
+        if table.key:
+            self._run(fold.delete_keyed_sql(table, source))
+        elif table.has_rowid:
+            chosen = 'temp."wlc rows"'
+            self._make(chosen, fold.bag_rowids_sql(table, source))
+            self._run(f"DELETE FROM {table.sql} WHERE rowid IN (SELECT r FROM {chosen})")
+        else:
+            left = 'temp."wlc left"'
+            self._make(left, fold.copies_left_sql(table, source))
+            self._run(fold.delete_equal_sql(table, source))
+            self._run(fold.insert_sql(table, left, copies=True))
+
+    def _add(self, net: _Net) -> None:
+        table, source = net.table, net.present
+        if table.keeps_rows and fold.outside_key(table):
+            flags = self.connection.execute(fold.changed_columns_sql(table, source)).fetchall()[0]
+            changed = [column for column, differs in zip(fold.outside_key(table), flags, strict=True) if differs]
+            if changed:
+                self._run(fold.update_sql(table, source, changed))
+        if table.references_itself:
+            self._add_ready(net)
+        self._run(fold.insert_new_sql(table, source))
+
+    def _add_ready(self, net: _Net) -> None:
+        """Insert rows that refer to rows of their own table behind those; DuckDB looks only at earlier statements."""
+        # Rows that stay are updated by now: what is left is to be added.
+        self.connection.execute(f"DELETE FROM {net.present} WHERE {WEIGHT} < 0 OR {fold.STAYS}")
+        plain, ready = replace(net.table, is_referenced=False), 'temp."wlc ready"'
+        while True:
+            self._make(ready, f"SELECT n.* FROM {net.present} AS n WHERE {fold.ready_condition(plain)}")
+            if not self.connection.execute(f"SELECT 1 FROM {ready} LIMIT 1").fetchall():
+                return
+            self._run(fold.insert_sql(plain, ready, copies=not plain.key))
+            same = fold.same_stored_sql(plain.layout, "n", "r")
+            left = f"SELECT n.* FROM {net.present} AS n ANTI JOIN {ready} AS r ON {same}"
+            self._make('temp."wlc waiting"', left)
+            self._make(net.present, 'SELECT * FROM temp."wlc waiting"')
+
+    def _make(self, name: str, query: str) -> None:
+        self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {name.removeprefix('temp.')} AS {query}")
+
+    def _run(self, text: str) -> None:
+        self.session.run(analyse(text, text.split()[0]), text, None)
+
+
+def _target(change: WantedChange, present: Mapping[Name, TakenTable]) -> TargetTable:
+    """Describe the table that a change is about.
+
+    Raises:
+        UnsupportedError: It was dropped, renamed or altered since.
+    """
+    taken = present.get(change.table)
+    if taken is None:
+        raise UnsupportedError(
+            f"table {change.table} was dropped or renamed since",
+            hint="leave it out, with --table for each other one; or go back to before that: wlr replicate DB --tick N",
+        )
+    layout = taken.table.layout
+    if layout.shape != change.layout.shape or layout.key_places != change.layout.key_places:
+        raise UnsupportedError(
+            f"table {change.table} has other columns, or another primary key, than then",
+            hint=f"write the rows as they should be now: wlr diff DB --tick A:B --table {change.table} shows them",
+        )
+    has_rowid = all(column.name.lower() != "rowid" for column in layout.columns)
+    # As if it were referenced: a row whose key stays is updated, which no foreign key notices.
+    return fold.TargetTable(
+        change.table, taken.table.sql, layout, True, bool(layout.primary_key), taken.references_itself, has_rowid
+    )
+
+
+def _listed(net: _Net, alias: str = "") -> str:
+    return ", ".join(alias + column for column in fold.stored_columns(net.table.layout))
+
+
+def _copies_sql(net: _Net) -> str:
+    """Select the images to remove with the number of copies that are there."""
+    left = fold.copies_left_sql(net.table, net.wanted)
+    same = fold.same_stored_sql(net.table.layout, "l", "w")
+    return (
+        f"SELECT {_listed(net, 'l.')}, w.{WEIGHT}, l.{WEIGHT} - w.{WEIGHT} AS copies"
+        f" FROM ({left}) AS l JOIN (SELECT * FROM {net.wanted} WHERE {WEIGHT} < 0) AS w ON {same}"
+    )
+
+
+def _keyed_conflicts_sql(net: _Net) -> str:
+    """Select key, present and expected row of conflicts as JSON, and a number of copies."""
+    table, columns = net.table, _listed(net)
+    keys = ", ".join(quote(file_column(column.name)) for column in table.key)
+    expected, wanted = (f"(SELECT {columns} FROM {net.wanted} WHERE {WEIGHT} {sign} 0)" for sign in "<>")
+
+    def is_row(alias: str) -> str:
+        # A key is never NULL.
+        first = f"{quote(file_column(table.key[0].name))}"
+        both = f"p.{first} IS NOT NULL AND {alias}.{first} IS NOT NULL"
+        same = fold.same_stored_sql(table.layout, "p", alias)
+        return f"(p.{first} IS NULL AND {alias}.{first} IS NULL OR {both} AND {same})"
+
+    def joined(relation: str, alias: str) -> str:
+        return f"LEFT JOIN {relation} AS {alias} ON {fold.same_stored_key_sql(table, 'k', alias)}"
+
+    return (
+        f"SELECT {_json(table.key, 'k')}, {_row_json(table, 'p')}, {_row_json(table, 'e')}, 1"
+        f" FROM (SELECT DISTINCT {keys} FROM {net.wanted}) AS k"
+        f" {joined(net.present, 'p')} {joined(expected, 'e')} {joined(wanted, 'w')}"
+        f" WHERE NOT {is_row('e')} AND NOT {is_row('w')}"
+    )
+
+
+def _bag_conflicts_sql(net: _Net) -> str:
+    expected = _json(net.table.layout.stored, "p")
+    missing = f"-p.{WEIGHT} - p.copies"
+    return f"SELECT NULL, NULL, {expected}, {missing} FROM {net.present} AS p WHERE {missing} > 0"
+
+
+def _row_json(table: TargetTable, alias: str) -> str:
+    absent = f"{alias}.{quote(file_column(table.key[0].name))} IS NULL"
+    return f"CASE WHEN {absent} THEN NULL ELSE {_json(table.layout.stored, alias)} END"
+
+
+def _json(columns: Sequence[Column], alias: str) -> str:
+    return json_object_sql((column, f"{alias}.{quote(file_column(column.name))}") for column in columns)
+
+
+def _conflict(table: Name, key: str | None, present: str | None, expected: str | None, copies: int) -> RowConflict:
+    key_of, there, wanted = (None if text is None else json.loads(text) for text in (key, present, expected))
+    return RowConflict(str(table), key_of, there, wanted, int(copies))
