@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from wlc.farm.errors import InvalidError
 
 from .following import follow_on
 from .options import Database, Farm, Follow, Source, StorageOptions, storage_options
@@ -29,6 +33,16 @@ def join(
         float | None,
         typer.Option(metavar="S", help="Longest time in seconds until a commit is published. Default is 300."),
     ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="SITE", help="Begin with the rows of this site. Default is the primary."),
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Begin anew as a site that cannot go on; its file is set aside.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="With --again: give up what nobody has taken without asking.")
+    ] = False,
     storage_option: StorageOptions = None,
 ) -> Report:
     """Make another site of a database: a new file with all its rows, and a history and folder of its own.
@@ -39,11 +53,60 @@ def join(
     import wlr
 
     options = storage_options(storage_option)
+    if again:
+        kept = _begun_anew(source, name, site, farm, options, yes=yes)
+        if kept is not None:
+            typer.echo(f"The former file of site {site} is {kept} now.", err=True)
     with working(f"joining {name}") as progress:
-        primary = wlc.joined_from(source, name=name, site=site, farm=farm, storage_options=options)
-        if primary is not None:
-            wlr.replicate(primary, into=source, storage_options=options, register=False, progress=progress)
-        return record(wlc.join(source, name=name, site=site, farm=farm, beat_s=beat, storage_options=options))
+        found = wlc.joined_from(
+            source, name=name, site=site, farm=farm, start=start, again=again, storage_options=options
+        )
+        if found is not None:
+            wlr.replicate(
+                found.url, into=source, tick=found.tick, storage_options=options, register=False, progress=progress
+            )
+        return record(
+            wlc.join(source, name=name, site=site, farm=farm, beat_s=beat, again=again, storage_options=options)
+        )
+
+
+def _begun_anew(
+    source: str, name: str, site: str, farm: str | None, options: dict[str, object] | None, *, yes: bool
+) -> str | None:
+    """Set the file of a site aside that begins anew, having asked if something gets lost; returns its new name."""
+    import wlc
+
+    if not yes:
+        found = wlc.begin_anew(source, name=name, site=site, farm=farm, dry_run=True, storage_options=options)
+        if found is not None and not found.is_nothing:
+            _agree(found, source, name, site, farm)
+    done = wlc.begin_anew(source, name=name, site=site, farm=farm, storage_options=options)
+    return None if done is None else done.kept_as
+
+
+def _agree(found: wlc.GivenUp, source: str, name: str, site: str, farm: str | None) -> None:
+    """Say what gets lost with a site that begins anew, and ask."""
+    rows = ", ".join(f"{count} of {table}" for table, count in found.rows.items())
+    published = f"{found.published} in its log {found.log}" + (f" (rows: {rows})" if rows else "")
+    typer.echo(
+        f"Site {site} gives up what the primary has not taken. Transactions of its own: {published}. Transactions that"
+        f" are published nowhere: {found.unpublished}"
+        + (
+            f" in its file, which becomes {found.kept_as}."
+            if found.kept_as
+            else ", as far as can be seen: its file is not there."
+        ),
+        err=True,
+    )
+    place = f"--name {shlex.quote(name)}" + (f" --farm {shlex.quote(farm)}" if farm else "")
+    command = f"wlc join {shlex.quote(source)} {place} --site {site} --again --yes"
+    if not sys.stdin.isatty():
+        raise InvalidError(
+            f"to begin anew, site {site} gives up what nobody has taken, which needs your agreement",
+            hint=f"take it first, if the primary still can: wlc take PRIMARY; or agree: {command}",
+        )
+    if not typer.confirm("Go on?", err=True):
+        raise InvalidError("nothing was changed", hint="take it first, if the primary still can: wlc take PRIMARY")
 
 
 TAKEN_COLUMNS = ("site", "transactions", "rows", "tick")

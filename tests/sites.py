@@ -49,12 +49,17 @@ class Sites:
         wlc.master(self.file("oslo"), farm=self.farm, name="sales", site="oslo")
         self.names.append("oslo")
 
-    def join(self, site: str) -> None:
-        primary = wlc.joined_from(self.file(site), name="sales", farm=self.farm)
-        assert primary is not None
-        wlr.replicate(primary, into=self.file(site), register=False)
-        wlc.join(self.file(site), name="sales", farm=self.farm, site=site)
-        self.names.append(site)
+    def join(self, site: str, *, start: str | None = None, again: bool = False) -> None:
+        """Make another site, as `wlc join` does."""
+        file = self.file(site)
+        if again:
+            wlc.begin_anew(file, name="sales", farm=self.farm, site=site)
+        found = wlc.joined_from(file, name="sales", farm=self.farm, site=site, start=start, again=again)
+        if found is not None:
+            wlr.replicate(found.url, into=file, tick=found.tick, register=False)
+        wlc.join(file, name="sales", farm=self.farm, site=site, again=again)
+        if site not in self.names:
+            self.names.append(site)
 
     def write(self, site: str, *statements: str) -> None:
         with wlc.connect(self.file(site)) as connection:

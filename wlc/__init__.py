@@ -20,7 +20,9 @@ __all__ = [
     "Flushed",
     "Forgotten",
     "GapError",
+    "GivenUp",
     "InvalidError",
+    "JoinedFrom",
     "KeepPolicy",
     "Keepalive",
     "Keeping",
@@ -47,6 +49,7 @@ __all__ = [
     "__version__",
     "attachment_of",
     "beat",
+    "begin_anew",
     "check_repair",
     "clock",
     "compensate",
@@ -95,8 +98,9 @@ if TYPE_CHECKING:
     from wlc.exchange.administration import leave, set_role
     from wlc.exchange.conflicts import conflicts, exceptions, resubmit, set_rule
     from wlc.exchange.connecting import connect
-    from wlc.exchange.joining import join, joined_from
+    from wlc.exchange.joining import JoinedFrom, join, joined_from
     from wlc.exchange.overview import SiteStatus, sites
+    from wlc.exchange.rejoining import GivenUp, begin_anew
     from wlc.exchange.taking import TakenFrom, take
     from wlc.farm.attachment import Keepalive
     from wlc.farm.errors import (
@@ -178,6 +182,7 @@ else:
             "wlc.masters.status": (
                 "MasterStatus",
                 "beat",
+                "begin_anew",
                 "clock",
                 "preparation",
                 "status",
@@ -188,7 +193,8 @@ else:
             "wlc.exchange.conflicts": ("conflicts", "exceptions", "resubmit", "set_rule"),
             "wlc.exchange.connecting": ("connect",),
             "wlc.exchange.overview": ("SiteStatus", "sites"),
-            "wlc.exchange.joining": ("join", "joined_from"),
+            "wlc.exchange.joining": ("JoinedFrom", "join", "joined_from"),
+            "wlc.exchange.rejoining": ("GivenUp", "begin_anew"),
             "wlc.exchange.taking": ("TakenFrom", "take"),
             "wlc.tiers.administration": ("Fanout", "Forgotten", "fanout", "forget", "set_tiers", "set_upstream"),
             "wlc.tiers.attaching": ("attachment_of", "detach", "read_through"),

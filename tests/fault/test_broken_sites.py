@@ -88,7 +88,7 @@ def _join(sites: Sites) -> None:
     file = sites.file("paris")
     primary = wlc.joined_from(file, name="sales", site="paris", farm=FARM)
     if primary is not None:
-        wlr.replicate(primary, into=file, register=False)
+        wlr.replicate(primary.url, into=file, register=False)
     wlc.join(file, name="sales", farm=FARM, site="paris")
 
 

@@ -90,7 +90,7 @@ def test_a_join_that_was_broken_off_goes_on(tmp_path: Path, monkeypatch: pytest.
     sites.found()
     primary = wlc.joined_from(sites.file("rome"), name="sales", farm=sites.farm)
     assert primary is not None
-    wlr.replicate(primary, into=sites.file("rome"), register=False)
+    wlr.replicate(primary.url, into=sites.file("rome"), register=False)
     for method in ("create_config", "change_config"):
         with monkeypatch.context() as patch:
 
@@ -176,7 +176,6 @@ def test_a_site_that_was_stopped_or_left_goes_on_as_its_hints_say(
         wlc.master(oslo, site="york")
     again = wlc.master(oslo)
     assert [(site.site, site.history) for site in wlc.sites("sales", farm=sites.farm)] == [("oslo", again.history)]
-    for name in ("rome", "Oslo"):
-        with pytest.raises(InvalidError, match=f"the name {name} belongs to another site") as caught:
-            wlc.joined_from(sites.file("new"), name="sales", site=name, farm=sites.farm)
-        assert "--site" in str(caught.value.hint)
+    with pytest.raises(InvalidError, match="has a site Oslo already") as caught:
+        wlc.joined_from(sites.file("new"), name="sales", site="Oslo", farm=sites.farm)
+    assert "--site" in str(caught.value.hint)

@@ -17,11 +17,10 @@ from wlc.farm.circle import (
     encode_circle,
     founded,
     read_circle,
-    read_retired,
-    retire,
     with_role,
     with_rule,
     with_site,
+    with_site_anew,
     without_site,
 )
 from wlc.farm.database import FarmDatabase
@@ -29,7 +28,7 @@ from wlc.farm.errors import CorruptError, ExpiredError, FarmError, InvalidError,
 from wlc.farm.model import Name, Origin, Taken
 from wlc.farm.paths import log_path
 from wlc.farm.store.memory import MemoryStore
-from wlc.farm.vectors import Lineage
+from wlc.farm.vectors import Heir, Lineage, expanded, normal
 from wlc.masters.fence import outdated
 from wlc.masters.state import MasterState, SiteState
 
@@ -125,26 +124,41 @@ def test_the_circle_is_one_object_of_the_farm() -> None:
     assert read_circle(database) == FOUNDED
 
 
-def test_a_history_is_retired_once() -> None:
-    database = FarmDatabase("sales", MemoryStore("memory://circle/sales"))
-    retire(database, "bb", 7)
-    retire(database, "bb", 7)
-    with pytest.raises(FarmError):
-        retire(database, "bb", 8)
-    assert read_retired(database, ("aa", "bb")) == {"bb": 7}
+def test_the_history_of_a_site_that_left_leaves_the_vectors_of_all_that_contain_it() -> None:
+    left = without_site(TWO, "rome", {"bb": Heir(Origin("aa", 9), 7)})
+    assert decode_circle(encode_circle(left), "circle.json") == left
+    lineage = left.lineage()
+    assert normal({"aa": 9, "bb": 7}, lineage) == {"aa": 9}
+    assert expanded({"aa": 9}, lineage) == {"aa": 9, "bb": 7}
+    # Who has not got as far keeps it, and so does who has more than was known.
+    assert normal({"aa": 8, "bb": 7}, lineage) == {"aa": 8, "bb": 7}
+    assert normal({"aa": 9, "bb": 8}, lineage) == {"aa": 9, "bb": 8}
 
 
-@pytest.mark.parametrize("reader, site", [("oslo", "site rome"), ("rome", "this site")])
-def test_it_is_never_the_primary_that_is_made_anew(reader: str, site: str) -> None:
+def test_a_site_begins_anew_under_its_name_with_what_it_owns() -> None:
+    rule = Rule(Name("main", "t"), "owner", "rome")
+    owner, heirs = with_rule(TWO, rule), {"bb": Heir(Origin("aa", 9), 7)}
+    anew = with_site_anew(owner, "rome", SiteHistory("ee"), NOW, "sites/rome-2", heirs)
+    assert decode_circle(encode_circle(anew), "circle.json") == anew
+    assert (anew.site("rome").folder, anew.site("rome").history) == ("sites/rome-2", "ee")
+    assert anew.rules == (rule,)
+    assert anew.lineage().heirs == heirs
+    assert with_site_anew(anew, "rome", SiteHistory("ee"), NOW, "sites/rome-2", {}) == anew
+
+
+@pytest.mark.parametrize("reader", ["oslo", "rome"])
+def test_what_was_pruned_says_what_to_type(reader: str) -> None:
     log = FarmDatabase("sales", MemoryStore(f"memory://read by {reader}/sales"))
     log.logs.create(log_path("sales", 5), b"")
     other = next(each for each in TWO.sites if each.name != reader)
     proof = Taken(other.name, other.history, 2, 2, "c")
     is_primary = other.name == TWO.primary
-    reading = SiteLog(log, other, "dd", 0, {}, proof, Lineage({}), is_primary, may_change_schema=is_primary)
+    reading = SiteLog(
+        log, other, "dd", 0, {}, proof, Lineage({}), is_primary, may_change_schema=is_primary, anew="wlc join"
+    )
     with pytest.raises(ExpiredError) as caught:
         list(reading.steps())
-    assert f"let {site} leave" in str(caught.value.hint)
+    assert caught.value.hint == "wlc join"
 
 
 def test_a_restored_site_is_told_what_it_can_do() -> None:
@@ -155,4 +169,4 @@ def test_a_restored_site_is_told_what_it_can_do() -> None:
         hints[name] = outdated(log, replace(alone, site=SiteState(name, ".", circle=TWO)), 1).hint
     assert "wlc stop SOURCE, then wlc master SOURCE" in str(hints[""])
     assert "let the other sites leave" in str(hints["oslo"])
-    assert "let rome leave, wlc leave sales rome" in str(hints["rome"])
+    assert f"wlc join SOURCE --name {log.url} --site rome --again" in str(hints["rome"])

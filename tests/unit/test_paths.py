@@ -32,27 +32,26 @@ def test_replica_paths_are_inverses(token: str) -> None:
     assert paths.parse_replica_path(paths.replica_path(token)) == token
 
 
-@given(names.filter(lambda name: len(name) <= 40), tokens)
-def test_places_of_several_masters_are_inverses(site: str, history: str) -> None:
-    assert paths.parse_site_folder(paths.site_folder(site)) == site
-    assert paths.parse_retired_path(paths.retired_path(history)) == history
+@given(names.filter(lambda name: len(name) <= 40), st.integers(1, 20))
+def test_a_site_has_a_folder_of_its_name(site: str, number: int) -> None:
+    assert paths.is_folder_of(paths.site_folder(site, number), site)
+    assert not paths.is_folder_of(paths.site_folder(site, number), f"x{site}")
 
 
 @pytest.mark.parametrize("site", ["", ".oslo", "oslo.", "a/b", "o" * 41, "øslo", "a b"])
 def test_what_cannot_name_a_site_is_refused(site: str) -> None:
     assert not paths.is_site_name(site)
-    assert paths.parse_site_folder(f"sites/{site}") is None
+    assert not paths.is_folder_of(f"sites/{site}", site)
     with pytest.raises(InvalidError):
         paths.site_folder(site)
 
 
-def test_other_places_are_no_places_of_several_masters() -> None:
-    assert paths.parse_site_folder("snapshots/oslo") is None
-    assert paths.parse_retired_path("retired/a b.json") is None
-    assert paths.parse_retired_path("replicas/a.json") is None
-    with pytest.raises(InvalidError):
-        paths.retired_path("../x")
-    assert (paths.site_folder("oslo"), paths.retired_path("9f2c")) == ("sites/oslo", "retired/9f2c.json")
+@pytest.mark.parametrize(
+    "path", ["snapshots/oslo", "sites/rome", "sites/oslo-1", "sites/oslo-02", "sites/oslo-x", "sites/oslo/x", "oslo-2"]
+)
+def test_other_places_are_not_the_folder_of_a_site(path: str) -> None:
+    assert not paths.is_folder_of(path, "oslo")
+    assert (paths.site_folder("oslo"), paths.site_folder("oslo", 2)) == ("sites/oslo", "sites/oslo-2")
 
 
 @given(names, st.text(max_size=60))

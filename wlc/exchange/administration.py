@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from wlc.farm.circle import NONE, change_circle, find_circle, read_circle, retire, with_role, without_site
+from wlc.farm.anchors import has_seen
+from wlc.farm.circle import NONE, change_circle, find_circle, read_circle, with_role, without_site
 from wlc.farm.config import STARTED, STOPPED
 from wlc.farm.errors import InvalidError
+from wlc.farm.model import Origin
 from wlc.farm.registry import known_replicas, unregister
+from wlc.farm.store import MissingError
+from wlc.farm.vectors import Heir, expanded
 from wlc.masters.lookup import resolve
 from wlc.masters.place import founder_at, site_database
 
@@ -66,7 +71,7 @@ def leave(
     force: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Circle:
-    """Let a site leave: it publishes no more, and its history is retired. Returns the circle.
+    """Let a site leave: it publishes no more, and vectors stop naming its history. Returns the circle.
 
     Args:
         db: Name or URL of the database, or the file of one of its sites.
@@ -86,20 +91,42 @@ def leave(
     if not force:
         _refuse_unread(place, circle, leaving)
     # It publishes no more, so that what was looked at stays so.
-    place.change_config(lambda config: replace(config, state=STOPPED))
+    stop(place)
     if not force:
         try:
             _refuse_unread(place, circle, leaving)
         except InvalidError:
             place.change_config(lambda config: replace(config, state=STARTED))
             raise
-    numbers = place.batch_numbers()
-    last = place.read_batch(numbers[-1])[0].last if numbers else place.config().tick
-    left = change_circle(founder, lambda circle: without_site(circle, site))
-    retire(founder, leaving.history, last)
+    heirs = heirs_of(founder, circle, leaving)
+    left = change_circle(founder, lambda circle: without_site(circle, site, heirs))
     for other in left.sites:
         unregister(site_database(founder, other.folder), site)
     return left
+
+
+def stop(place: FarmDatabase) -> None:
+    """Let a site publish no more; one whose folder is lost does not."""
+    with suppress(MissingError):
+        place.change_config(lambda config: replace(config, state=STOPPED))
+
+
+def heirs_of(founder: FarmDatabase, circle: Circle, leaving: CircleSite) -> dict[str, Heir]:
+    """Return from where on the primary's log contains all that anybody has of a site that leaves.
+
+    What the primary has taken and not published yet is missing here: vectors go on naming that history then.
+    """
+    log, place = site_database(founder, circle.site(circle.primary).folder), site_database(founder, leaving.folder)
+    numbers, its = log.batch_numbers(), place.batch_numbers()
+    if not numbers:
+        return {}
+    newest, lineage = log.read_batch(numbers[-1])[0], circle.lineage()
+    contained, at = expanded(newest.vector, lineage), Origin(newest.history, newest.last)
+    ends = {each.history: contained.get(each.history, 0) for each in leaving.histories}
+    if its and has_seen(contained, last := place.read_batch(its[-1])[0], lineage):
+        # What is behind the last tick that was taken only repeats what others wrote.
+        ends[last.history] = last.last
+    return {history: Heir(at, last) for history, last in ends.items() if last}
 
 
 def _refuse_unread(place: FarmDatabase, circle: Circle, leaving: CircleSite) -> None:

@@ -116,7 +116,8 @@ def _table(founder: FarmDatabase, table: str) -> tuple[Name, Layout]:
         if is_named(found.table, table) and found.table not in dropped:
             return found.table, found.layout
     raise InvalidError(
-        f"{founder.url} has no table {table!r}", hint=f"wlc flush SOURCE publishes it; wlr tail {founder.url}"
+        f"{founder.url} has no table {table!r}",
+        hint="wlc flush SOURCE publishes a new table, SOURCE being the file of its site",
     )
 
 

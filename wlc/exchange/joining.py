@@ -5,20 +5,30 @@ from __future__ import annotations
 import os
 import shlex
 import warnings
-from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from wlc.exchange.administration import heirs_of
 from wlc.exchange.taking import as_reader
-from wlc.farm.circle import SiteHistory, change_circle, read_circle, with_site
+from wlc.farm.circle import (
+    FOUNDER,
+    SiteHistory,
+    change_circle,
+    how_to_join_anew,
+    read_circle,
+    with_site,
+    with_site_anew,
+)
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import CorruptError, ExpiredError, InvalidError, UnsupportedError
 from wlc.farm.model import Taken
 from wlc.farm.paths import SITES, site_folder
 from wlc.farm.registry import register
 from wlc.farm.store import MissingError, join_url
+from wlc.farm.vectors import contains, expanded
 from wlc.masters import adapters
-from wlc.masters.claim import SiteMembership, Wish, claim, name_taken
+from wlc.masters.claim import SiteMembership, Wish, claim
 from wlc.masters.lookup import resolve
 from wlc.masters.place import site_database
 from wlc.masters.state import SiteState
@@ -42,18 +52,20 @@ def join(
     site: str,
     farm: str | None = None,
     beat_s: float | None = None,
+    again: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> MasterStatus:
-    """Make a replica of the primary another site of its database, which is written from now on.
+    """Make a replica of a site another site of its database, which is written from now on.
 
     Dying in between is harmless: the same call goes on.
 
     Args:
-        source: A DuckDB replica of the primary, made by `wlr.replicate`, of all tables and up to its last batch.
+        source: A DuckDB replica of what `joined_from` returned, made by `wlr.replicate`, of all tables.
         name: Name or URL of the database in the farm.
         site: Name of the new site.
         farm: URL of the farm; WLC_FARM if omitted.
         beat_s: Longest wait of a committed transaction, seconds; 300 if omitted.
+        again: The file takes the place of the site of that name, which cannot go on. See `begin_anew`.
         storage_options: Options of the farm's file system.
 
     Raises:
@@ -65,15 +77,18 @@ def join(
     founder = resolve(name, farm, storage_options=storage_options)
     circle = read_circle(founder)
     with adapters.opened(source) as found:
+        folder = found.state.site.folder if found.state is not None and found.state.site is not None else ""
         if found.held() is not None:
-            _refuse_taken_name(founder, circle, site)
-        contained, proof = _held(found, founder, circle, site)
-        remembered = SiteState(site, site_folder(site), contained, (proof,) if proof else ())
-        announcement = _Announcement(founder, circle, remembered, str(found))
+            if not again:
+                _refuse_taken_name(founder, circle, site)
+            folder = free_folder(founder, circle, site)
+        contained, proofs = _held(found, founder, circle, site)
+        remembered = SiteState(site, folder, contained, proofs)
+        announcement = _Announcement(founder, circle, remembered, str(found), is_again=again)
         membership = SiteMembership(remembered, announcement.make, is_replica=True)
         wish = Wish(
             farm=join_url(founder.url, SITES.rstrip("/")),
-            name=site,
+            name=folder.removeprefix(SITES),
             beat_s=beat_s,
             storage_options=storage_options or {},
             membership=membership,
@@ -83,37 +98,96 @@ def join(
         return status_of(database, found.details())
 
 
+@dataclass(frozen=True, slots=True)
+class JoinedFrom:
+    """Of what a file becomes a replica before it becomes a site.
+
+    Attributes:
+        url: Folder of the site whose rows it gets.
+        tick: Last tick of that site's log to take; None for all of it.
+    """
+
+    url: str
+    tick: int | None = None
+
+
 def joined_from(
     source: str | os.PathLike[str],
     *,
     name: str,
     site: str | None = None,
     farm: str | None = None,
+    start: str | None = None,
+    again: bool = False,
     storage_options: Mapping[str, Any] | None = None,
-) -> str | None:
-    """Return the URL of the site of which `join` needs a replica; None if the file has begun to be a site.
+) -> JoinedFrom | None:
+    """Return the site of which `join` needs a replica; None if the file has begun to be a site.
 
     Args:
         source: The file that is to become a site.
         name: Name or URL of the database in the farm.
         site: Name of the new site, to refuse one that is taken before the rows are copied.
         farm: URL of the farm; WLC_FARM if omitted.
+        start: Begin with the rows of this site, as far as the primary has them; those of the primary if omitted.
+        again: As for `join`.
         storage_options: Options of the farm's file system.
 
     Raises:
-        InvalidError: The database has one master only, or the name is taken.
+        InvalidError: The database has one master only, the name is taken, or there is no such site.
+        ExpiredError: The primary has nothing of `start` that is still in its log.
         UnsupportedError: The source is no DuckDB file.
     """
     _refuse_server(source)
     founder = resolve(name, farm, storage_options=storage_options)
     circle = read_circle(founder)
+    other = circle.site(start or circle.primary)
     if adapters.is_source(source):
         with adapters.opened(source) as found:
             if found.held() is None and found.state is not None:
                 return None
-    if site is not None:
+    if site is not None and not again:
         _refuse_taken_name(founder, circle, site)
-    return site_database(founder, circle.site(circle.primary).folder).url
+    log = site_database(founder, other.folder)
+    return JoinedFrom(log.url, None if other.name == circle.primary else _last_at_primary(founder, circle, other))
+
+
+def _last_at_primary(founder: FarmDatabase, circle: Circle, other: CircleSite) -> int:
+    """Return the last tick of a site up to which the primary has published all that the site holds.
+
+    Raises:
+        ExpiredError: There is none in its log.
+    """
+    log = site_database(founder, other.folder)
+    held = contained_by_primary(founder, circle)
+    for number in reversed(log.batch_numbers()):
+        batch = log.read_batch(number)[0]
+        if contains(held, batch.vector, circle.lineage()):
+            return batch.last
+    raise ExpiredError(
+        f"site {circle.primary} has taken no batch that is in the log of site {other.name}",
+        hint=f"run wlc take at {circle.primary}, then this command again; or leave out --from",
+        path=log.url,
+    )
+
+
+def contained_by_primary(founder: FarmDatabase, circle: Circle) -> dict[str, int]:
+    """Return what the primary has published, as a vector."""
+    log = site_database(founder, circle.site(circle.primary).folder)
+    numbers = log.batch_numbers()
+    return expanded(log.read_batch(numbers[-1])[0].vector, circle.lineage()) if numbers else {}
+
+
+def free_folder(founder: FarmDatabase, circle: Circle, site: str) -> str:
+    """Return a folder for a new site: none that a site has, or has had, whose log is there."""
+    taken = {each.folder for each in circle.sites}
+    for number in count(1):
+        folder = site_folder(site, number)
+        if folder not in taken:
+            try:
+                site_database(founder, folder).config()
+            except MissingError:
+                return folder
+    raise AssertionError
 
 
 def _refuse_server(source: str | os.PathLike[str]) -> None:
@@ -145,17 +219,17 @@ def _warn_of_sequences(database: FarmDatabase) -> None:
 
 
 def _refuse_taken_name(founder: FarmDatabase, circle: Circle, site: str) -> None:
-    """Refuse the name of a site that there is, or was: its folder holds its log.
+    """Refuse the name of a site that there is.
 
     Raises:
         InvalidError: The name is taken.
     """
-    place = site_database(founder, site_folder(site))
     if site.lower() in [each.name.lower() for each in circle.sites]:
-        raise name_taken(place.url, site)
-    with suppress(MissingError):
-        place.config()
-        raise name_taken(place.url, site)
+        raise InvalidError(
+            f"{circle.database} has a site {site} already",
+            hint=f"choose another name with --site; if that site cannot go on: {how_to_join_anew(founder.url, site)}",
+            path=founder.url,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +240,7 @@ class _Announcement:
     circle: Circle
     site: SiteState
     target: str
+    is_again: bool
 
     def make(self, state: MasterState) -> SiteState:
         """Register at the primary what the site has read, and the primary at the site, then enter the circle."""
@@ -175,11 +250,19 @@ class _Announcement:
         reader = SiteState(primary.name, primary.folder)
         register(site_database(self.founder, self.site.folder), as_reader(reader, primary.name, None))
         history = SiteHistory(state.history, state.parent)
-        circle = change_circle(self.founder, lambda present: with_site(present, self.site.name, history, utc_now()))
-        return replace(self.site, circle=circle)
+
+        def change(present: Circle) -> Circle:
+            if self.is_again and self.site.name in [each.name for each in present.sites]:
+                heirs = heirs_of(self.founder, present, present.site(self.site.name))
+                return with_site_anew(present, self.site.name, history, utc_now(), self.site.folder, heirs)
+            return with_site(present, self.site.name, history, utc_now(), self.site.folder)
+
+        return replace(self.site, circle=change_circle(self.founder, change))
 
 
-def _held(source: Source, founder: FarmDatabase, circle: Circle, site: str) -> tuple[Mapping[str, int], Taken | None]:
+def _held(
+    source: Source, founder: FarmDatabase, circle: Circle, site: str
+) -> tuple[Mapping[str, int], tuple[Taken, ...]]:
     """Return what a database contains that is to become a site, and where it stands in the primary's log."""
     position = source.held()
     state = source.state
@@ -189,33 +272,47 @@ def _held(source: Source, founder: FarmDatabase, circle: Circle, site: str) -> t
                 f"{source} is no replica of {circle.database}",
                 hint="wlc join makes the file: name one that is not there",
             )
-        return state.site.contained, state.site.proof_of(circle.primary)
-    primary = circle.site(circle.primary)
-    if position.history not in ("", *(history.history for history in primary.histories)):
+        return state.site.contained, state.site.proofs
+    for other in circle.sites:
+        if position.history in ("", *(history.history for history in other.histories)):
+            contained, proof = _contained(site_database(founder, other.folder), other, position)
+            break
+    else:
         raise InvalidError(
-            f"{source} is a replica of another database or site than {primary.name}",
+            f"{source} is a replica of another database or site than those of {circle.database}",
             hint="wlc join makes the file: name one that is not there",
         )
-    return _contained(site_database(founder, primary.folder), primary, position)
+    if other.name == circle.primary:
+        return contained, (proof,) if proof else ()
+    if not contains(contained_by_primary(founder, circle), contained, circle.lineage()):
+        raise InvalidError(
+            f"site {circle.primary} has not taken all that {source} holds of site {other.name}",
+            hint=f"run wlc take at {circle.primary}, then this command again",
+        )
+    # From here on the primary's log is read, from where its vector says.
+    return contained, ()
 
 
-def _contained(log: FarmDatabase, primary: CircleSite, position: Position) -> tuple[Mapping[str, int], Taken | None]:
-    """Return the vector of the primary's log at the end of the batch in which a replica stands."""
+def _contained(log: FarmDatabase, site: CircleSite, position: Position) -> tuple[Mapping[str, int], Taken | None]:
+    """Return the vector of a site's log at the end of the batch in which a replica stands."""
     if position.batch == 0:
         vector = {position.history: position.tick} if position.history and position.tick else {}
+        if vector and site.folder != FOUNDER:
+            # It began with the rows of another site.
+            vector |= log.read_manifest(position.tick).vector
         return vector, None
     try:
         batch, chain = log.read_batch(position.batch)
     except (MissingError, CorruptError) as error:
         raise ExpiredError(
-            f"batch {position.batch} of site {primary.name}, where the replica stands, was pruned",
+            f"batch {position.batch} of site {site.name}, where the replica stands, was pruned",
             hint="remove the file and join again",
         ) from error
     if chain != position.chain:
-        raise InvalidError(f"the replica has another past than site {primary.name}", hint="remove it and join again")
+        raise InvalidError(f"the replica has another past than site {site.name}", hint="remove it and join again")
     if position.tick < batch.last and position.tick:
         raise InvalidError(
             f"the replica stands at tick {position.tick}, within batch {batch.number}",
             hint=f"wlr replicate {shlex.quote(log.url)} --into FILE brings it to the end",
         )
-    return dict(batch.vector), Taken(primary.name, batch.history, batch.last, batch.number, chain)
+    return dict(batch.vector), Taken(site.name, batch.history, batch.last, batch.number, chain)

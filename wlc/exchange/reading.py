@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from wlc.farm.anchors import anchor, before
-from wlc.farm.circle import how_to_join_anew
 from wlc.farm.errors import CorruptError, ExpiredError, FencedError
 from wlc.farm.model import Clear, Ddl, Origin, RowsRead, Taken
 from wlc.farm.store import MissingError
@@ -16,7 +15,7 @@ from wlc.farm.vectors import contains, expanded, merged, raised
 from wlc.masters.contract import SiteStep, SiteTransaction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from wlc.farm.circle import CircleSite
     from wlc.farm.database import FarmDatabase
@@ -38,6 +37,8 @@ class SiteLog:
         proof: The newest position that the reader has read, None before the first.
         is_primary: It is the log of the primary.
         may_change_schema: The site may publish schema changes.
+        anew: How the one of the two sites that is not the primary is made anew.
+        reread: Returns what vectors leave out by now: a batch may be newer than `lineage`.
     """
 
     database: FarmDatabase
@@ -49,6 +50,8 @@ class SiteLog:
     lineage: Lineage
     is_primary: bool
     may_change_schema: bool
+    anew: str = ""
+    reread: Callable[[], Lineage] | None = None
     _read: dict[int, tuple[Batch, str]] = field(default_factory=dict)
     _vectors: dict[int, tuple[list[int], list[dict[str, int]]]] = field(default_factory=dict)
 
@@ -89,6 +92,9 @@ class SiteLog:
     def _prove_past(self, numbers: list[int]) -> None:
         """Check that the log goes on where it was read to."""
         proof = self.proof
+        if proof is not None and proof.history not in [each.history for each in self.site.histories]:
+            # Another site had this name.
+            proof = self.proof = None
         if proof is None:
             return
         if not numbers:
@@ -107,7 +113,7 @@ class SiteLog:
             raise FencedError(
                 f"the log of site {self.site.name} belongs to another past: batch {proof.batch} is not the one that was"
                 " taken",
-                hint=f"one of the two was restored from a backup; {self._anew()}",
+                hint=f"one of the two was restored from a backup; {self.anew}",
                 path=self.database.url,
             )
 
@@ -125,13 +131,16 @@ class SiteLog:
     def _expired(self, first: int) -> ExpiredError:
         return ExpiredError(
             f"what is missing of site {self.site.name} was pruned: its log begins with batch {first}",
-            hint=self._anew(),
+            hint=self.anew or None,
             path=self.database.url,
         )
 
     def _steps_of(self, number: int) -> Iterator[SiteStep]:
         batch, chain = self._batch(number)
         past = self._past_of(number)
+        if self.reread is not None and not contains(batch.vector, past, self.lineage):
+            self.lineage = self.reread()
+            past = self._past_of(number)
         self._refuse_own_beyond(batch)
         self._refuse_false(batch, past)
         run: list[SiteTransaction] = []
@@ -169,7 +178,7 @@ class SiteLog:
         batch = self._batch(number)[0]
         # A history that grew from another one has seen no more of it than its parent says.
         follows = self._has(number - 1) and batch.parent is None
-        return dict(self._footer(number - 1)) if follows else before(batch)
+        return expanded(self._footer(number - 1) if follows else before(batch), self.lineage)
 
     def _past_of_reads(self, number: int, transaction: Transaction) -> Mapping[str, int] | None:
         """Return the log's vector when a transaction of a batch began, None if it has read nothing that counts."""
@@ -222,7 +231,7 @@ class SiteLog:
             )
         if not contains(batch.vector, past, self.lineage):
             raise CorruptError(f"{where} contains less than the one before it", path=self.database.url)
-        vector, seen = expanded(batch.vector, self.lineage), expanded(past, self.lineage)
+        vector, seen = expanded(batch.vector, self.lineage), dict(past)
         if batch.first <= seen.get(batch.history, 0):
             raise CorruptError(f"{where} begins with a tick that was published before", path=self.database.url)
         for origin in (t.origin for t in batch.transactions if t.origin is not None):
@@ -248,13 +257,9 @@ class SiteLog:
             raise FencedError(
                 f"site {self.site.name} has taken tick {known} of this site's history, which ends at {self.own_last}"
                 " here: the database was restored from a backup",
-                hint=self._anew(),
+                hint=self.anew or None,
                 path=self.database.url,
             )
-
-    def _anew(self) -> str:
-        """Say how the one of the two sites that is not the primary is made anew."""
-        return how_to_join_anew("this site" if self.is_primary else f"site {self.site.name}")
 
     def _proof(self, number: int) -> Taken:
         batch, chain = self._batch(number)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wlc.exchange.reading import SiteLog
-from wlc.farm.circle import NONE
+from wlc.farm.circle import NONE, how_to_join_anew, read_circle
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import InvalidError
 from wlc.farm.model import Position
@@ -169,6 +170,8 @@ class _Reading:
         state = self.source.require_state()
         assert state.site is not None
         founder = founder_of(self.database, state.site)
+        is_primary = self.other.name == self.circle.primary
+        anew, file = (state.site.name, shlex.quote(str(self.source))) if is_primary else (self.other.name, "")
         return SiteLog(
             site_database(founder, self.other.folder),
             self.other,
@@ -178,8 +181,10 @@ class _Reading:
             state.site.proof_of(self.other.name),
             # Vectors say all that they contain. One without an entry for a site that left may never have met it.
             self.circle.lineage(),
-            self.other.name == self.circle.primary,
+            is_primary,
             self.other.name in (self.circle.primary, self.circle.ddl),
+            how_to_join_anew(founder.url, anew, file),
+            lambda: read_circle(founder).lineage(),
         )
 
     def register(self) -> None:

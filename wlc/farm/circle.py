@@ -6,8 +6,9 @@ has one master. What may be changed is decided here, by pure functions from one 
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm import json_fields as fields
@@ -15,14 +16,13 @@ from wlc.farm.clock import format_time
 from wlc.farm.documents import decode_document, encode_document
 from wlc.farm.errors import InvalidError, UnsupportedError
 from wlc.farm.model import FORMAT_VERSION, Name, Origin
-from wlc.farm.paths import CIRCLE, parse_site_folder, retired_path, site_folder
+from wlc.farm.paths import CIRCLE, is_folder_of, site_folder
 from wlc.farm.seal.signatures import signed_manifest, verify_manifest
-from wlc.farm.store import AlreadyExistsError, MissingError
-from wlc.farm.vectors import Lineage
+from wlc.farm.vectors import Heir, Lineage
 from wlc.farm.versioned import VersionedObject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
@@ -33,6 +33,8 @@ EPOCH, EPOCH_TRANS, OWNER = RULES = ("epoch", "epoch_trans", "owner")
 NO_READS, SHARED_READS, EXCLUSIVE_READS = READS = ("none", "shared", "exclusive")
 # The founder's folder is that of the database.
 FOUNDER = "."
+Heirs = Mapping[str, Heir]
+NO_HEIRS: Heirs = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +62,26 @@ class SiteHistory:
 
 
 @dataclass(frozen=True, slots=True)
+class PastHistory:
+    """A history of a site that left.
+
+    Attributes:
+        heir: From where on all of it is contained that anybody has; None if nobody has any of it. Vectors leave it out
+            then.
+    """
+
+    history: str
+    parent: Origin | None = None
+    heir: Heir | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CircleSite:
     """One of the masters.
 
     Attributes:
-        folder: Where its log is, relative to the founder's folder: `.` or `sites/<name>`.
+        folder: Where its log is, relative to the founder's folder: `.` or a folder in `sites/`. It is called after the
+            site, with a number at its end if a site of this name left before.
         histories: All that it ever had, the present one last.
     """
 
@@ -99,7 +116,7 @@ class Circle:
     ddl: str
     sites: tuple[CircleSite, ...]
     rules: tuple[Rule, ...] = ()
-    past: tuple[SiteHistory, ...] = ()
+    past: tuple[PastHistory, ...] = ()
 
     @property
     def is_shared(self) -> bool:
@@ -133,8 +150,9 @@ class Circle:
 
     def lineage(self) -> Lineage:
         """Return what histories grew from."""
-        known = (*self.past, *(history for site in self.sites for history in site.histories))
-        return Lineage({each.history: each.parent for each in known if each.parent})
+        parents = {each.history: each.parent for each in self.past if each.parent}
+        parents |= {each.history: each.parent for site in self.sites for each in site.histories if each.parent}
+        return Lineage(parents, {each.history: each.heir for each in self.past if each.heir})
 
 
 def founded(database: str, site: str, history: str, now: datetime) -> Circle:
@@ -144,13 +162,13 @@ def founded(database: str, site: str, history: str, now: datetime) -> Circle:
     return Circle(database, 1, site, STAR, site, (founder,))
 
 
-def with_site(circle: Circle, name: str, history: SiteHistory, now: datetime) -> Circle:
-    """Return the circle with another site, or with a site's next history.
+def with_site(circle: Circle, name: str, history: SiteHistory, now: datetime, folder: str = "") -> Circle:
+    """Return the circle with another site, or with a site's next history; `folder` is called after it if omitted.
 
     Raises:
         InvalidError: The name is taken by a site that this one did not grow from.
     """
-    folder = site_folder(name)
+    folder = folder or site_folder(name)
     present = next((site for site in circle.sites if site.name.lower() == name.lower()), None)
     if present is None:
         return replace(circle, sites=(*circle.sites, CircleSite(name, folder, SECONDARY, (history,), now)))
@@ -162,6 +180,15 @@ def with_site(circle: Circle, name: str, history: SiteHistory, now: datetime) ->
         )
     grown = replace(present, histories=(*present.histories, history))
     return _with(circle, grown)
+
+
+def with_site_anew(circle: Circle, name: str, history: SiteHistory, now: datetime, folder: str, heirs: Heirs) -> Circle:
+    """Return the circle in which a site has begun anew in another folder; its role, and what it owns, stay its own."""
+    present = circle.site(name)
+    if present.history == history.history:
+        return circle
+    begun = replace(present, folder=folder, histories=(history,), joined=now)
+    return _with(replace(circle, past=(*circle.past, *_past_of(present, heirs))), begun)
 
 
 def with_role(circle: Circle, name: str, role: str) -> Circle:
@@ -208,8 +235,8 @@ def without_rule(circle: Circle, table: Name) -> Circle:
     return replace(circle, rules=tuple(each for each in circle.rules if each.table.folded != table.folded))
 
 
-def without_site(circle: Circle, name: str) -> Circle:
-    """Return the circle without a site; its histories stay known.
+def without_site(circle: Circle, name: str, heirs: Heirs = NO_HEIRS) -> Circle:
+    """Return the circle without a site; its histories stay known, and who contains them.
 
     Raises:
         InvalidError: There is no such site, or others need it.
@@ -226,7 +253,11 @@ def without_site(circle: Circle, name: str) -> Circle:
             f"only site {name} may write {owned[0]}", hint=f"wlc rule {circle.database} {owned[0]} owner --site OTHER"
         )
     rest = tuple(each for each in circle.sites if each.name != name)
-    return replace(circle, sites=rest, past=(*circle.past, *site.histories))
+    return replace(circle, sites=rest, past=(*circle.past, *_past_of(site, heirs)))
+
+
+def _past_of(site: CircleSite, heirs: Heirs) -> list[PastHistory]:
+    return [PastHistory(each.history, each.parent, heirs.get(each.history)) for each in site.histories]
 
 
 def _with(circle: Circle, site: CircleSite) -> Circle:
@@ -290,39 +321,10 @@ def _present(database: FarmDatabase, circle: Circle | None) -> Circle:
     return circle
 
 
-def how_to_join_anew(site: str) -> str:
-    """Say how a site is made anew that cannot go on."""
-    return f"let {site} leave, wlc leave DB SITE, and join again with a new file under another name: wlc join FILE"
-
-
-def retire(database: FarmDatabase, history: str, last: int) -> None:
-    """Say that a history will never go on; saying it twice changes nothing."""
-    data = encode_document("retired", {"format": FORMAT_VERSION, "history": history, "last": last})
-    try:
-        database.store.create(retired_path(history), data)
-    except AlreadyExistsError:
-        if read_retired(database, (history,)).get(history) != last:
-            raise
-
-
-def read_retired(database: FarmDatabase, histories: Iterable[str]) -> dict[str, int]:
-    """Return the last ticks of those histories that will never go on."""
-    found = {}
-    for history in histories:
-        path = retired_path(history)
-        try:
-            data = database.store.read(path)
-        except MissingError:
-            continue
-        found[history] = decode_document("retired", data, f"{database.url}/{path}", partial(_retired, history))
-    return found
-
-
-def _retired(history: str, content: dict[str, Any]) -> int:
-    fields.known_format(content, "history last", "info")
-    if fields.as_history(content["history"]) != history:
-        raise fields.FieldError(f"it is about history {content['history']!r}")
-    return fields.as_tick(content["last"], 0)
+def how_to_join_anew(database: str, site: str, file: str = "") -> str:
+    """Say how a site begins anew that cannot go on; `file` is its own if the command is for this machine."""
+    where = "" if file else f"at site {site}: "
+    return f"{where}wlc join {file or 'FILE'} --name {shlex.quote(database)} --site {site} --again"
 
 
 def encode_circle(circle: Circle) -> bytes:
@@ -339,7 +341,7 @@ def encode_circle(circle: Circle) -> bytes:
             {"table": fields.name_json(rule.table), "rule": rule.rule, "site": rule.site, "reads": rule.reads}
             for rule in circle.rules
         ],
-        "past": [_history_json(history) for history in circle.past],
+        "past": [_past_json(history) for history in circle.past],
     }
     return encode_document("circle", content)
 
@@ -357,6 +359,14 @@ def _site_json(site: CircleSite) -> dict[str, Any]:
 
 def _history_json(history: SiteHistory) -> dict[str, Any]:
     return {"history": history.history, "parent": fields.origin_json(history.parent)}
+
+
+def _past_json(past: PastHistory) -> dict[str, Any]:
+    heir = past.heir
+    return {
+        **_history_json(SiteHistory(past.history, past.parent)),
+        "heir": {"at": fields.origin_json(heir.at), "last": heir.last} if heir else None,
+    }
 
 
 def decode_circle(data: bytes, where: str) -> Circle:
@@ -379,7 +389,7 @@ def _circle(content: dict[str, Any]) -> Circle:
         ddl=fields.as_site(content["ddl"]),
         sites=tuple(_site(fields.as_object(each)) for each in fields.as_list(content["sites"])),
         rules=tuple(_rule(fields.as_object(each)) for each in fields.as_list(content["rules"])),
-        past=tuple(_history(fields.as_object(each)) for each in fields.as_list(content["past"])),
+        past=tuple(_past(fields.as_object(each)) for each in fields.as_list(content["past"])),
     )
     if problem := _problem(circle):
         raise fields.FieldError(problem)
@@ -405,7 +415,7 @@ def _problem(circle: Circle) -> str | None:
 def _site(content: dict[str, Any]) -> CircleSite:
     fields.known(content, "name folder role histories joined class", "info")
     name, folder, role = fields.as_site(content["name"]), fields.as_text(content["folder"]), content["role"]
-    if folder != FOUNDER and parse_site_folder(folder) != name:
+    if folder != FOUNDER and not is_folder_of(folder, name):
         raise fields.FieldError(f"{folder!r} is not the folder of site {name}")
     if role not in ROLES:
         raise fields.FieldError(f"{role!r} is no role")
@@ -419,6 +429,17 @@ def _site(content: dict[str, Any]) -> CircleSite:
 def _history(content: dict[str, Any]) -> SiteHistory:
     fields.known(content, "history parent")
     return SiteHistory(fields.as_history(content["history"]), fields.as_parent(content["parent"]))
+
+
+def _past(content: dict[str, Any]) -> PastHistory:
+    fields.known(content, "history parent heir")
+    heir = None
+    if content["heir"] is not None:
+        found = fields.as_object(content["heir"])
+        fields.known(found, "at last")
+        at = fields.as_parent(found["at"])
+        heir = Heir(at, fields.as_tick(found["last"])) if at is not None else None
+    return PastHistory(fields.as_history(content["history"]), fields.as_parent(content["parent"]), heir)
 
 
 def _rule(content: dict[str, Any]) -> Rule:

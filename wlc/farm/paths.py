@@ -16,7 +16,6 @@ REPLICAS = "replicas/"
 FEEDS = "feeds/"
 MANIFEST = "manifest.json"
 SITES = "sites/"
-RETIRED = "retired/"
 CIRCLE = "circle.json"
 UPSTREAMS = "upstreams/"
 CLAIMS = "claims/"
@@ -287,37 +286,27 @@ def _parse_id(folder: str, path: str) -> str | None:
     return found.group(1) if found else None
 
 
-def site_folder(site: str) -> str:
+def site_folder(site: str, number: int = 1) -> str:
     """Folder of a site that did not found the database, a whole farm database, without a slash at its end.
+
+    Args:
+        site: Its name.
+        number: Greater than 1 if the folders before belong to sites of this name that left.
 
     Raises:
         InvalidError: The name cannot name a site.
     """
     if not is_site_name(site):
         raise InvalidError(f"{site!r} cannot name a site", hint="Use a name as for databases, at most 40 characters.")
-    return SITES + site
+    return f"{SITES}{site}-{number}" if number > 1 else SITES + site
 
 
-def parse_site_folder(path: str) -> str | None:
-    """Return the name of the site whose folder `path` is, None if it is something else."""
-    site = path.removeprefix(SITES)
-    return site if path.startswith(SITES) and is_site_name(site) else None
-
-
-def retired_path(history: str) -> str:
-    """Path of the object that says where a history ended that will never go on.
-
-    Raises:
-        InvalidError: The id cannot be that of a history.
-    """
-    if not is_token(history):
-        raise InvalidError(f"{history!r} cannot be the id of a history")
-    return f"{RETIRED}{history}.json"
-
-
-def parse_retired_path(path: str) -> str | None:
-    """Return the id of a retired history, None if `path` is something else."""
-    return _parse_id(RETIRED, path)
+def is_folder_of(path: str, site: str) -> bool:
+    """Say whether `path` is a folder that a site of that name can have."""
+    if not is_site_name(site):
+        return False
+    number = path.removeprefix(SITES + site).removeprefix("-")
+    return path == site_folder(site, int(number) if re.fullmatch(r"[1-9][0-9]{0,5}", number) else 1)
 
 
 def _is_name(text: str) -> bool:

@@ -34,17 +34,24 @@ class VectorOrder(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Heir:
+    """Who contains a history that ended: whoever contains `at` contains it up to its tick `last`."""
+
+    at: Origin
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
 class Lineage:
     """What is known of histories that vectors leave out.
 
     Attributes:
         parents: For a history the one that it grew from, and the last tick it shares with it.
-        retired: For a history that will never go on its last tick. A vector without an entry for it contains all of
-            it; one that contains nothing of it has the entry 0.
+        heirs: For a history whose site has left the place in another log from which on all of it is contained.
     """
 
     parents: Mapping[str, Origin] = field(default_factory=dict)
-    retired: Mapping[str, int] = field(default_factory=dict)
+    heirs: Mapping[str, Heir] = field(default_factory=dict)
 
     def ancestors(self, history: str) -> Iterator[tuple[str, int]]:
         """Yield the histories that a history grew from with the last tick of each that it contains, nearest first."""
@@ -60,11 +67,23 @@ NO_LINEAGE = Lineage()
 
 def expanded(vector: Vector, lineage: Lineage = NO_LINEAGE) -> dict[str, int]:
     """Return a vector with every history that it contains, those that the normal form leaves out included."""
-    found = {**{history: last for history, last in lineage.retired.items() if history not in vector}, **vector}
-    for history in [history for history, tick in found.items() if tick]:
-        for ancestor, tick in lineage.ancestors(history):
-            found[ancestor] = max(found.get(ancestor, 0), tick)
-    return {history: tick for history, tick in found.items() if tick}
+    found = {history: tick for history, tick in vector.items() if tick}
+    if not lineage.parents and not lineage.heirs:
+        return found
+    while True:
+        # A tick that is implied may be the place from which on another history is contained.
+        implied = [each for history in found for each in lineage.ancestors(history)]
+        implied += [
+            (history, heir.last)
+            for history, heir in lineage.heirs.items()
+            if found.get(heir.at.history, 0) >= heir.at.tick
+        ]
+        before = dict(found)
+        for history, tick in implied:
+            if tick > found.get(history, 0):
+                found[history] = tick
+        if found == before:
+            return found
 
 
 def raised(vector: Vector, origins: Iterable[Origin]) -> dict[str, int]:
@@ -76,19 +95,14 @@ def raised(vector: Vector, origins: Iterable[Origin]) -> dict[str, int]:
 
 
 def normal(vector: Vector, lineage: Lineage = NO_LINEAGE) -> dict[str, int]:
-    """Return a vector without the histories that its other entries, or their retirement, imply."""
-    implied: dict[str, int] = {}
-    for history in (history for history, tick in vector.items() if tick):
-        for ancestor, tick in lineage.ancestors(history):
-            implied[ancestor] = max(implied.get(ancestor, 0), tick)
-
-    def stays(history: str, tick: int) -> bool:
-        if history in lineage.retired:
-            # Without an entry all of it is contained, so one that contains less must keep its entry, even 0.
-            return tick < lineage.retired[history]
-        return tick > implied.get(history, 0)
-
-    return {history: tick for history, tick in sorted(vector.items()) if stays(history, tick)}
+    """Return a vector without the histories that its other entries imply."""
+    found = {history: tick for history, tick in sorted(vector.items()) if tick}
+    known = {*lineage.heirs, *(parent.history for parent in lineage.parents.values())}
+    for history in sorted(known & found.keys()):
+        tick = found.pop(history)
+        if expanded(found, lineage).get(history, 0) < tick:
+            found[history] = tick
+    return dict(sorted(found.items()))
 
 
 def contains(vector: Vector, other: Vector, lineage: Lineage = NO_LINEAGE) -> bool:
@@ -111,8 +125,6 @@ def merged(vector: Vector, other: Vector, lineage: Lineage = NO_LINEAGE) -> dict
     """Return the least vector that contains two others, in normal form."""
     one, two = expanded(vector, lineage), expanded(other, lineage)
     both = {history: max(one.get(history, 0), two.get(history, 0)) for history in one.keys() | two.keys()}
-    # Neither contains anything of a retired history whose entry is 0 in both.
-    both.update(dict.fromkeys(lineage.retired.keys() - both.keys(), 0))
     return normal(both, lineage)
 
 

@@ -159,21 +159,16 @@ class _Place:
     def taken(self) -> InvalidError:
         """Build the error for a place that belongs to another source."""
         if self.is_site:
-            return name_taken(self.database.url, self.database.name)
+            return InvalidError(
+                f"another site has taken the folder {self.database.url} meanwhile",
+                hint="run the command again, with a file that is not there",
+                path=self.database.url,
+            )
         message = f"farm database {self.database.name} exists already and belongs to another source"
         hint = "choose another name with --name, or stop its master first: wlc stop SOURCE"
         if self.away is not None:
             message, hint = f"{message}: {self.away.message}", self.away.hint or hint
         return InvalidError(message, hint=hint, path=self.database.url)
-
-
-def name_taken(url: str, site: str) -> InvalidError:
-    """Build the error for the name of a site that there is, or was."""
-    return InvalidError(
-        f"the name {site} belongs to another site, or to one that left",
-        hint="choose another name with --site, and a new file",
-        path=url,
-    )
 
 
 def _begin(source: Source, place: _Place, wish: Wish) -> None:

@@ -6,11 +6,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from wlc.farm.circle import how_to_join_anew
 from wlc.farm.clock import utc_now
 from wlc.farm.config import STOPPED
 from wlc.farm.errors import CorruptError, FencedError
 from wlc.farm.paths import snapshot_folder
 from wlc.farm.store import MissingError
+from wlc.masters.place import founder_at
 from wlc.masters.state import Fence
 
 if TYPE_CHECKING:
@@ -86,7 +88,7 @@ def outdated(database: FarmDatabase, state: MasterState, number: int) -> FencedE
         if name == circle.primary:
             hint = f"let the other sites leave, wlc leave {circle.database} SITE; {hint}; then they join again"
         else:
-            hint = f"let {name} leave, wlc leave {circle.database} {name}, and join again: a new file, another --site"
+            hint = how_to_join_anew(founder_at(database, state.site.folder).url, name, "SOURCE")
     return FencedError(
         f"batch {number} of {database.name} was published by another master, or by this one before it was restored",
         hint=f"run exactly one master; {hint}",

@@ -6,13 +6,13 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from wlc.farm.circle import FOUNDER, SiteHistory, circle_object, find_circle, founded
+from wlc.farm.circle import FOUNDER, SiteHistory, circle_object, find_circle, founded, how_to_join_anew
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import InvalidError
 from wlc.farm.paths import site_folder
 from wlc.masters.claim import SiteMembership
 from wlc.masters.contract import database_of
-from wlc.masters.place import founder_of
+from wlc.masters.place import founder_of, is_member
 from wlc.masters.state import SiteState
 
 if TYPE_CHECKING:
@@ -71,18 +71,20 @@ def former_site(
     if circle is None:
         return site or former.name
     target = shlex.quote(str(source))
-    if former.name not in [each.name for each in circle.sites]:
+    if not is_member(former, circle):
         raise InvalidError(
             f"{source} was site {former.name} of {circle.database}, which it has left",
             hint=f"to publish this database by itself: wlc master {target} --name OTHER",
         )
     if circle.is_shared:
-        others = "the other sites" if former.name == circle.primary else former.name
+        if former.name == circle.primary:
+            begin = "let the other sites leave (wlc leave), wlc master again, and let them join with new files"
+        else:
+            begin = how_to_join_anew(founder_of(database_of(state, storage_options), former).url, former.name, target)
         raise InvalidError(
             f"{source} was site {former.name} of {circle.database} and was stopped:"
             " what was written since is in no log",
-            hint=f"let {others} leave (wlc leave), and join again with a new file and another --site; or publish this"
-            f" database by itself: wlc master {target} --name OTHER",
+            hint=f"{begin}; or publish this database by itself: wlc master {target} --name OTHER",
         )
     if site not in (None, former.name):
         raise InvalidError(f"{source} was site {former.name}", hint=f"wlc master {target} --site {former.name}")

@@ -11,6 +11,7 @@ from wlc.farm.errors import FencedError
 from wlc.farm.store import join_url
 
 if TYPE_CHECKING:
+    from wlc.farm.circle import Circle
     from wlc.farm.database import FarmDatabase
     from wlc.masters.state import SiteState
 
@@ -37,6 +38,11 @@ def site_database(founder: FarmDatabase, folder: str) -> FarmDatabase:
     )
 
 
+def is_member(site: SiteState, circle: Circle) -> bool:
+    """Say whether a site is one of a circle; another one may have its name since it left."""
+    return (site.name, site.folder) in [(each.name, each.folder) for each in circle.sites]
+
+
 def with_circle(site: SiteState, database: FarmDatabase) -> SiteState:
     """Return what a site remembers, with the circle as it is now; nothing changes while it is alone.
 
@@ -44,7 +50,7 @@ def with_circle(site: SiteState, database: FarmDatabase) -> SiteState:
         FencedError: The site is not one of the circle any more.
     """
     circle = read_circle(founder_of(database, site))
-    if site.name not in [each.name for each in circle.sites]:
+    if not is_member(site, circle):
         raise FencedError(
             f"site {site.name} has left {circle.database}",
             hint="to publish this database by itself: wlc stop SOURCE, then wlc master SOURCE --name OTHER",

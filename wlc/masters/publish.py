@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from wlc.farm.errors import FencedError, GapError
 from wlc.farm.model import Batch
 from wlc.farm.store import MissingError
+from wlc.farm.vectors import normal
 from wlc.masters.fence import advance_config, fence, outdated, present_config, remembering_fence
 from wlc.masters.place import with_circle
 from wlc.masters.restored import settle_past
@@ -138,6 +139,8 @@ def _of_site(batch: Batch, site: SiteState, content: BatchContent) -> Batch:
         elif transaction.records:
             own = transaction.tick
     taken = newest_proofs(site.published, content.taken)
+    # Histories of sites that left go, once all of them is contained.
+    vector = {**normal(vector, site.circle.lineage()), batch.history: batch.last}
     return replace(batch, vector=vector, own=own or None, taken=taken, term=site.circle.term)
 
 

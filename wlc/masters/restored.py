@@ -29,9 +29,10 @@ from wlc.farm.config import STARTED
 from wlc.farm.errors import CorruptError, FencedError, GapError
 from wlc.farm.model import Origin
 from wlc.farm.store import MissingError
+from wlc.farm.vectors import expanded
 from wlc.masters.contract import DivergedError
 from wlc.masters.fence import outdated
-from wlc.masters.place import founder_of, site_database
+from wlc.masters.place import founder_of, is_member, site_database
 
 if TYPE_CHECKING:
     from wlc.farm.circle import Circle
@@ -62,7 +63,7 @@ def settle_past(source: Source, database: FarmDatabase) -> None:
     if circle is None and state.circle is not None:
         # The farm is not there, or lost it.
         return
-    if circle is None or not circle.is_shared or state.site.name not in [each.name for each in circle.sites]:
+    if circle is None or not circle.is_shared or not is_member(state.site, circle):
         source.has_settled_past = True
         return
     _finish_history(source, database, circle)
@@ -117,7 +118,7 @@ def _known_elsewhere(source: Source, database: FarmDatabase, circle: Circle) -> 
         if other.name != state.site.name and circle.primary in (other.name, state.site.name):
             try:
                 newest = _newest(site_database(founder, other.folder))
-                known.append(newest[0].vector.get(state.history, 0) if newest else 0)
+                known.append(expanded(newest[0].vector, circle.lineage()).get(state.history, 0) if newest else 0)
             except CorruptError as error:
                 # Whoever takes from that site reports it; it must not keep this one from publishing.
                 _log.warning("%s was not compared with site %s: %s", source, other.name, error)

@@ -80,7 +80,7 @@ class SiteState:
     def after(self, batch: Batch) -> SiteState:
         """Return what to remember once a batch is published."""
         # As long as there is nothing of others, every tick is its own, and batches do not say so.
-        own = batch.last if batch.vector.keys() <= {batch.history} else batch.own or self.own
+        own = batch.own or (batch.last if batch.vector.keys() <= {batch.history} else self.own)
         return replace(self, own=own, published=batch.taken)
 
     def having_taken(self, contained: Mapping[str, int], proof: Taken | None) -> SiteState:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from wlc.farm.anchors import before, has_seen
 from wlc.farm.circle import find_circle
-from wlc.farm.paths import SITES, is_site_name, site_folder
+from wlc.farm.paths import SITES
 from wlc.farm.registry import SITE, known_replicas
 from wlc.masters.place import founder_at, site_database
 
@@ -55,7 +55,7 @@ def window_starts(database: FarmDatabase, numbers: Sequence[int], registered: It
 def _founder(database: FarmDatabase) -> FarmDatabase:
     """Return the folder that holds the circle if a database is one of several sites."""
     url, _, name = database.url.rstrip("/").rpartition(f"/{SITES}")
-    return founder_at(database, site_folder(name)) if url and is_site_name(name) else database
+    return founder_at(database, SITES + name) if url and "/" not in name else database
 
 
 def _learned(founder: FarmDatabase, site: CircleSite) -> Vector:

@@ -37,7 +37,7 @@ NOTHING = Contained()
 def of_footer(batch: Batch) -> Contained:
     """Return what a batch says that its log contains after it."""
     # A log without anything of others does not say which ticks are its own: all of them are.
-    own = batch.last if batch.vector.keys() <= {batch.history} else batch.own or 0
+    own = batch.own or (batch.last if batch.vector.keys() <= {batch.history} else 0)
     return Contained(batch.last, dict(batch.vector), own, batch.taken)
 
 

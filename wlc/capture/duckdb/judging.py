@@ -9,10 +9,11 @@ from wlc.capture.duckdb import exceptions, journal, refreshing, rejection, verdi
 from wlc.capture.duckdb.exceptions import Detection
 from wlc.capture.duckdb.verdicts import Seen
 from wlc.dialect.duckdb import catalog as duckdb_catalog
-from wlc.farm.circle import EPOCH, EPOCH_TRANS, NONE, OWNER, PASS
+from wlc.farm.circle import EPOCH, EPOCH_TRANS, NONE, OWNER, PASS, how_to_join_anew
 from wlc.farm.clock import utc_now
 from wlc.farm.vectors import expanded
 from wlc.masters.contract import database_of
+from wlc.masters.place import founder_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -154,7 +155,15 @@ def judge_step(
     if rules:
         known = verdicts.contained_by_all(seen)
         log, after = database_of(state), known.get(state.history, 0)
-        window.add_log(connection, log, after_tick=after, last_batch=state.batch, known=known, lineage=lineage)
+        window.add_log(
+            connection,
+            log,
+            after_tick=after,
+            last_batch=state.batch,
+            known=known,
+            lineage=lineage,
+            anew=how_to_join_anew(founder_of(log, site).url, step.site),
+        )
         window.add_journal(connection, shared.catalog, state.history)
     where = Detection(shared.catalog, site.name, step.site, utc_now())
     if is_refused:

@@ -23,7 +23,6 @@ from wlc.dialect.duckdb.file_columns import read_sql
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types.syntax import parse
 from wlc.farm.anchors import has_seen
-from wlc.farm.circle import how_to_join_anew
 from wlc.farm.errors import ExpiredError, GapError
 from wlc.farm.model import Change, Clear, Name, RowsRead, RowsRefreshed, file_column
 from wlc.farm.store import MissingError
@@ -87,6 +86,7 @@ def add_log(
     last_batch: int,
     known: Vector,
     lineage: Lineage = NO_LINEAGE,
+    anew: str = "",
 ) -> None:
     """Add what the primary's log says behind a tick.
 
@@ -97,6 +97,7 @@ def add_log(
         last_batch: The last batch to read, 0 for none.
         known: What all of them contain. A primary that only takes has no ticks of its own to go by.
         lineage: What vectors leave out.
+        anew: How the site is made anew whose changes are judged.
 
     Raises:
         ExpiredError: The log does not reach back to the tick: a part of it was pruned.
@@ -109,7 +110,7 @@ def add_log(
             raise ExpiredError(
                 f"which changes are concurrent cannot be said: the log of {database.name} begins with batch"
                 f" {number + 1}, and a site has not seen what was published before",
-                hint=how_to_join_anew("that site"),
+                hint=anew or None,
                 path=database.url,
             ) from error
         if batch.last <= after_tick:
