@@ -136,6 +136,12 @@ STATEMENTS = [
     "CREATE VIEW x AS FROM duckdb_logs",
     "CREATE VIEW x WITH (DEFER_BINDING = true) AS FROM (SUMMARIZE '{folder}/secret.csv')",
     "CREATE VIEW x WITH (DEFER_BINDING = true) AS SELECT spatial_area(v) FROM t",
+    # They would take the place of what checks the statements behind them
+    "CREATE MACRO json_serialize_sql(a) AS '{}'::JSON",
+    "CREATE OR REPLACE FUNCTION main.\"Lower\"(a) AS 'x'",
+    "CREATE MACRO IF NOT EXISTS duckdb_functions() AS TABLE SELECT 1 AS a",
+    'CREATE MACRO "||"(a, b) AS a',
+    "CREATE TYPE json AS INTEGER",
     # What is not the farm's
     "CREATE TABLE sales.wlr (a INTEGER)",
     'CREATE VIEW "sales" . "WLC" AS SELECT 1',
@@ -163,8 +169,8 @@ STATEMENTS = [
 # The last of each would stay when the macro is gone: it would mean the engine's own function then.
 BEHIND_MACROS = [
     [
-        "CREATE MACRO parquet_metadata(f) AS TABLE SELECT 1 AS a",
-        "CREATE VIEW x AS FROM parquet_metadata('{folder}/x.parquet')",
+        "CREATE MACRO parquet_file_metadata(f) AS TABLE SELECT 1 AS a",
+        "CREATE VIEW x AS FROM parquet_file_metadata('{folder}/x.parquet')",
     ],
     ["CREATE MACRO duckdb_secrets() AS TABLE SELECT 1 AS a", "CREATE VIEW x AS FROM main.duckdb_secrets()"],
     [

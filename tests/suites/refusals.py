@@ -27,6 +27,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "replicas do not run what reads files; see docs/limits.md",
         r"lies outside the database|is not the farm's to call",
     ),
+    Refusal("a macro may not hide what the capture calls; see docs/limits.md", r"would hide DuckDB's own"),
     Refusal(
         "a macro over something that is not there any more stops replicas; see docs/limits.md",
         r"replicas could not create what depends on it",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from wlc.dialect.duckdb import statements
 from wlc.dialect.duckdb.lexer import words
 from wlc.dialect.duckdb.schema import schema_statements
 from wlc.dialect.duckdb.statements import (
@@ -23,6 +24,18 @@ if TYPE_CHECKING:
     from wlc.farm.model import Ddl, Name
 
 _INSIDE = "create it with TEMP, or in another database that is attached; docs/security.md says what replicas may read"
+
+
+def refuse_hiding(text: str) -> None:
+    """Refuse a statement, before it runs, that creates a macro or type in the place of what the capture itself uses.
+
+    Raises:
+        UnsupportedError: It does.
+    """
+    try:
+        statements.refuse_hiding(text)
+    except StatementError as error:
+        raise UnsupportedError(f"the statement cannot be captured: {error}", hint="choose another name") from error
 
 
 def refuse_untaken(connection: duckdb.DuckDBPyConnection, catalog: str, ddl: Ddl) -> None:

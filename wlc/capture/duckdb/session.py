@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from wlc.capture.duckdb import imports, journal, locking
+from wlc.capture.duckdb import acceptance, imports, journal, locking
 from wlc.capture.duckdb.analysis import SEQUENCE_MOVERS, analyse, detached
 from wlc.capture.duckdb.captured_tables import CapturedTables
 from wlc.capture.duckdb.effects import Effect, SchemaEffect, UnknownEffect
@@ -56,9 +56,13 @@ class CaptureSession:
         Args:
             text: One statement.
             kind: DuckDB's name of its type.
+
+        Raises:
+            UnsupportedError: It creates a macro that hides what the capture calls.
         """
         if kind in locking.CLAUSES:
             return locking.effect(text, kind)
+        acceptance.refuse_hiding(text)
         effect = analyse(text, kind)
         if kind in ("EXECUTE", "EXPLAIN") and isinstance(effect, UnknownEffect):
             return UnknownEffect(effect.names.union(*(self._prepared.get(name, ()) for name in effect.names)))

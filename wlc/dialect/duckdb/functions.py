@@ -102,6 +102,25 @@ FUNCTIONS = frozenset(
     weekday weekofyear weighted_avg xor year yearweek
     """.split()
 )
+# What dbfarm's own SQL calls, and what DuckDB makes of syntax in it: brackets, LIKE, EXTRACT, count(*). It runs on the
+# connections of masters and replicas, where a macro hides the engine's function of its name.
+CALLED = frozenset(
+    """
+    abs any_value arg_max arg_min array_agg array_extract array_slice array_to_string base64 bool_or chr concat
+    concat_ws constant_or_null contains count count_star current_database current_schemas current_setting date_diff
+    date_part duckdb_columns duckdb_constraints duckdb_databases duckdb_extensions duckdb_functions duckdb_indexes
+    duckdb_schemas duckdb_sequences duckdb_settings duckdb_tables duckdb_triggers duckdb_types duckdb_views
+    element_at encode enum_code epoch_ns epoch_us error filter first generate_series get_current_timestamp greatest
+    hash hex if ilike_escape isfinite isnan json_extract_string json_object
+    json_serialize_plan json_serialize_sql lag last lead least len length like_escape list list_apply list_concat
+    list_contains list_filter list_sort list_transform list_value lower map map_entries map_from_entries max
+    md5_number min nextval not_ilike_escape not_like_escape now overlay parquet_metadata parquet_schema position
+    pragma_table_info range read_parquet read_text regexp_full_match regexp_matches replace row row_number setval
+    sign signbit starts_with strftime strlen struct_extract struct_extract_at struct_pack substr substring sum
+    timezone to_days to_hours to_json to_microseconds to_milliseconds to_minutes to_months to_seconds to_years trim
+    txid_current typeof union_extract union_tag unnest uuid variant_bytes_to_variant variant_to_parquet_variant
+    """.split()
+)
 _COLLATION = re.compile(r"(icu_)?(collate|sort)_\w+")
 # Views of the engine over functions that are not allowed.
 SYSTEM_VIEWS = frozenset({"duckdb_logs", "pg_prepared_statements", "pg_settings"})
@@ -117,6 +136,11 @@ _LIKE_FUNCTIONS = re.compile(
     r"^(read|write|load|open|exec|query|scan)_|_(read|write|exec|query|scan)$|getenv|secret|http|curl|shell|substrait",
     re.IGNORECASE,
 )
+
+
+def hides_called(name: str) -> bool:
+    """Say whether a macro of this name would hide a function, or an operator, that dbfarm's own SQL needs."""
+    return name.lower() in CALLED or not re.search(r"\w", name)
 
 
 def refused_call(connection: duckdb.DuckDBPyConnection, catalog: str, name: str, *, in_from: bool) -> str | None:

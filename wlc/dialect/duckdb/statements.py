@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Any
 
-from wlc.dialect.duckdb.functions import SYSTEM_VIEWS, internal, is_allowed, is_the_engines, refused_call
+from wlc.dialect.duckdb.functions import SYSTEM_VIEWS, hides_called, internal, is_allowed, is_the_engines, refused_call
 from wlc.dialect.duckdb.lexer import tokens
 from wlc.farm.errors import FarmError
 
@@ -51,6 +51,9 @@ _FILE = re.compile(
     r"|avro|orc|gpkg|shp|fgb|kml|gpx|dbf|osm|pbf|vortex|lance|log|ya?ml|html?|xml)(\.(gz|zst|zstd|bz2|xz))?$",
     re.IGNORECASE,
 )
+
+
+_MAY_HIDE = re.compile(r"\b(MACRO|FUNCTION|TYPE)\b", re.IGNORECASE)
 
 
 class StatementError(Exception):
@@ -113,6 +116,7 @@ def refuse_hostile(connection: duckdb.DuckDBPyConnection, catalog: str, statemen
         OutsideStatementError: It makes a view that reads something outside the database.
         StatementError: It is of another kind, or changes what belongs to dbfarm or to another database.
     """
+    refuse_hiding(statement)
     listed = tokens(statement)
     found = _KIND.match(" ".join(token.text.upper() for token in listed))
     if not found:
@@ -134,6 +138,27 @@ def refuse_hostile(connection: duckdb.DuckDBPyConnection, catalog: str, statemen
         _check_body(connection, catalog, _body(rest, statement), statement)
     else:
         _refuse_calls(kind, rest, statement)
+
+
+def refuse_hiding(statement: str) -> None:
+    """Refuse a macro, or a type, whose name would take a meaning from dbfarm's own SQL; to be called before it runs.
+
+    Digests, checks of statements and the capture itself would compute what the macro says.
+
+    Raises:
+        StatementError: It creates one, temporary or not, in whatever database.
+    """
+    if not _MAY_HIDE.search(statement):
+        return
+    listed = tokens(statement)
+    for at, token in enumerate(listed):
+        if token.depth or token.word not in ("MACRO", "FUNCTION", "TYPE") or not at:
+            continue
+        if listed[at - 1].word not in ("CREATE", "REPLACE", "TEMP", "TEMPORARY", "PERSISTENT"):
+            continue
+        name = _path(listed[at + 1 :])[0][-1]
+        if name.lower() == "json" if token.word == "TYPE" else hides_called(name):
+            raise StatementError(f"{token.word.lower()} {name} would hide DuckDB's own, which dbfarm itself uses")
 
 
 def refuse_hostile_macro(connection: duckdb.DuckDBPyConnection, catalog: str, statement: str) -> None:
