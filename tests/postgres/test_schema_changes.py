@@ -196,6 +196,12 @@ CASES: dict[str, tuple[str, ...]] = {
         """CREATE TABLE m (p pair, e mood); ALTER TYPE pair ADD ATTRIBUTE z int, DROP ATTRIBUTE x; ALTER TYPE mood ADD VALUE 'b'; ALTER TYPE mood RENAME TO mood2""",
         "INSERT INTO m VALUES ('(1,2)', 'b')",
     ),
+    "attribute that others need": (
+        "CREATE TYPE pair AS (x int, y int)",
+        "CREATE TABLE ck (a int, p pair CHECK ((p).x > 0)); CREATE TABLE ty OF pair; INSERT INTO ck VALUES (1, '(1,2)')",
+        "ALTER TYPE pair DROP ATTRIBUTE x CASCADE",
+        "INSERT INTO ck VALUES (2, '(3)'); INSERT INTO ty VALUES (5)",
+    ),
     "attr type": (
         "CREATE TYPE pair AS (x int, y int)",
         "CREATE TABLE ty OF pair",

@@ -157,7 +157,7 @@ def _altered_composite(old: DescribedObject, new: DescribedObject) -> Iterator[D
     after = {number for number, *_ in new.parts}
     for number, (name, *_) in before.items():
         if number not in after:
-            yield _alter(new, f"DROP ATTRIBUTE {quote(name)}")
+            yield _alter(new, f"DROP ATTRIBUTE IF EXISTS {quote(name)} CASCADE")
     for number, name, kind, declared in new.parts:
         if number not in before:
             yield _alter(new, f"ADD ATTRIBUTE {quote(name)} {kind}")
