@@ -11,6 +11,7 @@ from wlc.farm.errors import ExceededError
 
 from .options import Database, Farm, StorageOptions, storage_options
 from .output import Listing, Report
+from .progress import working
 
 LIST_COLUMNS = ("database", "kind", "state", "tick", "age_s", "bytes", "can_go_back_to", "problem")
 
@@ -87,5 +88,39 @@ def doctor(
         raise ExceededError(listed, hint=next((each.remedy for each in wrong if each.remedy), None))
 
 
+def report(
+    db: Database,
+    out: Annotated[str, typer.Option("--out", metavar="FILE", help="Where the page is written.")] = "report.html",
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Begin of the period that is shown; 30 days ago by default.")
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Verify the farm's files as well, as wlc verify does.")
+    ] = False,
+    farm: Farm = None,
+    storage_option: StorageOptions = None,
+) -> Report:
+    """Write a page about a database: delays, growth, snapshots, readers, and what to do. It works without a network.
+
+    With --json, the answer is everything that the page shows.
+    """
+    import wlr
+
+    with working(f"reading {db}") as progress:
+        found = wlr.report(
+            db,
+            farm=farm,
+            since=since,
+            verify=verify,
+            storage_options=storage_options(storage_option),
+            progress=progress,
+        )
+    return Listing(("page",), [(wlr.write_report(found, out),)], whole=found)
+
+
 # Each with the example that its help shows.
-COMMANDS = ((replicas, "wlc replicas sales"), (doctor, "wlc doctor sales"))
+COMMANDS = (
+    (replicas, "wlc replicas sales"),
+    (doctor, "wlc doctor sales"),
+    (report, "wlc report sales --out sales.html"),
+)

@@ -60,6 +60,13 @@ set_up_java() {
     fi
 }
 
+# A browser looks at the page of a report.
+set_up_chromium() {
+    command -v chromium >/dev/null && return
+    may_install && say "installing Chromium for the page of a report" && install_packages chromium && return
+    echo "no Chromium: the page of a report is not looked at"
+}
+
 set_up_postgres() {
     command -v initdb >/dev/null && return
     ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 && return
@@ -152,7 +159,7 @@ if [ "${1:-}" = --deep ]; then shift; go_deep; fi
 set_up
 set_up_java
 set_up_postgres
-[ "$is_deep" = no ] || { set_up_other_postgres; set_up_postgres_suite; }
+[ "$is_deep" = no ] || { set_up_other_postgres; set_up_postgres_suite; set_up_chromium; }
 failed=""
 check() {
     say "$*"

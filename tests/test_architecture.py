@@ -80,6 +80,8 @@ HOMES = {
     "cryptography": ("wlc/farm/seal/cipher.py",),
     "typer": ("cli/",),
     "rich": ("cli/",),
+    "plotly": ("wlr/reporting/charts.py",),
+    "jinja2": ("wlr/reporting/page.py",),
 }
 SQL_ENGINES = {"duckdb", "psycopg", "adbc_driver_postgresql", "pyspark", "sqlglot"}
 

@@ -125,7 +125,7 @@ def test_locked_versions_are_allowed() -> None:
 def test_oldest_versions_are_the_lower_bounds() -> None:
     bounds = {
         required.name: Version(bound.version)
-        for required in requirements("crypto", "kafka", "postgres")
+        for required in requirements("crypto", "kafka", "postgres", "report")
         for bound in required.specifier
         if bound.operator == ">="
     }

@@ -9,6 +9,7 @@ from wlc.farm.lazy import importer
 __all__ = [
     "Checkup",
     "CorruptError",
+    "DatabaseReport",
     "Drill",
     "ExpiredError",
     "Failure",
@@ -54,6 +55,8 @@ __all__ = [
     "read",
     "repair",
     "replicate",
+    "report",
+    "report_page",
     "resume",
     "snapshot_from_log",
     "status",
@@ -63,6 +66,7 @@ __all__ = [
     "unlock",
     "verify",
     "verify_farm",
+    "write_report",
 ]
 
 if TYPE_CHECKING:
@@ -99,6 +103,8 @@ if TYPE_CHECKING:
     from wlr.replica_settings import accept, beat, lock, pause, resume, unlock
     from wlr.replica_status import ReplicaStatus, clock, status, tick
     from wlr.replication import replicate
+    from wlr.reporting.facts import DatabaseReport, report
+    from wlr.reporting.writing import report_page, write_report
     from wlr.site_switch import Switched
     from wlr.switching import switch
     from wlr.undoing import Undone, undo
@@ -124,6 +130,8 @@ else:
             "wlr.reading.change_feed": ("changes",),
             "wlr.reading.difference": ("TableDifference", "diff", "differing_rows"),
             "wlr.reading.table": ("read",),
+            "wlr.reporting.facts": ("DatabaseReport", "report"),
+            "wlr.reporting.writing": ("report_page", "write_report"),
             "wlr.repairing": ("RepairedTable", "repair"),
             "wlr.replay": ("Replicated",),
             "wlr.replica_settings": ("accept", "beat", "lock", "pause", "resume", "unlock"),
