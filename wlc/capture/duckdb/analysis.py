@@ -55,6 +55,8 @@ _SESSION_TYPES = frozenset({"SET", "VARIABLE_SET", "ATTACH", "DETACH", "LOAD", "
 _CONSTANTS = ("numeric_const", "string_const")
 _LOAD = SchemaEffect(frozenset(), rewrites=False, loads=True)
 _SCHEMA_TYPES = frozenset({"CREATE", "CREATE_FUNC", "ALTER", "DROP"})
+# Types of statements that create an object, or may hold one that does.
+MAY_CREATE = frozenset({"CREATE", "CREATE_FUNC", "EXPLAIN", "MULTI", UNKNOWN})
 _WRITING_WORDS = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
 # Functions that move a sequence, although the statement reads only.
 SEQUENCE_MOVERS = frozenset({"nextval", "setval"})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from wlc.capture.duckdb import acceptance, imports, journal, locking
-from wlc.capture.duckdb.analysis import SEQUENCE_MOVERS, analyse, detached
+from wlc.capture.duckdb.analysis import MAY_CREATE, SEQUENCE_MOVERS, analyse, detached
 from wlc.capture.duckdb.captured_tables import CapturedTables
 from wlc.capture.duckdb.effects import Effect, SchemaEffect, UnknownEffect
 from wlc.capture.duckdb.open_transaction import OpenTransaction, user
@@ -62,7 +62,8 @@ class CaptureSession:
         """
         if kind in locking.CLAUSES:
             return locking.effect(text, kind)
-        acceptance.refuse_hiding(text)
+        if kind in MAY_CREATE:
+            acceptance.refuse_hiding(text)
         effect = analyse(text, kind)
         if kind in ("EXECUTE", "EXPLAIN") and isinstance(effect, UnknownEffect):
             return UnknownEffect(effect.names.union(*(self._prepared.get(name, ()) for name in effect.names)))

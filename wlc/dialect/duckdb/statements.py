@@ -331,9 +331,11 @@ def _problems(connection: duckdb.DuckDBPyConnection, catalog: str, tree: Any) ->
         kind = str(node.get("type", ""))
         if kind.endswith("_QUERY_NODE"):
             yield "it writes"
-        elif kind == "BASE_TABLE":
-            path = _named(node)
+        elif kind == "BASE_TABLE" or (kind == "SHOW_REF" and node["query"] is None):
+            # SHOW of a table has its name here, SHOW VARIABLES and the like a word in quotes.
+            path = [part.strip('"') for part in _named(node)]
             is_outside = _FILE.search(".".join(path)) or path[-1].lower() in SYSTEM_VIEWS or _is_beside(path, catalog)
+            is_outside = is_outside or (kind == "SHOW_REF" and path == ["variables"])
             # Nothing binds a view whose binding is deferred: a reader may attach the database later.
             is_outside = is_outside or (len(path) > 2 and path[0].lower() != catalog.lower())
             if is_outside or OWN.intersection(part.lower() for part in path[:-1]):
