@@ -29,7 +29,7 @@ from .options import (
     Upstreams,
     storage_options,
 )
-from .output import Lines, Report, record
+from .output import Lines, Listing, Report, record
 from .progress import working
 from .row_changes import COMMANDS as ROW_COMMANDS
 from .standing import COMMANDS as STANDING_COMMANDS
@@ -180,6 +180,19 @@ def switch(
 def accept(target: Target, storage_option: StorageOptions = None) -> Report:
     """Skip exactly the one transaction whose replay failed."""
     return record(wlr.accept(target, storage_options=storage_options(storage_option)))
+
+
+@command(app, example="wlr retry copy.duckdb --tick 1041")
+def retry(
+    target: Target,
+    tick: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Only this transaction; default is all that were accepted.")
+    ] = None,
+    storage_option: StorageOptions = None,
+) -> Report:
+    """Apply the rows of accepted transactions, which a DuckDB or PostgreSQL replica keeps, if they fit now."""
+    done = wlr.retry(target, tick, storage_options=storage_options(storage_option))
+    return Listing(("tick", "rows"), [(each.tick, each.rows) for each in done])
 
 
 @command(app, example="wlr files lake main.orders --tick 1040")

@@ -29,6 +29,7 @@ __all__ = [
     "ReplayError",
     "ReplicaStatus",
     "Replicated",
+    "Retried",
     "Switched",
     "TableCheck",
     "TableDifference",
@@ -58,6 +59,7 @@ __all__ = [
     "report",
     "report_page",
     "resume",
+    "retry",
     "snapshot_from_log",
     "status",
     "switch",
@@ -95,12 +97,13 @@ if TYPE_CHECKING:
     from wlr.plan.failure import Failure
     from wlr.plan.meeting import Refusal, fast_forward
     from wlr.plan.retention import PrunedTicks
+    from wlr.quarantining import Retried, accept, retry
     from wlr.reading.change_feed import changes
     from wlr.reading.difference import TableDifference, diff, differing_rows
     from wlr.reading.table import read
     from wlr.repairing import RepairedTable, repair
     from wlr.replay import Replicated
-    from wlr.replica_settings import accept, beat, lock, pause, resume, unlock
+    from wlr.replica_settings import beat, lock, pause, resume, unlock
     from wlr.replica_status import ReplicaStatus, clock, status, tick
     from wlr.replication import replicate
     from wlr.reporting.facts import DatabaseReport, report
@@ -127,6 +130,7 @@ else:
             "wlr.lake_pruning": ("prune",),
             "wlr.log_snapshot": ("snapshot_from_log",),
             "wlr.plan.retention": ("PrunedTicks",),
+            "wlr.quarantining": ("Retried", "accept", "retry"),
             "wlr.reading.change_feed": ("changes",),
             "wlr.reading.difference": ("TableDifference", "diff", "differing_rows"),
             "wlr.reading.table": ("read",),
@@ -134,7 +138,7 @@ else:
             "wlr.reporting.writing": ("report_page", "write_report"),
             "wlr.repairing": ("RepairedTable", "repair"),
             "wlr.replay": ("Replicated",),
-            "wlr.replica_settings": ("accept", "beat", "lock", "pause", "resume", "unlock"),
+            "wlr.replica_settings": ("beat", "lock", "pause", "resume", "unlock"),
             "wlr.replica_status": ("ReplicaStatus", "clock", "status", "tick"),
             "wlr.replication": ("replicate",),
             "wlr.site_switch": ("Switched",),

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
-    from wlr.plan.failure import Failure
-
 
 def beat(
     into: str | os.PathLike[str], beat_s: float | None = None, *, storage_options: Mapping[str, Any] | None = None
@@ -45,18 +43,6 @@ def place_read(into: str | os.PathLike[str], *, storage_options: Mapping[str, An
     state = target_at(into, storage_options).read_state()
     chosen = state.attachment
     return (chosen.pinned or chosen.url or chosen.registry) if chosen else state.master
-
-
-def accept(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> Failure:
-    """Skip exactly the transaction that failed: the next replication continues after it.
-
-    Returns:
-        The failure that was accepted.
-
-    Raises:
-        InvalidError: No transaction has failed.
-    """
-    return target_at(into, storage_options).accept()
 
 
 def pause(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:

@@ -357,6 +357,42 @@ def test_failure_is_found_kept_and_accepted(kind: Kind, farm: HandmadeFarm, into
         wlr.accept(into)
 
 
+def test_rows_of_an_accepted_transaction_are_applied_once_they_fit(kind: Kind, farm: HandmadeFarm, into: str) -> None:
+    farm.publish([KEYED], [Rows("t", rows(1))], [Rows("t", rows(3), rows(77))])
+    with pytest.raises(ReplayError, match="transaction 3"):
+        replicate(farm, into)
+    wlr.accept(into)
+    if into.endswith("lake") or not kind.refusal:
+        with pytest.raises(UnsupportedError, match="does not keep the rows"):
+            wlr.retry(into)
+        return
+    # The transaction is still ahead: retrying is to take the acceptance back.
+    assert wlr.retry(into, 3) == [wlr.Retried(3, 0)]
+    with pytest.raises(ReplayError, match="transaction 3"):
+        replicate(farm, into)
+    wlr.accept(into)
+    farm.publish([Rows("t", rows(4))])
+    replicate(farm, into)
+    with pytest.raises(ReplayError, match=r"transaction 3 cannot be applied .* are not in the replica"):
+        wlr.retry(into)
+    assert wlr.status(into).accepted == (3,)
+    farm.publish([Rows("t", rows(77))])
+    replicate(farm, into)
+    assert wlr.retry(into) == [wlr.Retried(3, 2)]
+    assert kind.held(into)["main.t"] == in_t((1, "a"), (3, "a"), (4, "a"))
+    assert wlr.status(into).accepted == ()
+    with pytest.raises(InvalidError, match="has not accepted transaction 3"):
+        wlr.retry(into, 3)
+    # What is more than rows is listed, and not applied.
+    farm.publish([Rows("t", (), rows(78)), "ALTER TABLE t ADD COLUMN w INTEGER"])
+    with pytest.raises(ReplayError, match="transaction 6"):
+        replicate(farm, into)
+    wlr.accept(into)
+    replicate(farm, into)
+    with pytest.raises(ReplayError, match="transaction 6 .* does more than change rows of main.t: ALTER TABLE"):
+        wlr.retry(into)
+
+
 CONFLICTS = [
     ("other value", [Rows("t", (), ("1, 'b'",))], "id = 1"),
     ("other value of a row that stays", [Rows("t", ("1, 'c'",), ("1, 'b'",))], "id = 1"),

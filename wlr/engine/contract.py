@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from wlc.farm.errors import CorruptError, InvalidError, UnavailableError, UnsupportedError
 from wlc.farm.similar import file_meant
-from wlr.plan.failure import Failure, StepError
+from wlr.plan.failure import StepError
 from wlr.plan.memory import MEMORY_HINT
 from wlr.plan.patterns import matches
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from wlc.farm.model import DataFile, Manifest, Name, SnapshotTable, TableFile
     from wlr.engine.bulk import Bulk
     from wlr.engine.place import Place
+    from wlr.engine.quarantine import Quarantined
     from wlr.engine.scan import Scan, StoredTables
     from wlr.engine.state import ReplicaState
     from wlr.plan.cut import Limits
@@ -39,10 +40,12 @@ class Target(ABC):
 
     Attributes:
         noun: What such a place is, for messages.
+        has_quarantine: Replicas keep the rows of accepted transactions.
         place: Where it is.
     """
 
     noun: ClassVar[str]
+    has_quarantine: ClassVar[bool] = True
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -124,25 +127,6 @@ class Target(ABC):
             UnavailableError: It is in use.
             CorruptError: One of its files is damaged.
         """
-
-    def accept(self) -> Failure:
-        """Skip exactly the transaction that failed, and return its failure.
-
-        Raises:
-            InvalidError: No transaction has failed, or something in the replica itself is in its way.
-        """
-        with self.open() as replica:
-            failure = replica.state.failure
-            if failure is None:
-                raise InvalidError(
-                    f"no transaction has failed in {self}", hint=f"wlr status {shlex.quote(str(self))}", path=str(self)
-                )
-            if failure.obstacle is not None:
-                message = f"transaction {failure.tick} is sound and cannot be skipped: {failure.obstacle}"
-                raise InvalidError(message, hint=failure.remedy, path=str(self))
-            accepted = replica.state.accepted | {failure.tick}
-            replica.remember(replace(replica.state, accepted=accepted, failure=None))
-        return failure
 
     def unlock(self) -> None:
         """Allow direct writes to replicated tables."""
@@ -252,6 +236,24 @@ class OpenReplica(ABC):
         Raises:
             UnsupportedError: An engine without a guard cannot be unlocked.
         """
+
+    def quarantine(self, state: ReplicaState, kept: Sequence[Quarantined]) -> None:  # noqa: ARG002
+        """Store a new state, and in the same transaction what an accepted transaction would have done.
+
+        Args:
+            state: The new state.
+            kept: Nothing in a replica without a quarantine. Files lie in the folders that the replica was opened with.
+        """
+        self.remember(state)
+
+    def quarantined(self, work: Path) -> list[Quarantined]:  # noqa: ARG002
+        """Return what is in quarantine; files are written to a folder.
+
+        Raises:
+            UnsupportedError: A replica of this kind keeps nothing.
+        """
+        message = "this replica does not keep the rows of accepted transactions"
+        raise UnsupportedError(message, hint="wlr repair TARGET --table TABLE makes a table what it is in the master")
 
     def move(self, state: ReplicaState) -> None:
         """Store a state at another position at which the replica holds the same rows, in another log."""

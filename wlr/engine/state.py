@@ -44,7 +44,7 @@ class ReplicaState:
         batch_last: Last tick of the batch of that position.
         beat_s: How often it looks for new log files when it follows, seconds.
         follows_beat: That is the master's beat.
-        accepted: Ticks of transactions that replay skips.
+        accepted: Ticks of transactions that replay skips; see `wlr.quarantining`.
         is_unlocked: The replica's owner allows direct writes to replicated tables.
         is_paused: The owner wants it to stay where it is.
         keep: How many old ticks of a Parquet replica stay readable, or for how long; empty for all.
@@ -103,6 +103,7 @@ def after(state: ReplicaState, step: Step, digests: Mapping[Name, Held]) -> Repl
         batch_last=step.mark.batch_last,
         clock=step.clock or state.clock,
         failure=None,
+        accepted=state.accepted - step.retried,
         digests=digests,
         contained=step.contained(state.contained),
         names_digests=state.names_digests or step.names_digests,

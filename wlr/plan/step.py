@@ -90,6 +90,7 @@ class Step:
             in the step. None where no batch says it.
         undigested: Those of which a batch says that the master does not know it.
         repaired: Tables that were repaired: they hold what `digests` says, whatever the replica knew before.
+        retried: Ticks of accepted transactions that are applied after all.
         footer: What the last batch that ends in the step says it contains; None if none ends in it.
     """
 
@@ -102,6 +103,7 @@ class Step:
     undigested: frozenset[Name] = frozenset()
     repaired: frozenset[Name] = frozenset()
     footer: Contained | None = None
+    retried: frozenset[int] = frozenset()
 
     @property
     def first(self) -> int:

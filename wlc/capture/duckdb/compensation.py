@@ -10,9 +10,9 @@ import duckdb
 
 from wlc.capture.duckdb import taken_tables
 from wlc.capture.duckdb.analysis import analyse
-from wlc.capture.duckdb.exceptions import json_object_sql
 from wlc.capture.duckdb.session import CaptureSession
 from wlc.dialect.duckdb import fold
+from wlc.dialect.duckdb.row_images import json_object_sql
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import ChangedSinceError, InvalidError, RowConflict, UnsupportedError
 from wlc.farm.model import WEIGHT, Column, file_column

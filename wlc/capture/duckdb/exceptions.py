@@ -21,6 +21,7 @@ from wlc.capture.duckdb.verdicts import (
     WRITE_ROW,
 )
 from wlc.capture.duckdb.window import key_columns
+from wlc.dialect.duckdb.row_images import json_object_sql
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql, storage_type
 from wlc.farm.clock import format_time, utc_now
@@ -28,7 +29,7 @@ from wlc.farm.model import Name
 from wlc.masters.rejected import ConflictCounter, RejectedRow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import duckdb
 
@@ -37,9 +38,6 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.verdicts import Seen, StepTable
     from wlc.farm.model import Column
 
-_AS_THEMSELVES = frozenset(
-    "BOOLEAN TINYINT SMALLINT INTEGER BIGINT UTINYINT USMALLINT UINTEGER UBIGINT VARCHAR".split()
-)
 # Of each site: our tick after its last rejection, the last one of ours that it is known to contain, and the last one at
 # which it contained all that was told after its rejections.
 LAST_CONFLICT, CONTAINED, LAST_STABLE = "last_conflict_tick", "contained_tick", "last_stable_tick"
@@ -165,15 +163,6 @@ def json_sql(table: CapturedTable, columns: Sequence[Column], alias: str) -> str
     """Return the expression that writes columns of a row image as JSON."""
     names = dict(zip(table.layout.stored, table.columns, strict=True))
     return json_object_sql((column, f"{alias}.{names[column]}") for column in columns)
-
-
-def json_object_sql(values: Iterable[tuple[Column, str]]) -> str:
-    """Return the expression that writes columns, given with the SQL of their stored values, as JSON."""
-    parts = []
-    for column, stored in values:
-        value = stored if storage_type(column.type) in _AS_THEMSELVES else f"CAST({stored} AS VARCHAR)"
-        parts.append(f"{literal(column.name)}, {value}")
-    return f"json_object({', '.join(parts)})"
 
 
 def _create_view(connection: duckdb.DuckDBPyConnection, catalog: str, table: CapturedTable) -> None:

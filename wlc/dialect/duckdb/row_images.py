@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING
 import duckdb
 
 from wlc.dialect.sql import literal, quote
-from wlc.dialect.types import BY_NAME
+from wlc.dialect.types import BY_NAME, storage_type
 from wlc.farm.history import batches_between, is_named
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Column, Name, TableFile
 
 FETCH_ROWS = 10_000
+# Storage types that JSON holds exactly; other values become text.
+_AS_THEMSELVES = frozenset(
+    "BOOLEAN TINYINT SMALLINT INTEGER BIGINT UTINYINT USMALLINT UINTEGER UBIGINT VARCHAR".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +81,12 @@ def _rows_of(path: Path, file: TableFile, first: int | None, last: int | None) -
 def _shown(column: Column) -> str:
     name, row = quote(column.name), BY_NAME.get(column.type.upper())
     return name if row is not None and row.is_native else f"CAST({name} AS VARCHAR)"
+
+
+def json_object_sql(values: Iterable[tuple[Column, str]]) -> str:
+    """Return the expression that writes columns, given with the SQL of their stored values, as JSON."""
+    parts = []
+    for column, stored in values:
+        value = stored if storage_type(column.type) in _AS_THEMSELVES else f"CAST({stored} AS VARCHAR)"
+        parts.append(f"{literal(column.name)}, {value}")
+    return f"json_object({', '.join(parts)})"

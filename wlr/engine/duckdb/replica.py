@@ -11,15 +11,16 @@ import duckdb
 from wlc.dialect.duckdb import catalog as catalogs
 from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.opening import alone
-from wlc.dialect.sql import quote
+from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnavailableError
 from wlc.farm.model import Ddl, Name
 from wlr.ddl import relevance, running
+from wlr.engine import quarantine
 from wlr.engine.calculator import Scratch, applying, is_broken, using
 from wlr.engine.contract import OpenReplica
 from wlr.engine.duckdb import changes, guard, obstacles
 from wlr.engine.duckdb import state as states
-from wlr.engine.duckdb.connection import attach, work_folder
+from wlr.engine.duckdb.connection import attach, has_table, work_folder
 from wlr.engine.duckdb.tables import read_tables
 from wlr.engine.misfit import misfit
 from wlr.engine.state import OWNER, after, changed
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from wlc.farm.model import TableFile
     from wlr.engine.bulk import Bulk
+    from wlr.engine.quarantine import Quarantined
     from wlr.engine.state import ReplicaState
     from wlr.fold.net import FoldsElsewhere, NetChange
     from wlr.fold.tally import Held
@@ -121,6 +123,37 @@ class OpenDuckDB(OpenReplica):
             self._connection.execute("COMMIT")
         self.state = state
 
+    def quarantine(self, state: ReplicaState, kept: Sequence[Quarantined]) -> None:
+        schema = f"{quote(self._catalog)}.wlr"
+        with using(self._path):
+            self._connection.execute("BEGIN")
+            try:
+                for statement in quarantine.create_sql(schema, "BLOB"):
+                    self._connection.execute(statement)
+                for each in kept:
+                    self._connection.execute(f"INSERT INTO {schema}.quarantine {quarantine.shown_sql(each)}")
+                    if each.file is not None:
+                        bytes_sql = f"(SELECT content FROM read_blob({literal(str(each.file))}))"
+                        values = f"{quarantine.file_values(each)}, {bytes_sql}"
+                        self._connection.execute(f"INSERT INTO {schema}.quarantine_files VALUES ({values})")
+                states.write(self._connection, self._catalog, changed(self.state, state))
+                self._connection.execute("COMMIT")
+            except BaseException:
+                self._rollback()
+                raise
+        self.state = state
+
+    def quarantined(self, work: Path) -> list[Quarantined]:
+        if not has_table(self._connection, self._catalog, "wlr", "quarantine"):
+            return []
+        schema = f"{quote(self._catalog)}.wlr"
+        with using(self._path):
+            files, statements = (
+                self._connection.execute(query.format(schema)).fetchall()
+                for query in (quarantine.FILES, quarantine.STATEMENTS)
+            )
+        return quarantine.read(files, statements, work)
+
     def _set_unlocked(self, is_unlocked: bool) -> None:
         table = f"{quote(self._catalog)}.wlr.guard"
         self._connection.execute(f"DELETE FROM {table}")
@@ -190,6 +223,9 @@ class OpenDuckDB(OpenReplica):
 
     def _commit(self, step: Step, digests: Mapping[Name, Held]) -> None:
         state = after(self.state, step, digests)
+        if step.retried and has_table(self._connection, self._catalog, "wlr", "quarantine"):
+            for statement in quarantine.delete_sql(f"{quote(self._catalog)}.wlr", step.retried):
+                self._connection.execute(statement)
         states.write(self._connection, self._catalog, changed(self.state, state))
         self._connection.execute("COMMIT")
         self.state = state

@@ -38,6 +38,7 @@ class ParquetTarget(Target):
     """A folder or bucket that is, or can become, a replica."""
 
     noun = "a Parquet replica"
+    has_quarantine = False
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)

@@ -11,6 +11,7 @@ import psycopg
 from wlc.farm.errors import InvalidError, UnavailableError
 from wlc.farm.model import Ddl, Name
 from wlr.ddl.relevance import named_in
+from wlr.engine import quarantine
 from wlr.engine.calculator import applying as applying_locally
 from wlr.engine.calculator import is_broken
 from wlr.engine.contract import OpenReplica
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from wlc.farm.model import TableFile
     from wlr.engine.bulk import Bulk
     from wlr.engine.place import Place
+    from wlr.engine.quarantine import Quarantined
     from wlr.engine.state import ReplicaState
     from wlr.fold.net import NetChange
     from wlr.plan.failure import Obstacle
@@ -109,6 +111,33 @@ class OpenPostgres(OpenReplica):
             states.write(self._connection, changed(self.state, state))
         self.state = state
 
+    def quarantine(self, state: ReplicaState, kept: Sequence[Quarantined]) -> None:
+        with using(self._address), self._connection.transaction():
+            for statement in quarantine.create_sql("wlr", "bytea"):
+                connections.run(self._connection, statement)
+            for each in kept:
+                into = "COPY wlr.quarantine FROM STDIN (FORMAT csv)"
+                self._workshop.bring(self._connection, quarantine.shown_sql(each), (), into)
+                if each.file is not None:
+                    row = f"INSERT INTO wlr.quarantine_files VALUES ({quarantine.file_values(each)}, %s)"
+                    self._connection.execute(row.encode(), [each.file.read_bytes()])
+            states.write(self._connection, changed(self.state, state))
+        self.state = state
+
+    def quarantined(self, work: Path) -> list[Quarantined]:
+        with using(self._address):
+            if not self._has_quarantine():
+                return []
+            files, statements = (
+                connections.fetch(self._connection, query.format("wlr"))
+                for query in (quarantine.FILES, quarantine.STATEMENTS)
+            )
+        return quarantine.read(files, statements, work)
+
+    def _has_quarantine(self) -> bool:
+        query = "SELECT to_regclass('wlr.quarantine') IS NOT NULL"
+        return bool(connections.fetch(self._connection, query)[0][0])
+
     # Steps -----------------------------------------------------------------------------------------------------------
 
     def apply(self, step: Step, fetch: Callable[[TableFile], Path]) -> None:
@@ -126,6 +155,9 @@ class OpenPostgres(OpenReplica):
                 present = _Present(self._names, self._replicated)
                 state = after(self.state, step, tally.settle(step, present, self.state.tables))
                 state = replace(state, left_out=self._left_out)
+                if step.retried and self._has_quarantine():
+                    for statement in quarantine.delete_sql("wlr", step.retried):
+                        connections.run(self._connection, statement)
                 states.write(self._connection, changed(self.state, state))
         except BaseException as error:
             self._relearn()
