@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.deep
 def test_values_of_every_type_are_kept(tmp_path: Path) -> None:
     source, copy = tmp_path / "types.duckdb", tmp_path / "copy.duckdb"
     wlc.master(source, create=True)
