@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.digest_sql import hash_sql
 from wlc.dialect.sql import literal, quote
+from wlc.farm import table_names
 from wlc.farm.database import describe_file
 from wlc.farm.errors import InvalidError, UnsupportedError
 from wlc.farm.model import WEIGHT, Digest, Name, TableFile, file_column
@@ -64,14 +65,15 @@ class TableFix:
 
 def chosen_tables(scan: Scan, tables: Sequence[str]) -> list[Name]:
     """Return the tables that a user names, of those that the replica has or should have; all if none is named."""
-    known = {str(name): name for name in sorted({*scan.layouts, *scan.state.digests})}
+    known = sorted({*scan.layouts, *scan.state.digests})
     if not tables:
-        return list(known.values())
+        return known
     chosen = []
     for text in tables:
-        name = known.get(text) or known.get(f"main.{text}")
+        name = table_names.find(text, known)
         if name is None:
-            raise InvalidError(f"the replica has no table {text}", hint=f"Its tables: {', '.join(known) or 'none'}.")
+            listed = ", ".join(map(str, known)) or "none"
+            raise InvalidError(f"the replica has no table {text}", hint=f"Its tables: {listed}.")
         chosen.append(name)
     return chosen
 

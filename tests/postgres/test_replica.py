@@ -18,7 +18,7 @@ from tests.handmade import HandmadeFarm, Rows, time_of
 from tests.oracle import published
 from tests.postgres.cluster import execute
 from tests.postgres.held import held_by_postgres
-from wlc.farm.errors import InvalidError, ReplayError, UnavailableError
+from wlc.farm.errors import InvalidError, ReplayError, UnavailableError, UnsupportedError
 from wlc.farm.model import Clear, Column, Ddl, Layout, Name, SequencePosition
 from wlc.farm.registry import replicas
 from wlr.engine.postgres.connection import identity
@@ -500,3 +500,24 @@ def test_functions_of_the_server_are_not_called_from_translated_text(farm: Handm
     assert len(caught) == 3
     assert execute(database_url, "SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef") == []
     assert execute(database_url, "SELECT count(*) FROM pg_constraint WHERE conrelid = 'x'::regclass") == [(0,)]
+
+
+def test_a_replica_is_read_as_a_relation(farm: HandmadeFarm, database_url: str) -> None:
+    many = ", ".join(("h HUGEINT", "d DECIMAL(9, 2)", "l INTEGER[]", "s STRUCT(a VARCHAR)", "z TIMESTAMPTZ", "b BLOB"))
+    farm.publish(
+        [KEYED, Rows("t", ("1, 'a'", "2, ''", "3, NULL"))],
+        [f'CREATE TABLE "Many T" ({many})', "CREATE TABLE none (u UNION(a INTEGER))"],
+        [Rows("Many T", ("1, 2.5, [1, NULL], {'a': 'x'}, '2026-01-01 00:00:00+00', '\\x00a'",))],
+    )
+    wlr.replicate(farm.url, into=database_url, register=False)
+    assert sorted(wlr.read(database_url, "t").fetchall()) == [(1, "a"), (2, ""), (3, None)]
+    found = wlr.read(database_url, "t", columns=["v"], where="id > 1 AND v IS NOT NULL", tick=3)
+    assert (found.columns, found.fetchall()) == (["v"], [("",)])
+    there, published_ = (wlr.read(place, '"Many T"') for place in (database_url, farm.url))
+    assert there.types == published_.types
+    assert there.fetchall() == published_.fetchall()
+    with pytest.raises(InvalidError, match="is at tick 3 and holds no other, such as 2") as refused:
+        wlr.read(database_url, "t", tick=2)
+    assert refused.value.hint == f"Read the farm: wlr.read({farm.url!r}, 't', tick=2)"
+    with pytest.raises(UnsupportedError, match="which PostgreSQL's text does not show"):
+        wlr.read(database_url, "none")

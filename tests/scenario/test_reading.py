@@ -20,6 +20,7 @@ from tests.scenario.test_types_end_to_end import WIDE, change, fill
 from tests.unit.test_types import VALUES
 from wlc.dialect.sql import literal
 from wlc.farm.database import open_database
+from wlc.farm.errors import InvalidError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -318,3 +319,21 @@ def test_copies_of_a_remote_farm_live_as_long_as_the_relation(
     del few
     gc.collect()
     assert {file for file in tmp_path.rglob("*") if file.is_file()} - before == set()
+
+
+def test_names_are_written_as_in_sql(tmp_path: Path) -> None:
+    master = tmp_path / "sales.duckdb"
+    wlc.master(master, create=True)
+    with wlc.connect(master) as connection:
+        connection.execute('CREATE SCHEMA "Weird name"; CREATE TABLE "Weird name"."t t" ("i i" INTEGER)')
+        connection.execute('INSERT INTO "Weird name"."t t" VALUES (1), (2)')
+    lake, copy = tmp_path / "lake", tmp_path / "copy.duckdb"
+    for into in (lake, copy):
+        wlr.replicate(master, into=into, engine="local", register=False)
+    for place in (master, lake, copy):
+        for name in ('"Weird name"."t t"', "Weird name.t t", '"weird name".t t'):
+            assert wlr.read(place, name, where='"i i" > 1').fetchall() == [(2,)], (place, name)
+    assert sum(batch.num_rows for batch in wlr.changes(master, '"Weird name"."t t"')) == 2
+    assert len(wlr.files(lake, '"Weird name"."t t"')) == 1
+    with pytest.raises(InvalidError, match="there is no table"):
+        wlr.read(master, '"Weird name.t t"')

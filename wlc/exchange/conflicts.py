@@ -19,8 +19,8 @@ from wlc.farm.circle import (
 )
 from wlc.farm.clock import parse_time
 from wlc.farm.errors import InvalidError
-from wlc.farm.history import is_named
 from wlc.farm.model import Ddl
+from wlc.farm.table_names import is_meant
 from wlc.masters.lookup import opened_master
 from wlc.masters.publish import publish
 
@@ -107,13 +107,13 @@ def _table(founder: FarmDatabase, table: str) -> tuple[Name, Layout]:
     for number in reversed(founder.batch_numbers(after=manifest.position.batch if manifest else 0)):
         batch = founder.read_batch(number)[0]
         for record in (record for each in reversed(batch.transactions) for record in reversed(each.records)):
-            if isinstance(record, Ddl) and is_named(record.object, table) and record.object not in dropped:
+            if isinstance(record, Ddl) and is_meant(record.object, table) and record.object not in dropped:
                 if record.layout is not None:
                     return record.object, record.layout
                 if record.kind == "DROP TABLE":
                     dropped.add(record.object)
     for found in manifest.tables if manifest else ():
-        if is_named(found.table, table) and found.table not in dropped:
+        if is_meant(found.table, table) and found.table not in dropped:
             return found.table, found.layout
     raise InvalidError(
         f"{founder.url} has no table {table!r}",
@@ -139,7 +139,7 @@ def exceptions(
     time = None if since is None else parse_time(since)
     with opened_master(source, storage_options) as (found, _):
         rows = found.rejected_rows(time)
-    return [row for row in rows if table is None or is_named(row.table, table)]
+    return [row for row in rows if table is None or is_meant(row.table, table)]
 
 
 def resubmit(

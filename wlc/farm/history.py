@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from wlc.farm.errors import InvalidError
 from wlc.farm.model import Change, Clear, Ddl, RowsRead, RowsRefreshed, SequencePosition
+from wlc.farm.table_names import is_meant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,7 +98,7 @@ def _entries_of(batch: int, transaction: Transaction, table: str | None) -> Iter
         return
     for record in transaction.records:
         entry = _entry(batch, transaction, record)
-        if table is None or (entry.object is not None and is_named(entry.object, table)):
+        if table is None or (entry.object is not None and is_meant(entry.object, table)):
             yield entry
 
 
@@ -119,8 +120,3 @@ def _entry(batch: int, transaction: Transaction, record: Record) -> LogEntry:
 
 def _is_between(tick: int, first: int | None, last: int | None) -> bool:
     return (first is None or tick >= first) and (last is None or tick <= last)
-
-
-def is_named(name: Name, text: str) -> bool:
-    """Say whether `text` names a table: `name` or `schema.name`."""
-    return text in (name.name, str(name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import wlc
+from wlc.farm import table_names
 from wlc.farm.clock import parse_time
 from wlc.farm.errors import InvalidError, UnavailableError
 from wlc.farm.similar import alike
@@ -64,21 +65,15 @@ def stop_of(tick: int | None, until: str | datetime | None) -> Stop:
 
 
 def named_table(wanted: str, tables: Iterable[Name], where: str) -> Name:
-    """Return the table that a user names: `schema.table`, or `table` in schema main.
+    """Return the table that a user names: `schema.table`, or `table` in schema main; see `wlc.farm.table_names`.
 
     Raises:
         InvalidError: There is no such table; the hint has those that are like it.
     """
-    known = {str(name): name for name in tables}
-    texts = (wanted, f"main.{wanted}")
-    folded = {text.lower(): name for text, name in known.items()}
-    for text in texts:
-        if text in known:
-            return known[text]
-    for text in texts:
-        if text.lower() in folded:
-            return folded[text.lower()]
-    raise InvalidError(f"there is no table {wanted} {where}", hint=_tables_hint(wanted, sorted(known)))
+    known = list(tables)
+    if (found := table_names.find(wanted, known)) is not None:
+        return found
+    raise InvalidError(f"there is no table {wanted} {where}", hint=_tables_hint(wanted, sorted(map(str, known))))
 
 
 def _tables_hint(wanted: str, known: list[str]) -> str:

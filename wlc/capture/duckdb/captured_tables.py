@@ -13,6 +13,7 @@ from wlc.capture.duckdb.journal import CapturedTable
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb.lexer import unquoted, words
 from wlc.dialect.sql import quote
+from wlc.farm import table_names
 from wlc.farm.model import Layout, Name
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     import duckdb
 
     from wlc.farm.model import Settings
-
-_PART = re.compile(r'"(?:[^"]|"")*"|[^."]+')
 
 
 @dataclass
@@ -153,7 +152,7 @@ class CapturedTables:
         found = json.loads(plan)
         while found[0]["children"]:
             found = found[0]["children"]
-        meant = tuple(unquoted(part) for part in _PART.findall(found[0]["extra_info"].get("Table", "")))
+        meant = table_names.parts(found[0]["extra_info"].get("Table", ""))
         return next((t for t in matching if (self.catalog, t.name.schema, t.name.name) == meant), None)
 
     def _unique_keys(self, present: dict[Name, Layout]) -> dict[Name, tuple[tuple[str, ...], ...] | None]:

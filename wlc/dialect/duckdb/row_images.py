@@ -9,7 +9,8 @@ import duckdb
 
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import BY_NAME, storage_type
-from wlc.farm.history import batches_between, is_named
+from wlc.farm.history import batches_between
+from wlc.farm.table_names import is_meant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -53,7 +54,7 @@ def rows(
     """
     for found in batches_between(database, batch, first, last):
         for file in found.files:
-            if table is None or is_named(file.table, table):
+            if table is None or is_meant(file.table, table):
                 local = database.fetch(file)
                 try:
                     yield from _rows_of(local, file, first, last)

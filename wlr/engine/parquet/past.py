@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
+from wlc.farm import table_names
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import ExpiredError, InvalidError
 from wlr.engine.scan import StoredTables
@@ -23,12 +24,11 @@ if TYPE_CHECKING:
 def files_of(folder: LakeFolder, table: str, tick: int | None) -> list[str]:
     """Return paths or URLs of the files that hold a table; see `wlr.files`."""
     version = _version(folder, tick)
-    name = table if "." in table else f"main.{table}"
-    for found in version.tables:
-        if str(found.table) == name:
-            return [f"{folder.url}/{part.file.path}" for part in found.parts]
-    known = ", ".join(str(found.table) for found in version.tables) or "none"
-    raise InvalidError(f"{folder.url} has no table {name}", hint=f"Its tables: {known}.", path=folder.url)
+    tables = {found.table: found for found in version.tables}
+    if (name := table_names.find(table, tables)) is not None:
+        return [f"{folder.url}/{part.file.path}" for part in tables[name].parts]
+    known = ", ".join(map(str, tables)) or "none"
+    raise InvalidError(f"{folder.url} has no table {table}", hint=f"Its tables: {known}.", path=folder.url)
 
 
 def stored_tables(folder: LakeFolder, tick: int | None) -> StoredTables:
