@@ -8,16 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import duckdb
-
 from wlc.dialect.sql import literal
 from wlc.farm.clock import utc_now
 from wlc.farm.database import describe_file, open_database
-from wlc.farm.errors import InvalidError, ReplayError, UnavailableError
+from wlc.farm.errors import CorruptError, InvalidError, ReplayError, UnavailableError
 from wlc.farm.model import Change, Clear, Ddl, TableFile, Transaction
 from wlr import log_reader
 from wlr.engine.adapters import target_at
-from wlr.engine.calculator import connect, first_line
+from wlr.engine.calculator import connect, reading
 from wlr.engine.quarantine import Quarantined
 from wlr.plan.failure import StepError
 from wlr.plan.step import LOCAL, Mark, Step
@@ -108,13 +106,12 @@ def _rows_of(database: FarmDatabase, tick: int, work: Path) -> list[Quarantined]
 
 def _images(file: TableFile, change: Change, tick: int, local: Path, into: Path) -> Quarantined:
     rows = f"SELECT * FROM read_parquet({literal(str(local))}, hive_partitioning = false) WHERE _tick = {tick}"
-    with connect(into.parent) as connection:
-        try:
+    try:
+        with connect(into.parent) as connection, reading(f"rows of {change.table}"):
             connection.execute(f"COPY ({rows}) TO {literal(str(into))} (FORMAT parquet)")
-        except duckdb.Error as error:
-            # Such rows may be the reason why the transaction failed.
-            text = f"the rows cannot be read: {first_line(error)}"
-            return Quarantined(tick, change.table, change.added, change.removed, statement=text)
+    except CorruptError as error:
+        # Such rows may be the reason why the transaction failed.
+        return Quarantined(tick, change.table, change.added, change.removed, statement=error.message)
     return Quarantined(tick, change.table, change.added, change.removed, file.layout, into)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import tempfile
 import weakref
@@ -155,7 +154,7 @@ class _Request:
         with target.scanned(self._work, storage_options) as scan:
             present = scan.state.position.tick
             if self._stop.tick not in (None, present):
-                master = shlex.quote(scan.state.master)
+                master = scan.state.master
                 message = f"{target} is at tick {present} and holds no other, such as {self._stop.tick}"
                 hint = f"Read the farm: wlr.read({master!r}, {self._table!r}, tick={self._stop.tick})"
                 raise InvalidError(message, hint=hint)
