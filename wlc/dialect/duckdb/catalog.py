@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wlc.dialect.sql import quote
+from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Column, Layout, Name
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 OWNED = "database_name = $catalog AND schema_name NOT IN ('wlc', 'wlr')"
 USER = f"{OWNED} AND NOT internal"
+# Up to so many tables are asked for their columns one by one.
+_FEW = 16
 
 
 def rows(connection: duckdb.DuckDBPyConnection, catalog: str, sql: str) -> list[tuple[Any, ...]]:
@@ -149,10 +151,13 @@ def sequences(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name,
 
 def _columns(connection: duckdb.DuckDBPyConnection, catalog: str) -> list[tuple[Name, Column]]:
     """Return the columns of every persistent user table, ordered by the table's name and their place in it."""
-    # duckdb_columns() lists the columns of views, too. It repeats the expression of a generated column as its default.
-    tables = rows(connection, catalog, f"SELECT table_oid FROM duckdb_tables() WHERE {USER} AND NOT temporary")
+    listed = f"SELECT table_oid, schema_name, table_name FROM duckdb_tables() WHERE {USER} AND NOT temporary"
+    tables = rows(connection, catalog, f"{listed} ORDER BY schema_name, table_name")
+    if len(tables) <= _FEW and (plain := _plain_columns(connection, catalog, [Name(*rest) for _, *rest in tables])):
+        return plain
     if not tables:
         return []
+    # duckdb_columns() lists the columns of views, too. It repeats the expression of a generated column as its default.
     found = rows(
         connection,
         catalog,
@@ -162,8 +167,31 @@ def _columns(connection: duckdb.DuckDBPyConnection, catalog: str) -> list[tuple[
         FROM duckdb_columns() WHERE {USER} ORDER BY schema_name, table_name, column_index
         """,
     )
-    oids = {oid for (oid,) in tables}
+    oids = {oid for oid, *_ in tables}
     return [(Name(schema, table), Column(*column)) for oid, schema, table, *column in found if oid in oids]
+
+
+def _plain_columns(
+    connection: duckdb.DuckDBPyConnection, catalog: str, tables: Iterable[Name]
+) -> list[tuple[Name, Column]] | None:
+    """Return the columns of tables without defaults; None if a column has one, or a table is gone.
+
+    The first duckdb_columns() of a process's connection to a database makes and binds all of DuckDB's own views, which
+    takes as long as connecting. This one does not tell a default from the expression of a generated column.
+    """
+    import duckdb
+
+    found = []
+    try:
+        for table in tables:
+            name = literal(".".join(map(quote, (catalog, table.schema, table.name))))
+            query = f'SELECT name, type, NOT "notnull", dflt_value FROM pragma_table_info({name}) ORDER BY cid'
+            for column, type_, nullable, default in connection.execute(query).fetchall():
+                found.append((table, Column(column, type_, nullable, default)))
+    except duckdb.CatalogException:
+        # Another connection has dropped it since it was listed.
+        return None
+    return found if all(column.default is None for _, column in found) else None
 
 
 def _constraints(
