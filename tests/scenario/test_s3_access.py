@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,18 +13,19 @@ import pytest
 
 import wlc
 import wlr
+from tests.fault.processes import call_command
 from tests.oracle import file_contents
 from tests.proxy import proxy_to
 from tests.users import User, Users
 from wlc.farm.errors import FarmError
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator, Mapping
 
     from tests.proxy import Proxy
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = Path(sys.executable).parent
 CLOSED = "http://127.0.0.1:9"
 KEYS = {"AWS_ACCESS_KEY_ID": "from-environment", "AWS_SECRET_ACCESS_KEY": "hush"}
 
@@ -39,10 +39,13 @@ def run(tmp_path: Path) -> Run:
     """Runs a command that knows no variables but the given ones."""
 
     def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true"}
-        command: list[str | Path] = [COMMANDS / arguments[0], *arguments[1:]]
-        environment |= variables
-        return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        with pytest.MonkeyPatch.context() as patched:
+            for name in [name for name in os.environ if name.startswith(("AWS_", "WLC_", "DBFARM_"))]:
+                patched.delenv(name)
+            for name, value in {"HOME": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true", **variables}.items():
+                patched.setenv(name, value)
+            patched.chdir(tmp_path)
+            return call_command(*arguments)
 
     return run
 
