@@ -6,6 +6,7 @@ All engines fold changes, run schema statements and read data files with DuckDB,
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ _MACHINE = (
 )
 # How DuckDB's message about an error of its own begins. It comes again with the same statement and rows.
 _INTERNAL = "INTERNAL Error"
+_MEMORY_FULL = re.compile(r"^.*Failed to commit: .*\bblock of size .* used\)")
 # Name of the database in memory that a connection starts with. A target may have the same name.
 _MEMORY = "memory"
 _made_ahead: list[duckdb.DuckDBPyConnection] = []
@@ -163,7 +165,9 @@ def _step_error(path: Path, error: duckdb.Error) -> Exception:
         return corrupt(path, error)
     if DISK_FULL in str(error):
         return full(path)
-    if isinstance(error, duckdb.OutOfMemoryException):
+    # A COMMIT that runs out of memory is reported under another class.
+    at_commit = isinstance(error, duckdb.TransactionException) and _MEMORY_FULL.search(str(error))
+    if isinstance(error, duckdb.OutOfMemoryException) or at_commit:
         return StepError(first_line(error), is_shortage=True)
     if isinstance(error, _MACHINE) and _INTERNAL not in str(error):
         hint = "Nothing was lost: run it again."
