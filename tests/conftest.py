@@ -16,39 +16,81 @@ from tests.postgres.server import cluster, cluster_of, database_url  # noqa: F40
 if TYPE_CHECKING:
     from xdist.remote import Producer
 
+# A worker for each core runs tests already: DuckDB's own threads would only take turns. DuckDB reads its number of threads
+# from this variable, in the programs that tests start, too. A deep run has the number that users have.
+if os.environ.get("DBFARM_DEEP") != "1":
+    os.environ.setdefault("SLURM_CPUS_ON_NODE", "1")
 # Two busy cores make any example slow now and then; time is measured by the benchmarks only.
 settings.register_profile("dbfarm", deadline=None)
 settings.load_profile("dbfarm")
 
 # One process runs all tests of such a folder, so that one server, or one Spark session, is started for them.
 WHOLE = ("tests/postgres/", "tests/spark/")
-# Groups of tests that take longest, longest first; others follow by their number of tests. Only the order matters: the
-# processes end at about the same time when the short groups come last.
+# Groups of tests that take ten seconds or more, longest first; others follow by their number of tests. Only the order
+# matters: the processes end at about the same time when the short groups come last.
 LONGEST = (
     *WHOLE,
     "tests/conformance/test_target.py",
     "tests/scenario/test_schema_end_to_end.py",
     "tests/fault/test_broken_calls.py",
-    "tests/scenario/test_capture.py",
-    "tests/scenario/test_end_to_end.py",
-    "tests/fault/test_damaged_farm.py",
-    "tests/fault/test_killed_lake.py",
-    "tests/scenario/test_verify.py",
-    "tests/conformance/test_source.py",
-    "tests/scenario/test_capture_edges.py",
-    "tests/scenario/test_replay.py",
     "tests/fault/test_bit_rot.py",
-    "tests/scenario/test_known_snapshot.py",
-    "tests/scenario/test_s3_access.py",
-    "tests/scenario/test_state_machine.py",
-    "tests/fault/test_two_masters.py",
-    "tests/scenario/test_cli.py",
-    "tests/fault/test_disk_full.py",
-    "tests/scenario/test_types_end_to_end.py",
-    "tests/test_package.py",
-    "tests/fault/test_capture_guard.py",
+    "tests/scenario/test_sites_constraints.py",
     "tests/suites/test_duckdb_suite.py",
+    "tests/fault/test_capture_guard.py",
+    "tests/scenario/test_end_to_end.py",
+    "tests/scenario/test_sites_epoch.py",
+    "tests/scenario/test_sites_restored.py",
+    "tests/fault/test_bad_network.py",
+    "tests/scenario/test_bench.py",
+    "tests/scenario/test_sites.py",
+    "tests/scenario/test_capture_edges.py",
+    "tests/scenario/test_verify.py",
+    "tests/conformance/test_store_s3.py",
+    "tests/fault/test_commit_seen.py",
+    "tests/scenario/test_requests.py",
+    "tests/conformance/test_source.py",
+    "tests/scenario/test_cli_bucket.py",
+    "tests/fault/test_permission_lost.py",
+    "tests/fault/test_killed_lake.py",
+    "tests/scenario/test_sites_watching.py",
+    "tests/fault/test_two_masters.py",
+    "tests/scenario/test_sites_membership.py",
+    "tests/scenario/test_switch_sites.py",
+    "tests/scenario/test_types_end_to_end.py",
+    "tests/fault/test_disk_full.py",
+    "tests/scenario/test_lake.py",
+    "tests/fault/test_broken_sites.py",
+    "tests/test_package.py",
+    "tests/scenario/test_capture_conflicts.py",
+    "tests/unit/test_spark_tables.py",
+    "tests/fault/test_soak.py",
+    "tests/scenario/test_first_minutes.py",
+    "tests/scenario/test_sites_counterexamples.py",
+    "tests/fault/test_killed_sites.py",
+    "tests/scenario/test_feed_kafka.py",
+    "tests/scenario/test_sites_windows.py",
+    "tests/fault/test_killed_replica.py",
     "tests/suites/test_postgres_suite.py",
+    "tests/fault/test_engine_error.py",
+    "tests/scenario/test_sites_machine.py",
+    "tests/scenario/test_s3_secrets.py",
+    "tests/fault/test_killed_master.py",
+    "tests/scenario/test_sites_roles.py",
+    "tests/scenario/test_s3_end_to_end.py",
+    "tests/scenario/test_tiers.py",
+    "tests/unit/test_lake.py",
+    "tests/fault/test_beat.py",
+    "tests/test_types_of_api.py",
+    "tests/scenario/test_keys.py",
+    "tests/scenario/test_state_machine.py",
+    "tests/scenario/test_feed_memory.py",
+    "tests/fault/test_killed_tree.py",
+    "tests/scenario/test_retention.py",
+    "tests/fault/test_damaged_farm.py",
+    "tests/scenario/test_s3_access.py",
+    "tests/scenario/test_behind_and_partial.py",
+    "tests/scenario/test_reading.py",
+    "tests/scenario/test_relay.py",
 )
 
 

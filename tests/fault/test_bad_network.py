@@ -154,7 +154,7 @@ def test_nothing_is_lost_or_repeated_by_a_bad_network(proxy: Proxy, s3_url: str,
     replicate()
     proxy.fault = fault
     deadline, done = time.monotonic() + MOST_S, 0
-    while done < rounds(30) and time.monotonic() < deadline:
+    while done < rounds(18) and time.monotonic() < deadline:
         done, weather = done + 1, rng.choice((0.02, 0.05, 0.1))
         for _ in range(rng.randrange(1, 4)):
             master.commit()

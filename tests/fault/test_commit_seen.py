@@ -14,6 +14,7 @@ import pytest
 
 import wlc
 import wlr
+from tests.fault.processes import wants_all
 from wlc.farm.database import open_database
 from wlc.farm.errors import UnavailableError
 from wlc.farm.model import Change
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from wlc.capture.duckdb.connection import Connection
 
-ADDED, MORE, TRANSACTIONS = 60_000, 300_000, 8
+ADDED, MORE, TRANSACTIONS = 60_000, 300_000, 8 if wants_all() else 4
 
 
 @pytest.fixture

@@ -68,8 +68,15 @@ def breaking(open_one: Callable[..., duckdb.DuckDBPyConnection]) -> Callable[...
 OPENING = ((duckdb_replica, "attach"), (lake_catalog, "open_scratch"), (lake_executor, "connect"))
 
 
-@pytest.mark.parametrize("kind", ["copy.duckdb", "lake"])
-@pytest.mark.parametrize("statement", ["CREATE TABLE poison (i INTEGER)", "INSERT INTO t VALUES (2, 'b')"])
+@pytest.mark.parametrize(
+    "kind, statement",
+    [
+        ("copy.duckdb", "CREATE TABLE poison (i INTEGER)"),
+        ("lake", "INSERT INTO t VALUES (2, 'b')"),
+        pytest.param("copy.duckdb", "INSERT INTO t VALUES (2, 'b')", marks=pytest.mark.deep),
+        pytest.param("lake", "CREATE TABLE poison (i INTEGER)", marks=pytest.mark.deep),
+    ],
+)
 def test_an_error_of_duckdb_is_a_failure_of_the_transaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, statement: str
 ) -> None:

@@ -18,6 +18,7 @@ from tests.fault.bank import Bank
 from tests.fault.processes import wait_until
 from tests.lake import lake_contents
 from tests.oracle import file_contents
+from tests.sampling import sampled
 from wlc.farm.errors import FarmError
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize("operation, place", PLACES, ids=lambda value: getattr(value, "__name__", value))
+@pytest.mark.parametrize("operation, place", sampled(PLACES, 4), ids=lambda value: getattr(value, "__name__", value))
 def test_place_that_cannot_be_written_to_is_named_and_work_goes_on_later(
     tmp_path: Path, operation: Callable[[World], None], place: str
 ):

@@ -11,7 +11,7 @@ from tests.soak import run
 if TYPE_CHECKING:
     from pathlib import Path
 
-MINUTES = float(os.environ.get("DBFARM_SOAK_MINUTES") or 0.3)
+MINUTES = float(os.environ.get("DBFARM_SOAK_MINUTES") or 0.1)
 
 
 def test_nothing_is_lost_in_a_short_run(tmp_path: Path) -> None:

@@ -71,23 +71,6 @@ def test_rows_of_large_steps_are_added_up_while_they_are_written(tmp_path: Path,
     assert held_by_postgres(database_url) == held_by_duckdb(source)
 
 
-def test_spark_folds_for_it(tmp_path: Path, database_url: str) -> None:
-    source = new_master(
-        tmp_path,
-        "CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR); CREATE TABLE bag (id INTEGER, v VARCHAR);"
-        " INSERT INTO t SELECT i, 'a' FROM range(1000) r(i); INSERT INTO bag SELECT i % 7, '' FROM range(1000) r(i)",
-    )
-    wlr.replicate(source, into=database_url)
-    with wlc.connect(source) as connection:
-        for table in ("t", "bag"):
-            connection.execute(f"UPDATE {table} SET v = 'b' WHERE id % 2 = 0; DELETE FROM {table} WHERE id % 3 = 0")
-            connection.execute(f"UPDATE {table} SET v = NULL WHERE id % 4 = 0; INSERT INTO {table} VALUES (-5, '')")
-        connection.execute("UPDATE t SET id = id + 10000 WHERE id % 5 = 0")
-    wlc.flush(source)
-    wlr.replicate(into=database_url, engine="spark", spark_master="local[1]")
-    assert held_by_postgres(database_url) == held_by_duckdb(source)
-
-
 def test_commands(tmp_path: Path, database_url: str) -> None:
     source = new_master(tmp_path, "CREATE TABLE t AS SELECT 1 AS id")
     into = database_url.replace("postgres@", "postgres:pa55word@")

@@ -30,7 +30,7 @@ LINES = {
     "visible": 2,
     "reading": 6,
 }
-LONG = {"growth", "tiers", "visible", "reading", "capture", "replay", "digests", "memory"}
+LONG = {"growth", "tiers", "visible", "reading", "capture", "replay", "digests", "memory", "feeds", "start"}
 # tests/spark/test_bench.py tries these: there is a session already, which takes longer to start than all the rest here.
 ON_SPARK = {"lake", "lake_curve"}
 # tests/postgres/test_bench.py tries this: it needs a server.

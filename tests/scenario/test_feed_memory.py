@@ -42,7 +42,9 @@ def made(folder: Path, rows: int, value: str, after: str = "") -> str:
     return farm
 
 
-@pytest.mark.parametrize("bytes_max", [100_000, 6_000_000, 64_000_000, 0])
+@pytest.mark.parametrize(
+    "bytes_max", [6_000_000, 0, *(pytest.param(bound, marks=pytest.mark.deep) for bound in (100_000, 64_000_000))]
+)
 def test_no_more_records_are_rendered_at_once_than_is_allowed(tmp_path: Path, bytes_max: int) -> None:
     # Parquet needs next to nothing for these values, which have a kilobyte each.
     database = open_database("shop", made(tmp_path, 20_000, "repeat('x', 1000)"))

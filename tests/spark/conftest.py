@@ -65,7 +65,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """URL of a standalone cluster: a master and two workers, processes of their own with one core each."""
     if not has_java():
         pytest.skip("Spark needs Java, and there is none")

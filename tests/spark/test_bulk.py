@@ -21,6 +21,8 @@ import wlr
 from tests.handmade import HandmadeFarm, Rows
 from tests.lake import folder_of, lake_contents, version_of
 from tests.oracle import file_contents
+from tests.postgres.held import held_by_duckdb, held_by_postgres
+from tests.scenario.test_end_to_end import new_master
 from tests.spark.conftest import ROOT
 from wlc.farm.errors import CorruptError, ReplayError
 from wlr.fold import kernel
@@ -103,6 +105,23 @@ def test_serial_local_and_spark_give_the_same(
     assert {name: lake_contents(lake) == expected for name, lake in lakes.items()} == dict.fromkeys(lakes, True)
 
 
+def test_spark_folds_for_postgresql(spark: SparkSession, tmp_path: Path, database_url: str) -> None:
+    source = new_master(
+        tmp_path,
+        "CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR); CREATE TABLE bag (id INTEGER, v VARCHAR);"
+        " INSERT INTO t SELECT i, 'a' FROM range(1000) r(i); INSERT INTO bag SELECT i % 7, '' FROM range(1000) r(i)",
+    )
+    wlr.replicate(source, into=database_url)
+    with wlc.connect(source) as connection:
+        for table in ("t", "bag"):
+            connection.execute(f"UPDATE {table} SET v = 'b' WHERE id % 2 = 0; DELETE FROM {table} WHERE id % 3 = 0")
+            connection.execute(f"UPDATE {table} SET v = NULL WHERE id % 4 = 0; INSERT INTO {table} VALUES (-5, '')")
+        connection.execute("UPDATE t SET id = id + 10000 WHERE id % 5 = 0")
+    wlc.flush(source)
+    wlr.replicate(into=database_url, engine="spark")
+    assert held_by_postgres(database_url) == held_by_duckdb(source)
+
+
 def test_database_is_rolled_forward_with_a_fold_by_spark(spark: SparkSession, tmp_path: Path) -> None:
     master = make_master(tmp_path)
     wlr.replicate(master, into=tmp_path / "copy.duckdb")
@@ -182,7 +201,7 @@ def environment(**more: str) -> dict[str, str]:
     }
 
 
-def test_cluster_of_two_workers(cluster: str, tmp_path: Path) -> None:
+def test_cluster_of_two_workers(spark_cluster: str, tmp_path: Path) -> None:
     """The command itself, against a standalone cluster; meanwhile a worker's Python is killed, and Spark tries again."""
     master = make_master(tmp_path, rows=150_000)
     lake = tmp_path / "lake"
@@ -190,7 +209,7 @@ def test_cluster_of_two_workers(cluster: str, tmp_path: Path) -> None:
     with wlc.connect(master) as connection:
         for statement in ("UPDATE keyed SET n = n + 1 WHERE a % 3 = 0", *statements(5, 150_000)):
             connection.execute(statement)
-    command = [*REPLICATE, "--into", str(lake), "--engine", "spark", "--master", cluster, "--json"]
+    command = [*REPLICATE, "--into", str(lake), "--engine", "spark", "--master", spark_cluster, "--json"]
     running = subprocess.Popen(
         command,
         env=environment(PYSPARK_PYTHON=sys.executable),

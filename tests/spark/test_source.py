@@ -353,9 +353,11 @@ def test_damaged_files_are_named(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.deep
-def test_a_cluster_of_processes_reads_the_same(cluster: str, shop: str, run_on: Callable[[str, str], str]) -> None:
+def test_a_cluster_of_processes_reads_the_same(
+    spark_cluster: str, shop: str, run_on: Callable[[str, str], str]
+) -> None:
     found = run_on(
-        cluster,
+        spark_cluster,
         f"""
         frame = spark.read.format("dbfarm").option("database", {shop!r}).option("table", "orders").load()
         print(*frame.selectExpr("count(*)", "sum(id)").collect()[0])
