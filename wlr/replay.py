@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import secrets
-import tempfile
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wlc.farm import newest
 from wlc.farm.beat import BEAT_S
-from wlc.farm.clock import utc_now
-from wlc.farm.errors import CorruptError, ExpiredError, FarmError, ReplayError, UnavailableError, UnsupportedError
-from wlc.farm.model import Ddl
+from wlc.farm.errors import CorruptError, FarmError, ReplayError, UnavailableError, UnsupportedError
 from wlc.farm.read_ahead import Fetcher
 from wlc.farm.store import MissingError
 from wlr import log_reader
@@ -26,23 +22,21 @@ from wlr.engine.state import ReplicaState
 from wlr.plan import bounds
 from wlr.plan.contained import of_footer, of_snapshot
 from wlr.plan.cut import LIMITS, Limits, cut
-from wlr.plan.failure import Failure, StepError, with_changed
-from wlr.plan.memory import MEMORY_HINT
-from wlr.plan.patterns import exactly, idle, matches
-from wlr.plan.step import tables_of
+from wlr.plan.patterns import idle, matches
 from wlr.plan.stop import Stop
 from wlr.registration import register_replica
+from wlr.step_run import StepRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import datetime
+    from pathlib import Path
 
     from wlc.farm.attachment import Membership
     from wlc.farm.database import FarmDatabase
-    from wlc.farm.model import Batch, Config, Manifest, Name, Position, Transaction
+    from wlc.farm.model import Batch, Config, Manifest, Position
     from wlr.engine.bulk import Bulk
-    from wlr.engine.contract import OpenReplica, Target
-    from wlr.moved_tables import EnteringTable
+    from wlr.engine.contract import Target
     from wlr.plan.contained import Contained
     from wlr.plan.step import Step
 
@@ -106,10 +100,10 @@ class Replay:
     _made_from: int | None = None
     _peeked: tuple[Batch, str] | None = None
     _fetcher: Fetcher = field(init=False)
+    _run: StepRun = field(init=False)
     _batches: set[int] = field(default_factory=set)
     _transactions: int = 0
     _rows: int = 0
-    _suspects: tuple[Name, ...] = ()
     _is_level: bool = False
     _is_reached: bool = True
     _start: int = 0
@@ -118,6 +112,7 @@ class Replay:
 
     def __post_init__(self) -> None:
         self._fetcher = Fetcher(self.database)
+        self._run = StepRun(self.into, self.database, self._fetcher, self._scratch)
 
     def rehearse(self, state: ReplicaState | None) -> Replicated:
         """Say what the replication would do; `state` is that of the replica, None unless it exists."""
@@ -199,7 +194,7 @@ class Replay:
             changed = None
             # What failed is reported, whatever reading the replica meets.
             with suppress(FarmError):
-                changed = self._with_changed()
+                changed = self._run.with_changed()
             if changed is not None:
                 raise changed from None
             raise
@@ -225,7 +220,7 @@ class Replay:
             try:
                 for step in steps:
                     self._fetcher.expect(file for file in step.files.values() if replica.holds(file.table))
-                    self._apply(replica, step)
+                    self._run.apply(replica, step)
                     self._count(step)
                     self._report(step)
                     self._fetcher.release(set(step.files))
@@ -328,7 +323,7 @@ class Replay:
         if state.position.tick > end:
             raise CorruptError(
                 f"the farm ends at tick {end}, the replica is at {state.position} already",
-                hint="The master was restored from another past: make the replica anew.",
+                hint=f"The master was restored from another past: {bounds.REBASE}",
                 position=state.position,
             )
         if bounds.is_single(state.position, numbers) and (
@@ -373,63 +368,7 @@ class Replay:
 
     # Applying
 
-    def _apply(self, replica: OpenReplica, step: Step) -> None:
-        """Apply a step; cut one that fails in halves until the transaction at fault is alone."""
-        try:
-            with self._with_moved(replica, step) as whole:
-                replica.apply(whole, self._fetcher.fetch)
-        except StepError as error:
-            if len(step.transactions) == 1:
-                raise self._failed(replica, step, error) from error
-            parts = step.parts(replica.parents) if error.is_reference else step.halves()
-        else:
-            return
-        for part in parts:
-            self._apply(replica, part)
-
-    @contextmanager
-    def _with_moved(self, replica: OpenReplica, step: Step) -> Iterator[Step]:
-        """Bring tables into a step that it renames so that they match the replica's patterns."""
-        patterns = replica.state.tables
-        has_ddl = any(type(record) is Ddl for t in step.transactions[:1] for record in t.records)
-        # A transaction with a schema change is a step of its own.
-        if not patterns or not has_ddl or not step.applied:
-            yield step
-            return
-        # It needs DuckDB, which takes long to import.
-        from wlr.moved_tables import with_moved
-
-        with tempfile.TemporaryDirectory(prefix="wlr-moved-") as folder:
-            restore = partial(self._restored, step, Path(folder))
-            whole, entering = with_moved(step, patterns, replica.holds, restore)
-            local = {table.file.file.path: table.local for table in entering if table.file}
-            self._fetcher.put(local)
-            try:
-                yield whole
-            finally:
-                self._fetcher.forget(local)
-
-    def _restored(
-        self, step: Step, folder: Path, transaction: Transaction, old: Name, new: Name
-    ) -> EnteringTable | None:
-        """Restore a table from the farm as a part of a step's transaction leaves it."""
-        from wlr.moved_tables import read_entering
-
-        stamp, tick = secrets.token_hex(4), transaction.tick
-        part = replace(step, transactions=(transaction,), digests={})
-        try:
-            scratch = self._scratch(folder / f"{stamp}.duckdb", tick - 1, (exactly(old), exactly(new)))
-            with scratch.into.open(self._folders()) as replica:
-                scratch._apply(replica, part)
-        except ReplayError as error:
-            raise StepError(f"table {old} cannot be restored: {error.message}", table=str(new)) from error
-        except ExpiredError as error:
-            message = f"transaction {tick} renames {old} to {new}, and the farm has its rows no longer: {error.message}"
-            raise ExpiredError(message, hint="Make the replica anew.", path=str(self.into)) from error
-        with scratch.into.scanned(folder) as scan:
-            return read_entering(scan, new, tick, folder / f"{stamp}.parquet")
-
-    def _scratch(self, file: Path, tick: int, tables: tuple[str, ...]) -> Replay:
+    def _scratch(self, file: Path, tick: int, tables: tuple[str, ...]) -> Target:
         """Make a replica of some tables in a scratch file."""
         scratch = Replay(target_at(file), self.database, Stop(tick))
         try:
@@ -439,38 +378,7 @@ class Replay:
             file.unlink(missing_ok=True)
             scratch = Replay(target_at(file), self.database, Stop(tick))
             scratch.make(())
-        return scratch
-
-    def _failed(self, replica: OpenReplica, step: Step, error: StepError) -> Exception:
-        if error.is_shortage:
-            message = f"transaction {step.last} needs too much memory: {error.cause}"
-            return UnavailableError(message, hint=MEMORY_HINT)
-        failure = Failure(step.last, error.table, error.key, error.cause, utc_now(), remedy=error.remedy)
-        if found := replica.obstacle(step, error):
-            table = found.table or failure.table
-            failure = replace(failure, table=table, obstacle=found.text, remedy=found.remedy)
-        replica.remember(replace(replica.state, failure=failure))
-        self._suspects = tables_of(step.transactions[0].records) if failure.obstacle is None else ()
-        return self._replay_error(failure, replica.state.position)
-
-    def _replay_error(self, failure: Failure, position: Position) -> ReplayError:
-        repair = f"Repair the replica and replicate again, or skip the transaction: wlr accept {self.into}"
-        return ReplayError(str(failure), hint=failure.remedy or repair, path=str(self.into), position=position)
-
-    def _with_changed(self) -> ReplayError | None:
-        """Return the error that names a table of the failed transaction which was changed behind the replay's back."""
-        with tempfile.TemporaryDirectory(prefix="wlr-failed-") as folder:
-            with self.into.scanned(Path(folder), self.database.storage_options) as scan:
-                names = [name for name in self._suspects if scan.is_changed(name)]
-            if not names:
-                return None
-            with self.into.open() as replica:
-                failure = replica.state.failure
-                if failure is None:
-                    return None
-                failure = with_changed(failure, names[0], self.into)
-                replica.remember(replace(replica.state, failure=failure))
-                return self._replay_error(failure, replica.state.position)
+        return scratch.into
 
     def _folders(self) -> list[Path]:
         return log_reader.local_folders(self.database)

@@ -1,0 +1,136 @@
+"""How a step is applied: as a whole, in halves until the transaction at fault is alone, with tables that come in."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wlc.farm.clock import utc_now
+from wlc.farm.errors import ExpiredError, ReplayError, UnavailableError
+from wlc.farm.model import Ddl
+from wlc.farm.read_ahead import Fetcher
+from wlr import log_reader
+from wlr.plan.failure import Failure, StepError, with_changed
+from wlr.plan.memory import MEMORY_HINT
+from wlr.plan.patterns import exactly
+from wlr.plan.step import tables_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Name, Position, Transaction
+    from wlr.engine.contract import OpenReplica, Target
+    from wlr.moved_tables import EnteringTable
+    from wlr.plan.step import Step
+
+
+@dataclass(slots=True)
+class StepRun:
+    """Applies steps to a replica.
+
+    Attributes:
+        into: The replica's target.
+        fetcher: Gives the data files of steps.
+        make_scratch: Makes a replica in a file, up to a tick, of the tables that patterns match.
+        suspects: Tables of the transaction that failed last, unless it is known why it failed.
+    """
+
+    into: Target
+    database: FarmDatabase
+    fetcher: Fetcher
+    make_scratch: Callable[[Path, int, tuple[str, ...]], Target]
+    suspects: tuple[Name, ...] = ()
+
+    def apply(self, replica: OpenReplica, step: Step) -> None:
+        """Apply a step; cut one that fails in halves until the transaction at fault is alone."""
+        try:
+            with self._with_moved(replica, step) as whole:
+                replica.apply(whole, self.fetcher.fetch)
+        except StepError as error:
+            if len(step.transactions) == 1:
+                raise self._failed(replica, step, error) from error
+            parts = step.parts(replica.parents) if error.is_reference else step.halves()
+        else:
+            return
+        for part in parts:
+            self.apply(replica, part)
+
+    @contextmanager
+    def _with_moved(self, replica: OpenReplica, step: Step) -> Iterator[Step]:
+        """Bring tables into a step that it renames so that they match the replica's patterns."""
+        patterns = replica.state.tables
+        has_ddl = any(type(record) is Ddl for t in step.transactions[:1] for record in t.records)
+        # A transaction with a schema change is a step of its own.
+        if not patterns or not has_ddl or not step.applied:
+            yield step
+            return
+        # It needs DuckDB, which takes long to import.
+        from wlr.moved_tables import with_moved
+
+        with tempfile.TemporaryDirectory(prefix="wlr-moved-") as folder:
+            restore = partial(self._restored, step, Path(folder))
+            whole, entering = with_moved(step, patterns, replica.holds, restore)
+            local = {table.file.file.path: table.local for table in entering if table.file}
+            self.fetcher.put(local)
+            try:
+                yield whole
+            finally:
+                self.fetcher.forget(local)
+
+    def _restored(
+        self, step: Step, folder: Path, transaction: Transaction, old: Name, new: Name
+    ) -> EnteringTable | None:
+        """Restore a table from the farm as a part of a step's transaction leaves it."""
+        from wlr.moved_tables import read_entering
+
+        stamp, tick = secrets.token_hex(4), transaction.tick
+        part = replace(step, transactions=(transaction,), digests={})
+        try:
+            scratch = self.make_scratch(folder / f"{stamp}.duckdb", tick - 1, (exactly(old), exactly(new)))
+            inner = StepRun(scratch, self.database, Fetcher(self.database), self.make_scratch)
+            with scratch.open(log_reader.local_folders(self.database)) as replica:
+                inner.apply(replica, part)
+        except ReplayError as error:
+            raise StepError(f"table {old} cannot be restored: {error.message}", table=str(new)) from error
+        except ExpiredError as error:
+            message = f"transaction {tick} renames {old} to {new}, and the farm has its rows no longer: {error.message}"
+            raise ExpiredError(message, hint="Make the replica anew.", path=str(self.into)) from error
+        with scratch.scanned(folder) as scan:
+            return read_entering(scan, new, tick, folder / f"{stamp}.parquet")
+
+    def _failed(self, replica: OpenReplica, step: Step, error: StepError) -> Exception:
+        if error.is_shortage:
+            message = f"transaction {step.last} needs too much memory: {error.cause}"
+            return UnavailableError(message, hint=MEMORY_HINT)
+        failure = Failure(step.last, error.table, error.key, error.cause, utc_now(), remedy=error.remedy)
+        if found := replica.obstacle(step, error):
+            table = found.table or failure.table
+            failure = replace(failure, table=table, obstacle=found.text, remedy=found.remedy)
+        replica.remember(replace(replica.state, failure=failure))
+        self.suspects = tables_of(step.transactions[0].records) if failure.obstacle is None else ()
+        return self._replay_error(failure, replica.state.position)
+
+    def _replay_error(self, failure: Failure, position: Position) -> ReplayError:
+        repair = f"Repair the replica and replicate again, or skip the transaction: wlr accept {self.into}"
+        return ReplayError(str(failure), hint=failure.remedy or repair, path=str(self.into), position=position)
+
+    def with_changed(self) -> ReplayError | None:
+        """Return the error that names a table of the failed transaction which was changed behind the replay's back."""
+        with tempfile.TemporaryDirectory(prefix="wlr-failed-") as folder:
+            with self.into.scanned(Path(folder), self.database.storage_options) as scan:
+                names = [name for name in self.suspects if scan.is_changed(name)]
+            if not names:
+                return None
+            with self.into.open() as replica:
+                failure = replica.state.failure
+                if failure is None:
+                    return None
+                failure = with_changed(failure, names[0], self.into)
+                replica.remember(replace(replica.state, failure=failure))
+                return self._replay_error(failure, replica.state.position)
