@@ -196,7 +196,7 @@ def batches_from(
         if number == position.batch and chain != position.chain:
             raise CorruptError(
                 f"batch {number} of {database.url} is not the one that the replica has applied",
-                hint="The master was restored from another past: make the replica anew.",
+                hint=f"The master was restored from another past: {bounds.REBASE}",
                 path=database.url,
                 position=position,
             )

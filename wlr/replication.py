@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -144,7 +145,13 @@ class _Job:
         self, database: FarmDatabase, attachment: Attachment | None, keepalive: Keepalive | None
     ) -> Replicated:
         """Read the database itself, or an upstream of it."""
-        done = self._run_through(database, attachment, keepalive)
+        try:
+            done = self._run_through(database, attachment, keepalive)
+        except FarmError as error:
+            if error.hint:
+                rebase = f"wlr replicate --into {shlex.quote(str(self.target))} --rebase"
+                error.hint = error.hint.replace(bounds.REBASE, rebase)
+            raise
         if keepalive is not None:
             self.target.expect_round()
         return done

@@ -93,8 +93,10 @@ def test_a_policy_and_a_tag_decide_what_is_left_of_a_farm_and_everything_left_is
     assert wlr.replicate("sales", into=tmp_path / "all.duckdb", **at).tick == 8
     assert (rows("tag.duckdb"), len(rows("all.duckdb"))) == ([(2,), (3,)], 7)
     assert wlr.replicate(into=tmp_path / "tag.duckdb", tick=3, storage_options=key).tick == 3
-    with pytest.raises(ExpiredError, match="after tick 3 was pruned"):
+    with pytest.raises(ExpiredError, match="after tick 3 was pruned") as pruned:
         wlr.replicate(into=tmp_path / "tag.duckdb", storage_options=key)
+    command = f"wlr replicate --into {tmp_path / 'tag.duckdb'} --rebase"
+    assert str(pruned.value.hint).startswith(f"{command} makes the replica anew")
     with pytest.raises(ExpiredError, match="tick 4 cannot be reached") as caught:
         wlr.replicate("sales", into=tmp_path / "hole.duckdb", tick=4, **at)
     assert "--tick 3 and --tick 6" in str(caught.value.hint)
@@ -118,6 +120,8 @@ def test_a_policy_and_a_tag_decide_what_is_left_of_a_farm_and_everything_left_is
     assert wlr.replicate("sales", into=tmp_path / "relayed.duckdb", **relay).tick == 8
     assert wlr.replicate("sales", into=tmp_path / "relayed3.duckdb", tick=3, **relay).tick == 3
     assert file_contents(tmp_path / "relayed3.duckdb") == file_contents(tmp_path / "tag.duckdb")
+    assert wlr.replicate(into=tmp_path / "tag.duckdb", rebase=True, storage_options=key).tick == 8
+    assert rows("tag.duckdb") == rows("all.duckdb")
 
     wlc.untag("sales", "before-import", **at)
     wlc.retention("sales", keep_daily=0, **at)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from wlc.farm.model import Batch, Name
     from wlr.plan.stop import Stop
 
+# What helps a replica that the log does not lead on from; `wlr.replication` adds which one.
+REBASE = "wlr replicate --rebase"
 # How many tables a message lists.
 _SHOWN_MAX = 10
 
@@ -152,7 +154,7 @@ def refuse_beyond_break(newest_first: Iterable[Batch], position: Position, histo
     raise InvalidError(
         f"the history of the replica ended at tick {end}; later ones, up to history {history}, grew with changes that"
         " only their snapshots have",
-        hint=f"Make the replica anew, or go to --tick {end}.",
+        hint=f"{REBASE} makes the replica anew; or go to --tick {end}.",
         position=position,
     )
 
@@ -212,7 +214,7 @@ def first_batch_to_read(
         newest = f": the newest snapshot is at tick {snapshots[-1]}" if snapshots else ""
         raise ExpiredError(
             f"the log after tick {position.tick} was pruned: batch {position.batch if is_lost else wanted} is gone",
-            hint=f"Make the replica anew{newest}.",
+            hint=f"{REBASE} makes the replica anew{newest}.",
             position=position,
         )
     return wanted
@@ -261,6 +263,6 @@ def check_history(batch: Batch, position: Position) -> None:
     raise InvalidError(
         f"batch {batch.number} begins history {batch.history}, which grew from {grew}{lost};"
         f" the replica is at {position}",
-        hint="The master was restored or started anew: make the replica anew, from a snapshot of that history.",
+        hint=f"The master was restored or started anew: {REBASE}",
         position=position,
     )
