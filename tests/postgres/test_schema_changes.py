@@ -343,6 +343,7 @@ CASES: dict[str, tuple[str, ...]] = {
         "CREATE TABLE g (a int, b int GENERATED ALWAYS AS (a * 2) STORED); INSERT INTO g VALUES (1)",
         "ALTER TABLE g RENAME a TO aa",
         "ALTER TABLE g ADD c int GENERATED ALWAYS AS (aa + 1) STORED",
+        "ALTER TABLE g ALTER c TYPE numeric",
         "ALTER TABLE g ADD x int",
     ),
     "generated column in the key": (

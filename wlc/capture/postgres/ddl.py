@@ -245,8 +245,8 @@ def _changed_expression(old: DescribedColumn, new: DescribedColumn) -> Iterator[
         return
     if new.generated is None:
         yield "DROP EXPRESSION"
-    elif old.expression != new.expression:
-        # PostgreSQL 17 has such a statement.
+    elif old.expression != new.expression and (old.declared == new.declared or old.generated != new.generated):
+        # PostgreSQL 17 has such a statement. Another type of the column brings its cast along, which is not shown.
         yield f"SET EXPRESSION AS ({new.generated})"
 
 
