@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from functools import cached_property
+from itertools import chain as chained
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -94,7 +96,14 @@ class FarmLog:
 
     def end_of(self, number: int) -> Point:
         """Return the place after a batch."""
-        return end_of(*self.batch(number))
+        return self._timed(end_of(*self.batch(number)))
+
+    def _timed(self, point: Point) -> Point:
+        """Find the time of a place before which only transactions of its batch that were rolled back lie."""
+        earlier = (self.batch(number)[0].clock for number in reversed(self.numbers) if number < point.position.batch)
+        start = (place.clock for place in (self.start,) if place)
+        clock = point.clock or next(filter(None, chained(earlier, start)), None)
+        return replace(point, clock=clock)
 
     def last_place(self, stop: Stop, here: Position) -> Point | None:
         """Return the last place up to a stop and up to a position, None if the log does not reach back to it."""
@@ -107,7 +116,7 @@ class FarmLog:
             if count:
                 before = self.batch(number - 1)[0] if number - 1 in self.numbers else None
                 known = of_footer(before) if before else self.start.contained if self.start else NOTHING
-                return within(batch, chain, count, known)
+                return self._timed(within(batch, chain, count, known))
         start = self.start
         if start is None and self.numbers[:1] == [1]:
             start = Point(START, 0, NOTHING)

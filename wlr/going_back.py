@@ -77,12 +77,14 @@ def go_back(replay: Replay, state: ReplicaState, *, dry_run: bool) -> Replicated
         return replay.make_anew(state, way.anew, dry_run=dry_run)
     if dry_run:
         return way.done(is_dry_run=True)
+    if replay.registers:
+        # Before a row is undone: pruning must keep what the replica needs from there on.
+        there = replace(state, position=way.point.position, clock=way.point.clock)
+        register_replica(replay.database, there, replay.into, replay.membership, delay_s=replay.delay_s)
     try:
-        after = undo(way, state, replay.into, replay.database, replay.bulk)
+        undo(way, state, replay.into, replay.database, replay.bulk)
     except StepError as error:
         return replay.make_anew(state, f"its rows cannot be undone: {error.cause}")
-    if replay.registers:
-        register_replica(replay.database, after, replay.into, replay.membership, delay_s=replay.delay_s)
     return way.done()
 
 
@@ -105,6 +107,9 @@ def way_back(database: FarmDatabase, state: ReplicaState, stop: Stop, limits: Li
     between = set(range(point.position.batch + 1, here.batch + 1)) if point else {0}
     if point is None or here.batch not in log.numbers or not between <= set(log.numbers):
         return WayBack(None, anew=f"the log does not reach back to {stop}")
+    if skipped := sorted(tick for tick in state.accepted if point.position.tick < tick <= here.tick):
+        # A repair since then, or a snapshot that the replica was made from, may have brought what was skipped.
+        return WayBack(point, anew=f"transaction {skipped[0]} was accepted, so that its rows may be here or not")
     try:
         steps = tuple(_steps(log, point, state, limits))
     except (InvalidError, ExpiredError) as error:
@@ -117,7 +122,7 @@ def _steps(log: FarmLog, point: Point, state: ReplicaState, limits: Limits) -> l
     first = bounds.first_batch_to_read(point.position, point.batch_last, log.numbers, log.database.snapshot_ticks)
     batches = log_reader.batches_from(log.database, first, log.numbers, point.position, lambda n, _: log.batch(n))
     stop = Stop(state.position.tick)
-    return list(cut(batches, point.position, stop, limits=limits, skipped=state.accepted))
+    return list(cut(batches, point.position, stop, limits=limits))
 
 
 def _not_undone(step: Step) -> str:
@@ -132,10 +137,8 @@ def _not_undone(step: Step) -> str:
     return ""
 
 
-def undo(
-    way: WayBack, state: ReplicaState, into: Target, database: FarmDatabase, bulk: Bulk | None = None
-) -> ReplicaState:
-    """Undo the steps of a way back, each with the position before it in one transaction, and return the new state.
+def undo(way: WayBack, state: ReplicaState, into: Target, database: FarmDatabase, bulk: Bulk | None = None) -> None:
+    """Undo the steps of a way back, each with the position before it in one transaction.
 
     Raises:
         StepError: A step cannot be undone in this replica; all behind it are undone.
@@ -152,10 +155,6 @@ def undo(
                 run.all(way)
             finally:
                 run.connection.close()
-            if replica.state.clock != way.point.clock:
-                # A transaction has a time; what was there before the first one has none.
-                replica.move(replace(replica.state, clock=way.point.clock))
-            return replica.state
 
 
 @dataclass(slots=True)
@@ -214,6 +213,7 @@ class _Undoing:
             step.catalog,
             digests=told,
             footer=begin.contained,
+            is_start=begin.clock is None,
         )
 
     def _file(self, change: TableChange, tick: int, local: dict[str, Path]) -> TableFile:

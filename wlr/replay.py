@@ -25,6 +25,7 @@ from wlr.plan.cut import LIMITS, Limits, cut
 from wlr.plan.patterns import idle, matches
 from wlr.plan.stop import Stop
 from wlr.registration import register_replica
+from wlr.replica_settings import refuse_unlocked
 from wlr.step_run import StepRun
 
 if TYPE_CHECKING:
@@ -82,8 +83,7 @@ class Replay:
         membership: The replica's part in a tree of tiers; None if it reads what it was given.
         delay_s: How far it stays behind on purpose.
         identity: Id of the replica if it is made; a random one if empty.
-        access: Whether roles get privileges from the farm, to be remembered; None for what the replica remembers
-            already, and for a new one if it verifies signatures.
+        access: Whether roles get privileges from the farm; None: as remembered, a new one if it verifies signatures.
     """
 
     into: Target
@@ -144,25 +144,25 @@ class Replay:
         """Make a replica that exists anew, in its place, and roll it forward.
 
         Args:
-            before: What it remembers; it keeps its settings.
+            before: What it remembers; it keeps its settings, and tries again what was accepted.
             why: For the report.
             dry_run: Only say so.
         """
+        refuse_unlocked(before, self.into, why)
         manifest = self._choose()
         state = self._new_state(manifest, before.tables)
         if dry_run:
             return replace(self.rehearse(None), anew=why)
         self._steps(state)
-        known = {name: getattr(before, name) for name in ("id", "accepted", "keep", "access", "beat_s", "follows_beat")}
-        verify = state.verify or before.verify
-        self._build(replace(state, **known, verify=verify), manifest, self.into.rebuild)
+        # Not what was accepted: in another past, its tick is that of another transaction.
+        known = {name: getattr(before, name) for name in ("id", "keep", "access", "beat_s", "follows_beat")}
+        self._build(replace(state, **known, verify=state.verify or before.verify), manifest, self.into.rebuild)
         return replace(self.roll_forward(), anew=why)
 
     def _build(self, state: ReplicaState, manifest: Manifest | None, build: Callable[[NewReplica], None]) -> None:
         self._register(state)
         fetch = partial(self.database.fetch_snapshot, manifest) if manifest else self.database.fetch
-        release, folders = self.database.release, self._folders()
-        new = NewReplica(state, manifest, fetch, release, folders, self.progress)
+        new = NewReplica(state, manifest, fetch, self.database.release, self._folders(), self.progress)
         try:
             build(new)
         except UnavailableError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,9 @@ from wlr.engine.adapters import target_at
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
+
+    from wlr.engine.contract import Target
+    from wlr.engine.state import ReplicaState
 
 
 def beat(
@@ -79,3 +83,22 @@ def unlock(into: str | os.PathLike[str]) -> None:
 def lock(into: str | os.PathLike[str]) -> None:
     """Refuse direct writes to replicated tables; a new replica is locked."""
     target_at(into).lock()
+
+
+def refuse_unlocked(state: ReplicaState, target: Target, why: str) -> None:
+    """Refuse to make an unlocked replica anew.
+
+    Args:
+        state: What it remembers.
+        target: The replica.
+        why: It would have to be made anew.
+
+    Raises:
+        InvalidError: It is unlocked.
+    """
+    if state.is_unlocked:
+        raise InvalidError(
+            f"{target} is unlocked, and making it anew would lose what its owner wrote to its tables; {why}",
+            hint=f"to lose that: wlr lock {shlex.quote(str(target))}, then again",
+            path=str(target),
+        )

@@ -5,10 +5,14 @@ Farms are written by hand. What a replica must hold is what the simplest model m
 
 from __future__ import annotations
 
+import itertools
+import pkgutil
 import signal
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -21,6 +25,7 @@ from tests.conformance.targets import DuckDBKind, ParquetKind, PostgresKind
 from tests.data_files import OTHER_IMAGES, write_parquet
 from tests.fault.processes import wants_all
 from tests.handmade import HandmadeFarm, Rows, time_of
+from tests.lake import to_duckdb
 from tests.oracle import replayed
 from tests.postgres.held import held_by_duckdb, held_in
 from tests.postgres.server import OTHER_MAJORS
@@ -29,10 +34,12 @@ from wlc.farm.database import describe_file
 from wlc.farm.errors import CorruptError, ExpiredError, InvalidError, ReplayError, UnavailableError, UnsupportedError
 from wlc.farm.model import Clear, Ddl, Manifest, Name, Origin, Position, SequencePosition, SnapshotTable
 from wlc.farm.registry import replicas
+from wlr import going_back
+from wlr.plan.cut import Limits
 from wlr.plan.memory import MEMORY_VARIABLE
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
     from tests.conformance.targets import Kind
     from tests.postgres.held import Held
@@ -797,3 +804,94 @@ def test_schema_changes_and_emptied_tables_are_not_undone(kind: Kind, farm: Hand
         assert kind.held(into) == modelled(farm, 3)
         replicate(farm, into)
         assert kind.held(into) == modelled(farm, farm.tick)
+
+
+def test_going_back_that_breaks_off_leaves_a_prefix(
+    kind: Kind, farm: HandmadeFarm, into: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At every write of a state, before and after it; `tests.fault.operations` breaks all calls of two engines."""
+    publish_rows(farm)
+    models = {tick: modelled(farm, tick) for tick in range(2, farm.tick + 1)}
+    replicate(farm, into)
+    # Several steps, each committed on its own.
+    monkeypatch.setattr(going_back, "way_back", partial(going_back.way_back, limits=Limits(transactions=3)))
+    owner, name, _ = kind.deaths[-1]
+    place = pkgutil.resolve_name(f"wlr.engine.{owner}")
+    for number, is_late in itertools.product(range(2), (False, True)):
+        with monkeypatch.context() as patched:
+            patched.setattr(place, name, breaking(getattr(place, name), number, is_late=is_late))
+            with pytest.raises(KeyboardInterrupt):
+                replicate(farm, into, 2)
+        assert kind.held(into) == models[wlr.tick(into)], f"write {number}, {is_late}"
+        replicate(farm, into, 2)
+        assert kind.held(into) == models[2]
+        replicate(farm, into)
+        assert kind.held(into) == models[farm.tick]
+
+
+def breaking(write: Callable[..., object], number: int, *, is_late: bool) -> Callable[..., object]:
+    """Return a write that breaks off at call `number`, before it or after it."""
+    calls = itertools.count()
+
+    def written(*args: object, **options: object) -> object:
+        is_broken = next(calls) == number
+        if is_broken and not is_late:
+            raise KeyboardInterrupt
+        done = write(*args, **options)
+        if is_broken:
+            raise KeyboardInterrupt
+        return done
+
+    return written
+
+
+def test_what_was_accepted_may_be_here_so_that_it_is_not_undone(kind: Kind, farm: HandmadeFarm, into: str) -> None:
+    """A repair brings what was skipped, and a replica that is made anew does not skip it."""
+    if not kind.refusal:
+        pytest.skip("nobody can write to it")
+    farm.publish([KEYED], [Rows("t", rows(1, 2))], [Rows("t", rows(2, v="b"), rows(2))], [Rows("t", rows(4))])
+    replicate(farm, into, 2)
+    wlr.unlock(into)
+    kind.write(into, "DELETE FROM t WHERE id = 2")
+    wlr.lock(into)
+    with pytest.raises(ReplayError):
+        replicate(farm, into)
+    wlr.accept(into)
+    replicate(farm, into)
+    wlr.repair(into, ["t"])
+    held = kind.held(into)
+    wlr.unlock(into)
+    with pytest.raises(InvalidError, match="is unlocked.*transaction 3 was accepted") as caught:
+        replicate(farm, into, 2)
+    assert f"wlr lock {into}" in str(caught.value.hint)
+    wlr.lock(into)
+    try:
+        assert "accepted" in replicate(farm, into, 2).anew
+    except UnsupportedError:
+        assert kind.held(into) == held
+    else:
+        assert kind.held(into) == modelled(farm, 2)
+        assert wlr.status(into).accepted == ()
+        replicate(farm, into)
+        assert kind.held(into) == modelled(farm, 4)
+
+
+def test_the_clock_is_that_of_the_last_commit_and_old_ticks_stay(kind: Kind, farm: HandmadeFarm, into: str) -> None:
+    farm.publish([KEYED, "CREATE TABLE bag (x INTEGER)"])
+    farm.publish([Rows("t", rows(1))], [Rows("bag", ("1",))])
+    chain, tick = farm.chain, farm.tick
+    farm.publish(None, [Rows("bag", ("2",))])
+    replicate(farm, into, 1)
+    replicate(farm, into)
+    done = replicate(farm, into, 4)
+    assert (done.tick, done.clock, wlr.clock(into)) == (4, time_of(3), time_of(3)), "4 was rolled back"
+    replicate(farm, into, 3)
+    held = kind.held(into)
+    # Another past from here on: what was written for a later tick is still a part of this one.
+    farm.take_back(chain, tick)
+    farm.publish([Rows("t", rows(9))])
+    replicate(farm, into)
+    if isinstance(kind, ParquetKind):
+        wlr.prune(into)
+        assert held_by_duckdb(to_duckdb(into, Path(f"{into} at 3.duckdb"), 3)) == held
+    assert kind.held(into) == modelled(farm, 4)

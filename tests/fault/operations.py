@@ -11,6 +11,7 @@ import pytest
 import wlc
 import wlr
 from tests.fault.trial import NAME, Operation, check_log, check_replica, farm_contents
+from tests.lake import lake_contents
 from tests.oracle import file_contents
 from wlc.capture.duckdb.shared import close_shared, open_shared
 from wlc.farm.database import open_database
@@ -20,6 +21,7 @@ from wlc.farm.registry import replicas
 
 if TYPE_CHECKING:
     from datetime import datetime
+    from pathlib import Path
 
     from tests.fault.trial import World
     from wlc.farm.database import FarmDatabase
@@ -229,6 +231,57 @@ def _to_the_end(world: World) -> None:
     _replicate(world)
 
 
+# Without schema changes. A row and those that refer to it come together, so that no single step undoes all of it.
+ROWS = (
+    "INSERT INTO place VALUES (60, 'x'), (61, 'y')",
+    "INSERT INTO visit VALUES (60, 'n', 1), (60, 'n', 1), (2, NULL, 2)",
+    "UPDATE place SET name = 'z' WHERE id IN (3, 61)",
+    "DELETE FROM visit WHERE place = 2",
+)
+
+
+def _ahead(world: World) -> None:
+    """Both replicas are further than the tick to which they will go back."""
+    _flushed(world)
+    for statements in (ROWS[:2], ROWS[2:]):
+        _write(world, statements)
+        wlc.flush(world.source)
+
+
+def _replica_ahead(world: World) -> None:
+    _ahead(world)
+    _replicate(world)
+
+
+def _lake_ahead(world: World) -> None:
+    _ahead(world)
+    _replicate_lake(world)
+
+
+def _go_back(world: World, into: Path, tick: int) -> None:
+    wlr.replicate(into=into, tick=tick, engine="local")
+    assert wlr.tick(into) == tick
+    assert (lake_contents(into) if into == world.lake else file_contents(into)) == farm_contents(world, tick)
+    assert wlr.clock(into) == _time_of(world, tick)
+
+
+def _replica_back(world: World) -> None:
+    _go_back(world, world.replica, len(FIRST))
+
+
+def _replica_anew(world: World) -> None:
+    """To a tick before the schema change."""
+    _go_back(world, world.replica, 2)
+
+
+def _lake_back(world: World) -> None:
+    _go_back(world, world.lake, len(FIRST))
+
+
+def _lake_anew(world: World) -> None:
+    _go_back(world, world.lake, 2)
+
+
 def _damaged(world: World) -> None:
     """The replica lacks a row, so that the transaction in the middle of the next batch that changes it fails."""
     _with_replica(world)
@@ -387,6 +440,10 @@ TO_A_TICK = Operation("replication to a tick", _published, _replicate_to_a_tick,
 TO_A_TIME = Operation("replication to a time", _with_replica_behind, _replicate_to_a_time, _to_the_end)
 BISECTION = Operation("bisection", _damaged, _roll_forward, _put_back, is_sound=False)
 ACCEPTANCE = Operation("accept", _failed, _accept, _accept_again, is_sound=False)
+BACK = Operation("going back", _replica_ahead, _replica_back, _replica_back)
+BACK_ANEW = Operation("going back to an older schema", _replica_ahead, _replica_anew, _replica_anew)
+LAKE_BACK = Operation("Parquet going back", _lake_ahead, _lake_back, _lake_back)
+LAKE_ANEW = Operation("Parquet going back to an older schema", _lake_ahead, _lake_anew, _lake_anew)
 REPAIR = Operation("repair", _bypassed, _repair, _repair_again)
 PRUNE = Operation("prune", _prunable, _prune, _prune_again, _has_snapshot)
 SHIP = Operation("first shipping", _published, _ship, _ship_again, _is_relayed)
@@ -409,6 +466,10 @@ OPERATIONS = (
     ACCEPTANCE,
     LAKE,
     LAKE_FORWARD,
+    BACK,
+    BACK_ANEW,
+    LAKE_BACK,
+    LAKE_ANEW,
     REPAIR,
     PRUNE,
     SHIP,

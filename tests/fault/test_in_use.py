@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -15,6 +16,8 @@ from cli.command import run_app
 from tests.fault.processes import COMMANDS, DEADLINE_S, program, rounds
 from tests.oracle import file_contents
 from tests.screen import told
+from wlc.farm.errors import UnavailableError
+from wlr.engine.duckdb import build
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -157,8 +160,6 @@ def test_target_that_was_made_meanwhile_is_in_use_and_not_in_the_way(farm: str, 
 def test_replica_that_another_run_made_meanwhile_is_not_replaced(
     farm: str, tmp_path: Path, capsys, monkeypatch, is_empty_before: bool
 ):
-    from wlr.engine.duckdb import build
-
     target, other = tmp_path / "replica.duckdb", tmp_path / "other.duckdb"
     wlr.replicate("bank", farm=farm, into=other, tick=0)
     if is_empty_before:
@@ -174,6 +175,28 @@ def test_replica_that_another_run_made_meanwhile_is_not_replaced(
     assert (code, len(errors.splitlines())) == (75, 1), errors
     assert wlr.tick(target) == 0, "the other run's replica was replaced by ours"
     assert sorted(path.name for path in tmp_path.glob(".*")) == []
+
+
+def test_replica_that_somebody_opened_while_it_was_made_anew_is_not_replaced(farm: str, tmp_path: Path, monkeypatch):
+    """What is written through that connection would lie in a write-ahead log beside the new file."""
+    source, into = tmp_path / "bank.duckdb", tmp_path / "copy.duckdb"
+    wlc.flush(source)
+    with wlc.connect(source) as connection:
+        connection.execute("ALTER TABLE t ADD COLUMN j INTEGER")
+    wlc.flush(source)
+    wlr.replicate("bank", farm=farm, into=into)
+    with monkeypatch.context() as patched, ExitStack() as others:
+        finish = build._finish
+
+        def finish_late(*arguments) -> None:
+            finish(*arguments)
+            others.enter_context(duckdb.connect(str(into)))
+
+        patched.setattr(build, "_finish", finish_late)
+        with pytest.raises(UnavailableError, match="is open in this process"):
+            wlr.replicate(into=into, tick=1)
+    assert wlr.tick(into) == 2
+    assert wlr.replicate(into=into, tick=1).anew
 
 
 def test_replications_of_one_target_at_once(farm: str, tmp_path: Path):

@@ -101,7 +101,7 @@ def after(state: ReplicaState, step: Step, digests: Mapping[Name, Held]) -> Repl
         state,
         position=step.position,
         batch_last=step.mark.batch_last,
-        clock=step.clock or state.clock,
+        clock=step.clock_after(state.clock),
         failure=None,
         accepted=state.accepted - step.retried,
         digests=digests,

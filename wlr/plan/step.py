@@ -92,6 +92,7 @@ class Step:
         repaired: Tables that were repaired: they hold what `digests` says, whatever the replica knew before.
         retried: Ticks of accepted transactions that are applied after all.
         footer: What the last batch that ends in the step says it contains; None if none ends in it.
+        is_start: Nothing is committed up to its position: the step goes back to where the log begins.
     """
 
     transactions: Sequence[Transaction]
@@ -104,6 +105,7 @@ class Step:
     repaired: frozenset[Name] = frozenset()
     footer: Contained | None = None
     retried: frozenset[int] = frozenset()
+    is_start: bool = False
 
     @property
     def first(self) -> int:
@@ -129,6 +131,10 @@ class Step:
     def clock(self) -> datetime | None:
         """Commit time of the last transaction that was committed, None if none was."""
         return next((t.committed for t in reversed(self.transactions) if t.committed is not None), None)
+
+    def clock_after(self, before: datetime | None) -> datetime | None:
+        """Return the commit time of the last transaction that the replica holds then; None before the first."""
+        return None if self.is_start else self.clock or before
 
     @property
     def applied(self) -> Sequence[Transaction]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,7 +51,7 @@ def build(into: Path, new: NewReplica, *, replaces: bool = False) -> None:
             _finish(connection, state)
         scratch.remove()
         # The file stays locked until it is in place: another run must not take it for one that a killed run left.
-        with alone(into):
+        with alone(into), _unopened(into, state.catalog) if replaces else nullcontext():
             _put_in_place(half, into, empty)
     except BaseException:
         scratch.remove()
@@ -95,6 +95,22 @@ def _refuse_own_tables(into: Path) -> tuple[int, ...] | None:
                 path=str(into),
             )
     return _identity(into)
+
+
+@contextmanager
+def _unopened(into: Path, catalog: str) -> Iterator[None]:
+    """Keep a file that is to be replaced from being open anywhere: its write-ahead log would stay beside the new one.
+
+    It may be under another name than the new file's database, which does not matter here.
+    """
+    if _wal(into).exists():
+        raise UnavailableError(f"{into} was written to meanwhile", hint="Run it again.", path=str(into))
+    connection = attach(into, catalog) if into.exists() else None
+    try:
+        yield
+    finally:
+        if connection is not None:
+            connection.close()
 
 
 def _identity(into: Path) -> tuple[int, ...] | None:

@@ -54,6 +54,8 @@ def rebuild(folder: LakeFolder, new: NewReplica) -> None:
         pointer, version = folder.require()
         version = folder.replace_pointer(replace(pointer, run=lease.run), version)
         before = [*folder.all_manifests(), *(path for _, path, _ in folder.data_files())]
+        # Ticks of another past are other transactions: an old manifest must never be found by them.
+        folder.remove([path for path in folder.all_manifests() if path != pointer.manifest], version)
         path, sha256, _ = _written(folder, new, lease)
         pointed = folder.commit_pointer(Pointer(path, sha256, lease.run, new.state))
         # What is left if this fails is removed by `wlr prune` once the replica has come so far.

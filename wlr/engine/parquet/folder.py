@@ -208,7 +208,10 @@ class LakeFolder:
         )
 
     def sweep(self, last: int, version: str, kept: Collection[str] = ()) -> None:
-        """Remove what runs that died have left: everything of a later tick than the last one committed.
+        """Remove what runs that died have left, and what a replica that went back has left behind.
+
+        That is everything of a later tick than the last one committed. Where the replica went back, old ticks can share
+        files that were written for a later one.
 
         Args:
             last: That tick.
@@ -217,7 +220,15 @@ class LakeFolder:
         """
         found = [entry.path for prefix in (DATA, _MANIFESTS) for entry in self.store.list(prefix)]
         later = [path for path in found if (tick := tick_of(path)) is not None and tick > last]
-        self.remove([path for path in later if path not in kept], version)
+        later = [path for path in later if path not in kept]
+        if any(path.startswith(DATA) for path in later):
+            try:
+                named = {path for _, manifest in self.manifests(last) for path in self.read_version(manifest).paths}
+            except CorruptError:
+                # Whoever reads that tick reports it; until then, nobody knows which files it names.
+                named = {path for path in later if path.startswith(DATA)}
+            later = [path for path in later if path not in named]
+        self.remove(later, version)
 
     def remove(self, listed: Collection[str], version: str) -> None:
         """Remove files that were listed before, unless another run has taken the replica over.

@@ -195,7 +195,7 @@ class OpenLake(OpenReplica):
         version = Version(
             position=step.position,
             batch_last=step.mark.batch_last,
-            clock=step.clock or self.state.clock,
+            clock=step.clock_after(self.state.clock),
             made=utc_now(),
             catalog=self._current.catalog,
             schema=schema,
