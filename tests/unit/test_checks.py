@@ -140,11 +140,11 @@ def test_rows_that_only_settings_of_the_session_let_pass_are_refused(
         rules = read_rules(connection, "memory")
         assert len(rules) == 1
         connection.execute("BEGIN")
-        written, changed = {Name("main", "t"): "true"}, row_settings_changed(connection)
+        written, changed = {Name("main", "t"): ("true",)}, row_settings_changed(connection)
         refuse_unlike(connection, "memory", rules, written, changed)
         connection.execute(f"INSERT INTO t VALUES ({row})")
         # Rows that were there before were accepted then.
-        refuse_unlike(connection, "memory", rules, {Name("main", "t"): "s = 'b'"}, changed)
+        refuse_unlike(connection, "memory", rules, {Name("main", "t"): ("s = 'b'", "false")}, changed)
         with pytest.raises(UnsupportedError, match=rf"takes a row only with .*{names[0]}"):
             refuse_unlike(connection, "memory", rules, written, changed)
         assert connection.execute(held, [names]).fetchall() == before

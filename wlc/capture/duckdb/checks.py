@@ -95,7 +95,7 @@ def refuse_unlike(
     connection: duckdb.DuckDBPyConnection,
     catalog: str,
     rules: Collection[RowRule],
-    written: Mapping[Name, str],
+    written: Mapping[Name, Collection[str]],
     changed: Settings,
 ) -> None:
     """Refuse rows that a replica would refuse, because it has DuckDB's default settings.
@@ -104,7 +104,7 @@ def refuse_unlike(
         connection: Sees the rows.
         catalog: Name of the database.
         rules: Of the tables that were written.
-        written: Conditions for the rows of these tables that were written.
+        written: Conditions on these tables; one of them holds for each row that was written.
         changed: Settings that were in force meanwhile, where they are not DuckDB's default.
 
     Raises:
@@ -114,7 +114,7 @@ def refuse_unlike(
         return
     with without_row_settings(connection, row_settings_changed(connection)):
         for rule in rules:
-            if _count_refused(connection, catalog, rule, written[rule.table]):
+            if any(_count_refused(connection, catalog, rule, condition) for condition in written[rule.table]):
                 named = ", ".join(f"{name} = {value!r}" for name, value in changed)
                 raise UnsupportedError(
                     f"{rule.kind} ({rule.expression}) of table {rule.table} takes a row only with {named};"

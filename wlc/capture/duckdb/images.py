@@ -137,12 +137,15 @@ class Images:
         self.saved, self.rowids, self.is_reported = 0, None, False
         self.cleared = self.rows_before
 
-    def written(self) -> str:
-        """Return a condition on the table that holds for all rows that the transaction has added or altered."""
+    def written(self) -> tuple[str, ...]:
+        """Return conditions on the table of which one holds for each row that the transaction has added or altered.
+
+        DuckDB finds the rows of each quickly, and reads the whole table where the two are one condition.
+        """
         if self.copy is not None or not self.table.has_rowid:
-            return "true"
-        local = f"rowid >= {LOCAL_ROWID}"
-        return f"({local} OR rowid IN (SELECT _rowid FROM {self._saved()}))" if self.saved else local
+            return ("true",)
+        saved = f"rowid IN (SELECT _rowid FROM {self._saved()})"
+        return (f"rowid >= {LOCAL_ROWID}", *((saved,) if self.saved else ()))
 
     # Before the commit ----------------------------------------------------------------------------------------------
 

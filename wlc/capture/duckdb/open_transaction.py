@@ -225,7 +225,7 @@ class OpenTransaction:
 
     def _refuse_unlike(self, pending: Sequence[Images]) -> None:
         """Refuse rows that only the settings of the session have let pass."""
-        written = dict.fromkeys(self._rewritten, "true") | {images.table.name: images.written() for images in pending}
+        written = dict.fromkeys(self._rewritten, ("true",)) | {image.table.name: image.written() for image in pending}
         rules = {rule for rule in self.tables.rules if rule.table in written}
         if rules:
             self.note_row_settings()
