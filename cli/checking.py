@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import wlr
-from wlc.farm.errors import CorruptError
 from wlr.engine.adapters import locate as place_of
 
 from .options import Farm, StorageOptions, Target, storage_options
@@ -42,20 +40,7 @@ def verify(
         )
     rows = [(t.table, t.outcome, t.rows, t.expected, t.missing, t.surplus, _where(t.ranges)) for t in found.tables]
     yield Listing(VERIFY_COLUMNS, rows, null="-")
-    if found.differing:
-        listed = [check.table for check in found.differing]
-        options = "".join(f" --table {shlex.quote(name)}" for name in listed)
-        raise CorruptError(
-            f"{', '.join(listed)} of {place_of(target)} {'is' if len(listed) == 1 else 'are'} not as in the master at"
-            f" tick {found.tick}",
-            hint=f"wlr repair {shlex.quote(str(place_of(target)))}{options}",
-        )
-    if found.unverifiable:
-        listed = [check.table for check in found.unverifiable]
-        raise CorruptError(
-            f"{', '.join(listed)} of {place_of(target)} cannot be verified: the log has lost the digests that it had",
-            hint=f"wlc verify {shlex.quote(found.master)}",
-        )
+    wlr.check_verified(found, target)
 
 
 def _where(ranges: Sequence[KeyRange]) -> str | None:
@@ -100,11 +85,7 @@ def drill(
             progress=progress,
         )
     yield record(done)
-    if not done.is_sound:
-        raise CorruptError(
-            f"restored to tick {done.tick}, {', '.join(done.differing)} of {done.database} are not what the log says",
-            hint=f"wlc verify {shlex.quote(db)} --full",
-        )
+    wlr.check_drill(done, db)
 
 
 # Each with the example that its help shows.

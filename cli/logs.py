@@ -73,9 +73,7 @@ def logging_to_stderr(form: str | None, *, quiet: bool = False, verbose: bool = 
 
 def log_report(subject: str, report: Report) -> None:
     """Write what a round has done as one line."""
-    facts = _facts(report)
-    shown = ", ".join(f"{name} {text(value, null='-')}" for name, value in facts.items())
-    _log.info("%s: %s", subject, shown, extra={"facts": facts})
+    _log.info("%s", subject, extra={"facts": _facts(report)})
 
 
 def log_warning(message: str) -> None:
@@ -85,7 +83,7 @@ def log_warning(message: str) -> None:
 
 def log_error(message: str, hint: str | None, error: BaseException) -> None:
     """Write an error as one line."""
-    _log.error("%s", message, extra={"facts": {"hint": hint} if hint else {}, "cause": error})
+    _log.error("%s", message, extra={"hint": hint, "cause": error})
 
 
 def _facts(report: Report) -> Mapping[str, object]:
@@ -122,8 +120,12 @@ class _TextLine(_Line):
     """`2026-11-23T16:47:08.123Z info replica copy: tick 42, transactions 3`; one line, whatever the message holds."""
 
     def format(self, record: logging.LogRecord) -> str:
-        hint = getattr(record, "facts", {}).get("hint")
-        said = f"{record.getMessage()}{f' (hint: {hint})' if hint else ''}"
+        facts, hint = getattr(record, "facts", None), getattr(record, "hint", None)
+        said = record.getMessage()
+        if facts:
+            said += ": " + ", ".join(f"{name} {text(value, null='-')}" for name, value in facts.items())
+        if hint:
+            said += f" (hint: {hint})"
         line = printable(" ".join(f"{_time(record)} {record.levelname.lower()} {said}".splitlines()))
         trace = "".join(f"\n    {printable(part)}" for part in self.traceback(record).splitlines())
         return line + trace
@@ -131,8 +133,10 @@ class _TextLine(_Line):
 
 class _JsonLine(_Line):
     def format(self, record: logging.LogRecord) -> str:
-        facts = getattr(record, "facts", {})
         content = {"time": _time(record), "level": record.levelname.lower(), "message": record.getMessage()}
+        if hint := getattr(record, "hint", None):
+            content["hint"] = hint
+        facts = getattr(record, "facts", {})
         content |= {name: plain(value) for name, value in facts.items() if name not in content}
         if trace := self.traceback(record):
             content["traceback"] = trace

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wlc.farm.clock import format_time
 from wlc.farm.errors import CorruptError, FarmError, FencedError, InvalidError
 
 from .command import command, new_app, run_app
@@ -302,19 +301,7 @@ def verify(
     with working(f"verifying {db}") as progress:
         audit = wlr.verify_farm(db, farm=farm, full=full, window=window, storage_options=options, progress=progress)
     yield record(audit)
-    if audit.problems:
-        count = len(audit.problems)
-        raise CorruptError(
-            f"{audit.url} has {count} {'problem' if count == 1 else 'problems'}; {audit.problems[0].path}:"
-            f" {audit.problems[0].problem}",
-            hint="restore the files, or end the history and begin a new one: wlc stop SOURCE, wlc master SOURCE",
-        )
-    if audit.covers_window is False:
-        since = format_time(audit.can_go_back_to) if audit.can_go_back_to else "nothing"
-        raise CorruptError(
-            f"{audit.url} does not reach {window} back: one can go back to {since} (tick {audit.can_go_back_to_tick})",
-            hint=f"keep more from now on: wlc retention {shlex.quote(db)} --keep {shlex.quote(str(window))}",
-        )
+    wlr.check_audit(audit, db, window)
 
 
 def _verify_source(source: str, options: dict[str, object] | None) -> Iterator[Report]:

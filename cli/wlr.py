@@ -32,6 +32,7 @@ from .options import (
 from .output import Lines, Listing, Report, record
 from .progress import working
 from .row_changes import COMMANDS as ROW_COMMANDS
+from .serving import serve, unit
 from .standing import COMMANDS as STANDING_COMMANDS
 
 if TYPE_CHECKING:
@@ -223,6 +224,8 @@ def prune(
 
 for _function, _example in (*STANDING_COMMANDS, *CHECKING_COMMANDS, *ROW_COMMANDS):
     command(app, example=_example)(_function)
+command(app, example="wlr serve /etc/dbfarm/dbfarm.toml", goes_on=True)(serve)
+command(app, example="wlr unit /etc/dbfarm/dbfarm.toml --install")(unit)
 
 
 if __name__ == "__main__":

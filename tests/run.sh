@@ -79,6 +79,18 @@ set_up_postgres() {
     fi
 }
 
+# Prometheus checks our metrics and alert rules; tests skip that without it.
+set_up_promtool() {
+    command -v promtool >/dev/null && return
+    may_install || { echo "no promtool, and not allowed to install it: what it checks is skipped"; return; }
+    say "installing promtool"
+    # Its server is not started.
+    folder=$(mktemp -d) && (cd "$folder" && apt-get update -qq && apt-get download -qq prometheus >/dev/null 2>&1 &&
+        dpkg -x ./prometheus_*.deb . && cp usr/bin/promtool "$OLDPWD/$venv/bin/") ||
+        echo "promtool could not be installed: what it checks is skipped"
+    rm -rf "$folder"
+}
+
 # Majors of PostgreSQL besides the installed one; the suites of sources and targets run on them.
 set_up_other_postgres() {
     [ -z "${DBFARM_POSTGRES_MAJORS:-}" ] || return
@@ -159,7 +171,7 @@ if [ "${1:-}" = --deep ]; then shift; go_deep; fi
 set_up
 set_up_java
 set_up_postgres
-[ "$is_deep" = no ] || { set_up_other_postgres; set_up_postgres_suite; set_up_chromium; }
+[ "$is_deep" = no ] || { set_up_other_postgres; set_up_postgres_suite; set_up_chromium; set_up_promtool; }
 failed=""
 check() {
     say "$*"

@@ -78,6 +78,7 @@ HOMES = {
     "adbc_driver_postgresql": ("wlc/capture/postgres/",),
     "confluent_kafka": ("wlr/feeds/kafka.py",),
     "cryptography": ("wlc/farm/seal/cipher.py",),
+    "prometheus_client": ("wlr/service/metrics.py",),
     "typer": ("cli/",),
     "rich": ("cli/",),
     "plotly": ("wlr/reporting/charts.py",),

@@ -117,7 +117,7 @@ def constraints(file: str) -> dict[str, Version]:
 
 def test_locked_versions_are_allowed() -> None:
     locked = constraints("constraints.txt")
-    every = requirements("crypto", "kafka", "postgres", "test")
+    every = requirements("crypto", "kafka", "metrics", "postgres", "test")
     needed = [required for required in every if required.name != "setuptools"]
     assert [str(required) for required in needed if locked[required.name] not in required.specifier] == []
 
@@ -125,7 +125,7 @@ def test_locked_versions_are_allowed() -> None:
 def test_oldest_versions_are_the_lower_bounds() -> None:
     bounds = {
         required.name: Version(bound.version)
-        for required in requirements("crypto", "kafka", "postgres", "report")
+        for required in requirements("crypto", "kafka", "metrics", "postgres", "report")
         for bound in required.specifier
         if bound.operator == ">="
     }

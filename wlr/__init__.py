@@ -41,6 +41,9 @@ __all__ = [
     "accept",
     "beat",
     "changes",
+    "check_audit",
+    "check_drill",
+    "check_verified",
     "clock",
     "diff",
     "differing_rows",
@@ -91,6 +94,7 @@ if TYPE_CHECKING:
     from wlr.farm_audit import FarmAudit, FarmProblem, verify_farm
     from wlr.feed_lag import FeedStatus, feed_status
     from wlr.feeding import Fed, feed
+    from wlr.findings import check_audit, check_drill, check_verified
     from wlr.lake_files import files
     from wlr.lake_pruning import prune
     from wlr.log_snapshot import snapshot_from_log
@@ -126,6 +130,7 @@ else:
             "wlr.farm_audit": ("FarmAudit", "FarmProblem", "verify_farm"),
             "wlr.feed_lag": ("FeedStatus", "feed_status"),
             "wlr.feeding": ("Fed", "feed"),
+            "wlr.findings": ("check_audit", "check_drill", "check_verified"),
             "wlr.lake_files": ("files",),
             "wlr.lake_pruning": ("prune",),
             "wlr.log_snapshot": ("snapshot_from_log",),

@@ -37,11 +37,15 @@ class AuditProgress:
     snapshots: dict[int, str] = field(default_factory=dict)
 
 
+def cache_folder() -> Path:
+    """Return the folder in which this machine remembers what it can do without."""
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return Path(os.environ.get(CACHE_VARIABLE) or caches / "dbfarm")
+
+
 def progress_file(database: FarmDatabase) -> Path:
     """Return the path of the file in which this machine remembers what it has verified of a database."""
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    base = Path(os.environ.get(CACHE_VARIABLE) or caches / "dbfarm")
-    return base / f"verified-{hashlib.sha256(database.url.encode()).hexdigest()[:24]}.json"
+    return cache_folder() / f"verified-{hashlib.sha256(database.url.encode()).hexdigest()[:24]}.json"
 
 
 def recall(memory: Path) -> AuditProgress:

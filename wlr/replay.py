@@ -20,6 +20,7 @@ from wlr.engine.adapters import target_at
 from wlr.engine.contract import NewReplica
 from wlr.engine.state import ReplicaState
 from wlr.plan import bounds
+from wlr.plan.amount import StepTotals
 from wlr.plan.contained import of_footer, of_snapshot
 from wlr.plan.cut import LIMITS, Limits, cut
 from wlr.plan.patterns import idle, matches
@@ -48,7 +49,8 @@ class Replicated:
 
     Attributes:
         tick: Last transaction that the replica holds; `clock`: when it was committed, None before the first.
-        transactions: Number of transactions applied from the log; `rows`: row images in them.
+        transactions: Number of transactions applied from the log; `rows`: row images in them; `bytes`: size of the
+            data files that hold them.
         batches: Number of log files they came from.
         snapshot: Tick of the snapshot that this run made the replica from; None if the replica existed before.
         is_paused: The replica stays where it is until `resume`, so that nothing was done.
@@ -69,6 +71,7 @@ class Replicated:
     is_reached: bool = True
     is_back: bool = False
     anew: str = ""
+    bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -101,9 +104,7 @@ class Replay:
     _peeked: tuple[Batch, str] | None = None
     _fetcher: Fetcher = field(init=False)
     _run: StepRun = field(init=False)
-    _batches: set[int] = field(default_factory=set)
-    _transactions: int = 0
-    _rows: int = 0
+    _totals: StepTotals = field(default_factory=StepTotals)
     _is_level: bool = False
     _is_reached: bool = True
     _start: int = 0
@@ -120,7 +121,7 @@ class Replay:
             state = self._new_state(self._choose(), ())
         tick, clock = state.position.tick, state.clock
         for step in self._steps(state):
-            self._count(step)
+            self._totals.add(step)
             tick, clock = step.last, step.clock or clock
         return self._result(tick, clock, is_dry_run=True)
 
@@ -221,7 +222,7 @@ class Replay:
                 for step in steps:
                     self._fetcher.expect(file for file in step.files.values() if replica.holds(file.table))
                     self._run.apply(replica, step)
-                    self._count(step)
+                    self._totals.add(step)
                     self._report(step)
                     self._fetcher.release(set(step.files))
             finally:
@@ -385,21 +386,18 @@ class Replay:
 
     # Reporting
 
-    def _count(self, step: Step) -> None:
-        self._transactions += len(step.applied)
-        self._rows += step.rows
-        self._batches |= {mark.batch for mark in step.marks}
-
     def _report(self, step: Step) -> None:
         if self.progress:
             total = max(self._end - self._start, 1)
             self.progress(min(step.last - self._start, total), total, f"at tick {step.last}")
 
     def _result(self, tick: int, clock: datetime | None, *, is_dry_run: bool = False) -> Replicated:
-        counts = self._transactions, self._rows, len(self._batches)
+        totals = self._totals
+        counts = totals.transactions, totals.rows, len(totals.batches)
         # More may have been published, and applied, than was listed at first.
         is_reached = self._is_reached or self.stop.is_passed(tick, clock)
-        return Replicated(tick, clock, *counts, self._made_from, is_dry_run, is_reached=is_reached)
+        made = self._made_from
+        return Replicated(tick, clock, *counts, made, is_dry_run, is_reached=is_reached, bytes=totals.bytes)
 
     def _register(self, state: ReplicaState) -> None:
         if self.registers:

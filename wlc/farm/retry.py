@@ -15,8 +15,16 @@ UNPUBLISHED_S = 1.0
 PAUSE_LEAST_S = 0.2
 _AWAY_FIRST_S = 1.0
 _AWAY_MOST_S = 60.0
+# What the service tries again though it does not pass by itself: somebody may mend it.
+_WRONG_FIRST_S = 60.0
+_WRONG_MOST_S = 3600.0
 
 
 def longer(wait_s: float) -> float:
     """Return the pause before the next attempt to reach a place that is away: twice the last one, within limits."""
     return min(max(2 * wait_s, _AWAY_FIRST_S), _AWAY_MOST_S)
+
+
+def much_longer(wait_s: float) -> float:
+    """Return the pause before something is tried again that does not pass by itself, or that costs much."""
+    return min(max(2 * wait_s, _WRONG_FIRST_S), _WRONG_MOST_S)

@@ -6,7 +6,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from wlc.farm.errors import UnavailableError
+from wlc.farm.errors import FarmError, UnavailableError
 from wlc.farm.retry import PAUSE_LEAST_S, longer
 from wlc.farm.store import MissingError
 from wlc.masters import adapters
@@ -33,6 +33,7 @@ def run(
     *,
     is_stopped: threading.Event,
     tell: Callable[[Flushed], None] | None = None,
+    each: Callable[[Flushed | FarmError], None] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Flushed:
     """Publish what a master commits on the beat, until stopped.
@@ -43,6 +44,8 @@ def run(
         source: URL of the master. A DuckDB master is published by the process that writes it.
         is_stopped: Set it to finish the batch that is being published and return.
         tell: Called after every round that published something.
+        each: Called after every round with what it published, if only nothing, or with why it failed and is tried
+            again, which is a log line otherwise.
         storage_options: Options of the farm's file system, over those that the database remembers.
 
     Returns:
@@ -67,12 +70,17 @@ def run(
                     total += flushed
                     if tell and flushed.batches:
                         tell(flushed)
+                    if each:
+                        each(flushed)
                     snapshots.look(database)
                     wait_s = max(found.beat_s, PAUSE_LEAST_S)
         except (UnavailableError, MissingError) as error:
             # A farm that is not there may be a disk that is not mounted.
             wait_s = longer(wait_s)
-            _log.warning("%s; trying again in %.0f s", error, wait_s)
+            if each:
+                each(error)
+            else:
+                _log.warning("%s; trying again in %.0f s", error, wait_s)
     snapshots.wait(_SNAPSHOT_WAIT_S)
     return total
 

@@ -1,0 +1,196 @@
+"""Commands of `wlr` that run everything that a file names: serve, unit."""
+
+from __future__ import annotations
+
+import os
+import select
+import shlex
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wlc.farm.errors import FarmError, InvalidError
+
+from .command import explain
+from .interruption import go_on_until_interrupted
+from .output import Listing, Report
+
+if TYPE_CHECKING:
+    from wlr.service.settings import ServiceSettings
+
+Config = Annotated[
+    Path, typer.Argument(metavar="CONFIG", help="File that names everything; default is dbfarm.toml here.")
+]
+# How often the main thread looks whether everything goes on, if no watchdog wants it more often.
+_LOOK_EVERY_S = 30.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def serve(
+    config: Config = Path("dbfarm.toml"),
+    check: Annotated[bool, typer.Option("--check", help="Only read CONFIG, and show what would be done.")] = False,
+    listen: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Serve /metrics and /healthz there: :9188, 127.0.0.1:9188.")
+    ] = None,
+    metrics: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write metrics for Prometheus' textfile collector.")
+    ] = None,
+) -> Report | None:
+    """Follow, publish, snapshot, prune, verify and drill everything that CONFIG names, in one process.
+
+    SIGHUP reads CONFIG again; SIGTERM and Ctrl-C finish what is being applied.
+    """
+    from wlr.service.settings_file import read_settings
+
+    def read() -> ServiceSettings:
+        settings = read_settings(config)
+        options = settings.options
+        given = replace(
+            options,
+            listen=options.listen if listen is None else listen,
+            metrics=options.metrics if metrics is None else str(Path(metrics).absolute()),
+        )
+        return replace(settings, options=given)
+
+    settings = read()
+    if check:
+        return _listing(settings)
+    with _signals() as next_signal:
+        go_on_until_interrupted()
+        _run(config, settings, read, next_signal)
+    return None
+
+
+def _listing(settings: ServiceSettings) -> Listing:
+    from wlc.farm.clock import format_age
+    from wlr.service.works import works_of
+
+    works = works_of(settings)
+    rows = [(work.item, work.name, format_age(work.every) if work.every else None) for work in works]
+    return Listing(("item", "work", "every"), rows, null="-")
+
+
+def _run(
+    config: Path,
+    settings: ServiceSettings,
+    read: Callable[[], ServiceSettings],
+    next_signal: Callable[[float], int | None],
+) -> None:
+    """Run the service until a signal ends it."""
+    from wlr.service.attending import Attendant
+    from wlr.service.board import Board
+    from wlr.service.memory import ServiceMemory, memory_file
+    from wlr.service.notify import READY, STOPPING, WATCHDOG, Notifier
+    from wlr.service.running import Service, log
+
+    notifier, board = Notifier(), Board()
+    attendant = Attendant(settings.options, board)
+    service = Service(settings, board, ServiceMemory(memory_file(config)))
+    service.start()
+    attendant.start()
+    log.info("%s: %d works are under way", config, len(service))
+    notifier.send(READY, f"STATUS={len(service)} works")
+
+    def waiting() -> None:
+        notifier.send(WATCHDOG)
+
+    try:
+        while True:
+            number = next_signal(notifier.watchdog_s or _LOOK_EVERY_S)
+            if service.is_alive:
+                notifier.send(WATCHDOG)
+            if number is None:
+                continue
+            if number != signal.SIGHUP:
+                break
+            notifier.reloading()
+            try:
+                wanted = read()
+                attendant.change(wanted.options)
+                log.info("%s was read again: %d works changed", config, service.change(wanted, waiting))
+            except FarmError as error:
+                explain(error)
+                log.warning("%s: the settings before stay in force", config)
+            notifier.send(READY)
+    finally:
+        notifier.send(STOPPING)
+        service.stop(waiting)
+        attendant.close()
+    log.info("%s: stopped", config)
+
+
+@contextmanager
+def _signals() -> Iterator[Callable[[float], int | None]]:
+    """Give a function that waits for a signal, at most so many seconds; None if none came.
+
+    A handler that touched locks could meet the main thread inside of them: signals come as bytes of a socket.
+    """
+    reader, writer = socket.socketpair()
+    with ExitStack() as stack:
+        for end in (reader, writer):
+            end.setblocking(False)
+            stack.callback(end.close)
+        stack.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(writer.fileno()))
+        for number in _SIGNALS:
+            stack.callback(signal.signal, number, signal.signal(number, lambda *_: None))
+
+        def wait(seconds: float) -> int | None:
+            select.select([reader], [], [], seconds)
+            try:
+                received = [number for number in reader.recv(64) if number in _SIGNALS]
+            except BlockingIOError:
+                return None
+            # Of several, one that ends the service counts.
+            return max(received, key=lambda number: number != signal.SIGHUP, default=None)
+
+        yield wait
+
+
+def unit(
+    config: Config = Path("dbfarm.toml"),
+    install: Annotated[
+        bool, typer.Option("--install", help="Write it into --folder and say what to type next.")
+    ] = False,
+    user: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Who runs the service; default is the owner of its folders.")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="With --install: where to; default is /etc/systemd/system.")
+    ] = None,
+) -> Iterator[Report]:
+    """Show, or install, a hardened unit of systemd that runs wlr serve CONFIG."""
+    from wlr.service.settings_file import read_settings
+    from wlr.service.unit import FOLDER, NAME, unit_text
+
+    path = config.absolute()
+    text = unit_text(_program(), path, read_settings(path), user)
+    if not install:
+        if folder is not None:
+            raise InvalidError("--folder goes with --install", hint=f"wlr unit {shlex.quote(str(config))} --install")
+        print(text, end="")
+        return
+    file = (folder or FOLDER) / NAME
+    half = file.with_name(f".{NAME}.{os.getpid()}")
+    try:
+        half.write_text(text, encoding="utf-8")
+        half.replace(file)
+    finally:
+        half.unlink(missing_ok=True)
+    yield Listing(("wrote", "next"), [(str(file), "systemctl daemon-reload && systemctl enable --now " + NAME)])
+
+
+def _program() -> str:
+    """Return the path of `wlr` that runs this code, or the one that the shell would find."""
+    beside = Path(sys.executable).with_name("wlr")
+    found = str(beside) if beside.is_file() else shutil.which("wlr")
+    if found is None:
+        raise InvalidError("there is no program wlr beside this Python", hint="pip install dbfarm")
+    return found

@@ -1,0 +1,163 @@
+"""`dbfarm.toml`: what it can say, and how a wrong line is named."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from wlc.farm.errors import InvalidError
+from wlr.service.settings_file import SECTIONS, read_settings
+from wlr.service.toml_lines import line_of, lines_of
+from wlr.service.unit import unit_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GOOD = """\
+[farms.main]
+url = "s3://bucket/farm"
+encryption_key_file = "farm.key"
+
+[farms.main.storage_options]
+client_kwargs = { region_name = "eu-west-1" }
+
+[farms.branch]
+url = "/srv/branch"
+
+[databases.sales]
+farm = "main"
+keep = "30d"
+drill_every = "7d"
+
+[replicas.copy]
+farm = "main"
+database = "sales"
+into = "copy.duckdb"
+tables = [
+  "main.a", # "url = 1"
+  "main.b",
+]
+class = "prod"
+
+[feeds.orders]
+farm = "main"
+database = "sales"
+to = "kafka://localhost:9092/orders"
+from = "snapshot"
+max_bytes = "1M"
+
+[relays.branch]
+farm = "main"
+database = "sales"
+to = "branch"
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "dbfarm.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def refused(folder: Path, text: str) -> str:
+    with pytest.raises(InvalidError) as caught:
+        read_settings(written(folder, text))
+    return caught.value.message.replace(f"{folder}/", "")
+
+
+def test_a_file_is_read_with_paths_beside_it(tmp_path: Path) -> None:
+    settings = read_settings(written(tmp_path, GOOD))
+    assert list(settings.items) == ["databases.sales", "replicas.copy", "feeds.orders", "relays.branch"]
+    assert settings.farms["main"].options == {
+        "client_kwargs": {"region_name": "eu-west-1"},
+        "encryption_key_file": f"{tmp_path}/farm.key",
+    }
+    copy = settings.items["replicas.copy"]
+    assert (copy.into, copy.tables, copy.class_name) == (f"{tmp_path}/copy.duckdb", ("main.a", "main.b"), "prod")
+    assert settings.items["databases.sales"].keep == timedelta(days=30)
+    assert settings.items["feeds.orders"].max_bytes == 1_000_000
+    assert settings == read_settings(written(tmp_path, GOOD))
+
+
+@pytest.mark.parametrize(
+    "old, new, said",
+    [
+        ("into =", "int =", "dbfarm.toml, line 19: replicas.copy.int: there is no such key; did you mean into?"),
+        ("[databases.sales]", "[database.sales]", "line 11: database: there is no such section; did you mean databases?"),
+        ('keep = "30d"', 'keep = "30 dogs"', "line 13: databases.sales.keep: '30 dogs' is not a length of time"),
+        ('keep = "30d"', "keep = 30", "line 13: databases.sales.keep: must be a length of time"),
+        ('drill_every = "7d"', 'drill_every = "0s"', "line 14: databases.sales.drill_every: must be a second or more"),
+        ('drill_every = "7d"', "keep_daily = -1", "line 14: databases.sales.keep_daily: must be a whole number"),
+        ('keep = "30d"', "keep_daily = 3", "line 13: databases.sales.keep_daily: is about what is older than keep"),
+        ('into = "copy.duckdb"\n', "", "line 16: replicas.copy: lacks the key into"),
+        ('farm = "main"\ndatabase', 'farm = "mane"\ndatabase', "line 17: replicas.copy.farm: there is no farm 'mane'"),
+        ('farm = "main"\ndatabase', "database", "line 16: replicas.copy: must name its farm"),
+        ('"main.b",', "7,", "line 20: replicas.copy.tables: must be a list of texts"),
+        ("[relays.branch]", '[relays."a b"]', "line 33: relays.a b: is no name"),
+        ('region_name = "eu-west-1"', 'aws_secret_access_key = "S3cr3t"', "client_kwargs holds a secret"),
+        ('client_kwargs = {', 'clientkwargs = {', "line 5: farms.main.storage_options: there is no storage option"),
+        ('"/srv/branch"', '"postgresql://u:S3cr3t@h/d"', "line 9: farms.branch.url: has a password in its URL"),
+        ('url = "/srv/branch"', "url = /srv", "is not TOML: Invalid value (at line 9"),
+        ('to = "branch"', 'to = "kafka://localhost:9092/orders"', None),
+    ],
+)  # fmt: skip
+def test_a_wrong_line_is_named(tmp_path: Path, old: str, new: str, said: str | None) -> None:
+    assert old in GOOD
+    text = GOOD.replace(old, new, 1)
+    if said is None:
+        assert "feeds.orders" in read_settings(written(tmp_path, text)).items
+        return
+    message = refused(tmp_path, text)
+    assert said in message
+    assert "S3cr3t" not in message
+
+
+def test_the_same_place_twice_and_nothing_at_all_are_refused(tmp_path: Path) -> None:
+    again = GOOD + '\n[replicas.other]\nfarm = "main"\ndatabase = "sales"\ninto = "copy.duckdb"\n'
+    assert "replicas.other.into: is the same as that of replicas.copy" in refused(tmp_path, again)
+    assert "names nothing to look after" in refused(tmp_path, '[farms.main]\nurl = "farm"\n')
+    assert "listen: must be an address" in refused(tmp_path, '[service]\nlisten = "nine"\n')
+    with pytest.raises(InvalidError, match="cannot read"):
+        read_settings(tmp_path / "none.toml")
+
+
+def test_lines_of_every_form_of_toml() -> None:
+    text = 'a.b = 1\n"c d" = """\n[x]\ne = 2\n"""\n[t."u v"] # t\nf = [\n 1,\n]\ng = { h = 1 }\n'
+    lines = lines_of(text)
+    assert [lines[path] for path in (("a", "b"), ("c d",), ("t", "u v"), ("t", "u v", "f"))] == [1, 2, 6, 7]
+    assert ("x",) not in lines
+    assert line_of(lines, ("t", "u v", "g", "h")) == 10
+    assert line_of(lines, ("t", "u v", "missing")) == 6
+
+
+def test_every_key_is_documented_and_every_documented_key_exists() -> None:
+    import re
+    from pathlib import Path
+
+    text = (Path(__file__).parents[2] / "docs" / "service.md").read_text(encoding="utf-8")
+    for section, (_, keys) in SECTIONS.items():
+        name = "service" if section == "service" else f"{section}.NAME"
+        part = re.search(rf"^### \[{re.escape(name)}\]\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL)
+        assert part, section
+        rows = re.findall(r"^\| (`.*?) \|", part[1], re.MULTILINE)
+        assert {key for row in rows for key in re.findall(r"`(\w+)`", row)} == set(keys), section
+
+
+def test_a_unit_names_folders_and_escapes_what_systemd_would_read(tmp_path: Path) -> None:
+    folder = tmp_path / "50% of $it"
+    folder.mkdir()
+    file = written(folder, '[farms.main]\nurl = "farm"\n[replicas.copy]\ndatabase = "sales"\ninto = "copy.duckdb"\n')
+    text = unit_text("/opt/wlr", file, read_settings(file))
+    shown = str(folder).replace("%", "%%")
+    assert f'ExecStart=/opt/wlr serve "{shown.replace("$", "$$")}/dbfarm.toml"' in text
+    assert f'ReadWritePaths="-{shown}"\nReadWritePaths="-{shown}/farm"' in text
+    assert f"User={folder.owner()}\n" in text
+    assert "User=other\n" in unit_text("/opt/wlr", file, read_settings(file), "other")
+    bucket = written(
+        tmp_path, GOOD.replace("/srv/branch", "s3://b/c").replace("copy.duckdb", "/var/lib/dbfarm/c.duckdb")
+    )
+    assert "DynamicUser=yes\n" in unit_text("/opt/wlr", bucket, read_settings(bucket))
+    with pytest.raises(InvalidError, match="cannot be written into a unit"):
+        unit_text('/opt/"wlr', file, read_settings(file))

@@ -1,0 +1,106 @@
+"""Metrics of the service for Prometheus, as text: the one place that knows its client library."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from wlc.farm.errors import InvalidError
+from wlc.farm.version import __version__
+from wlr.service.schedule import FAILURE_CLASSES
+
+try:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+    from prometheus_client.exposition import choose_encoder, generate_latest
+except ImportError as error:  # pragma: no cover - tests have it
+    raise InvalidError("metrics need a package that is not installed", hint="pip install 'dbfarm[metrics]'") from error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from prometheus_client.core import Metric
+
+    from wlr.service.board import Board, WorkStanding
+
+_LABELS = ("item", "work")
+# Works whose counters are there from the start, at 0.
+_FLOWING = ("follow", "publish")
+# Gauges and how they are read; one without a value is left out.
+_GAUGES: tuple[tuple[str, str, Callable[[WorkStanding], float | None]], ...] = (
+    ("lag_seconds", "Seconds between the last transaction held here and the farm's.", lambda s: s.observed.lag_s),
+    ("lag_transactions", "Ticks between the two.", lambda s: s.observed.lag_transactions),
+    ("tick", "Last transaction held or published.", lambda s: _first(s.tick, s.observed.tick)),
+    (
+        "last_success_timestamp_seconds",
+        "When the work last went well; of a verify or drill, when it was last done.",
+        lambda s: s.last_success.timestamp() if s.last_success else None,
+    ),
+    ("failing", "1 if the last round failed.", lambda s: float(s.failing_since is not None)),
+    ("unpublished_transactions", "Transactions that wait to be published.", lambda s: s.observed.unpublished),
+    ("retained_bytes", "Log that a PostgreSQL server keeps for the slot.", lambda s: s.observed.retained_bytes),
+    ("free_bytes", "Free space where the replica or farm is.", lambda s: s.observed.free_bytes),
+)
+_COUNTERS: tuple[tuple[str, str, Callable[[WorkStanding], float]], ...] = (
+    ("transactions", "Transactions applied or published.", lambda s: s.transactions),
+    ("rows", "Row images or records applied, published or written.", lambda s: s.rows),
+    ("bytes", "Bytes of the files applied, copied, written or verified.", lambda s: s.bytes),
+)
+
+
+def _first(*values: int | None) -> int | None:
+    return next((value for value in values if value is not None), None)
+
+
+class _Standings:
+    """Renders the board whenever somebody asks."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    def collect(self) -> Iterator[Metric]:
+        standings = self._board.all()
+        yield InfoMetricFamily("dbfarm", "Version of the service.", {"version": __version__})
+        for name, text, value_of in _GAUGES:
+            gauge = GaugeMetricFamily(f"dbfarm_{name}", text, labels=_LABELS)
+            for standing in standings:
+                if (value := value_of(standing)) is not None:
+                    gauge.add_metric((standing.item, standing.work), value)
+            yield gauge
+        for name, text, count_of in _COUNTERS:
+            counter = CounterMetricFamily(f"dbfarm_{name}", text, labels=_LABELS)
+            for standing in standings:
+                if standing.work in _FLOWING or count_of(standing):
+                    counter.add_metric((standing.item, standing.work), count_of(standing))
+            yield counter
+        failures = CounterMetricFamily("dbfarm_failures", "Rounds that failed.", labels=(*_LABELS, "class"))
+        for standing in standings:
+            for name in FAILURE_CLASSES:
+                if count := standing.failures.get(name):
+                    failures.add_metric((standing.item, standing.work, name), count)
+        yield failures
+
+
+class Exposition:
+    """The metrics of a board, in the forms that Prometheus reads."""
+
+    def __init__(self, board: Board) -> None:
+        self._standings = _Standings(board)
+
+    def answer(self, accept: str) -> tuple[bytes, str]:
+        """Return the text and its type: OpenMetrics for those who accept it."""
+        encode, kind = choose_encoder(accept)
+        return encode(self._standings), kind
+
+    def write(self, file: Path) -> None:
+        """Write the text for a textfile collector, which never sees half of it.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        half = file.with_name(f".{file.name}.{os.getpid()}")
+        try:
+            half.write_bytes(generate_latest(self._standings))
+            half.replace(file)
+        finally:
+            half.unlink(missing_ok=True)

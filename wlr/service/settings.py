@@ -1,0 +1,163 @@
+"""What `dbfarm.toml` says: which farms, masters, replicas, feeds and relays one service looks after, and how often."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from wlr.feeding import BYTES_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFarm:
+    """A farm: its URL, the options of its file system, and the files that hold its keys."""
+
+    url: str
+    storage_options: Mapping[str, object] = field(default_factory=dict)
+    encryption_key_file: str | None = None
+    signing_key_file: str | None = None
+    verify_key_file: str | None = None
+    witness_file: str | None = None
+    allow_unencrypted: bool = False
+
+    @property
+    def options(self) -> dict[str, object]:
+        """The options as `wlc` and `wlr` take them."""
+        files = {
+            "encryption_key_file": self.encryption_key_file,
+            "signing_key_file": self.signing_key_file,
+            "verify_key_file": self.verify_key_file,
+            "witness_file": self.witness_file,
+            "allow_unencrypted": self.allow_unencrypted or None,
+        }
+        return {**self.storage_options, **{name: value for name, value in files.items() if value is not None}}
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseItem:
+    """A database of a farm that is looked after: what is kept of it, and how often it is checked."""
+
+    farm: str = ""
+    name: str = ""
+    beat: float | None = None
+    keep: timedelta | None = None
+    keep_daily: int | None = None
+    keep_weekly: int | None = None
+    snapshot_every: timedelta | None = None
+    prune_every: timedelta | None = None
+    verify_every: timedelta | None = None
+    verify_window: timedelta | None = None
+    drill_every: timedelta | None = None
+    drill_folder: str | None = None
+    snapshot_from_log_every: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MasterItem:
+    """A PostgreSQL master that is published on its beat."""
+
+    source: str
+    farm: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaItem:
+    """A replica that follows."""
+
+    into: str
+    database: str
+    farm: str = ""
+    tables: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    delay: timedelta | None = None
+    keep: str | None = None
+    access: bool | None = None
+    engine: str = "auto"
+    upstream: tuple[str, ...] = ()
+    registry: tuple[str, ...] = ()
+    class_name: str | None = None
+    register: bool = True
+    verify_every: timedelta | None = None
+    prune_every: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FeedItem:
+    """A feed that follows."""
+
+    to: str
+    database: str
+    farm: str = ""
+    tables: tuple[str, ...] = ()
+    format: str = "json"
+    start: str | None = None
+    max_bytes: int = BYTES_MAX
+    drop: bool = False
+    rotate: int | None = None
+    transactional: bool = False
+    name: str | None = None
+    output_options: Mapping[str, object] = field(default_factory=dict)
+    upstream: tuple[str, ...] = ()
+    registry: tuple[str, ...] = ()
+    class_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RelayItem:
+    """A relay that is filled; `to` is the name of a farm in the file, or its path or URL."""
+
+    to: str
+    database: str
+    farm: str = ""
+    delay: timedelta | None = None
+    limit_rate: str | None = None
+    upstream: tuple[str, ...] = ()
+    registry: tuple[str, ...] = ()
+    class_name: str | None = None
+    fanout: int | None = None
+    register: bool = True
+    prune_every: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """What concerns the whole service.
+
+    Attributes:
+        listen: Address of `/metrics` and `/healthz`, such as `:9188`.
+        metrics: File for the textfile collector of Prometheus.
+        heartbeat_url: Asked for every `heartbeat_every` while nothing fails.
+        on_failure: Command that is run when something begins to fail; what passes by itself gets
+            `on_failure_after` to do so.
+        on_failure_limit: Longest time that the command may take.
+    """
+
+    listen: str | None = None
+    metrics: str | None = None
+    heartbeat_url: str | None = None
+    heartbeat_every: timedelta = timedelta(minutes=1)
+    on_failure: tuple[str, ...] = ()
+    on_failure_after: timedelta = timedelta(minutes=5)
+    on_failure_limit: timedelta = timedelta(seconds=30)
+
+
+Item = DatabaseItem | MasterItem | ReplicaItem | FeedItem | RelayItem
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSettings:
+    """A whole file: items by their section, such as `replicas.copy`."""
+
+    options: ServiceOptions
+    farms: Mapping[str, ListedFarm]
+    items: Mapping[str, Item]
+
+    def farm_of(self, name: str) -> ListedFarm | None:
+        """Return a farm by its name; where an item names none, the only one of the file, or None."""
+        if not name and len(self.farms) == 1:
+            return next(iter(self.farms.values()))
+        return self.farms[name] if name else None

@@ -1,0 +1,391 @@
+"""Reads `dbfarm.toml`. A wrong line is named with file, line and key, and then nothing of the file counts."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlsplit
+
+from wlc.farm.byte_count import parse_bytes
+from wlc.farm.clock import parse_age
+from wlc.farm.errors import FarmError, InvalidError
+from wlc.farm.similar import alike
+from wlc.farm.store.options import recalled, refuse_unknown, remembered
+from wlr.service.settings import (
+    DatabaseItem,
+    FeedItem,
+    Item,
+    ListedFarm,
+    MasterItem,
+    RelayItem,
+    ReplicaItem,
+    ServiceOptions,
+    ServiceSettings,
+)
+from wlr.service.toml_lines import line_of, lines_of
+
+if TYPE_CHECKING:
+    from typing import Any
+
+Reader = Callable[[object, Path], object]
+
+
+class _WrongError(Exception):
+    """A value cannot be used; the reason, without the value where that may be a secret."""
+
+
+def _text(value: object, _: Path) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise _WrongError('must be a text in quotes, such as "sales"')
+    return value
+
+
+def _texts(value: object, _: Path) -> tuple[str, ...]:
+    if isinstance(value, str) and value.strip():
+        return (value,)
+    if not isinstance(value, list) or not all(isinstance(each, str) and each.strip() for each in value):
+        raise _WrongError('must be a list of texts, such as ["main.sales_*"]')
+    return tuple(value)
+
+
+def _flag(value: object, _: Path) -> bool:
+    if not isinstance(value, bool):
+        raise _WrongError("must be true or false")
+    return value
+
+
+def _count(value: object, _: Path) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise _WrongError("must be a whole number, 0 or more")
+    return value
+
+
+def _seconds(value: object, _: Path) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1e9:
+        raise _WrongError("must be a number of seconds, 0 or more")
+    return float(value)
+
+
+def _age(value: object, _: Path) -> timedelta:
+    if not isinstance(value, str):
+        raise _WrongError('must be a length of time, such as "1h" or "2 days"')
+    try:
+        return parse_age(value)
+    except InvalidError as error:
+        raise _WrongError(f"{error.message}, such as 90s, 15m, 1h or '2 days'") from error
+
+
+def _every(value: object, folder: Path) -> timedelta:
+    age = _age(value, folder)
+    if age < timedelta(seconds=1):
+        raise _WrongError("must be a second or more")
+    return age
+
+
+def _bytes(value: object, folder: Path) -> int:
+    if isinstance(value, int):
+        return _count(value, folder)
+    try:
+        return int(parse_bytes(_text(value, folder)))
+    except InvalidError as error:
+        raise _WrongError(error.message) from error
+
+
+def _place(value: object, folder: Path) -> str:
+    """Read a path, which is relative to the folder of the file, or a URL, which holds no password."""
+    text = _text(value, folder)
+    if "://" not in text:
+        # A folder is told by its slash at the end, where it does not exist yet.
+        return str(folder / Path(text).expanduser()) + ("/" if text.endswith("/") else "")
+    if _has_password(text):
+        raise _WrongError("has a password in its URL, and a file is read by many: use ~/.pgpass, or a profile")
+    return text
+
+
+def _has_password(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        named = {name.lower() for name, _ in parse_qsl(parts.query)}
+    except ValueError:
+        return True
+    user = parts.netloc.rpartition("@")[0]
+    return ":" in user or bool(named & {"password", "sslpassword"})
+
+
+def _places(value: object, folder: Path) -> tuple[str, ...]:
+    return tuple(each if re.fullmatch("auto|none", each) else _place(each, folder) for each in _texts(value, folder))
+
+
+def _farm_options(value: object, _: Path) -> Mapping[str, object]:
+    options = _table(value)
+    try:
+        refuse_unknown({name: None for name in options if not name.endswith("_key")})
+    except InvalidError as error:
+        raise _WrongError(f"{error.message}: {error.hint}") from error
+    _refuse_secrets(options)
+    return options
+
+
+def _output_options(value: object, _: Path) -> Mapping[str, object]:
+    options = _table(value)
+    _refuse_secrets({name: each for name, each in options.items() if not name.endswith(".location")})
+    return {name: str(each).lower() if isinstance(each, bool) else str(each) for name, each in options.items()}
+
+
+def _refuse_secrets(options: Mapping[str, object]) -> None:
+    for name, kept in ((name, recalled(remembered({name: value}))) for name, value in options.items()):
+        if kept != {name: options[name]}:
+            raise _WrongError(
+                f"{name} holds a secret, and a file is read by many: use AWS_ACCESS_KEY_ID and such, a profile, or"
+                " encryption_key_file and such for the farm's keys"
+            )
+
+
+def _table(value: object) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise _WrongError('must be a table, such as { endpoint_url = "http://localhost:9000" }')
+    return value
+
+
+def _address(value: object, folder: Path) -> str:
+    text = _text(value, folder)
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535 or "/" in host:
+        raise _WrongError('must be an address and a port, such as ":9188" or "127.0.0.1:9188"')
+    return text
+
+
+def _url(value: object, folder: Path) -> str:
+    text = _text(value, folder)
+    if not re.match(r"https?://[^/]", text):
+        raise _WrongError("must be a URL that begins with https:// or http://")
+    return text
+
+
+_READS: Mapping[str, Reader] = {"upstream": _places, "registry": _places, "class": _text}
+# For each section: the class that holds it, and how its keys are read.
+SECTIONS: Mapping[str, tuple[type, Mapping[str, Reader]]] = {
+    "service": (
+        ServiceOptions,
+        {
+            "listen": _address,
+            "metrics": _place,
+            "heartbeat_url": _url,
+            "heartbeat_every": _every,
+            "on_failure": _texts,
+            "on_failure_after": _age,
+            "on_failure_limit": _every,
+        },
+    ),
+    "farms": (
+        ListedFarm,
+        {
+            "url": _place,
+            "storage_options": _farm_options,
+            "allow_unencrypted": _flag,
+            "witness_file": _place,
+            "encryption_key_file": _place,
+            "signing_key_file": _place,
+            "verify_key_file": _place,
+        },
+    ),
+    "databases": (
+        DatabaseItem,
+        {
+            "farm": _text,
+            "name": _text,
+            "beat": _seconds,
+            "keep": _age,
+            "keep_daily": _count,
+            "keep_weekly": _count,
+            "snapshot_every": _age,
+            "prune_every": _every,
+            "verify_every": _every,
+            "verify_window": _age,
+            "drill_every": _every,
+            "drill_folder": _place,
+            "snapshot_from_log_every": _every,
+        },
+    ),
+    "masters": (MasterItem, {"source": _place, "farm": _text}),
+    "replicas": (
+        ReplicaItem,
+        {
+            "database": _text,
+            "farm": _text,
+            "into": _place,
+            "tables": _texts,
+            "ignore": _texts,
+            "delay": _age,
+            "keep": _text,
+            "access": _flag,
+            "engine": _text,
+            "register": _flag,
+            **_READS,
+            "verify_every": _every,
+            "prune_every": _every,
+        },
+    ),
+    "feeds": (
+        FeedItem,
+        {
+            "database": _text,
+            "farm": _text,
+            "to": _place,
+            "tables": _texts,
+            "format": _text,
+            "from": _text,
+            "max_bytes": _bytes,
+            "drop": _flag,
+            "rotate": _bytes,
+            "transactional": _flag,
+            "name": _text,
+            "output_options": _output_options,
+            **_READS,
+        },
+    ),
+    "relays": (
+        RelayItem,
+        {
+            "database": _text,
+            "farm": _text,
+            "to": _text,
+            "delay": _age,
+            "limit_rate": _text,
+            **_READS,
+            "fanout": _count,
+            "register": _flag,
+            "prune_every": _every,
+        },
+    ),
+}
+# Keys whose fields have another name, because Python uses theirs.
+_FIELDS = {"class": "class_name", "from": "start"}
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+
+
+def read_settings(file: Path) -> ServiceSettings:
+    """Read a file of settings.
+
+    Relative paths in it are relative to its folder.
+
+    Raises:
+        InvalidError: It cannot be read, or a line of it is wrong; the message names file, line and key.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidError(f"cannot read {file}: {error}", hint="wlr serve FILE", path=str(file)) from error
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidError(f"{file} is not TOML: {error}", hint=_again(file), path=str(file)) from error
+    return _Reading(file, lines_of(text)).all(content)
+
+
+def _again(file: Path) -> str:
+    return f"wlr serve {shlex.quote(str(file))} --check"
+
+
+class _Reading:
+    def __init__(self, file: Path, lines: Mapping[tuple[str, ...], int]) -> None:
+        self._file = file
+        self._lines = lines
+        self._taken: dict[tuple[str, str], tuple[str, ...]] = {}
+
+    def all(self, content: Mapping[str, Any]) -> ServiceSettings:
+        for name in content:
+            self._check_known((name,), SECTIONS)
+        options = self._one(("service",), content.get("service", {}))
+        farms = {name: self._one(("farms", name), given) for name, given in self._named("farms", content)}
+        items: dict[str, Item] = {}
+        for section in SECTIONS:
+            if section not in ("service", "farms"):
+                for name, given in self._named(section, content):
+                    items[f"{section}.{name}"] = self._item(section, name, given, farms)
+        if not items:
+            raise InvalidError(
+                f"{self._file} names nothing to look after",
+                hint="add a section such as [replicas.copy]; docs/service.md",
+            )
+        return ServiceSettings(options, farms, items)
+
+    def _named(self, section: str, content: Mapping[str, Any]) -> list[tuple[str, object]]:
+        """Return the tables of a section, each with its name."""
+        given = content.get(section, {})
+        if not isinstance(given, dict):
+            raise self._wrong((section,), f"must be tables with names, such as [{section}.sales]")
+        for name, inner in given.items():
+            if not isinstance(inner, dict):
+                raise self._wrong((section, name), f"must be in a table with a name, such as [{section}.sales]")
+            if not _NAME.fullmatch(name):
+                raise self._wrong((section, name), "is no name: letters, digits, '_', '-' and '.', at most 64")
+        return list(given.items())
+
+    def _item(self, section: str, name: str, given: object, farms: Mapping[str, ListedFarm]) -> Any:
+        item = self._one((section, name), given)
+        path = (section, name, "farm")
+        if item.farm and item.farm not in farms:
+            raise self._wrong(path, f"there is no farm {item.farm!r} in this file{_meant(item.farm, farms)}")
+        if not item.farm and len(farms) > 1 and section != "masters":
+            raise self._wrong(path[:2], f'must name its farm, as in farm = "{next(iter(farms))}"')
+        if not item.farm and not farms and section == "databases":
+            raise self._wrong(path[:2], "must be in a farm: add [farms.main] with its url")
+        if isinstance(item, DatabaseItem):
+            if (item.keep_daily or item.keep_weekly) and item.keep is None:
+                raise self._wrong((*path[:2], "keep_daily"), "is about what is older than keep, which is missing")
+            return item if item.name else replace(item, name=name)
+        return self._with_places(path[:2], item, farms)
+
+    def _with_places(self, path: tuple[str, ...], item: Any, farms: Mapping[str, ListedFarm]) -> Any:
+        """Return an item with paths in it that may be names, too."""
+        if isinstance(item, RelayItem) and item.to not in farms:
+            item = replace(item, to=self._read((*path, "to"), _place, item.to))
+        if not isinstance(item, MasterItem) and not farms and "/" in item.database:
+            item = replace(item, database=self._read((*path, "database"), _place, item.database))
+        place = getattr(item, "into", None) or getattr(item, "to", None)
+        if place is not None:
+            taken = (place, item.database if isinstance(item, RelayItem) else "")
+            if (other := self._taken.setdefault(taken, path)) != path:
+                key = "into" if isinstance(item, ReplicaItem) else "to"
+                raise self._wrong((*path, key), f"is the same as that of {'.'.join(other)}")
+        return item
+
+    def _one(self, path: tuple[str, ...], given: object) -> Any:
+        made, readers = SECTIONS[path[0]]
+        if not isinstance(given, dict):
+            raise self._wrong(path, "must be a table")
+        values = {}
+        for key, value in given.items():
+            self._check_known((*path, key), readers)
+            values[str(_FIELDS.get(key, key))] = self._read((*path, key), readers[key], value)
+        for needed in fields(made):
+            if needed.default is MISSING and needed.default_factory is MISSING and needed.name not in values:
+                raise self._wrong(path, f"lacks the key {needed.name}")
+        return made(**values)
+
+    def _read(self, path: tuple[str, ...], reader: Reader, value: object) -> Any:
+        try:
+            return reader(value, self._file.absolute().parent)
+        except (_WrongError, FarmError) as error:
+            raise self._wrong(path, str(error)) from error
+
+    def _check_known(self, path: tuple[str, ...], known: Mapping[str, object]) -> None:
+        if path[-1] not in known:
+            what = "section" if len(path) == 1 else "key"
+            raise self._wrong(path, f"there is no such {what}{_meant(path[-1], known)}")
+
+    def _wrong(self, path: tuple[str, ...], why: str) -> InvalidError:
+        place = f"{self._file}, line {line_of(self._lines, path)}"
+        return InvalidError(f"{place}: {'.'.join(path)}: {why}", hint=_again(self._file), path=str(self._file))
+
+
+def _meant(wanted: str, known: Mapping[str, object]) -> str:
+    meant = alike(wanted, known)
+    return f"; did you mean {meant[0]}?" if meant else f"; there are {', '.join(known) or 'none'}"
