@@ -85,8 +85,9 @@ set_up_promtool() {
     may_install || { echo "no promtool, and not allowed to install it: what it checks is skipped"; return; }
     say "installing promtool"
     # Its server is not started.
+    bin=$(cd "$venv/bin" && pwd)
     folder=$(mktemp -d) && (cd "$folder" && apt-get update -qq && apt-get download -qq prometheus >/dev/null 2>&1 &&
-        dpkg -x ./prometheus_*.deb . && cp usr/bin/promtool "$OLDPWD/$venv/bin/") ||
+        dpkg -x ./prometheus_*.deb . && cp usr/bin/promtool "$bin/") ||
         echo "promtool could not be installed: what it checks is skipped"
     rm -rf "$folder"
 }
