@@ -126,7 +126,7 @@ def _steps(log: FarmLog, point: Point, state: ReplicaState, limits: Limits) -> l
 
 
 def _not_undone(step: Step) -> str:
-    """Say what the log does not hold the other side of; "" if it does."""
+    """Return why steps cannot be undone from the log alone; "" if they can."""
     for part in parts_of(step.applied):
         for transaction in () if isinstance(part, PlainRun) else part:
             for record in transaction.records:
@@ -141,7 +141,7 @@ def undo(way: WayBack, state: ReplicaState, into: Target, database: FarmDatabase
     """Undo the steps of a way back, each with the position before it in one transaction.
 
     Raises:
-        StepError: A step cannot be undone in this replica; all behind it are undone.
+        StepError: A step cannot be undone in this replica; all later ones are undone.
         CorruptError: A table would hold something else than the master's did.
     """
     assert way.point is not None
@@ -245,6 +245,6 @@ class _Undoing:
 
 
 def _after(step: Step, begin: Point) -> Point:
-    """Return the place behind a step."""
+    """Return the position after a step."""
     clock = step.clock or begin.clock
     return Point(step.position, step.mark.batch_last, step.contained(begin.contained), step.catalog, clock)

@@ -1,7 +1,7 @@
-"""Let a replica stand in the log that it is to read: another site's, or that of a master which was restored.
+"""Join a replica to the log that it reads from now on: that of another site, or of a master that was restored.
 
-A replica that is told to read another site goes on there if that is proven. Only if its owner asks for it (`--rebase`),
-what it holds and the log does not is taken back, or the replica is made anew.
+A replica that is given another site's log continues there if the logs prove that it holds the same. With `--rebase`,
+what the replica holds and the log lacks is undone first; where that is impossible, the replica is made anew.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 def joined(replay: Replay, state: ReplicaState, *, rebases: bool, dry_run: bool) -> Replicated | None:
-    """Let a replica stand in the log of `replay`, and return what was done; None if it is to be rolled forward now.
+    """Join a replica to the log of `replay`. Return what was done, or None if the caller must roll it forward now.
 
     Args:
-        replay: What is to be replicated.
+        replay: The replication.
         state: What the replica remembers.
-        rebases: Its owner allows that rows are taken back, or that the replica is made anew.
-        dry_run: Only say what would be done.
+        rebases: Rows may be undone, or the replica made anew.
+        dry_run: Only report what would be done.
 
     Raises:
         InvalidError: It is another database, or nothing proves that the replica holds the same.
@@ -52,7 +52,7 @@ def joined(replay: Replay, state: ReplicaState, *, rebases: bool, dry_run: bool)
 
 
 def _join_past(replay: Replay, state: ReplicaState, *, dry_run: bool) -> Replicated | None:
-    """Take a replica back to the last tick that it shares with the log, or make it anew if that cannot be done."""
+    """Undo what came after the last tick that replica and log share; make the replica anew where that is impossible."""
     database = replay.database
     try:
         Replay(replay.into, database, Stop()).rehearse(state)
@@ -78,7 +78,7 @@ def _join_past(replay: Replay, state: ReplicaState, *, dry_run: bool) -> Replica
 
 
 def _last_common(before: FarmLog, now: FarmLog, state: ReplicaState) -> Point | None:
-    """Return the end of the last batch that both logs hold, None if there is none or the first log is another one."""
+    """Return the end of the last batch that both logs hold; None if there is none, or `before` is not the replica's."""
     here = state.position
     if before.chain(here.batch) != here.chain:
         return None

@@ -106,7 +106,7 @@ def leave(
 
 
 def stop(place: FarmDatabase) -> None:
-    """Let a site publish no more; one whose folder is lost does not."""
+    """End a site's publications; a site without its folder cannot publish anyway."""
     with suppress(MissingError):
         place.change_config(lambda config: replace(config, state=STOPPED))
 

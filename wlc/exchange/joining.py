@@ -100,7 +100,7 @@ def join(
 
 @dataclass(frozen=True, slots=True)
 class JoinedFrom:
-    """Of what a file becomes a replica before it becomes a site.
+    """The site of which a file becomes a replica before it becomes a site itself.
 
     Attributes:
         url: Folder of the site whose rows it gets.
@@ -191,7 +191,7 @@ def free_folder(founder: FarmDatabase, circle: Circle, site: str) -> str:
 
 
 def _refuse_server(source: str | os.PathLike[str]) -> None:
-    """Refuse what is no file, before anything is asked of it.
+    """Refuse the URL of a server: only a file can become a site.
 
     Raises:
         UnsupportedError: It is the URL of a server.

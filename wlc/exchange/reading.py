@@ -90,7 +90,7 @@ class SiteLog:
         return expanded(known, self.lineage).get(self.history, 0)
 
     def _prove_past(self, numbers: list[int]) -> None:
-        """Check that the log goes on where it was read to."""
+        """Check that the log continues from the position that was read last."""
         proof = self.proof
         if proof is not None and proof.history not in [each.history for each in self.site.histories]:
             # Another site had this name.
@@ -216,7 +216,7 @@ class SiteLog:
         return replace(step, contained=contained, proof=self.proof)
 
     def _refuse_false(self, batch: Batch, past: Mapping[str, int]) -> None:
-        """Refuse a batch that says what a log in a star cannot say, whoever wrote it.
+        """Refuse a batch whose claims are impossible in a star of sites, whoever wrote it.
 
         Raises:
             CorruptError: It contradicts the batch before it, itself, or what only the reader can have given it.

@@ -188,7 +188,7 @@ class _Reading:
         )
 
     def register(self) -> None:
-        """Say in the other site's folder how far its log is read, so that pruning spares the rest."""
+        """Register in the other site's folder how far its log was read: pruning keeps the rest."""
         state = self.source.require_state()
         if self.read is not None and state.site is not None:
             database, proof = self.read

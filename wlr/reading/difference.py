@@ -177,7 +177,7 @@ def _net(connection: duckdb.DuckDBPyConnection, feed: ChangeFeed) -> None:
 
 
 def _with_twins(layout: Layout, net: str) -> str:
-    """Say of images whether the other one of their key is there, too."""
+    """Mark each image with whether an image of the other sign has the same key."""
     keys = ", ".join(quote(file_column(column)) for column in layout.primary_key)
     if not keys:
         return f"SELECT *, false AS {fold.STAYS} FROM ({net})"

@@ -46,7 +46,7 @@ class LocalCopies:
             self.local[file.path] = str(local)
 
     def release(self) -> None:
-        """Give all copies up."""
+        """Release all copies."""
         for file in self.local.values():
             self._database.release(Path(file))
         self.local.clear()

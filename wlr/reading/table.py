@@ -201,10 +201,10 @@ def kept(connection: duckdb.DuckDBPyConnection, needs: ExitStack, sql: str) -> d
 
 
 class _Keeper:
-    """Lives as long as a relation does."""
+    """Lives as long as the relation: a function of the relation's connection refers to it."""
 
     def answer(self) -> bool:
-        """Return something."""
+        """Return a constant; nobody calls it."""
         return True
 
 
