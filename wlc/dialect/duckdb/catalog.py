@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 OWNED = "database_name = $catalog AND schema_name NOT IN ('wlc', 'wlr')"
 USER = f"{OWNED} AND NOT internal"
-# Up to so many tables are asked for their columns one by one.
-_FEW = 16
+# Up to this number, tables are asked for their columns one by one; for more, it would take longer after the first time.
+_FEW = 5
 
 
 def rows(connection: duckdb.DuckDBPyConnection, catalog: str, sql: str) -> list[tuple[Any, ...]]:
