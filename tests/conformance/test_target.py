@@ -227,14 +227,14 @@ def test_data_files_are_what_the_log_says(
 def test_a_small_file_that_becomes_large_stays_within_the_memory_allowed(
     kind: Kind, farm: HandmadeFarm, into: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """300 texts of a megabyte that a file of some kilobytes repeats."""
+    """200 texts of a megabyte that a file of some kilobytes repeats."""
     farm.publish([KEYED, Rows("t", rows(1))])
     wlr.replicate(farm.url, into=into)
     before = kind.held(into)
-    large = "SELECT 2::BIGINT _tick, 1::TINYINT _weight, i::INTEGER id, repeat('x', 1000000) v FROM range(2, 302) t(i)"
+    large = "SELECT 2::BIGINT _tick, 1::TINYINT _weight, i::INTEGER id, repeat('x', 1000000) v FROM range(2, 202) t(i)"
     with monkeypatch.context() as patched:
         patched.setattr(handmade, "_write", lambda file, *_: write_parquet(large, file))
-        patched.setattr(handmade, "_count", lambda images: 300 if images else 0)
+        patched.setattr(handmade, "_count", lambda images: 200 if images else 0)
         farm.publish([Rows("t", rows(2))])
     monkeypatch.setenv(MEMORY_VARIABLE, "100MB")
     try:
