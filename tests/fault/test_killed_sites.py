@@ -40,8 +40,8 @@ chance = random.Random(seed)
 with wlc.connect(file) as connection:
     print("ready", flush=True)
     while True:
-        # A program that hangs says where, and ends.
-        faulthandler.dump_traceback_later(60, exit=True)
+        # One that hangs says where before the test gives up; on a busy machine, a round can take minutes.
+        faulthandler.dump_traceback_later(280, exit=True)
         for _ in range(chance.randint(1, 4)):
             one, other = chance.sample(range(int(accounts)), 2)
             connection.execute(
