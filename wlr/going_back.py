@@ -98,10 +98,12 @@ def way_back(database: FarmDatabase, state: ReplicaState, stop: Stop, limits: Li
     if here.batch and log.chain(here.batch) not in (None, here.chain):
         raise CorruptError(
             f"batch {here.batch} of {database.url} is not the one that the replica has applied",
-            hint="The master was restored from another past: --rebase joins the replica to it.",
+            hint=f"The master was restored from another past: {bounds.REBASE}",
             path=database.url,
             position=here,
         )
+    end = log_reader.last_tick(database, log.numbers)
+    bounds.refuse_lost_position(here, end, max([database.config().batches - 1, *log.numbers[-1:]]))
     point = log.last_place(stop, here)
     # Retention can remove batches between two snapshots.
     between = set(range(point.position.batch + 1, here.batch + 1)) if point else {0}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from wlc.farm import newest
 from wlc.farm.beat import BEAT_S
-from wlc.farm.errors import CorruptError, FarmError, ReplayError, UnavailableError, UnsupportedError
+from wlc.farm.errors import FarmError, ReplayError, UnavailableError, UnsupportedError
 from wlc.farm.read_ahead import Fetcher
 from wlc.farm.store import MissingError
 from wlr import log_reader
@@ -321,12 +321,7 @@ class Replay:
             return iter(())
         bounds.refuse_ahead(end, self.stop)
         bounds.refuse_behind(state.position, state.clock, self.stop)
-        if state.position.tick > end:
-            raise CorruptError(
-                f"the farm ends at tick {end}, the replica is at {state.position} already",
-                hint=f"The master was restored from another past: {bounds.REBASE}",
-                position=state.position,
-            )
+        bounds.refuse_lost_position(state.position, end, max([config.batches - 1, *numbers[-1:]]))
         if bounds.is_single(state.position, numbers) and (
             self._made_from is not None or self.stop.tick == state.position.tick
         ):

@@ -61,7 +61,7 @@ def switch_site(
     source = FarmLog(database)
     if state.position.history not in source.histories:
         refuse_other_database(state, database, target)
-    home = home_log(open_database(state.master, storage_options=storage_options))
+    home = home_log(with_keys(state.verify, open_database(state.master, storage_options=storage_options)))
     with (
         tempfile.TemporaryDirectory(prefix="wlr-switch-") as work,
         target.scanned(Path(work), storage_options) as scan,

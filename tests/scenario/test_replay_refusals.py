@@ -114,6 +114,23 @@ def test_master_restored_from_a_backup(farm: HandmadeFarm, into: Path, tmp_path:
     assert "hash chain is broken" in str(refused(CorruptError, into, longer.url))
 
 
+def test_master_restored_from_a_backup_that_got_further_in_fewer_batches(farm: HandmadeFarm, into: Path) -> None:
+    farm.publish([KEYED])
+    chain, tick = farm.chain, farm.tick
+    for number in range(4):
+        farm.publish([Rows("t", rows(number))])
+    wlr.replicate(farm.url, into=into)
+    while farm.batch > 1:
+        farm.take_back(chain, tick)
+    farm.publish(*([Rows("t", rows(number))] for number in range(10, 20)))
+    for stop in (None, 9, 5, 2):
+        with pytest.raises(CorruptError, match="ends at batch 2, the replica is at tick 5.* in batch 5") as caught:
+            wlr.replicate(into=into, tick=stop)
+        assert str(caught.value.hint).endswith(f"wlr replicate --into {into} --rebase")
+    assert wlr.replicate(into=into, rebase=True).anew
+    assert rows_of(into, "SELECT min(id), count(*) FROM t") == [(10, 10)]
+
+
 def test_new_history(farm: HandmadeFarm, into: Path) -> None:
     farm.publish([KEYED], [Rows("t", rows(1))])
     wlr.replicate(farm.url, into=into)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wlc.farm.clock import format_time
-from wlc.farm.errors import ExpiredError, InvalidError
+from wlc.farm.errors import CorruptError, ExpiredError, InvalidError
 from wlc.farm.model import Origin, Position
 from wlr.plan.patterns import IGNORED, idle
 
@@ -85,6 +85,26 @@ def refuse_behind(position: Position, clock: datetime | None, stop: Stop) -> Non
     if is_behind(position, clock, stop):
         at = f", which is at tick {position.tick}{f' of {format_time(clock)}' if clock else ''}"
         raise InvalidError(f"{stop} is behind the replica{at}", hint="The replica moved meanwhile: run it again.")
+
+
+def refuse_lost_position(position: Position, end: int, last: int) -> None:
+    """Refuse a log that does not reach to where the replica stands: its master was restored from a backup.
+
+    Args:
+        position: Where the replica stands.
+        end: Last tick of the farm; it can be beyond the replica's again, in fewer batches.
+        last: Number of the farm's last batch.
+
+    Raises:
+        CorruptError: It does not.
+    """
+    if position.tick > end or position.batch > last:
+        at, here = (f"tick {end}", "") if position.tick > end else (f"batch {last}", f" in batch {position.batch}")
+        raise CorruptError(
+            f"the farm ends at {at}, the replica is at {position}{here} already",
+            hint=f"The master was restored from another past: {REBASE}",
+            position=position,
+        )
 
 
 def is_behind(position: Position, clock: datetime | None, stop: Stop) -> bool:
