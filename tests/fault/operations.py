@@ -282,6 +282,17 @@ def _lake_anew(world: World) -> None:
     _go_back(world, world.lake, 2)
 
 
+def _lake_back_again(world: World) -> None:
+    """Files of an earlier tick than the last one can be an old tick's: what a killed run left of them is pruned."""
+    _lake_back(world)
+    wlr.prune(world.lake)
+
+
+def _lake_anew_again(world: World) -> None:
+    _lake_anew(world)
+    wlr.prune(world.lake)
+
+
 def _damaged(world: World) -> None:
     """The replica lacks a row, so that the transaction in the middle of the next batch that changes it fails."""
     _with_replica(world)
@@ -442,8 +453,8 @@ BISECTION = Operation("bisection", _damaged, _roll_forward, _put_back, is_sound=
 ACCEPTANCE = Operation("accept", _failed, _accept, _accept_again, is_sound=False)
 BACK = Operation("going back", _replica_ahead, _replica_back, _replica_back)
 BACK_ANEW = Operation("going back to an older schema", _replica_ahead, _replica_anew, _replica_anew)
-LAKE_BACK = Operation("Parquet going back", _lake_ahead, _lake_back, _lake_back)
-LAKE_ANEW = Operation("Parquet going back to an older schema", _lake_ahead, _lake_anew, _lake_anew)
+LAKE_BACK = Operation("Parquet going back", _lake_ahead, _lake_back, _lake_back_again)
+LAKE_ANEW = Operation("Parquet going back to an older schema", _lake_ahead, _lake_anew, _lake_anew_again)
 REPAIR = Operation("repair", _bypassed, _repair, _repair_again)
 PRUNE = Operation("prune", _prunable, _prune, _prune_again, _has_snapshot)
 SHIP = Operation("first shipping", _published, _ship, _ship_again, _is_relayed)
