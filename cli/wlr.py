@@ -207,6 +207,19 @@ def files(
     return Lines(wlr.files(target, table, tick=tick, storage_options=storage_options(storage_option)))
 
 
+@command(app, example="wlr attach lake views.duckdb")
+def attach(
+    target: Target,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The DuckDB file for the views; made if there is none.")],
+    tick: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="As of this tick; default is the current one.")
+    ] = None,
+    storage_option: StorageOptions = None,
+) -> Report:
+    """Make views of all tables of a Parquet replica in a DuckDB file, typed, as of one tick; run it again for newer."""
+    return record(wlr.attach(target, file, tick=tick, storage_options=storage_options(storage_option)))
+
+
 @command(app, example="wlr prune lake --keep '3 days' --dry-run")
 def prune(
     target: Target,

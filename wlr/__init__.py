@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from wlc.farm.lazy import importer
 
 __all__ = [
+    "Attached",
     "Checkup",
     "CorruptError",
     "DatabaseReport",
@@ -39,6 +40,7 @@ __all__ = [
     "Verified",
     "__version__",
     "accept",
+    "attach",
     "beat",
     "changes",
     "check_audit",
@@ -97,6 +99,7 @@ if TYPE_CHECKING:
     from wlr.findings import check_audit, check_drill, check_verified
     from wlr.lake_files import files
     from wlr.lake_pruning import prune
+    from wlr.lake_views import Attached, attach
     from wlr.log_snapshot import snapshot_from_log
     from wlr.plan.failure import Failure
     from wlr.plan.meeting import Refusal, fast_forward
@@ -133,6 +136,7 @@ else:
             "wlr.findings": ("check_audit", "check_drill", "check_verified"),
             "wlr.lake_files": ("files",),
             "wlr.lake_pruning": ("prune",),
+            "wlr.lake_views": ("Attached", "attach"),
             "wlr.log_snapshot": ("snapshot_from_log",),
             "wlr.plan.retention": ("PrunedTicks",),
             "wlr.quarantining": ("Retried", "accept", "retry"),
