@@ -12,9 +12,7 @@ from wlc.dialect.types import load_sql
 from wlc.farm.errors import InvalidError, UnsupportedError
 from wlc.farm.model import Name
 from wlr.engine.adapters import target_at
-from wlr.engine.calculator import reading, using
-from wlr.engine.duckdb.connection import attach as open_file
-from wlr.engine.duckdb.connection import has_table
+from wlr.engine.calculator import connect_free_of, reading, using
 from wlr.reading import query
 
 if TYPE_CHECKING:
@@ -79,8 +77,11 @@ def attach(
     }
     if not file.absolute().parent.is_dir():
         raise InvalidError(f"there is no folder {file.parent}", hint=f"mkdir -p {shlex.quote(str(file.parent))}")
-    connection = open_file(file, _CATALOG)
+    connection = connect_free_of(_CATALOG)
     try:
+        with using(file):
+            connection.execute(f"ATTACH {literal(str(file))} AS {_CATALOG}")
+            connection.execute(f"USE {_CATALOG}.main")
         _refuse_other_owner(connection, file)
         with using(file), reading(f"files of {target}"):
             connection.execute("BEGIN")
@@ -110,9 +111,14 @@ def _select(layout: Layout, files: list[str]) -> str:
 
 def _refuse_other_owner(connection: duckdb.DuckDBPyConnection, file: Path) -> None:
     for schema, what in (("wlr", "a replica"), ("wlc", "a master")):
-        if has_table(connection, _CATALOG, schema, "state"):
+        if _has_table(connection, Name(schema, "state")):
             message = f"{file} is {what}, whose tables are not to be mixed with views of another replica"
             raise InvalidError(message, hint="Name a file that does not exist yet.", path=str(file))
+
+
+def _has_table(connection: duckdb.DuckDBPyConnection, name: Name) -> bool:
+    query = "SELECT count(*) FROM duckdb_tables() WHERE (database_name, schema_name, table_name) = ($1, $2, $3)"
+    return bool(connection.execute(query, [_CATALOG, name.schema, name.name]).fetchall()[0][0])
 
 
 def _drop_old(connection: duckdb.DuckDBPyConnection) -> None:
@@ -122,7 +128,7 @@ def _drop_old(connection: duckdb.DuckDBPyConnection) -> None:
     )
     for row in connection.execute(f"SELECT schema_name, view_name FROM {_NOTES}").fetchall():
         name = Name(*row)
-        if not has_table(connection, _CATALOG, name.schema, name.name):
+        if not _has_table(connection, name):
             connection.execute(f"DROP VIEW IF EXISTS {name.sql}")
     connection.execute(f"DELETE FROM {_NOTES}")
 
