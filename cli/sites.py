@@ -158,14 +158,19 @@ def sites(db: Database, farm: Farm = None, storage_option: StorageOptions = None
 def role(
     db: Database,
     site: Site,
-    role: Annotated[str, typer.Argument(metavar="ROLE", help="secondary, none or pass.")],
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="primary, secondary, none or pass.")],
+    lost: Annotated[
+        str | None,
+        typer.Option(metavar="SITE", help="The present primary, if its file, as DB, cannot be given: primary only."),
+    ] = None,
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Give a site another role: none neither reads nor is read."""
+    """Give a site another role: none neither reads nor is read; primary needs the file of the present one as DB."""
     import wlc
 
-    return _roles(wlc.set_role(db, site, role, farm=farm, storage_options=storage_options(storage_option)))
+    options = storage_options(storage_option)
+    return _roles(wlc.set_role(db, site, role, lost=lost, farm=farm, storage_options=options))
 
 
 def leave(

@@ -100,7 +100,29 @@ def _take_both(sites: Sites) -> None:
     sites.write("rome", "INSERT INTO u VALUES (2, 'same')", "UPDATE e SET v = 'rome' WHERE k = 2")
 
 
+def _hand_over(sites: Sites) -> None:
+    """Rome has changes that Oslo has not judged, becomes the primary and judges them."""
+    wlc.set_role(sites.file("oslo"), "rome", "primary")
+    sites.take("rome")
+
+
+def _lose(sites: Sites) -> None:
+    wlc.set_role("sales", "rome", "primary", lost="oslo", farm=FARM)
+    sites.take("rome")
+
+
+def _with_verdicts(sites: Sites) -> None:
+    """Oslo has judged Rome's changes and published nothing of that; another one is the primary by then."""
+    with wlc.connect(sites.file("oslo")), patch("wlc.exchange.taking.publish"):
+        sites.take("oslo")
+        wlc.set_role("sales", "rome", "primary", lost="oslo", farm=FARM)
+    sites.take("rome")
+
+
 COMMANDS = (
+    SiteCommand("hand over", _nothing, _hand_over),
+    SiteCommand("lose the primary", _nothing, _lose),
+    SiteCommand("a former primary goes on", _with_verdicts, lambda sites: sites.take("oslo")),
     SiteCommand("take at the primary", _nothing, lambda sites: sites.take("oslo")),
     SiteCommand("take at a secondary", _take_both, lambda sites: sites.take("rome")),
     SiteCommand("join", _nothing, _join, is_refused_again=True),

@@ -14,7 +14,7 @@ from cli.command import run_app
 from cli.wlc import app
 from wlc.capture.duckdb import exceptions
 from wlc.farm.database import FarmDatabase
-from wlc.farm.errors import FencedError, InvalidError, UnsupportedError
+from wlc.farm.errors import FencedError, InvalidError
 from wlc.masters import founding
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def test_what_cannot_be_a_site_says_so(tmp_path: Path) -> None:
     assert wlc.take(tmp_path / "alone.duckdb") == []
     with pytest.raises(InvalidError, match="is site oslo already"):
         wlc.master(tmp_path / "alone.duckdb", site="york")
-    with pytest.raises(UnsupportedError, match="oslo is the primary"):
+    with pytest.raises(InvalidError, match="oslo is the primary"):
         wlc.set_role("alone", "oslo", "secondary", farm=farm)
     with duckdb.connect(tmp_path / "other.duckdb") as connection:
         connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")

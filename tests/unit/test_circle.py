@@ -17,16 +17,16 @@ from wlc.farm.circle import (
     encode_circle,
     founded,
     read_circle,
-    with_role,
     with_rule,
     with_site,
     with_site_anew,
     without_site,
 )
 from wlc.farm.database import FarmDatabase
-from wlc.farm.errors import CorruptError, ExpiredError, FarmError, InvalidError, UnsupportedError
+from wlc.farm.errors import CorruptError, ExpiredError, FarmError, InvalidError
 from wlc.farm.model import Name, Origin, Taken
 from wlc.farm.paths import log_path
+from wlc.farm.roles import with_role
 from wlc.farm.store.memory import MemoryStore
 from wlc.farm.vectors import Heir, Lineage, expanded, normal
 from wlc.masters.fence import outdated
@@ -88,8 +88,8 @@ def test_a_name_is_taken_once_but_for_the_history_that_grew_from_it() -> None:
         ("pass", "none", None),
         ("secondary", "pass", InvalidError),
         ("pass", "secondary", InvalidError),
-        ("secondary", "primary", UnsupportedError),
-        ("none", "primary", UnsupportedError),
+        ("secondary", "primary", InvalidError),
+        ("none", "primary", InvalidError),
         ("secondary", "king", InvalidError),
     ],
 )
@@ -104,7 +104,7 @@ def test_roles_follow_each_other(before: str, after: str, error: type[FarmError]
 
 
 def test_the_primary_stays() -> None:
-    with pytest.raises(UnsupportedError, match="oslo is the primary"):
+    with pytest.raises(InvalidError, match="oslo is the primary"):
         with_role(TWO, "oslo", "secondary")
     with pytest.raises(InvalidError, match="oslo is the primary"):
         without_site(TWO, "oslo")

@@ -14,11 +14,12 @@ from wlc.capture.duckdb.journal import JournalledDdl
 from wlc.exchange import reading
 from wlc.exchange.administration import founder_of_database, leave
 from wlc.exchange.reading import SiteLog
-from wlc.farm.circle import CircleSite, Rule, SiteHistory, circle_object, founded, with_role, with_rule, with_site
+from wlc.farm.circle import CircleSite, Rule, SiteHistory, circle_object, founded, with_rule, with_site
 from wlc.farm.config import first_config
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import CorruptError, ExpiredError, FencedError, InvalidError
 from wlc.farm.model import Batch, Clear, Ddl, Name, Origin, Taken, Transaction
+from wlc.farm.roles import with_role
 from wlc.farm.store.memory import MemoryStore
 from wlc.masters.state import SiteState
 

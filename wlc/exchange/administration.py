@@ -7,15 +7,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm.anchors import has_seen
-from wlc.farm.circle import NONE, change_circle, find_circle, read_circle, with_role, without_site
+from wlc.farm.circle import NONE, PRIMARY, change_circle, find_circle, read_circle, without_site
 from wlc.farm.config import STARTED, STOPPED
 from wlc.farm.errors import InvalidError
 from wlc.farm.model import Origin
 from wlc.farm.registry import known_replicas, unregister
+from wlc.farm.roles import with_role
 from wlc.farm.store import MissingError
 from wlc.farm.vectors import Heir, expanded
-from wlc.masters.lookup import resolve
+from wlc.masters import adapters
+from wlc.masters.handover import hand_over
+from wlc.masters.lookup import opened_master, resolve
 from wlc.masters.place import founder_at, site_database
+from wlc.masters.publish import publish
 
 if TYPE_CHECKING:
     import os
@@ -43,24 +47,75 @@ def set_role(
     site: str,
     role: str,
     *,
+    lost: str | None = None,
     farm: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Circle:
     """Give a site another role, and return the circle.
 
+    A site becomes the primary by a batch in the log of the present one, which goes on as a secondary. Nothing is
+    judged until the new one takes. Dying in between is harmless: the same call goes on.
+
     Args:
-        db: Name or URL of the database, or the file of one of its sites.
-        site: The site; `role`: secondary, none or pass.
+        db: Name or URL of the database, or the file of one of its sites. To change the primary, the file of the present
+            one, which publishes what waits first.
+        site: The site; `role`: primary, secondary, none or pass.
         role: Its new role.
+        lost: The present primary, where its file cannot be given: what it has not published is judged when it comes
+            back, if it does.
         farm: URL of the farm; WLC_FARM if omitted, for a bare name.
         storage_options: Options of the farm's file system.
 
     Raises:
-        InvalidError: There is no such site or role, or the role cannot follow the present one.
-        UnsupportedError: The role is that of the primary.
+        InvalidError: There is no such site or role, the role cannot follow the present one, or the file is not that of
+            the primary.
     """
     founder = founder_of_database(db, farm, storage_options)
-    return change_circle(founder, lambda circle: with_role(circle, site, role))
+    if role != PRIMARY:
+        if lost is not None:
+            raise InvalidError(
+                "--lost names the primary that another site succeeds", hint=f"wlc role {db} {site} {role}"
+            )
+        return change_circle(founder, lambda circle: with_role(circle, site, role))
+    circle = read_circle(founder)
+    if circle.site(site).role == PRIMARY:
+        return circle
+    if lost is None:
+        return _hand_over_from(db, founder, circle, site, storage_options)
+    if lost != circle.primary:
+        raise InvalidError(
+            f"site {lost} is not the primary of {circle.database}: that is {circle.primary}",
+            hint=f"wlc role {db} {site} primary --lost {circle.primary}",
+        )
+    return hand_over(founder, site)
+
+
+def _hand_over_from(
+    db: str | os.PathLike[str],
+    founder: FarmDatabase,
+    circle: Circle,
+    site: str,
+    storage_options: Mapping[str, Any] | None,
+) -> Circle:
+    """Let a primary publish what waits and hand over, given its file."""
+    wrong = InvalidError(
+        f"site {circle.primary} is the primary of {circle.database}, and must publish what waits before {site} is",
+        hint=f"name its file: wlc role FILE {site} primary; or, if it is lost or cannot be reached:"
+        f" wlc role {founder.url} {site} primary --lost {circle.primary}",
+    )
+    if not adapters.is_source(db):
+        raise wrong
+    with opened_master(db, storage_options) as (source, database):
+        state = source.require_state()
+        if state.site is None or state.site.name != circle.primary:
+            raise wrong
+        with source.publishing():
+            publish(source, database)
+            hand_over(founder, site)
+            # It goes on as a secondary at once, under a history of its own.
+            source.has_settled_past = False
+            publish(source, database)
+    return read_circle(founder)
 
 
 def leave(

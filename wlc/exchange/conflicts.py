@@ -14,6 +14,7 @@ from wlc.farm.circle import (
     RULES,
     Rule,
     change_circle,
+    read_circle,
     with_rule,
     without_rule,
 )
@@ -22,6 +23,7 @@ from wlc.farm.errors import InvalidError
 from wlc.farm.model import Ddl
 from wlc.farm.table_names import is_meant
 from wlc.masters.lookup import opened_master
+from wlc.masters.place import site_database
 from wlc.masters.publish import publish
 
 if TYPE_CHECKING:
@@ -77,7 +79,8 @@ def set_rule(
             hint=f"wlc rule {db} {table} {EPOCH_TRANS} --reads {reads}",
         )
     founder = founder_of_database(db, farm, storage_options)
-    name, layout = _table(founder, table)
+    circle = read_circle(founder)
+    name, layout = _table(site_database(founder, circle.site(circle.primary).folder), table)
     if rule == NO_RULE:
         return change_circle(founder, lambda circle: without_rule(circle, name))
     if rule in (EPOCH, EPOCH_TRANS) and not layout.primary_key:
@@ -99,13 +102,13 @@ def set_rule(
     return change_circle(founder, change)
 
 
-def _table(founder: FarmDatabase, table: str) -> tuple[Name, Layout]:
-    """Find a table in what the founder has published."""
+def _table(primary: FarmDatabase, table: str) -> tuple[Name, Layout]:
+    """Find a table in what the primary has published."""
     dropped: set[Name] = set()
-    ticks = founder.snapshot_ticks()
-    manifest = founder.read_manifest(ticks[-1]) if ticks else None
-    for number in reversed(founder.batch_numbers(after=manifest.position.batch if manifest else 0)):
-        batch = founder.read_batch(number)[0]
+    ticks = primary.snapshot_ticks()
+    manifest = primary.read_manifest(ticks[-1]) if ticks else None
+    for number in reversed(primary.batch_numbers(after=manifest.position.batch if manifest else 0)):
+        batch = primary.read_batch(number)[0]
         for record in (record for each in reversed(batch.transactions) for record in reversed(each.records)):
             if isinstance(record, Ddl) and is_meant(record.object, table) and record.object not in dropped:
                 if record.layout is not None:
@@ -116,7 +119,7 @@ def _table(founder: FarmDatabase, table: str) -> tuple[Name, Layout]:
         if is_meant(found.table, table) and found.table not in dropped:
             return found.table, found.layout
     raise InvalidError(
-        f"{founder.url} has no table {table!r}",
+        f"{primary.url} has no table {table!r}",
         hint="wlc flush SOURCE publishes a new table, SOURCE being the file of its site",
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from wlc.farm.anchors import anchor, before
-from wlc.farm.errors import CorruptError, ExpiredError, FencedError
+from wlc.farm.errors import CorruptError, ExpiredError, FencedError, UnavailableError
 from wlc.farm.model import Clear, Ddl, Origin, RowsRead, Taken
 from wlc.farm.store import MissingError
 from wlc.farm.vectors import contains, expanded, merged, raised
@@ -39,6 +39,9 @@ class SiteLog:
         may_change_schema: The site may publish schema changes.
         anew: How the one of the two sites that is not the primary is made anew.
         reread: Returns what vectors leave out by now: a batch may be newer than `lineage`.
+        term: What the primary's log must be in: before that, its site has not taken over. None for any.
+        stop: The last batch to read, if a handover ended the log as that of a primary; None for all.
+        ended: The batch with which the log ends as that of a primary, if one was met.
     """
 
     database: FarmDatabase
@@ -52,6 +55,9 @@ class SiteLog:
     may_change_schema: bool
     anew: str = ""
     reread: Callable[[], Lineage] | None = None
+    term: int | None = None
+    stop: int | None = None
+    ended: Batch | None = None
     _read: dict[int, tuple[Batch, str]] = field(default_factory=dict)
     _vectors: dict[int, tuple[list[int], list[dict[str, int]]]] = field(default_factory=dict)
 
@@ -67,13 +73,14 @@ class SiteLog:
             FencedError: The log has another past than the one that was read before.
             ExpiredError: What is missing was pruned.
             CorruptError: A log file is damaged or contradicts the one before it.
+            UnavailableError: The primary's site has not taken over yet, or is the primary no more.
         """
         floor = self.proof.batch if self.proof else 0
-        numbers = self.database.batch_numbers(after=max(floor - 1, 0))
+        numbers = self._numbers(after=max(floor - 1, 0))
         self._prove_past(numbers)
         if self.proof is None and floor:
-            floor, numbers = 0, self.database.batch_numbers()
-        if not numbers or numbers[-1] <= floor:
+            floor, numbers = 0, self._numbers()
+        if not self._has_led(numbers[-1] if numbers else 0) or not numbers or numbers[-1] <= floor:
             return
         start = self._anchor(numbers[0], numbers[-1], floor)
         if start is None:
@@ -83,6 +90,36 @@ class SiteLog:
             return
         for number in range(start, numbers[-1] + 1):
             yield from self._steps_of(number)
+
+    def _numbers(self, after: int = 0) -> list[int]:
+        found = self.database.batch_numbers(after=after)
+        return found if self.stop is None else [number for number in found if number <= self.stop]
+
+    def _has_led(self, newest: int) -> bool:
+        """Note whether a handover ends a primary's log, and say whether it is one: its site has judged itself.
+
+        What it had written before that is no verdict, and others would take it for one.
+        """
+        if self.term is None:
+            return True
+        batch = self._batch(newest)[0] if newest else None
+        handover = batch.handover if batch else None
+        if handover is not None and handover.term > self.term:
+            self.ended = batch
+            return self.term == 1 or (newest > 1 and (self._batch(newest - 1)[0].term or 0) >= self.term)
+        if batch is not None and (batch.term or 0) > self.term:
+            raise UnavailableError(
+                f"site {self.site.name} was the primary in term {self.term}, and its log is in term {batch.term}",
+                hint="the primary has changed meanwhile: run wlc take again",
+                path=self.database.url,
+            )
+        if self.term > 1 and (batch is None or handover is not None or (batch.term or 0) < self.term):
+            raise UnavailableError(
+                f"site {self.site.name} is the primary since term {self.term}, and has not taken over yet",
+                hint=f"run wlc take at site {self.site.name}",
+                path=self.database.url,
+            )
+        return True
 
     def own_contained(self) -> int:
         """Return the last tick of the reader's own history that the log contains, as far as it was read."""
@@ -176,9 +213,13 @@ class SiteLog:
     def _past_of(self, number: int) -> dict[str, int]:
         """Return the vector just before a batch."""
         batch = self._batch(number)[0]
+        if not self._has(number - 1):
+            return expanded(before(batch), self.lineage)
+        last = self._batch(number - 1)[0]
         # A history that grew from another one has seen no more of it than its parent says.
-        follows = self._has(number - 1) and batch.parent is None
-        return expanded(self._footer(number - 1) if follows else before(batch), self.lineage)
+        if batch.parent is not None and (batch.parent.history, batch.parent.tick) != (last.history, last.last):
+            return expanded(before(batch), self.lineage)
+        return expanded(last.vector, self.lineage)
 
     def _past_of_reads(self, number: int, transaction: Transaction) -> Mapping[str, int] | None:
         """Return the log's vector when a transaction of a batch began, None if it has read nothing that counts."""

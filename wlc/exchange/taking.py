@@ -7,20 +7,23 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wlc.exchange.reading import SiteLog
+from wlc.exchange.succession import take_over
 from wlc.farm.circle import NONE, how_to_join_anew, read_circle
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import InvalidError
 from wlc.farm.model import Position
 from wlc.farm.registry import SITE, Replica, register, this_host, this_user
+from wlc.farm.vectors import expanded
+from wlc.masters.handover import note_handover
 from wlc.masters.lookup import opened_master
 from wlc.masters.place import founder_of, site_database, with_circle
 from wlc.masters.publish import publish
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-    from wlc.farm.circle import Circle, CircleSite
+    from wlc.farm.circle import Circle, CircleSite, Reign
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Taken
     from wlc.masters.contract import Source
@@ -103,17 +106,58 @@ def take_into(
     if not dry_run:
         with source.publishing():
             _remember_circle(source, known.circle)
-            publish(source, database)
-    readings = [_Reading(source, database, known.circle, other) for other in _read_by(known.circle, known.name, site)]
+            _publish(source, database)
+        known = _site(source)
+        assert known.circle is not None
+    readings, is_over = [], False
+    for reading in _readings(source, database, known, site, leads=not dry_run):
+        is_over = is_over or reading.read_on(dry_run=dry_run)
+        readings.append(reading)
+        if is_over:
+            break
+    done = [reading.done for reading in readings if reading.done is not None]
     if dry_run:
-        return [reading.rehearsed() for reading in readings]
-    done = [reading.taken() for reading in readings]
+        return done
     with source.publishing():
         publish(source, database)
     # Only what this site has published by then says up to where the others may prune.
     for reading in readings:
         reading.register()
-    return done
+    # A site that was named is read as it was then; what another primary has is for the next round.
+    return done + take_into(source, database) if is_over and site is None else done
+
+
+def _publish(source: Source, database: FarmDatabase) -> None:
+    """Publish what waits; a former primary whose history a handover has ended begins its next one."""
+    state = source.require_state()
+    if state.circle is not None and state.circle.has_ended(state.history):
+        source.has_settled_past = False
+    publish(source, database)
+
+
+def _readings(
+    source: Source, database: FarmDatabase, site: SiteState, only: str | None, *, leads: bool
+) -> Iterator[_Reading]:
+    """Yield the logs to read: to their ends those of former primaries, then those that the site reads by its role.
+
+    In between a successor begins to lead, unless it only looks.
+    """
+    circle, name = site.circle, site.name
+    assert circle is not None
+    wanted = _read_by(circle, name, only)
+    for reign in circle.reigns if circle.site(name).role != NONE else ():
+        if reign.site != name and reign.is_effective and not _contains(source, circle, reign):
+            yield _Reading(source, database, circle, circle.reigning(reign), reign=reign)
+    if leads and circle.primary == name and not site.is_leading:
+        take_over(source, database, circle)
+    yield from (_Reading(source, database, circle, other) for other in wanted)
+
+
+def _contains(source: Source, circle: Circle, reign: Reign) -> bool:
+    state = source.require_state()
+    assert state.site is not None
+    vector = {**state.site.contained, state.history: state.tick}
+    return expanded(vector, circle.lineage()).get(reign.history, 0) >= reign.last
 
 
 def _remember_circle(source: Source, circle: Circle) -> None:
@@ -143,22 +187,37 @@ class _Reading:
     database: FarmDatabase
     circle: Circle
     other: CircleSite
+    reign: Reign | None = None
     read: tuple[FarmDatabase, Taken] | None = None
+    done: TakenFrom | None = None
 
-    def taken(self) -> TakenFrom:
-        transactions = rows = 0
+    @property
+    def is_primary(self) -> bool:
+        return self.reign is not None or self.other.name == self.circle.primary
+
+    def read_on(self, *, dry_run: bool) -> bool:
+        """Take what is new in the log, or only say what; returns whether it is the primary's and a handover ends it."""
         log = self._log()
+        self.done = self._rehearsed(log) if dry_run else self._taken(log)
+        if dry_run or log.ended is None:
+            return False
+        state = self.source.require_state()
+        assert state.site is not None
+        note_handover(founder_of(self.database, state.site), log.database, log.ended)
+        return True
+
+    def _taken(self, log: SiteLog) -> TakenFrom:
+        transactions = rows = 0
         for step in log.steps():
             rows += self.source.take(step, log.database.fetch)
             transactions += len(step.transactions)
-        if self.other.name != self.circle.primary:
+        if not self.is_primary:
             self.source.note_contained(self.other.name, log.own_contained())
         if log.proof is not None:
             self.read = log.database, log.proof
         return TakenFrom(self.other.name, transactions, rows, log.proof.tick if log.proof else 0)
 
-    def rehearsed(self) -> TakenFrom:
-        log = self._log()
+    def _rehearsed(self, log: SiteLog) -> TakenFrom:
         steps = [step for step in log.steps() if step.transactions]
         rows = sum(
             getattr(record, "rows", 0) for step in steps for t in step.transactions for record in t.transaction.records
@@ -170,8 +229,7 @@ class _Reading:
         state = self.source.require_state()
         assert state.site is not None
         founder = founder_of(self.database, state.site)
-        is_primary = self.other.name == self.circle.primary
-        anew, file = (state.site.name, shlex.quote(str(self.source))) if is_primary else (self.other.name, "")
+        anew, file = (state.site.name, shlex.quote(str(self.source))) if self.is_primary else (self.other.name, "")
         return SiteLog(
             site_database(founder, self.other.folder),
             self.other,
@@ -181,10 +239,12 @@ class _Reading:
             state.site.proof_of(self.other.name),
             # Vectors say all that they contain. One without an entry for a site that left may never have met it.
             self.circle.lineage(),
-            is_primary,
-            self.other.name in (self.circle.primary, self.circle.ddl),
+            self.is_primary,
+            self.is_primary or self.other.name == self.circle.ddl,
             how_to_join_anew(founder.url, anew, file),
             lambda: read_circle(founder).lineage(),
+            self.circle.term if self.is_primary and self.reign is None else None,
+            self.reign.batch if self.reign else None,
         )
 
     def register(self) -> None:

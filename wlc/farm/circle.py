@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from wlc.farm import json_fields as fields
 from wlc.farm.clock import format_time
 from wlc.farm.documents import decode_document, encode_document
-from wlc.farm.errors import InvalidError, UnsupportedError
+from wlc.farm.errors import InvalidError
 from wlc.farm.model import FORMAT_VERSION, Name, Origin
 from wlc.farm.paths import CIRCLE, is_folder_of, site_folder
 from wlc.farm.seal.signatures import signed_manifest, verify_manifest
@@ -76,6 +76,24 @@ class PastHistory:
 
 
 @dataclass(frozen=True, slots=True)
+class Reign:
+    """A term that is over: a batch in the log of the primary ended its history.
+
+    Attributes:
+        folder: Of the primary's log, relative to the founder's folder.
+        last: Last tick of the history, which is that of the batch.
+        is_effective: The site had taken over before its term ended; otherwise it never decided anything.
+    """
+
+    site: str
+    folder: str
+    history: str
+    last: int
+    batch: int
+    is_effective: bool
+
+
+@dataclass(frozen=True, slots=True)
 class CircleSite:
     """One of the masters.
 
@@ -107,6 +125,7 @@ class Circle:
         reading: `star`: the primary reads all sites, and all others read the primary.
         ddl: The one site that may change the schema.
         past: Histories of sites that left; vectors may still name them.
+        reigns: Terms that are over, in their order.
     """
 
     database: str
@@ -117,6 +136,7 @@ class Circle:
     sites: tuple[CircleSite, ...]
     rules: tuple[Rule, ...] = ()
     past: tuple[PastHistory, ...] = ()
+    reigns: tuple[Reign, ...] = ()
 
     @property
     def is_shared(self) -> bool:
@@ -147,6 +167,16 @@ class Circle:
         if name == self.primary:
             return tuple(site for site in others if site.role != NONE)
         return tuple(site for site in others if site.name == self.primary)
+
+    def reigning(self, reign: Reign) -> CircleSite:
+        """Return the site whose term a reign was, as a primary to read, also if it has left."""
+        found = next((site for site in self.sites if site.folder == reign.folder), None)
+        past = tuple(SiteHistory(each.history, each.parent) for each in self.past)
+        return found or CircleSite(reign.site, reign.folder, NONE, past, self.sites[0].joined)
+
+    def has_ended(self, history: str) -> bool:
+        """Say whether a handover ended a history, so that nothing is published in it any more."""
+        return any(reign.history == history for reign in self.reigns)
 
     def lineage(self) -> Lineage:
         """Return what histories grew from."""
@@ -189,31 +219,6 @@ def with_site_anew(circle: Circle, name: str, history: SiteHistory, now: datetim
         return circle
     begun = replace(present, folder=folder, histories=(history,), joined=now)
     return _with(replace(circle, past=(*circle.past, *_past_of(present, heirs))), begun)
-
-
-def with_role(circle: Circle, name: str, role: str) -> Circle:
-    """Return the circle in which a site has another role.
-
-    Raises:
-        InvalidError: There is no such role or site, or the role cannot follow the present one.
-        UnsupportedError: The role is that of the primary, which a site cannot take over yet.
-    """
-    if role not in ROLES:
-        raise InvalidError(f"{role!r} is no role of a site", hint=f"the roles are {', '.join(ROLES)}")
-    site = circle.site(name)
-    if site.role == role:
-        return circle
-    if role == PRIMARY or name == circle.primary:
-        raise UnsupportedError(
-            f"{circle.primary} is the primary of {circle.database}, and stays it: this version moves no primary",
-            hint=f"wlc sites {circle.database}",
-        )
-    if PASS in (role, site.role) and NONE not in (role, site.role):
-        raise InvalidError(
-            f"site {name} has the role {site.role}, which {role} cannot follow",
-            hint=f"wlc role {circle.database} {name} none",
-        )
-    return _with(circle, replace(site, role=role))
 
 
 def with_rule(circle: Circle, rule: Rule) -> Circle:
@@ -343,6 +348,8 @@ def encode_circle(circle: Circle) -> bytes:
         ],
         "past": [_past_json(history) for history in circle.past],
     }
+    if circle.reigns:
+        content["reigns"] = [_reign_json(reign) for reign in circle.reigns]
     return encode_document("circle", content)
 
 
@@ -369,6 +376,17 @@ def _past_json(past: PastHistory) -> dict[str, Any]:
     }
 
 
+def _reign_json(reign: Reign) -> dict[str, Any]:
+    return {
+        "site": reign.site,
+        "folder": reign.folder,
+        "history": reign.history,
+        "last": reign.last,
+        "batch": reign.batch,
+        "effective": reign.is_effective,
+    }
+
+
 def decode_circle(data: bytes, where: str) -> Circle:
     """Read a circle.
 
@@ -380,7 +398,7 @@ def decode_circle(data: bytes, where: str) -> Circle:
 
 
 def _circle(content: dict[str, Any]) -> Circle:
-    fields.known_format(content, "database term primary reading ddl sites rules past", "info")
+    fields.known_format(content, "database term primary reading ddl sites rules past", "reigns info")
     circle = Circle(
         database=fields.as_text(content["database"]),
         term=fields.as_tick(content["term"]),
@@ -390,6 +408,7 @@ def _circle(content: dict[str, Any]) -> Circle:
         sites=tuple(_site(fields.as_object(each)) for each in fields.as_list(content["sites"])),
         rules=tuple(_rule(fields.as_object(each)) for each in fields.as_list(content["rules"])),
         past=tuple(_past(fields.as_object(each)) for each in fields.as_list(content["past"])),
+        reigns=tuple(_reign(fields.as_object(each)) for each in fields.as_list(content.get("reigns", []))),
     )
     if problem := _problem(circle):
         raise fields.FieldError(problem)
@@ -414,9 +433,8 @@ def _problem(circle: Circle) -> str | None:
 
 def _site(content: dict[str, Any]) -> CircleSite:
     fields.known(content, "name folder role histories joined class", "info")
-    name, folder, role = fields.as_site(content["name"]), fields.as_text(content["folder"]), content["role"]
-    if folder != FOUNDER and not is_folder_of(folder, name):
-        raise fields.FieldError(f"{folder!r} is not the folder of site {name}")
+    name, role = fields.as_site(content["name"]), content["role"]
+    folder = _folder(content["folder"], name)
     if role not in ROLES:
         raise fields.FieldError(f"{role!r} is no role")
     histories = tuple(_history(fields.as_object(each)) for each in fields.as_list(content["histories"]))
@@ -424,6 +442,25 @@ def _site(content: dict[str, Any]) -> CircleSite:
         raise fields.FieldError(f"site {name} has no history")
     joined, class_name = fields.as_time(content["joined"]), fields.as_text(content["class"])
     return CircleSite(name, folder, role, histories, joined, class_name)
+
+
+def _reign(content: dict[str, Any]) -> Reign:
+    fields.known(content, "site folder history last batch effective")
+    return Reign(
+        site=fields.as_site(content["site"]),
+        folder=_folder(content["folder"], fields.as_site(content["site"])),
+        history=fields.as_history(content["history"]),
+        last=fields.as_tick(content["last"]),
+        batch=fields.as_tick(content["batch"]),
+        is_effective=fields.as_flag(content["effective"]),
+    )
+
+
+def _folder(value: object, name: str) -> str:
+    folder = fields.as_text(value)
+    if folder != FOUNDER and not is_folder_of(folder, name):
+        raise fields.FieldError(f"{folder!r} is not the folder of site {name}")
+    return folder
 
 
 def _history(content: dict[str, Any]) -> SiteHistory:

@@ -141,6 +141,31 @@ class SiteStep:
     is_alone: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class EndedLog:
+    """The log of a former primary, up to the batch that ended its history with the tick `last`."""
+
+    database: FarmDatabase
+    history: str
+    last: int
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Succession:
+    """What a site judges of itself before it leads as the primary.
+
+    Attributes:
+        own: Its own transactions that no primary has judged, as the last one would have read them.
+        judged: What that one contained in the end.
+        ended: The logs by which they are judged.
+    """
+
+    own: SiteStep
+    judged: Mapping[str, int]
+    ended: tuple[EndedLog, ...]
+
+
 class DivergedError(FencedError):
     """A restored database has committed something else than what it had published."""
 
@@ -312,6 +337,25 @@ class Source(ABC):
 
     def renew(self, state: MasterState) -> None:  # noqa: ARG002
         """Begin a new history: what waits to be published follows the tick of the new state."""
+        raise UnsupportedError(f"{self} cannot be one of several sites", hint="only DuckDB masters can")
+
+    def step_down(self, state: MasterState) -> None:  # noqa: ARG002
+        """Begin the history of a secondary behind a handover, with own transactions that wait to be published.
+
+        What was taken and not published is undone. The new state says what is contained if there is nothing of that.
+
+        Raises:
+            FencedError: What waits cannot be published by a secondary.
+        """
+        raise UnsupportedError(f"{self} cannot be one of several sites", hint="only DuckDB masters can")
+
+    def take_over(self, succession: Succession, fetch: Callable[[TableFile], Path]) -> None:  # noqa: ARG002
+        """Judge the own transactions that the former primary has not judged, and lead the present term.
+
+        Args:
+            succession: What to judge by what.
+            fetch: Returns a local file with the content of a data file of the own log.
+        """
         raise UnsupportedError(f"{self} cannot be one of several sites", hint="only DuckDB masters can")
 
     def rejected_rows(self, since: datetime | None = None) -> list[RejectedRow]:  # noqa: ARG002

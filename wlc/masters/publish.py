@@ -11,7 +11,7 @@ from wlc.farm.store import MissingError
 from wlc.farm.vectors import normal
 from wlc.masters.fence import advance_config, fence, outdated, present_config, remembering_fence
 from wlc.masters.place import with_circle
-from wlc.masters.restored import settle_past
+from wlc.masters.restored import settle_past, step_down
 from wlc.masters.state import newest_proofs
 
 if TYPE_CHECKING:
@@ -90,6 +90,9 @@ def _publish_batch(source: Source, database: FarmDatabase, upto: str) -> Batch |
                 gathered.note(batch, chain)
     if present is not None:
         batch, chain = present
+        if batch.handover is not None:
+            step_down(source, database, batch, chain)
+            return _publish_batch(source, database, upto)
         # It holds as many transactions as the beat of that time wanted.
         with source.gather_again(batch) as gathered:
             if gathered is None or not gathered.matches(batch):
@@ -141,7 +144,7 @@ def _of_site(batch: Batch, site: SiteState, content: BatchContent) -> Batch:
     taken = newest_proofs(site.published, content.taken)
     # Histories of sites that left go, once all of them is contained.
     vector = {**normal(vector, site.circle.lineage()), batch.history: batch.last}
-    return replace(batch, vector=vector, own=own or None, taken=taken, term=site.circle.term)
+    return replace(batch, vector=vector, own=own or None, taken=taken, term=site.log_term)
 
 
 def _present_batch(database: FarmDatabase, state: MasterState) -> tuple[Batch, str] | None:

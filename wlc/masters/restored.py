@@ -10,6 +10,7 @@ log, and with what other logs contain of it:
                                             published before comes back from the primary like anybody's transactions
     others contain ticks that its log       the same: its folder was lost or rolled back, too
     does not have
+    its log ends with a handover            the same: another site is the primary now, and judges what is left
     its log is of another past              FencedError
 
 No tick is used twice: a new history goes on behind every tick that anybody has seen.
@@ -32,6 +33,7 @@ from wlc.farm.store import MissingError
 from wlc.farm.vectors import expanded
 from wlc.masters.contract import DivergedError
 from wlc.masters.fence import outdated
+from wlc.masters.handover import note_handover
 from wlc.masters.place import founder_of, is_member, site_database
 
 if TYPE_CHECKING:
@@ -105,7 +107,43 @@ def _take_back(source: Source, database: FarmDatabase) -> int:
             return rows
         if batch.history != state.history or batch.previous != state.chain:
             raise outdated(database, state, batch.number)
+        if batch.handover is not None:
+            step_down(source, database, batch, chain)
+            return rows
         rows += source.take_back(batch, chain, database.fetch)
+
+
+def step_down(source: Source, database: FarmDatabase, batch: Batch, chain: str) -> None:
+    """Go on as a secondary after a handover: a new history begins behind it, with what waits to be published.
+
+    Others judge that then. What had been taken and judged here and is not published is undone: the successor takes and
+    judges it again.
+
+    Args:
+        source: The former primary, which has published everything before the handover; the caller is `publishing`.
+        database: Its place in the farm.
+        batch: The handover.
+        chain: Its hash.
+    """
+    state = source.require_state()
+    assert state.site is not None
+    circle = note_handover(founder_of(database, state.site), database, batch)
+    source.has_settled_past = False
+    source.step_down(
+        replace(
+            state,
+            history=uuid.uuid4().hex[:16],
+            batch=batch.number,
+            chain=chain,
+            tick=batch.last + 1,
+            parent=Origin(state.history, batch.last),
+            clock=max(time for time in (utc_now(), batch.clock, state.clock) if time),
+            vector=dict(batch.vector),
+            fence=None,
+            site=replace(state.site, circle=circle, contained={**state.site.contained, state.history: batch.last}),
+        )
+    )
+    _finish_history(source, database, circle)
 
 
 def _known_elsewhere(source: Source, database: FarmDatabase, circle: Circle) -> int:

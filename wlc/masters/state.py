@@ -63,6 +63,7 @@ class SiteState:
         published: Those that the last published batch named.
         own: Last published tick that was no other site's and has records, 0 before the first.
         circle: The circle as it was last read; None as long as there is no other site.
+        led: The last term in which it has taken over as the primary, 0 if none; the founder leads the first one.
     """
 
     name: str
@@ -72,6 +73,21 @@ class SiteState:
     published: tuple[Taken, ...] = ()
     own: int = 0
     circle: Circle | None = None
+    led: int = 0
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether it is the primary, and has judged its own transactions as such: only then it judges others."""
+        circle = self.circle
+        return circle is not None and circle.primary == self.name and circle.term in (1, self.led)
+
+    @property
+    def log_term(self) -> int | None:
+        """The term that its log is in: a successor that has not taken over yet is in the term before."""
+        circle = self.circle
+        if circle is None:
+            return None
+        return circle.term - 1 if circle.primary == self.name and not self.is_leading else circle.term
 
     def proof_of(self, site: str) -> Taken | None:
         """Return the newest position read in a site's log, None before the first."""
@@ -265,6 +281,7 @@ def _site_text(site: SiteState) -> str:
             "published": [asdict(proof) for proof in site.published],
             "own": site.own,
             "circle": encode_circle(site.circle).decode() if site.circle else None,
+            "led": site.led,
         }
     )
 
@@ -282,6 +299,7 @@ def _site(text: str, shown: str) -> SiteState | None:
         published=tuple(map(json_fields.as_taken, content["published"])),
         own=int(content["own"]),
         circle=decode_circle(circle.encode(), shown) if circle else None,
+        led=int(content.get("led", 0)),
     )
 
 

@@ -43,7 +43,7 @@ def window_starts(database: FarmDatabase, numbers: Sequence[int], registered: It
         return {}
     here = next((site for site in circle.sites if site_database(founder, site.folder).url == database.url), None)
     if here is not None and here.name != circle.primary:
-        past = _learned(founder, here)
+        past = _learned(site_database(founder, circle.site(circle.primary).folder), here)
         return {circle.primary: _first_unseen(database, numbers, circle, past)} if circle.primary in readers else {}
     found = {}
     for site in circle.sites:
@@ -58,14 +58,14 @@ def _founder(database: FarmDatabase) -> FarmDatabase:
     return founder_at(database, SITES + name) if url and "/" not in name else database
 
 
-def _learned(founder: FarmDatabase, site: CircleSite) -> Vector:
+def _learned(primary: FarmDatabase, site: CircleSite) -> Vector:
     """Return what the primary contained at the place to which a secondary has read its log."""
-    numbers = founder.batch_numbers()
-    found = next((each for each in known_replicas(founder)[0] if each.id == site.name), None)
+    numbers = primary.batch_numbers()
+    found = next((each for each in known_replicas(primary)[0] if each.id == site.name), None)
     last = found.position.batch if found and found.position else 0
     if not numbers:
         return {}
-    return founder.read_batch(last)[0].vector if last in numbers else before(founder.read_batch(numbers[0])[0])
+    return primary.read_batch(last)[0].vector if last in numbers else before(primary.read_batch(numbers[0])[0])
 
 
 def _last_judged(founder: FarmDatabase, circle: Circle, site: CircleSite) -> Vector | None:

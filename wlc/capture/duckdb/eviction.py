@@ -65,10 +65,11 @@ def evict(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path]) ->
         try:
             present, order = taken_tables.tables(connection, shared.catalog)
             found = lines.load(connection, step, present, fetch)
-            state, past = shared.require_state(), step.transactions[-1].past
+            state = shared.require_state()
             lineage = state.circle.lineage() if state.circle else NO_LINEAGE
+            past = expanded(step.transactions[-1].past, lineage)
             search = _Search(connection, shared, present, {table.table.name: table for table in found}, past, lineage)
-            evicted = search.found(expanded(past, lineage).get(state.history, 0))
+            evicted = search.found(past.get(state.history, 0))
             rows = _apply(connection, shared, sorted(evicted, key=lambda table: order[table.table.name]))
             lines.drop(connection, [*found, *evicted])
         except BaseException:
@@ -86,7 +87,7 @@ class _Search:
     Attributes:
         present: The secondary's tables.
         step: Those of the step.
-        past: What the primary had judged before the step.
+        past: What the primary had judged before the step, with all that it implies.
         in_the_way: For each table the queries that select keys of rows that may have to go.
     """
 
@@ -214,7 +215,7 @@ class _Search:
             f"CREATE OR REPLACE TEMP TABLE {_bare(_OWN)} (tick BIGINT, is_own BOOLEAN, weight TINYINT{columns})"
         )
         self._load_journal(table, judged)
-        self._load_log(table, judged)
+        self._load_log(table)
         keys = ", ".join(f"c{place}" for place in table.layout.key_places)
         listed = "".join(f", o.{column} AS {column}" for column in table.columns if column not in keys.split(", "))
         self.connection.execute(
@@ -242,16 +243,17 @@ class _Search:
             [own],
         )
 
-    def _load_log(self, table: journal.CapturedTable, judged: int) -> None:
+    def _load_log(self, table: journal.CapturedTable) -> None:
         state = self.shared.require_state()
         database = database_of(state)
-        number = state.batch
+        number, last = state.batch, state.tick
         while number > 0:
             batch = database.read_batch(number)[0]
             if has_seen(self.past, batch, self.lineage):
                 # Pruning keeps nothing older; see `wlc.masters.unjudged`.
                 return
-            own = [each.tick for each in batch.transactions if each.origin is None]
+            judged = self.past.get(batch.history, 0)
+            own = [each.tick for each in batch.transactions if each.origin is None and each.tick > judged]
             counted = {r.path for each in batch.transactions for r in each.records if isinstance(r, Change)}
             for file in batch.files:
                 if file.table == table.name and file.file.path in counted:
@@ -260,13 +262,16 @@ class _Search:
                         self.connection.execute(
                             f"INSERT INTO {_OWN} SELECT _tick, list_contains(?::BIGINT[], _tick), {WEIGHT},"
                             f" {', '.join(projected(table, file.layout))} FROM {read_sql([str(local)])} AS f"
-                            f" WHERE _tick > {judged}",
+                            f" WHERE _tick BETWEEN {judged + 1} AND {last}",
                             [own],
                         )
                     finally:
                         database.release(local)
-            if batch.parent is not None or batch.first <= judged + 1:
+            if batch.first <= judged + 1:
                 return
+            if batch.parent is not None:
+                # A site that was restored from a backup does not hold what came after that in the history before.
+                last = batch.parent.tick
             number -= 1
 
     def _evicted(self, name: Name) -> LinesTable:
@@ -304,6 +309,27 @@ class _Search:
             return False
         chosen[key.table] = children
         return True
+
+
+def load_unjudged(
+    connection: duckdb.DuckDBPyConnection, shared: Shared, place: TakenTable, past: Vector, lineage: Lineage
+) -> str:
+    """List the rows of a table that were last changed by own transactions which the primary has not judged.
+
+    Args:
+        connection: In a transaction.
+        shared: A secondary.
+        place: The table.
+        past: What the primary has judged.
+        lineage: What vectors leave out.
+
+    Returns:
+        A relation with the key's columns as in image tables, and what was there before: `had`, and the other columns.
+    """
+    judged = expanded(past, lineage)
+    search = _Search(connection, shared, {place.table.name: place}, {}, judged, lineage)
+    search._load_own(place.table.name, judged.get(shared.require_state().history, 0))
+    return _UNJUDGED.format(place.table.id)
 
 
 def _apply(connection: duckdb.DuckDBPyConnection, shared: Shared, tables: Sequence[LinesTable]) -> int:

@@ -16,14 +16,16 @@ from wlc.masters.contract import database_of
 from wlc.masters.place import founder_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import duckdb
 
     from wlc.capture.duckdb.journal import JournalledRefresh
     from wlc.capture.duckdb.shared import Shared
     from wlc.capture.duckdb.verdicts import StepTable
+    from wlc.farm.circle import Circle
     from wlc.farm.model import Name
+    from wlc.farm.vectors import Lineage, Vector
     from wlc.masters.contract import SiteStep
 
 # The last transaction of a refresh is journalled under this tick, one before it under the tick below, and so on, until
@@ -130,11 +132,44 @@ def judge_step(
     """
     state = shared.require_state()
     site = state.site
-    if site is None or site.circle is None or site.circle.primary != site.name:
+    if site is None or site.circle is None or not site.is_leading or step.is_primary:
         return Judged()
-    circle = site.circle
-    if circle.site(step.site).role in (NONE, PASS):
+    if site.circle.site(step.site).role in (NONE, PASS):
         return Judged()
+
+    def add_window(known: Vector, lineage: Lineage) -> None:
+        log, after = database_of(state), known.get(state.history, 0)
+        anew = how_to_join_anew(founder_of(log, site).url, step.site)
+        window.add_log(
+            connection, log, after_tick=after, last_batch=state.batch, known=known, lineage=lineage, anew=anew
+        )
+        window.add_journal(connection, shared.catalog, state.history)
+
+    where = Detection(shared.catalog, site.name, step.site, utc_now())
+    return judge_by_rules(connection, where, step, tables, site.circle, add_window, is_refused=is_refused)
+
+
+def judge_by_rules(
+    connection: duckdb.DuckDBPyConnection,
+    where: Detection,
+    step: SiteStep,
+    tables: Sequence[StepTable],
+    circle: Circle,
+    add_window: Callable[[Vector, Lineage], None],
+    *,
+    is_refused: bool = False,
+) -> Judged:
+    """Judge a step by the rules of its tables; see `judge`.
+
+    Args:
+        connection: In the transaction of the step.
+        where: Who judges whom.
+        step: The step.
+        tables: Its tables.
+        circle: Says which rules there are.
+        add_window: Adds to the window, given what all authors of the step contained.
+        is_refused: The step's transactions are rejected in any case.
+    """
     found = {step.table.name: circle.rule_of(step.table.name) for step in tables}
     rules = {name: rule.rule for name, rule in found.items() if rule and rule.rule in (EPOCH, EPOCH_TRANS)}
     owned = [name for name, rule in found.items() if rule and rule.rule == OWNER and rule.site != step.site]
@@ -153,19 +188,7 @@ def judge_step(
     ]
     window.create(connection)
     if rules:
-        known = verdicts.contained_by_all(seen)
-        log, after = database_of(state), known.get(state.history, 0)
-        window.add_log(
-            connection,
-            log,
-            after_tick=after,
-            last_batch=state.batch,
-            known=known,
-            lineage=lineage,
-            anew=how_to_join_anew(founder_of(log, site).url, step.site),
-        )
-        window.add_journal(connection, shared.catalog, state.history)
-    where = Detection(shared.catalog, site.name, step.site, utc_now())
+        add_window(verdicts.contained_by_all(seen), lineage)
     if is_refused:
         refused = dict.fromkeys((each.line for each in step.transactions), CONSTRAINT) | refused
     return judge(connection, where, seen, tables, rules, refused)

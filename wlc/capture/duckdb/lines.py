@@ -135,7 +135,7 @@ def load(
                 hint="if the table was renamed or dropped, rename it back or create it again with the same columns;"
                 " take, then rename or drop it again",
             )
-        loaded = _created(connection, tables[name], number, has_reads=has_reads)
+        loaded = created(connection, tables[name], number, has_reads=has_reads)
         for file in of_table:
             path = file.file.path
             if path in listed.refreshed:
@@ -178,7 +178,9 @@ def _listed(step: SiteStep, *, with_reads: bool) -> _Listed:
     return found
 
 
-def _created(connection: duckdb.DuckDBPyConnection, place: TakenTable, number: int, *, has_reads: bool) -> LinesTable:
+def created(
+    connection: duckdb.DuckDBPyConnection, place: TakenTable, number: int, *, has_reads: bool = False
+) -> LinesTable:
     """Create the empty temporary tables of a table's lines."""
     reads = f'temp."wlc reads {number}"' if has_reads else None
     found = LinesTable(place, f'temp."wlc lines {number}"', reads)

@@ -39,7 +39,7 @@ def take_back(shared: Shared, batch: Batch, chain: str, fetch: Callable[[TableFi
         journalled, missing = _compared(shared, batch)
         runs = _runs([each for each in missing if each.committed is not None])
         if journalled or not runs:
-            with shared.root.cursor() as connection, _transaction(connection, shared):
+            with shared.root.cursor() as connection, transaction(connection, shared):
                 counts = pending.count_rows(pending.read_counts(connection, shared.catalog), journalled)
                 known = [each for each in batch.transactions if each.tick in {entry.tick for entry in journalled}]
                 _note(connection, shared, _Part(batch, known, "" if runs else chain), counts)
@@ -84,7 +84,7 @@ class _Part:
 
 
 @contextmanager
-def _transaction(connection: duckdb.DuckDBPyConnection, shared: Shared) -> Iterator[None]:
+def transaction(connection: duckdb.DuckDBPyConnection, shared: Shared) -> Iterator[None]:
     """Run a transaction of the database, and learn anew what is journalled after it."""
     connection.execute("BEGIN")
     shared.take_snapshot(connection)
@@ -145,7 +145,7 @@ def _take_run(shared: Shared, part: _Part, fetch: Callable[[TableFile], Path]) -
 
 
 def _take_rows(shared: Shared, part: _Part, fetch: Callable[[TableFile], Path]) -> None:
-    with shared.root.cursor() as connection, _transaction(connection, shared):
+    with shared.root.cursor() as connection, transaction(connection, shared):
         present, order = taken_tables.tables(connection, shared.catalog)
         found = lines.load(connection, part.step(), present, fetch)
         taken_tables.refuse_triggers(connection, shared.catalog, (table.table.name for table in found))
@@ -205,7 +205,7 @@ def renew(shared: Shared, state: MasterState) -> None:
     """Begin a new history with what is journalled; see `wlc.masters.contract.Source.renew`."""
     with shared.publish_lock, shared.commit_lock, shared.root.cursor() as connection:
         rise = state.tick - shared.require_state().tick
-        with _transaction(connection, shared):
+        with transaction(connection, shared):
             for number in journal.read_layouts(connection, shared.catalog):
                 connection.execute(f"UPDATE {journal.images_sql(shared.catalog, number)} SET _tick = _tick + {rise}")
             connection.execute(f"UPDATE {quote(shared.catalog)}.wlc.entries SET tick = tick + {rise}")

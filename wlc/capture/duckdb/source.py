@@ -21,6 +21,8 @@ from wlc.capture.duckdb import (
     resubmission,
     schema_change,
     setup,
+    stepping_down,
+    succeeding,
     taking,
 )
 from wlc.capture.duckdb.shared import Shared, close_shared, create_file, explained, look_into, open_shared
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from wlc.farm.errors import FencedError
     from wlc.farm.model import Batch, Digest, Manifest, Name, Position, TableFile
     from wlc.masters.compensation import Compensated, WantedChange
-    from wlc.masters.contract import BatchContent, Gathered, SiteStep
+    from wlc.masters.contract import BatchContent, Gathered, SiteStep, Succession
     from wlc.masters.rejected import ConflictCounter, RejectedRow
     from wlc.masters.state import MasterState
 
@@ -354,6 +356,13 @@ class DuckDBSource(Source):
 
     def renew(self, state: MasterState) -> None:
         own_past.renew(self._shared, state)
+
+    def step_down(self, state: MasterState) -> None:
+        stepping_down.step_down(self._shared, state)
+
+    def take_over(self, succession: Succession, fetch: Callable[[TableFile], Path]) -> None:
+        with self._shared.publish_lock, self._shared.commit_lock:
+            succeeding.take_over(self._shared, succession, fetch)
 
     def _note_digests(self, manifest: Manifest, known: snapshot.Known) -> None:
         """Remember what a snapshot has read, unless more was published since."""

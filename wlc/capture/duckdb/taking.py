@@ -280,11 +280,11 @@ def _records(attempt: _Attempt) -> dict[int, list[JournalRecord]]:
         for tick, rows in by_tick.items():
             # Those behind are of the refresh, which lists its records itself.
             is_taken = tick <= attempt.last_taken
-            found.setdefault(tick, []).extend(_records_of(table.table, rows) if is_taken else ())
+            found.setdefault(tick, []).extend(records_of(table.table, rows) if is_taken else ())
     return found
 
 
-def _records_of(table: CapturedTable, rows: Mapping[int, int]) -> Iterator[JournalRecord]:
+def records_of(table: CapturedTable, rows: Mapping[int, int]) -> Iterator[JournalRecord]:
     """Yield the records of one transaction for one table, given its rows by weight."""
     if 1 in rows or -1 in rows:
         yield JournalledImages(table.name, table.id, rows.get(1, 0), rows.get(-1, 0))

@@ -1,0 +1,335 @@
+"""The primary changes: planned, after it was lost, halfway, and again and again (ndb_rpl X3)."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+import pytest
+
+import wlc
+from cli.command import run_app
+from cli.wlc import app
+from tests.fault.processes import seed, wants_all
+from tests.sites import Sites
+from wlc.exchange import taking
+from wlc.farm.circle import read_circle
+from wlc.farm.errors import FencedError, InvalidError, UnavailableError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TABLES = ("t", "e")
+SCHEMA = """
+    CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR);
+    CREATE TABLE e (k INTEGER PRIMARY KEY, v VARCHAR);
+    CREATE TABLE u (k INTEGER PRIMARY KEY, v VARCHAR UNIQUE);
+    CREATE TABLE bag (v VARCHAR);
+    INSERT INTO t VALUES (1, 'a'), (2, 'a'), (3, 'a');
+    INSERT INTO e VALUES (1, 'a'), (2, 'a'), (3, 'a');
+"""
+
+
+class _DiedError(BaseException):
+    """The process dies."""
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Sites:
+    sites = Sites(tmp_path)
+    sites.found(SCHEMA)
+    sites.join("rome")
+    sites.join("paris")
+    for table, rule in (("t", "epoch_trans"), ("e", "epoch"), ("u", "epoch")):
+        wlc.set_rule(sites.file("oslo"), table, rule)
+    sites.exchange()
+    return sites
+
+
+def hand_over(sites: Sites, to: str) -> None:
+    wlc.set_role(sites.file(primary(sites)), to, "primary")
+
+
+def lose(sites: Sites, to: str) -> None:
+    wlc.set_role("sales", to, "primary", lost=primary(sites), farm=sites.farm)
+
+
+def primary(sites: Sites) -> str:
+    return read_circle(sites.log("oslo")).primary
+
+
+def take_dying(sites: Sites, site: str) -> None:
+    """Take, and die before what was taken is published."""
+    publish = taking.publish
+    calls: list[int] = []
+
+    def dying(*given: object) -> object:
+        calls.append(1)
+        if len(calls) > 1:
+            raise _DiedError
+        return publish(*given)  # type: ignore[arg-type]
+
+    with patch.object(taking, "publish", dying), pytest.raises(_DiedError):
+        sites.take(site)
+
+
+def causes(sites: Sites, site: str) -> list[str]:
+    return [f"{row.table} {row.op_type} {row.cause}" for row in wlc.exceptions(sites.file(site))]
+
+
+def test_a_planned_change(three: Sites, capsys: pytest.CaptureFixture[str]) -> None:
+    three.write("oslo", "INSERT INTO t VALUES (4, 'waits')")
+    assert run_app(app, "wlc", ["role", "sales", "rome", "primary", "--farm", three.farm]) == 2
+    assert "--lost oslo" in capsys.readouterr().err
+    assert run_app(app, "wlc", ["role", str(three.file("rome")), "rome", "primary"]) == 2
+    assert run_app(app, "wlc", ["role", str(three.file("oslo")), "rome", "primary"]) == 0
+    assert run_app(app, "wlc", ["role", str(three.file("oslo")), "rome", "primary"]) == 0
+    circle = read_circle(three.log("oslo"))
+    assert (circle.primary, circle.term, circle.ddl) == ("rome", 2, "rome")
+    # Nobody takes for a verdict what Rome wrote before it takes over.
+    three.write("paris", "UPDATE t SET v = 'paris' WHERE k = 1")
+    with pytest.raises(UnavailableError, match="rome is the primary since term 2, and has not taken over"):
+        three.take("paris")
+    assert three.rows("paris", "t")[3] == (4, "waits")
+    three.take("rome")
+    three.exchange()
+    three.refuse_differences(*TABLES)
+    assert three.rows("oslo", "t") == [(1, "paris"), (2, "a"), (3, "a"), (4, "waits")]
+    before = [three.log(site).batch_numbers() for site in three.names]
+    three.exchange()
+    assert [three.log(site).batch_numbers() for site in three.names] == before
+    # What belongs to the primary has moved with it.
+    with pytest.raises(InvalidError, match="rome"):
+        three.write("oslo", "ALTER TABLE e ADD COLUMN w INTEGER")
+    three.write("rome", "ALTER TABLE e ADD COLUMN w INTEGER", "INSERT INTO bag VALUES ('rome')")
+    wlc.flush(three.file("rome"))
+    wlc.set_rule("sales", "bag", "owner", site="rome", farm=three.farm)
+    three.exchange()
+    assert three.rows("paris", "bag") == [("rome",)]
+    three.join("berlin")
+    three.write("berlin", "INSERT INTO t VALUES (5, 'berlin')")
+    three.exchange()
+    three.refuse_differences(*TABLES, "bag")
+    for site in three.names:
+        three.replica_equals(site, *TABLES, "bag")
+    wlc.leave("sales", "oslo", farm=three.farm)
+    assert [site.site for site in wlc.sites("sales", farm=three.farm)] == ["rome", "paris", "berlin"]
+
+
+def test_a_successor_judges_itself_first(three: Sites) -> None:
+    """What Paris wrote and Oslo never read is judged by Oslo's log; Rome, which contains that, does not skip it."""
+    three.write("paris", "UPDATE e SET v = 'paris' WHERE k = 1", "INSERT INTO t VALUES (7, 'paris')")
+    three.write("paris", "UPDATE t SET v = 'paris' WHERE k IN (1, 2)", "UPDATE t SET v = 'after' WHERE k = 2")
+    wlc.flush(three.file("paris"))
+    three.write("oslo", "UPDATE e SET v = 'oslo' WHERE k = 1", "UPDATE t SET v = 'oslo' WHERE k = 1")
+    wlc.flush(three.file("oslo"))
+    three.take("rome")
+    lose(three, "paris")
+    three.take("paris")
+    assert causes(three, "paris") == [
+        "main.e UPDATE_ROW DATA_IN_CONFLICT",
+        "main.t UPDATE_ROW TRANS_IN_CONFLICT",
+        "main.t UPDATE_ROW TRANS_IN_CONFLICT",
+        "main.t UPDATE_ROW TRANS_IN_CONFLICT",
+    ]
+    assert three.rows("paris", "t") == [(1, "oslo"), (2, "a"), (3, "a"), (7, "paris")]
+    three.exchange()
+    three.refuse_differences(*TABLES)
+    assert three.rows("rome", "e")[0] == (1, "oslo")
+    for site in three.names:
+        three.replica_equals(site, *TABLES)
+    (rejected, *_) = wlc.exceptions(three.file("paris"))
+    assert wlc.resubmit(three.file("paris"), rejected.id) == 1
+    assert three.rows("paris", "e")[0] == (1, "paris")
+
+
+def test_a_fenced_primary_goes_on_as_a_secondary_and_is_judged(three: Sites) -> None:
+    """Halted for an hour with transactions that it has not published, and with verdicts that nobody has seen."""
+    three.write("paris", "UPDATE t SET v = 'paris' WHERE k IN (2, 3)", "INSERT INTO e VALUES (8, 'paris')")
+    wlc.flush(three.file("paris"))
+    with wlc.connect(three.file("oslo")) as halted:
+        halted.execute("UPDATE t SET v = 'oslo' WHERE k = 2")
+        halted.execute("UPDATE e SET v = 'oslo' WHERE k = 1")
+        with patch.object(taking, "publish"):
+            # Oslo rejects Paris's first transaction, takes the second, and publishes neither.
+            assert three.take("oslo") == 2
+        halted.execute("UPDATE e SET v = 'oslo' WHERE k = 8")
+        halted.execute("INSERT INTO t VALUES (5, 'oslo')")
+        lose(three, "rome")
+        _rome_leads(three)
+        # It goes on, and nobody waits for it.
+        halted.execute("INSERT INTO t VALUES (6, 'oslo')")
+    assert read_circle(three.log("oslo")).site("oslo").histories[-1].parent is not None
+    three.exchange()
+    three.refuse_differences(*TABLES)
+    # What Rome and Paris had committed when Rome took over comes before what Oslo has not published.
+    assert three.rows("oslo", "t") == [(1, "a"), (2, "paris"), (3, "paris"), (5, "oslo"), (6, "oslo")]
+    assert three.rows("oslo", "e") == [(1, "rome"), (2, "a"), (3, "a"), (8, "paris")]
+    assert causes(three, "rome") == [
+        "main.t UPDATE_ROW TRANS_IN_CONFLICT",
+        "main.e UPDATE_ROW DATA_IN_CONFLICT",
+        "main.e WRITE_ROW ROW_ALREADY_EXISTS",
+    ]
+    for site in three.names:
+        three.replica_equals(site, *TABLES)
+
+
+def _rome_leads(three: Sites) -> None:
+    three.write("rome", "UPDATE e SET v = 'rome' WHERE k = 1")
+    three.take("rome")
+    assert three.rows("rome", "t") == [(1, "a"), (2, "paris"), (3, "paris")]
+
+
+def test_what_only_a_primary_writes_keeps_it_fenced(three: Sites) -> None:
+    halted = wlc.connect(three.file("oslo"))
+    halted.execute("INSERT INTO bag VALUES ('oslo')")
+    lose(three, "rome")
+    fenced = r"changes rows of main\.bag, which has no primary key"
+    with pytest.raises(FencedError, match=fenced) as caught:
+        wlc.flush(three.file("oslo"))
+    assert "write that again at rome" in (caught.value.hint or "")
+    with pytest.raises(FencedError, match="refuses writes"):
+        halted.execute("INSERT INTO bag VALUES ('oslo')")
+    with pytest.raises(FencedError, match=fenced):
+        halted.close()
+    three.names.remove("oslo")
+    three.take("rome")
+    three.exchange()
+    three.refuse_differences(*TABLES)
+
+
+def test_what_does_not_fit_is_rejected_as_a_whole(three: Sites) -> None:
+    """Without the rejected row, the accepted one breaks a constraint."""
+    three.write("oslo", "INSERT INTO u VALUES (1, 'one'), (2, 'two')")
+    three.exchange()
+    three.write("paris", "UPDATE u SET v = 'free' WHERE k = 1", "INSERT INTO u VALUES (3, 'one')")
+    wlc.flush(three.file("paris"))
+    three.write("oslo", "UPDATE u SET v = 'one' WHERE k = 1", "UPDATE u SET v = 'ONE' WHERE k = 2")
+    lose_after = three.log("oslo")
+    wlc.flush(three.file("oslo"))
+    assert lose_after.batch_numbers()
+    lose(three, "paris")
+    three.take("paris")
+    three.exchange()
+    three.refuse_differences("u")
+    assert "main.u WRITE_ROW constraint" in causes(three, "paris")
+
+
+@pytest.mark.parametrize("who", ["oslo publishes", "rome takes", "paris takes", "again"])
+def test_a_change_that_died_half_way_is_finished_by_whoever_meets_it(three: Sites, who: str) -> None:
+    three.write("oslo", "INSERT INTO t VALUES (4, 'oslo')")
+    with patch("wlc.masters.handover.change_circle", side_effect=_DiedError), pytest.raises(_DiedError):
+        lose(three, "rome")
+    assert primary(three) == "oslo"
+    if who == "oslo publishes":
+        wlc.flush(three.file("oslo"))
+    elif who == "again":
+        lose(three, "rome")
+    elif who == "rome takes":
+        three.take("rome")
+    else:
+        with pytest.raises(UnavailableError):
+            three.take("paris")
+    assert primary(three) == "rome"
+    three.take("rome")
+    wlc.flush(three.file("oslo"))
+    three.exchange()
+    three.refuse_differences(*TABLES)
+    assert (4, "oslo") in three.rows("paris", "t")
+
+
+def test_a_successor_that_never_took_over_decides_nothing(three: Sites) -> None:
+    three.write("rome", "UPDATE e SET v = 'rome' WHERE k = 1", "UPDATE e SET v = 'rome' WHERE k = 2")
+    wlc.flush(three.file("rome"))
+    three.write("oslo", "UPDATE e SET v = 'oslo' WHERE k = 1")
+    wlc.flush(three.file("oslo"))
+    lose(three, "rome")
+    lose(three, "paris")
+    assert [reign.is_effective for reign in read_circle(three.log("oslo")).reigns] == [True, False]
+    three.take("paris")
+    three.exchange()
+    three.refuse_differences(*TABLES)
+    assert three.rows("rome", "e")[:2] == [(1, "oslo"), (2, "rome")]
+    assert causes(three, "paris") == ["main.e UPDATE_ROW DATA_IN_CONFLICT"]
+
+
+def test_x3_roles_are_swapped_four_times(three: Sites) -> None:
+    """role_var and epoch: conflicts are decided for whoever is the primary then, and all end equal."""
+    for number, (winner, loser) in enumerate([("rome", "oslo"), ("oslo", "rome")] * 2):
+        hand_over(three, winner)
+        three.take(winner)
+        three.exchange()
+        before = len(causes(three, winner))
+        for site in (loser, winner):
+            three.write(site, f"UPDATE t SET v = '{site} {number}' WHERE k = 1", f"DELETE FROM e WHERE k = {number}")
+            three.write(site, f"INSERT INTO e VALUES ({10 + number}, '{site}')")
+            wlc.flush(three.file(site))
+        three.exchange()
+        three.refuse_differences(*TABLES)
+        assert three.rows("paris", "t")[0] == (1, f"{winner} {number}")
+        assert (10 + number, winner) in three.rows("paris", "e")
+        assert len(causes(three, winner)) - before == (3 if number in (1, 2, 3) else 2)
+    circle = read_circle(three.log("oslo"))
+    assert (circle.term, circle.primary) == (5, "oslo")
+
+
+def test_changes_of_primary_by_chance(tmp_path: Path) -> None:
+    """Writers, takes, takes that die, and changes of primary in any order: all sites end equal."""
+    for trial in range(12 if wants_all() else 1):
+        chance = random.Random(f"{seed()} {trial}")
+        sites = Sites(tmp_path / str(trial))
+        sites.folder.mkdir()
+        sites.found(SCHEMA)
+        for site in ("rome", "paris"):
+            sites.join(site)
+        for table, rule in (("t", "epoch_trans"), ("e", "epoch")):
+            wlc.set_rule("sales", table, rule, farm=sites.farm)
+        sites.exchange()
+        story = [_disturb(sites, chance, number) for number in range(25)]
+        sites.take(primary(sites))
+        sites.exchange()
+        try:
+            sites.refuse_differences(*TABLES)
+            sites.replica_equals(chance.choice(sites.names), *TABLES)
+        except AssertionError as error:
+            raise AssertionError(story) from error
+
+
+def _disturb(sites: Sites, chance: random.Random, number: int) -> tuple[str, ...]:
+    site = chance.choice(sites.names)
+    what = chance.choice(["write"] * 4 + ["flush", "take", "take", "die", "hand over", "lose"])
+    try:
+        if what == "write":
+            statements = [_statement(chance, number) for _ in range(chance.randint(1, 3))]
+            script = "; ".join(["BEGIN", *statements, "COMMIT"])
+            with wlc.connect(sites.file(site)) as connection:
+                connection.execute(script)
+                # Otherwise it is published when the connection is closed.
+                other = chance.choice([None, None, *sites.names])
+                if other not in (None, primary(sites)):
+                    lose(sites, other)
+            return site, script, str(other)
+        if what == "flush":
+            wlc.flush(sites.file(site))
+        elif what == "take":
+            sites.take(site)
+        elif what == "die":
+            take_dying(sites, site)
+        elif site != primary(sites):
+            (hand_over if what == "hand over" else lose)(sites, site)
+    except UnavailableError as error:
+        assert "has not taken over yet" in error.message
+    return site, what
+
+
+def _statement(chance: random.Random, number: int) -> str:
+    table, key = chance.choice(TABLES), chance.randint(1, 5)
+    return chance.choice(
+        [
+            f"INSERT INTO {table} VALUES ({key}, '{number}') ON CONFLICT DO NOTHING",
+            f"UPDATE {table} SET v = '{number}' WHERE k = {key}",
+            f"UPDATE {table} SET v = '{number}' WHERE k IN ({key}, {key % 5 + 1})",
+            f"DELETE FROM {table} WHERE k = {key}",
+        ]
+    )

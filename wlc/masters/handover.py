@@ -1,0 +1,160 @@
+"""A change of primary: the successor's side ends the primary's history by a batch in the primary's own log.
+
+    1. batch n+1 of the primary's log is created: one transaction without records, and in its footer the successor and
+       the next term
+    2. circle.json is replaced: the successor is the primary, and the former one a secondary
+
+The first step decides. Whoever publishes creates batches exclusively, in the order of their numbers, so the primary
+either came first with an ordinary batch, and the handover takes the next number, or it finds its history ended. The
+second step only follows: whoever meets the batch does it again if somebody died in between. No clock is asked, nobody
+waits for a lease to expire, and a primary that was halted for an hour can publish nothing more under its old history.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wlc.farm.circle import PRIMARY, Reign, change_circle, read_circle
+from wlc.farm.clock import utc_now
+from wlc.farm.errors import CorruptError, FencedError, InvalidError
+from wlc.farm.model import Batch, Handover, Transaction
+from wlc.farm.paths import CIRCLE
+from wlc.farm.registry import this_user
+from wlc.farm.roles import refuse_role, with_primary
+from wlc.masters.fence import advance_config
+from wlc.masters.place import site_database
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from wlc.farm.circle import Circle
+    from wlc.farm.database import FarmDatabase
+
+
+def hand_over(founder: FarmDatabase, to: str) -> Circle:
+    """Make another site the primary, and return the circle. Dying in between is harmless: call it again.
+
+    Args:
+        founder: The founder's folder.
+        to: The successor. It takes over with its next take, and nothing is judged until then.
+
+    Raises:
+        InvalidError: There is no such site, its role is pass, or a third site has become the primary meanwhile.
+        UnavailableError: The outcome is unknown. Call it again.
+    """
+    circle = read_circle(founder)
+    former = circle.primary
+    while circle.primary == former != to:
+        successor, primary = circle.site(to), circle.site(former)
+        refuse_role(circle, successor, PRIMARY)
+        log = site_database(founder, primary.folder)
+        newest = _newest(log)
+        if newest is not None and (newest[0].term or 0) > circle.term:
+            # Somebody has died before the circle followed, or it has changed since it was read.
+            circle = _present(founder, log, newest[0], circle)
+            continue
+        batch = _last_batch(log, circle, newest, to)
+        try:
+            log.publish(batch, {})
+        except FencedError:
+            # The primary, or another handover, came first.
+            circle = read_circle(founder)
+            continue
+        advance_config(log, batch)
+        circle = note_handover(founder, log, batch)
+    if circle.primary != to:
+        raise InvalidError(
+            f"site {circle.primary} has become the primary of {circle.database} meanwhile",
+            hint=f"wlc role {circle.database} {to} primary --lost {circle.primary}, if it is to be {to} all the same",
+        )
+    return circle
+
+
+def _present(founder: FarmDatabase, log: FarmDatabase, newest: Batch, known: Circle) -> Circle:
+    """Return the circle that the newest batch of a primary's log was written in, or leads to.
+
+    Raises:
+        CorruptError: The circle is older than the log.
+    """
+    circle = note_handover(founder, log, newest) if newest.handover is not None else read_circle(founder)
+    if circle.term <= known.term:
+        raise CorruptError(
+            f"{log.url} is in term {newest.term}, and {founder.url}/{CIRCLE} in term {circle.term}",
+            hint="restore circle.json from a backup that is as new as the log",
+            path=log.url,
+        )
+    return circle
+
+
+def _newest(log: FarmDatabase) -> tuple[Batch, str] | None:
+    numbers = log.batch_numbers()
+    return log.read_batch(numbers[-1]) if numbers else None
+
+
+def _last_batch(log: FarmDatabase, circle: Circle, newest: tuple[Batch, str] | None, to: str) -> Batch:
+    """Return the batch that ends the history of a primary's log."""
+    batch, chain = newest or (None, "")
+    history = circle.site(circle.primary).histories[-1]
+    catalog, vector, clock, parent = log.name, dict[str, int](), None, None
+    if batch is not None and batch.history == history.history:
+        catalog, vector, clock = batch.catalog, dict(batch.vector), batch.clock
+    elif ticks := log.snapshot_ticks():
+        # A history begins with a snapshot, and has published nothing since.
+        manifest = log.read_manifest(ticks[-1])
+        catalog, vector, clock, parent = manifest.catalog, dict(manifest.vector), manifest.clock, history.parent
+    config = log.config()
+    tick = 1 + max(vector.get(history.history, 0), config.tick if config.history == history.history else 0)
+    now = _later(utc_now(), clock)
+    return Batch(
+        database=log.name,
+        number=batch.number + 1 if batch else 1,
+        history=history.history,
+        first=tick,
+        last=tick,
+        previous=chain,
+        catalog=catalog,
+        transactions=(Transaction(tick, this_user(), now, now),),
+        vector={**vector, history.history: tick},
+        parent=parent,
+        term=circle.term + 1,
+        own=batch.own if batch else None,
+        handover=Handover(to, circle.term + 1),
+        taken=batch.taken if batch else (),
+    )
+
+
+def _later(now: datetime, other: datetime | None) -> datetime:
+    return max(now, other) if other else now
+
+
+def note_handover(founder: FarmDatabase, log: FarmDatabase, batch: Batch) -> Circle:
+    """Let the circle follow a handover that stands in a primary's log; doing it twice changes nothing.
+
+    Args:
+        founder: The founder's folder.
+        log: Folder of the primary whose history the batch ends.
+        batch: The batch.
+
+    Raises:
+        CorruptError: The batch does not end the present term.
+    """
+    handover = batch.handover
+    assert handover is not None
+
+    def follow(circle: Circle) -> Circle:
+        if handover.term <= circle.term:
+            return circle
+        primary = circle.site(circle.primary)
+        is_effective = circle.term == 1 or _has_led(log, batch, circle.term)
+        return with_primary(
+            circle,
+            handover,
+            Reign(primary.name, primary.folder, batch.history, batch.last, batch.number, is_effective),
+        )
+
+    return change_circle(founder, follow)
+
+
+def _has_led(log: FarmDatabase, batch: Batch, term: int) -> bool:
+    """Say whether a primary had taken over before a handover: what it publishes since then is in its term."""
+    return batch.number > 1 and (log.read_batch(batch.number - 1)[0].term or 0) >= term
