@@ -112,11 +112,11 @@ def _lose(sites: Sites) -> None:
 
 
 def _with_verdicts(sites: Sites) -> None:
-    """Oslo has judged Rome's changes and published nothing of that; another one is the primary by then."""
-    with wlc.connect(sites.file("oslo")), patch("wlc.exchange.taking.publish"):
+    """Oslo has judged Rome's changes and dies before it publishes that; Rome is the primary by then."""
+    wlc.flush(sites.file("oslo"))
+    with patch("wlc.exchange.taking._publish"), patch("wlc.exchange.taking.publish", side_effect=Died), suppress(Died):
         sites.take("oslo")
-        wlc.set_role("sales", "rome", "primary", lost="oslo", farm=FARM)
-    sites.take("rome")
+    _lose(sites)
 
 
 COMMANDS = (
