@@ -214,11 +214,11 @@ class SiteLog:
         """Return the vector just before a batch."""
         batch = self._batch(number)[0]
         if not self._has(number - 1):
-            return expanded(before(batch), self.lineage)
+            return expanded(before(batch, self.lineage), self.lineage)
         last = self._batch(number - 1)[0]
         # A history that grew from another one has seen no more of it than its parent says.
         if batch.parent is not None and (batch.parent.history, batch.parent.tick) != (last.history, last.last):
-            return expanded(before(batch), self.lineage)
+            return expanded(before(batch, self.lineage), self.lineage)
         return expanded(last.vector, self.lineage)
 
     def _past_of_reads(self, number: int, transaction: Transaction) -> Mapping[str, int] | None:

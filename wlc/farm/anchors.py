@@ -66,13 +66,22 @@ def anchor(
     return low
 
 
-def before(batch: Batch) -> dict[str, int]:
-    """Return the vector just before a batch whose predecessor is not there: ticks of a history come without gaps."""
+def before(batch: Batch, lineage: Lineage = NO_LINEAGE) -> dict[str, int]:
+    """Return the vector just before a batch whose predecessor is not there: ticks of a history come without gaps.
+
+    Of a history nothing was contained if the batch holds something of what it grew from.
+    """
     past = {**batch.vector, batch.history: batch.first - 1}
+    first: dict[str, int] = {}
     for each in reversed(batch.transactions):
         if each.origin is not None and each.origin.history in past:
             past[each.origin.history] = each.origin.tick - 1
-    return past
+            first[each.origin.history] = each.origin.tick
+
+    def has_begun(history: str) -> bool:
+        return all(first.get(ancestor, last + 1) > last for ancestor, last in lineage.ancestors(history))
+
+    return {history: tick for history, tick in past.items() if has_begun(history)}
 
 
 def has_seen(vector: Vector, batch: Batch, lineage: Lineage = NO_LINEAGE) -> bool:
