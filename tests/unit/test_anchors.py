@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wlc.farm.anchors import anchor, has_seen
+from wlc.farm.anchors import anchor, before, has_seen
 from wlc.farm.errors import ExpiredError
-from wlc.farm.model import Batch, Origin
+from wlc.farm.model import Batch, Origin, Transaction
 from wlc.farm.vectors import NO_LINEAGE, Lineage
 
 if TYPE_CHECKING:
@@ -240,3 +241,14 @@ def test_whoever_takes_only_echoes_has_seen_the_log(
     history = "new" if "new" in vector else "a"
     batch = Batch("sales", 3, history, 8, 9, "", "sales", (), (), vector, own=own)
     assert has_seen(known, batch, Lineage({"new": Origin("old", 7)})) is expected
+
+
+def test_before_a_batch_that_holds_a_history_and_what_it_grew_from_nothing_of_the_later_one_was_contained() -> None:
+    lineage = Lineage({"later": Origin("first", 3)})
+    origins = [Origin("other", 7), Origin("first", 3), Origin("later", 5), Origin("later", 6)]
+    now = datetime(2026, 11, 20, tzinfo=UTC)
+    taken = tuple(Transaction(11 + place, "u", now, now, origin=origin) for place, origin in enumerate(origins))
+    batch = Batch("d", 4, "own", 11, 14, "", "d", taken, vector={"own": 14, "later": 6, "other": 7, "far": 2})
+    assert before(batch, lineage) == {"own": 10, "first": 2, "other": 6, "far": 2}
+    # Without that, ticks of a history come without gaps.
+    assert before(replace(batch, transactions=taken[2:]), lineage) == {"own": 10, "later": 4, "other": 7, "far": 2}

@@ -72,9 +72,11 @@ def before(batch: Batch, lineage: Lineage = NO_LINEAGE) -> dict[str, int]:
     Of a history nothing was contained if the batch holds something of what it grew from.
     """
     past = {**batch.vector, batch.history: batch.first - 1}
+    # Vectors leave out what histories imply that grew from it.
+    known = past.keys() | {ancestor for history in past for ancestor, _ in lineage.ancestors(history)}
     first: dict[str, int] = {}
     for each in reversed(batch.transactions):
-        if each.origin is not None and each.origin.history in past:
+        if each.origin is not None and each.origin.history in known:
             past[each.origin.history] = each.origin.tick - 1
             first[each.origin.history] = each.origin.tick
 

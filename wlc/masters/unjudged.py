@@ -80,10 +80,10 @@ def _last_judged(founder: FarmDatabase, circle: Circle, site: CircleSite) -> Vec
     unread = (log.read_batch(number)[0] for number in numbers if number > last)
     if (anew := next((batch for batch in unread if batch.parent is not None), None)) is not None:
         # It was restored from a backup, and has seen less than before.
-        return before(anew)
+        return before(anew, circle.lineage())
     if last in numbers:
         return log.read_batch(last)[0].vector
-    return before(log.read_batch(numbers[0])[0])
+    return before(log.read_batch(numbers[0])[0], circle.lineage())
 
 
 def _first_unseen(database: FarmDatabase, numbers: Sequence[int], circle: Circle, past: Vector) -> int:
