@@ -23,7 +23,7 @@ from wlc.farm.config import first_config
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import CorruptError, FencedError, InvalidError
 from wlc.farm.model import Batch, Handover, Origin, Transaction
-from wlc.farm.roles import with_role
+from wlc.farm.roles import with_role, with_successor_of_none
 from wlc.farm.store import memory
 from wlc.farm.store.memory import MemoryStore
 from wlc.masters.handover import hand_over, note_handover
@@ -279,3 +279,19 @@ def test_a_successor_that_has_decided_nothing_leaves_no_reign(farm: FarmDatabase
     circle_object(farm).change(lambda circle: with_site(circle, "rome", SiteHistory("dd", Origin("bb", 1)), NOW))
     log.publish(later, {})
     assert hand_over(farm, "oslo").reigns[-1].is_effective
+
+
+def test_a_primary_whose_history_was_ended_is_succeeded_without_a_batch(farm: FarmDatabase) -> None:
+    """It never went on after it was succeeded, and became the primary again: its log holds nothing to end."""
+    hand_over(farm, "rome")
+    again = hand_over(farm, "oslo")
+    numbers = farm.batch_numbers()
+    assert (again.term, again.has_ended(again.site("oslo").history)) == (3, True)
+    circle = hand_over(farm, "paris")
+    assert (circle.term, circle.primary, farm.batch_numbers()) == (4, "paris", numbers)
+    assert len(circle.reigns) == 2
+    # Oslo goes on first: then its history is ended by a batch.
+    hand_over(farm, "oslo")
+    begun = SiteHistory("dd", Origin("aa", 2))
+    gone_on = circle_object(farm).change(lambda circle: with_site(circle, "oslo", begun, NOW))
+    assert with_successor_of_none(gone_on, gone_on, "rome") == gone_on

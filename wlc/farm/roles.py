@@ -69,11 +69,30 @@ def with_primary(circle: Circle, handover: Handover, reign: Reign) -> Circle:
             hint=f"wlc sites {circle.database}",
         )
     primary = handover.to if handover.to in [site.name for site in circle.sites] else circle.primary
+    return replace(_led_by(circle, primary), reigns=(*circle.reigns, reign))
+
+
+def with_successor_of_none(circle: Circle, known: Circle, to: str) -> Circle:
+    """Return the circle in which a site succeeds a primary that has no history: its last one was ended before.
+
+    Such a primary has decided nothing, and cannot before it has entered its next history into the circle. So there is
+    nothing to end, and replacing the circle settles who came first.
+
+    Args:
+        circle: As it is.
+        known: As it was read; nothing changes if the primary has gone on since.
+        to: The successor.
+    """
+    if (circle.term, circle.primary) != (known.term, known.primary) or to not in [site.name for site in circle.sites]:
+        return circle
+    return _led_by(circle, to) if circle.has_ended(circle.site(circle.primary).history) else circle
+
+
+def _led_by(circle: Circle, primary: str) -> Circle:
+    """Return the circle in its next term, led by a site."""
 
     def role(site: CircleSite) -> str:
         return PRIMARY if site.name == primary else SECONDARY if site.role == PRIMARY else site.role
 
     sites = tuple(replace(site, role=role(site)) for site in circle.sites)
-    return replace(
-        circle, term=handover.term, primary=primary, ddl=primary, sites=sites, reigns=(*circle.reigns, reign)
-    )
+    return replace(circle, term=circle.term + 1, primary=primary, ddl=primary, sites=sites)

@@ -92,7 +92,7 @@ def former_site(
 
 
 def refuse_end(source: Source, database: FarmDatabase) -> None:
-    """Refuse to end the log of a primary that other sites read: nobody can take its place.
+    """Refuse to end the log of a primary that other sites read.
 
     Raises:
         InvalidError: There are other sites.
@@ -105,7 +105,7 @@ def refuse_end(source: Source, database: FarmDatabase) -> None:
     if others and circle.primary == site.name:
         raise InvalidError(
             f"{source} is the primary of {circle.database}, whose log is read by {', '.join(others)}",
-            hint=f"let the other sites leave first: wlc leave {shlex.quote(database.url)} {others[0]}",
+            hint=f"let another site become the primary first: wlc role {shlex.quote(str(source))} {others[0]} primary",
         )
 
 

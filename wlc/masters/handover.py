@@ -20,7 +20,7 @@ from wlc.farm.errors import CorruptError, FencedError, InvalidError
 from wlc.farm.model import Batch, Handover, Transaction
 from wlc.farm.paths import CIRCLE
 from wlc.farm.registry import this_user
-from wlc.farm.roles import refuse_role, with_primary
+from wlc.farm.roles import refuse_role, with_primary, with_successor_of_none
 from wlc.masters.fence import advance_config
 from wlc.masters.place import site_database
 
@@ -52,6 +52,10 @@ def hand_over(founder: FarmDatabase, to: str) -> Circle:
         if newest is not None and (newest[0].term or 0) > circle.term:
             # Somebody has died before the circle followed, or it has changed since it was read.
             circle = _present(founder, log, newest[0], circle)
+            continue
+        if circle.has_ended(primary.history):
+            known = circle
+            circle = change_circle(founder, lambda present: with_successor_of_none(present, known, to))  # noqa: B023
             continue
         batch = _last_batch(log, circle, newest, to)
         try:
