@@ -16,6 +16,7 @@ from tests.sites import Sites
 from wlc.exchange import taking
 from wlc.farm.circle import read_circle
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
+from wlc.masters.publish import publish
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +62,6 @@ def primary(sites: Sites) -> str:
 
 def take_dying(sites: Sites, site: str) -> None:
     """Take, and die before what was taken is published."""
-    publish = taking.publish
     calls: list[int] = []
 
     def dying(*given: object) -> object:

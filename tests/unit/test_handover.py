@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import product
@@ -18,7 +18,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.fault.processes import seed, wants_all
-from wlc.farm.circle import SiteHistory, circle_object, founded, read_circle, with_site, without_site
+from wlc.farm.circle import SiteHistory, change_circle, circle_object, founded, read_circle, with_site, without_site
 from wlc.farm.config import first_config
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import CorruptError, FencedError, InvalidError
@@ -62,9 +62,9 @@ def founder() -> FarmDatabase:
     for site in ("rome", "paris"):
         circle = with_site(circle, site, SiteHistory(HISTORIES[site]), NOW)
     circle_object(found).replace(circle, None)
-    for site in circle.sites:
-        log = site_database(found, site.folder)
-        log.create_config(_config(log.name, site.history))
+    for member in circle.sites:
+        log = site_database(found, member.folder)
+        log.create_config(_config(log.name, member.history))
     found.publish(batch(1, ""), {})
     return found
 
@@ -130,7 +130,9 @@ def gates() -> Iterator[None]:
 
         return call
 
-    with patch.multiple(MemoryStore, **{name: gated(name) for name in CALLS}):
+    with ExitStack() as stack:
+        for name in CALLS:
+            stack.enter_context(patch.object(MemoryStore, name, gated(name)))
         yield
 
 
@@ -245,7 +247,7 @@ def test_a_successor_that_left_is_not_succeeded_by_nobody(farm: FarmDatabase) ->
     actor = successor("rome", 1000)
     with patch("wlc.masters.handover.change_circle", side_effect=Died):
         play([actor], iter(()))
-    circle_object(farm).change(lambda circle: without_site(circle, "rome"))
+    change_circle(farm, lambda circle: without_site(circle, "rome"))
     circle = note_handover(farm, farm, farm.read_batch(2)[0])
     assert (circle.primary, circle.term, circle.has_ended("aa")) == ("oslo", 2, True)
 
@@ -262,7 +264,7 @@ def test_a_handover_of_another_term_or_to_nobody_is_refused(farm: FarmDatabase) 
 
 
 def test_a_role_of_pass_cannot_become_primary(farm: FarmDatabase) -> None:
-    circle_object(farm).change(lambda circle: with_role(with_role(circle, "rome", "none"), "rome", "pass"))
+    change_circle(farm, lambda circle: with_role(with_role(circle, "rome", "none"), "rome", "pass"))
     with pytest.raises(InvalidError, match="pass"):
         hand_over(farm, "rome")
     assert hand_over(farm, "paris").ddl == "paris"
@@ -276,7 +278,7 @@ def test_a_successor_that_has_decided_nothing_leaves_no_reign(farm: FarmDatabase
     # What Rome publishes in a term that it leads, is in that term.
     log = site_database(farm, rome.site("rome").folder)
     later = replace(batch(2, log.read_batch(1)[1], "rome", rome.term), history="dd", vector={"dd": 2})
-    circle_object(farm).change(lambda circle: with_site(circle, "rome", SiteHistory("dd", Origin("bb", 1)), NOW))
+    change_circle(farm, lambda circle: with_site(circle, "rome", SiteHistory("dd", Origin("bb", 1)), NOW))
     log.publish(later, {})
     assert hand_over(farm, "oslo").reigns[-1].is_effective
 
@@ -293,5 +295,5 @@ def test_a_primary_whose_history_was_ended_is_succeeded_without_a_batch(farm: Fa
     # Oslo goes on first: then its history is ended by a batch.
     hand_over(farm, "oslo")
     begun = SiteHistory("dd", Origin("aa", 2))
-    gone_on = circle_object(farm).change(lambda circle: with_site(circle, "oslo", begun, NOW))
+    gone_on = change_circle(farm, lambda circle: with_site(circle, "oslo", begun, NOW))
     assert with_successor_of_none(gone_on, gone_on, "rome") == gone_on

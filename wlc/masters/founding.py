@@ -105,7 +105,8 @@ def refuse_end(source: Source, database: FarmDatabase) -> None:
     if others and circle.primary == site.name:
         raise InvalidError(
             f"{source} is the primary of {circle.database}, whose log is read by {', '.join(others)}",
-            hint=f"let another site become the primary first: wlc role {shlex.quote(str(source))} {others[0]} primary",
+            hint=f"let another site become the primary first: wlc role {shlex.quote(str(source))} {others[0]} primary;"
+            f" or let the other sites leave: wlc leave {shlex.quote(database.url)} {others[0]}",
         )
 
 
