@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import wlc
 from wlc.farm.announced import announced, announced_windows, encode_window
 from wlc.farm.config import first_config
 from wlc.farm.database import FarmDatabase, open_database
@@ -267,7 +268,7 @@ def test_prune_refuses_to_decide_on_damaged_knowledge(database: FarmDatabase) ->
         lambda end: replace(end, chain="ab" * 32),
         lambda end: replace(end, history="other"),
         lambda end: replace(end, history="other", tick=end.tick + 1),
-        lambda end: replace(end, tick=5, batch=0, history="other"),
+        lambda end: replace(end, tick=15, batch=0, history="other"),
     ],
 )
 def test_a_snapshot_that_the_master_did_not_take_has_nothing_deleted(
@@ -283,10 +284,23 @@ def test_a_snapshot_that_the_master_did_not_take_has_nothing_deleted(
     assert list(problems) == [str(forged.tick)]
     assert "the log has no such moment" in problems[str(forged.tick)]
     told = prune(database, now=NOW)
-    assert (told.delete_batches, told.delete_snapshots) == ((1,), (0,) if forged.batch else (0, 5))
+    assert (told.delete_batches, told.delete_snapshots) == ((1,), (0,) if forged.batch else (0, 15))
     assert told.after == Window(20, NOW)
     if forged.batch:
         assert f"snapshot {forged.tick} is ignored and stays" in told.reasons[-1]
+
+
+def test_histories_that_published_nothing_have_snapshots_of_their_own(tmp_path: Path) -> None:
+    source = tmp_path / "sales.duckdb"
+    wlc.master(source, create=True)
+    for _ in range(2):
+        with wlc.connect(source) as connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS t (i INTEGER)")
+        wlc.stop(source)
+        wlc.master(source)
+        wlc.stop(source)
+        wlc.master(source)
+        assert verify_farm(source, full=True).problems == ()
 
 
 def test_a_snapshot_that_begins_a_history_is_one_of_the_masters(database: FarmDatabase) -> None:

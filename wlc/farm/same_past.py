@@ -53,7 +53,9 @@ def prove_same_past(database: FarmDatabase, position: Position) -> None:
 def is_made_up(database: FarmDatabase, position: Position, numbers: Sequence[int]) -> bool:
     """Say whether the log shows that its master took no snapshot at a position: anybody who may add one can.
 
-    A snapshot lies within the batch that it names, or begins a history behind it. Where that was pruned, nothing shows.
+    A snapshot lies within the batch that it names, or begins a history behind it. The ticks between two batches stand
+    for such beginnings, of which there may be several: a master that stops may have published nothing. Where the batch
+    was pruned, nothing shows.
 
     Args:
         database: Its log is read.
@@ -74,10 +76,8 @@ def is_made_up(database: FarmDatabase, position: Position, numbers: Sequence[int
             return chain != position.chain or not batch.first <= position.tick <= batch.last
         last = batch.last
     if number + 1 in numbers:
-        following = database.read_batch(number + 1)[0]
-        return following.history != position.history or not last < position.tick < following.first
-    config = database.config()
-    return config.history != position.history or not last < position.tick <= config.tick
+        return not last < position.tick < database.read_batch(number + 1)[0].first
+    return not last < position.tick <= database.config().tick
 
 
 def is_same_place(one: FarmDatabase, other: FarmDatabase) -> bool:
