@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -192,3 +192,27 @@ def test_a_hundred_pending_registrations_are_read_and_nobody_waits_for_them(data
     tree = read_tree(database)
     assert len(tree.members) == 100
     assert {node.state for node in tree.nodes() if node.id != "origin"} == {"pending"}
+
+
+@pytest.mark.parametrize("read", range(4))
+def test_a_claim_of_the_meantime_is_of_somebody_who_is_there(
+    database: FarmDatabase, monkeypatch: pytest.MonkeyPatch, read: int
+) -> None:
+    """Somebody registers and claims between any two reads of the registry: the slot is not free for others."""
+    reads = 0
+
+    def interrupted(store: MemoryStore, *arguments: Any, **options: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        if reads == read + 1:
+            with monkeypatch.context() as undisturbed:
+                undisturbed.setattr(MemoryStore, "list", listed)
+                register(database, Replica("late", "/late", None, None, NOW, "host", "ann"))
+                assert take_claim(database, "origin", 0, "late", None)
+        return listed(store, *arguments, **options)
+
+    listed = MemoryStore.list
+    monkeypatch.setattr(MemoryStore, "list", interrupted)
+    tree = read_tree(database)
+    assert all(tree.is_live(claim) for claim in tree.claims)
+    assert reads <= 4, "there are more moments to try"

@@ -130,6 +130,9 @@ def read_tree(database: FarmDatabase, now: datetime | None = None) -> Tree:
         MissingError: There is no such database.
     """
     config, settings = database.config(), read_settings(database)
+    # Whoever claims a slot has registered before: read the other way round, a claim of the meantime would seem to be of
+    # somebody who is gone, and its slot would be given twice.
+    held = tuple(claims(database))
     places, wrong = read_upstreams(database)
     served = {upstream.id: upstream for upstream in places}
     registered = read_folder(database.store, REPLICAS, parse_replica_path, decode_replica)
@@ -141,7 +144,7 @@ def read_tree(database: FarmDatabase, now: datetime | None = None) -> Tree:
     }
     arrivals = [member.arrived for member in members.values()]
     newest = max([*arrivals, now] if now else arrivals, default=utc_now())
-    return Tree(config, settings, members, served.get(ORIGIN), tuple(claims(database)), newest, damaged)
+    return Tree(config, settings, members, served.get(ORIGIN), held, newest, damaged)
 
 
 def _delay_s(node: Node, known: Mapping[str, Node]) -> float:
