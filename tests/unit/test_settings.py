@@ -11,7 +11,7 @@ import pytest
 
 from wlc.dialect.duckdb.settings import MEANING, PARSER, applied, is_allowed, of_session, search_path_sql
 from wlc.dialect.types import parse
-from wlc.dialect.types.table import TABLE
+from wlc.dialect.types.column_types import TABLE
 from wlc.farm.errors import UnsupportedError
 
 # Settings that leave the meaning of a schema statement alone: they are about resources, files, extensions, results that

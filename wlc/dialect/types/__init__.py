@@ -5,9 +5,9 @@ type, add a row there, a line to docs/types.md and values to tests/unit/test_typ
 `storage` makes the SQL that writes values to Parquet and reads them back.
 """
 
+from wlc.dialect.types.column_types import BY_NAME, TABLE, DigestText, PostgresText, TypeRow
 from wlc.dialect.types.storage import load_sql, storage_type, store_sql
 from wlc.dialect.types.syntax import ColumnType, parse
-from wlc.dialect.types.table import BY_NAME, TABLE, DigestText, PostgresText, TypeRow
 
 __all__ = [
     "BY_NAME",

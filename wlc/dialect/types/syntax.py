@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from wlc.dialect.sql import quote
-from wlc.dialect.types.table import BY_NAME, TypeRow
+from wlc.dialect.types.column_types import BY_NAME, TypeRow
 from wlc.farm.errors import UnsupportedError
 
 if TYPE_CHECKING:

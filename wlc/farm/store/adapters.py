@@ -1,0 +1,99 @@
+"""Which store a URL means: the one table from scheme to class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from wlc.farm.errors import InvalidError
+from wlc.farm.seal.keys import without_keys
+from wlc.farm.store.local import LocalStore
+from wlc.farm.store.options import refuse_unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from wlc.farm.store.contract import Store
+
+
+def open_store(url: str, storage_options: Mapping[str, Any] | None = None) -> Store:
+    """Open the store at `url`; nothing is read or written yet.
+
+    Args:
+        url: A path, or a URL with scheme file, memory or s3.
+        storage_options: For S3, what `s3fs.S3FileSystem` takes; the usual AWS environment variables work without.
+
+    Raises:
+        InvalidError: The URL is not one of these, or holds credentials; or an option is unknown.
+    """
+    if not url or "\n" in url:
+        raise InvalidError(f"{url!r} is not a farm URL", hint="Give a directory or s3://bucket/folder.")
+    refuse_unknown(without_keys(storage_options))
+    if "://" not in url:
+        return LocalStore(local_path(url))
+    scheme = url.partition("://")[0].lower()
+    if scheme not in _SCHEMES:
+        raise InvalidError(f"cannot use a store with scheme {scheme!r}", hint="Use a directory or s3://bucket/folder.")
+    return _SCHEMES[scheme](url, without_keys(storage_options))
+
+
+def _file(url: str, _options: dict[str, Any]) -> Store:
+    return LocalStore(local_path(_file_path(url)))
+
+
+def _memory(url: str, _options: dict[str, Any]) -> Store:
+    from wlc.farm.store.memory import MemoryStore
+
+    return MemoryStore(f"memory://{_location(url)}")
+
+
+def _s3(url: str, options: dict[str, Any]) -> Store:
+    location = _location(url)
+    if "@" in location.partition("/")[0]:
+        raise InvalidError(
+            "an S3 URL must not hold credentials",
+            hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile.",
+        )
+    # s3fs takes half a second to import; only who uses S3 pays for it.
+    from wlc.farm.store.s3 import S3Store
+
+    return S3Store(location, options)
+
+
+_SCHEMES: Mapping[str, Callable[[str, dict[str, Any]], Store]] = {"file": _file, "memory": _memory, "s3": _s3}
+
+
+def _location(url: str) -> str:
+    return url.partition("://")[2].strip("/")
+
+
+def local_path(text: str) -> Path:
+    """Return the absolute path that a user means, `~` and `~name` included.
+
+    Raises:
+        InvalidError: The text cannot be a path.
+    """
+    try:
+        if "\0" in text:
+            raise ValueError("a path holds no zero byte")
+        text.encode()
+        return Path(text).expanduser().absolute()
+    except (ValueError, RuntimeError) as error:
+        raise InvalidError(f"{text[:200]!r} cannot be a path: {error}", hint="Choose another path.") from error
+
+
+def _file_path(url: str) -> str:
+    try:
+        return unquote(urlsplit(url).path)
+    except ValueError as error:
+        raise InvalidError(
+            f"{url[:200]!r} is not a URL: {error}", hint="Give a directory or s3://bucket/folder."
+        ) from error
+
+
+def join_url(base: str, relative: str) -> str:
+    """Return `relative` below `base`, or itself if it is a URL or an absolute path."""
+    if "://" in relative or relative.startswith(("/", "~")):
+        return relative
+    return f"{base.rstrip('/')}/{relative}" if relative else base
