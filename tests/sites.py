@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import duckdb
 
 import wlc
 import wlr
+from wlc.capture.duckdb.window import WINDOW, KeptWindow
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.model import Origin
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    from wlc.farm.vectors import Lineage
+    from wlc.masters.state import MasterState
 
 SCHEMA = """
     CREATE TABLE a (id INTEGER PRIMARY KEY, v VARCHAR, x DOUBLE);
@@ -107,3 +114,37 @@ class Sites:
         assert all(check.outcome == "same" for check in wlr.verify(into).tables)
         # In full: an earlier run of the tests may have verified a farm in a folder of the same name.
         assert wlr.verify_farm(self.log(site).url, full=True).problems == ()
+
+
+@contextmanager
+def windows_compared() -> Iterator[list[int]]:
+    """Compare the window of each step that is judged with one that is derived for this step alone.
+
+    Yields:
+        How many lines count in each of them.
+    """
+    cover, sizes = KeptWindow.cover, []
+
+    def compared(
+        kept: KeptWindow,
+        connection: duckdb.DuckDBPyConnection,
+        catalog: str,
+        state: MasterState,
+        known: Mapping[str, int],
+        lineage: Lineage,
+        anew: str,
+    ) -> None:
+        def lines() -> list[tuple[object, ...]]:
+            found = connection.execute(f"SELECT DISTINCT key, history, tick FROM {WINDOW} ORDER BY ALL").fetchall()
+            return [line for line in found if line[2] > known.get(line[1], 0)]
+
+        cover(kept, connection, catalog, state, known, lineage, anew)
+        shared = lines()
+        connection.execute(f"CREATE OR REPLACE TEMP TABLE kept AS FROM {WINDOW}")
+        cover(KeptWindow(), connection, catalog, state, known, lineage, anew)
+        assert lines() == shared
+        connection.execute(f"CREATE OR REPLACE TEMP TABLE {WINDOW.removeprefix('temp.')} AS FROM kept")
+        sizes.append(len(shared))
+
+    with patch.object(KeptWindow, "cover", compared):
+        yield sizes

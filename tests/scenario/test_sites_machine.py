@@ -26,7 +26,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 import wlc
 import wlr
 from tests.fault.breaker import abandon_masters
-from tests.sites import Sites
+from tests.sites import Sites, windows_compared
 from tests.sites_model import PRIMARY, ModelSite, SitesModel
 from wlc.capture.duckdb.home import Home
 from wlc.exchange.reading import SiteLog
@@ -100,8 +100,14 @@ _start: list[Start] = []
 
 @contextmanager
 def one_home() -> Iterator[None]:
-    """Let copies of the files stand for one place: a copy of a master would publish nothing."""
-    with patch("wlc.capture.duckdb.shared.home_at", lambda _: Home("host", "boot", "/world", 1, 1)):
+    """Let copies of the files stand for one place: a copy of a master would publish nothing.
+
+    What is concurrent to a step is compared with what is derived for it alone.
+    """
+    with (
+        patch("wlc.capture.duckdb.shared.home_at", lambda _: Home("host", "boot", "/world", 1, 1)),
+        windows_compared(),
+    ):
         yield
 
 

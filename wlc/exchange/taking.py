@@ -207,15 +207,12 @@ class _Reading:
         return True
 
     def _taken(self, log: SiteLog) -> TakenFrom:
-        transactions = rows = 0
-        for step in log.steps():
-            rows += self.source.take(step, log.database.fetch)
-            transactions += len(step.transactions)
+        taken = self.source.take(log.steps(), log.database.fetch)
         if not self.is_primary:
             self.source.note_contained(self.other.name, log.own_contained())
         if log.proof is not None:
             self.read = log.database, log.proof
-        return TakenFrom(self.other.name, transactions, rows, log.proof.tick if log.proof else 0)
+        return TakenFrom(self.other.name, taken.transactions, taken.rows, log.proof.tick if log.proof else 0)
 
     def _rehearsed(self, log: SiteLog) -> TakenFrom:
         steps = [step for step in log.steps() if step.transactions]

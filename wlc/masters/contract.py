@@ -16,7 +16,7 @@ from wlc.farm.errors import FencedError, InvalidError, UnsupportedError
 from wlc.farm.store.options import lay_over
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from datetime import datetime
     from pathlib import Path
@@ -139,6 +139,14 @@ class SiteStep:
     proof: Taken | None
     is_primary: bool
     is_alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TakenCount:
+    """How many transactions were taken, and how many row images in them."""
+
+    transactions: int
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,15 +307,15 @@ class Source(ABC):
             UnsupportedError: Something bypassed the capture, so that no tick describes the database.
         """
 
-    def take(self, step: SiteStep, fetch: Callable[[TableFile], Path]) -> int:  # noqa: ARG002
-        """Take a part of another site's log: rows, journal and what it contains then, in one transaction.
+    def take(self, steps: Iterable[SiteStep], fetch: Callable[[TableFile], Path]) -> TakenCount:  # noqa: ARG002
+        """Take steps of another site's log: rows, journal and what it contains then, each in one transaction.
 
         Args:
-            step: What to take.
+            steps: What to take; each is taken before the next one is asked for.
             fetch: Returns a local file with the content of a data file.
 
         Returns:
-            How many row images were taken.
+            How much was taken.
 
         Raises:
             UnsupportedError: This kind of database takes nothing, or has not the tables for it.

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.journal import JournalledRefresh
     from wlc.capture.duckdb.shared import Shared
     from wlc.capture.duckdb.verdicts import StepTable
+    from wlc.capture.duckdb.window import KeptWindow
     from wlc.farm.circle import Circle
     from wlc.farm.model import Name
     from wlc.farm.vectors import Lineage, Vector
@@ -113,6 +114,7 @@ def judge_step(
     shared: Shared,
     step: SiteStep,
     tables: Sequence[StepTable],
+    kept: KeptWindow,
     *,
     is_refused: bool = False,
 ) -> Judged:
@@ -125,6 +127,7 @@ def judge_step(
         shared: The database.
         step: The step.
         tables: Its tables.
+        kept: The window of the round.
         is_refused: Its transactions break a constraint here, and are rejected in any case.
 
     Raises:
@@ -137,16 +140,12 @@ def judge_step(
     if site.circle.site(step.site).role in (NONE, PASS):
         return Judged()
 
-    def add_window(known: Vector, lineage: Lineage) -> None:
-        log, after = database_of(state), known.get(state.history, 0)
-        anew = how_to_join_anew(founder_of(log, site).url, step.site)
-        window.add_log(
-            connection, log, after_tick=after, last_batch=state.batch, known=known, lineage=lineage, anew=anew
-        )
-        window.add_journal(connection, shared.catalog, state.history)
+    def cover(known: Vector, lineage: Lineage) -> None:
+        anew = how_to_join_anew(founder_of(database_of(state), site).url, step.site)
+        kept.cover(connection, shared.catalog, state, known, lineage, anew)
 
     where = Detection(shared.catalog, site.name, step.site, utc_now())
-    return judge_by_rules(connection, where, step, tables, site.circle, add_window, is_refused=is_refused)
+    return judge_by_rules(connection, where, step, tables, site.circle, cover, is_refused=is_refused)
 
 
 def judge_by_rules(
@@ -155,7 +154,7 @@ def judge_by_rules(
     step: SiteStep,
     tables: Sequence[StepTable],
     circle: Circle,
-    add_window: Callable[[Vector, Lineage], None],
+    cover: Callable[[Vector, Lineage], None],
     *,
     is_refused: bool = False,
 ) -> Judged:
@@ -167,7 +166,7 @@ def judge_by_rules(
         step: The step.
         tables: Its tables.
         circle: Says which rules there are.
-        add_window: Adds to the window, given what all authors of the step contained.
+        cover: Makes the window that the step needs, given what all its authors contained.
         is_refused: The step's transactions are rejected in any case.
     """
     found = {step.table.name: circle.rule_of(step.table.name) for step in tables}
@@ -186,9 +185,9 @@ def judge_by_rules(
         )
         for each in step.transactions
     ]
-    window.create(connection)
+    window.create_if_missing(connection)
     if rules:
-        add_window(verdicts.contained_by_all(seen), lineage)
+        cover(verdicts.contained_by_all(seen), lineage)
     if is_refused:
         refused = dict.fromkeys((each.line for each in step.transactions), CONSTRAINT) | refused
     return judge(connection, where, seen, tables, rules, refused)

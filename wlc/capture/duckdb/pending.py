@@ -64,30 +64,34 @@ class Pending:
         return [transaction.tick for transaction in self.transactions]
 
 
-def pending(connection: duckdb.DuckDBPyConnection, catalog: str, most: int = MOST_TRANSACTIONS) -> Pending:
+def pending(
+    connection: duckdb.DuckDBPyConnection, catalog: str, most: int = MOST_TRANSACTIONS, *, after: int = 0
+) -> Pending:
     """Read what is journalled, in the connection's transaction.
 
     Args:
         connection: In a transaction, so that everything is read as of one moment.
         catalog: The master's database.
         most: Number of transactions to read at most, the oldest first; it bounds the memory that a batch takes.
+        after: Leave out those up to this tick; `most` counts them, too.
     """
     layouts = journal.read_layouts(connection, catalog)
     schema = f"{quote(catalog)}.wlc"
     last = _last_tick(connection, schema, layouts, most)
+    wanted = f"BETWEEN {after + 1} AND {last}"
     found: dict[int, JournalEntry] = {}
     for number, (name, _) in layouts.items():
         _refuse_unreadable(connection, f"{schema}.j{number}", name)
         rows = connection.execute(
             "SELECT _tick, max(_meta), count(*) FILTER (_weight > 0), count(*) FILTER (_weight < 0)"
-            f" FROM {schema}.j{number} WHERE _tick <= {last} GROUP BY _tick"
+            f" FROM {schema}.j{number} WHERE _tick {wanted} GROUP BY _tick"
         ).fetchall()
         for tick, meta, added, removed in rows:
             # The images of a transaction with an entry are listed in it; these stand for themselves.
             if meta is not None:
                 images = JournalledImages(name, number, added, removed)
                 found[tick] = journal.decode_entry(tick, meta, images)
-    for tick, entry in connection.execute(f"SELECT tick, entry FROM {schema}.entries WHERE tick <= {last}").fetchall():
+    for tick, entry in connection.execute(f"SELECT tick, entry FROM {schema}.entries WHERE tick {wanted}").fetchall():
         found[tick] = journal.decode_entry(tick, entry)
     return Pending(tuple(found[tick] for tick in sorted(found)), layouts)
 

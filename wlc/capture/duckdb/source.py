@@ -37,7 +37,7 @@ from wlc.masters.fence import announce_snapshot
 from wlc.masters.publish import publish
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from datetime import datetime
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from wlc.farm.errors import FencedError
     from wlc.farm.model import Batch, Digest, Manifest, Name, Position, TableFile
     from wlc.masters.compensation import Compensated, WantedChange
-    from wlc.masters.contract import BatchContent, Gathered, SiteStep, Succession
+    from wlc.masters.contract import BatchContent, Gathered, SiteStep, Succession, TakenCount
     from wlc.masters.rejected import ConflictCounter, RejectedRow
     from wlc.masters.state import MasterState
 
@@ -335,8 +335,8 @@ class DuckDBSource(Source):
             self._note_digests(manifest, known)
         return manifest
 
-    def take(self, step: SiteStep, fetch: Callable[[TableFile], Path]) -> int:
-        return taking.take(self._shared, step, fetch)
+    def take(self, steps: Iterable[SiteStep], fetch: Callable[[TableFile], Path]) -> TakenCount:
+        return taking.take(self._shared, steps, fetch)
 
     def note_contained(self, site: str, tick: int) -> None:
         shared = self._shared

@@ -122,7 +122,8 @@ def _judge(
         if table.key
     ]
 
-    def add_window(known: Vector, lineage: Lineage) -> None:
+    def cover(known: Vector, lineage: Lineage) -> None:
+        window.create(connection)
         for log in succession.ended:
             if (after := known.get(log.history, 0)) < log.last:
                 window.add_log(
@@ -131,7 +132,7 @@ def _judge(
 
     where = Detection(shared.catalog, site.name, site.name, utc_now())
     judged = judging.judge_by_rules(
-        connection, where, succession.own, former, site.circle, add_window, is_refused=is_refused
+        connection, where, succession.own, former, site.circle, cover, is_refused=is_refused
     )
     lines.drop(connection, found)
     return judged

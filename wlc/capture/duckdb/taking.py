@@ -20,15 +20,17 @@ from wlc.capture.duckdb.images import conflict
 from wlc.capture.duckdb.journal import JournalEntry, JournalledImages, JournalledReads, JournalledRefresh
 from wlc.capture.duckdb.open_transaction import TakenEntry, user
 from wlc.capture.duckdb.session import CaptureSession
+from wlc.capture.duckdb.window import KeptWindow
 from wlc.dialect.duckdb import settings, statements
 from wlc.dialect.sql import quote
 from wlc.farm.errors import CorruptError, ReplayError, UnavailableError, UnsupportedError
 from wlc.farm.model import Change, Clear, Ddl, RowsRefreshed
 from wlc.farm.vectors import raised
+from wlc.masters.contract import TakenCount
 from wlc.masters.state import changes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from datetime import datetime
     from pathlib import Path
@@ -45,15 +47,39 @@ if TYPE_CHECKING:
 _ATTEMPTS_BESIDE = 2
 
 
-def take(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path]) -> int:
-    """Take a step; see `wlc.masters.contract.Source.take`."""
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """What the steps of a round share.
+
+    Attributes:
+        connection: Takes steps of rows, and has the window.
+    """
+
+    shared: Shared
+    connection: duckdb.DuckDBPyConnection
+    fetch: Callable[[TableFile], Path]
+    window: KeptWindow
+
+
+def take(shared: Shared, steps: Iterable[SiteStep], fetch: Callable[[TableFile], Path]) -> TakenCount:
+    """Take steps; see `wlc.masters.contract.Source.take`."""
+    transactions = rows = 0
+    with shared.root.cursor() as connection:
+        its = _Round(shared, connection, fetch, KeptWindow())
+        for step in steps:
+            transactions, rows = transactions + len(step.transactions), rows + _take(its, step)
+    return TakenCount(transactions, rows)
+
+
+def _take(its: _Round, step: SiteStep) -> int:
+    shared = its.shared
     if not step.transactions:
         shared.remember(_remembering(step)(shared.require_state()))
         return 0
     _refuse_unknown_records(step)
     with shared.publish_lock:
         _refuse_taken(shared, step)
-        return _take_or_halve(shared, step, fetch)
+        return _take_or_halve(its, step)
 
 
 def _refuse_taken(shared: Shared, step: SiteStep) -> None:
@@ -70,39 +96,39 @@ def _refuse_taken(shared: Shared, step: SiteStep) -> None:
         )
 
 
-def _take_or_halve(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path]) -> int:
+def _take_or_halve(its: _Round, step: SiteStep) -> int:
     """Take a step; one that breaks a constraint as a whole is taken in halves.
 
     DuckDB does not remove a child row and then its parent in one transaction.
     """
     try:
-        return _take_beside_users(shared, step, fetch)
+        return _take_beside_users(its, step)
     except duckdb.ConstraintException as error:
         if len(step.transactions) == 1:
             with suppress(duckdb.ConstraintException):
-                return _take_refused(shared, step, fetch)
+                return _take_refused(its, step)
             origin = step.transactions[0].origin
             raise ReplayError(
                 f"tick {origin.tick} of history {origin.history}, which site {step.site} published, does not fit this"
                 f" database: {str(error).splitlines()[0]}",
                 hint="change the row that is in the way, then take again",
             ) from error
-    return sum(_take_or_halve(shared, half, fetch) for half in _halves(step, shared.require_state()))
+    return sum(_take_or_halve(its, half) for half in _halves(step, its.shared.require_state()))
 
 
-def _take_refused(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path]) -> int:
+def _take_refused(its: _Round, step: SiteStep) -> int:
     """Take a transaction that breaks a constraint: the primary rejects it, a secondary gives way to it.
 
     Raises:
         duckdb.ConstraintException: Neither helps.
     """
     if not step.is_primary:
-        return _take_beside_users(shared, step, fetch, is_refused=True)
+        return _take_beside_users(its, step, is_refused=True)
     # Each time rows go that the rows to go refer to, as deep as tables refer to each other.
-    while eviction.evict(shared, step, fetch):
+    while eviction.evict(its.shared, step, its.fetch):
         with suppress(duckdb.ConstraintException):
-            return _take_beside_users(shared, step, fetch)
-    return _take_beside_users(shared, step, fetch)
+            return _take_beside_users(its, step)
+    return _take_beside_users(its, step)
 
 
 def _halves(step: SiteStep, state: MasterState) -> tuple[SiteStep, SiteStep]:
@@ -114,17 +140,15 @@ def _halves(step: SiteStep, state: MasterState) -> tuple[SiteStep, SiteStep]:
     return replace(step, transactions=first, contained=contained, proof=None), replace(step, transactions=rest)
 
 
-def _take_beside_users(
-    shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path], *, is_refused: bool = False
-) -> int:
+def _take_beside_users(its: _Round, step: SiteStep, *, is_refused: bool = False) -> int:
     """Take a step, or reject it if it breaks a constraint and there is a rule by which the primary may."""
     attempt = _take_alone if step.is_alone else partial(_take_lines, is_refused=is_refused)
     for number in range(_ATTEMPTS_BESIDE + 1):
         is_last = number == _ATTEMPTS_BESIDE
-        waiting: AbstractContextManager[object] = shared.commit_lock if is_last else nullcontext()
+        waiting: AbstractContextManager[object] = its.shared.commit_lock if is_last else nullcontext()
         try:
             with waiting:
-                return attempt(shared, step, fetch)
+                return attempt(its, step)
         except duckdb.TransactionException:
             if is_last:
                 raise
@@ -174,34 +198,35 @@ class _Attempt:
         return self.first + self.step.transactions[-1].line
 
 
-def _take_lines(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path], *, is_refused: bool = False) -> int:
-    with shared.root.cursor() as connection:
-        with shared.commit_lock:
-            began_after = shared.commits
-            connection.execute("BEGIN")
-            shared.take_snapshot(connection)
-        try:
-            present, order = taken_tables.tables(connection, shared.catalog)
-            found = lines.load(connection, step, present, fetch, with_reads=not step.is_primary)
-            _refuse_keyless(step, found)
-            judged = judging.judge_step(connection, shared, step, found, is_refused=is_refused)
-            taken_tables.refuse_triggers(connection, shared.catalog, (table.table.name for table in found))
-            first = shared.new_ticks(step.transactions[-1].line + 1 + len(judged.refresh))
-            attempt = _Attempt(shared, connection, step, first, began_after, found, judged)
-            for table in found:
-                lines.journal_images(connection, table, first, is_primary=not step.is_primary)
-                lines.journal_reads(connection, table, first)
-            ranked = sorted(found, key=lambda table: order[table.table.name])
-            for table in reversed(ranked):
-                lines.remove(connection, table)
-            for table in ranked:
-                lines.add(connection, table)
-            rows = sum(table.count(connection) for table in found)
-            lines.drop(connection, found)
-            _commit(attempt)
-        except BaseException:
-            connection.execute("ROLLBACK")
-            raise
+def _take_lines(its: _Round, step: SiteStep, *, is_refused: bool = False) -> int:
+    shared, connection, covered = its.shared, its.connection, its.window.covered
+    with shared.commit_lock:
+        began_after = shared.commits
+        connection.execute("BEGIN")
+        shared.take_snapshot(connection)
+    try:
+        present, order = taken_tables.tables(connection, shared.catalog)
+        found = lines.load(connection, step, present, its.fetch, with_reads=not step.is_primary)
+        _refuse_keyless(step, found)
+        judged = judging.judge_step(connection, shared, step, found, its.window, is_refused=is_refused)
+        taken_tables.refuse_triggers(connection, shared.catalog, (table.table.name for table in found))
+        first = shared.new_ticks(step.transactions[-1].line + 1 + len(judged.refresh))
+        attempt = _Attempt(shared, connection, step, first, began_after, found, judged)
+        for table in found:
+            lines.journal_images(connection, table, first, is_primary=not step.is_primary)
+            lines.journal_reads(connection, table, first)
+        ranked = sorted(found, key=lambda table: order[table.table.name])
+        for table in reversed(ranked):
+            lines.remove(connection, table)
+        for table in ranked:
+            lines.add(connection, table)
+        rows = sum(table.count(connection) for table in found)
+        lines.drop(connection, found)
+        _commit(attempt)
+    except BaseException:
+        its.window.covered = covered
+        connection.execute("ROLLBACK")
+        raise
     return rows
 
 
@@ -298,18 +323,19 @@ def records_of(table: CapturedTable, rows: Mapping[int, int]) -> Iterator[Journa
 # Steps of one transaction, through the ordinary capture --------------------------------------------------------------
 
 
-def _take_alone(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path]) -> int:
+def _take_alone(its: _Round, step: SiteStep) -> int:
     """Take a transaction that changes the schema or clears a table as if it were run here."""
     (each,) = step.transactions
+    shared = its.shared
     with shared.root.cursor() as raw:
 
         def note(entry: JournalEntry) -> None:
-            its = replace(entry, user=each.transaction.user, origin=each.origin, proof=step.proof, after=None)
-            journal.add_entry(raw, shared.catalog, its)
+            taken = replace(entry, user=each.transaction.user, origin=each.origin, proof=step.proof, after=None)
+            journal.add_entry(raw, shared.catalog, taken)
             state = _remembering(step)(shared.require_state())
             journal.write_state(raw, shared.catalog, changes(shared.state, state))
 
-        rows = run_alone(raw, shared, step, fetch, TakenEntry(each.origin, note))
+        rows = run_alone(raw, shared, step, its.fetch, TakenEntry(each.origin, note))
         shared.load()
     return rows
 

@@ -8,12 +8,13 @@ contain that name. The window is derived from the log and from what is journalle
     history  }
     tick     } name of the line
 
-Nothing of it is kept, so it can be built again at any time.
+It can be derived again at any time. The steps of a round share one: what was written since the step before is added.
 """
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wlc.capture.duckdb import journal, pending
@@ -26,7 +27,8 @@ from wlc.farm.anchors import has_seen
 from wlc.farm.errors import ExpiredError, GapError
 from wlc.farm.model import Change, Clear, Name, RowsRead, RowsRefreshed, file_column
 from wlc.farm.store import MissingError
-from wlc.farm.vectors import NO_LINEAGE
+from wlc.farm.vectors import NO_LINEAGE, contains
+from wlc.masters.contract import database_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,8 +38,10 @@ if TYPE_CHECKING:
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Batch, Column, Layout, Origin, Record
     from wlc.farm.vectors import Lineage, Vector
+    from wlc.masters.state import MasterState
 
 WINDOW = 'temp."wlc window"'
+_COLUMNS = "key UHUGEINT, history VARCHAR, tick BIGINT"
 _NAMES = 'temp."wlc names"'
 
 
@@ -74,8 +78,80 @@ def key_value(column: Column, value: str) -> str:
 
 def create(connection: duckdb.DuckDBPyConnection) -> None:
     """Begin an empty window."""
-    columns = "key UHUGEINT, history VARCHAR, tick BIGINT"
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE {_bare(WINDOW)} ({columns})")
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE {_bare(WINDOW)} ({_COLUMNS})")
+
+
+def create_if_missing(connection: duckdb.DuckDBPyConnection) -> None:
+    """Begin an empty window, unless there is one."""
+    connection.execute(f"CREATE TEMP TABLE IF NOT EXISTS {_bare(WINDOW)} ({_COLUMNS})")
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """What a window holds: the lines up to a tick that a vector does not contain, and maybe more.
+
+    Attributes:
+        history: The primary's, whose ticks these are.
+        floor: The vector.
+        batch: The last batch that was published by then.
+        tick: The tick.
+    """
+
+    history: str
+    floor: Vector
+    batch: int
+    tick: int
+
+
+@dataclass(slots=True)
+class KeptWindow:
+    """The window of a round, on the connection that takes its steps.
+
+    Attributes:
+        covered: What it holds; None before it is derived. Whoever rolls back sets it back, since the table goes back.
+    """
+
+    covered: Covered | None = None
+
+    def cover(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        catalog: str,
+        state: MasterState,
+        known: Vector,
+        lineage: Lineage,
+        anew: str,
+    ) -> None:
+        """Add what the window lacks to judge a step, or derive it if authors of the step had seen less than others.
+
+        Args:
+            connection: In the transaction of the step; nobody publishes meanwhile.
+            catalog: The primary's database.
+            state: What it remembers.
+            known: What all authors of the step contained.
+            lineage: What vectors leave out.
+            anew: How the site is made anew whose changes are judged.
+
+        Raises:
+            ExpiredError: The log does not reach back to what the site has seen.
+        """
+        at = self.covered
+        if at is None or at.history != state.history or not contains(known, at.floor, lineage):
+            create(connection)
+            at = Covered(state.history, known, 0, 0)
+        if state.batch > at.batch:
+            add_log(
+                connection,
+                database_of(state),
+                after_tick=max(at.tick, at.floor.get(state.history, 0)),
+                after_batch=at.batch,
+                last_batch=state.batch,
+                known=at.floor,
+                lineage=lineage,
+                anew=anew,
+            )
+        last = add_journal(connection, catalog, state.history, after=at.tick)
+        self.covered = Covered(state.history, at.floor, state.batch, max(state.tick, last))
 
 
 def add_log(
@@ -83,6 +159,7 @@ def add_log(
     database: FarmDatabase,
     *,
     after_tick: int,
+    after_batch: int = 0,
     last_batch: int,
     known: Vector,
     lineage: Lineage = NO_LINEAGE,
@@ -94,6 +171,7 @@ def add_log(
         connection: Any that may read the files.
         database: The primary's folder.
         after_tick: The tick; what was published up to it is contained by all whose changes are judged.
+        after_batch: What this batch and those before it say is in the window.
         last_batch: The last batch to read, 0 for none.
         known: What all of them contain. A primary that only takes has no ticks of its own to go by.
         lineage: What vectors leave out.
@@ -103,7 +181,7 @@ def add_log(
         ExpiredError: The log does not reach back to the tick: a part of it was pruned.
     """
     number = last_batch
-    while number > 0:
+    while number > after_batch:
         try:
             batch = database.read_batch(number)[0]
         except (MissingError, GapError) as error:
@@ -149,9 +227,13 @@ def _counts(record: Record) -> bool:
     return not isinstance(record, RowsRead) or record.exclusive
 
 
-def add_journal(connection: duckdb.DuckDBPyConnection, catalog: str, history: str) -> None:
-    """Add what the primary has committed and not published, as the connection's transaction sees it."""
-    waiting = pending.pending(connection, catalog, sys.maxsize)
+def add_journal(connection: duckdb.DuckDBPyConnection, catalog: str, history: str, *, after: int) -> int:
+    """Add what the primary has committed behind a tick and not published, as the connection's transaction sees it.
+
+    Returns:
+        The last tick that is journalled, `after` if none is behind it.
+    """
+    waiting = pending.pending(connection, catalog, sys.maxsize, after=after)
     _name_ticks(connection, history, [(each.tick, each.origin) for each in waiting.transactions])
     records = [(each.tick, record) for each in waiting.transactions for record in each.records]
     numbers = {
@@ -164,9 +246,10 @@ def add_journal(connection: duckdb.DuckDBPyConnection, catalog: str, history: st
         if layout.primary_key:
             key = key_sql(name, key_columns(layout), [f"c{place}" for place in layout.key_places])
             images = journal.images_sql(catalog, number)
-            is_no_read = f"_weight <> {journal.READ}"
-            _add(connection, f"SELECT DISTINCT _tick, {key} AS key FROM {images} WHERE {is_no_read}")
+            wanted = f"_weight <> {journal.READ} AND _tick > {after}"
+            _add(connection, f"SELECT DISTINCT _tick, {key} AS key FROM {images} WHERE {wanted}")
     _add_clears(connection, [(tick, record.table) for tick, record in records if isinstance(record, Clear)])
+    return waiting.ticks[-1] if waiting.transactions else after
 
 
 def _name_ticks(

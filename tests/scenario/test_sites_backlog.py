@@ -1,0 +1,108 @@
+"""A primary that judges many log files of a site in one round derives what is concurrent once, and judges as ever."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+import duckdb
+import pytest
+
+import wlc
+from tests.sites import Sites, windows_compared
+from wlc.capture.duckdb import taking, window
+from wlc.exchange.reading import SiteLog
+from wlc.farm.circle import EPOCH, EPOCH_TRANS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from wlc.masters.contract import SiteStep
+
+
+def publish_each(sites: Sites, site: str, *statements: str) -> None:
+    """Publish every statement in a log file of its own."""
+    with wlc.connect(sites.file(site)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+            wlc.flush(sites.file(site))
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Sites:
+    sites = Sites(tmp_path)
+    sites.found(
+        "CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR); CREATE TABLE u (k INTEGER PRIMARY KEY, v VARCHAR UNIQUE);"
+        "INSERT INTO t SELECT range, '' FROM range(100)"
+    )
+    sites.join("rome")
+    wlc.set_rule(sites.file("oslo"), "t", EPOCH_TRANS, reads="exclusive")
+    wlc.set_rule(sites.file("oslo"), "u", EPOCH)
+    sites.exchange()
+    return sites
+
+
+def test_a_backlog_is_judged_by_one_window(two: Sites) -> None:
+    publish_each(two, "oslo", *(f"UPDATE t SET v = 'oslo' WHERE k = {k}" for k in range(5)))
+    publish_each(two, "rome", *(f"UPDATE t SET v = 'rome' WHERE k = {k}" for k in range(30)))
+    before = two.log("oslo").batch_numbers()
+    with (
+        patch.object(window, "create", wraps=window.create) as derived,
+        patch.object(window, "add_batch", wraps=window.add_batch) as read,
+    ):
+        assert two.take("oslo") == 30
+    assert derived.call_count == 1
+    assert sorted(call.args[1].number for call in read.call_args_list) == before[-5:]
+    two.exchange()
+    two.refuse_differences("t")
+    assert [row[1] for row in two.rows("oslo", "t")[:31]] == ["oslo"] * 5 + ["rome"] * 25 + [""]
+
+
+def test_the_window_of_a_round_is_that_of_each_step(two: Sites) -> None:
+    """Users of oslo commit and publish between the steps, steps are tried again and halved, and readers began earlier."""
+    publish_each(two, "oslo", "UPDATE t SET v = 'oslo' WHERE k = 1")
+    with wlc.connect(two.file("rome")) as connection, connection.cursor() as reader:
+        reader.execute("BEGIN; SELECT * FROM t WHERE k = 1 FOR UPDATE; UPDATE t SET v = 'read' WHERE k = 50")
+        two.take("rome")
+        two.write("oslo", "INSERT INTO u VALUES (0, 'name 5')")
+        publish_each(two, "rome", "UPDATE t SET v = 'rome' WHERE k = 2", "UPDATE t SET v = 'rome' WHERE k = 3")
+        for k in range(4, 8):
+            connection.execute(f"UPDATE t SET v = 'rome' WHERE k = {k}; INSERT INTO u VALUES ({k}, 'name {k}')")
+        wlc.flush(two.file("rome"))
+        reader.execute("COMMIT")
+        wlc.flush(two.file("rome"))
+        publish_each(two, "rome", "UPDATE t SET v = 'rome again' WHERE k IN (2, 9)")
+    steps, commit, attempts = SiteLog.steps, taking._commit, []
+    written = iter(range(1, 100))
+
+    def beside_users(log: SiteLog) -> Iterator[SiteStep]:
+        for step in steps(log):
+            k = next(written)
+            # A program that ends publishes what waits; what is taken is journalled then.
+            two.write("oslo", f"UPDATE t SET v = 'oslo {k}' WHERE k = {k}")
+            yield step
+
+    def twice_in_vain(attempt: taking._Attempt) -> None:
+        attempts.append(attempt.step)
+        if len(attempts) in (2, 3):
+            raise duckdb.TransactionException("as if a user had committed")
+        commit(attempt)
+
+    with (
+        windows_compared() as sizes,
+        patch.object(SiteLog, "steps", beside_users),
+        patch.object(taking, "_commit", twice_in_vain),
+        patch.object(window, "create", wraps=window.create) as derived,
+    ):
+        two.take("oslo")
+    # Once by the round and for each comparison; and again, since the reader had begun before rome took.
+    assert derived.call_count - len(sizes) == 2
+    assert len(sizes) > 8
+    assert max(sizes) > min(sizes)
+    two.exchange()
+    two.refuse_differences("t", "u")
+    rejected = {(row.key["k"], row.op_type, row.cause) for row in wlc.exceptions(two.file("oslo"))}
+    assert (1, "READ_ROW", "TRANS_IN_CONFLICT") in rejected
+    assert (5, "WRITE_ROW", "constraint") in rejected
+    assert (9, "UPDATE_ROW", "TRANS_IN_CONFLICT") in rejected
