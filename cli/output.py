@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,23 @@ class Fields:
 
 @dataclass(frozen=True)
 class Listing:
-    """Rows under column names; `null` is the text of an absent value, and `whole` what JSON shows in their stead."""
+    """Rows under column names.
+
+    Attributes:
+        columns: Their names.
+        rows: May be an iterator, which is read once.
+        null: Text of an absent value.
+        whole: What JSON shows in their stead.
+        on_terminal: Makes of the rows what a person sees on a terminal in their stead.
+        elastic: Columns that are cut, in this order, so that a line fits the width of a terminal.
+    """
 
     columns: Sequence[str]
     rows: Iterable[Sequence[object]]
     null: str = ""
     whole: object = None
+    on_terminal: Callable[[Sequence[Sequence[object]]], Listing] | None = None
+    elastic: Sequence[str] = ()
 
 
 class Numbers(tuple[int, ...]):
@@ -110,7 +121,12 @@ def show(report: Report, *, as_json: bool, stream: TextIO | None = None) -> None
     elif isinstance(report, Lines):
         out.writelines(printable(line) + "\n" for line in report.lines)
     elif out.isatty():
-        _write_rich(report, out)
+        if isinstance(report, Listing) and report.on_terminal is not None:
+            report = report.on_terminal(list(report.rows))
+        if isinstance(report, Listing) and report.elastic:
+            _write_fitting(report, out)
+        else:
+            _write_rich(report, out)
     else:
         out.writelines(printable(line) + "\n" for line in _plain_lines(report))
     out.flush()
@@ -223,6 +239,33 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     cells = [[printable(" ".join(cell.splitlines())) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+
+
+# An elastic column is not made narrower than this, unless all of them together are still too wide.
+_ELASTIC_MIN = 12
+
+
+def _write_fitting(listing: Listing, out: TextIO) -> None:
+    """Write a line per row that is no longer than the terminal is wide; a column without any text is left out."""
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    console = Console(file=out)
+    cells = [[printable(" ".join(text(cell, null=listing.null).split("\n"))) for cell in row] for row in listing.rows]
+    columns = [column for column in zip(listing.columns, *cells, strict=True) if any(column[1:]) or not cells]
+    widths = {column[0]: max(map(cell_len, column)) for column in columns}
+    for name in (name for name in listing.elastic if name in widths):
+        surplus = sum(widths.values()) + 2 * (len(widths) - 1) - console.width
+        if surplus > 0:
+            widths[name] = max(widths[name] - surplus, min(widths[name], _ELASTIC_MIN))
+    table = RichTable(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for name, *_ in columns:
+        table.add_column(Text(name), no_wrap=True, overflow="ellipsis", width=widths[name])
+    for row in zip(*(column[1:] for column in columns), strict=True):
+        table.add_row(*map(Text, row))
+    console.print(table)
 
 
 def _write_rich(report: Fields | Listing, out: TextIO) -> None:

@@ -20,10 +20,11 @@ from .command import command, new_app, run_app
 from .conflicts import COMMANDS as CONFLICT_COMMANDS
 from .interruption import stop_on_signal
 from .keeping import COMMANDS as KEEPING_COMMANDS
+from .log_listing import log
 from .logs import log_report
 from .looking import COMMANDS as LOOKING_COMMANDS
 from .looking import list_databases
-from .options import Database, Farm, Source, StorageOptions, storage_options, tick_range
+from .options import Database, Farm, Source, StorageOptions, storage_options
 from .output import Fields, Listing, Report, Value, record
 from .progress import working
 from .sites import COMMANDS as SITE_COMMANDS
@@ -32,7 +33,6 @@ from .undo import COMMANDS as UNDO_COMMANDS
 
 if TYPE_CHECKING:
     from wlc import Flushed
-    from wlc.farm.history import LogEntry
 
 
 app = new_app("Capture what a master database commits and publish it to a farm.")
@@ -354,45 +354,6 @@ def clock(db: Database, farm: Farm = None, storage_option: StorageOptions = None
     return Value("clock", wlc.clock(db, farm=farm, storage_options=storage_options(storage_option)))
 
 
-LOG_COLUMNS = ("tick", "batch", "user", "committed", "what", "object", "added", "removed", "statement")
-
-
-@command(app, example="wlc log sales --tick 100:120 --table main.orders --rows")
-def log(
-    db: Database,
-    batch: Annotated[int | None, typer.Option(metavar="N", min=1, help="Only this log file.")] = None,
-    tick: Annotated[
-        str | None, typer.Option(metavar="A:B", help="Only these transactions, both ends included.")
-    ] = None,
-    table: Annotated[str | None, typer.Option(metavar="T", help="Only this table, as t or schema.t.")] = None,
-    rows: Annotated[bool, typer.Option("--rows", help="Show the rows themselves: -1 removed, 1 added.")] = False,
-    farm: Farm = None,
-    storage_option: StorageOptions = None,
-) -> Report:
-    """List published transactions: user, times, rows per table, schema changes; rolled-back ones are marked."""
-    import wlc
-    from wlc.farm import history
-
-    first, last = tick_range(tick) if tick is not None else (None, None)
-    database = wlc.resolve(db, farm=farm, storage_options=storage_options(storage_option))
-    if rows:
-        from wlc.dialect.duckdb import row_images
-
-        changed = row_images.rows(database, batch=batch, first=first, last=last, table=table)
-        return Listing(
-            ("tick", "table", "weight", "row"), ((row.tick, str(row.table), row.weight, row.values) for row in changed)
-        )
-    entries = history.entries(database, batch=batch, first=first, last=last, table=table)
-    return Listing(LOG_COLUMNS, (_log_row(entry) for entry in entries))
-
-
-def _log_row(entry: LogEntry) -> tuple[object, ...]:
-    transaction = entry.transaction
-    when = transaction.committed or transaction.started
-    shown = (transaction.tick, entry.batch, transaction.user, when, entry.what)
-    return (*shown, entry.object and str(entry.object), entry.added, entry.removed, entry.statement)
-
-
 @command(app, example="wlc key encryption farm.key")
 def key(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="encryption or signing.")],
@@ -410,6 +371,7 @@ def key(
     return Fields({**fields, "public": f"{file}.pub"} if kind == keys.SIGNING else fields)
 
 
+command(app, example="wlc log sales --since yesterday --what DROP")(log)
 command(app, example="wlc list s3://bucket/farm", name="list")(list_databases)
 _MORE = (*LOOKING_COMMANDS, *KEEPING_COMMANDS, *COMMANDS, *SITE_COMMANDS, *CONFLICT_COMMANDS, *UNDO_COMMANDS)
 for _function, _example in _MORE:

@@ -168,6 +168,8 @@ def test_log_shows_transactions_and_rows(shell, sales) -> None:
     found = shell.answer("wlc", "log", sales, "--tick", "3", "--table", "orders", "--rows")
     assert [(row["weight"], row["row"]["item"]) for row in found] == [(-1, "ink"), (1, "blue ink")]
     assert shell.answer("wlc", "log", sales, "--batch", 1, "--tick", "9:") == []
+    assert shell.answer("wlc", "log", sales, "--since", "10m ago", "--what", "CREATE", "--limit", 5) == lines[:1]
+    assert shell.answer("wlc", "log", sales, "--since", "in 10m") == []
 
 
 def test_beat_is_shown_and_set(shell, sales, tmp_path) -> None:
@@ -281,6 +283,8 @@ WRONG_VALUES = [
     ("wlc", "status", "sales", "--farm", "gopher://farm"),
     ("wlc", "log", "sales.duckdb", "--tick", "9:1"),
     ("wlc", "log", "sales.duckdb", "--tick", "many"),
+    ("wlc", "log", "sales.duckdb", "--since", "soon"),
+    ("wlc", "log", "sales.duckdb", "--limit", "1", "--rows"),
     ("wlc", "log", "sales.duckdb", "--batch", "99"),
     ("wlc", "log", "sales.duckdb", "--batch", "0"),
     ("wlc", "prune", "sales.duckdb", "--deadline", "-1"),

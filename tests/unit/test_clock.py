@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wlc.farm.clock import format_time, parse_age, parse_time, read_time
+from wlc.farm.clock import format_short, format_time, parse_age, parse_time, read_time
 from wlc.farm.errors import InvalidError
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, 7, UTC)
@@ -56,6 +56,25 @@ def test_a_time_without_zone_is_local(monkeypatch: pytest.MonkeyPatch) -> None:
         assert parse_time("yesterday", NOW + timedelta(hours=7)) == datetime(2026, 11, 19, 18, 30, tzinfo=UTC)
         assert parse_time("2026-11-20 9:05", NOW) == datetime(2026, 11, 20, 3, 35, tzinfo=UTC)
         assert parse_time("2026-11-20T14:30:00+02:00") == datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize(
+    "ages, texts",
+    [
+        ((0, 3600), ["17:30:00", "16:30:00"]),
+        ((0, 86400), ["11-20 17:30:00", "11-19 17:30:00"]),
+        ((0, 86400 * 365), ["2026-11-20 17:30:00", "2025-11-20 17:30:00"]),
+        ((), []),
+    ],
+)
+def test_short_times_leave_out_what_all_share_with_now(ages, texts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    try:
+        assert format_short([NOW - timedelta(seconds=age) for age in ages], NOW) == texts
     finally:
         monkeypatch.undo()
         time.tzset()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import duckdb
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from wlc.dialect.duckdb import row_images
 from wlc.farm import history
 from wlc.farm.database import describe_file, open_database
-from wlc.farm.errors import GapError, InvalidError
+from wlc.farm.errors import CorruptError, GapError, InvalidError
 from wlc.farm.model import Batch, Change, Clear, Column, Ddl, Layout, Name, SequencePosition, TableFile, Transaction
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -86,15 +86,46 @@ def test_every_record_is_an_entry_and_rolled_back_is_marked(database) -> None:
         ({"table": "other.t"}, [4]),
         ({"table": "T"}, []),
         ({"batch": 1, "table": "main.t", "first": 2}, [2]),
+        ({"what": "create"}, [1]),
+        ({"what": "CREATE TABLE"}, [1]),
+        ({"what": "CREATE T"}, []),
+        ({"what": "rollback"}, [3]),
+        ({"since": NOON}, [1, 1, 2, 2, 3, 4, 4, 6]),
+        ({"since": NOON + timedelta(microseconds=1)}, []),
     ],
 )
 def test_entries_are_chosen(database, chosen, ticks) -> None:
-    assert [entry.transaction.tick for entry in history.entries(database, **chosen)] == ticks
+    assert [entry.transaction.tick for entry in history.entries(database, history.LogChoice(**chosen))] == ticks
+
+
+@pytest.mark.parametrize(
+    "limit, chosen, ticks",
+    [(1, {}, [6]), (4, {}, [3, 4, 4, 6]), (99, {}, [1, 1, 2, 2, 3, 4, 4, 6]), (3, {"table": "t"}, [2, 4, 4])]
+    + [(2, {"batch": 1}, [2, 3]), (2, {"last": 2}, [2, 2]), (2, {"first": 4}, [4, 6])],
+)
+def test_the_newest_entries_come_in_commit_order(database, limit, chosen, ticks) -> None:
+    found = history.newest_entries(database, limit, history.LogChoice(**chosen))
+    assert [entry.transaction.tick for entry in found] == ticks
+
+
+def test_the_newest_entries_need_no_older_log_file_and_check_the_chain(database) -> None:
+    first = database.logs.read("sales_000000000001")
+    database.logs.delete("sales_000000000001")
+    assert [entry.transaction.tick for entry in history.newest_entries(database, 3)] == [4, 4, 6]
+    with pytest.raises(InvalidError, match="no database 'sales-not'"):
+        history.newest_entries(open_database(f"{database.url}-not"), 3)
+    chain = database.read_batch(2)[1]
+    database.logs.create("sales_000000000001", first)
+    third = replace(database.read_batch(2)[0], number=3, first=7, last=7, previous=f"0{chain}"[:64], transactions=())
+    database.publish(replace(third, transactions=(Transaction(7, "ann", NOON, NOON),), vector={"h1": 7}), {})
+    assert [entry.transaction.tick for entry in history.newest_entries(database, 1)] == [7]
+    with pytest.raises(CorruptError, match="hash chain is broken"):
+        history.newest_entries(database, 2)
 
 
 def test_missing_batch_is_refused_and_those_there_are_named(database) -> None:
     with pytest.raises(InvalidError, match="no batch 3; it has 1 to 2"):
-        list(history.entries(database, batch=3))
+        list(history.entries(database, history.LogChoice(batch=3)))
 
 
 def test_a_gap_in_the_log_is_named(database) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 
 import pytest
+from rich.cells import cell_len
 
 from cli.command import explain
 from cli.output import Fields, Lines, Listing, Numbers, Value, plain, record, show, text, unique_names
@@ -153,3 +155,22 @@ def test_errors_and_warnings_are_printable(capsys) -> None:
     found = capsys.readouterr().err
     assert f"error: {SHOWN}\nhint: {SHOWN}\n" in found
     assert found.replace("\n", "").isprintable()
+
+
+def test_a_listing_fits_a_terminal_and_is_whole_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    def seen(listing: Listing, width: int) -> list[str]:
+        monkeypatch.setenv("COLUMNS", str(width))
+        bold = re.compile(r"\x1b\[\d*m")
+        return [bold.sub("", line).rstrip() for line in shown(listing, stream=Terminal()).splitlines()]
+
+    def later(rows) -> Listing:
+        return Listing(table.columns, [(tick + 1, *rest) for tick, *rest in rows], elastic=("statement",))
+
+    rows = [(7, "\x1b[2J" + "x" * 60, None), (1041, "short\nlines", None)]
+    table = Listing(("tick", "statement", "gone"), rows, on_terminal=later)
+    assert seen(table, 40) == ["tick  statement", f"8     \\x1b[2J{'x' * 26}…", "1042  short lines"]
+    assert shown(table).splitlines()[1].endswith("x" * 60)
+    assert [row["tick"] for row in json.loads(shown(table, as_json=True))] == [7, 1041]
+    wide = Listing(("a", "b"), [("字" * 9, "y" * 30)], elastic=("b",))
+    assert max(map(cell_len, seen(wide, 12))) <= 12
+    assert seen(Listing(("a", "b"), [], elastic=("b",)), 12) == ["a  b"]

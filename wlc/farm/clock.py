@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from wlc.farm.errors import InvalidError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _EXAMPLES = (
     "for example 9:00, 'yesterday 14:30', 2026-11-20, '2026-11-20 14:30 Europe/Berlin', 2026-11-20T14:30:00.000001Z,"
@@ -34,6 +38,25 @@ def format_time(time: datetime) -> str:
     if time.tzinfo is not UTC:
         time = time.astimezone(UTC)
     return time.isoformat(timespec="microseconds")[:-6] + "Z"
+
+
+def format_short(times: Sequence[datetime], now: datetime | None = None) -> list[str]:
+    """Write times for a person: local, to the second, and without what all of them share with now.
+
+    Args:
+        times: Aware times.
+        now: The machine's clock when omitted.
+
+    Returns:
+        One text for each: all have the time of the day, and, unless all are of today, the day, with the year if needed.
+    """
+    local, today = [time.astimezone() for time in times], (now or utc_now()).astimezone().date()
+    form = "%Y-%m-%d %H:%M:%S"
+    if all(time.date() == today for time in local):
+        form = "%H:%M:%S"
+    elif all(time.year == today.year for time in local):
+        form = "%m-%d %H:%M:%S"
+    return [time.strftime(form) for time in local]
 
 
 def read_time(text: str) -> datetime:

@@ -6,15 +6,19 @@ Their rows are shown by `wlc.dialect.duckdb.row_images`, which needs an engine.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from wlc.farm import paths
 from wlc.farm.errors import InvalidError
+from wlc.farm.log import refuse_other_past
 from wlc.farm.model import Change, Clear, Ddl, RowsRead, RowsRefreshed, SequencePosition
 from wlc.farm.table_names import is_meant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Batch, Name, Record, Transaction
@@ -42,38 +46,89 @@ class LogEntry:
     statement: str | None = None
 
 
-def entries(
-    database: FarmDatabase,
-    *,
-    batch: int | None = None,
-    first: int | None = None,
-    last: int | None = None,
-    table: str | None = None,
-) -> Iterator[LogEntry]:
-    """Walk the log in commit order.
+@dataclass(frozen=True, slots=True)
+class LogChoice:
+    """Which entries of the log are wanted; what is None chooses all.
 
-    Args:
-        database: The farm database.
+    Attributes:
         batch: Only this log file.
         first: Only transactions from this tick on.
         last: Only transactions up to this tick, itself included.
+        since: Only transactions committed at this time or later, or begun then if they were rolled back.
         table: Only records of this table, `name` or `schema.name`; transactions without such a record are left out.
+        what: Only records of this kind, or whose kind begins with this word, such as `DROP`, in any case.
+    """
+
+    batch: int | None = None
+    first: int | None = None
+    last: int | None = None
+    since: datetime | None = None
+    table: str | None = None
+    what: str | None = None
+
+    def of(self, batch: Batch) -> Iterator[LogEntry]:
+        """Yield the entries of a batch that are wanted."""
+        for transaction in batch.transactions:
+            if _is_between(transaction.tick, self.first, self.last) and self._is_recent(transaction):
+                for entry in _entries_of(batch.number, transaction, self.table):
+                    if self.what is None or f"{entry.what} ".upper().startswith(f"{self.what} ".upper()):
+                        yield entry
+
+    def _is_recent(self, transaction: Transaction) -> bool:
+        return self.since is None or (transaction.committed or transaction.started) >= self.since
+
+
+ALL = LogChoice()
+
+
+def entries(database: FarmDatabase, choice: LogChoice = ALL) -> Iterator[LogEntry]:
+    """Walk the log in commit order.
 
     Raises:
         InvalidError: There is no such batch, or no such database in the farm.
         CorruptError: A log file is damaged. Nothing after it is shown.
     """
-    for found in batches_between(database, batch, first, last):
-        for transaction in found.transactions:
-            if _is_between(transaction.tick, first, last):
-                yield from _entries_of(found.number, transaction, table)
+    for found in batches_between(database, choice.batch, choice.first, choice.last):
+        yield from choice.of(found)
+
+
+def newest_entries(database: FarmDatabase, limit: int, choice: LogChoice = ALL) -> list[LogEntry]:
+    """Return the newest entries that are wanted, in commit order; only the log files that hold them are read.
+
+    Args:
+        database: The farm database.
+        limit: Most entries.
+        choice: Which are wanted.
+
+    Raises:
+        InvalidError: There is no such batch, or no such database in the farm.
+        CorruptError: A log file that was read is damaged.
+    """
+    if choice.batch is not None:
+        return list(deque(entries(database, choice), maxlen=limit))
+    numbers = database.batch_numbers() or _none_of(database)
+    found: list[LogEntry] = []
+    later: Batch | None = None
+    for number in range(numbers[-1], numbers[0] - 1, -1) if numbers else ():
+        batch, chain = database.read_batch(number)
+        if later is not None:
+            refuse_other_past(later, chain, f"{database.logs.url}/{paths.log_path(database.name, later.number)}")
+        later = batch
+        found = [*choice.of(batch), *found]
+        if len(found) >= limit or (choice.first is not None and batch.first <= choice.first):
+            break
+    return found[-limit:]
+
+
+def _none_of(database: FarmDatabase) -> list[int]:
+    """Return no batches of a database that has none; one that the farm does not hold is refused."""
+    database.config()
+    return []
 
 
 def batches_between(database: FarmDatabase, number: int | None, first: int | None, last: int | None) -> Iterator[Batch]:
     """Read one log file, or those that can hold transactions from tick `first` to tick `last`, verifying the chain."""
-    numbers = database.batch_numbers()
-    if not numbers:
-        database.config()  # A database that the farm does not hold is refused, not found to be empty.
+    numbers = database.batch_numbers() or _none_of(database)
     if number is not None:
         if number not in numbers:
             reach = f"it has {numbers[0]} to {numbers[-1]}" if numbers else "it has none yet"

@@ -44,7 +44,7 @@ def rows(
     last: int | None = None,
     table: str | None = None,
 ) -> Iterator[ChangedRow]:
-    """Read the row images that transactions removed and added; arguments as for `wlc.farm.history.entries`.
+    """Read the row images that transactions removed and added; arguments as fields of `wlc.farm.history.LogChoice`.
 
     Rows come by tick within a data file, the removed ones before the added ones.
 
