@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import shlex
+import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from wlc.farm.clock import format_short, parse_time
 from wlc.farm.errors import InvalidError
+from wlc.farm.similar import tables_meant
+from wlc.farm.table_names import is_meant
 
 from .options import Database, Farm, StorageOptions, storage_options, tick_range
 from .output import Listing, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from wlc.farm.history import LogEntry
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.history import LogChoice, LogEntry
 
 COLUMNS = ("tick", "batch", "user", "committed", "what", "object", "added", "removed", "statement")
 
@@ -60,7 +65,24 @@ def log(
         )
     choice = history.LogChoice(batch, first, last, begin, table, what)
     found = history.entries(database, choice) if limit is None else history.newest_entries(database, limit, choice)
-    return Listing(COLUMNS, map(_row, found), on_terminal=_short)
+    return Listing(COLUMNS, map(_row, _or_warned(found, database, choice)), on_terminal=_short)
+
+
+def _or_warned(found: Iterable[LogEntry], database: FarmDatabase, choice: LogChoice) -> Iterator[LogEntry]:
+    """Go through entries; if there is none and no transaction names the table, say which one may have been meant."""
+    from wlc.farm import history
+
+    is_empty = True
+    for entry in found:
+        is_empty = False
+        yield entry
+    if is_empty and choice.table is not None:
+        every = history.entries(database, replace(choice, since=None, what=None, table=None))
+        names = {entry.object for entry in every if entry.object is not None}
+        if names and not any(is_meant(name, choice.table) for name in names):
+            warnings.warn(
+                f"no transaction names a table {choice.table}. {tables_meant(choice.table, names)}", stacklevel=2
+            )
 
 
 def _row(entry: LogEntry) -> tuple[object, ...]:

@@ -14,6 +14,7 @@ from wlc.farm import table_names
 from wlc.farm.database import describe_file
 from wlc.farm.errors import InvalidError, UnsupportedError
 from wlc.farm.model import WEIGHT, Digest, Name, TableFile, file_column
+from wlc.farm.similar import tables_meant
 from wlr.engine.adapters import target_at
 from wlr.plan.patterns import exactly
 from wlr.replication import replicate
@@ -72,8 +73,7 @@ def chosen_tables(scan: Scan, tables: Sequence[str]) -> list[Name]:
     for text in tables:
         name = table_names.find(text, known)
         if name is None:
-            listed = ", ".join(map(str, known)) or "none"
-            raise InvalidError(f"the replica has no table {text}", hint=f"Its tables: {listed}.")
+            raise InvalidError(f"the replica has no table {text}", hint=tables_meant(text, known))
         chosen.append(name)
     return chosen
 

@@ -172,6 +172,27 @@ def test_log_shows_transactions_and_rows(shell, sales) -> None:
     assert shell.answer("wlc", "log", sales, "--since", "in 10m") == []
 
 
+def test_a_mistyped_table_is_named_with_the_one_that_may_be_meant(shell, sales) -> None:
+    assert shell("wlr", "replicate", sales, "--into", "copy.duckdb") == 0
+    assert shell("wlr", "replicate", sales, "--into", "lake") == 0
+    meant = "Did you mean main.orders? There are: main.orders.\n"
+    for command in (
+        ("wlr", "verify", "copy.duckdb", "--table", "ordres"),
+        ("wlr", "repair", "copy.duckdb", "--table", "main.order"),
+        ("wlr", "files", "lake", "orderz"),
+        ("wlr", "changes", sales, "--table", "ordres"),
+        ("wlr", "replicate", sales, "--into", "part.duckdb", "--tables", "ordres*"),
+        ("wlr", "feed", sales, "--table", "ordres", "--to", "x.jsonl"),
+        ("wlc", "undo", sales, "--tick", 2, "--table", "ordres"),
+    ):
+        assert shell(*command) == 2, command
+        assert shell.err.endswith(f"hint: {meant}"), command
+    assert shell("wlc", "log", sales, "--table", "ordres") == 0
+    assert shell.err == f"warning: no transaction names a table ordres. {meant}"
+    assert shell("wlc", "log", sales, "--table", "orders", "--what", "DROP") == 0
+    assert shell.err == ""
+
+
 def test_beat_is_shown_and_set(shell, sales, tmp_path) -> None:
     assert shell.answer("wlc", "beat", sales) == {"beat_s": 300}
     assert shell.answer("wlc", "beat", tmp_path / "farm" / "sales", 60) == {"beat_s": 60}

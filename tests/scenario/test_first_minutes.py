@@ -215,11 +215,11 @@ def test_a_copy_that_lost_its_place_is_not_told_to_flush(farm: Path, capsys) -> 
 
 def test_what_would_be_silently_wrong_is_refused(farm: Path, capsys) -> None:
     replicate = "wlr replicate sales --into c2.duckdb"
-    for pattern in ("nope*", "main.order"):
+    for pattern, meant in (("nope*", ""), ("main.order", "Did you mean main.orders? ")):
         assert mistake(capsys, f"{replicate} --tables '{pattern}'") == (
             2,
             f"no table matches --tables '{pattern}'",
-            "the master's tables are main.orders",
+            f"{meant}There are: main.orders.",
         )
     # One that only the log has, after the replica's beginning, is there.
     right("wlc sql sales.duckdb 'CREATE TABLE notes (id INTEGER); ALTER TABLE notes RENAME TO remarks'")

@@ -13,9 +13,12 @@ from wlc.farm.paths import CONFIG
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from wlc.farm.model import Name
+
 # How many files and databases are looked at, and how many are shown.
 _SEEN_MAX = 1000
 _SHOWN_MAX = 5
+_TABLES_SHOWN_MAX = 10
 
 
 def file_meant(path: Path) -> Path | None:
@@ -48,6 +51,24 @@ def other_databases(url: str, name: str) -> str:
     listed = [*first, *(other for other in others if other not in first)]
     rest = f" and {len(others) - _SHOWN_MAX} more" if len(others) > _SHOWN_MAX else ""
     return f"{farm} holds {', '.join(listed[:_SHOWN_MAX])}{rest}; to add a database: {create}"
+
+
+def tables_meant(wanted: str, tables: Iterable[Name]) -> str:
+    """Say which table a user may have meant, and which there are.
+
+    Args:
+        wanted: What matched no table: a name, with its schema or without, or a pattern.
+        tables: Those that there are.
+    """
+    known = sorted(map(str, tables))
+    if not known:
+        return "There are no tables then."
+    bare = [text.partition(".")[2] for text in known]
+    near = alike(wanted.lower(), known) or [text for text in known if text.partition(".")[2] in alike(wanted, bare)]
+    meant = f"Did you mean {near[0]}? " if near else ""
+    rest = len(known) - _TABLES_SHOWN_MAX
+    more = f" and {rest} more" if rest > 0 else ""
+    return f"{meant}There are: {', '.join(known[:_TABLES_SHOWN_MAX])}{more}."
 
 
 def alike(wanted: str, known: Iterable[str]) -> list[str]:

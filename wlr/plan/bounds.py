@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from wlc.farm.clock import format_time
 from wlc.farm.errors import CorruptError, ExpiredError, InvalidError
 from wlc.farm.model import Origin, Position
+from wlc.farm.similar import tables_meant
 from wlr.plan.patterns import IGNORED, idle
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 # What helps a replica that the log does not lead on from; `wlr.replication` adds which one.
 REBASE = "wlr replicate --rebase"
-# How many tables a message lists.
-_SHOWN_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +125,9 @@ def refuse_idle(patterns: Sequence[str], tables: Collection[Name], choosing: str
         InvalidError: There is one; the hint lists the tables.
     """
     for pattern in idle(patterns, tables):
-        shown = sorted(map(str, tables))
-        listed = ", ".join(shown[:_SHOWN_MAX]) + (" …" if len(shown) > _SHOWN_MAX else "")
-        hint = f"the master's tables are {listed}" if shown else "the master has no tables yet"
         text = pattern.removeprefix(IGNORED)
         option = choosing if text == pattern else "--ignore"
-        raise InvalidError(f"no table matches {option} {text!r}", hint=hint)
+        raise InvalidError(f"no table matches {option} {text!r}", hint=tables_meant(text, tables))
 
 
 def refuse_before_first(first: Batch, stop: Stop) -> None:

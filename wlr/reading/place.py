@@ -8,7 +8,7 @@ import wlc
 from wlc.farm import table_names
 from wlc.farm.clock import parse_time
 from wlc.farm.errors import InvalidError, UnavailableError
-from wlc.farm.similar import alike
+from wlc.farm.similar import tables_meant
 from wlr.engine.adapters import target_at
 from wlr.plan.stop import Stop
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Name
     from wlr.engine.contract import Target
-
-_SHOWN_MAX = 10
 
 
 def opened(
@@ -73,17 +71,4 @@ def named_table(wanted: str, tables: Iterable[Name], where: str) -> Name:
     known = list(tables)
     if (found := table_names.find(wanted, known)) is not None:
         return found
-    raise InvalidError(f"there is no table {wanted} {where}", hint=_tables_hint(wanted, sorted(map(str, known))))
-
-
-def _tables_hint(wanted: str, known: list[str]) -> str:
-    if not known:
-        return "There are no tables then."
-    near = alike(wanted.lower(), known) or [t for t in known if t.partition(".")[2] in alike(wanted, _bare(known))]
-    meant = f"Did you mean {near[0]}? " if near else ""
-    more = f" and {len(known) - _SHOWN_MAX} more" if len(known) > _SHOWN_MAX else ""
-    return f"{meant}There are: {', '.join(known[:_SHOWN_MAX])}{more}."
-
-
-def _bare(known: list[str]) -> list[str]:
-    return [text.partition(".")[2] for text in known]
+    raise InvalidError(f"there is no table {wanted} {where}", hint=tables_meant(wanted, known))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from wlc.farm import table_names
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import ExpiredError, InvalidError
+from wlc.farm.similar import tables_meant
 from wlr.engine.scan import StoredTables
 from wlr.engine.table_files import fetched
 from wlr.plan.retention import PrunedTicks, keep_ticks, parse_keep
@@ -27,8 +28,7 @@ def files_of(folder: LakeFolder, table: str, tick: int | None) -> list[str]:
     tables = {found.table: found for found in version.tables}
     if (name := table_names.find(table, tables)) is not None:
         return [f"{folder.url}/{part.file.path}" for part in tables[name].parts]
-    known = ", ".join(map(str, tables)) or "none"
-    raise InvalidError(f"{folder.url} has no table {table}", hint=f"Its tables: {known}.", path=folder.url)
+    raise InvalidError(f"{folder.url} has no table {table}", hint=tables_meant(table, tables), path=folder.url)
 
 
 def stored_tables(folder: LakeFolder, tick: int | None) -> StoredTables:
