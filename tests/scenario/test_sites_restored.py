@@ -5,6 +5,8 @@ Oslo is the primary, rome a secondary. In no case is a tick used twice, and in t
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,6 +15,8 @@ import duckdb
 import pytest
 
 import wlc
+from cli.command import run_app
+from cli.wlc import app
 from tests.sites import Sites
 from wlc.farm.circle import read_circle
 from wlc.farm.errors import FencedError
@@ -276,3 +280,37 @@ def test_case_5_an_unknown_past_is_refused(two: Sites) -> None:
     assert "wlc leave" in str(caught.value.hint) or "wlc join" in str(caught.value.hint)
     with pytest.raises(FencedError):
         two.write("rome", "INSERT INTO t VALUES (102, 'rome')")
+
+
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_a_site_whose_published_past_nobody_took_does_not_take_over(
+    two: Sites, capsys: pytest.CaptureFixture[str], *, is_alone: bool
+) -> None:
+    backup = Backup.of(two, "rome")
+    two.write("rome", "INSERT INTO t VALUES (101, 'rome')", "UPDATE t SET v = 'lost' WHERE k = 1")
+    wlc.flush(two.file("rome"))
+    backup.restore()
+    write_offline(two, "rome", "INSERT INTO t VALUES (102, 'rome')")
+    with pytest.warns(UserWarning, match="new history"):
+        wlc.flush(two.file("rome"))
+    wlc.set_role("sales", "rome", "primary", lost="oslo", farm=two.farm)
+    if is_alone:
+        wlc.leave("sales", "oslo", farm=two.farm, force=True)
+    with pytest.raises(FencedError, match="has 2 transactions that its file lacks and site oslo has not") as caught:
+        two.take("rome")
+    hint = str(caught.value.hint)
+    for command in re.findall(r"wlc [a-z]+ /[^,;]*", hint):
+        assert run_app(app, "wlc", shlex.split(command)[1:]) == 0, capsys.readouterr().err
+    if is_alone:
+        assert wlc.status(two.file("rome")).name == "OTHER"
+        return
+    for site in ("oslo", "rome"):
+        two.take(site)
+    in_step(two)
+    assert keys(two, "rome") == [100, 101, 102]
+    assert (1, "lost") in two.rows("rome", "t")
+    wlc.set_role(two.file("oslo"), "rome", "primary")
+    two.take("rome")
+    two.write("rome", "INSERT INTO t VALUES (103, 'rome')")
+    in_step(two)
+    assert keys(two, "oslo") == [100, 101, 102, 103]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wlc.exchange.reading import SiteLog
+from wlc.farm.errors import FencedError
+from wlc.farm.vectors import expanded
 from wlc.masters.contract import EndedLog, SiteStep, Succession
 from wlc.masters.place import founder_of, site_database
 from wlc.masters.publish import publish
@@ -23,6 +26,9 @@ def take_over(source: Source, database: FarmDatabase, circle: Circle) -> None:
         source: The successor, which has not judged itself yet.
         database: Its place in the farm.
         circle: In which it is the primary.
+
+    Raises:
+        FencedError: Its log has transactions that it lost and no primary has taken. Make another site the primary.
     """
     with source.publishing(), source.stopping():
         publish(source, database)
@@ -49,7 +55,34 @@ def take_over(source: Source, database: FarmDatabase, circle: Circle) -> None:
             may_change_schema=False,
         )
         own = _as_one(state.site.name, [step for step in log.steps() if step.transactions])
+        _refuse_lost(source, own, circle, founder)
         source.take_over(Succession(own, dict(last.vector), ended), database.fetch)
+
+
+def _refuse_lost(source: Source, own: SiteStep, circle: Circle, founder: FarmDatabase) -> None:
+    """Refuse to judge own transactions that the database does not hold: others would take them, and it would not.
+
+    Raises:
+        FencedError: It was restored from a backup, and the former primary had not taken what it had published before.
+    """
+    state = source.require_state()
+    assert state.site is not None
+    held = expanded({**state.site.contained, state.history: state.tick}, circle.lineage())
+    lost = [each for each in own.transactions if each.origin.tick > held.get(each.origin.history, 0)]
+    if not lost:
+        return
+    name, former = state.site.name, next(reign.site for reign in reversed(circle.reigns) if reign.is_effective)
+    others = sorted((site.name for site in circle.sites if site.name != name), key=lambda other: other != former)
+    alone = f"wlc stop {shlex.quote(str(source))}, then wlc master {shlex.quote(str(source))} --name OTHER"
+    raise FencedError(
+        f"site {name} cannot take over as the primary: it was restored from a backup, and its log has"
+        f" {len(lost)} transactions that its file lacks and site {former} has not taken",
+        hint=f"let another site judge them: wlc role {shlex.quote(founder.url)} {others[0]} primary --lost {name};"
+        f" wlc take there, then at {name}"
+        if others
+        else f"to publish the file by itself: {alone}",
+        path=str(source),
+    )
 
 
 def _as_one(site: str, steps: list[SiteStep]) -> SiteStep:
