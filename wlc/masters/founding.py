@@ -86,6 +86,12 @@ def former_site(
             " what was written since is in no log",
             hint=f"{begin}; or publish this database by itself: wlc master {target} --name OTHER",
         )
+    if former.folder != FOUNDER:
+        raise InvalidError(
+            f"{source} was site {former.name} of {circle.database} and was stopped: only the folder of its first site"
+            " can begin again",
+            hint=f"to publish this database by itself: wlc master {target} --name OTHER",
+        )
     if site not in (None, former.name):
         raise InvalidError(f"{source} was site {former.name}", hint=f"wlc master {target} --site {former.name}")
     return former.name
