@@ -14,6 +14,7 @@ from wlc.farm.errors import InvalidError
 
 from .options import Database, Farm, StorageOptions, storage_options
 from .output import Fields, Listing, Numbers, Report, Value
+from .people import counted
 from .progress import working
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ def _agree(db: str, found: wlc.Retention, place: str, agreed: str) -> None:
     """
     batches, snapshots = len(found.delete_batches), len(found.delete_snapshots)
     typer.echo(
-        f"This deletes {_counted(batches, 'log file')} and {_counted(snapshots, 'snapshot')}. Now one can go back to"
+        f"This deletes {counted(batches, 'log file')} and {counted(snapshots, 'snapshot')}. Now one can go back to"
         f" {_shown(found.before)}, afterwards to {_shown(found.after)}.",
         err=True,
     )
@@ -184,10 +185,6 @@ def _agree(db: str, found: wlc.Retention, place: str, agreed: str) -> None:
         )
     if not typer.confirm("Go on?", err=True):
         raise InvalidError("nothing was deleted", hint=f"wlc retention {place} --keep 30d keeps 30 days")
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _shown(window: wlc.Window | None) -> str:

@@ -13,7 +13,7 @@ import typer
 
 from wlc.farm.errors import InvalidError
 
-from .output import Fields, Lines, Listing, Value, plain, printable, text, unique_names
+from .output import Lines, Listing, Value, plain, printable, text, unique_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -95,7 +95,6 @@ def _facts(report: Report) -> Mapping[str, object]:
     if isinstance(report, Listing):
         names = unique_names(report.columns)
         return {"rows": [dict(zip(names, map(plain, row), strict=True)) for row in report.rows]}
-    assert isinstance(report, Fields)
     return {name: value for name, value in report.values.items() if value or name == "tick"}
 
 

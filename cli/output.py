@@ -32,10 +32,19 @@ class Lines:
 
 
 @dataclass(frozen=True)
+class Sentence:
+    """What a command has done, said in a sentence; JSON shows the values."""
+
+    said: str
+    values: Mapping[str, object]
+
+
+@dataclass(frozen=True)
 class Fields:
-    """Facts about one thing, by name."""
+    """Facts about one thing, by name; a terminal shows what `on_terminal` returns in their stead."""
 
     values: Mapping[str, object]
+    on_terminal: Callable[[], Fields] | None = None
 
 
 @dataclass(frozen=True)
@@ -74,7 +83,7 @@ class Numbers(tuple[int, ...]):
         return ", ".join(f"{first}-{last}" if last > first else str(first) for first, last in runs) or "none"
 
 
-Report = Value | Lines | Fields | Listing
+Report = Value | Lines | Sentence | Fields | Listing
 
 # Control characters, which a terminal obeys, and those that change the direction of text; not tab and new line.
 _CONTROLS = {
@@ -118,11 +127,15 @@ def show(report: Report, *, as_json: bool, stream: TextIO | None = None) -> None
         _write_json(report, out)
     elif isinstance(report, Value):
         print(printable(text(report.value, null="")), file=out)
+    elif isinstance(report, Sentence):
+        print(printable(report.said), file=out)
     elif isinstance(report, Lines):
         out.writelines(printable(line) + "\n" for line in report.lines)
     elif out.isatty():
         if isinstance(report, Listing) and report.on_terminal is not None:
             report = report.on_terminal(list(report.rows))
+        elif isinstance(report, Fields) and report.on_terminal is not None:
+            report = report.on_terminal()
         if isinstance(report, Listing) and report.elastic:
             _write_fitting(report, out)
         else:

@@ -16,7 +16,11 @@ from wlc.farm.errors import ExceededError
 from wlr.engine.adapters import locate as place_of
 
 from .options import StorageOptions, Target, storage_options
-from .output import Report, Value, record
+from .output import Report, Sentence, Value
+from .people import for_person
+
+# What says in a status that something is wrong, or left by its owner in a state that lasts.
+_WRONG = ("failure", "is_paused", "is_unlocked", "accepted", "dropped", "left_out")
 
 
 def status(
@@ -30,7 +34,7 @@ def status(
     most = parse_age(max_lag) if max_lag is not None else None
     options = storage_options(storage_option)
     found = wlr.feed_status(target, storage_options=options) or wlr.status(target, storage_options=options)
-    yield record(found)
+    yield for_person(found, _WRONG, unknown=("lag_s", "lag_transactions"))
     if most is not None:
         _check_lag(target, found.lag_s, found.lag_transactions, most)
 
@@ -69,31 +73,36 @@ def beat(
     storage_option: StorageOptions = None,
 ) -> Report:
     """Show or set how often --follow looks for new log files."""
-    return Value("beat_s", wlr.beat(target, seconds, storage_options=storage_options(storage_option)))
+    beat_s = wlr.beat(target, seconds, storage_options=storage_options(storage_option))
+    often = f"every {format_age(timedelta(seconds=beat_s))}" if beat_s else "all the time"
+    return Sentence(f"With --follow, {place_of(target)} looks for new log files {often}.", {"beat_s": beat_s})
 
 
 def pause(target: Target, storage_option: StorageOptions = None) -> Report:
     """Let a replica or a feed stay where it is, also for cron and --follow, until wlr resume."""
     wlr.pause(target, storage_options=storage_options(storage_option))
-    return Value("is_paused", True)
+    said = f"{place_of(target)} is paused: it stays where it is until wlr resume."
+    return Sentence(said, {"is_paused": True})
 
 
 def resume(target: Target, storage_option: StorageOptions = None) -> Report:
     """Let a paused replica or feed go on with its next round."""
     wlr.resume(target, storage_options=storage_options(storage_option))
-    return Value("is_paused", False)
+    return Sentence(f"{place_of(target)} goes on with its next round.", {"is_paused": False})
 
 
 def unlock(target: Target) -> Report:
     """Allow direct writes to replicated tables, to repair the replica."""
     wlr.unlock(target)
-    return Value("is_unlocked", True)
+    said = f"{place_of(target)} is unlocked: its replicated tables can be written directly until wlr lock."
+    return Sentence(said, {"is_unlocked": True})
 
 
 def lock(target: Target) -> Report:
     """Refuse direct writes to replicated tables again; a new replica refuses them, too."""
     wlr.lock(target)
-    return Value("is_unlocked", False)
+    said = f"{place_of(target)} is locked: direct writes to its replicated tables are refused."
+    return Sentence(said, {"is_unlocked": False})
 
 
 # Each with the example that its help shows.

@@ -9,11 +9,13 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from wlc.farm.clock import format_age
 from wlc.farm.errors import CorruptError, FarmError, FencedError, InvalidError
 
 from .command import command, new_app, run_app
@@ -25,7 +27,8 @@ from .logs import log_report
 from .looking import COMMANDS as LOOKING_COMMANDS
 from .looking import list_databases
 from .options import Database, Farm, Source, StorageOptions, storage_options
-from .output import Fields, Listing, Report, Value, record
+from .output import Fields, Listing, Report, Sentence, Value, record
+from .people import counted, for_person
 from .progress import working
 from .sites import COMMANDS as SITE_COMMANDS
 from .tiers import COMMANDS
@@ -209,7 +212,14 @@ def flush(source: Source, storage_option: StorageOptions = None) -> Report:
 
     options = storage_options(storage_option)
     with working("publishing"):
-        return record(wlc.flush(source, storage_options=options))
+        done = wlc.flush(source, storage_options=options)
+    said = f"Nothing waited to be published; the last tick is {done.tick}."
+    if done.batches:
+        said = (
+            f"Published {counted(done.transactions, 'transaction')}, {counted(done.rows, 'row')}, in"
+            f" {counted(done.batches, 'batch')}; the last tick is {done.tick}."
+        )
+    return Sentence(said, record(done).values)
 
 
 @command(app, example="wlc snapshot sales --farm s3://bucket/farm --from-log")
@@ -327,7 +337,9 @@ def beat(
     """Show or set the beat."""
     import wlc
 
-    return Value("beat_s", wlc.beat(db, seconds, farm=farm, storage_options=storage_options(storage_option)))
+    beat_s = wlc.beat(db, seconds, farm=farm, storage_options=storage_options(storage_option))
+    when = f"after {format_age(timedelta(seconds=beat_s))} at the latest" if beat_s else "at once"
+    return Sentence(f"Each commit is published {when}.", {"beat_s": beat_s})
 
 
 @command(app, example="wlc status sales --farm /srv/farm --json")
@@ -335,7 +347,10 @@ def status(db: Database, farm: Farm = None, storage_option: StorageOptions = Non
     """Show the state of a master: last tick, unpublished transactions, bytes of log."""
     import wlc
 
-    return record(wlc.status(db, farm=farm, storage_options=storage_options(storage_option)))
+    found = wlc.status(db, farm=farm, storage_options=storage_options(storage_option))
+    # A slot that is reserved is as it should be.
+    wrong = ("fenced", "fenced_since", "remedy", "bypassed", *(("slot",) if found.slot != "reserved" else ()))
+    return for_person(found, wrong)
 
 
 @command(app, example="wlc tick sales")

@@ -231,6 +231,28 @@ def test_repair_publishes_what_was_written_without_capture(shell, sales, tmp_pat
     assert rows(tmp_path / "copy.duckdb") == rows(sales) == [(2, "blue ink"), (7, "smuggled"), (8, "too")]
 
 
+def test_what_changes_nothing_else_answers_in_a_sentence(shell, sales) -> None:
+    assert shell("wlr", "replicate", sales, "--into", "copy.duckdb") == 0
+    with wlc.connect(sales) as connection:
+        connection.execute("INSERT INTO orders VALUES (8, 'new')")
+    for command, said in {
+        ("wlc", "flush", sales): "Nothing waited to be published; the last tick is 4.",
+        ("wlc", "beat", sales, 90): "Each commit is published after 90s at the latest.",
+        ("wlc", "beat", sales, 0): "Each commit is published at once.",
+        ("wlr", "beat", "copy.duckdb", 60): "With --follow, {} looks for new log files every 1m.",
+        (
+            "wlr",
+            "unlock",
+            "copy.duckdb",
+        ): "{} is unlocked: its replicated tables can be written directly until wlr lock.",
+        ("wlr", "lock", "copy.duckdb"): "{} is locked: direct writes to its replicated tables are refused.",
+        ("wlr", "pause", "copy.duckdb"): "{} is paused: it stays where it is until wlr resume.",
+        ("wlr", "resume", "copy.duckdb"): "{} goes on with its next round.",
+    }.items():
+        assert shell(*command) == 0
+        assert shell.out == said.format(Path("copy.duckdb").resolve()) + "\n"
+
+
 def test_prune_says_first_and_deletes_then(shell, sales, tmp_path) -> None:
     logs = tmp_path / "farm" / "sales" / "wlc_logs"
     assert shell("wlc", "flush", sales) == 0

@@ -1,0 +1,82 @@
+"""What a person sees of what a command found."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import pytest
+
+from cli.output import Sentence, show
+from cli.people import counted, duration, for_person
+from wlc.farm.clock import utc_now
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class Found:
+    tick: int
+    lag_s: float | None
+    log_bytes: int
+    clock: datetime
+    is_paused: bool
+    is_unlocked: bool
+    failure: str | None
+    tables: tuple[str, ...] = ()
+
+
+def test_a_terminal_shows_what_is_wrong_first_and_units_and_a_pipe_every_field() -> None:
+    clock = utc_now() - timedelta(hours=3, minutes=2, seconds=30)
+    report = for_person(
+        Found(12345, 93.04, 2_500_000, clock, True, False, "no space"),
+        ("failure", "is_unlocked", "is_paused"),
+        ("gone",),
+    )
+    terminal, pipe, machine = Terminal(), io.StringIO(), io.StringIO()
+    show(report, as_json=False, stream=terminal)
+    words = [
+        re.findall(r"[^\s│┃\x1b]+(?: [^\s│┃]+)*", re.sub(r"\x1b\[\d*m", "", line))
+        for line in terminal.getvalue().splitlines()[1:-1]
+    ]
+    assert words == [
+        ["failure", "no space"],
+        ["paused", "yes"],
+        ["gone", "unknown"],
+        ["tick", "12,345"],
+        ["lag", "1m 33s"],
+        ["log bytes", "2.5 MB"],
+        ["clock", f"{clock.astimezone():%Y-%m-%d %H:%M:%S} (3h 2m ago)"],
+    ]
+    show(report, as_json=False, stream=pipe)
+    assert [line.split()[0] for line in pipe.getvalue().splitlines()] == list(Found.__annotations__)
+    assert "lag_s        93.04\n" in pipe.getvalue()
+    show(report, as_json=True, stream=machine)
+    assert json.loads(machine.getvalue())["log_bytes"] == 2_500_000
+
+
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
+def test_a_sentence_is_said_everywhere_and_json_has_its_values(stream: type[io.StringIO]) -> None:
+    out, machine = stream(), stream()
+    show(Sentence("Each commit is published at once.", {"beat_s": 0.0}), as_json=False, stream=out)
+    assert out.getvalue() == "Each commit is published at once.\n"
+    show(Sentence("…", {"beat_s": 0.0}), as_json=True, stream=machine)
+    assert json.loads(machine.getvalue()) == {"beat_s": 0.0}
+
+
+@pytest.mark.parametrize(
+    "seconds, text",
+    [(0, "0s"), (0.04, "0s"), (59.94, "59.9s"), (60, "1m"), (3601, "1h"), (3660, "1h 1m"), (200_000, "2d 7h")],
+)
+def test_lengths_of_time_have_two_units(seconds: float, text: str) -> None:
+    assert duration(timedelta(seconds=seconds)) == text
+
+
+def test_numbers_have_their_noun() -> None:
+    assert [counted(0, "row"), counted(1, "batch"), counted(2000, "batch")] == ["0 rows", "1 batch", "2,000 batches"]
