@@ -38,7 +38,8 @@ def serve(
     config: Config = Path("dbfarm.toml"),
     check: Annotated[bool, typer.Option("--check", help="Only read CONFIG, and show what would be done.")] = False,
     listen: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Serve /metrics and /healthz there: :9188, 127.0.0.1:9188.")
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Serve a page of each database, /metrics, /healthz there: :9188."),
     ] = None,
     metrics: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write metrics for Prometheus' textfile collector.")
@@ -89,10 +90,11 @@ def _run(
     from wlr.service.board import Board
     from wlr.service.memory import ServiceMemory, memory_file
     from wlr.service.notify import READY, STOPPING, WATCHDOG, Notifier
+    from wlr.service.pages import Pages
     from wlr.service.running import Service, log
 
-    notifier, board = Notifier(), Board()
-    attendant = Attendant(settings.options, board)
+    notifier, board, pages = Notifier(), Board(), Pages(settings)
+    attendant = Attendant(settings.options, board, pages)
     service = Service(settings, board, ServiceMemory(memory_file(config)))
     service.start()
     attendant.start()
@@ -115,6 +117,7 @@ def _run(
             try:
                 wanted = read()
                 attendant.change(wanted.options)
+                pages.change(wanted)
                 log.info("%s was read again: %d works changed", config, service.change(wanted, waiting))
             except FarmError as error:
                 explain(error)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from wlr.service.board import Board
     from wlr.service.listening import Listener
     from wlr.service.metrics import Exposition
+    from wlr.service.pages import Pages
     from wlr.service.settings import ServiceOptions
 
 log = logging.getLogger("wlr.service")
@@ -28,14 +29,16 @@ class Attendant:
     Args:
         options: What is wanted.
         board: What is shown.
+        pages: Pages of the databases, shown beside the metrics.
 
     Raises:
         InvalidError: Nobody can listen at the address, or a package is missing.
     """
 
-    def __init__(self, options: ServiceOptions, board: Board) -> None:
+    def __init__(self, options: ServiceOptions, board: Board, pages: Pages | None = None) -> None:
         self._board = board
         self._options = options
+        self._pages = pages
         self._is_closed = threading.Event()
         self._exposition: Exposition | None = None
         self._listener: Listener | None = None
@@ -68,7 +71,7 @@ class Attendant:
             return None
         from wlr.service.listening import Listener
 
-        return Listener(options.listen, self._board, self._exposition)
+        return Listener(options.listen, self._board, self._exposition, self._pages)
 
     def close(self) -> None:
         """End, and write the metrics once more."""

@@ -1,4 +1,4 @@
-"""Serves `/metrics` and `/healthz`."""
+"""Serves `/metrics`, `/healthz` and the pages of databases."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from wlc.farm.errors import InvalidError
 if TYPE_CHECKING:
     from wlr.service.board import Board
     from wlr.service.metrics import Exposition
+    from wlr.service.pages import Pages
 
 # Whoever asks and does not read the answer does not keep a thread for ever.
 _PATIENCE_S = 10.0
@@ -24,15 +25,16 @@ class Listener:
         address: Such as `:9188` for all addresses of the machine, or `127.0.0.1:9188`.
         board: What `/healthz` is about.
         exposition: What `/metrics` shows.
+        pages: What `/` shows; nothing if omitted.
 
     Raises:
         InvalidError: Nobody can listen there.
     """
 
-    def __init__(self, address: str, board: Board, exposition: Exposition) -> None:
+    def __init__(self, address: str, board: Board, exposition: Exposition, pages: Pages | None = None) -> None:
         host, _, port = address.rpartition(":")
         try:
-            self._server = _Server((host.strip("[]"), int(port)), _handler(board, exposition))
+            self._server = _Server((host.strip("[]"), int(port)), _handler(board, exposition, pages))
         except OSError as error:
             raise InvalidError(
                 f"cannot listen on {address}: {error.strerror}", hint="--listen 127.0.0.1:9188"
@@ -68,7 +70,7 @@ def health(board: Board) -> tuple[int, dict[str, object]]:
     return (503 if failing else 200), {"is_well": not failing, "failing": listed}
 
 
-def _handler(board: Board, exposition: Exposition) -> type[BaseHTTPRequestHandler]:
+def _handler(board: Board, exposition: Exposition, pages: Pages | None) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = _PATIENCE_S
         server_version = "dbfarm"
@@ -82,8 +84,10 @@ def _handler(board: Board, exposition: Exposition) -> type[BaseHTTPRequestHandle
             elif path == "/healthz":
                 status, said = health(board)
                 self._answer(status, "application/json", json.dumps(said).encode())
+            elif pages is not None and (page := pages.answer(path)) is not None:
+                self._answer(page.status, page.kind, page.content)
             else:
-                self._answer(404, "text/plain; charset=utf-8", b"/metrics and /healthz\n")
+                self._answer(404, "text/plain; charset=utf-8", b"/, /metrics and /healthz\n")
 
         do_HEAD = do_GET  # noqa: N815
 
