@@ -62,9 +62,15 @@ def join(
             source, name=name, site=site, farm=farm, start=start, again=again, storage_options=options
         )
         if found is not None:
-            wlr.replicate(
-                found.url, into=source, tick=found.tick, storage_options=options, register=False, progress=progress
-            )
+            try:
+                wlr.replicate(
+                    found.url, into=source, tick=found.tick, storage_options=options, register=False, progress=progress
+                )
+            except InvalidError as error:
+                if error.path != source:
+                    raise
+                anew = f"wlc join FILE {_place(name, farm)} --site {site}"
+                raise InvalidError(error.message, hint=f"name a file that is not there: {anew}", path=source) from error
         return record(
             wlc.join(source, name=name, site=site, farm=farm, beat_s=beat, again=again, storage_options=options)
         )
@@ -84,6 +90,10 @@ def _begun_anew(
     return None if done is None else done.kept_as
 
 
+def _place(name: str, farm: str | None) -> str:
+    return f"--name {shlex.quote(name)}" + (f" --farm {shlex.quote(farm)}" if farm else "")
+
+
 def _agree(found: wlc.GivenUp, source: str, name: str, site: str, farm: str | None) -> None:
     """Say what gets lost with a site that begins anew, and ask."""
     rows = ", ".join(f"{count} of {table}" for table, count in found.rows.items())
@@ -98,8 +108,7 @@ def _agree(found: wlc.GivenUp, source: str, name: str, site: str, farm: str | No
         ),
         err=True,
     )
-    place = f"--name {shlex.quote(name)}" + (f" --farm {shlex.quote(farm)}" if farm else "")
-    command = f"wlc join {shlex.quote(source)} {place} --site {site} --again --yes"
+    command = f"wlc join {shlex.quote(source)} {_place(name, farm)} --site {site} --again --yes"
     if not sys.stdin.isatty():
         raise InvalidError(
             f"to begin anew, site {site} gives up what nobody has taken, which needs your agreement",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from contextlib import contextmanager
 from copy import deepcopy
@@ -155,6 +156,7 @@ def _schema_change(scene: Scene, lines: Lines) -> None:
                 "statement": "DROP TABLE untouched",
                 "dialect": "duckdb",
                 "search_path": ["main"],
+                "layout": None,
             }
         },
     )
@@ -162,7 +164,7 @@ def _schema_change(scene: Scene, lines: Lines) -> None:
 
 def _clear(scene: Scene, lines: Lines) -> None:
     place = next(number for number, line in enumerate(lines) if "begin" in line) + 1
-    lines.insert(place, {"clear": {"table": ["main", "untouched"], "rows": 3}})
+    lines.insert(place, {"clear": {"table": ["main", "untouched"], "removed": 3}})
 
 
 def _refresh(scene: Scene, lines: Lines) -> None:
@@ -183,6 +185,10 @@ def _unknown_origin(scene: Scene, lines: Lines) -> None:
 
 def _vector_falls(scene: Scene, lines: Lines) -> None:
     kinds(lines, "end")[0]["vector"].pop(scene.histories["oslo"])
+
+
+def _term_falls(scene: Scene, lines: Lines) -> None:
+    del kinds(lines, "batch")[0]["term"]
 
 
 def _vector_rises(scene: Scene, lines: Lines) -> None:
@@ -220,6 +226,7 @@ def _path_elsewhere(scene: Scene, lines: Lines) -> None:
         _own_tick_again,
         _unknown_origin,
         _vector_falls,
+        _term_falls,
         _vector_rises,
         _more_rows,
         _internal_table,
@@ -236,6 +243,30 @@ def test_a_lie_is_refused_and_names_the_site(scene: Scene, lie: Callable[[Scene,
     if lie is not _internal_table:
         assert isinstance(error, CorruptError), repr(error)
     assert "rome" in str(error)
+    if lie in IN_STAR:
+        assert error.exit_code == 6
+        assert str(error.hint).startswith("to go on without this site: wlc leave ")
+
+
+# What contradicts the log itself or the rules of a star.
+IN_STAR = (_schema_change, _clear, _refresh, _unknown_origin, _vector_falls, _term_falls)
+
+
+@pytest.mark.parametrize("lie", IN_STAR[2:], ids=lambda lie: lie.__name__[1:])
+def test_the_others_go_on_without_a_site_that_lies(scene: Scene, lie: Callable[[Scene, Lines], None]) -> None:
+    """As the hint says."""
+    lines = deepcopy(scene.lines)
+    lie(scene, lines)
+    error = scene.take(lines)
+    assert error is not None
+    # A command would not see this farm, which is in memory.
+    _, leave, url, site, force = shlex.split(str(error.hint).partition(": ")[2])
+    assert (leave, force) == ("leave", "--force")
+    try:
+        wlc.leave(url, site, force=True)
+        assert wlc.take(scene.sites.file("oslo")) == []
+    finally:
+        scene.restore()
 
 
 def test_rows_of_a_table_of_another_owner_are_rejected(scene: Scene) -> None:

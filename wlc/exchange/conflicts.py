@@ -86,7 +86,8 @@ def set_rule(
     if rule in (EPOCH, EPOCH_TRANS) and not layout.primary_key:
         raise InvalidError(
             f"{name} has no primary key, so rule {rule} cannot tell its rows apart",
-            hint="give the table a primary key; without one, only the primary may write it",
+            hint=f"give the table a primary key at {circle.primary}, where only the primary may write it without one:"
+            f" wlc sql FILE 'ALTER TABLE {name} ADD PRIMARY KEY (COLUMN)', then wlc flush FILE",
         )
 
     def change(circle: Circle) -> Circle:

@@ -268,10 +268,7 @@ def _held(
     state = source.state
     if position is None:
         if state is None or state.site is None or state.site.name != site or state.is_master:
-            raise InvalidError(
-                f"{source} is no replica of {circle.database}",
-                hint="wlc join makes the file: name one that is not there",
-            )
+            raise InvalidError(f"{source} is no replica of {circle.database}", hint=_how_to_join(founder, site))
         return state.site.contained, state.site.proofs
     for other in circle.sites:
         if position.history in ("", *(history.history for history in other.histories)):
@@ -280,7 +277,7 @@ def _held(
     else:
         raise InvalidError(
             f"{source} is a replica of another database or site than those of {circle.database}",
-            hint="wlc join makes the file: name one that is not there",
+            hint=_how_to_join(founder, site),
         )
     if other.name == circle.primary:
         return contained, (proof,) if proof else ()
@@ -291,6 +288,10 @@ def _held(
         )
     # From here on the primary's log is read, from where its vector says.
     return contained, ()
+
+
+def _how_to_join(founder: FarmDatabase, site: str) -> str:
+    return f"name a file that is not there: wlc join FILE --name {shlex.quote(founder.url)} --site {site}"
 
 
 def _contained(log: FarmDatabase, site: CircleSite, position: Position) -> tuple[Mapping[str, int], Taken | None]:

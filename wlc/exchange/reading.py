@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from wlc.farm.anchors import anchor, before
+from wlc.farm.circle import without_site_that_lies
 from wlc.farm.errors import CorruptError, ExpiredError, FencedError, UnavailableError
 from wlc.farm.model import Clear, Ddl, Origin, RowsRead, Taken
 from wlc.farm.store import MissingError
@@ -65,6 +66,13 @@ class SiteLog:
     def mine(self) -> dict[str, int]:
         """The reader's vector."""
         return {**self.contained, self.history: self.own_last}
+
+    @property
+    def _without(self) -> str | None:
+        """How the others go on without the site; they cannot without the primary."""
+        if self.is_primary:
+            return None
+        return without_site_that_lies(self.database.url, self.site.name)
 
     def steps(self) -> Iterator[SiteStep]:
         """Yield what is missing, in the order of the log; the caller takes each step before it asks for the next.
@@ -193,7 +201,7 @@ class SiteLog:
                     raise CorruptError(
                         f"{self.database.url}: site {self.site.name} changes the schema or empties a table in tick"
                         f" {transaction.tick}, which it may not",
-                        hint=f"to go on without this site: wlc leave DATABASE {self.site.name} --force",
+                        hint=self._without,
                         path=self.database.url,
                     )
                 # The last step waits for the end of the batch: its transactions are published with the proof of it.
@@ -271,26 +279,30 @@ class SiteLog:
                 path=self.database.url,
             )
         if not contains(batch.vector, past, self.lineage):
-            raise CorruptError(f"{where} contains less than the one before it", path=self.database.url)
+            raise self._lie(f"{where} contains less than the one before it")
+        last = self._batch(batch.number - 1)[0] if self._has(batch.number - 1) else None
+        # A site that was alone for a while has begun a history without terms.
+        if last is not None and last.history == batch.history and (batch.term or 0) < (last.term or 0):
+            raise self._lie(f"{where} is in term {batch.term or 0}, and the one before it in term {last.term}")
         vector, seen = expanded(batch.vector, self.lineage), dict(past)
         if batch.first <= seen.get(batch.history, 0):
-            raise CorruptError(f"{where} begins with a tick that was published before", path=self.database.url)
+            raise self._lie(f"{where} begins with a tick that was published before")
         for origin in (t.origin for t in batch.transactions if t.origin is not None):
             which = f"tick {origin.tick} of history {origin.history}"
             if origin.tick > vector.get(origin.history, 0):
-                raise CorruptError(f"{where} holds {which}, which its vector does not contain", path=self.database.url)
+                raise self._lie(f"{where} holds {which}, which its vector does not contain")
             if origin.tick <= seen.get(origin.history, 0):
-                raise CorruptError(f"{where} holds {which}, which came before or out of order", path=self.database.url)
+                raise self._lie(f"{where} holds {which}, which came before or out of order")
             seen[origin.history] = origin.tick
         own = {each.history for each in self.site.histories}
         # A reader that lost its own past gets it back from here.
         own |= {history for history, _ in self.lineage.ancestors(self.history)}
         others = {history: tick for history, tick in batch.vector.items() if history not in own}
         if not self.is_primary and not contains(self.mine, others, self.lineage):
-            raise CorruptError(
-                f"{where} contains what only the primary could have given it, and has not",
-                path=self.database.url,
-            )
+            raise self._lie(f"{where} contains what only the primary could have given it, and has not")
+
+    def _lie(self, message: str) -> CorruptError:
+        return CorruptError(message, hint=self._without, path=self.database.url)
 
     def _refuse_own_beyond(self, batch: Batch) -> None:
         known = batch.vector.get(self.history, 0)

@@ -332,6 +332,11 @@ def how_to_join_anew(database: str, site: str, file: str = "") -> str:
     return f"{where}wlc join {file or 'FILE'} --name {shlex.quote(database)} --site {site} --again"
 
 
+def without_site_that_lies(database: str, site: str) -> str:
+    """Say how others go on without a site whose log cannot be believed, given the URL of any site's folder."""
+    return f"to go on without this site: wlc leave {shlex.quote(database)} {site} --force"
+
+
 def encode_circle(circle: Circle) -> bytes:
     """Write a circle as JSON closed by a checksum."""
     content = {

@@ -36,7 +36,7 @@ def refuse_schema_change(site: SiteState, records: Sequence[JournalRecord], pres
     if circle.ddl != site.name:
         raise InvalidError(
             f"site {site.name} cannot change the schema: only site {circle.ddl} of {circle.database} can",
-            hint=f"run the statement at {circle.ddl}; wlc take brings it here",
+            hint=f"run the statement at {circle.ddl}, then wlc take FILE here, once it is published there",
         )
     gone = {name for each in changes for name in (*each.dropped, *(before for before, _ in each.renamed))}
     left = {name.folded for name in present}

@@ -23,10 +23,12 @@ from wlc.capture.duckdb.session import CaptureSession
 from wlc.capture.duckdb.window import KeptWindow
 from wlc.dialect.duckdb import settings, statements
 from wlc.dialect.sql import quote
+from wlc.farm.circle import without_site_that_lies
 from wlc.farm.errors import CorruptError, ReplayError, UnavailableError, UnsupportedError
 from wlc.farm.model import Change, Clear, Ddl, RowsRefreshed
 from wlc.farm.vectors import raised
-from wlc.masters.contract import TakenCount
+from wlc.masters.contract import TakenCount, database_of
+from wlc.masters.place import founder_of
 from wlc.masters.state import changes
 
 if TYPE_CHECKING:
@@ -76,7 +78,7 @@ def _take(its: _Round, step: SiteStep) -> int:
     if not step.transactions:
         shared.remember(_remembering(step)(shared.require_state()))
         return 0
-    _refuse_unknown_records(step)
+    _refuse_unknown_records(shared, step)
     with shared.publish_lock:
         _refuse_taken(shared, step)
         return _take_or_halve(its, step)
@@ -163,10 +165,15 @@ def _remembering(step: SiteStep) -> Callable[[MasterState], MasterState]:
     return remembering
 
 
-def _refuse_unknown_records(step: SiteStep) -> None:
+def _refuse_unknown_records(shared: Shared, step: SiteStep) -> None:
     for each in step.transactions:
         if any(isinstance(record, RowsRefreshed) for record in each.transaction.records) and not step.is_primary:
-            raise CorruptError(f"site {step.site} has published a refresh, and is not the primary")
+            state = shared.require_state()
+            assert state.site is not None
+            raise CorruptError(
+                f"site {step.site} has published a refresh, and is not the primary",
+                hint=without_site_that_lies(founder_of(database_of(state), state.site).url, step.site),
+            )
 
 
 # Steps of rows -------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ The images wait under a tick of no transaction, since the capture of changes del
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from wlc.capture.duckdb.effects import LockingReadEffect
 from wlc.capture.duckdb.journal import JournalledReads
 from wlc.farm.circle import EPOCH_TRANS, EXCLUSIVE_READS, NO_READS, OWNER, SHARED_READS
 from wlc.farm.errors import InvalidError
+from wlc.masters.contract import database_of
+from wlc.masters.place import founder_of
 
 if TYPE_CHECKING:
     import duckdb
@@ -100,10 +103,16 @@ class TrackedReads:
         if rule is None or rule.rule != EPOCH_TRANS or rule.reads == NO_READS:
             raise InvalidError(
                 f"{clause} protects nothing: the rule of {table.name} does not track reads",
-                hint=f"wlc rule {circle.database} {table.name} {EPOCH_TRANS} --reads {EXCLUSIVE_READS}, then wlc take"
-                f" at {site}",
+                hint=f"wlc rule {shlex.quote(self._founder_url)} {table.name} {EPOCH_TRANS} --reads {EXCLUSIVE_READS},"
+                f" then wlc take FILE at {site}",
             )
         return True
+
+    @property
+    def _founder_url(self) -> str:
+        state = self.shared.require_state()
+        assert state.site is not None
+        return founder_of(database_of(state), state.site).url
 
     def _is_certain(self, rows: TouchEffect, table: CapturedTable) -> bool:
         return superset.is_stable(self.captured, rows) and superset.binds(
