@@ -79,16 +79,16 @@ set_up_postgres() {
     fi
 }
 
-# Prometheus checks our metrics and alert rules; tests skip that without it.
-set_up_promtool() {
-    command -v promtool >/dev/null && return
-    may_install || { echo "no promtool, and not allowed to install it: what it checks is skipped"; return; }
-    say "installing promtool"
-    # Its server is not started.
+# Prometheus checks our metrics and alert rules, and scrapes the service; tests skip that without it.
+set_up_prometheus() {
+    command -v promtool >/dev/null && command -v prometheus >/dev/null && return
+    may_install || { echo "no Prometheus, and not allowed to install it: what it checks is skipped"; return; }
+    say "unpacking Prometheus"
+    # Debian's server is not started.
     bin=$(cd "$venv/bin" && pwd)
     folder=$(mktemp -d) && (cd "$folder" && apt-get update -qq && apt-get download -qq prometheus >/dev/null 2>&1 &&
-        dpkg -x ./prometheus_*.deb . && cp usr/bin/promtool "$bin/") ||
-        echo "promtool could not be installed: what it checks is skipped"
+        dpkg -x ./prometheus_*.deb . && cp usr/bin/promtool usr/bin/prometheus "$bin/") ||
+        echo "Prometheus could not be installed: what it checks is skipped"
     rm -rf "$folder"
 }
 
@@ -172,7 +172,7 @@ if [ "${1:-}" = --deep ]; then shift; go_deep; fi
 set_up
 set_up_java
 set_up_postgres
-[ "$is_deep" = no ] || { set_up_other_postgres; set_up_postgres_suite; set_up_chromium; set_up_promtool; }
+[ "$is_deep" = no ] || { set_up_other_postgres; set_up_postgres_suite; set_up_chromium; set_up_prometheus; }
 failed=""
 check() {
     say "$*"

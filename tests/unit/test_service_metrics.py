@@ -99,6 +99,17 @@ def test_alert_rules_are_about_metrics_that_exist(board: Board) -> None:
     assert used <= known
 
 
+def test_the_dashboard_is_about_metrics_that_exist(board: Board) -> None:
+    exported = Exposition(board).answer("")[0].decode()
+    known = set(re.findall(r"^# TYPE (dbfarm_\w+)", exported, re.MULTILINE))
+    dashboard = json.loads((CONTRIB / "dashboard.json").read_text())
+    used = set(re.findall(r"\bdbfarm_\w+", json.dumps([dashboard["panels"], dashboard["templating"]])))
+    assert used == known
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+    labels = set(re.findall(r"[{,](\w+)=", exported))
+    assert set(re.findall(r"{{(\w+)}}", json.dumps(dashboard))) <= labels
+
+
 def get(port: int | None, path: str, accept: str = "") -> tuple[int, str, str]:
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Accept": accept})
     try:
