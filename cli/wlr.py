@@ -70,6 +70,10 @@ Unregistered = Annotated[bool, typer.Option("--no-register", help="Do not regist
 Keep = Annotated[
     str | None, typer.Option(metavar="N|AGE", help="Parquet: old ticks that stay readable, as 10 or '3 days'.")
 ]
+OpenTables = Annotated[
+    str | None,
+    typer.Option("--open", metavar="delta|none", help="Parquet: keep a Delta log over each table's files; remembered."),
+]
 Access = Annotated[
     bool | None,
     typer.Option("--access/--no-access", help="PostgreSQL: give roles what the farm grants; default: if signed."),
@@ -92,6 +96,7 @@ def replicate(
     ignore: Ignored = None,
     delay: Delay = None,
     keep: Keep = None,
+    open_tables: OpenTables = None,
     access: Access = None,
     engine: Engine = "auto",
     spark_master: SparkMaster = None,
@@ -123,6 +128,7 @@ def replicate(
                 tables=tables or None,
                 ignore=ignore or None,
                 keep=keep,
+                open_tables=open_tables,
                 access=access,
                 engine=engine,
                 spark_master=spark_master,

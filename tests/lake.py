@@ -170,7 +170,8 @@ def surplus(into: Path | str) -> list[str]:
         for table in decode_version(folder.store.read(path), path).tables
         for part in table.parts
     }
-    left = [path for path in entries if path not in {*named, *listed, "wlr.pointer"}]
+    left = [path for path in entries if path not in {*named, *listed, "wlr.pointer", "wlr.open"}]
+    left = [path for path in left if "/_delta_log/" not in path]
     place = locate(into)
     if "://" not in place.url:
         left += [str(path) for path in place.path.rglob(".*") if path.name != ".wlc.lock"]

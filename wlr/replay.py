@@ -86,6 +86,7 @@ class Replay:
         membership: The replica's part in a tree of tiers; None if it reads what it was given.
         delay_s: How far it stays behind on purpose.
         identity: Id of the replica if it is made; a random one if empty.
+        open_tables: Whose readers a Parquet replica's tables are open to, to be remembered; None as `keep`.
         access: Whether roles get privileges from the farm; None: as remembered, a new one if it verifies signatures.
     """
 
@@ -99,6 +100,7 @@ class Replay:
     membership: Membership | None = None
     delay_s: float = 0.0
     identity: str = ""
+    open_tables: str | None = None
     access: bool | None = None
     _made_from: int | None = None
     _peeked: tuple[Batch, str] | None = None
@@ -156,7 +158,9 @@ class Replay:
             return replace(self.rehearse(None), anew=why)
         self._steps(state)
         # Not what was accepted: in another past, its tick is that of another transaction.
-        known = {name: getattr(before, name) for name in ("id", "keep", "access", "beat_s", "follows_beat")}
+        known = {
+            name: getattr(before, name) for name in ("id", "keep", "open_tables", "access", "beat_s", "follows_beat")
+        }
         self._build(replace(state, **known, verify=state.verify or before.verify), manifest, self.into.rebuild)
         return replace(self.roll_forward(), anew=why)
 
@@ -238,6 +242,7 @@ class Replay:
             state,
             master=self.database.url,
             keep=state.keep if self.keep is None else self.keep,
+            open_tables=state.open_tables if self.open_tables is None else self.open_tables,
             verify=self.database.keys.verify_words() or state.verify,
             beat_s=self._beat_s if state.follows_beat else state.beat_s,
             attachment=self.membership.attachment if self.membership else None,

@@ -30,6 +30,7 @@ class ReplicaStatus:
         is_unlocked: Its owner allows direct writes to replicated tables.
         is_paused: Its owner wants it to stay where it is.
         keep: How many old ticks of a Parquet replica stay readable, or for how long; empty for all.
+        open_tables: Whose readers a Parquet replica's tables are open to, "delta"; empty for nobody.
         left_out: What it does not have because its engine cannot hold or make it (views, indexes, constraints …), by
             name, with the cause. It holds no rows.
         upstream: Id of the upstream that it chose or is pinned to, as `wlc tiers` shows it; empty if it reads what it
@@ -50,6 +51,7 @@ class ReplicaStatus:
     is_paused: bool
     history: str
     keep: str = ""
+    open_tables: str = ""
     left_out: Mapping[str, str] = field(default_factory=dict)
     upstream: str = ""
     registries: tuple[str, ...] = ()
@@ -82,6 +84,7 @@ def status(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] |
         state.is_paused,
         state.position.history,
         state.keep,
+        state.open_tables,
         state.left_out,
         *chosen(state.attachment),
     )

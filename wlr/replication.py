@@ -51,6 +51,7 @@ def replicate(
     tables: Sequence[str] | None = None,
     ignore: Sequence[str] | None = None,
     keep: str | None = None,
+    open_tables: str | None = None,
     access: bool | None = None,
     engine: str = "auto",
     spark_master: str | None = None,
@@ -77,6 +78,7 @@ def replicate(
         tables: Patterns such as `main.sales_*`; only tables that match one are replicated. For a new replica only.
         ignore: Patterns of tables that are left out, their data files, too. For a new replica only.
         keep: How many old ticks of a Parquet replica stay readable, or for how long ("3 days"); remembered.
+        open_tables: "delta": readers of Delta tables can read a Parquet replica; "none" ends that. Remembered.
         access: Roles of a PostgreSQL replica get what its farm grants; remembered. Default: if made with keys.
         engine: Who does large work: "local" is this process, "spark" is Spark, "auto" decides by its size.
         spark_master: Master at which to start a Spark session, unless the program has one.
@@ -100,15 +102,22 @@ def replicate(
     target = target_at(into, storage_options)
     state, patterns = target.find_state(), listed(tables, ignore)
     database = _database(master, farm, state, storage_options)
-    stop = _stop(until, tick, delay, database, is_awaited=waits)
+    stop = _not_back(_stop(until, tick, delay, database, is_awaited=waits), state, delay)
     attachment = _attachment(database, state, upstream, class_name, registry, registers=register)
     if state is not None and state.is_paused and not dry_run:
         return _paused(state, target, database, attachment, registers=register)
-    _check_kind(target, keep, access)
-    database = _checked(state, patterns, database) if state else database
-    asked = _Asked(stop if delay is None else _not_back(stop, state), _age(delay), patterns or (), keep, access, rebase)
+    asked = _Asked(stop, _age(delay), patterns or (), _remembered(target, keep, access, open_tables), rebase)
     job = _Job(target, state, asked, register, engine, spark_master, dry_run, progress)
-    return job.run_through(database, attachment, keepalive)
+    return job.run_through(_checked(state, patterns, database) if state else database, attachment, keepalive)
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    """What the replica is to remember; None for what it remembers already."""
+
+    keep: str | None
+    access: bool | None
+    open_tables: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +127,7 @@ class _Asked:
     stop: Stop
     delay: timedelta
     patterns: tuple[str, ...]
-    keep: str | None
-    access: bool | None
+    remembered: _Remembered
     rebase: bool = False
 
     @property
@@ -181,12 +189,13 @@ class _Job:
             self.asked.stop,
             registers=self.registers,
             bulk=bulk,
-            keep=self.asked.keep,
+            keep=self.asked.remembered.keep,
             progress=self.progress,
             membership=membership,
             delay_s=self.asked.delay_s,
             identity=self.identity,
-            access=self.asked.access,
+            open_tables=self.asked.remembered.open_tables,
+            access=self.asked.remembered.access,
         )
         if state is not None and (self.asked.rebase or not is_same_database(state, place)):
             # Most replications stay where they are.
@@ -307,19 +316,22 @@ def _database(
     return wlc.resolve(master, farm, storage_options=storage_options)
 
 
-def _not_back(stop: Stop, state: ReplicaState | None) -> Stop:
+def _not_back(stop: Stop, state: ReplicaState | None, delay: str | timedelta | None) -> Stop:
     """Let a delayed replica that is ahead of its delay stand still."""
-    if state is not None and state.clock and stop.until and state.clock > stop.until:
+    if delay is not None and state is not None and state.clock and stop.until and state.clock > stop.until:
         return Stop(state.position.tick)
     return stop
 
 
-def _check_kind(target: Target, keep: str | None, access: bool | None) -> None:
+def _remembered(target: Target, keep: str | None, access: bool | None, open_tables: str | None) -> _Remembered:
     """Refuse what replicas of the target's kind do not have."""
     if keep is not None:
         target.check_keep(keep)
     if access:
         target.check_access()
+    if open_tables is not None:
+        target.check_open_tables(open_tables)
+    return _Remembered(keep, access, "" if open_tables == "none" else open_tables)
 
 
 def _checked(state: ReplicaState, patterns: tuple[str, ...] | None, database: FarmDatabase) -> FarmDatabase:

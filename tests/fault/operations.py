@@ -193,6 +193,17 @@ def _replicate_lake(world: World) -> None:
     wlr.replicate(NAME, farm=world.farm, into=world.lake, engine="local")
 
 
+def _replicate_open_lake(world: World) -> None:
+    wlr.replicate(NAME, farm=world.farm, into=world.lake, engine="local", open_tables="delta")
+
+
+def _with_open_lake(world: World) -> None:
+    _flushed(world)
+    _replicate_open_lake(world)
+    _write(world, SECOND)
+    wlc.flush(world.source)
+
+
 def _with_lake(world: World) -> None:
     _flushed(world)
     _replicate_lake(world)
@@ -256,6 +267,11 @@ def _replica_ahead(world: World) -> None:
 def _lake_ahead(world: World) -> None:
     _ahead(world)
     _replicate_lake(world)
+
+
+def _open_lake_ahead(world: World) -> None:
+    _ahead(world)
+    _replicate_open_lake(world)
 
 
 def _go_back(world: World, into: Path, tick: int) -> None:
@@ -455,6 +471,8 @@ BACK = Operation("going back", _replica_ahead, _replica_back, _replica_back)
 BACK_ANEW = Operation("going back to an older schema", _replica_ahead, _replica_anew, _replica_anew)
 LAKE_BACK = Operation("Parquet going back", _lake_ahead, _lake_back, _lake_back_again)
 LAKE_ANEW = Operation("Parquet going back to an older schema", _lake_ahead, _lake_anew, _lake_anew_again)
+OPEN_LAKE = Operation("replication of open tables", _with_open_lake, _replicate_lake, _replicate_lake)
+OPEN_LAKE_ANEW = Operation("open tables going back", _open_lake_ahead, _lake_anew, _lake_anew_again)
 REPAIR = Operation("repair", _bypassed, _repair, _repair_again)
 PRUNE = Operation("prune", _prunable, _prune, _prune_again, _has_snapshot)
 SHIP = Operation("first shipping", _published, _ship, _ship_again, _is_relayed)
@@ -485,4 +503,6 @@ OPERATIONS = (
     PRUNE,
     SHIP,
     SHIP_FORWARD,
+    OPEN_LAKE,
+    OPEN_LAKE_ANEW,
 )

@@ -17,6 +17,7 @@ import wlc
 import wlr
 from tests.fault.breaker import Breaker, Died, abandon_masters, breakable_clock, breakable_database, breakable_store
 from tests.lake import lake_contents, surplus
+from tests.open_lake import check_open, check_readable
 from tests.oracle import Contents, contents, file_contents, replayed
 from wlc.capture.duckdb.home import Home
 from wlc.farm.clock import utc_now
@@ -238,6 +239,7 @@ def _verify_halfway(world: World, states: list[Contents], *, is_sound: bool) -> 
         held = lake_contents(world.lake)
         assert held in states, f"the Parquet replica holds what never was: {held}"
         assert held == farm_contents(world, wlr.tick(world.lake))
+        check_readable(world.lake)
     check_told(world)
 
 
@@ -285,6 +287,8 @@ def _verify(world: World, states: list[Contents]) -> None:
         wlr.replicate(into=world.lake, engine="local")
         assert lake_contents(world.lake) == present
         assert surplus(world.lake) == []
+        if wlr.status(world.lake).open_tables:
+            check_open(world.lake)
     assert wlc.status(world.source).tick == config.tick
     check_times(world)
 

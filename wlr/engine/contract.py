@@ -151,6 +151,15 @@ class Target(ABC):
         message = f"{self} is {self.noun}, which holds one tick: --keep is for Parquet replicas"
         raise InvalidError(message, hint="Leave --keep out.")
 
+    def check_open_tables(self, kind: str) -> None:  # noqa: ARG002
+        """Check whose readers the tables are to be open to, as the user typed it.
+
+        Raises:
+            InvalidError: There is no such kind, or a replica of this kind has no files.
+        """
+        message = f"{self} is {self.noun}, which has no files: --open is for Parquet replicas"
+        raise InvalidError(message, hint="Leave --open out.")
+
     def check_access(self) -> None:
         """Check that roles can get privileges.
 

@@ -51,6 +51,7 @@ class ReplicaState:
         digests: What its tables hold; see `wlr.fold.tally`.
         names_digests: The log, or the snapshot, has named digests.
         left_out: What the replica does not have because its engine cannot hold or make it, by name, with the cause.
+        open_tables: Which format's logs a Parquet replica keeps over its files, "delta"; empty for none.
         access: Roles get privileges from the farm here; only PostgreSQL replicas have roles.
         contained: What its position contains, of other sites, too, with the proofs of where those stood.
         attachment: Which upstream it reads, if it chooses one or was told which; None if it reads `master` itself.
@@ -76,6 +77,7 @@ class ReplicaState:
     left_out: Mapping[str, str] = field(default_factory=dict)
     verify: str = ""
     access: bool = False
+    open_tables: str = ""
     attachment: Attachment | None = None
     contained: Contained = NOTHING
 
@@ -127,6 +129,7 @@ def settings_json(state: ReplicaState) -> dict[str, Any]:
         "names_digests": state.names_digests,
         "verify": state.verify,
         "access": state.access,
+        "open_tables": state.open_tables,
         "attachment": _attachment_json(state.attachment) if state.attachment else None,
         "left_out": dict(state.left_out),
         "accepted": sorted(state.accepted),
@@ -152,6 +155,7 @@ def as_settings(content: Mapping[str, Any]) -> ReplicaState:
         names_digests=fields.as_flag(content["names_digests"]),
         verify=fields.as_text(content["verify"]),
         access=fields.as_flag(content.get("access", False)),
+        open_tables=fields.as_text(content.get("open_tables", "")),
         attachment=None if content.get("attachment") is None else _as_attachment(content["attachment"]),
         left_out={what: fields.as_text(cause) for what, cause in fields.as_object(content["left_out"]).items()},
         accepted=frozenset(map(fields.as_tick, fields.as_list(content["accepted"]))),

@@ -75,6 +75,7 @@ class ReplicaItem:
     ignore: tuple[str, ...] = ()
     delay: timedelta | None = None
     keep: str | None = None
+    open: str | None = None
     access: bool | None = None
     engine: str = "auto"
     upstream: tuple[str, ...] = ()

@@ -224,6 +224,7 @@ SECTIONS: Mapping[str, tuple[type, Mapping[str, Reader]]] = {
             "ignore": _texts,
             "delay": _age,
             "keep": _text,
+            "open": _text,
             "access": _flag,
             "engine": _text,
             "register": _flag,

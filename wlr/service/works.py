@@ -132,6 +132,7 @@ def _of_replica(name: str, item: ReplicaItem, farm: ListedFarm | None, _: Servic
             tables=item.tables or None,
             ignore=item.ignore or None,
             keep=item.keep,
+            open_tables=item.open,
             access=item.access,
             engine=item.engine,
             register=item.register,

@@ -82,6 +82,8 @@ class TypeRow:
         spark: Class in `pyspark.sql.types`, for types that are stored as themselves.
         spark_as: DuckDB type that Spark gets instead, because Spark has no such type.
         spark_refuses_infinity: Spark has the type, and takes an infinity for an ordinary value.
+        delta: Type in the schema of a Delta table over data files, with `{}` for the parameters; None if Delta has
+            none, for nested types, and for types that are stored as another one.
     """
 
     name: str
@@ -105,6 +107,7 @@ class TypeRow:
     spark: str | None = None
     spark_as: str | None = None
     spark_refuses_infinity: bool = False
+    delta: str | None = None
 
 
 _integer = partial(TypeRow, is_integer=True, is_native=True, is_exact_in_json=True, casts_alike=True)
@@ -133,15 +136,17 @@ TABLE: tuple[TypeRow, ...] = (
         is_exact_in_json=True,
         spark="BooleanType",
         casts_alike=True,
+        delta="boolean",
     ),
     # Integers
-    _integer(name="TINYINT", postgres="smallint", spark="ByteType"),
+    _integer(name="TINYINT", postgres="smallint", spark="ByteType", delta="byte"),
     _integer(
         name="SMALLINT",
         postgres="smallint",
         from_postgres=("smallint",),
         takes_all_postgres=True,
         spark="ShortType",
+        delta="short",
     ),
     _integer(
         name="INTEGER",
@@ -150,6 +155,7 @@ TABLE: tuple[TypeRow, ...] = (
         from_postgres=("integer",),
         takes_all_postgres=True,
         spark="IntegerType",
+        delta="integer",
     ),
     _integer(
         name="BIGINT",
@@ -157,17 +163,19 @@ TABLE: tuple[TypeRow, ...] = (
         from_postgres=("bigint",),
         takes_all_postgres=True,
         spark="LongType",
+        delta="long",
     ),
-    _integer(name="UTINYINT", postgres="smallint", spark_as="SMALLINT"),
-    _integer(name="USMALLINT", postgres="integer", spark_as="INTEGER"),
+    _integer(name="UTINYINT", postgres="smallint", spark_as="SMALLINT", delta="short"),
+    _integer(name="USMALLINT", postgres="integer", spark_as="INTEGER", delta="integer"),
     _integer(
         name="UINTEGER",
         postgres="bigint",
         from_postgres=("oid",),
         takes_all_postgres=True,
         spark_as="BIGINT",
+        delta="long",
     ),
-    _integer(name="UBIGINT", postgres="numeric(20,0)", spark_as="DECIMAL(20,0)"),
+    _integer(name="UBIGINT", postgres="numeric(20,0)", spark_as="DECIMAL(20,0)", delta="decimal(20,0)"),
     # Parquet would hold a DOUBLE.
     TypeRow(name="HUGEINT", stored_as="VARCHAR", postgres="numeric(39,0)", is_exact_in_json=True, casts_alike=True),
     TypeRow(name="UHUGEINT", stored_as="VARCHAR", postgres="numeric(39,0)", is_exact_in_json=True, casts_alike=True),
@@ -181,9 +189,16 @@ TABLE: tuple[TypeRow, ...] = (
         postgres="numeric{}",
         spark="DecimalType",
         casts_alike=True,
+        delta="decimal{}",
     ),
-    _float(name="FLOAT", aliases=("REAL",), postgres="real", from_postgres=("real",), spark="FloatType"),
-    _float(name="DOUBLE", postgres="double precision", from_postgres=("double precision",), spark="DoubleType"),
+    _float(name="FLOAT", aliases=("REAL",), postgres="real", from_postgres=("real",), spark="FloatType", delta="float"),
+    _float(
+        name="DOUBLE",
+        postgres="double precision",
+        from_postgres=("double precision",),
+        spark="DoubleType",
+        delta="double",
+    ),
     # Texts and bytes
     TypeRow(
         name="VARCHAR",
@@ -198,6 +213,7 @@ TABLE: tuple[TypeRow, ...] = (
         is_exact_in_json=True,
         spark="StringType",
         casts_alike=True,
+        delta="string",
     ),
     TypeRow(
         name="ENUM",
@@ -214,6 +230,7 @@ TABLE: tuple[TypeRow, ...] = (
         postgres_text=PostgresText.JSON,
         from_postgres=("json", "jsonb"),
         spark="StringType",
+        delta="string",
     ),
     TypeRow(
         name="UUID",
@@ -223,6 +240,7 @@ TABLE: tuple[TypeRow, ...] = (
         is_exact_in_json=True,
         spark_as="VARCHAR",
         casts_alike=True,
+        delta="binary",
     ),
     TypeRow(
         name="BLOB",
@@ -232,6 +250,7 @@ TABLE: tuple[TypeRow, ...] = (
         from_postgres=("bytea",),
         spark="BinaryType",
         casts_alike=True,
+        delta="binary",
     ),
     TypeRow(name="BIT", stored_as="VARCHAR", postgres="bit varying"),
     # Parquet's GEOMETRY comes back under another coordinate system; well-known binary does not.
@@ -253,6 +272,7 @@ TABLE: tuple[TypeRow, ...] = (
         spark="DateType",
         spark_refuses_infinity=True,
         casts_alike=True,
+        delta="date",
     ),
     # Spark's TIME ends before 24:00:00.
     TypeRow(
@@ -283,6 +303,7 @@ TABLE: tuple[TypeRow, ...] = (
         spark="TimestampNTZType",
         spark_refuses_infinity=True,
         casts_alike=True,
+        delta="timestamp_ntz",
     ),
     _seconds(name="TIMESTAMP_S", is_exact_in_json=True),
     _seconds(name="TIMESTAMP_MS", is_exact_in_json=True),
@@ -296,6 +317,7 @@ TABLE: tuple[TypeRow, ...] = (
         from_postgres=("timestamp with time zone",),
         spark="TimestampType",
         spark_refuses_infinity=True,
+        delta="timestamp",
     ),
     _nanoseconds(name="TIMESTAMPTZ_NS", digest=DigestText.NANOSECONDS),
     # Parquet drops microseconds and refuses negative intervals. A month equals 30 days.

@@ -14,6 +14,7 @@ from wlr.engine.contract import NewReplica, loading
 from wlr.engine.parquet.catalog import LakeCatalog
 from wlr.engine.parquet.executor import LocalExecutor
 from wlr.engine.parquet.folder import LEASE, Pointer, TakenOverError, work_folder
+from wlr.engine.parquet.open_tables import OpenTables
 from wlr.engine.parquet.version import LakeTable, Version
 
 if TYPE_CHECKING:
@@ -57,7 +58,10 @@ def rebuild(folder: LakeFolder, new: NewReplica) -> None:
         # Ticks of another past are other transactions: an old manifest must never be found by them.
         folder.remove([path for path in folder.all_manifests() if path != pointer.manifest], version)
         path, sha256, _ = _written(folder, new, lease)
-        pointed = folder.commit_pointer(Pointer(path, sha256, lease.run, new.state))
+        pointed = folder.commit_pointer(pointer := Pointer(path, sha256, lease.run, new.state))
+        if new.state.open_tables:
+            # Before the files go that the logs name.
+            OpenTables(folder, lease.run).level(folder.read_current(pointer), path)
         # What is left if this fails is removed by `wlr prune` once the replica has come so far.
         with suppress(FarmError):
             folder.remove(before, pointed)

@@ -202,6 +202,16 @@ class LakeFolder:
         assert version is not None
         return version
 
+    def refuse_other_run(self, run: str) -> None:
+        """Check that a run wrote the pointer last.
+
+        Raises:
+            TakenOverError: Another run took the replica over.
+        """
+        found = self._pointer.load()
+        if found is None or found[0].run != run:
+            raise self._taken_over()
+
     def _taken_over(self) -> TakenOverError:
         return TakenOverError(
             f"another run took {self.url} over", hint="Nothing was lost: try again later.", path=self.url

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from wlc.farm.model import Ddl
 from wlr.ddl import relevance
 from wlr.engine.contract import OpenReplica
 from wlr.engine.misfit import misfit
+from wlr.engine.parquet import open_tables
 from wlr.engine.parquet.catalog import LakeCatalog, by_id
 from wlr.engine.parquet.executor import LocalExecutor
 from wlr.engine.parquet.folder import LEASE, LakeFolder, Pointer, TakenOverError, with_version, work_folder
@@ -48,14 +50,18 @@ def open_replica(folder: LakeFolder, bulk: Bulk | None = None) -> OpenLake:
         pointer, version = folder.require()
         current = folder.read_current(pointer)
         # From now on a run that held the lease before us, should it live, cannot commit.
-        pointer = replace(pointer, run=lease.run)
+        pointer = replace(pointer, run=lease.run, state=with_left_out(pointer.state, current))
         version = folder.replace_pointer(pointer, version)
+        opened = open_tables.OpenTables(folder, lease.run)
+        if pointer.state.open_tables:
+            # Before files go that only an entry behind the pointer names: the run before may have died in between.
+            opened.level(current, pointer.manifest)
         folder.sweep(current.position.tick, version, current.paths)
         executor: Executor = LocalExecutor(folder.store, work_folder(folder, lease))
         if bulk is not None:
             executor = bulk.executor(executor, folder.url, folder.storage_options)
         try:
-            return OpenLake(folder, lease, pointer, version, current, executor)
+            return OpenLake(folder, lease, pointer, version, current, executor, opened)
         except BaseException:
             executor.close()
             raise
@@ -98,7 +104,14 @@ class OpenLake(OpenReplica):
     limits = LIMITS
 
     def __init__(
-        self, folder: LakeFolder, lease: Lease, pointer: Pointer, version: str, current: Version, executor: Executor
+        self,
+        folder: LakeFolder,
+        lease: Lease,
+        pointer: Pointer,
+        version: str,
+        current: Version,
+        executor: Executor,
+        opened: open_tables.OpenTables,
     ) -> None:
         self.state = with_version(pointer.state, current)
         self._folder = folder
@@ -107,6 +120,7 @@ class OpenLake(OpenReplica):
         self._version = version
         self._current = current
         self._executor = executor
+        self._opened = opened
         self._catalog = self._open_catalog()
 
     def holds(self, table: Name) -> bool:
@@ -129,6 +143,7 @@ class OpenLake(OpenReplica):
 
     def remember(self, state: ReplicaState) -> None:
         self._point(self._current, state)
+        self._open_tables()
 
     def move(self, state: ReplicaState) -> None:
         # Ticks of the other log are other numbers: a manifest of the old one must not be found by them.
@@ -138,6 +153,7 @@ class OpenLake(OpenReplica):
         version = replace(self._current, **known, catalog=state.catalog, made=utc_now())
         before, manifest = self._pointer.manifest, self._folder.write_version(version, self._lease.run)
         self._point(version, state, manifest)
+        self._open_tables()
         if manifest[0] != before:
             with suppress(FarmError):
                 self._folder.store.delete(before)
@@ -147,16 +163,24 @@ class OpenLake(OpenReplica):
         self._folder.remove(listed, self._version)
 
     def _point(self, current: Version, state: ReplicaState, manifest: tuple[str, str] | None = None) -> None:
+        state = with_left_out(state, current)
         path, sha256 = manifest or (self._pointer.manifest, self._pointer.sha256)
         pointer = Pointer(path, sha256, self._lease.run, state)
         self._version = self._folder.commit_pointer(pointer)
         self._pointer, self._current, self.state = pointer, current, state
+
+    def _open_tables(self) -> None:
+        """Let readers of Delta tables see what the pointer names."""
+        if self.state.open_tables:
+            self._opened.level(self._current, self._pointer.manifest)
 
     # Steps -----------------------------------------------------------------------------------------------------------
 
     def apply(self, step: Step, fetch: Callable[[TableFile], Path]) -> None:
         actions = step.actions()
         relevance.leaving_out(lambda skipped: self._try(step, actions, fetch, skipped))
+        # The step counts already, whatever happens now; the next run brings the logs level.
+        self._open_tables()
 
     def _try(
         self, step: Step, actions: tuple[Action, ...], fetch: Callable[[TableFile], Path], skipped: set[int]
@@ -192,6 +216,9 @@ class OpenLake(OpenReplica):
         if draft.has_ddl:
             schema, schema_after = self._catalog.statements()
         layouts = self._catalog.tables()
+        if self.state.open_tables:
+            for name, parts in draft.tables.items():
+                draft.tables[name] = draft.noted(open_tables.gathered(self._folder, name, parts, step.last), parts)
         version = Version(
             position=step.position,
             batch_last=step.mark.batch_last,
@@ -312,3 +339,14 @@ class OpenLake(OpenReplica):
             described = TargetTable(alteration.name, alteration.name.sql, alteration.after)
             parts = draft.noted(self._executor.sort(described, parts, step.last), parts)
         return parts
+
+
+def with_left_out(state: ReplicaState, version: Version) -> ReplicaState:
+    """Return a state that names the tables of a version that cannot be open; warn of those it did not name before."""
+    if not state.open_tables:
+        return replace(state, left_out={})
+    causes = open_tables.left_out(version)
+    for what, cause in causes.items():
+        if what not in state.left_out:
+            warnings.warn(f"{what} is left out: {cause}", stacklevel=2)
+    return replace(state, left_out=causes)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wlc.farm.errors import UnsupportedError
+from wlc.farm.errors import InvalidError, UnsupportedError
 from wlr.engine.contract import Target
 from wlr.engine.parquet.build import build, rebuild
 from wlr.engine.parquet.folder import LakeFolder, with_version
+from wlr.engine.parquet.open_tables import DELTA
 from wlr.engine.parquet.past import files_of, stored_tables, surplus
 from wlr.engine.parquet.replica import open_replica
 from wlr.engine.parquet.scan import scanned
@@ -73,6 +74,10 @@ class ParquetTarget(Target):
 
     def check_keep(self, keep: str) -> None:
         parse_keep(keep)
+
+    def check_open_tables(self, kind: str) -> None:
+        if kind not in (DELTA, "none"):
+            raise InvalidError(f"tables cannot be open to {kind!r}", hint="--open delta, or --open none")
 
     def files(self, table: str, tick: int | None = None) -> list[str]:
         return files_of(self.folder, table, tick)

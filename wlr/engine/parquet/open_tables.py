@@ -1,0 +1,260 @@
+"""Open tables: a Delta log over the files of each table, level with the pointer after every step.
+
+    data/main.orders/_delta_log/00000000000000000007.json    which files version 7 of the Delta table adds and removes
+    wlr.open                                                 the manifest that all logs are level with
+
+An entry is created exclusively under the number behind the last one that was read. So an entry exists once and follows
+from the one before, whoever else writes. A run reads a log before it checks that the pointer is still its own: a run
+that was halted cannot bring a log back to an older state, because whoever took over has written the next entry, or
+would write the same.
+
+`wlr.open` only spares reading the logs. A run that finds another manifest there, because one died between the pointer
+and the logs, reads them all.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from wlc.farm import json_fields as fields
+from wlc.farm.documents import decode_document, encode_document
+from wlc.farm.errors import CorruptError, FarmError, UnavailableError, UnsupportedError
+from wlc.farm.retry import CHANGE_ATTEMPTS
+from wlc.farm.store import AlreadyExistsError
+from wlc.farm.versioned import VersionedObject
+from wlr.engine.parquet.delta import (
+    ANEW,
+    LOG,
+    NOTHING,
+    DeltaContent,
+    DeltaLog,
+    DeltaMoment,
+    content_of,
+    entry,
+    folder_of,
+    replayed,
+    whole,
+)
+from wlr.engine.table_files import DATA, fetched, publish
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from wlc.farm.model import Name
+    from wlr.engine.parquet.folder import LakeFolder
+    from wlr.engine.parquet.version import Version
+    from wlr.fold.files import FilePart
+
+DELTA = "delta"
+MARKER = "wlr.open"
+_ENTRY = re.compile(r"(.+/)_delta_log/(\d{20})(\.checkpoint\.parquet|\.json)")
+
+
+@dataclass(frozen=True, slots=True)
+class LevelLogs:
+    """The logs, by folder, when they were level with a manifest.
+
+    Attributes:
+        logs: Without files, which are those of the manifest; `counts` says how many.
+    """
+
+    manifest: str
+    logs: Mapping[str, DeltaLog]
+    counts: Mapping[str, int]
+
+    def logs_of(self, contents: Mapping[str, DeltaContent]) -> dict[str, DeltaLog] | None:
+        """Return the logs with the files of that manifest; None if another version put them there by other rules."""
+        if not contents.keys() <= self.logs.keys():
+            return None
+        logs = {}
+        for folder, log in self.logs.items():
+            content = contents.get(folder, NOTHING)
+            if self.counts[folder] != len(content.files) or not log.has_schema_of(content):
+                return None
+            logs[folder] = replace(log, files=frozenset(content.files))
+        return logs
+
+
+def left_out(version: Version) -> dict[str, str]:
+    """Return the tables that cannot be Delta tables, with the causes."""
+    return _divided(version)[1]
+
+
+class OpenTables:
+    """The Delta logs of a replica.
+
+    Args:
+        folder: The replica.
+        run: The run that writes to it.
+    """
+
+    def __init__(self, folder: LakeFolder, run: str) -> None:
+        self._folder = folder
+        self._store = folder.store
+        self._run = run
+        self._logs: dict[str, DeltaLog] | None = None
+        self._level = ""
+
+    def level(self, version: Version, manifest: str) -> None:
+        """Bring all logs level with the current version; nothing is written where they are.
+
+        Args:
+            version: The current one.
+            manifest: Path of its manifest, which the pointer names.
+
+        Raises:
+            TakenOverError: Another run took the replica over.
+            CorruptError: A log is damaged.
+            UnavailableError: Others keep writing to a log, or the store is out of reach. The next run goes on.
+        """
+        if manifest == self._level:
+            return
+        contents, _ = _divided(version)
+        if self._logs is None:
+            self._logs = self._known(contents, manifest)
+            if self._level == manifest:
+                return
+        moment = DeltaMoment(version.made, version.position.tick, version.position.history, manifest)
+        for folder in sorted(self._logs.keys() | contents.keys()):
+            self._write(folder, contents.get(folder, NOTHING), moment)
+        counts = {folder: len(log.files) for folder, log in self._logs.items()}
+        level = LevelLogs(
+            manifest, {folder: replace(log, files=frozenset()) for folder, log in self._logs.items()}, counts
+        )
+        self._marker.change(lambda _: level)
+        self._level = manifest
+
+    def _known(self, contents: Mapping[str, DeltaContent], manifest: str) -> dict[str, DeltaLog]:
+        """Return the logs as they are; all of them are read if the marker does not know them."""
+        marked = self._marker.load()
+        if marked and marked[0].manifest == manifest and (known := marked[0].logs_of(contents)) is not None:
+            self._level = manifest
+            return known
+        found = (_ENTRY.fullmatch(entry.path) for entry in self._store.list(DATA))
+        logs = {folder: self._read(folder) for folder in sorted({match[1] for match in found if match})}
+        self._folder.refuse_other_run(self._run)
+        return logs
+
+    @property
+    def _marker(self) -> VersionedObject[LevelLogs]:
+        where = f"{self._folder.url}/{MARKER}"
+        return VersionedObject(self._store, MARKER, _encode, lambda data: _decode(data, where))
+
+    def _write(self, folder: str, content: DeltaContent, moment: DeltaMoment) -> None:
+        assert self._logs is not None
+        for _ in range(CHANGE_ATTEMPTS):
+            made = entry(self._logs.get(folder, DeltaLog()), content, moment)
+            if made is None:
+                return
+            log, data = made
+            try:
+                self._store.create(_path(folder, log.version), data)
+            except AlreadyExistsError:
+                # Another program wrote it, or this one, and the answer was lost.
+                self._logs[folder] = self._read(folder)
+                self._folder.refuse_other_run(self._run)
+                continue
+            self._logs[folder] = log
+            self._check_in(folder, log, content, moment)
+            return
+        where = f"{self._folder.url}/{folder}{LOG}"
+        raise UnavailableError(f"others keep writing to {where}", hint="Only dbfarm may write there.", path=where)
+
+    def _check_in(self, folder: str, log: DeltaLog, content: DeltaContent, moment: DeltaMoment) -> None:
+        """Write a checkpoint now and then."""
+        # Importing DuckDB takes longer than the rest of this package.
+        from wlr.engine.parquet.checkpoint import EVERY, write_checkpoint
+
+        if log.version and log.version % EVERY == 0 and content.schema is not None:
+            # Readers need none.
+            with suppress(FarmError):
+                path = _path(folder, log.version, ".checkpoint.parquet")
+                write_checkpoint(self._store, path, whole(log, content, moment))
+
+    def _read(self, folder: str) -> DeltaLog:
+        """Add up the entries of a log, from its last checkpoint on.
+
+        Raises:
+            CorruptError: An entry is damaged or missing.
+        """
+        from wlr.engine.parquet.checkpoint import read_checkpoint
+
+        found = [match for listed in self._store.list(f"{folder}{LOG}") if (match := _ENTRY.fullmatch(listed.path))]
+        checkpoints = [int(match[2]) for match in found if match[3] != ".json"]
+        log = DeltaLog()
+        if checkpoints:
+            last = max(checkpoints)
+            log = read_checkpoint(self._store, _path(folder, last, ".checkpoint.parquet"), log, last)
+        for version in sorted(
+            number for match in found if match[3] == ".json" and (number := int(match[2])) > log.version
+        ):
+            path = _path(folder, version)
+            where = f"{self._folder.url}/{path}"
+            if version != log.version + 1:
+                raise CorruptError(f"the entry before {where} is missing", hint=ANEW, path=where)
+            log = replayed(log, version, self._store.read(path), where)
+        return log
+
+
+def gathered(folder: LakeFolder, table: Name, parts: tuple[FilePart, ...], tick: int) -> tuple[FilePart, ...]:
+    """Return the files of a table, all in its own folder, as readers of Delta tables need them after a rename.
+
+    On a local disk no byte is copied: the file gets a second name.
+    """
+    prefix = folder_of(table)
+    moved: list[FilePart] = []
+    for part in parts:
+        if part.file.path.startswith(prefix):
+            moved.append(part)
+            continue
+        with fetched(folder.store, part) as piece:
+            moved += publish(folder.store, table, tick, [piece])
+    return tuple(moved)
+
+
+def _divided(version: Version) -> tuple[dict[str, DeltaContent], dict[str, str]]:
+    """Return what the Delta tables hold, by folder, and which tables cannot be any, with the causes."""
+    contents: dict[str, DeltaContent] = {}
+    causes: dict[str, str] = {}
+    for table in version.tables:
+        try:
+            contents[folder_of(table.table)] = content_of(table)
+        except UnsupportedError as error:
+            causes[f"Delta table {table.table}"] = error.message
+    return contents, causes
+
+
+def _path(folder: str, version: int, suffix: str = ".json") -> str:
+    return f"{folder}{LOG}{version:020d}{suffix}"
+
+
+def _encode(level: LevelLogs) -> bytes:
+    logs = [
+        {
+            "folder": folder,
+            "version": log.version,
+            "files": level.counts[folder],
+            "id": log.id,
+            "schema": log.schema_sum,
+            "has_ntz": log.has_ntz,
+        }
+        for folder, log in sorted(level.logs.items())
+    ]
+    return encode_document("open", {"manifest": level.manifest, "logs": logs})
+
+
+def _decode(data: bytes, where: str) -> LevelLogs:
+    def read(content: dict[str, Any]) -> LevelLogs:
+        logs, counts = {}, {}
+        for listed in map(fields.as_object, fields.as_list(content["logs"])):
+            version, has_ntz = fields.as_count(listed["version"]), fields.as_flag(listed["has_ntz"])
+            identity, schema = fields.as_text(listed["id"]), fields.as_text(listed["schema"])
+            folder = fields.as_text(listed["folder"])
+            logs[folder] = DeltaLog(version, identity, schema, has_ntz)
+            counts[folder] = fields.as_count(listed["files"])
+        return LevelLogs(fields.as_text(content["manifest"]), logs, counts)
+
+    return decode_document("open", data, where, read, hint=ANEW)
