@@ -35,7 +35,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 def test_reads_of_the_catalog_do_not_grow_with_the_tables(tmp_path: Path, reads: Counter[str]) -> None:
     counts = []
-    for number in (2, 7):
+    # A few tables are asked for their columns one by one.
+    for number in (7, 12):
         source, found = tmp_path / f"m{number}.duckdb", {}
         with duckdb.connect(str(source)) as connection:
             for n in range(number):
