@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wlc.farm.byte_count import format_bytes
 from wlc.farm.clock import format_age, format_time
 from wlc.farm.errors import InvalidError
 
@@ -151,6 +152,7 @@ def prune(
         {
             "delete_batches": Numbers(found.delete_batches),
             "delete_snapshots": Numbers(found.delete_snapshots),
+            "delete_bytes": found.delete_bytes,
             "keep_batches": Numbers(found.keep_batches),
             "keep_snapshots": Numbers(found.keep_snapshots),
             "holding": tuple(replica.id for replica in found.holding),
@@ -174,8 +176,9 @@ def _agree(db: str, found: wlc.Retention, place: str, agreed: str) -> None:
     """
     batches, snapshots = len(found.delete_batches), len(found.delete_snapshots)
     typer.echo(
-        f"This deletes {counted(batches, 'log file')} and {counted(snapshots, 'snapshot')}. Now one can go back to"
-        f" {_shown(found.before)}, afterwards to {_shown(found.after)}.",
+        f"This deletes {counted(batches, 'log file')} and {counted(snapshots, 'snapshot')},"
+        f" {format_bytes(found.delete_bytes)}. Now one can go back to {_shown(found.before)}, afterwards to"
+        f" {_shown(found.after)}.",
         err=True,
     )
     if not sys.stdin.isatty():

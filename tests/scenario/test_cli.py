@@ -260,12 +260,15 @@ def test_prune_says_first_and_deletes_then(shell, sales, tmp_path) -> None:
         connection.execute("INSERT INTO orders VALUES (8, 'of the second batch')")
     assert shell("wlc", "snapshot", sales) == 0
     before = tree(tmp_path)
-    assert shell("wlc", "prune", sales, "--keep-for", "0s", "--dry-run") == 0
+    planned = shell.answer("wlc", "prune", sales, "--keep-for", "0s", "--dry-run")
     assert tree(tmp_path) == before
+    size_before = sum(file.stat().st_size for file in (tmp_path / "farm" / "sales").rglob("*") if file.is_file())
     assert shell("wlc", "prune", "sales", "--farm", "farm", "--keep-for", "0s") == 2
     assert tree(tmp_path) == before
     # The hint is the whole command, with what was typed.
     assert shell(*shlex.split(shell.err.rpartition("or agree: ")[2])) == 0, shell.err
+    size = sum(file.stat().st_size for file in (tmp_path / "farm" / "sales").rglob("*") if file.is_file())
+    assert planned["delete_bytes"] == size_before - size > 0
     # The batch that the snapshot lies in stays: the chain goes on from there.
     assert len([file for file in logs.iterdir() if file.is_file()]) == 1
     assert shell("wlr", "replicate", sales, "--into", "copy.duckdb") == 0

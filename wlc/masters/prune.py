@@ -101,7 +101,8 @@ def prune_database(
         CorruptError: A manifest, a registration, a tag or the policy is damaged; nothing was deleted.
     """
     manifests = [database.read_manifest(tick) for tick in database.snapshot_ticks()]
-    arrived = {entry.path: entry.arrived for entry in database.store.list(SNAPSHOTS)}
+    listed = list(database.store.list(SNAPSHOTS))
+    arrived = {entry.path: entry.arrived for entry in listed}
     points = [
         SnapshotPoint(manifest.position, manifest.clock, arrived.get(manifest_path(manifest.position.tick)))
         for manifest in manifests
@@ -125,9 +126,13 @@ def prune_database(
             if _is_founded(database, retention, real, made_up):
                 break
         retention = replace(retention, reasons=(*retention.reasons, *_ignored_reasons(made_up)))
-        if retention.holding:
+        if retention.holding or retention.delete_batches:
             sizes.update(sizes or database.batch_bytes())
             retention = replace(retention, held_bytes=held_bytes(retention, sizes, windows))
+        gone = tuple(manifest_path(tick).rpartition("/")[0] + "/" for tick in retention.delete_snapshots)
+        freed = sum(sizes.get(number, 0) for number in retention.delete_batches)
+        freed += sum(entry.bytes for entry in listed if entry.path.startswith(gone))
+        retention = replace(retention, delete_bytes=freed)
         return _with_windows(database, retention, real, numbers)
 
     retention = decided()

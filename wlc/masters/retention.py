@@ -51,6 +51,7 @@ class Retention:
         needed_from: The oldest batch that is needed without any reader.
         has_policy: The owner has said what is kept.
         before: How far back one could go; `after`: how far one can.
+        delete_bytes: Size of the log files, their data files and the snapshots that can go.
     """
 
     delete_batches: tuple[int, ...]
@@ -65,6 +66,7 @@ class Retention:
     has_policy: bool = False
     before: Window | None = None
     after: Window | None = None
+    delete_bytes: int = 0
 
 
 def children(replicas: Iterable[Replica]) -> list[Replica]:
