@@ -139,7 +139,7 @@ def leave(
         InvalidError: There is no such site, it is the primary, or others lack something of it.
     """
     founder = founder_of_database(db, farm, storage_options)
-    circle = read_circle(founder)
+    circle = read_circle(founder, to_change=True)
     leaving = circle.site(site)
     without_site(circle, site)
     place = site_database(founder, leaving.folder)

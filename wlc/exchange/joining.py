@@ -75,7 +75,7 @@ def join(
     """
     _refuse_server(source)
     founder = resolve(name, farm, storage_options=storage_options)
-    circle = read_circle(founder)
+    circle = read_circle(founder, to_change=True)
     with adapters.opened(source) as found:
         folder = found.state.site.folder if found.state is not None and found.state.site is not None else ""
         if found.held() is not None:
@@ -139,7 +139,7 @@ def joined_from(
     """
     _refuse_server(source)
     founder = resolve(name, farm, storage_options=storage_options)
-    circle = read_circle(founder)
+    circle = read_circle(founder, to_change=True)
     other = circle.site(start or circle.primary)
     if adapters.is_source(source):
         with adapters.opened(source) as found:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from wlc.farm.anchors import anchor, before
-from wlc.farm.circle import without_site_that_lies
 from wlc.farm.errors import CorruptError, ExpiredError, FencedError, UnavailableError
 from wlc.farm.model import Clear, Ddl, Origin, RowsRead, Taken
 from wlc.farm.store import MissingError
 from wlc.farm.vectors import contains, expanded, merged, raised
 from wlc.masters.contract import SiteStep, SiteTransaction
+from wlc.masters.place import without_site_that_lies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

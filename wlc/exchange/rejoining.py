@@ -83,7 +83,7 @@ def begin_anew(
         UnavailableError: Another process has the file open.
     """
     founder = resolve(name, farm, storage_options=storage_options)
-    circle = read_circle(founder)
+    circle = read_circle(founder, to_change=True)
     if site == circle.primary:
         raise InvalidError(
             f"{site} is the primary of {circle.database}, by whose log all other sites go: it cannot begin anew",

@@ -17,7 +17,7 @@ from wlc.farm.documents import decode_document, encode_document
 from wlc.farm.errors import InvalidError
 from wlc.farm.model import FORMAT_VERSION, Name, Origin
 from wlc.farm.paths import CIRCLE, is_folder_of, site_folder
-from wlc.farm.seal.signatures import signed_manifest, verify_manifest
+from wlc.farm.seal.signatures import is_signed_manifest, signed_manifest, verify_manifest
 from wlc.farm.vectors import Heir, Lineage
 from wlc.farm.versioned import VersionedObject
 
@@ -274,13 +274,21 @@ def _with(circle: Circle, site: CircleSite) -> Circle:
 
 def circle_object(database: FarmDatabase) -> VersionedObject[Circle]:
     """Return where the circle of a database is; `database` is the founder's folder."""
-    where = f"{database.url}/{CIRCLE}"
+    where, is_signed = f"{database.url}/{CIRCLE}", False
 
     def decode(data: bytes) -> Circle:
+        nonlocal is_signed
         verify_manifest(data, where, database.keys)
+        is_signed = is_signed_manifest(data)
         return decode_circle(data, where)
 
     def encode(circle: Circle) -> bytes:
+        if is_signed and not database.keys.signs:
+            raise InvalidError(
+                f"{where} is signed, and no signing key is given: sites that verify it would refuse it",
+                hint="add --storage-option signing_key_file=FILE, or name the file of a site, which knows its key",
+                path=where,
+            )
         return signed_manifest(encode_circle(circle), database.keys)
 
     return VersionedObject(database.store, CIRCLE, encode, decode)
@@ -296,14 +304,19 @@ def find_circle(database: FarmDatabase) -> Circle | None:
     return found[0] if found is not None else None
 
 
-def read_circle(database: FarmDatabase) -> Circle:
-    """Return the circle of a database.
+def read_circle(database: FarmDatabase, *, to_change: bool = False) -> Circle:
+    """Return the circle of a database; `to_change`: the caller is about to change what it then follows.
 
     Raises:
-        InvalidError: It has one master only.
+        InvalidError: It has one master only, or is to change, and there is no key to sign it with.
         CorruptError: The object is damaged.
     """
-    return _present(database, find_circle(database))
+    place = circle_object(database)
+    found = place.load()
+    circle = _present(database, found[0] if found is not None else None)
+    if to_change:
+        place.encode(circle)
+    return circle
 
 
 def change_circle(database: FarmDatabase, change: Callable[[Circle], Circle]) -> Circle:
@@ -330,11 +343,6 @@ def how_to_join_anew(database: str, site: str, file: str = "") -> str:
     """Say how a site begins anew that cannot go on; `file` is its own if the command is for this machine."""
     where = "" if file else f"at site {site}: "
     return f"{where}wlc join {file or 'FILE'} --name {shlex.quote(database)} --site {site} --again"
-
-
-def without_site_that_lies(database: str, site: str) -> str:
-    """Say how others go on without a site whose log cannot be believed, given the URL of any site's folder."""
-    return f"to go on without this site: wlc leave {shlex.quote(database)} {site} --force"
 
 
 def encode_circle(circle: Circle) -> bytes:

@@ -42,7 +42,7 @@ def hand_over(founder: FarmDatabase, to: str) -> Circle:
         InvalidError: There is no such site, its role is pass, or a third site has become the primary meanwhile.
         UnavailableError: The outcome is unknown. Call it again.
     """
-    circle = read_circle(founder)
+    circle = read_circle(founder, to_change=True)
     former = circle.primary
     while circle.primary == former != to:
         successor, primary = circle.site(to), circle.site(former)

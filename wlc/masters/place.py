@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,11 @@ def site_database(founder: FarmDatabase, folder: str) -> FarmDatabase:
         if folder == FOUNDER
         else open_database(join_url(founder.url, folder), storage_options=founder.storage_options)
     )
+
+
+def without_site_that_lies(database: str, site: str) -> str:
+    """Say how others go on without a site whose log cannot be believed, given the URL of any site's folder."""
+    return f"to go on without this site: wlc leave {shlex.quote(database)} {site} --force"
 
 
 def is_member(site: SiteState, circle: Circle) -> bool:

@@ -23,12 +23,11 @@ from wlc.capture.duckdb.session import CaptureSession
 from wlc.capture.duckdb.window import KeptWindow
 from wlc.dialect.duckdb import settings, statements
 from wlc.dialect.sql import quote
-from wlc.farm.circle import without_site_that_lies
 from wlc.farm.errors import CorruptError, ReplayError, UnavailableError, UnsupportedError
 from wlc.farm.model import Change, Clear, Ddl, RowsRefreshed
 from wlc.farm.vectors import raised
 from wlc.masters.contract import TakenCount, database_of
-from wlc.masters.place import founder_of
+from wlc.masters.place import founder_of, without_site_that_lies
 from wlc.masters.state import changes
 
 if TYPE_CHECKING:

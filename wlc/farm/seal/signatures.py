@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _LINE = re.compile(rb'[{,]"signature":\{"key":"([0-9a-f]{16})","ed25519":"([A-Za-z0-9+/]{86}==)"\}\}?\n')
 # The longest that a line can be.
 _LINE_BYTES = 160
+_HANDOVER = b'"handover":{'
 
 
 def signed_log(data: bytes, keys: Keys) -> bytes:
@@ -44,14 +45,16 @@ def verify_log(data: bytes, where: str, keys: Keys, *, is_own: bool = False) -> 
         data: The file's bytes.
         where: Where it is, for messages.
         keys: Keys to verify with.
-        is_own: The caller takes the file for its own: if the caller signs, its own signature is required.
+        is_own: The caller takes the file for its own: if the caller signs, its own signature is required. Where a
+            handover ends the log, its successor has signed that with one of the keys to verify with.
 
     Raises:
         CorruptError: The signature is missing or wrong. Apply nothing of the file.
         InvalidError: The file is encrypted, and there is no key to decrypt it.
     """
     refuse_encrypted(data, where)
-    if known := keys.own if is_own else keys.verifying:
+    is_others = not is_own or _HANDOVER in data
+    if known := (keys.own if is_own else ()) + (keys.verifying if is_others else ()):
         _verify(data, where, known, LINES_END)
 
 
@@ -60,6 +63,17 @@ def verify_manifest(data: bytes, where: str, keys: Keys) -> None:
     refuse_encrypted(data, where)
     if keys.verifying:
         _verify(data, where, keys.verifying, DOCUMENT_END)
+
+
+def is_signed_manifest(data: bytes) -> bool:
+    """Say whether a manifest has a signature, whoever made it."""
+    return _signature(data[: -len(DOCUMENT_END) - CHECKSUM_LINE_BYTES])[1] is not None
+
+
+def _signature(body: bytes) -> tuple[int, re.Match[bytes] | None]:
+    """Return where the last line of a file begins, and that line if it is a signature."""
+    start = body.rfind(b"\n", max(0, len(body) - _LINE_BYTES), len(body) - 1) + 1
+    return start, _LINE.fullmatch(body[start:])
 
 
 def _signed(data: bytes, keys: Keys, last: bytes, start: bytes, end: bytes) -> bytes:
@@ -75,8 +89,7 @@ def _verify(data: bytes, where: str, keys: tuple[Key, ...], last: bytes) -> None
     if problem := checksum_problem(data, last):
         raise CorruptError(f"{where}: {problem}", path=where)
     body = data[: -len(last) - CHECKSUM_LINE_BYTES]
-    start = body.rfind(b"\n", max(0, len(body) - _LINE_BYTES), len(body) - 1) + 1
-    found = _LINE.fullmatch(body[start:])
+    start, found = _signature(body)
     known = ", ".join(key.id for key in keys)
     hint = "Somebody else wrote it; or give the key of its writer, too: verify_key_file, WLC_VERIFY_KEY_FILE."
     if found is None:
