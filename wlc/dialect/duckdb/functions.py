@@ -115,10 +115,11 @@ CALLED = frozenset(
     json_serialize_plan json_serialize_sql lag last lead least len length like_escape list list_apply list_concat
     list_contains list_filter list_sort list_transform list_value lower map map_entries map_from_entries max
     md5_number min nextval not_ilike_escape not_like_escape now overlay parquet_metadata parquet_schema position
-    pragma_table_info range read_blob read_parquet read_text regexp_full_match regexp_matches replace row row_number
-    setval sign signbit starts_with strftime strlen struct_extract struct_extract_at struct_pack substr substring sum
-    timezone to_days to_hours to_json to_microseconds to_milliseconds to_minutes to_months to_seconds to_years trim
-    txid_current typeof union_extract union_tag unnest uuid variant_bytes_to_variant variant_to_parquet_variant
+    pragma_table_info range read_blob read_json read_parquet read_text regexp_full_match regexp_matches replace row
+    row_number setval sign signbit starts_with strftime strlen struct_extract struct_extract_at struct_pack substr
+    substring sum timezone to_days to_hours to_json to_microseconds to_milliseconds to_minutes to_months to_seconds
+    to_years trim txid_current typeof union_extract union_tag unnest uuid variant_bytes_to_variant
+    variant_to_parquet_variant
     """.split()
 )
 _COLLATION = re.compile(r"(icu_)?(collate|sort)_\w+")
