@@ -70,7 +70,10 @@ class replayed:  # noqa: N801 -- reads as a function in a with statement
             batch, _ = self.db.read_batch(1)
             self._attach(batch.catalog)
             return batch.catalog
-        manifest = self.db.read_manifest(ticks[0])
+        # A prune that died may have left a snapshot whose log is gone already.
+        manifests, numbers = map(self.db.read_manifest, ticks), self.db.batch_numbers()
+        joined = (found for found in manifests if numbers and found.position.batch + 1 >= numbers[0])
+        manifest = next(joined, None) or self.db.read_manifest(ticks[-1])
         self.after = manifest.position.tick
         self._attach(manifest.catalog)
         for ddl in manifest.schema:

@@ -136,8 +136,8 @@ def look_at_snapshots(farm: Path) -> object:
 
 
 def look_at_replicas(farm: Path) -> object:
-    # How many bytes somebody holds back is what the store lists, damaged or not.
-    return replace(wlc.prune(str(farm), keep_for="0s", dry_run=True), held_bytes={})
+    # How many bytes are held back, or would be deleted, is what the store lists, damaged or not.
+    return replace(wlc.prune(str(farm), keep_for="0s", dry_run=True), held_bytes={}, delete_bytes=0)
 
 
 def look_at_status(farm: Path) -> object:
