@@ -83,7 +83,7 @@ class DatabaseReport:
         made: When the report was made.
         since: The log was read from this time on; `is_cut`: the period has more batches than a report reads, and
             `since` is later than was wanted.
-        log_bytes: Size of the whole log; `snapshot_bytes`: of all snapshots.
+        log_bytes: Size of the whole log; `snapshot_bytes`: of the snapshots that are listed.
         can_go_back_to: Time from which on every state can be reached; None where nothing was published.
         older_ticks: Single states before it.
         rows: Rows of all tables in the newest snapshot, None without one.
