@@ -102,7 +102,7 @@ def test_types(tmp_path: Path) -> None:
     source, lake = tmp_path / "sales.duckdb", tmp_path / "lake"
     columns = {
         "UTINYINT '255'": 255,
-        "UINTEGER '2147483647'": 2147483647,
+        "UINTEGER '4294967295'": 4294967295,
         "UBIGINT '18446744073709551615'": Decimal("18446744073709551615"),
         "HUGEINT '170141183460469231731687303715884105727'": "170141183460469231731687303715884105727",
         "DECIMAL(9,2) '1.25'": Decimal("1.25"),

@@ -17,7 +17,7 @@ from wlc.capture.postgres.gathering import MEMORY_VARIABLE, memory_limit, row_gr
 from wlc.capture.postgres.types import always_fits, duckdb_type
 from wlc.dialect.postgres.text import read_text_sql
 from wlc.dialect.sql import literal, quote
-from wlc.dialect.types import store_sql
+from wlc.dialect.types import file_format, store_sql
 from wlc.farm import paths
 from wlc.farm.database import describe_file
 from wlc.farm.errors import UnavailableError
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from wlc.capture.postgres.described import DescribedTable
 
-_FORMAT = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2"
 _READERS = 2
 # Columns of these types come as they are; all others as text.
 _AS_THEY_ARE = {"boolean", "smallint", "integer", "bigint", "real", "double precision", "text"}
@@ -128,7 +127,8 @@ class _Copier:
                 "rows_of_table", pa.RecordBatchReader.from_batches(first.schema, _chained(first, blocks))
             )
             group = f"ROW_GROUP_SIZE {row_group_rows(first.nbytes / max(first.num_rows, 1))}"
-            sql = f"COPY (SELECT {', '.join(stored)} FROM rows_of_table) TO {literal(str(target))} ({_FORMAT}, {group})"
+            options = f"{file_format(column for column, _ in columns)}, {group}"
+            sql = f"COPY (SELECT {', '.join(stored)} FROM rows_of_table) TO {literal(str(target))} ({options})"
             ((rows,),) = self._connection.execute(sql).fetchall()
         except duckdb.InvalidInputException as error:
             for index, (column, _) in enumerate(columns):
