@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from wlc.farm.errors import FarmError, InvalidError
 from wlc.farm.version import __version__
@@ -29,18 +30,33 @@ if TYPE_CHECKING:
 EXIT_OTHER = 1
 EXIT_USAGE = 2
 EXIT_DEFECT = 70
+_SUMMARY_MAX = 200
 
 AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error.")]
 
 
-def new_app(summary: str) -> typer.Typer:
-    """Build an empty command line program whose `--help` opens with `summary`."""
+def new_app(summary: str, tasks: Mapping[str, Sequence[str]]) -> typer.Typer:
+    """Build an empty command line program.
+
+    Args:
+        summary: What `--help` opens with.
+        tasks: What people come for, and the commands for it, in the order in which `--help` lists them.
+    """
+
+    class ByTask(TyperGroup):
+        def format_commands(self, _: Any, formatter: Any) -> None:
+            for task, names in tasks.items():
+                known = [(name, self.commands[name].get_short_help_str(_SUMMARY_MAX)) for name in names]
+                with formatter.section(task):
+                    formatter.write_dl(known)
+
     # Plain help: rich markup would double the time that --help takes.
     app = typer.Typer(
+        cls=ByTask,
         help=summary,
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},

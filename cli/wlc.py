@@ -38,7 +38,18 @@ if TYPE_CHECKING:
     from wlc import Flushed
 
 
-app = new_app("Capture what a master database commits and publish it to a farm.")
+app = new_app(
+    "Capture what a master database commits and publish it to a farm.",
+    {
+        "Write and publish": ("master", "sql", "run", "flush", "beat", "snapshot", "stop"),
+        "Look": ("status", "tick", "clock", "log", "list", "replicas", "doctor", "report"),
+        "Mend and go back": ("verify", "repair", "undo"),
+        "Keep and delete": ("retention", "tag", "prune", "forget"),
+        "Relays and tiers": ("ship", "tiers", "upstream", "fanout", "push"),
+        "Several sites": ("join", "take", "sites", "role", "leave", "rule", "conflicts", "exceptions"),
+        "Secure": ("key",),
+    },
+)
 
 
 def main() -> None:

@@ -38,7 +38,16 @@ from .standing import COMMANDS as STANDING_COMMANDS
 if TYPE_CHECKING:
     from datetime import datetime
 
-app = new_app("Roll a replica forward from a farm: to the end, to a time, or to a transaction.")
+app = new_app(
+    "Roll a replica forward from a farm: to the end, to a time, or to a transaction.",
+    {
+        "Replicate": ("replicate", "switch", "pause", "resume", "beat"),
+        "Look": ("status", "tick", "clock", "files", "attach"),
+        "Check and mend": ("verify", "repair", "drill", "accept", "retry", "unlock", "lock", "prune"),
+        "Changes of rows": ("feed", "changes", "diff"),
+        "As a service": ("serve", "unit"),
+    },
+)
 
 
 def main() -> None:

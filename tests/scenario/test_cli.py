@@ -562,3 +562,25 @@ def test_quick_commands_load_nothing_that_is_slow(shell, sales, tmp_path, comman
     sources = {**os.environ, "PYTHONPATH": str(Path(cli.wlc.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, env=sources)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("program", ["wlc", "wlr"])
+def test_help_lists_every_command_once_by_task(shell, program) -> None:
+    assert shell(program, "--help") == 0
+    _, _, tasks = shell.out.partition("\n\n")[2].partition("Options:")
+    listed = re.findall(r"^  ([a-z]+) ", tasks, re.MULTILINE)
+    known = [info.name or info.callback.__name__ for info in APPS[program].registered_commands]
+    assert sorted(listed) == sorted(name.replace("_", "-") for name in known)
+
+
+def test_bash_completes_commands_and_options(tmp_path) -> None:
+    script = """
+        source <("$1/wlc" --show-completion bash)
+        complete_it() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _wlc_completion "$1"; echo "${COMPREPLY[*]}"; }
+        complete_it "$1/wlc" st
+        complete_it "$1/wlc" prune --dr
+    """
+    answer = subprocess.run(
+        ["bash", "-c", script, "bash", COMMANDS], capture_output=True, text=True, cwd=tmp_path, timeout=60, check=True
+    )
+    assert answer.stdout.split("\n") == ["stop status", "--dry-run", ""]
