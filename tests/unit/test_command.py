@@ -21,7 +21,7 @@ from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableEr
 
 @pytest.fixture
 def app():
-    app = new_app("A program.")
+    app = new_app("A program.", {})
 
     @command(app, example="x answer")
     def answer(what: str = "42"):

@@ -17,7 +17,7 @@ TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 
 @pytest.fixture
 def app():
-    app = new_app("Try log lines.")
+    app = new_app("Try log lines.", {})
 
     @command(app, example="x copy --follow")
     def copy(follow: bool = False):
