@@ -44,6 +44,7 @@ NAMES = (
     "tiers",
     "visible",
     "reading",
+    "sites",
 )
 
 

@@ -29,8 +29,9 @@ LINES = {
     "tiers": 11,
     "visible": 2,
     "reading": 6,
+    "sites": 9,
 }
-LONG = {"growth", "tiers", "visible", "reading", "capture", "replay", "digests", "memory", "feeds", "start"}
+LONG = {"growth", "tiers", "visible", "reading", "capture", "replay", "digests", "memory", "feeds", "start", "sites"}
 # tests/spark/test_bench.py tries these: there is a session already, which takes longer to start than all the rest here.
 ON_SPARK = {"lake", "lake_curve"}
 # tests/postgres/test_bench.py tries this: it needs a server.
