@@ -19,7 +19,7 @@ from cli.command import run_app
 from cli.wlc import app
 from tests.sites import Sites
 from wlc.farm.circle import read_circle
-from wlc.farm.errors import FencedError, InvalidError
+from wlc.farm.errors import FencedError, InvalidError, UnavailableError
 from wlc.farm.model import Origin
 from wlc.masters import background
 
@@ -215,13 +215,59 @@ def test_case_3_what_diverged_begins_a_history_of_its_own(two: Sites) -> None:
     two.replica_equals("rome", "t")
 
 
-def test_case_3_of_a_primary_is_refused(two: Sites) -> None:
+def test_case_3_of_a_primary_judges_what_it_has_committed_since(two: Sites, capsys: pytest.CaptureFixture[str]) -> None:
+    """All others go by what it had published: it is judged as if another site had written it."""
+    wlc.set_rule(two.file("oslo"), "t", "epoch")
+    two.exchange()
+    file, former = two.file("oslo"), wlc.status(two.file("oslo"))
+    backup = Backup.of(two, "oslo")
+    two.write("oslo", "INSERT INTO t VALUES (201, 'oslo')", "UPDATE t SET v = 'published' WHERE k = 1")
+    two.write("rome", "UPDATE t SET v = 'rome' WHERE k = 2")
+    two.exchange()
+    two.write("rome", "UPDATE t SET v = 'not taken' WHERE k = 4")
+    wlc.flush(two.file("rome"))
+    published = two.log("oslo").config().tick
+    backup.restore()
+    write_offline(
+        two,
+        "oslo",
+        "INSERT INTO t VALUES (202, 'since')",
+        "UPDATE t SET v = 'since' WHERE k < 4",
+        "UPDATE t SET v = 'since' WHERE k = 4",
+    )
+    with pytest.warns(UserWarning, match="a new history begins, and what it had published comes back with wlc take"):
+        wlc.flush(file)
+    with pytest.raises(UnavailableError, match="has not taken over yet"):
+        two.take("rome")
+    assert run_app(app, "wlc", ["take", str(file)]) == 0
+    assert "oslo" in capsys.readouterr().out
+    (first, second) = histories(two, "oslo")
+    assert (first, second) == (None, Origin(former.history, former.tick))
+    assert two.log("oslo").config().tick > published
+    in_step(two)
+    assert keys(two, "rome") == [100, 201, 202]
+    values = [row[1] for row in two.rows("rome", "t")[:5]]
+    assert values == ["since", "published", "rome", "since", "since"]
+    rejected = [(row.source, row.key["k"], row.cause) for row in wlc.exceptions(file)]
+    assert sorted(rejected) == [
+        (site, key, "DATA_IN_CONFLICT") for site, key in (("oslo", 1), ("oslo", 2), ("rome", 4))
+    ]
+    assert all(check.outcome == "same" for check in wlc.verify_source(file))
+    two.replica_equals("oslo", "t")
+    # It judges as before.
+    two.write("oslo", "UPDATE t SET v = 'oslo' WHERE k = 5")
+    two.write("rome", "UPDATE t SET v = 'rome' WHERE k = 5")
+    in_step(two)
+    assert (5, "oslo") in two.rows("rome", "t")
+
+
+def test_case_3_of_a_primary_that_has_changed_the_schema_is_refused(two: Sites) -> None:
     backup = Backup.of(two, "oslo")
     two.write("oslo", "INSERT INTO t VALUES (201, 'oslo')")
     two.exchange()
     backup.restore()
-    write_offline(two, "oslo", "INSERT INTO t VALUES (202, 'oslo')")
-    with pytest.raises(FencedError, match="has committed tick") as caught:
+    write_offline(two, "oslo", "INSERT INTO t VALUES (202, 'oslo')", "CREATE TABLE new (k INTEGER PRIMARY KEY)")
+    with pytest.raises(FencedError, match="has committed tick .* it changes the schema: CREATE TABLE") as caught:
         wlc.flush(two.file("oslo"))
     assert "restore the backup again" in str(caught.value.hint)
     # As the hint says.

@@ -146,7 +146,8 @@ def _readings(
     assert circle is not None
     wanted = _read_by(circle, name, only)
     for reign in circle.reigns if circle.site(name).role != NONE else ():
-        if reign.site != name and reign.is_effective and not _contains(source, circle, reign):
+        # One's own, too: a primary that was restored from a backup may go on behind an earlier tick of it.
+        if reign.is_effective and not _contains(source, circle, reign):
             yield _Reading(source, database, circle, circle.reigning(reign), reign=reign)
     if leads and circle.primary == name and not site.is_leading:
         take_over(source, database, circle)
@@ -247,7 +248,8 @@ class _Reading:
     def register(self) -> None:
         """Register in the other site's folder how far its log was read: pruning keeps the rest."""
         state = self.source.require_state()
-        if self.read is not None and state.site is not None:
+        # Who takes its own past back needs nothing to be kept for that.
+        if self.read is not None and state.site is not None and self.other.name != state.site.name:
             database, proof = self.read
             register(database, as_reader(state.site, str(self.source), proof))
 

@@ -347,6 +347,10 @@ class Source(ABC):
         """Begin a new history: what waits to be published follows the tick of the new state."""
         raise UnsupportedError(f"{self} cannot be one of several sites", hint="only DuckDB masters can")
 
+    def what_only_a_primary_writes(self) -> str | None:
+        """Say what of that which waits to be published only a primary may publish; None if there is nothing."""
+        raise UnsupportedError(f"{self} cannot be one of several sites", hint="only DuckDB masters can")
+
     def step_down(self, state: MasterState) -> None:  # noqa: ARG002
         """Begin the history of a secondary behind a handover, with own transactions that wait to be published.
 

@@ -45,33 +45,50 @@ def hand_over(founder: FarmDatabase, to: str) -> Circle:
     circle = read_circle(founder, to_change=True)
     former = circle.primary
     while circle.primary == former != to:
-        successor, primary = circle.site(to), circle.site(former)
-        refuse_role(circle, successor, PRIMARY)
-        log = site_database(founder, primary.folder)
-        newest = _newest(log)
-        if newest is not None and (newest[0].term or 0) > circle.term:
-            # Somebody has died before the circle followed, or it has changed since it was read.
-            circle = _present(founder, log, newest[0], circle)
-            continue
-        if circle.has_ended(primary.history):
-            known = circle
-            circle = change_circle(founder, lambda present: with_successor_of_none(present, known, to))  # noqa: B023
-            continue
-        batch = _last_batch(log, circle, newest, to)
-        try:
-            log.publish(batch, {})
-        except FencedError:
-            # The primary, or another handover, came first.
-            circle = read_circle(founder)
-            continue
-        advance_config(log, batch)
-        circle = note_handover(founder, log, batch)
+        refuse_role(circle, circle.site(to), PRIMARY)
+        circle = _end_history(founder, circle, to)
     if circle.primary != to:
         raise InvalidError(
             f"site {circle.primary} has become the primary of {circle.database} meanwhile",
             hint=f"wlc role {circle.database} {to} primary --lost {circle.primary}, if it is to be {to} all the same",
         )
     return circle
+
+
+def succeed_oneself(founder: FarmDatabase, site: str) -> Circle:
+    """End the history of a primary that goes on behind an earlier tick of it, and return the circle.
+
+    It is its own successor: what it has committed since that tick is judged like what another site has, and all others
+    go on by the history that ended. Dying in between is harmless: call it again.
+
+    Args:
+        founder: The founder's folder.
+        site: The primary. If another one has become that meanwhile, nothing changes.
+    """
+    circle = read_circle(founder, to_change=True)
+    while circle.primary == site and not circle.has_ended(circle.site(site).history):
+        circle = _end_history(founder, circle, site)
+    return circle
+
+
+def _end_history(founder: FarmDatabase, circle: Circle, to: str) -> Circle:
+    """Try once to end the history of the present primary, and return the circle as it is then."""
+    primary = circle.site(circle.primary)
+    log = site_database(founder, primary.folder)
+    newest = _newest(log)
+    if newest is not None and (newest[0].term or 0) > circle.term:
+        # Somebody has died before the circle followed, or it has changed since it was read.
+        return _present(founder, log, newest[0], circle)
+    if circle.has_ended(primary.history):
+        return change_circle(founder, lambda present: with_successor_of_none(present, circle, to))
+    batch = _last_batch(log, circle, newest, to)
+    try:
+        log.publish(batch, {})
+    except FencedError:
+        # The primary, or another handover, came first.
+        return read_circle(founder)
+    advance_config(log, batch)
+    return note_handover(founder, log, batch)
 
 
 def _present(founder: FarmDatabase, log: FarmDatabase, newest: Batch, known: Circle) -> Circle:

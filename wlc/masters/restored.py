@@ -11,6 +11,8 @@ log, and with what other logs contain of it:
     others contain ticks that its log       the same: its folder was lost or rolled back, too
     does not have
     its log ends with a handover            the same: another site is the primary now, and judges what is left
+    it is the primary itself                the same: its log ends with a handover to itself, and it judges with its
+                                            next take what it has committed since, as it judges another site
     its log is of another past              FencedError
 
 No tick is used twice: a new history goes on behind every tick that anybody has seen.
@@ -19,6 +21,7 @@ No tick is used twice: a new history goes on behind every tick that anybody has 
 from __future__ import annotations
 
 import logging
+import shlex
 import uuid
 import warnings
 from dataclasses import replace
@@ -33,14 +36,17 @@ from wlc.farm.store import MissingError
 from wlc.farm.vectors import expanded
 from wlc.masters.contract import DivergedError
 from wlc.masters.fence import outdated
-from wlc.masters.handover import note_handover
+from wlc.masters.handover import note_handover, succeed_oneself
 from wlc.masters.place import founder_of, is_member, site_database
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from wlc.farm.circle import Circle
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Batch, Config
     from wlc.masters.contract import Source
+    from wlc.masters.state import MasterState
 
 _log = logging.getLogger("wlc")
 
@@ -55,7 +61,8 @@ def settle_past(source: Source, database: FarmDatabase) -> None:
         database: Its place in the farm.
 
     Raises:
-        FencedError: The log is of another past, or the primary has committed something else since it was restored.
+        FencedError: The log is of another past, or the primary has committed something since it was restored that
+            nobody can judge.
         UnavailableError: The farm cannot be reached. Try again.
     """
     state = source.require_state()
@@ -72,21 +79,18 @@ def settle_past(source: Source, database: FarmDatabase) -> None:
     try:
         rows = _take_back(source, database)
     except DivergedError as error:
+        rows, start, comes = 0, source.renew, "comes back"
         if circle.primary == state.site.name:
-            raise FencedError(
-                error.message,
-                hint="all other sites go by its log: copy the file aside, restore the backup again and run wlc flush,"
-                " which takes the log back; then write again what only the copy holds",
-                path=error.path,
-            ) from error
-        rows = 0
-        warnings.warn(f"{error.message}; a new history begins, and what it had published comes back", stacklevel=2)
-        _begin_history(source, database, circle)
+            _refuse_unjudgeable(source, error)
+            circle, start = succeed_oneself(founder_of(database, state.site), state.site.name), source.step_down
+            comes += f" with wlc take {shlex.quote(str(source))}, which judges what it has committed since"
+        warnings.warn(f"{error.message}; a new history begins, and what it had published {comes}", stacklevel=2)
+        _begin_history(source, database, circle, start)
     else:
         if _known_elsewhere(source, database, circle) > source.require_state().tick:
             shown = f"{source} was restored from a backup, and other sites have taken more of it than its log holds"
             warnings.warn(f"{shown}; a new history begins, and they give that back", stacklevel=2)
-            _begin_history(source, database, circle)
+            _begin_history(source, database, circle, source.renew)
     if rows:
         warnings.warn(
             f"{source} was restored from a backup and has taken {rows} transactions back from its own log", stacklevel=2
@@ -94,6 +98,21 @@ def settle_past(source: Source, database: FarmDatabase) -> None:
     if source.require_state().fence is not None:
         source.remember(replace(source.require_state(), fence=None))
     source.has_settled_past = True
+
+
+def _refuse_unjudgeable(source: Source, error: DivergedError) -> None:
+    """Refuse a restored primary that has committed what no site but the primary may write.
+
+    Raises:
+        FencedError: It has.
+    """
+    if (what := source.what_only_a_primary_writes()) is not None:
+        raise FencedError(
+            f"{error.message}, and cannot judge that as it judges another site: it {what}",
+            hint="all other sites go by its log: copy the file aside, restore the backup again and run wlc flush,"
+            " which takes the log back; then write again what only the copy holds",
+            path=error.path,
+        ) from error
 
 
 def _take_back(source: Source, database: FarmDatabase) -> int:
@@ -168,8 +187,17 @@ def _newest(log: FarmDatabase) -> tuple[Batch, str] | None:
     return log.read_batch(numbers[-1]) if numbers else None
 
 
-def _begin_history(source: Source, database: FarmDatabase, circle: Circle) -> None:
-    """Begin a history that grew from the last tick that the database holds, behind all that anybody has seen."""
+def _begin_history(
+    source: Source, database: FarmDatabase, circle: Circle, start: Callable[[MasterState], None]
+) -> None:
+    """Begin a history that grew from the last tick that the database holds, behind all that anybody has seen.
+
+    Args:
+        source: A site.
+        database: Its place in the farm.
+        circle: As it is in the farm.
+        start: Begins it in the database: `renew` or `step_down` of the source.
+    """
     state = source.require_state()
     assert state.site is not None
     newest = _newest(database)
@@ -177,7 +205,7 @@ def _begin_history(source: Source, database: FarmDatabase, circle: Circle) -> No
     last = max(state.tick, batch.last if batch else 0, _known_elsewhere(source, database, circle))
     times = (utc_now(), batch.clock if batch else None, state.clock)
     contained = {**state.site.contained, state.history: state.tick}
-    source.renew(
+    start(
         replace(
             state,
             history=uuid.uuid4().hex[:16],

@@ -357,6 +357,9 @@ class DuckDBSource(Source):
     def renew(self, state: MasterState) -> None:
         own_past.renew(self._shared, state)
 
+    def what_only_a_primary_writes(self) -> str | None:
+        return stepping_down.what_only_a_primary_writes(self._shared)
+
     def step_down(self, state: MasterState) -> None:
         stepping_down.step_down(self._shared, state)
 

@@ -27,13 +27,13 @@ from wlc.masters.place import founder_of
 from wlc.masters.state import changes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from wlc.capture.duckdb.journal import JournalEntry
     from wlc.capture.duckdb.lines import LinesTable
+    from wlc.capture.duckdb.pending import Pending
     from wlc.capture.duckdb.shared import Shared
     from wlc.capture.duckdb.taken_tables import TakenTable
-    from wlc.farm.model import Layout, Name
     from wlc.masters.state import MasterState
 
 _TICKS = "wlc own ticks"
@@ -42,9 +42,8 @@ _TICKS = "wlc own ticks"
 def step_down(shared: Shared, state: MasterState) -> None:
     """Begin the history of a secondary; see `wlc.masters.contract.Source.step_down`."""
     with shared.publish_lock, shared.commit_lock:
-        with shared.reading() as connection:
-            waiting = pending.pending(connection, shared.catalog, most=2**62)
-        _refuse_what_only_a_primary_writes(shared, waiting.transactions, waiting.layouts, state)
+        waiting = _waiting(shared)
+        _refuse_what_only_a_primary_writes(shared, waiting, state)
         if any(_is_void(entry) for entry in waiting.transactions):
             assert state.site is not None
             # What was taken and not published is not contained any more.
@@ -53,6 +52,16 @@ def step_down(shared: Shared, state: MasterState) -> None:
             _rebuild(shared, waiting.transactions, replace(state, site=site))
         else:
             own_past.renew(shared, state)
+
+
+def _waiting(shared: Shared) -> Pending:
+    with shared.reading() as connection:
+        return pending.pending(connection, shared.catalog, most=2**62)
+
+
+def what_only_a_primary_writes(shared: Shared) -> str | None:
+    """Say what of the journal only a primary may publish; see `wlc.masters.contract.Source`."""
+    return _what_only_a_primary_writes(_waiting(shared))
 
 
 def _anew(shared: Shared, state: MasterState) -> str:
@@ -72,26 +81,28 @@ def _is_kept(entry: JournalEntry) -> bool:
     )
 
 
-def _refuse_what_only_a_primary_writes(
-    shared: Shared, entries: Sequence[JournalEntry], layouts: Mapping[int, tuple[Name, Layout]], state: MasterState
-) -> None:
-    for record in (record for entry in entries if _is_kept(entry) for record in entry.records):
-        what = ""
+def _refuse_what_only_a_primary_writes(shared: Shared, waiting: Pending, state: MasterState) -> None:
+    what = _what_only_a_primary_writes(waiting)
+    if what is not None:
+        assert state.site is not None
+        circle = state.site.circle
+        raise FencedError(
+            f"{shared.path} is no primary any more, and holds a transaction that it has not published and that only"
+            f" the primary could: it {what}",
+            hint=f"write that again at {circle.primary if circle else 'the primary'}; {_anew(shared, state)}",
+            path=shared.path,
+        )
+
+
+def _what_only_a_primary_writes(waiting: Pending) -> str | None:
+    for record in (record for entry in waiting.transactions if _is_kept(entry) for record in entry.records):
         if isinstance(record, JournalledDdl):
-            what = f"changes the schema: {record.ddl.statement}"
-        elif isinstance(record, Clear):
-            what = f"empties {record.table}"
-        elif isinstance(record, JournalledImages) and not layouts[record.layout][1].primary_key:
-            what = f"changes rows of {record.table}, which has no primary key"
-        if what:
-            assert state.site is not None
-            circle = state.site.circle
-            raise FencedError(
-                f"{shared.path} is no primary any more, and holds a transaction that it has not published and that only"
-                f" the primary could: it {what}",
-                hint=f"write that again at {circle.primary if circle else 'the primary'}; {_anew(shared, state)}",
-                path=shared.path,
-            )
+            return f"changes the schema: {record.ddl.statement}"
+        if isinstance(record, Clear):
+            return f"empties {record.table}"
+        if isinstance(record, JournalledImages) and not waiting.layouts[record.layout][1].primary_key:
+            return f"changes rows of {record.table}, which has no primary key"
+    return None
 
 
 def _rebuild(shared: Shared, entries: Sequence[JournalEntry], state: MasterState) -> None:
