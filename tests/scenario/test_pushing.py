@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,7 +23,6 @@ from wlc.farm.store import MissingError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +67,17 @@ def test_places_are_filled_from_above_and_read_below(source: Path, tmp_path: Pat
     assert pusher.push().bytes > 0
     assert wlr.replicate(into=copy).tick == tick
     assert pusher.push().bytes == 0
+    handles = _handles()
+    for _ in range(10):
+        pusher.push()
+    assert all(now <= before for now, before in zip(_handles(), handles, strict=True))
     # Pruning above waits for the place.
     assert edge in {found.target for found in replicas(open_database(str(source / "farm" / "shop")))}
+
+
+def _handles() -> tuple[int, int]:
+    """Open files and threads of this process."""
+    return len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
 
 
 def wait_for(pusher: wlc.Pusher, places: int) -> wlc.Pushed:

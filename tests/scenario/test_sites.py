@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -17,7 +18,7 @@ from wlc.farm.errors import CorruptError, InvalidError, UnsupportedError
 from wlc.farm.model import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from wlc.masters.contract import SiteStep
@@ -240,6 +241,32 @@ def test_a_user_who_commits_meanwhile_loses_nothing(two: Sites, monkeypatch: pyt
     assert len(meetings) == 2
     two.exchange()
     two.refuse_differences("a")
+    two.replica_equals("oslo")
+
+
+def test_what_meets_an_open_transaction_waits_for_its_end(two: Sites) -> None:
+    """What comes before it is taken, and who takes in the background goes on."""
+
+    def wait_for(is_so: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 60
+        while not is_so():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def taken() -> list[object]:
+        with user.cursor() as other:
+            return [key for (key,) in other.execute("SELECT id FROM a WHERE v = 'open' ORDER BY id").fetchall()]
+
+    with wlc.connect(two.file("oslo"), take=True, beat_s=0.05) as user:
+        user.execute("BEGIN; DELETE FROM a WHERE id = 1")
+        changes = (f"UPDATE a SET v = 'open' WHERE id = {key}" for key in (2, 1))
+        two.write("rome", *changes, "INSERT INTO a VALUES (70, 'open', 1)")
+        wait_for(lambda: user.wlc.failure is not None)
+        assert "has changed rows that tick" in str(user.wlc.failure)
+        assert taken() == [2]
+        user.execute("COMMIT")
+        wait_for(lambda: taken() == [1, 2, 70])
+    two.exchange()
     two.replica_equals("oslo")
 
 

@@ -18,6 +18,7 @@ from wlc.farm.errors import ExpiredError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from wlc.masters.contract import SiteStep
 
@@ -91,6 +92,7 @@ def test_a_commit_while_a_secondary_takes_is_judged_by_what_it_had_seen(two: Sit
     """Rome tells how far it has read only after it has published what it committed before that."""
     two.write("oslo", "UPDATE t SET v = 'oslo' WHERE k = 4")
     wlc.flush(two.file("oslo"))
+    overwritten = sum(counter.value for counter in wlc.conflicts(two.file("rome")))
     patch = write_during_steps(two, "rome", "UPDATE t SET v = 'rome' WHERE k = 4")
     two.take("rome")
     patch.undo()
@@ -99,6 +101,39 @@ def test_a_commit_while_a_secondary_takes_is_judged_by_what_it_had_seen(two: Sit
     two.exchange()
     assert rejected(two, 4) == [("UPDATE_ROW", "DATA_IN_CONFLICT")]
     assert value(two, 4) == {"oslo": ["oslo"], "rome": ["oslo"]}
+    # Where it was written, a row was replaced by what the primary had, once.
+    counts = {(counter.site, counter.name): counter.value for counter in wlc.conflicts(two.file("rome"))}
+    assert counts == {("rome", "overwritten"): 1 + overwritten}
+
+
+def test_rules_that_change_while_windows_are_open(tmp_path: Path) -> None:
+    """What is taken is judged by the rule that the primary knows then, whatever held when it was written."""
+    sites = Sites(tmp_path)
+    rules = {
+        "a": ("none", "epoch"),
+        "b": ("epoch", "none"),
+        "c": ("epoch", "epoch_trans"),
+        "d": ("epoch_trans", "epoch"),
+    }
+    sites.found("; ".join(f"CREATE TABLE {table} (k INTEGER PRIMARY KEY, v VARCHAR)" for table in rules))
+    sites.write("oslo", *(f"INSERT INTO {table} VALUES (1, 'both'), (2, 'both')" for table in rules))
+    sites.join("rome")
+    for table, (before, _) in rules.items():
+        wlc.set_rule(sites.file("oslo"), table, before)
+    sites.exchange()
+    sites.write("oslo", *(f"UPDATE {table} SET v = 'oslo' WHERE k = 1" for table in rules))
+    sites.write("rome", *(f"UPDATE {table} SET v = 'rome'" for table in rules))
+    wlc.flush(sites.file("rome"))
+    for table, (_, after) in rules.items():
+        wlc.set_rule(sites.file("oslo"), table, after)
+    sites.exchange()
+    assert sites.rows("oslo", "b") == [(1, "rome"), (2, "rome")]
+    assert sites.rows("oslo", "c") == [(1, "oslo"), (2, "both")]
+    assert sites.rows("oslo", "a") == sites.rows("oslo", "d") == [(1, "oslo"), (2, "rome")]
+    sites.refuse_differences("a", "c", "d")
+    found = [(row.table.name, row.key["k"], row.cause) for row in wlc.exceptions(sites.file("oslo"))]
+    both = [("c", 1, "TRANS_IN_CONFLICT"), ("c", 2, "TRANS_IN_CONFLICT")]
+    assert sorted(found) == [("a", 1, "DATA_IN_CONFLICT"), *both, ("d", 1, "DATA_IN_CONFLICT")]
 
 
 def test_truncate(two: Sites) -> None:

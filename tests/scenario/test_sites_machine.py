@@ -19,13 +19,14 @@ from unittest.mock import patch
 
 import duckdb
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 import wlc
 import wlr
 from tests.fault.breaker import abandon_masters
+from tests.pieces import each, seed_of_run
 from tests.sites import Sites, windows_compared
 from tests.sites_model import PRIMARY, ModelSite, SitesModel
 from wlc.capture.duckdb.home import Home
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from wlc.masters.contract import SiteStep
 
 EXAMPLES = int(os.environ.get("DBFARM_EXAMPLES", "0"))
+# A long run can be done in pieces of so many examples; see `tests.pieces`.
+PIECE = 50
 NAMES = ("oslo", "paris", "rome", "york")
 KEYS = (1, 2, 3)
 # The same to a collation, and different to the index.
@@ -518,10 +521,12 @@ class Exchange(RuleBasedStateMachine):
         assert all(check.outcome == "same" for check in wlc.verify_source(self.sites.file(NAMES[number])))
 
 
-def run(examples: int) -> None:
+def run(examples: int, piece: int | None = None) -> None:
+    """Try so many examples; each piece of a long run has others."""
+    machine = Exchange if piece is None else seed(f"{seed_of_run()} {piece}")(type("Exchange", (Exchange,), {}))
     try:
         run_state_machine_as_test(
-            Exchange,
+            machine,
             settings=settings(
                 max_examples=EXAMPLES or examples,
                 stateful_step_count=14,
@@ -544,4 +549,5 @@ def test_sites_hold_what_the_model_holds() -> None:
 
 @pytest.mark.deep
 def test_sites_hold_what_the_model_holds_ten_thousand_times() -> None:
-    run(10_000)
+    for piece in each(range(10_000 // PIECE)):
+        run(PIECE, piece)

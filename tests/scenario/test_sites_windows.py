@@ -77,8 +77,8 @@ def test_changes_closer_than_the_delay_are_in_conflict_and_no_others(
     assert set(both.values()) == {"oslo", "oslorome", "romeoslo"}
 
 
-def test_the_second_of_two_changes_is_not_contained(tmp_path: Path) -> None:
-    """E15: rome has taken the first change of a row, and not the second one."""
+def test_e15_the_second_of_two_changes_is_not_contained(tmp_path: Path) -> None:
+    """Rome has taken the first change of a row, and not the second one."""
     sites = Sites(tmp_path)
     sites.found("CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR); INSERT INTO t VALUES (1, ''), (2, '')")
     sites.join("rome")

@@ -193,7 +193,10 @@ def test_scenarios_of_a_reload(more: Log, expected: int | None) -> None:
 
 
 def test_a_batch_that_appears_meanwhile_is_read_in_the_next_round() -> None:
-    """NOTES 1 and 2: the newest batch at the start is the stop, whatever comes between looking and reading."""
+    """NOTES 1 and 2: the newest batch at the start is the stop, whatever comes between looking and reading.
+
+    Also what a site has written that joined in the middle of the round.
+    """
     mine = {"a": 1, "b": 1}
     stop = len(AB)
     grown = [*AB, [("c", 1)], [("a", 4)]]

@@ -291,7 +291,7 @@ class Shared:
 
 
 @contextmanager
-def explained(path: str) -> Iterator[None]:
+def explained(path: str, outcome: str = "could not be published") -> Iterator[None]:
     """Translate errors of DuckDB and the operating system that occur outside user statements."""
     try:
         yield
@@ -301,7 +301,7 @@ def explained(path: str) -> Iterator[None]:
         if isinstance(error, (duckdb.PermissionException, duckdb.InvalidInputException)):
             again = f"wlc flush {shlex.quote(path)}"
             hint = f"nothing is lost; close the connection, whose settings forbid that, then: {again}"
-        raise UnavailableError(f"{path} could not be published: {text}", hint=hint, path=path) from error
+        raise UnavailableError(f"{path} {outcome}: {text}", hint=hint, path=path) from error
 
 
 def open_shared(

@@ -1,7 +1,8 @@
 """What other sites published is taken into a DuckDB master: rows, journal and position in one transaction.
 
 Users go on writing meanwhile. A take that meets their changes is rolled back and tried again; after that it keeps them
-from committing until it is done, so that it cannot starve.
+from committing until it is done, so that it cannot starve. Rows that an open transaction of a user has deleted cannot
+be deleted by anybody else before it ends: the step is taken in halves up to the transaction that changes one of these.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from wlc.capture.duckdb.images import conflict
 from wlc.capture.duckdb.journal import JournalEntry, JournalledImages, JournalledReads, JournalledRefresh
 from wlc.capture.duckdb.open_transaction import TakenEntry, user
 from wlc.capture.duckdb.session import CaptureSession
+from wlc.capture.duckdb.shared import explained
 from wlc.capture.duckdb.window import KeptWindow
 from wlc.dialect.duckdb import settings, statements
 from wlc.dialect.sql import quote
@@ -65,7 +67,7 @@ class _Round:
 def take(shared: Shared, steps: Iterable[SiteStep], fetch: Callable[[TableFile], Path]) -> TakenCount:
     """Take steps; see `wlc.masters.contract.Source.take`."""
     transactions = rows = 0
-    with shared.root.cursor() as connection:
+    with explained(shared.path, "could not take"), shared.root.cursor() as connection:
         its = _Round(shared, connection, fetch, KeptWindow())
         for step in steps:
             transactions, rows = transactions + len(step.transactions), rows + _take(its, step)
@@ -98,23 +100,36 @@ def _refuse_taken(shared: Shared, step: SiteStep) -> None:
 
 
 def _take_or_halve(its: _Round, step: SiteStep) -> int:
-    """Take a step; one that breaks a constraint as a whole is taken in halves.
+    """Take a step; one that breaks a constraint as a whole, or meets a user's open transaction, is taken in halves.
 
     DuckDB does not remove a child row and then its parent in one transaction.
+
+    Raises:
+        UnavailableError: A user's open transaction has changed rows of the first transaction that is not taken.
     """
     try:
         return _take_beside_users(its, step)
+    except duckdb.TransactionException as error:
+        if len(step.transactions) == 1:
+            raise UnavailableError(
+                f"an open transaction of {its.shared.path} has changed rows that {_told(step)} changes",
+                hint="commit it or roll it back, then take again",
+                path=its.shared.path,
+            ) from error
     except duckdb.ConstraintException as error:
         if len(step.transactions) == 1:
             with suppress(duckdb.ConstraintException):
                 return _take_refused(its, step)
-            origin = step.transactions[0].origin
             raise ReplayError(
-                f"tick {origin.tick} of history {origin.history}, which site {step.site} published, does not fit this"
-                f" database: {str(error).splitlines()[0]}",
+                f"{_told(step)} does not fit this database: {str(error).splitlines()[0]}",
                 hint="change the row that is in the way, then take again",
             ) from error
     return sum(_take_or_halve(its, half) for half in _halves(step, its.shared.require_state()))
+
+
+def _told(step: SiteStep) -> str:
+    origin = step.transactions[0].origin
+    return f"tick {origin.tick} of history {origin.history}, which site {step.site} published,"
 
 
 def _take_refused(its: _Round, step: SiteStep) -> int:
@@ -221,6 +236,7 @@ def _take_lines(its: _Round, step: SiteStep, *, is_refused: bool = False) -> int
         for table in found:
             lines.journal_images(connection, table, first, is_primary=not step.is_primary)
             lines.journal_reads(connection, table, first)
+        _count_overwritten(attempt)
         ranked = sorted(found, key=lambda table: order[table.table.name])
         for table in reversed(ranked):
             lines.remove(connection, table)
@@ -234,6 +250,19 @@ def _take_lines(its: _Round, step: SiteStep, *, is_refused: bool = False) -> int
         connection.execute("ROLLBACK")
         raise
     return rows
+
+
+def _count_overwritten(attempt: _Attempt) -> None:
+    """Count at a secondary the rows that other sites' changes replace, which had been something else here."""
+    shared, connection = attempt.shared, attempt.connection
+    state = shared.require_state()
+    assert state.site is not None
+    # Whoever never writes has nothing to lose.
+    if attempt.step.is_primary and (state.site.own or shared.last_tick > state.tick):
+        rows = sum(lines.count_overwritten(connection, table, attempt.first) for table in attempt.tables)
+        if rows:
+            exceptions.prepare(connection, shared.catalog)
+            exceptions.count(connection, shared.catalog, state.site.name, {("", "overwritten"): rows})
 
 
 def _refuse_keyless(step: SiteStep, tables: Sequence[LinesTable]) -> None:
