@@ -9,7 +9,7 @@ import pytest
 import wlc
 import wlr
 from tests.postgres.cluster import execute
-from wlc.farm.errors import InvalidError, ReplayError, UnsupportedError
+from wlc.farm.errors import InvalidError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,24 +74,108 @@ OWN_TYPE = """
 """
 
 
-def test_what_only_the_owner_of_a_replica_can_create_is_named(
-    cluster: Cluster, database_url: str, tmp_path: Path
+OWN_COLLATION = "CREATE COLLATION own (LOCALE = 'C')"
+PARTS = """
+    CREATE FUNCTION two() RETURNS int LANGUAGE internal IMMUTABLE STRICT AS 'pg_backend_pid';
+    CREATE TABLE p (a int, b text DEFAULT 'x', PRIMARY KEY (a)) PARTITION BY RANGE (a own);
+    CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10);
+    CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20) PARTITION BY RANGE (a);
+    CREATE TABLE p21 PARTITION OF p2 FOR VALUES FROM (10) TO (15);
+    CREATE TABLE c (a text COLLATE own NOT NULL, n int DEFAULT two(), UNIQUE (a), CONSTRAINT c_check CHECK (n > 0 OR two() > 0));
+    INSERT INTO p VALUES (1), (11);
+    INSERT INTO c VALUES ('x', 1)
+"""
+# Written by a PostgreSQL master: what was left out is renamed, changed and dropped.
+LATER = """
+    CREATE TABLE p3 PARTITION OF p FOR VALUES FROM (20) TO (30);
+    ALTER TABLE p DETACH PARTITION p1;
+    ALTER TABLE p ADD COLUMN d int;
+    INSERT INTO p VALUES (12, 'y', 3), (22, 'z', 4);
+    INSERT INTO p1 VALUES (2);
+    ALTER TABLE c RENAME CONSTRAINT c_check TO checked;
+    ALTER TABLE c RENAME COLUMN n TO m;
+    ALTER TABLE c ADD COLUMN o text COLLATE own;
+    INSERT INTO c VALUES ('y', 2, 'o')
+"""
+
+
+# Masters and replicas say what replicas will not have.
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("begins", ["at a snapshot", "before"])
+def test_tables_do_without_what_only_an_owner_can_create(
+    cluster: Cluster, database_url: str, tmp_path: Path, begins: str
 ) -> None:
     farm, copy = str(tmp_path / "farm"), cluster.create_database()
-    execute(database_url, OWN_TYPE, "CREATE TABLE w (a word)", "INSERT INTO w VALUES ('x')")
-    wlc.master(database_url, farm=farm, name="x")
-    with pytest.raises(UnsupportedError, match=r'type "public.word" does not exist') as unsupported:
+    execute(database_url, OWN_CLASS, OWN_COLLATION)
+    if begins == "before":
+        wlc.master(database_url, farm=farm, name="x")
         wlr.replicate("x", farm=farm, into=copy, register=False)
-    assert "Create it in the replica's database" in str(unsupported.value.hint)
-    execute(copy, OWN_TYPE)
+        execute(database_url, PARTS)
+        wlc.flush(database_url)
+    else:
+        execute(database_url, PARTS)
+        wlc.master(database_url, farm=farm, name="x")
     wlr.replicate("x", farm=farm, into=copy, register=False)
-    execute(database_url, OWN_CLASS, "CREATE TABLE p (a int) PARTITION BY RANGE (a own)")
-    execute(database_url, "INSERT INTO w VALUES ('y')")
+    left_out = wlr.status(copy).left_out
+    assert set(left_out) == {
+        "partitioning of table public.p",
+        "partitioning of table public.p2",
+        "collation of column a of table public.c",
+        "default of column n of table public.c",
+        "constraint c_check of table public.c",
+    }
+    assert execute(copy, "SELECT a, b FROM p ORDER BY 1") == [(1, "x"), (11, "x")]
+    execute(database_url, LATER)
     wlc.flush(database_url)
-    with pytest.raises(ReplayError, match=r'operator class "public.own" does not exist') as stopped:
-        wlr.replicate("x", farm=farm, into=copy, register=False)
-    assert "Create it in the replica's database" in str(stopped.value.hint)
-    execute(copy, OWN_CLASS)
     wlr.replicate("x", farm=farm, into=copy, register=False)
-    assert execute(copy, "SELECT a::text FROM w ORDER BY 1") == [("x",), ("y",)]
-    assert execute(copy, "SELECT pg_get_partkeydef('p'::regclass)") == [("RANGE (a own)",)]
+    assert execute(copy, "SELECT a, d FROM p ORDER BY 1") == [(11, None), (12, 3), (22, 4)]
+    assert execute(copy, "SELECT a FROM ONLY p1 ORDER BY 1") == [(1,), (2,)]
+    left_out = wlr.status(copy).left_out
+    renamed = {"default of column m of table public.c", "constraint checked of table public.c"}
+    assert renamed | {"collation of column o of table public.c"} < set(left_out)
+    # What is listed can be typed once it is there.
+    execute(copy, OWN_COLLATION, "CREATE FUNCTION two() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 2'")
+    renamed.add("collation of column a of table public.c")
+    execute(copy, *(left_out[what].partition("once it is there, run ")[2] for what in sorted(renamed)))
+    query = "SELECT attcollation::regcollation::text FROM pg_attribute WHERE attrelid = 'c'::regclass AND attname = 'a'"
+    assert execute(copy, query) == [("own",)]
+    assert execute(copy, "SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef WHERE adrelid = 'c'::regclass") == [
+        ("two()",)
+    ]
+    assert execute(copy, "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'checked'") == [
+        ("CHECK (((m > 0) OR (two() > 0)))",)
+    ]
+    execute(database_url, "ALTER TABLE c DROP CONSTRAINT checked, ALTER m DROP DEFAULT, DROP COLUMN o; DROP TABLE p")
+    wlc.flush(database_url)
+    wlr.replicate("x", farm=farm, into=copy, register=False)
+    assert set(wlr.status(copy).left_out) == {"collation of column a of table public.c"}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_base_type_is_text_unless_the_owner_created_it(cluster: Cluster, database_url: str, tmp_path: Path) -> None:
+    farm, bare, prepared = str(tmp_path / "farm"), cluster.create_database(), cluster.create_database()
+    execute(database_url, OWN_TYPE, "CREATE TABLE w (a word, b word[])", "INSERT INTO w VALUES ('x', '{a}')")
+    wlc.master(database_url, farm=farm, name="x")
+    execute(prepared, OWN_TYPE)
+    for copy in (bare, prepared):
+        wlr.replicate("x", farm=farm, into=copy, register=False)
+    assert wlr.status(bare).left_out["base type public.word"].endswith("its values are text here")
+    assert "base type public.word" not in wlr.status(prepared).left_out
+    execute(
+        database_url, "INSERT INTO w VALUES ('y', NULL)", OWN_TYPE.replace("word", "late"), "CREATE TABLE v (a late)"
+    )
+    execute(database_url, "INSERT INTO v VALUES ('v')", "ALTER TYPE late RENAME TO later", "UPDATE w SET b = '{c,d}'")
+    wlc.flush(database_url)
+    for copy in (bare, prepared):
+        wlr.replicate("x", farm=farm, into=copy, register=False)
+        assert execute(copy, "SELECT a::text, b::text FROM w ORDER BY 1") == [("x", "{c,d}"), ("y", "{c,d}")]
+        assert execute(copy, "SELECT a::text, pg_typeof(a)::text FROM v") == [("v", "later")]
+        assert "base type public.later" in wlr.status(copy).left_out
+    execute(database_url, "DROP TABLE v, w", "DROP TYPE later CASCADE", "DROP TYPE word CASCADE")
+    wlc.flush(database_url)
+    for copy in (bare, prepared):
+        wlr.replicate("x", farm=farm, into=copy, register=False)
+        assert not [what for what in wlr.status(copy).left_out if "type" in what]
+    # What the owner of a replica created stays.
+    assert execute(prepared, "SELECT 'a'::word::text") == [("a",)]
+    assert execute(bare, "SELECT to_regtype('word')") == [(None,)]

@@ -63,15 +63,4 @@ FILES: dict[str, str] = {
 }
 # Files behind which replicas do not hold what the master holds, or the master does not publish. What is open is a defect:
 # it leaves this list when it is mended.
-_OWN_CLASS = "an operator class of the user's own in a partition key is not replicated; see docs/postgresql.md"
-_OWN_TYPE = "a base type of the user's own (CREATE TYPE with INPUT) is not replicated; see docs/postgresql.md"
-STOPPED: dict[str, dict[str, str]] = {
-    "collate.icu.utf8": {"postgres": "a collation of the user's own is not replicated; see docs/postgresql.md"},
-    "create_table": {"postgres": _OWN_CLASS},
-    "create_type": {"postgres": _OWN_TYPE},
-    "equivclass": {"postgres": _OWN_TYPE},
-    "hash_part": {"postgres": _OWN_CLASS},
-    "insert": {"postgres": _OWN_CLASS},
-    "partition_prune": {"postgres": _OWN_CLASS},
-    "update": {"postgres": _OWN_CLASS},
-}
+STOPPED: dict[str, dict[str, str]] = {}

@@ -448,10 +448,18 @@ BEGIN
                           FROM pg_constraint WHERE contypid = object AND contype = 'c' AND convalidated), ''))
             WHEN 'r' THEN (SELECT format('CREATE TYPE %s AS RANGE (SUBTYPE = %s)', format_type(object, NULL),
                 format_type(rngsubtype, NULL)) FROM pg_range WHERE rngtypid = object)
+            -- Only a superuser makes a base type, of functions in C. Values are text in the farm, and with this in replicas.
+            WHEN 'b' THEN format('CREATE DOMAIN %s AS text', format_type(object, NULL))
             END INTO found FROM pg_type t WHERE t.oid = object;
     END IF;
     RETURN found;
 END $$;
+
+-- Whether a type is a base type, and not one of arrays or only announced.
+CREATE FUNCTION wlc.is_base(type oid) RETURNS boolean LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT typtype = 'b' AND typisdefined AND NOT EXISTS (SELECT FROM pg_type e WHERE e.typarray = t.oid)
+    FROM pg_type t WHERE t.oid = type
+$$;
 
 -- What is known of an object that is no table; NULL if replicas have none of its kind.
 CREATE FUNCTION wlc.describe_object(class oid, object oid) RETURNS jsonb LANGUAGE plpgsql STABLE
@@ -500,7 +508,7 @@ BEGIN
                 parts := jsonb_build_object('default', type.typdefault, 'is_required', type.typnotnull, 'constraints',
                     (SELECT coalesce(jsonb_object_agg(oid::text, jsonb_build_array(conname, pg_get_constraintdef(oid))), '{}')
                      FROM pg_constraint WHERE contypid = object AND contype = 'c' AND convalidated));
-            WHEN type.typtype = 'r' THEN NULL;
+            WHEN type.typtype = 'r' OR wlc.is_base(object) THEN NULL;
             ELSE RETURN NULL;
         END CASE;
     ELSIF class NOT IN ('pg_proc'::regclass, 'pg_namespace'::regclass) THEN
@@ -575,6 +583,7 @@ SET search_path = pg_catalog, pg_temp AS $$
         -- Every table has two types more, which nobody made.
         SELECT 1 AS place, 'pg_type'::regclass AS class, t.oid, typnamespace AS namespace FROM pg_type t
             LEFT JOIN pg_class c ON c.oid = typrelid WHERE typtype IN ('e', 'd', 'r') OR typtype = 'c' AND relkind = 'c'
+                OR t.oid >= 16384 AND typtype = 'b' AND wlc.is_base(t.oid)
         UNION ALL SELECT 2, 'pg_class'::regclass, oid, relnamespace FROM pg_class
             WHERE relkind = 'S' AND relpersistence = 'p'
         UNION ALL SELECT 3, 'pg_proc'::regclass, oid, pronamespace FROM pg_proc

@@ -5,14 +5,15 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-from psycopg.errors import UndefinedObject
+import psycopg
+from psycopg import errors
 
 from wlc.dialect.sql import quote
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Ddl, Name
 from wlr.ddl.relevance import is_wanted, may_fail
 from wlr.ddl.statements import refuse_oversized, short, understanding
-from wlr.engine.postgres import left_out, original
+from wlr.engine.postgres import lacking, left_out, original
 from wlr.engine.postgres.access import Access, is_access, unknown_access
 from wlr.engine.postgres.catalog import PostgresCatalog, views_over
 from wlr.engine.postgres.connection import applying, fetch, run, run_foreign
@@ -31,6 +32,13 @@ if TYPE_CHECKING:
 
 EXTENSION = "CREATE EXTENSION"
 _UNDEFINED = "Create it in the replica's database as it is in the master, and replicate again."
+_ITS_VALUES = "only a superuser can create it, from functions in C; its values are text here"
+# What the server says when a statement names something that it does not have, or was left out before.
+_LACKS = (errors.UndefinedObject, errors.UndefinedFunction, errors.InvalidForeignKey)
+_EMPTY = """
+    SELECT relkind = 'p' AND NOT EXISTS (SELECT FROM pg_inherits WHERE inhparent = c.oid)
+    FROM pg_class AS c WHERE oid = to_regclass(%s)
+"""
 _HINT = "make the replica anew from a later snapshot, or accept the transaction with wlr accept"
 
 
@@ -111,8 +119,8 @@ class SchemaChange:
         if not is_wanted(ddl, self._patterns) or ddl.kind == EXTENSION:
             return
         self._refuse_own(ddl)
+        text = text_of(ddl)
         try:
-            text = text_of(ddl)
             refuse_oversized(ddl.statement if text is None else text)
             with understanding(ddl.statement), applying(self._address), self._connection.transaction():
                 if text is not None and is_access(text):
@@ -127,10 +135,12 @@ class SchemaChange:
                     self._translated(ddl, is_rewritten=is_rewritten, holds_back=holds_back)
                 left_out.forget(self._left_out, ddl, text)
         except StepError as error:
+            if text is not None and self._do_without(text, ddl, error):
+                return
             if may_fail(ddl, self._patterns, self._replicated):
                 return
             error.table = error.table or str(ddl.object)
-            if isinstance(error.__cause__, UndefinedObject):
+            if isinstance(error.__cause__, errors.UndefinedObject):
                 error.remedy = error.remedy or _UNDEFINED
             raise
 
@@ -156,6 +166,8 @@ class SchemaChange:
         if verb == "DROP" and what in self._left_out:
             del self._left_out[what]
             return
+        if kind == "TYPE" and self._stands_in(text, ddl):
+            return
         if self._patterns and (table := original.indexed_by(text)) and not self._is_there(table):
             # It is one of the tables that this replica does not have.
             return
@@ -169,6 +181,71 @@ class SchemaChange:
         else:
             made = PostgresStatement(text, None if is_needed else what)
             self.execute(made, view=original.view_of(text), is_change=verb == "ALTER")
+
+    def _stands_in(self, text: str, ddl: Ddl) -> bool:
+        """Say whether there is nothing to do for a base type: the owner of the replica created it, and keeps it.
+
+        If there is no such type, a domain has its name.
+        """
+        query = "SELECT typtype = 'b' FROM pg_type WHERE oid = to_regtype(%s)"
+        is_domain = ddl.kind == "CREATE TYPE" and text.startswith("CREATE DOMAIN ")
+        if (is_domain or ddl.kind == "DROP TYPE") and fetch(self._connection, query, [ddl.object.sql]) == [(True,)]:
+            return True
+        if is_domain:
+            self._leave_out(f"base type {ddl.object}", _ITS_VALUES)
+        return False
+
+    def _do_without(self, text: str, ddl: Ddl, error: StepError) -> bool:
+        """Make a change of tables without the parts that need what the server lacks, and say whether that is possible.
+
+        Args:
+            text: The statement, which failed; what is made of it reaches nothing that it did not.
+            ddl: Its record.
+            error: How it failed.
+        """
+        if (inheriting := lacking.inheriting(text)) and isinstance(error.__cause__, psycopg.Error):
+            return self._inherit(inheriting, ddl)
+        if not isinstance(error.__cause__, _LACKS):
+            return False
+        if lacking.renamed(text) in self._left_out:
+            return True
+        for lesser in lacking.lesser(text):
+            if lesser.sql and self._try(lesser.sql, ddl):
+                continue
+            for part in lesser.parts:
+                failed = self._try(part.sql, ddl) if part.sql else error
+                if failed:
+                    remedy = f"{left_out.THEN_RUN}{part.sql}" if part.sql else ""
+                    self._leave_out(part.what, f"{failed.cause}{remedy}")
+            return True
+        return False
+
+    def _inherit(self, statement: str, ddl: Ddl) -> bool:
+        """Let a partition inherit from a table whose partitioning is left out, or no longer; say whether it can."""
+        failed, flattened = self._try(statement, ddl), lacking.flattened(statement)
+        if not failed or flattened is None:
+            return not failed
+        part, statements = flattened
+        # A partitioned table cannot inherit, and partitions would be dropped with it. When it is made, it has none.
+        query = (
+            "SELECT relkind = 'p' AND NOT EXISTS (SELECT FROM pg_inherits WHERE inhparent = c.oid) FROM pg_class AS c"
+        )
+        is_empty = fetch(self._connection, f"{query} WHERE oid = to_regclass(%s)", [part.sql]) == [(True,)]
+        if not is_empty or any(self._try(each, ddl) for each in (*statements, statement)):
+            return False
+        self._leave_out(f"partitioning of table {part}", "that of the table above it is left out")
+        return True
+
+    def _try(self, statement: str, ddl: Ddl) -> StepError | None:
+        """Run a statement that was made from one of the farm's, and return why it cannot be run."""
+        try:
+            with applying(self._address), self._connection.transaction():
+                original.check(self._connection, statement, str(ddl.object))
+                run(self._connection, "SET LOCAL search_path = public")
+                run_foreign(self._connection, statement)
+        except StepError as error:
+            return error
+        return None
 
     def _is_there(self, name: Name) -> bool:
         return fetch(self._connection, "SELECT to_regclass(%s)::oid", [name.sql]) != [(None,)]

@@ -7,6 +7,7 @@ statements to type, in which names are quoted.
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from wlc.dialect.duckdb.lexer import tokens
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from wlc.dialect.duckdb.lexer import Token
     from wlc.farm.model import Ddl
 
+# Between the cause and the statement to type once what is missing is there.
+THEN_RUN = "; once it is there, run "
 # Routines have names of their own beside those of tables, views, indexes and sequences.
 _ROUTINES = ("FUNCTION", "PROCEDURE", "AGGREGATE")
 _AROUND_NAME = frozenset({"MATERIALIZED", "IF", "EXISTS", "ONLY"})
@@ -49,11 +52,27 @@ def follow(left_out: dict[str, str], ddl: Ddl, text: str | None) -> None:
             _move(left_out, kind, old, Name(old.schema, named[2]))
         case ["SET", "SCHEMA"]:
             _move(left_out, kind, old, Name(named[2], old.name))
+        case _:
+            _follow_parts(left_out, old, rest, named)
+
+
+def _follow_parts(left_out: dict[str, str], table: Name, rest: list[Token], named: list[str]) -> None:
+    """Follow what a statement does with a column or a constraint of a table."""
+    match [token.word for token in rest[:2]], named:
+        case ["RENAME", "CONSTRAINT"], [_, _, before, _, after, *_]:
+            _rename_constraint(left_out, table, before, after)
+        case ["DROP", "CONSTRAINT"], [_, _, name, *_]:
+            left_out.pop(f"constraint {name} of table {table}", None)
+        case ["ALTER", _], [_, column, "SET" | "DROP", "DEFAULT", *_]:
+            left_out.pop(f"default of column {column} of table {table}", None)
+        case ["ALTER", _], [_, column, "TYPE", *_]:
+            left_out.pop(f"collation of column {column} of table {table}", None)
         # Of a field inside of values nothing is listed.
-        case ["RENAME", what] if what != "CONSTRAINT" and [word.upper() for word in named[2:3]] == ["TO"]:
-            _rename_column(left_out, old, named[1], named[3])
-        case ["DROP", what] if what != "CONSTRAINT" and named[2:3] != ["."]:
-            for listed in _of_column(left_out, old, named[1]):
+        case ["RENAME", _], [_, before, to, after, *_] if to.upper() == "TO":
+            _rename_column(left_out, table, before, after)
+            _rename_in_constraints(left_out, table, before, after)
+        case ["DROP", _], [_, column, *behind] if behind[:1] != ["."]:
+            for listed in _of_column(left_out, table, column):
                 del left_out[listed]
 
 
@@ -115,16 +134,40 @@ def _move_all(left_out: dict[str, str], old: str, new: str) -> None:
 def _rename_column(left_out: dict[str, str], table: Name, old: str, new: str) -> None:
     for what in _of_column(left_out, table, old):
         cause = left_out.pop(what).replace(f"({quote(old)})", f"({quote(new)})")
-        if what.startswith("default of column "):
-            left_out[f"default of column {new} of table {table}"] = cause
+        if what.startswith(("default of column ", "collation of column ")):
+            cause = cause.replace(f"ALTER COLUMN {quote(old)}", f"ALTER COLUMN {quote(new)}")
+            left_out[f"{what.partition(' ')[0]} of column {new} of table {table}"] = cause
         else:
             left_out[what.replace(f"({quote(old)})", f"({quote(new)})", 1)] = cause
 
 
+def _rename_in_constraints(left_out: dict[str, str], table: Name, old: str, new: str) -> None:
+    """Give a column its new name in the statements that add constraints of its table."""
+    form = re.compile(rf"constraint .* of table {re.escape(str(table))}", re.DOTALL)
+    for what in filter(form.fullmatch, left_out):
+        cause, then, statement = left_out[what].partition(THEN_RUN)
+        listed = tokens(statement)
+        # A name before a bracket is a function's, one before a point a schema's, and one behind CONSTRAINT its own.
+        for (before, token), (_, after) in reversed([*pairwise(pairwise(listed))]):
+            is_name = not token.is_string and token.name == old
+            if is_name and after.text not in ("(", ".") and before.word != "CONSTRAINT":
+                statement = f"{statement[: token.start]}{quote(new)}{statement[token.end :]}"
+        left_out[what] = f"{cause}{then}{statement}"
+
+
+def _rename_constraint(left_out: dict[str, str], table: Name, old: str, new: str) -> None:
+    cause = left_out.pop(f"constraint {old} of table {table}", None)
+    if cause is not None:
+        changed = cause.replace(f"ADD CONSTRAINT {quote(old)}", f"ADD CONSTRAINT {quote(new)}")
+        left_out[f"constraint {new} of table {table}"] = changed
+
+
 def _of_column(left_out: dict[str, str], table: Name, column: str) -> list[str]:
-    """Return what is listed of a column: privileges and a default."""
+    """Return what is listed of a column: privileges, a default, and a collation."""
     given, of = re.escape(f"({quote(column)})"), re.escape(f" table {table}")
-    form = re.compile(rf"[A-Z]+ {given} for .* on{of}|default of column {re.escape(column)} of{of}", re.DOTALL)
+    form = re.compile(
+        rf"[A-Z]+ {given} for .* on{of}|(default|collation) of column {re.escape(column)} of{of}", re.DOTALL
+    )
     return [what for what in left_out if form.fullmatch(what)]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from wlc.farm.model import Name
 from wlr.engine.postgres.names import is_own
-from wlr.engine.postgres.reach import does, pieces, plain, refuse_reaching, routines, short
+from wlr.engine.postgres.reach import depths, does, pieces, plain, refuse_reaching, routines, short
 from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
@@ -83,25 +83,16 @@ def _does_more(kind: str, listed: list[re.Match[str]], words: list[str]) -> bool
     rest = words[at:]
     if kind.startswith("CREATE SCHEMA"):
         return bool(rest)
-    depths = _depths(listed[at:])
+    levels = depths(listed[at:])
     if re.match(r"CREATE.* TABLE\b", kind):
         # Only columns in brackets and PARTITION BY may follow: no query, and no other table's columns.
-        outside = [word for word, depth in zip(rest, depths, strict=True) if depth == 0][1:]
+        outside = [word for word, depth in zip(rest, levels, strict=True) if depth == 0][1:]
         return not listed[at:] or listed[at].group(0) != "(" or outside[:2] not in ([], ["PARTITION", "BY"])
     if kind.startswith("ALTER TABLE"):
-        starts = [0, *(n + 1 for n, p in enumerate(listed[at:]) if p.group(0) == "," and depths[n] == 0)]
+        starts = [0, *(n + 1 for n, p in enumerate(listed[at:]) if p.group(0) == "," and levels[n] == 0)]
         actions = (" ".join(rest[start : start + 2]) for start in starts)
         return not all(action.startswith(_ALTERED) for action in actions)
     return False
-
-
-def _depths(listed: list[re.Match[str]]) -> list[int]:
-    """Count the open brackets at each piece. A closing bracket lies outside of its pair."""
-    depth, found = 0, []
-    for piece in listed:
-        depth += (piece.group(0) == "(") - (piece.group(0) == ")")
-        found.append(depth)
-    return found
 
 
 def left_out(statement: str) -> str | None:

@@ -89,6 +89,15 @@ def plain(piece: re.Match[str]) -> str:
     return piece.group(0)[1:-1].replace('""', '"') if piece.lastgroup == "name" else piece.group(0)
 
 
+def depths(listed: list[re.Match[str]]) -> list[int]:
+    """Count the open brackets at each piece. A closing bracket lies outside of its pair."""
+    depth, found = 0, []
+    for piece in listed:
+        depth += (piece.group(0) == "(") - (piece.group(0) == ")")
+        found.append(depth)
+    return found
+
+
 def short(statement: str) -> str:
     """Return a statement in one line that fits into a message."""
     text = " ".join(statement.split())

@@ -1,0 +1,200 @@
+"""Tables of a PostgreSQL master without the parts that need what the replica's server lacks.
+
+A default, a constraint, a collation or the key of a partitioned table may name an operator class, an operator, a
+function or a collation that only the replica's owner can create. The table's rows need none of these.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from wlc.dialect.sql import quote
+from wlc.farm.model import Name
+from wlr.engine.postgres.reach import depths, pieces, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_COLUMN_PARTS = ("COLLATE", "GENERATED", "DEFAULT", "NOT")
+# Masters write names in quotes.
+_NAME = r'"(?:[^"]|"")+"'
+_TABLE = rf"{_NAME}\.{_NAME}"
+_CREATED = re.compile(rf"CREATE TABLE ({_TABLE}) \(.+", re.DOTALL)
+_PARTITION = re.compile(rf"ALTER TABLE ({_TABLE}) (ATTACH|DETACH) PARTITION ({_TABLE})(?: .*)?", re.DOTALL)
+_DEFAULT = re.compile(rf"ALTER TABLE ONLY ({_TABLE}) ALTER COLUMN ({_NAME}) SET DEFAULT .*", re.DOTALL)
+_ADDED = re.compile(rf"ALTER TABLE ({_TABLE}) ADD CONSTRAINT ({_NAME}) .*", re.DOTALL)
+_COLLATED = re.compile(
+    rf"(ALTER TABLE ({_TABLE}) (?:ALTER|ADD) COLUMN ({_NAME}) .*?) COLLATE (?:{_NAME}|\w+)\.(?:{_NAME}|\w+)(.*)",
+    re.DOTALL,
+)
+_RENAMED = re.compile(rf"ALTER TABLE ({_TABLE}) RENAME CONSTRAINT {_NAME} TO ({_NAME})")
+_INHERITS = re.compile(rf"ALTER TABLE ({_TABLE}) INHERIT {_TABLE}")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a table, which the replica may lack.
+
+    Attributes:
+        what: Its name in the list of what is left out.
+        sql: The statement that adds it; "" if it can be had only with the table itself.
+    """
+
+    what: str
+    sql: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lesser:
+    """A way to make a change without some parts.
+
+    Attributes:
+        sql: The statement; "" if nothing is left of it.
+        parts: Those that it lacks, in the order in which they can be added.
+    """
+
+    sql: str
+    parts: tuple[Part, ...]
+
+
+def lesser(statement: str) -> Iterator[Lesser]:
+    """Yield ways to run a statement about a table, the one that lacks least first.
+
+    Args:
+        statement: As a PostgreSQL master records it.
+    """
+    if found := _CREATED.fullmatch(statement):
+        yield from _created(statement, found[1])
+    elif found := _DEFAULT.fullmatch(statement):
+        table, column = found.groups()
+        yield Lesser("", (Part(f"default of column {_plain(column)} of table {_name(table)}", statement),))
+    elif found := _ADDED.fullmatch(statement):
+        table, name = found.groups()
+        yield Lesser("", (Part(f"constraint {_plain(name)} of table {_name(table)}", statement),))
+    elif found := _COLLATED.fullmatch(statement):
+        before, table, column, after = found.groups()
+        yield Lesser(f"{before}{after}", (Part(f"collation of column {_plain(column)} of table {_name(table)}", ""),))
+
+
+def inheriting(statement: str) -> str | None:
+    """Return what attaches or detaches a partition if the table above it is an ordinary one; None for all others."""
+    if not (found := _PARTITION.fullmatch(statement)):
+        return None
+    above, verb, part = found.groups()
+    return f"ALTER TABLE {part} {'INHERIT' if verb == 'ATTACH' else 'NO INHERIT'} {above}"
+
+
+def flattened(statement: str) -> tuple[Name, tuple[str, ...]] | None:
+    """Return what makes an ordinary table of a partitioned one that a statement lets inherit, and the table.
+
+    Args:
+        statement: As `inheriting` returns it; None for one that ends it.
+    """
+    if not (found := _INHERITS.fullmatch(statement)):
+        return None
+    table = _name(found[1])
+    before = Name(table.schema, "dbfarm_partitioned")
+    return table, (
+        f"ALTER TABLE {table.sql} RENAME TO {quote(before.name)}",
+        f"CREATE TABLE {table.sql} (LIKE {before.sql} INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING GENERATED)",
+        f"DROP TABLE {before.sql}",
+    )
+
+
+def renamed(statement: str) -> str:
+    """Return the constraint to which a statement gives this name, as it is listed; "" if it renames none."""
+    found = _RENAMED.fullmatch(statement)
+    return f"constraint {_plain(found[2])} of table {_name(found[1])}" if found else ""
+
+
+def _created(statement: str, table: str) -> Iterator[Lesser]:
+    items, behind = _items(statement)
+    if any(len(item) < 2 or (item[0].lastgroup != "name" and item[0].group(0) != "CONSTRAINT") for item in items):
+        # No master writes it so.
+        return
+    shown = _name(table)
+    columns = [_column(statement, table, item) for item in items if item[0].lastgroup == "name"]
+    last = tuple(part for column in columns for part in column.default) + tuple(
+        Part(
+            f"constraint {plain(item[1])} of table {shown}",
+            f"ALTER TABLE {table} ADD {statement[item[0].start() : item[-1].end()]}",
+        )
+        for item in items
+        if item[0].lastgroup == "word"
+    )
+    listed = ", ".join(f"{column.typed}{column.collation}{column.rest}" for column in columns)
+    yield Lesser(f"CREATE TABLE {table} ({listed}){behind}", last)
+    whole = (Part(f"partitioning of table {shown}", ""),) if behind else ()
+    collations = tuple(
+        Part(
+            f"collation of column {column.name} of table {shown}",
+            f"ALTER TABLE {table} ALTER COLUMN {quote(column.name)} TYPE {column.type}{column.collation}",
+        )
+        for column in columns
+        if column.collation
+    )
+    listed = ", ".join(f"{column.typed}{column.rest}" for column in columns)
+    yield Lesser(f"CREATE TABLE {table} ({listed})", (*whole, *collations, *last))
+
+
+def _items(statement: str) -> tuple[list[list[re.Match[str]]], str]:
+    """Return what a CREATE TABLE statement has in brackets, and its text behind them."""
+    listed = pieces(statement)
+    levels = depths(listed)
+    start = next(at for at, piece in enumerate(listed) if piece.group(0) == "(")
+    end = next((at for at in range(start + 1, len(listed)) if levels[at] == 0), start)
+    bounds = [start, *(at for at in range(start, end) if levels[at] == 1 and listed[at].group(0) == ","), end]
+    return [listed[one + 1 : two] for one, two in pairwise(bounds)], statement[listed[end].end() :]
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column of a CREATE TABLE statement: its collation, what else it must have, and its default as a part."""
+
+    name: str
+    type: str
+    collation: str
+    rest: str
+    default: tuple[Part, ...]
+
+    @property
+    def typed(self) -> str:
+        return f"{quote(self.name)} {self.type}"
+
+
+def _column(statement: str, table: str, item: list[re.Match[str]]) -> _Column:
+    levels, end = depths(item), item[-1].end()
+    at = {
+        piece.group(0): piece.start()
+        for piece, level in reversed(list(zip(item, levels, strict=True)))
+        if piece.lastgroup == "word" and level == 0 and piece.group(0) in _COLUMN_PARTS
+    }
+    name = plain(item[0])
+    required = " NOT NULL" if statement[:end].endswith(" NOT NULL") else ""
+    behind = end - len(required)
+    type_ends = min((*at.values(), end))
+    collation_ends = min((at[word] for word in _COLUMN_PARTS[1:] if word in at), default=end)
+    generated = f" {statement[at['GENERATED'] : behind]}" if "GENERATED" in at else ""
+    default: tuple[Part, ...] = ()
+    if "DEFAULT" in at and not generated:
+        changed = f"ALTER TABLE ONLY {table} ALTER COLUMN {quote(name)} SET {statement[at['DEFAULT'] : behind]}"
+        default = (Part(f"default of column {name} of table {_name(table)}", changed),)
+    return _Column(
+        name,
+        statement[item[0].end() : type_ends].strip(),
+        f" {statement[at['COLLATE'] : collation_ends].strip()}" if "COLLATE" in at else "",
+        f"{generated}{required}",
+        default,
+    )
+
+
+def _plain(name: str) -> str:
+    return name[1:-1].replace('""', '"')
+
+
+def _name(table: str) -> Name:
+    schema, name = re.findall(_NAME, table)
+    return Name(_plain(schema), _plain(name))
