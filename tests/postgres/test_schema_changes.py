@@ -112,6 +112,10 @@ CASES: dict[str, tuple[str, ...]] = {
         "CREATE UNIQUE INDEX tk ON t (a)",
         "ALTER TABLE t ADD CONSTRAINT tk UNIQUE USING INDEX tk",
         "INSERT INTO t VALUES (2, 3)",
+        "CREATE UNIQUE INDEX tl ON t (b); CREATE INDEX stays ON t (b, a)",
+        "ALTER TABLE t ADD PRIMARY KEY USING INDEX tl, ALTER b TYPE bigint",
+        "INSERT INTO t VALUES (4, 5)",
+        "DROP INDEX stays; ALTER TABLE t DROP CONSTRAINT tl; CREATE INDEX tl ON t (a)",
     ),
     "rename index constraint": (
         "CREATE TABLE t (a int PRIMARY KEY, b int UNIQUE, c int); CREATE INDEX ci ON t (c)",

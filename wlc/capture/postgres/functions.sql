@@ -566,6 +566,15 @@ SET search_path = pg_catalog, pg_temp AS $$
         FROM pg_index x, wlc.describe_object('pg_class'::regclass, x.indexrelid) found (description)
         WHERE is_known AND x.indrelid = relation AND tag = 'ALTER TABLE' AND found.description IS NOT NULL
         ON CONFLICT DO NOTHING;
+    -- Another type of a column makes its indexes anew, without a word. Replicas do that by themselves; but one that became
+    -- a constraint by the same command is in its way there.
+    WITH remade AS (
+        DELETE FROM wlc.objects o WHERE is_known AND tag = 'ALTER TABLE' AND o.class = 'pg_class'::regclass
+            AND o.description->>'kind' = 'index' AND NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = o.oid)
+            RETURNING o.oid, o.description)
+    SELECT wlc.say(jsonb_build_object('object', r.oid::bigint, 'tag', tag, 'old', r.description, 'new', NULL,
+        'user', session_user)) FROM remade r
+    WHERE EXISTS (SELECT FROM pg_constraint WHERE conindid = to_regclass(r.description->>'identity'));
     SELECT wlc.look_at_object('pg_class'::regclass, x.indexrelid, tag) FROM pg_index x LEFT JOIN wlc.objects o
         ON o.oid = x.indexrelid AND o.class = 'pg_class'::regclass
     WHERE x.indrelid = relation AND is_known = (o.oid IS NOT NULL) ORDER BY x.indexrelid
