@@ -105,6 +105,35 @@ def test_commands_in_prose_exist(file: Path) -> None:
     assert used - set(commands()) == set()
 
 
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    nav = (ROOT / "zensical.toml").read_text(encoding="utf-8").partition("nav = [")[2].partition("\n]\n")[0]
+    listed = re.findall(r'"([\w/-]+\.md)"', nav)
+    assert sorted(listed) == sorted(
+        page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")
+    )
+
+
+def test_messages_in_troubleshooting_are_those_of_the_programs() -> None:
+    text = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    source = "\n".join(
+        file.read_text(encoding="utf-8") for top in ("wlc", "wlr", "cli") for file in (ROOT / top).rglob("*.py")
+    )
+    messages = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
+    assert len(messages) > 20
+    parts = [part.strip() for message in messages for part in message.split("…") if part.strip()]
+    assert [part for part in parts if part not in source] == []
+
+
+def test_troubleshooting_has_a_section_for_every_exit_code_of_an_error() -> None:
+    text = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    sections = {int(code) for code in re.findall(r"^## (\d+):", text, re.MULTILINE)}
+    assert sections == {value.exit_code for value in vars(errors).values() if is_error(value)} | {70}
+
+
+def is_error(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, errors.FarmError) and value is not errors.FarmError
+
+
 def test_paths_in_contributing_exist() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     paths = set(re.findall(r"`((?:wlc|wlr|cli|tests|docs|examples)/[^` ]*|[\w.-]+\.(?:toml|txt|md))`", text))

@@ -93,6 +93,7 @@ def test_programs_run_as_modules(installed, program, tmp_path) -> None:
 
 
 def test_quickstart(installed, tmp_path) -> None:
+    """README.md begins with it."""
     examples = shutil.copytree(ROOT / "examples", tmp_path / "clone" / "examples")
     environment = {"DBFARM_VENV": str(installed.parent), "TMPDIR": str(tmp_path)}
     told = run("sh", examples / "quickstart.sh", folder=tmp_path, **environment)
@@ -117,7 +118,7 @@ def constraints(file: str) -> dict[str, Version]:
 
 def test_locked_versions_are_allowed() -> None:
     locked = constraints("constraints.txt")
-    every = requirements("crypto", "kafka", "metrics", "postgres", "test")
+    every = requirements("crypto", "docs", "kafka", "metrics", "postgres", "test")
     needed = [required for required in every if required.name != "setuptools"]
     assert [str(required) for required in needed if locked[required.name] not in required.specifier] == []
 
@@ -125,7 +126,7 @@ def test_locked_versions_are_allowed() -> None:
 def test_oldest_versions_are_the_lower_bounds() -> None:
     bounds = {
         required.name: Version(bound.version)
-        for required in requirements("crypto", "kafka", "metrics", "postgres", "report")
+        for required in requirements("crypto", "docs", "kafka", "metrics", "postgres", "report")
         for bound in required.specifier
         if bound.operator == ">="
     }

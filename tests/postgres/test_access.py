@@ -1,4 +1,7 @@
-"""Privileges and row security of a PostgreSQL master arrive in its PostgreSQL replicas, and nobody gets more there."""
+"""Privileges and row security of a PostgreSQL master arrive in its PostgreSQL replicas, and nobody gets more there.
+
+Docs: docs/postgresql.md.
+"""
 
 from __future__ import annotations
 

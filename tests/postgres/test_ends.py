@@ -1,4 +1,7 @@
-"""How histories of PostgreSQL masters end and cannot begin: lost slots, copies, other masters, wlc stop, refusals."""
+"""How histories of PostgreSQL masters end and cannot begin: lost slots, copies, other masters, wlc stop, refusals.
+
+Docs: docs/postgresql.md.
+"""
 
 from __future__ import annotations
 

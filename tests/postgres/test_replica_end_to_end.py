@@ -1,4 +1,7 @@
-"""A DuckDB master writes at random, a PostgreSQL replica follows; what people type, and what a kill leaves behind."""
+"""A DuckDB master writes at random, a PostgreSQL replica follows; what people type, and what a kill leaves behind.
+
+Docs: docs/postgresql.md and docs/howto/postgresql.md.
+"""
 
 from __future__ import annotations
 

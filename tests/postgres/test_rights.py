@@ -1,4 +1,7 @@
-"""A PostgreSQL database that a superuser has prepared is published, stopped and begun again by a role that is none."""
+"""A PostgreSQL database that a superuser has prepared is published, stopped and begun again by a role that is none.
+
+Docs: docs/postgresql.md.
+"""
 
 from __future__ import annotations
 

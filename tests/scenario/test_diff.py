@@ -67,7 +67,9 @@ def test_differences_are_those_of_the_model(tmp_path: Path, has_key: bool) -> No
         assert wlr.diff(farm.url, first, last) == ([counted] if rows else [])
 
 
-def test_tables_that_come_and_go_and_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_that_come_and_go_and_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     farm = HandmadeFarm(tmp_path)
     farm.publish(
         ["CREATE TABLE gone (i INTEGER)", Rows("gone", added=("1", "1"))],
@@ -79,6 +81,7 @@ def test_tables_that_come_and_go_and_the_command(tmp_path: Path, capsys: pytest.
     )
     wlr.replicate(farm.url, into=tmp_path / "copy.duckdb", register=False)
     copy = str(tmp_path / "copy.duckdb")
+    monkeypatch.setenv("WLC_FARM", str(tmp_path))
 
     def run(*arguments: str) -> tuple[int, str]:
         code = run_app(app, "wlr", ["diff", *arguments])

@@ -1,4 +1,7 @@
-"""`wlr feed --to kafka://…`: duplicates dropped by their headers, a topic is the projection of the log."""
+"""`wlr feed --to kafka://…`: duplicates dropped by their headers, a topic is the projection of the log.
+
+Docs: docs/feeds.md.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,11 @@
-"""What a new user types: README's blocks as they stand, mistakes, and the hints that follow them."""
+"""The mistakes of a new user, and the hints that follow them; test_docs_run.py types what README and the docs tell."""
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-import duckdb
 import pytest
 
 import cli.wlc
@@ -16,32 +14,10 @@ import wlc
 from cli.command import run_app
 from wlc.farm.errors import InvalidError
 
-ROOT = Path(__file__).resolve().parents[2]
-APPS = {"wlc": cli.wlc.app, "wlr": cli.wlr.app}
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+if TYPE_CHECKING:
+    from pathlib import Path
 
-# Blocks of README that follow each other in one folder, by their first words.
-STORY = (
-    "export WLC_FARM=$PWD",
-    "import wlc",
-    "import wlr",
-    "wlr replicate sales --into lake/",
-    "import duckdb",
-    "wlc log sales",
-    "wlc undo sales.duckdb",
-    "wlc verify sales",
-    "wlc retention sales",
-)
-# Blocks that other tests run, or that need what a test does not have.
-ELSEWHERE = {
-    "sh examples/quickstart.sh": "needs the network",
-    "export AWS_ACCESS_KEY_ID": "needs a bucket",
-    "pip install '.[postgres]'": "tests/postgres/test_readme.py",
-    "wlr replicate sales --into postgresql://": "needs a server",
-    "spark.dataSource.register": "tests/spark/test_docs_snippets.py",
-    "wlr status copy.duckdb        # which": "needs a transaction that fails",
-}
+APPS = {"wlc": cli.wlc.app, "wlr": cli.wlr.app}
 
 
 @pytest.fixture
@@ -51,46 +27,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("WLC_FARM", str(tmp_path / "farm"))
     monkeypatch.setattr("cli.progress.PATIENCE_S", 3600.0)
     return tmp_path
-
-
-def blocks() -> list[tuple[str, str]]:
-    return BLOCK.findall(README)
-
-
-def test_every_block_of_readme_is_run_or_has_a_reason() -> None:
-    known = [*STORY, *ELSEWHERE]
-    found = [text for _, text in blocks()]
-    assert [text for text in found if not text.startswith(tuple(known))] == []
-    assert [start for start in known if sum(text.startswith(start) for text in found) != 1] == []
-
-
-def test_the_blocks_of_readme_run_as_they_stand(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    monkeypatch.delenv("WLC_FARM")
-    for start in STORY:
-        ((language, text),) = [block for block in blocks() if block[1].startswith(start)]
-        if language == "python":
-            exec(compile(text, start, "exec"), {})
-        else:
-            for line in text.splitlines():
-                type_line(line, monkeypatch)
-    assert "error" not in capsys.readouterr().err
-    for replica, item in (("copy.duckdb", "blue ink"), ("before.duckdb", "ink")):
-        with duckdb.connect(str(folder / replica), read_only=True) as connection:
-            assert connection.execute("FROM orders ORDER BY id").fetchall() == [(1, "pen"), (2, item)]
-
-
-def type_line(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run a line of a shell script: an export, or a command of dbfarm."""
-    words = [os.path.expandvars(word) for word in shlex.split(line, comments=True)]
-    if words[:1] == ["export"]:
-        monkeypatch.setenv(*words[1].split("=", 1))
-    elif words[:1] == ["duckdb"]:
-        with duckdb.connect(words[1]) as connection:
-            connection.execute(words[2])
-    elif words:
-        # The examples' ticks stand for some that the reader's own farm has.
-        arguments = [{"1040": "2", "1041": "3"}.get(word, word) for word in words[1:]]
-        assert run_app(APPS[words[0]], words[0], arguments) == 0, line
 
 
 # Mistakes. Every hint is typed as it stands, up to the words in capitals that only the user knows.

@@ -1,4 +1,7 @@
-"""`wlr serve` as systemd runs it: signals, a wrong file, secrets, kills under load, and a soak."""
+"""`wlr serve` as systemd runs it: signals, a wrong file, secrets, kills under load, and a soak.
+
+Docs: docs/service.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Sites that begin anew, or with the rows of another site, and what is left of those that are gone."""
+"""Sites that begin anew, or with the rows of another site, and what is left of those that are gone.
+
+Docs: docs/sites.md.
+"""
 
 from __future__ import annotations
 

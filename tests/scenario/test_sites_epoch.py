@@ -1,4 +1,4 @@
-"""What the primary rejects of a site's changes: the cases of MySQL NDB Cluster's suite ndb_rpl, with real sites.
+"""What the primary rejects of a site's changes: the cases of MySQL NDB Cluster's suite ndb_rpl, with real sites. docs/sites.md has one of them.
 
 Oslo is the primary, rome a secondary. All cases run side by side, each with tables of its own: both sites know the same
 rows, then both write without reading each other, then oslo takes what rome published, and rome what oslo published.

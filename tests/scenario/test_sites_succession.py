@@ -1,4 +1,7 @@
-"""The primary changes: planned, after it was lost, halfway, and again and again (ndb_rpl X3)."""
+"""The primary changes: planned, after it was lost, halfway, and again and again (ndb_rpl X3).
+
+Docs: docs/sites.md.
+"""
 
 from __future__ import annotations
 

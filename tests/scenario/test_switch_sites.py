@@ -1,4 +1,7 @@
-"""A replica of one site goes on from the log of another one, without a row copied, or is told why it cannot."""
+"""A replica of one site goes on from the log of another one, without a row copied, or is told why it cannot.
+
+Docs: docs/sites.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/spark.md says can be copied and pasted."""
+"""What docs/spark.md and docs/howto/spark.md say can be copied and pasted."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.docs_blocks import Shell, blocks
 from tests.handmade import HandmadeFarm, Rows
 from tests.spark.reading import read, texts
 
@@ -31,3 +32,11 @@ def test_snippets_run_in_their_order(spark: SparkSession, tmp_path: Path, capsys
     assert "|  1|  1.5|    3|     -1|2026-01-01 00:00:03|  ann|" in shown
     out = spark.read.parquet(f"{tmp_path}/out").select("id", "price", "_tick", "_weight")
     assert texts(out) == texts(read(spark, farm.url, "orders", changes=True).select("id", "price", "_tick", "_weight"))
+
+
+def test_the_guide_runs_as_it_stands(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = Shell(tmp_path, monkeypatch, {})
+    printed = "".join(shell.run(block) for block in blocks(DOCS.parent / "howto" / "spark.md"))
+    lake, farm = printed.split("| id|price|")[1:]
+    assert "|  1|  9.5|" in lake
+    assert "|  1|  1.5|" in farm

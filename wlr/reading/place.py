@@ -35,7 +35,8 @@ def opened(
         database = wlc.resolve(place, farm, storage_options=storage_options)
         database.config()
     except (InvalidError, UnavailableError) as error:
-        if farm is None and (target := _replica(place, storage_options)) is not None:
+        # The farm may come from WLC_FARM, which says nothing about what this text names.
+        if (target := _replica(place, storage_options)) is not None:
             return target
         raise error from None
     return database

@@ -1,4 +1,4 @@
-"""README's recipe, from a fresh cluster on."""
+"""The recipe of docs/howto/postgresql.md, from a fresh cluster on."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import duckdb
 from tests.postgres.cluster import free_port, new_folder, program, user_that_may_run_it
 
 ROOT = Path(__file__).resolve().parents[2]
-RECIPE = re.compile(r"\*\*A PostgreSQL master\.\*\*.*?```sh\n(.*?)```", re.DOTALL)
+RECIPE = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 AS_SERVER = ("initdb", "pg_ctl")
 
 
 def test_the_recipe_works_as_it_is_written(tmp_path: Path) -> None:
-    found = RECIPE.search((ROOT / "README.md").read_text(encoding="utf-8"))
+    found = RECIPE.search((ROOT / "docs" / "howto" / "postgresql.md").read_text(encoding="utf-8"))
     assert found
     folder, port = new_folder(), str(free_port())
     user = user_that_may_run_it()

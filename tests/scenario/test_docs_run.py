@@ -1,0 +1,215 @@
+"""What README and docs/ tell to type is typed here, page by page, as it stands."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import duckdb
+import pytest
+import s3fs
+import typer
+
+import wlc
+import wlr
+from tests.docs_blocks import APPS, ROOT, TYPED, Shell, blocks, pages, resembles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NO_RUN_MAX = 10
+
+
+def test_every_block_is_run_or_says_why_not() -> None:
+    everything = [block for page in pages() for block in blocks(page)]
+    assert len(everything) > 50
+    for block in everything:
+        hidden = block.language not in TYPED | {"text"} and re.search(
+            r"^(\$ )?(wl[cr]|pip|pytest) [a-z]", block.text, re.MULTILINE
+        )
+        assert not hidden, f"{block.page}: a command in a block without the language sh:\n{block.text}"
+        if block.mark == "run-by":
+            test = ROOT / str(block.says)
+            assert test.is_file(), f"{block.page}: there is no {block.says}"
+            assert Path(block.page).name in test.read_text(encoding="utf-8"), (
+                f"{block.says} says nothing of {block.page}"
+            )
+        elif block.language in {"sql", "console"}:
+            assert block.mark, f"{block.page}: nobody runs\n{block.text}"
+    reasons = [f"{block.page}: {block.says}" for block in everything if block.mark == "no-run"]
+    assert len(reasons) <= NO_RUN_MAX, reasons
+
+
+def test_commands_in_sentences_have_options_that_exist() -> None:
+    apps = {
+        program: cast("typer.core.TyperGroup", typer.main.get_command(app)).commands for program, app in APPS.items()
+    }
+    for page in pages():
+        for span in re.findall(r"`(wl[cr] [^`]+)`", page.read_text(encoding="utf-8")):
+            program, name = span.split()[:2]
+            command = apps[program].get(name)
+            known = {option for param in command.params for option in param.opts} if command else set()
+            assert set(re.findall(r"(?<= )--[a-z][\w-]*", span)) <= known | {"--version", "--help"}, (page.name, span)
+
+
+def orders(shell: Shell) -> None:
+    """A master with three transactions, and a replica of them: what most pages begin with."""
+    wlc.master("sales.duckdb", create=True, farm=str(Path("farm").absolute()))
+    with wlc.connect("sales.duckdb") as connection:
+        connection.execute(
+            "CREATE TABLE orders (id INTEGER PRIMARY KEY, item VARCHAR, price DECIMAL(9,2), region VARCHAR)"
+        )
+        connection.execute("INSERT INTO orders VALUES (1, 'pen', 2, 'EU'), (2, 'ink', 12, 'EU'), (7, 'tea', 1, 'US')")
+        connection.execute("UPDATE orders SET item = 'blue ink' WHERE id = 2")
+    wlr.replicate("sales", into="copy.duckdb", farm="farm")
+
+
+def nothing(shell: Shell) -> None:
+    pass
+
+
+def mistake(shell: Shell) -> None:
+    orders(shell)
+    with wlc.connect("sales.duckdb") as connection:
+        connection.execute("DELETE FROM orders WHERE id = 7")
+
+
+def stopped(shell: Shell) -> None:
+    """A replica that lacks a row which the master deletes."""
+    orders(shell)
+    stop()
+
+
+def stop() -> None:
+    wlr.unlock("copy.duckdb")
+    with duckdb.connect("copy.duckdb") as connection:
+        connection.execute("DELETE FROM orders WHERE id = 7")
+    wlr.lock("copy.duckdb")
+    with wlc.connect("sales.duckdb") as connection:
+        connection.execute("DELETE FROM orders WHERE id = 7")
+    with pytest.raises(wlr.ReplayError):
+        wlr.replicate(into="copy.duckdb")
+
+
+def folders(shell: Shell) -> None:
+    """A master, a replica, and folders for more of them."""
+    orders(shell)
+    for folder in ("srv/copies", "var/lib/copies"):
+        Path(folder).mkdir(parents=True)
+
+
+def a_file(shell: Shell) -> None:
+    """A database that is no master yet."""
+    with duckdb.connect("sales.duckdb") as connection:
+        connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+
+
+def a_file_in_oslo(shell: Shell) -> None:
+    shell.export("WLC_FARM", "stores/bucket/farm")
+    with duckdb.connect("oslo.duckdb") as connection:
+        for table in ("orders", "customers", "accounts", "limits"):
+            connection.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, amount INTEGER)")
+
+
+def anew(shell: Shell) -> None:
+    for path in (*Path().glob("*.duckdb"), *Path().glob("*.key")):
+        path.unlink()
+    shutil.rmtree("stores")
+
+
+def anew_in_oslo(shell: Shell) -> None:
+    anew(shell)
+    a_file_in_oslo(shell)
+
+
+def anew_without_keys(shell: Shell) -> None:
+    anew_in_oslo(shell)
+    wlc.master("oslo.duckdb", name="sales", farm="stores/bucket/farm", site="oslo")
+
+
+def anew_from_a_file(shell: Shell) -> None:
+    anew(shell)
+    a_file(shell)
+
+
+def stopped_again(shell: Shell) -> None:
+    with wlc.connect("sales.duckdb") as connection:
+        connection.execute("INSERT INTO orders VALUES (7, 'tea', 1, 'US')")
+    wlr.replicate(into="copy.duckdb")
+    stop()
+
+
+# What happens between two blocks of a page, by the second one's first line: they are alternatives.
+BETWEEN = {
+    ("docs/howto/mend.md", "wlr unlock copy.duckdb"): stopped_again,
+    ("docs/howto/mend.md", "wlr accept copy.duckdb"): stopped_again,
+    ("docs/security.md", "wlc key signing master.key"): anew_from_a_file,
+    ("docs/sites.md", "wlc key encryption farm.key"): anew_in_oslo,
+    ("docs/sites.md", "wlc rule sales main.limits epoch_trans --reads exclusive"): anew_without_keys,
+}
+
+
+def headquarters(shell: Shell) -> None:
+    """The master publishes there; replicas and relays are elsewhere."""
+    orders(shell)
+    wlc.ship("sales", to=str(Path("stores/hq/farm").absolute()), farm="farm")
+    wlc.ship("sales", to=str(Path("srv/hq").absolute()), farm="farm")
+
+
+# The examples' ticks stand for some that the story has.
+TICKS = {"1040": "2", "1041": "3", "1050": "3"}
+# Buckets are folders here; tests of stores show that nothing else differs.
+LOCAL = {"s3://": "stores/"}
+
+# Page: what it begins with, and what its words stand for.
+STORIES: dict[str, tuple[Callable[[Shell], None], dict[str, str]]] = {
+    "README.md": (nothing, {}),
+    "docs/exactness.md": (nothing, {}),
+    "docs/faq.md": (orders, {}),
+    "docs/feeds.md": (orders, {"s3://bucket/farm": "farm"}),
+    "docs/howto/bucket.md": (
+        nothing,
+        {"https://s3.example.com": "$AWS_ENDPOINT_URL", "ID=KEY": "ID=testing", "KEY=SECRET": "KEY=topsecretvalue"},
+    ),
+    "docs/howto/cron.md": (folders, {"/srv/farm": "farm"}),
+    "docs/howto/encryption.md": (nothing, LOCAL),
+    "docs/howto/keep.md": (orders, TICKS),
+    "docs/howto/mend.md": (stopped, {}),
+    "docs/howto/move.md": (orders, {"/srv/farm": "farm"}),
+    "docs/howto/restore.md": (mistake, {"1040": "3", "1041": "4"}),
+    "docs/howto/systemd.md": (folders, {"s3://bucket/farm": "farm", "/srv/farm": "farm"}),
+    "docs/howto/upgrade.md": (orders, {}),
+    "docs/parquet.md": (orders, {"version=7": "version=0", "s3://bucket/farm": "farm"}),
+    "docs/reading.md": (orders, TICKS | {"s3://bucket/farm": "farm", "/srv/farm": "farm", "yesterday 17:00": "now"}),
+    "docs/security.md": (a_file, LOCAL),
+    "docs/sites.md": (a_file_in_oslo, LOCAL),
+    "docs/testing.md": (nothing, {}),
+    "docs/tiers.md": (headquarters, LOCAL),
+    "docs/tutorial.md": (nothing, {}),
+}
+
+
+@pytest.mark.parametrize("page", [page.relative_to(ROOT).as_posix() for page in pages()])
+def test_a_page_can_be_typed(
+    page: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed = [block for block in blocks(ROOT / page) if block.is_run_here]
+    begin, instead = STORIES.get(page, (None, {}))
+    assert (begin is not None) == bool(typed), page
+    if begin is None:
+        return
+    if page == "docs/howto/bucket.md":
+        s3fs.S3FileSystem(endpoint_url=request.getfixturevalue("s3_environment")).mkdir("bucket")
+    monkeypatch.setattr("cli.progress.PATIENCE_S", 3600.0)
+    monkeypatch.setenv("WLC_FARM", str(tmp_path / "farm"))
+    shell = Shell(tmp_path, monkeypatch, instead)
+    begin(shell)
+    for block in typed:
+        between = BETWEEN.get((page, block.text.partition("\n")[0].partition("  ")[0]))
+        if between:
+            between(shell)
+        printed = shell.run(block)
+        if block.shown is not None:
+            assert resembles(block.shown, printed), f"{block.text}\nprinted\n{printed}"
