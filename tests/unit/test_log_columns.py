@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from wlc.farm.errors import CorruptError
+from wlc.farm.errors import CorruptError, InvalidError
 from wlc.farm.json_fields import FieldError
 from wlc.farm.log import decode_batch, encode_batch
-from wlc.farm.log_columns import PlainRun, Transactions, joined, parts_of
+from wlc.farm.log_columns import PlainRun, Transactions, columns_of, joined, parts_of
 from wlc.farm.log_run import as_run, run_json
 from wlc.farm.model import (
     Batch,
@@ -245,6 +245,32 @@ def replaced(data: bytes, old: bytes, new: bytes) -> bytes:
 def test_a_run_that_does_not_fit_its_batch_is_refused(old: bytes, new: bytes, said: str) -> None:
     with pytest.raises(CorruptError, match=said):
         decode_batch(replaced(encode_batch(batch_of(plain(4_000))), old, new), "x")
+
+
+@pytest.mark.parametrize("count", [1, 2, 12])
+def test_a_run_of_few_is_written_as_lines_and_read(count: int) -> None:
+    batch = batch_of(plain(count))
+    run = columns_of(batch.transactions)
+    assert list(run) == list(batch.transactions)
+    assert encode_batch(replace(batch, transactions=run)) == encode_batch(batch)
+    lines = encode_batch(batch).splitlines()
+    line = json.dumps({"run": run_json(run)}).encode()
+    assert decode_batch(resealed(b"\n".join([lines[0], line, *lines[-2:], b""])), "x") == batch
+
+
+def test_ticks_of_a_run_that_do_not_rise_are_not_published() -> None:
+    batch = batch_of(plain(12))
+    run = columns_of(batch.transactions)
+    run.ticks[5] = run.ticks[4]
+    with pytest.raises(InvalidError, match="ticks do not rise"):
+        encode_batch(replace(batch, transactions=run))
+
+
+def test_a_part_of_a_run_names_only_what_it_has() -> None:
+    transactions = plain(200)
+    run = columns_of(transactions)
+    for part in (slice(3, 4), slice(50, 61), slice(199, 200)):
+        assert run_json(run[part]) == run_json(transactions[part])
 
 
 def test_a_run_behind_a_run_must_go_on() -> None:

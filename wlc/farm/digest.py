@@ -53,9 +53,15 @@ class Ledger:
 
     def follow(self, transactions: Iterable[Transaction]) -> None:
         """Take in transactions that were committed, in their order."""
-        for transaction in transactions:
-            for record in transaction.records:
-                self.take(record, transaction.tick)
+        for part in parts_of(transactions):
+            if isinstance(part, PlainRun):
+                for total in part.totals():
+                    grown = total.added - total.removed
+                    self.change(total.table, total.path, total.first, grown, last=total.last)
+                continue
+            for transaction in part:
+                for record in transaction.records:
+                    self.take(record, transaction.tick)
 
     def take(self, record: Record, tick: int) -> None:
         """Take in one record of a transaction."""
@@ -66,11 +72,11 @@ class Ledger:
         elif isinstance(record, Ddl):
             self.alter(record)
 
-    def change(self, table: Name, path: str, tick: int, rows: int) -> None:
-        """Take in images of a table; `rows` is by how many it has grown."""
+    def change(self, table: Name, path: str, tick: int, rows: int, *, last: int | None = None) -> None:
+        """Take in images of a table, of one tick or of several up to `last`; `rows` is by how many it has grown."""
         content = self._tables.setdefault(table, _Content(None))
         first, _ = content.reads.get(path, (tick, tick))
-        content.reads[path] = (first, tick)
+        content.reads[path] = (first, tick if last is None else last)
         content.rows += rows
         self._changed.add(table)
 

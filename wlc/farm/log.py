@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 from json.encoder import encode_basestring
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm import json_fields as fields
@@ -13,7 +14,7 @@ from wlc.farm.errors import CorruptError, FarmError, InvalidError
 from wlc.farm.garbage import uncollected
 from wlc.farm.json_fields import FieldError
 from wlc.farm.log_columns import PlainRun, Total, joined, parts_of
-from wlc.farm.log_run import as_run, is_plain, run_json
+from wlc.farm.log_run import as_run, is_plain, is_short, run_json
 from wlc.farm.model import (
     FORMAT_VERSION,
     Batch,
@@ -157,11 +158,21 @@ def _groups(transactions: Sequence[Transaction], runs_from: int) -> Iterator[Seq
     if len(transactions) < runs_from:
         yield from ((transaction,) for transaction in transactions)
         return
-    for are_plain, group in groupby(transactions, is_plain):
-        if are_plain:
-            yield tuple(group)
+    for are_plain, found in groupby(_sorted_out(transactions), itemgetter(0)):
+        groups = [group for _, group in found]
+        if not are_plain:
+            yield from ((transaction,) for group in groups for transaction in group)
         else:
-            yield from ((transaction,) for transaction in group)
+            yield groups[0] if len(groups) == 1 else tuple(chain.from_iterable(groups))
+
+
+def _sorted_out(transactions: Sequence[Transaction]) -> Iterator[tuple[bool, Sequence[Transaction]]]:
+    """Yield transactions that follow each other, and whether they are plain."""
+    for part in parts_of(transactions):
+        if isinstance(part, PlainRun) and is_short(part):
+            yield True, part
+        else:
+            yield from ((are_plain, tuple(group)) for are_plain, group in groupby(part, is_plain))
 
 
 def _lines_of(transactions: Sequence[Transaction]) -> Iterator[str]:
@@ -348,11 +359,16 @@ _RECORDS: dict[str, Callable[[dict[str, Any]], Record]] = {
 def _problem(batch: Batch) -> str | None:
     """Say how a batch contradicts itself, None if it does not."""
     parts = parts_of(batch.transactions)
-    # Within a run they rise.
-    ticks = [t.tick for part in parts for t in ((part[0], part[-1]) if isinstance(part, PlainRun) else part)]
+    # Within a run they are compared as columns.
+    ends = ((part[0], part[-1]) if isinstance(part, PlainRun) and len(part) > 1 else part for part in parts)
+    ticks = [transaction.tick for pair in ends for transaction in pair]
     if not ticks:
         return "it holds no transaction"
-    if (batch.first, batch.last) != (ticks[0], ticks[-1]) or any(a >= b for a, b in pairwise(ticks)):
+    if (
+        (batch.first, batch.last) != (ticks[0], ticks[-1])
+        or any(a >= b for a, b in pairwise(ticks))
+        or any(isinstance(part, PlainRun) and not part.is_rising for part in parts)
+    ):
         return "its ticks do not rise from the header's first to its last"
     if batch.format != FORMAT_VERSION or batch.vector.get(batch.history) != batch.last:
         return f"format {batch.format} or the vector {dict(batch.vector)} does not fit tick {batch.last}"

@@ -11,18 +11,34 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from wlc.farm.model import Change, Name, Transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
     Numbers = NDArray[Any]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class _Ticked(Protocol):
+    @property
+    def tick(self) -> int: ...
+
+
+T = TypeVar("T", bound=_Ticked)
+# Pieces of a run of fewer transactions on average cost more than objects.
+_PIECE_LEAST = 32
+
+
+def microseconds(time: datetime) -> int:
+    """Return the microseconds of a time since 1970."""
+    return (time - EPOCH) // _MICROSECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +103,7 @@ class PlainRun(Sequence[Transaction]):
         return next(iter(self[place : place + 1]))
 
     def __iter__(self) -> Iterator[Transaction]:
-        changes = self._changes()
+        changes = self._change_objects()
         at = self.ends.tolist()
         columns = (self.ticks, self.users, self.started, self.committed, self.xids)
         rows = zip(*(column.tolist() for column in columns), at, at[1:], strict=False)
@@ -101,13 +117,23 @@ class PlainRun(Sequence[Transaction]):
     def _chosen(self) -> slice:
         return slice(int(self.ends[0]), int(self.ends[-1]))
 
-    def _changes(self) -> list[Change]:
-        columns = (column[self._chosen].tolist() for column in (self.files, self.added, self.removed))
+    def _change_objects(self) -> list[Change]:
+        columns = (column.tolist() for column in self.changes)
         targets = self.targets
         return [
             Change(targets[file][0], targets[file][1], added, removed)
             for file, added, removed in zip(*columns, strict=True)
         ]
+
+    @property
+    def is_rising(self) -> bool:
+        """Whether each tick is greater than the one before it."""
+        return bool((self.ticks[1:] > self.ticks[:-1]).all())
+
+    @property
+    def changes(self) -> tuple[Numbers, Numbers, Numbers]:
+        """Of every change of its transactions the index of its file, and the added and removed rows."""
+        return self.files[self._chosen], self.added[self._chosen], self.removed[self._chosen]
 
     @property
     def rows(self) -> int:
@@ -198,3 +224,64 @@ def parts_of(transactions: Iterable[Transaction]) -> tuple[Part, ...]:
     if isinstance(transactions, PlainRun):
         return (transactions,)
     return transactions.parts if isinstance(transactions, Transactions) else (tuple(transactions),)
+
+
+def columns_of(transactions: Sequence[Transaction]) -> PlainRun:
+    """Make a run of plain transactions; see `wlc.farm.log_run.is_plain`."""
+    if isinstance(transactions, PlainRun):
+        return transactions
+    import numpy as np
+
+    users: dict[str, int] = {}
+    targets: dict[tuple[Name, str], int] = {}
+    changes: list[Any] = [record for transaction in transactions for record in transaction.records]
+    files = [targets.setdefault((change.table, change.path), len(targets)) for change in changes]
+    started = [microseconds(t.started) for t in transactions]
+    # Where a source knows one time only, both are the same object.
+    committed = [
+        begun if t.committed is None or t.committed is t.started else microseconds(t.committed)
+        for t, begun in zip(transactions, started, strict=True)
+    ]
+
+    def column(values: Iterable[int]) -> Numbers:
+        return np.fromiter(values, np.int64)
+
+    return PlainRun(
+        ticks=column(t.tick for t in transactions),
+        users=column(users.setdefault(t.user, len(users)) for t in transactions),
+        started=column(started),
+        committed=column(committed),
+        xids=column(-1 if t.xid is None else t.xid for t in transactions),
+        ends=column(accumulate((len(t.records) for t in transactions), initial=0)),
+        files=column(files),
+        added=column(change.added for change in changes),
+        removed=column(change.removed for change in changes),
+        names=tuple(users),
+        targets=tuple(targets),
+    )
+
+
+def woven(
+    run: PlainRun, others: Sequence[T], objects: Callable[[PlainRun], Iterable[T]]
+) -> tuple[PlainRun | tuple[T, ...], ...]:
+    """Put others between the transactions of a run, by their ticks.
+
+    Args:
+        run: May be empty.
+        others: Their ticks rise, and none is in the run.
+        objects: Makes objects like these of a run, of which nothing is left if there are many others.
+    """
+    import numpy as np
+
+    if len(others) * _PIECE_LEAST > len(run):
+        return (tuple(sorted((*objects(run), *others), key=_tick)),)
+    parts: list[PlainRun | tuple[T, ...]] = []
+    done = 0
+    for other, place in zip(others, np.searchsorted(run.ticks, list(map(_tick, others))).tolist(), strict=True):
+        parts += [run[done:place], (other,)]
+        done = place
+    return tuple(part for part in (*parts, run[done:]) if len(part))
+
+
+def _tick(transaction: _Ticked) -> int:
+    return transaction.tick

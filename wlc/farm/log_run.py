@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from wlc.farm import json_fields as fields
 from wlc.farm.clock import format_time
 from wlc.farm.config import TICK_MAX
 from wlc.farm.json_fields import FieldError
-from wlc.farm.log_columns import EPOCH, PlainRun
+from wlc.farm.log_columns import EPOCH, PlainRun, columns_of, microseconds
 from wlc.farm.model import Change
 
 if TYPE_CHECKING:
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[Any]
 
-_MICROSECOND = timedelta(microseconds=1)
-_FIRST_TIME = (datetime(1, 1, 1, tzinfo=UTC) - EPOCH) // _MICROSECOND
-_LAST_TIME = (datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC) - EPOCH) // _MICROSECOND
+T = TypeVar("T")
+_FIRST_TIME = microseconds(datetime(1, 1, 1, tzinfo=UTC))
+_LAST_TIME = microseconds(datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC))
 _LONGEST = _LAST_TIME - _FIRST_TIME
 # Rows of one change. Sums over all changes of a run stay below 2^63.
 _MOST_ROWS = 10**10
@@ -41,43 +40,56 @@ def is_plain(transaction: Transaction) -> bool:
     )
 
 
+def is_short(run: PlainRun) -> bool:
+    """Say whether every change of a run has few enough rows for its line."""
+    _, added, removed = run.changes
+    return not len(added) or max(int(added.max()), int(removed.max())) < _MOST_ROWS
+
+
 def run_json(transactions: Sequence[Transaction]) -> dict[str, Any]:
     """Return the fields of the line for one or more plain transactions."""
-    ticks = [t.tick for t in transactions]
-    times = [(t.started - EPOCH) // _MICROSECOND for t in transactions]
-    users: dict[str, int] = {}
-    of_users = [users.setdefault(t.user, len(users)) for t in transactions]
-    changes: list[Any] = [record for t in transactions for record in t.records]
-    tables = {change.path: change.table for change in changes}
-    numbers = {path: number for number, path in enumerate(tables)}
+    import numpy as np
+
+    run = columns_of(transactions)
+    user, users = _renumbered(run.users, run.names)
+    of_file, added, removed = run.changes
+    file, targets = _renumbered(of_file, run.targets)
+    before = int(run.ticks[0]) - 1
     content = {
-        "transactions": len(ticks),
-        "tick": ticks[0] - 1,
-        "ticks": _shortened([1, *(after - before for before, after in pairwise(ticks))]),
-        "started": format_time(transactions[0].started),
-        "starts": [0, *(after - before for before, after in pairwise(times))],
-        "lasted": _shortened([_lasted(t) for t in transactions]),
-        "users": list(users),
-        "user": _shortened(of_users),
-        "changes": _shortened([len(t.records) for t in transactions]),
-        "files": [{"table": fields.name_json(table), "path": path} for path, table in tables.items()],
-        "file": _shortened([numbers[change.path] for change in changes]),
-        "added": [change.added for change in changes],
-        "removed": _shortened([change.removed for change in changes]),
+        "transactions": len(run),
+        "tick": before,
+        "ticks": _shortened(np.diff(run.ticks, prepend=before)),
+        "started": format_time(EPOCH + timedelta(microseconds=int(run.started[0]))),
+        "starts": np.diff(run.started, prepend=run.started[:1]).tolist(),
+        "lasted": _shortened(run.committed - run.started),
+        "users": users,
+        "user": _shortened(user),
+        "changes": _shortened(np.diff(run.ends)),
+        "files": [{"table": fields.name_json(table), "path": path} for table, path in targets],
+        "file": _shortened(file),
+        "added": added.tolist(),
+        "removed": _shortened(removed),
     }
-    xids = [-1 if t.xid is None else t.xid for t in transactions]
-    return content if max(xids) < 0 else {**content, "xids": _shortened(xids)}
+    return content if run.xids.max() < 0 else {**content, "xids": _shortened(run.xids)}
 
 
-def _lasted(transaction: Transaction) -> int:
-    if transaction.committed is None or transaction.committed is transaction.started:
-        return 0
-    return (transaction.committed - transaction.started) // _MICROSECOND
+def _renumbered(column: Numbers, names: Sequence[T]) -> tuple[Numbers, list[T]]:
+    """Number names in the order in which a column has them first, and leave out those that it has nowhere."""
+    import numpy as np
+
+    used, first, places = np.unique(column, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    numbers = np.empty_like(order)
+    numbers[order] = np.arange(len(order))
+    return numbers[places], [names[place] for place in used[order].tolist()]
 
 
-def _shortened(column: list[int]) -> list[int] | int:
+def _shortened(column: Numbers) -> list[int] | int:
     """Write one number in place of a column that holds it everywhere."""
-    return column[0] if column and column.count(column[0]) == len(column) else column
+    if len(column) and (column == column[0]).all():
+        return int(column[0])
+    shown: list[int] = column.tolist()
+    return shown
 
 
 def as_run(content: Mapping[str, Any]) -> PlainRun:
@@ -96,7 +108,7 @@ def as_run(content: Mapping[str, Any]) -> PlainRun:
     changes = int(ends[-1])
     added = _listed(content["added"], changes, 0, _MOST_ROWS - 1)
     ticks = fields.as_tick(content["tick"], 0) + np.cumsum(_column(content["ticks"], count, 1, TICK_MAX))
-    started = (fields.as_time(content["started"]) - EPOCH) // _MICROSECOND + np.cumsum(starts)
+    started = microseconds(fields.as_time(content["started"])) + np.cumsum(starts)
     committed = started + _column(content["lasted"], count, -_LONGEST, _LONGEST)
     _check_range(ticks, 1, TICK_MAX, "tick")
     for times in (started, committed):

@@ -43,7 +43,7 @@ class BatchContent:
     """
 
     catalog: str
-    transactions: tuple[Transaction, ...]
+    transactions: Sequence[Transaction]
     files: tuple[TableFile, ...]
     local: Mapping[str, Path]
     digests: Mapping[Name, Digest]
