@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from wlc.capture.postgres.pgoutput import Decoder, Message, Rows, Truncate
 from wlc.farm.errors import CorruptError, UnsupportedError
+from wlc.farm.log_columns import microseconds
 
 Value = str | None
 Row = tuple[Value, ...]
@@ -113,9 +114,10 @@ def test_every_image_is_read_whole_wherever_blocks_end(transactions: list[list[C
     for table in COLUMNS:
         assert images(items, table) == expected[table]
     assert decoder.lsn == 100 * len(transactions)
-    assert [(begun.number, begun.xid) for begun in decoder.begun] == [(n, index + 1) for n, index in enumerate(full)]
+    assert decoder.begun.xids.tolist() == [index + 1 for index in full]
     epoch = datetime(2000, 1, 1, tzinfo=UTC)
-    assert [begun.committed for begun in decoder.begun] == [epoch + timedelta(seconds=index + 1) for index in full]
+    times = [microseconds(epoch + timedelta(seconds=index + 1)) for index in full]
+    assert decoder.begun.committed.tolist() == times
 
 
 def test_truncations_and_messages_come_where_they_stand() -> None:

@@ -12,12 +12,14 @@ from wlc.dialect.duckdb.digest_sql import keeps_rows, sum_images, sum_rows
 from wlc.dialect.sql import literal
 from wlc.farm.digest import EMPTY, Ledger, after, differing
 from wlc.farm.errors import UnsupportedError
+from wlc.farm.log_columns import PlainRun, joined, parts_of
 from wlc.farm.model import Change, Clear, Ddl, Name
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
+    from wlc.farm.log_columns import Part
     from wlc.farm.model import Batch, Digest, Layout, Record, TableFile, Transaction
 
 _IDENTIFIER = '"((?:[^"]|"")+)"'
@@ -30,14 +32,14 @@ def noted(known: Mapping[Name, Digest], batch: Batch, tables: Collection[Name]) 
 
 
 def follow(
-    transactions: tuple[Transaction, ...],
+    transactions: Sequence[Transaction],
     files: tuple[TableFile, ...],
     local: Mapping[str, Path],
     known: Mapping[Name, Digest],
     layouts: Mapping[Name, Layout],
     misfits: Collection[str],
     look: ReadMoment | None = None,
-) -> tuple[tuple[Transaction, ...], dict[Name, Digest], frozenset[Name]]:
+) -> tuple[Sequence[Transaction], dict[Name, Digest], frozenset[Name]]:
     """Return what the changed tables hold after transactions.
 
     Args:
@@ -63,13 +65,7 @@ def follow(
             return sum_images(connection, by_path[path].layout, source)
 
         follower = _Follower(Ledger(known, total), layouts, misfits)
-        # Nearly all batches change rows only.
-        is_plain = not misfits and not any(
-            type(record) is Ddl for transaction in transactions for record in transaction.records
-        )
-        told = transactions if is_plain else tuple(map(follower.follow, transactions))
-        if is_plain:
-            follower.ledger.follow(transactions)
+        told = joined(map(follower.part, parts_of(transactions)))
         if look is not None:
             _settle(follower.ledger, transactions, look, follower.ledger.unknown() - follower.misfits)
         return told, follower.ledger.changed(), follower.ledger.unknown()
@@ -85,7 +81,7 @@ class ReadMoment(Protocol):
         """Return what tables held then, as far as they can be read."""
 
 
-def _settle(ledger: Ledger, transactions: tuple[Transaction, ...], look: ReadMoment, unknown: Collection[Name]) -> None:
+def _settle(ledger: Ledger, transactions: Sequence[Transaction], look: ReadMoment, unknown: Collection[Name]) -> None:
     """Say what tables hold after transactions: what they held at a moment, and what those did that it does not see."""
     unseen = [t for t in transactions if t.xid is not None and not look.sees(t.xid)]
     images = [(t.tick, record) for t in unseen for record in t.records if isinstance(record, Change)]
@@ -116,10 +112,13 @@ class _Follower:
         self._layouts = dict(layouts)
         self._paths = frozenset(misfits)
 
-    def follow(self, transaction: Transaction) -> Transaction:
-        if not self._paths and not any(type(record) is Ddl for record in transaction.records):
-            self.ledger.follow([transaction])
-            return transaction
+    def part(self, part: Part) -> Part:
+        if isinstance(part, PlainRun) and not self._paths:
+            self.ledger.follow(part)
+            return part
+        return tuple(map(self._follow, part))
+
+    def _follow(self, transaction: Transaction) -> Transaction:
         return replace(transaction, records=tuple(self._record(r, transaction.tick) for r in transaction.records))
 
     def _record(self, record: Record, tick: int) -> Record:

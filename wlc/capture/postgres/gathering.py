@@ -10,14 +10,16 @@ import os
 from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
 from wlc.capture.postgres import access, ddl, misfits, objects
 from wlc.capture.postgres.alterations import Altered, statements
-from wlc.capture.postgres.changes import Changed, Cleared, Segment
+from wlc.capture.postgres.changes import Changed, Cleared, PlainChanges, Segment
 from wlc.capture.postgres.messages import (
     AccessChanged,
     ObjectChanged,
@@ -27,22 +29,23 @@ from wlc.capture.postgres.messages import (
     read_message,
     shown,
 )
-from wlc.capture.postgres.pgoutput import BeginMessage, Decoder, Message, Rows, Truncate, counted
+from wlc.capture.postgres.pgoutput import Begun, Decoder, Message, Rows, Truncate, counted
 from wlc.dialect.postgres.text import read_text_sql
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import store_sql
 from wlc.farm import paths
 from wlc.farm.database import describe_file
 from wlc.farm.errors import UnavailableError, UnsupportedError
-from wlc.farm.garbage import uncollected
+from wlc.farm.log_columns import EPOCH, joined, parts_of, woven
 from wlc.farm.model import Change, Clear, Ddl, Layout, Name, Record, TableFile, Transaction, file_column
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from wlc.capture.postgres.described import DescribedTable
     from wlc.capture.postgres.messages import TriggerMessage
+    from wlc.capture.postgres.pgoutput import Positions
 
 # Environment variable with the most memory a publisher may use for rows, such as "2GB".
 MEMORY_VARIABLE = "WLC_MEMORY_LIMIT"
@@ -91,21 +94,34 @@ class Round:
 
     tables: dict[int, PublishedTable]
     touched: set[int] = field(default_factory=set)
-    begun: list[BeginMessage] = field(default_factory=list)
+    begun: Begun = field(default_factory=Begun)
     lsn: int = 0
     users: dict[int, str] = field(default_factory=dict)
     sequences: dict[int, Name | None] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     misfits: set[str] = field(default_factory=set)
-    _numbers: list[int] | None = None
-    _entries: dict[int, list[_Entry]] = field(default_factory=lambda: defaultdict(list))
+    plain: PlainChanges = field(default_factory=PlainChanges)
+    _numbers: Positions | None = None
+    # Of transactions that do more than change rows, or did so when they were looked at.
+    _entries: dict[int, list[_Entry]] = field(default_factory=dict)
     _segments: list[Segment] = field(default_factory=list)
     _views: dict[int, dict[int, tuple[int, Ddl]]] = field(default_factory=lambda: defaultdict(dict))
 
-    def numbers(self) -> list[int]:
+    def entries(self, number: int) -> list[_Entry]:
+        """Return what the transaction that was read last did so far, to be changed; what it does later is added."""
+        if number not in self._entries:
+            self._entries[number] = [*self.plain.take_out(number)]
+        return self._entries[number]
+
+    def listed(self) -> list[int]:
+        """Return the transactions among those with entries that changed something, in commit order."""
+        return sorted(n for n, entries in self._entries.items() if n >= 0 and any(map(_counts, entries)))
+
+    def numbers(self) -> Positions:
         """Return the transactions that changed something, in commit order, once everything is read."""
         if self._numbers is None:
-            self._numbers = [b.number for b in self.begun if any(map(_counts, self._entries.get(b.number, ())))]
+            listed = np.array(self.listed(), np.int64)
+            self._numbers = np.unique(np.concatenate([self.plain.numbers(), listed]))
         return self._numbers
 
 
@@ -170,7 +186,7 @@ class Gathering:
 
     def first_end(self) -> int:
         """Return a place in the server's log before which only one transaction that changed something ends."""
-        return self.round.begun[self.round.numbers()[0]].lsn + 1
+        return int(self.round.begun.lsns[self.round.numbers()[0]]) + 1
 
     @property
     def _number(self) -> int:
@@ -196,14 +212,18 @@ class Gathering:
         smallest = 1 if oid in self._resending else -1
         self._store(segment, rows, smallest)
         kept = rows.weights >= smallest
-        with uncollected():
-            for number, added, removed in counted(rows.transactions[kept], rows.weights[kept]):
-                change = self._change(number, segment)
-                change.added += added
-                change.removed += removed
-                change.is_resend = oid in self._resending
-                table.rows += added - removed
-                segment.rows += added + removed
+        numbers, added, removed = counted(rows.transactions[kept], rows.weights[kept])
+        table.rows += int(added.sum() - removed.sum())
+        segment.rows += int(added.sum() + removed.sum())
+        # Only the first of these can be one of which something else was read before.
+        is_listed = len(numbers) > 0 and int(numbers[0]) in self.round._entries
+        listed = len(numbers) if oid in self._resending else int(is_listed)
+        for at in range(listed):
+            change = self._change(int(numbers[at]), segment)
+            change.added += int(added[at])
+            change.removed += int(removed[at])
+            change.is_resend = oid in self._resending
+        self.round.plain.add(segment, numbers[listed:], added[listed:], removed[listed:])
         self.round.touched.add(oid)
 
     def _segment(self, oid: int, table: PublishedTable) -> Segment:
@@ -224,7 +244,7 @@ class Gathering:
         self._connection.unregister("block")
 
     def _change(self, number: int, segment: Segment) -> Changed:
-        entries = self.round._entries[number]
+        entries = self.round.entries(number)
         for entry in reversed(entries):
             if isinstance(entry, Changed) and entry.segment is segment:
                 return entry
@@ -236,7 +256,7 @@ class Gathering:
         table = self.round.tables.get(oid)
         if table is None or table.description.is_root:
             return
-        entries, segment = self.round._entries[number], self._current.get(oid)
+        entries, segment = self.round.entries(number), self._current.get(oid)
         before = table.rows
         for entry in [e for e in entries if isinstance(e, Changed) and e.segment is segment]:
             before -= entry.added - entry.removed
@@ -264,7 +284,7 @@ class Gathering:
             case ResendEnded(oid):
                 self._resending.remove(oid)
                 # Later rows of the transaction are another change.
-                for entry in self.round._entries[number]:
+                for entry in self.round.entries(number):
                     if isinstance(entry, Altered) and entry.oid == oid:
                         entry.is_settled = True
             case TableChanged(oid, old, new):
@@ -285,7 +305,7 @@ class Gathering:
             if old is None and new is not None and objects.is_left_out(new):
                 self.round.left_out.append(f"{message.tag} {new.identity}")
         self.round.users[number] = message.user
-        self.round._entries[number].extend(made)
+        self.round.entries(number).extend(made)
 
     def _alter(self, number: int, oid: int, old: DescribedTable | None, new: DescribedTable | None) -> None:
         if new is None:
@@ -297,7 +317,7 @@ class Gathering:
         self._current.pop(oid, None)
         self.round.touched.add(oid)
         altered = Altered(oid, old, new)
-        self.round._entries[number].append(altered)
+        self.round.entries(number).append(altered)
         self._alterations.append(altered)
         # The view shows the tables after this message; a later message of the transaction replaces it.
         tables = {other: table.description for other, table in self.round.tables.items()}
@@ -309,7 +329,7 @@ class Gathering:
 
     def _resend(self, number: int, oid: int) -> None:
         """Note that all rows of a table follow again: replicas empty it first."""
-        table, entries = self.round.tables[oid], self.round._entries[number]
+        table, entries = self.round.tables[oid], self.round.entries(number)
         altered = [e for e in entries if isinstance(e, Altered) and e.oid == oid]
         old = altered[-1].old if altered and altered[-1].old else table.description
         concerned = self._concerned(oid, entries)
@@ -354,7 +374,7 @@ class Gathering:
 
     def write(
         self, database: str, number: int, last_tick: int, sequences: Iterable[Record]
-    ) -> tuple[tuple[Transaction, ...], tuple[TableFile, ...], dict[str, Path]]:
+    ) -> tuple[Sequence[Transaction], tuple[TableFile, ...], dict[str, Path]]:
         """Write what was gathered as the content of a batch.
 
         Args:
@@ -384,12 +404,14 @@ class Gathering:
             local[path], where[segment.number] = target, path
             if segment.has_misfits:
                 self.round.misfits.add(path)
-        with uncollected():
-            transactions = [self._transaction(index, last_tick, where) for index in self.round.numbers()]
-        if transactions:
+        run = self.round.plain.run(self.round.begun, last_tick, self.round._segments, where)
+        others = [self._transaction(index, last_tick, where) for index in self.round.listed()]
+        transactions = joined(woven(run, others, iter))
+        if transactions and (moved := tuple(sequences)):
             last = transactions[-1]
-            transactions[-1] = replace(last, records=(*last.records, *sequences))
-        return tuple(transactions), tuple(files), local
+            last = replace(last, records=(*last.records, *moved))
+            transactions = joined([*parts_of(transactions[:-1]), (last,)])
+        return transactions, tuple(files), local
 
     def _write_file(self, segment: Segment, are_text: list[bool], last_tick: int, target: Path) -> Layout:
         columns = list(segment.layout.stored)
@@ -413,21 +435,23 @@ class Gathering:
     def _set_apart(self, segment: Segment) -> None:
         """Give transactions with values that do not fit a file of their own."""
         other = Segment(len(self.round._segments), segment.oid, segment.name, segment.layout, has_misfits=True)
-        for number in misfits.set_apart(self._connection, segment.table, segment.layout, other.table):
-            for entry in self.round._entries[number]:
-                if isinstance(entry, Changed) and entry.segment is segment:
-                    entry.segment = other
-                    segment.rows -= entry.added + entry.removed
-                    other.rows += entry.added + entry.removed
+        numbers = misfits.set_apart(self._connection, segment.table, segment.layout, other.table)
+        other.rows = self.round.plain.move(np.array(numbers, np.int64), segment, other)
+        for entry in (entry for number in numbers for entry in self.round._entries.get(number, ())):
+            if isinstance(entry, Changed) and entry.segment is segment:
+                entry.segment = other
+                other.rows += entry.added + entry.removed
+        segment.rows -= other.rows
         self.round._segments.append(other)
 
     def _transaction(self, index: int, last_tick: int, where: Mapping[int, str]) -> Transaction:
-        begin = self.round.begun[index]
+        begun = self.round.begun
+        committed = EPOCH + timedelta(microseconds=int(begun.committed[index]))
         # Views come last, after the tables that they show; those of the lowest partitions come first.
         views = (view for _, view in sorted(self.round._views[index].values(), key=lambda pair: -pair[0]))
         records = (*self._records(self.round._entries[index], where), *views)
         user = self.round.users.get(index, "")
-        return Transaction(last_tick + 1 + index, user, begin.committed, begin.committed, records, xid=begin.xid)
+        return Transaction(last_tick + 1 + index, user, committed, committed, records, xid=int(begun.xids[index]))
 
     def _records(self, entries: list[_Entry], where: Mapping[int, str]) -> Iterator[Record]:
         for at, entry in enumerate(entries):

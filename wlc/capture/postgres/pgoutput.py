@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from wlc.farm.errors import CorruptError, UnsupportedError
+from wlc.farm.log_columns import microseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 
     Positions = NDArray[np.int64]
 
-_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+# The server counts microseconds from here on.
+_EPOCH = microseconds(datetime(2000, 1, 1, tzinfo=UTC))
+_LAST_TIME = microseconds(datetime.max.replace(tzinfo=UTC))
 _BEGIN, _COMMIT, _INSERT, _UPDATE, _DELETE = b"BCIUD"
 _ROWS = (_INSERT, _UPDATE, _DELETE)
 _MESSAGE = ord("M")
@@ -39,6 +42,10 @@ _INLINE_BYTES = 12
 _INLINE = np.dtype((np.void, _INLINE_BYTES))
 # Which of its first bytes a text of 0, 1, 2 … bytes has.
 _KEPT = np.tri(_INLINE_BYTES + 1, _INLINE_BYTES, -1, np.uint8) * np.uint8(255)
+
+
+def _no_numbers() -> Positions:
+    return np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +73,32 @@ class Message:
     content: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class BeginMessage:
-    """A transaction begins: the next rows belong to it.
+@dataclass(slots=True)
+class Begun:
+    """Transactions that have begun, as columns; the one with number n is at n.
 
     Attributes:
-        lsn: Where the server's log has its commit.
+        lsns: Where the server's log has the commit of each.
+        committed: Time of each commit, microseconds since 1970.
+        xids: Number that the server gave each.
     """
 
-    number: int
-    lsn: int
-    xid: int
-    committed: datetime
+    lsns: Positions = field(default_factory=_no_numbers)
+    committed: Positions = field(default_factory=_no_numbers)
+    xids: Positions = field(default_factory=_no_numbers)
+
+    def __len__(self) -> int:
+        return len(self.lsns)
+
+    def add(self, lsns: Positions, committed: Positions, xids: Positions) -> None:
+        """Add transactions behind the others."""
+        self.lsns = np.concatenate([self.lsns, lsns])
+        self.committed = np.concatenate([self.committed, committed])
+        self.xids = np.concatenate([self.xids, xids])
+
+    def pop(self) -> None:
+        """Take the last one away."""
+        self.lsns, self.committed, self.xids = self.lsns[:-1], self.committed[:-1], self.xids[:-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +131,7 @@ class Decoder:
 
     Attributes:
         prefix: Messages with another one are left out, None for all. Programs may write many of their own.
-        begun: Transactions that changed something, in commit order; number n is at n. Rare enough to keep: they
-            become the log's own.
+        begun: Transactions that changed something, in commit order.
         lsn: Where the last transaction ends that was read as a whole, 0 before the first.
         read_to: The place before which everything was read: past the last transaction, or past the last message outside
             of transactions, 0 before the first.
@@ -119,7 +139,7 @@ class Decoder:
     """
 
     prefix: str | None = None
-    begun: list[BeginMessage] = field(default_factory=list)
+    begun: Begun = field(default_factory=Begun)
     lsn: int = 0
     read_to: int = 0
     current: int = -1
@@ -189,10 +209,12 @@ class Decoder:
         return kept
 
     def _begin(self, data: NDArray[np.uint8], at: Positions) -> None:
-        first = len(self.begun)
-        lsns, times, xids = _int64(data, at).tolist(), _int64(data, at + 8).tolist(), _int32(data, at + 16).tolist()
-        for number, (lsn, time, xid) in enumerate(zip(lsns, times, xids, strict=True), start=first):
-            self.begun.append(BeginMessage(number, lsn, xid & 0xFFFFFFFF, _EPOCH + timedelta(microseconds=time)))
+        if not at.size:
+            return
+        committed = _int64(data, at + 8) + _EPOCH
+        if committed.min() < 0 or committed.max() > _LAST_TIME:
+            raise ValueError("a commit time before 1970 or after the year 9999")
+        self.begun.add(_int64(data, at), committed, _int32(data, at + 16) & 0xFFFFFFFF)
 
     def _rare(self, message: bytes) -> Truncate | Message | None:
         kind = message[0]
@@ -384,11 +406,11 @@ def _relation(message: bytes) -> Relation:
     return Relation(oid, schema or "pg_catalog", name, tuple(columns))
 
 
-def counted(transactions: Positions, weights: NDArray[np.int8]) -> Iterator[tuple[int, int, int]]:
-    """Yield for every transaction how many images it added and removed."""
+def counted(transactions: Positions, weights: NDArray[np.int8]) -> tuple[Positions, Positions, Positions]:
+    """Return the transactions that images belong to, and for each how many it added and removed."""
     numbers, starts = np.unique(transactions, return_index=True)
     if not len(numbers):
-        return
+        return numbers, numbers, numbers
     added = np.add.reduceat((weights > 0).astype(np.int64), starts)
     removed = np.add.reduceat((weights < 0).astype(np.int64), starts)
-    yield from zip(numbers.tolist(), added.tolist(), removed.tolist(), strict=True)
+    return numbers, added, removed

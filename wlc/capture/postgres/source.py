@@ -261,7 +261,7 @@ class PostgresSource(Source):
                 if is_each and len(gathering.round.numbers()) > 1:
                     upto, most = lsn_text(gathering.first_end()), None
                     continue
-                if gathering.round.numbers():
+                if len(gathering.round.numbers()):
                     # More wait than fit into this batch: it cannot end at a moment that can be looked at.
                     if not gathering.rewrites() or (most and gathering.messages >= most and not is_each):
                         yield _Round(self, gathering)
@@ -291,7 +291,7 @@ class PostgresSource(Source):
             yield None
             return
         with self._gathered(batch.lsn, None) as gathering:
-            yield _Round(self, gathering, is_again=True) if gathering.round.numbers() else None
+            yield _Round(self, gathering, is_again=True) if len(gathering.round.numbers()) else None
 
     @contextmanager
     def _gathered(self, upto: str, most: int | None) -> Iterator[Gathering]:
