@@ -10,6 +10,7 @@ from wlc.dialect.sql import quote
 from wlc.dialect.types import store_sql
 from wlc.farm import digest
 from wlc.farm.digest import Ledger
+from wlc.farm.log_columns import PlainRun, parts_of
 from wlc.farm.model import Clear, Ddl, Digest, Name
 
 if TYPE_CHECKING:
@@ -43,12 +44,13 @@ def quick_after(
     Tables whose schema the batch changes, and those that it clears, are left out: the next snapshot reads them.
     """
     found = read_quick(connection, catalog)
-    for transaction in batch.transactions:
-        for record in transaction.records:
-            if isinstance(record, Ddl):
-                found.pop(record.object, None)
-            elif isinstance(record, Clear):
-                found.pop(record.table, None)
+    # Runs only change rows.
+    others = (each for part in parts_of(batch.transactions) if not isinstance(part, PlainRun) for each in part)
+    for record in (record for each in others for record in each.records):
+        if isinstance(record, Ddl):
+            found.pop(record.object, None)
+        elif isinstance(record, Clear):
+            found.pop(record.table, None)
     changed = {file.table for file in batch.files}
     for number, (name, layout) in layouts.items():
         if name in found and name in changed:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from bisect import bisect_right
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from wlc.capture.duckdb import digests, journal
@@ -14,11 +16,13 @@ from wlc.capture.duckdb.journal import (
     JournalledReads,
     JournalledRefresh,
 )
+from wlc.capture.duckdb.pending_run import entries_of, read_run, with_paths
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.sql import literal, quote
 from wlc.farm import digest, paths
 from wlc.farm.database import describe_file
 from wlc.farm.errors import UnavailableError
+from wlc.farm.log_columns import PlainRun, joined, woven
 from wlc.farm.model import (
     Change,
     Clear,
@@ -49,19 +53,33 @@ if TYPE_CHECKING:
     from wlc.masters.state import MasterState
 
 MOST_TRANSACTIONS = 100_000
+# Fewer transactions are read as objects, without NumPy; in the log they are lines, too.
+_RUN_LEAST = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Journalled transactions in commit order, and per image table what a batch takes from it."""
+    """Journalled transactions in commit order, some of them in runs, and every layout that has an image table.
 
-    transactions: tuple[JournalEntry, ...]
+    In runs, the path of a change is the number of its image table.
+    """
+
+    parts: tuple[PlainRun | tuple[JournalEntry, ...], ...]
     layouts: dict[int, tuple[Name, Layout]]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    @property
+    def transactions(self) -> tuple[JournalEntry, ...]:
+        """The transactions one by one."""
+        return tuple(entry for part in self.parts for entry in entries_of(part))
 
     @property
     def ticks(self) -> list[int]:
         """Ticks of the transactions, rising."""
-        return [transaction.tick for transaction in self.transactions]
+        listed = (p.ticks.tolist() if isinstance(p, PlainRun) else [e.tick for e in p] for p in self.parts)
+        return list(chain.from_iterable(listed))
 
 
 def pending(
@@ -77,23 +95,40 @@ def pending(
     """
     layouts = journal.read_layouts(connection, catalog)
     schema = f"{quote(catalog)}.wlc"
-    last = _last_tick(connection, schema, layouts, most)
+    count, last = _oldest(connection, schema, layouts, most)
     wanted = f"BETWEEN {after + 1} AND {last}"
-    found: dict[int, JournalEntry] = {}
-    for number, (name, _) in layouts.items():
+    tables = {number: name for number, (name, _) in layouts.items()}
+    for number, name in tables.items():
         _refuse_unreadable(connection, f"{schema}.j{number}", name)
+    run = None
+    if count < _RUN_LEAST:
+        others = _read_entries(connection, schema, tables, wanted)
+    else:
+        run, others = read_run(connection, catalog, tables, wanted)
+    listed = connection.execute(f"SELECT tick, entry FROM {schema}.entries WHERE tick {wanted}").fetchall()
+    found = {entry.tick: entry for entry in others}
+    found.update((tick, journal.decode_entry(tick, entry)) for tick, entry in listed)
+    entries = tuple(found[tick] for tick in sorted(found))
+    return Pending((entries,) if run is None else woven(run, entries, entries_of), layouts)
+
+
+def _read_entries(
+    connection: duckdb.DuckDBPyConnection, schema: str, tables: Mapping[int, Name], wanted: str
+) -> list[JournalEntry]:
+    """Read the transactions whose own data is with their images; see `read_run`, which needs NumPy."""
+    found = []
+    for number, name in tables.items():
         rows = connection.execute(
             "SELECT _tick, max(_meta), count(*) FILTER (_weight > 0), count(*) FILTER (_weight < 0)"
             f" FROM {schema}.j{number} WHERE _tick {wanted} GROUP BY _tick"
         ).fetchall()
-        for tick, meta, added, removed in rows:
-            # The images of a transaction with an entry are listed in it; these stand for themselves.
-            if meta is not None:
-                images = JournalledImages(name, number, added, removed)
-                found[tick] = journal.decode_entry(tick, meta, images)
-    for tick, entry in connection.execute(f"SELECT tick, entry FROM {schema}.entries WHERE tick {wanted}").fetchall():
-        found[tick] = journal.decode_entry(tick, entry)
-    return Pending(tuple(found[tick] for tick in sorted(found)), layouts)
+        # The images of a transaction with an entry are listed in it; these stand for themselves.
+        found += [
+            journal.decode_entry(tick, meta, JournalledImages(name, number, added, removed))
+            for tick, meta, added, removed in rows
+            if meta is not None
+        ]
+    return found
 
 
 def _refuse_unreadable(connection: duckdb.DuckDBPyConnection, images: str, name: Name) -> None:
@@ -115,10 +150,11 @@ def count_pending(connection: duckdb.DuckDBPyConnection, catalog: str) -> int:
     return int(connection.execute(f"SELECT count(DISTINCT tick) FROM ({ticks})").fetchall()[0][0])
 
 
-def _last_tick(connection: duckdb.DuckDBPyConnection, schema: str, layouts: Iterable[int], most: int) -> int:
-    """Tick of the last of the `most` oldest transactions, 0 if nothing is journalled."""
+def _oldest(connection: duckdb.DuckDBPyConnection, schema: str, layouts: Iterable[int], most: int) -> tuple[int, int]:
+    """Number of the `most` oldest transactions, and tick of the last of them, 0 if nothing is journalled."""
     oldest = f"SELECT DISTINCT tick FROM ({_ticks(schema, layouts)}) ORDER BY tick LIMIT {most}"
-    return int(connection.execute(f"SELECT coalesce(max(tick), 0) FROM ({oldest})").fetchall()[0][0])
+    count, last = connection.execute(f"SELECT count(*), coalesce(max(tick), 0) FROM ({oldest})").fetchall()[0]
+    return count, last
 
 
 def _ticks(schema: str, layouts: Iterable[int]) -> str:
@@ -146,10 +182,8 @@ def write_batch(
         state: What the master remembers.
     """
     ticks = waiting.ticks[0], waiting.ticks[-1]
-    records = (record for transaction in waiting.transactions for record in transaction.records)
-    parts = sorted({found for record in records if (found := _part(record)) is not None})
     files, local, where = [], {}, {}
-    for index, (number, weight) in enumerate(parts):
+    for index, (number, weight) in enumerate(sorted({found for part in waiting.parts for found in _kinds(part)})):
         name, layout = waiting.layouts[number]
         path = paths.data_path(state.name, state.batch + 1, index)
         target = folder / f"{index}.parquet"
@@ -157,9 +191,27 @@ def write_batch(
         files.append(TableFile(describe_file(target, path, rows), name, layout))
         local[path], where[number, weight] = target, path
     ledger = digests.ledger(connection, catalog, waiting.layouts)
-    transactions = tuple(_transaction(found, where, ledger) for found in waiting.transactions)
-    taken = tuple(found.proof for found in waiting.transactions if found.proof)
+    transactions = joined(_published(part, where, ledger) for part in waiting.parts)
+    entries = (entry for part in waiting.parts if not isinstance(part, PlainRun) for entry in part)
+    taken = tuple(entry.proof for entry in entries if entry.proof)
     return BatchContent(catalog, transactions, tuple(files), local, ledger.changed(), ledger.unknown(), taken=taken)
+
+
+def _kinds(part: PlainRun | tuple[JournalEntry, ...]) -> set[tuple[int, int]]:
+    """Which data files transactions need; see `_part`."""
+    if isinstance(part, PlainRun):
+        return {(int(total.path), 0) for total in part.totals()}
+    return {found for entry in part for record in entry.records if (found := _part(record)) is not None}
+
+
+def _published(
+    part: PlainRun | tuple[JournalEntry, ...], where: Mapping[tuple[int, int], str], ledger: Ledger
+) -> PlainRun | tuple[Transaction, ...]:
+    """Return transactions as the log has them, given the data files, and follow their digests."""
+    if isinstance(part, PlainRun):
+        ledger.follow(part)
+        return with_paths(part, where)
+    return tuple(_transaction(found, where, ledger) for found in part)
 
 
 def acknowledge(
@@ -176,7 +228,7 @@ def acknowledge(
         for number in layouts:
             connection.execute(f"DELETE FROM {schema}.j{number} WHERE _tick <= {batch.last}")
         connection.execute(f"DELETE FROM {schema}.entries WHERE tick <= {batch.last}")
-        after = count_rows(counts, (entry for entry in waiting.transactions if entry.tick <= batch.last))
+        after = count_pending_rows(counts, waiting, batch.last)
         held = digest.after(digests.read(connection, shared.catalog), batch)
         write_counts(connection, shared.catalog, after, held, quick)
         state = shared.require_state().after(batch, chain)
@@ -206,6 +258,19 @@ def matches(waiting: Pending, batch: Batch) -> bool:
     return all(is_same(ours[transaction.tick], transaction) for transaction in batch.transactions)
 
 
+def count_pending_rows(counts: dict[Name, int], waiting: Pending, last: int = sys.maxsize) -> dict[Name, int]:
+    """Return the number of rows of every table after the journalled transactions up to a tick."""
+    for part in waiting.parts:
+        chosen = part[: bisect_right(part, last, key=lambda transaction: transaction.tick)]
+        if isinstance(chosen, PlainRun):
+            counts = dict(counts)
+            for total in chosen.totals():
+                counts[total.table] = counts.get(total.table, 0) + total.added - total.removed
+        else:
+            counts = count_rows(counts, chosen)
+    return counts
+
+
 def count_rows(counts: dict[Name, int], entries: Iterable[JournalEntry]) -> dict[Name, int]:
     """Return the number of rows of every table after journalled transactions."""
     found = dict(counts)
@@ -229,8 +294,7 @@ def bypassed(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, 
     """Return the tables that were changed without the capture, and how that shows."""
     actual = duckdb_catalog.tables(connection, catalog)
     expected_layouts: dict[Name, Layout] = dict(journal.read_layouts(connection, catalog).values())
-    journalled = pending(connection, catalog, sys.maxsize).transactions
-    expected = count_rows(read_counts(connection, catalog), journalled)
+    expected = count_pending_rows(read_counts(connection, catalog), pending(connection, catalog, sys.maxsize))
     problems: dict[Name, str] = {}
     for name in sorted(expected.keys() | actual.keys()):
         if name not in actual:
@@ -280,9 +344,8 @@ def expected_digests(connection: duckdb.DuckDBPyConnection, catalog: str) -> dic
     """Return what the tables must hold now according to the capture: published, or journalled since."""
     waiting = pending(connection, catalog, sys.maxsize)
     ledger = digests.ledger(connection, catalog, waiting.layouts)
-    for entry in waiting.transactions:
-        nowhere = {part: "" for record in entry.records if (part := _part(record)) is not None}
-        _transaction(entry, nowhere, ledger)
+    for part in waiting.parts:
+        _published(part, dict.fromkeys(_kinds(part), ""), ledger)
     return ledger.all()
 
 

@@ -296,7 +296,7 @@ class DuckDBSource(Source):
         with shared.root.cursor() as connection, tempfile.TemporaryDirectory(prefix="wlc-", dir=shared.work) as folder:
             shared.begin_reading(connection)
             found = pending.pending(connection, shared.catalog, most)
-            yield _Waiting(shared, connection, found, Path(folder)) if found.transactions else None
+            yield _Waiting(shared, connection, found, Path(folder)) if len(found) else None
 
     # What a master does now and then
 
