@@ -77,7 +77,7 @@ OWN_TYPE = """
 OWN_COLLATION = "CREATE COLLATION own (LOCALE = 'C')"
 PARTS = """
     CREATE FUNCTION two() RETURNS int LANGUAGE internal IMMUTABLE STRICT AS 'pg_backend_pid';
-    CREATE TABLE p (a int, b text DEFAULT 'x', PRIMARY KEY (a)) PARTITION BY RANGE (a own);
+    CREATE TABLE p (a int, b text DEFAULT 'x', PRIMARY KEY (a, b)) PARTITION BY RANGE (a own);
     CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10);
     CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20) PARTITION BY RANGE (a);
     CREATE TABLE p21 PARTITION OF p2 FOR VALUES FROM (10) TO (15);
@@ -92,6 +92,12 @@ LATER = """
     ALTER TABLE p ADD COLUMN d int;
     INSERT INTO p VALUES (12, 'y', 3), (22, 'z', 4);
     INSERT INTO p1 VALUES (2);
+    CREATE TABLE p5 (LIKE p) PARTITION BY LIST (b);
+    CREATE TABLE p51 PARTITION OF p5 FOR VALUES IN ('v', 'w') PARTITION BY LIST (b);
+    CREATE TABLE p511 PARTITION OF p51 FOR VALUES IN ('w');
+    CREATE TABLE p52 PARTITION OF p5 FOR VALUES IN ('x');
+    INSERT INTO p5 VALUES (51, 'w', 5), (52, 'x', 6);
+    ALTER TABLE p ATTACH PARTITION p5 FOR VALUES FROM (50) TO (60);
     ALTER TABLE c RENAME CONSTRAINT c_check TO checked;
     ALTER TABLE c RENAME COLUMN n TO m;
     ALTER TABLE c ADD COLUMN o text COLLATE own;
@@ -125,14 +131,15 @@ def test_tables_do_without_what_only_an_owner_can_create(
         "constraint c_check of table public.c",
     }
     assert execute(copy, "SELECT a, b FROM p ORDER BY 1") == [(1, "x"), (11, "x")]
-    execute(database_url, LATER)
+    execute(database_url, *LATER.split(";\n"))
     wlc.flush(database_url)
     wlr.replicate("x", farm=farm, into=copy, register=False)
-    assert execute(copy, "SELECT a, d FROM p ORDER BY 1") == [(11, None), (12, 3), (22, 4)]
+    assert execute(copy, "SELECT a, d FROM p ORDER BY 1") == [(11, None), (12, 3), (22, 4), (51, 5), (52, 6)]
     assert execute(copy, "SELECT a FROM ONLY p1 ORDER BY 1") == [(1,), (2,)]
     left_out = wlr.status(copy).left_out
     renamed = {"default of column m of table public.c", "constraint checked of table public.c"}
     assert renamed | {"collation of column o of table public.c"} < set(left_out)
+    assert {"partitioning of table public.p5", "partitioning of table public.p51"} < set(left_out)
     # What is listed can be typed once it is there.
     execute(copy, OWN_COLLATION, "CREATE FUNCTION two() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 2'")
     renamed.add("collation of column a of table public.c")

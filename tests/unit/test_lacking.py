@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from wlr.engine.postgres.lacking import Lesser, Part, flattened, inheriting, lesser, renamed
+from wlc.farm.model import Name
+from wlr.engine.postgres.lacking import Lesser, Part, flattened, heir, inheriting, lesser, renamed
 
 TABLE = """
     CREATE TABLE "s"."a.t" ("i d" numeric(10,2) DEFAULT f(1, ',)') NOT NULL, "DEFAULT" text COLLATE s."o w" NOT NULL,
@@ -83,10 +84,12 @@ def test_partitions_of_an_ordinary_table_inherit() -> None:
     detached = inheriting('ALTER TABLE "s"."p" DETACH PARTITION "s"."p1"')
     assert detached == 'ALTER TABLE "s"."p1" NO INHERIT "s"."p"'
     assert inheriting('ALTER TABLE "s"."p1" INHERIT "s"."p"') is None
-    found = flattened(attached)
-    assert found is not None
-    assert found[0].sql == '"s"."p1"'
-    assert flattened(detached) is None
+    assert heir(attached) == Name("s", "p1")
+    assert heir(detached) is None
+    detach, *_, drop = flattened(Name("s", "p1"), [Name("s", "p11")])
+    assert detach == 'ALTER TABLE "s"."p1" DETACH PARTITION "s"."p11"'
+    # Partitions that were not detached would be dropped, too.
+    assert drop == 'DROP TABLE "s"."dbfarm_partitioned"'
 
 
 def test_a_constraint_that_is_renamed_is_listed_by_its_new_name() -> None:

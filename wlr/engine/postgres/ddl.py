@@ -18,6 +18,7 @@ from wlr.engine.postgres.access import Access, is_access, unknown_access
 from wlr.engine.postgres.catalog import PostgresCatalog, views_over
 from wlr.engine.postgres.connection import applying, fetch, run, run_foreign
 from wlr.engine.postgres.names import MAIN, is_own
+from wlr.engine.postgres.state import let_go
 from wlr.engine.postgres.translate import PostgresStatement, Translation, Translator
 from wlr.plan.failure import StepError
 
@@ -35,9 +36,10 @@ _UNDEFINED = "Create it in the replica's database as it is in the master, and re
 _ITS_VALUES = "only a superuser can create it, from functions in C; its values are text here"
 # What the server says when a statement names something that it does not have, or was left out before.
 _LACKS = (errors.UndefinedObject, errors.UndefinedFunction, errors.InvalidForeignKey)
-_EMPTY = """
-    SELECT relkind = 'p' AND NOT EXISTS (SELECT FROM pg_inherits WHERE inhparent = c.oid)
-    FROM pg_class AS c WHERE oid = to_regclass(%s)
+_IS_PARTITIONED = "SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass(%s)"
+_PARTITIONS = """
+    SELECT n.nspname, c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = inhrelid
+    JOIN pg_namespace n ON n.oid = c.relnamespace WHERE inhparent = to_regclass(%s) ORDER BY c.oid
 """
 _HINT = "make the replica anew from a later snapshot, or accept the transaction with wlr accept"
 
@@ -222,18 +224,22 @@ class SchemaChange:
 
     def _inherit(self, statement: str, ddl: Ddl) -> bool:
         """Let a partition inherit from a table whose partitioning is left out, or no longer; say whether it can."""
-        failed, flattened = self._try(statement, ddl), lacking.flattened(statement)
-        if not failed or flattened is None:
+        failed, table = self._try(statement, ddl), lacking.heir(statement)
+        if not failed or table is None:
             return not failed
-        part, statements = flattened
-        # A partitioned table cannot inherit, and partitions would be dropped with it. When it is made, it has none.
-        query = (
-            "SELECT relkind = 'p' AND NOT EXISTS (SELECT FROM pg_inherits WHERE inhparent = c.oid) FROM pg_class AS c"
-        )
-        is_empty = fetch(self._connection, f"{query} WHERE oid = to_regclass(%s)", [part.sql]) == [(True,)]
-        if not is_empty or any(self._try(each, ddl) for each in (*statements, statement)):
+        if fetch(self._connection, _IS_PARTITIONED, [table.sql]) != [(True,)]:
             return False
-        self._leave_out(f"partitioning of table {part}", "that of the table above it is left out")
+        # A partitioned table cannot inherit.
+        let_go(self._connection, [table])
+        partitions = [Name(*found) for found in fetch(self._connection, _PARTITIONS, [table.sql])]
+        inheriting = (f"ALTER TABLE {partition.sql} INHERIT {table.sql}" for partition in partitions)
+        if (
+            any(self._try(each, ddl) for each in lacking.flattened(table, partitions))
+            or not all(self._inherit(each, ddl) for each in inheriting)
+            or self._try(statement, ddl)
+        ):
+            return False
+        self._leave_out(f"partitioning of table {table}", "that of the table above it is left out")
         return True
 
     def _try(self, statement: str, ddl: Ddl) -> StepError | None:

@@ -16,7 +16,7 @@ from wlc.farm.model import Name
 from wlr.engine.postgres.reach import depths, pieces, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 _COLUMN_PARTS = ("COLLATE", "GENERATED", "DEFAULT", "NOT")
 # Masters write names in quotes.
@@ -87,21 +87,20 @@ def inheriting(statement: str) -> str | None:
     return f"ALTER TABLE {part} {'INHERIT' if verb == 'ATTACH' else 'NO INHERIT'} {above}"
 
 
-def flattened(statement: str) -> tuple[Name, tuple[str, ...]] | None:
-    """Return what makes an ordinary table of a partitioned one that a statement lets inherit, and the table.
+def heir(statement: str) -> Name | None:
+    """Return the table that a statement lets inherit; None if it lets none."""
+    found = _INHERITS.fullmatch(statement)
+    return _name(found[1]) if found else None
 
-    Args:
-        statement: As `inheriting` returns it; None for one that ends it.
-    """
-    if not (found := _INHERITS.fullmatch(statement)):
-        return None
-    table = _name(found[1])
+
+def flattened(table: Name, partitions: Iterable[Name]) -> Iterator[str]:
+    """Yield what makes an ordinary table of a partitioned one; its partitions are on their own afterwards."""
+    for partition in partitions:
+        yield f"ALTER TABLE {table.sql} DETACH PARTITION {partition.sql}"
     before = Name(table.schema, "dbfarm_partitioned")
-    return table, (
-        f"ALTER TABLE {table.sql} RENAME TO {quote(before.name)}",
-        f"CREATE TABLE {table.sql} (LIKE {before.sql} INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING GENERATED)",
-        f"DROP TABLE {before.sql}",
-    )
+    yield f"ALTER TABLE {table.sql} RENAME TO {quote(before.name)}"
+    yield f"CREATE TABLE {table.sql} (LIKE {before.sql} INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING GENERATED)"
+    yield f"DROP TABLE {before.sql}"
 
 
 def renamed(statement: str) -> str:
