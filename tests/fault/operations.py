@@ -13,6 +13,7 @@ import wlr
 from tests.fault.trial import NAME, Operation, check_log, check_replica, farm_contents
 from tests.lake import lake_contents
 from tests.oracle import file_contents
+from wlc.capture.duckdb import packed
 from wlc.capture.duckdb.shared import close_shared, open_shared
 from wlc.farm.database import open_database
 from wlc.farm.errors import ReplayError
@@ -66,9 +67,11 @@ def _write(world: World, statements: tuple[str, ...]) -> None:
     """Commit, without publishing: the connection is dropped as if the process were killed."""
     connection = wlc.connect(world.source)
     shared = connection._shared
-    for statement in statements:
-        connection.execute(statement)
-        world.note(connection)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packed, "ROWS", 3)
+        for statement in statements:
+            connection.execute(statement)
+            world.note(connection)
     connection._finalizer.detach()
     connection._raw.close()
     if shared.publisher is not None:

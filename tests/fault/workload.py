@@ -18,6 +18,7 @@ from typing import Any
 import duckdb
 
 import wlc
+from wlc.capture.duckdb import packed
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import FarmError, UnsupportedError
 
@@ -34,6 +35,7 @@ TABLES = f"""
     CREATE TABLE numbered (id BIGINT PRIMARY KEY DEFAULT nextval('numbers'), text VARCHAR);
 """
 ITEMS = 3000
+PACKED_ROWS = 100
 # What each client does in one transaction; {c} is the client, {n} and {m} are numbers, {k} many rows.
 CHANGES = [
     "INSERT INTO item SELECT {c} + 10 * i, 'new', i / 4, DATE '2026-01-01' + i::INTEGER, i % 2 = 0"
@@ -77,6 +79,7 @@ RARE = [
 
 def main(source: str, seed: int, transactions: int, shift_s: int = 0) -> None:
     shift_clock(shift_s)
+    packed.ROWS = PACKED_ROWS
     connection = wlc.connect(source)
     with ThreadPoolExecutor(CLIENTS) as pool:
         clients = [

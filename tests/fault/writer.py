@@ -16,6 +16,7 @@ from typing import Any
 import duckdb
 
 import wlc
+from wlc.capture.duckdb import packed
 
 TABLES = """
     CREATE TABLE ledger (client INTEGER, number INTEGER);
@@ -25,9 +26,12 @@ TABLES = """
 """
 CLIENTS = 2
 DDL_EVERY = 12
+# Half of the notes are journalled as a data file.
+PACKED_ROWS = 25
 
 
 def main(source: str, seed: int, transactions: int = sys.maxsize) -> None:
+    packed.ROWS = PACKED_ROWS
     with wlc.connect(source) as connection:
         clients = [
             threading.Thread(

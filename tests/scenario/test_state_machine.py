@@ -28,6 +28,7 @@ from tests.fault.breaker import abandon_masters
 from tests.lake import lake_contents, rebuilt, surplus
 from tests.oracle import contents
 from tests.sound import assert_same
+from wlc.capture.duckdb import packed
 from wlc.dialect.duckdb import catalog
 from wlc.farm.errors import ExpiredError, InvalidError, ReplayError
 
@@ -183,8 +184,10 @@ class Farm(RuleBasedStateMachine):
 
     replicas = Bundle("replicas")
 
-    @initialize(is_seeded=st.booleans())
-    def begin_farm(self, is_seeded: bool) -> None:
+    @initialize(is_seeded=st.booleans(), packed_rows=st.sampled_from((1, 3, packed.ROWS)))
+    def begin_farm(self, is_seeded: bool, packed_rows: int) -> None:
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(packed, "ROWS", packed_rows)
         self.folder = Path(tempfile.mkdtemp(prefix="dbfarm-"))
         self.source = self.folder / "sales.duckdb"
         with duckdb.connect(str(self.source)) as connection:
@@ -217,6 +220,7 @@ class Farm(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "connection"):
             self.disconnect()
+            self.patch.undo()
             shutil.rmtree(self.folder)
 
     def held(self) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from wlc.capture.duckdb import packed
 from wlc.dialect.duckdb import digest_sql
 from wlc.dialect.sql import quote
 from wlc.dialect.types import store_sql
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import duckdb
 
     from wlc.capture.duckdb.journal import CapturedTable
+    from wlc.capture.duckdb.packed import PackedFile
     from wlc.farm.model import Batch, Column, Layout
 
 
@@ -37,11 +39,22 @@ def read_quick(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name
 
 
 def quick_after(
-    connection: duckdb.DuckDBPyConnection, catalog: str, layouts: Mapping[int, tuple[Name, Layout]], batch: Batch
+    connection: duckdb.DuckDBPyConnection,
+    catalog: str,
+    layouts: Mapping[int, tuple[Name, Layout]],
+    batch: Batch,
+    extracted: Mapping[str, PackedFile],
 ) -> dict[Name, int]:
     """What tables hold after a batch whose images are still journalled, by DuckDB's own hash.
 
     Tables whose schema the batch changes, and those that it clears, are left out: the next snapshot reads them.
+
+    Args:
+        connection: Where to ask.
+        catalog: The master's database.
+        layouts: Those of the journal.
+        batch: The batch.
+        extracted: Files of its packed images.
     """
     found = read_quick(connection, catalog)
     # Runs only change rows.
@@ -57,6 +70,10 @@ def quick_after(
             images = f"{quote(catalog)}.wlc.j{number} WHERE _tick <= {batch.last} AND abs(_weight) = 1"
             _, total = digest_sql.sum_quickly(connection, layout, images, _journalled(layout), is_weighted=True)
             found[name] = (found[name] + total) % digest.MODULUS
+    for path, file in extracted.items():
+        name, layout = layouts[packed.layout_of(path)]
+        if name in found:
+            found[name] = (found[name] + file.sums(connection, layout)[1]) % digest.MODULUS
     return found
 
 
@@ -66,10 +83,24 @@ def _journalled(layout: Layout) -> Callable[[Column], str]:
     return lambda column: names[column.name]
 
 
-def ledger(connection: duckdb.DuckDBPyConnection, catalog: str, layouts: Mapping[int, tuple[Name, Layout]]) -> Ledger:
-    """Follow digests from the last published tick on; images are those of the journal, by the number of their table."""
+def ledger(
+    connection: duckdb.DuckDBPyConnection,
+    catalog: str,
+    layouts: Mapping[int, tuple[Name, Layout]],
+    extracted: Mapping[str, PackedFile],
+) -> Ledger:
+    """Follow digests from the last published tick on; images are those of the journal.
+
+    Args:
+        connection: Where to ask.
+        catalog: The master's database.
+        layouts: Those of the journal; the number of one is the path of its images.
+        extracted: Files of packed images, by path.
+    """
 
     def total(number: str, first: int, last: int) -> int:
+        if number in extracted:
+            return extracted[number].sums(connection, layouts[packed.layout_of(number)][1])[0]
         layout = layouts[int(number)][1]
         images = f"{quote(catalog)}.wlc.j{number} WHERE _tick BETWEEN {first} AND {last} AND abs(_weight) = 1"
         return digest_sql.sum_images(connection, layout, images, _journalled(layout))

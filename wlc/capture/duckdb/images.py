@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
+from wlc.capture.duckdb import packed
 from wlc.capture.duckdb.journal import LOCAL_ROWID
 from wlc.dialect.sql import literal
 from wlc.dialect.types import DigestText, parse, storage_type
@@ -15,6 +16,7 @@ from wlc.farm.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from wlc.capture.duckdb.journal import CapturedTable
+    from wlc.capture.duckdb.packed import Packing
     from wlc.farm.model import Column, Name
 
 # Up to this number, saved rows are looked up by literal row ids, which DuckDB finds without a scan.
@@ -41,6 +43,7 @@ class Images:
         rows_before: Rows of the table when the transaction first touched it, once that is known.
         last_rowid: Greatest row id before the transaction removed all rows.
         carries_meta: Some image carries the transaction's own data.
+        packed: Bytes of the data file that holds the images, if they are not in the image table.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -61,6 +64,8 @@ class Images:
     added: int = 0
     removed: int = 0
     carries_meta: bool = False
+    packed: int = 0
+    _rows_now: int | None = None
 
     # Before a statement ---------------------------------------------------------------------------------------------
 
@@ -149,11 +154,12 @@ class Images:
 
     # Before the commit ----------------------------------------------------------------------------------------------
 
-    def complete(self, meta: str | None) -> None:
+    def complete(self, meta: str | None, packing: Packing | None = None) -> None:
         """Write the images of rows as they are now and check the counts.
 
         Args:
             meta: JSON of the transaction's own data, if it consists of these images only.
+            packing: How to journal many rows that were only added; None if these are needed in the image table.
 
         Raises:
             UnsupportedError: The images do not account for the table's rows.
@@ -169,10 +175,27 @@ class Images:
         if self.table.has_rowid and (self.has_local or (self.updated and self.added < self.saved)):
             local = f"rowid >= {LOCAL_ROWID}"
             if self.copy is None or self._count(f"{self.table.sql} WHERE {local}"):
-                self.added += self._add(local, meta)
-        self.carries_meta = meta is not None and self.added + self.removed > self.saved
+                self.added += self._pack(local, packing) or self._add(local, meta)
+        self.carries_meta = meta is not None and not self.packed and self.added + self.removed > self.saved
         self._check()
         self._drop_copy()
+
+    def _pack(self, where: str, packing: Packing | None) -> int:
+        """Journal added rows as a data file if they are many and all that there is; returns their number, else 0."""
+        if packing is None or self.saved or self.copy is not None or self._growth() < packed.ROWS:
+            return 0
+        found = packing.pack(self.connection, self.table, self.tick, where)
+        rows, self.packed = found or (0, 0)
+        return rows
+
+    def _growth(self) -> int:
+        """By how many rows the table has grown; rows that are removed together count as if they had not been there."""
+        if self.is_reported:
+            return self.net
+        if self.cleared is not None:
+            return self._now()
+        self.remember_count()
+        return self._now() - (self.rows_before or 0)
 
     def remember_last(self) -> None:
         """Learn the greatest row id before the transaction removes all rows."""
@@ -316,7 +339,7 @@ class Images:
                 return
         elif self.cleared is not None:
             left = self._count(f"{self.table.sql} WHERE rowid < {LOCAL_ROWID}") if self.table.has_rowid else 0
-            if left == 0 and self._count(self.table.sql) == self.added:
+            if left == 0 and self._now() == self.added:
                 return
         else:
             self.remember_count()
@@ -329,7 +352,10 @@ class Images:
         raise UnsupportedError(message, hint="run the statement again with SET threads = 1, and report this")
 
     def _now(self) -> int:
-        return self._count(self.table.sql)
+        """Number of rows at the end; nobody changes them between here and the check."""
+        if self._rows_now is None:
+            self._rows_now = self._count(self.table.sql)
+        return self._rows_now
 
     def _count(self, source: str) -> int:
         return int(self.connection.execute(f"SELECT count(*) FROM {source}").fetchall()[0][0])

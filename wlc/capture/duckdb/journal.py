@@ -6,6 +6,7 @@ Tables of it:
     counts   rows and digest of every table at the last published tick
     entries  a row for a transaction that is more than images of one table: its records, or that it was rolled back
     j<id>    row images of one table in one layout
+    packed   in pieces, the data files of large transactions; see `wlc.capture.duckdb.packed`
 
 An image has its tick, its weight (-1 was there before, +1 is there after), the `rowid` it had, and, where there is no
 entry for the transaction, the transaction's own data as JSON. Images of rows that were only read, or that the primary
@@ -100,12 +101,14 @@ class JournalledImages:
 
     Attributes:
         layout: Number of the image table.
+        packed: Bytes of the data file that holds them instead of the image table; 0 if there is none.
     """
 
     table: Name
     layout: int
     added: int
     removed: int
+    packed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,8 +335,9 @@ def _header_json(entry: JournalEntry) -> dict[str, Any]:
 
 def _record_json(record: JournalRecord) -> dict[str, Any]:
     match record:
-        case JournalledImages(table, layout, added, removed):
-            return {"change": {"id": layout, "table": name_json(table), "added": added, "removed": removed}}
+        case JournalledImages(table, layout, added, removed, packed):
+            change = {"id": layout, "table": name_json(table), "added": added, "removed": removed}
+            return {"change": change | ({"packed": packed} if packed else {})}
         case Clear(table, removed):
             return {"clear": {"table": name_json(table), "removed": removed}}
         case SequencePosition():
@@ -354,7 +358,8 @@ def _record_json(record: JournalRecord) -> dict[str, Any]:
 def _as_record(content: dict[str, Any]) -> JournalRecord:
     if "change" in content:
         change = content["change"]
-        return JournalledImages(as_name(change["table"]), change["id"], change["added"], change["removed"])
+        counts = change["added"], change["removed"], change.get("packed", 0)
+        return JournalledImages(as_name(change["table"]), change["id"], *counts)
     if "clear" in content:
         return Clear(as_name(content["clear"]["table"]), content["clear"]["removed"])
     if "sequence" in content:

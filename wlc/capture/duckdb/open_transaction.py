@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from wlc.capture.duckdb.captured_tables import CapturedTables
     from wlc.capture.duckdb.journal import CapturedTable, JournalRecord
+    from wlc.capture.duckdb.packed import Packing
     from wlc.capture.duckdb.shared import Shared
     from wlc.farm.model import Layout, Origin, Settings
 
@@ -198,8 +199,9 @@ class OpenTransaction:
         alone = len(pending) == 1 and not has_more and pending[0].cleared is None
         meta = entry.header if alone else None
         self._refuse_unlike(pending)
+        packing = self.shared.packing if self.taking is None else None
         for images in pending:
-            self._complete_images(images, meta)
+            self._complete_images(images, meta, packing)
         self._refuse_conflicts()
         if self.taking is not None:
             self.taking.journal(replace(entry, records=tuple(self.records)))
@@ -260,14 +262,14 @@ class OpenTransaction:
                 self.connection.execute(f"UPDATE {images.table.images} SET _tick = {self.tick} WHERE _tick = {old}")
             images.tick = self.tick
 
-    def _complete_images(self, images: Images, meta: str | None) -> None:
-        images.complete(meta)
+    def _complete_images(self, images: Images, meta: str | None, packing: Packing | None = None) -> None:
+        images.complete(meta, packing)
         self._settled.append(images)
         table = images.table
         if images.cleared:
             self.records.append(Clear(table.name, images.cleared))
         if images.added or images.removed:
-            self.records.append(JournalledImages(table.name, table.id, images.added, images.removed))
+            self.records.append(JournalledImages(table.name, table.id, images.added, images.removed, images.packed))
 
     def _sequences(self) -> list[SequencePosition]:
         if not self.tables.has_sequences:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from bisect import bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from wlc.capture.duckdb import digests, journal
+from wlc.capture.duckdb import digests, journal, packed
 from wlc.capture.duckdb.journal import (
     JournalEntry,
     JournalledDdl,
@@ -42,11 +44,11 @@ from wlc.masters.state import changes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
     import duckdb
 
     from wlc.capture.duckdb.journal import JournalRecord
+    from wlc.capture.duckdb.packed import PackedFile
     from wlc.capture.duckdb.shared import Shared
     from wlc.farm.digest import Ledger
     from wlc.farm.model import Batch
@@ -62,10 +64,14 @@ class Pending:
     """Journalled transactions in commit order, some of them in runs, and every layout that has an image table.
 
     In runs, the path of a change is the number of its image table.
+
+    Attributes:
+        extracted: Files of packed images that were taken out of the journal.
     """
 
     parts: tuple[PlainRun | tuple[JournalEntry, ...], ...]
     layouts: dict[int, tuple[Name, Layout]]
+    extracted: dict[str, PackedFile] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return sum(map(len, self.parts))
@@ -74,6 +80,11 @@ class Pending:
     def transactions(self) -> tuple[JournalEntry, ...]:
         """The transactions one by one."""
         return tuple(entry for part in self.parts for entry in entries_of(part))
+
+    @property
+    def others(self) -> tuple[JournalEntry, ...]:
+        """The transactions that are in no run; all that have packed something are among them."""
+        return tuple(entry for part in self.parts if not isinstance(part, PlainRun) for entry in part)
 
     @property
     def ticks(self) -> list[int]:
@@ -182,45 +193,61 @@ def write_batch(
         state: What the master remembers.
     """
     ticks = waiting.ticks[0], waiting.ticks[-1]
-    files, local, where = [], {}, {}
-    for index, (number, weight) in enumerate(sorted({found for part in waiting.parts for found in _kinds(part)})):
-        name, layout = waiting.layouts[number]
+    packed.extract(connection, catalog, waiting.others, folder, waiting.extracted)
+    kinds = {found for part in waiting.parts for found in _kinds(part)}
+    files, local, where = list[TableFile](), dict[str, Path](), dict[_Part, str]()
+    for index, part in enumerate(sorted(kinds)):
+        name, layout = waiting.layouts[part.layout]
         path = paths.data_path(state.name, state.batch + 1, index)
-        target = folder / f"{index}.parquet"
-        rows = _write_file(connection, catalog, (number, weight), layout, ticks, target)
+        if part.tick:
+            target = waiting.extracted[packed.file_name(part.layout, part.tick)].path
+            rows = packed.count(connection, target)
+        else:
+            target = folder / f"{index}.parquet"
+            rows = _write_file(connection, catalog, part, layout, ticks, target)
         files.append(TableFile(describe_file(target, path, rows), name, layout))
-        local[path], where[number, weight] = target, path
-    ledger = digests.ledger(connection, catalog, waiting.layouts)
+        local[path], where[part] = target, path
+    ledger = digests.ledger(connection, catalog, waiting.layouts, waiting.extracted)
     transactions = joined(_published(part, where, ledger) for part in waiting.parts)
-    entries = (entry for part in waiting.parts if not isinstance(part, PlainRun) for entry in part)
-    taken = tuple(entry.proof for entry in entries if entry.proof)
+    taken = tuple(entry.proof for entry in waiting.others if entry.proof)
     return BatchContent(catalog, transactions, tuple(files), local, ledger.changed(), ledger.unknown(), taken=taken)
 
 
-def _kinds(part: PlainRun | tuple[JournalEntry, ...]) -> set[tuple[int, int]]:
-    """Which data files transactions need; see `_part`."""
+def _kinds(part: PlainRun | tuple[JournalEntry, ...]) -> set[_Part]:
+    """Which data files transactions need."""
     if isinstance(part, PlainRun):
-        return {(int(total.path), 0) for total in part.totals()}
-    return {found for entry in part for record in entry.records if (found := _part(record)) is not None}
+        return {_Part(int(total.path)) for total in part.totals()}
+    return {found for entry in part for record in entry.records if (found := _part(record, entry.tick)) is not None}
 
 
 def _published(
-    part: PlainRun | tuple[JournalEntry, ...], where: Mapping[tuple[int, int], str], ledger: Ledger
+    part: PlainRun | tuple[JournalEntry, ...], where: Mapping[_Part, str], ledger: Ledger
 ) -> PlainRun | tuple[Transaction, ...]:
     """Return transactions as the log has them, given the data files, and follow their digests."""
     if isinstance(part, PlainRun):
         ledger.follow(part)
-        return with_paths(part, where)
+        return with_paths(part, {kind.layout: path for kind, path in where.items() if kind == _Part(kind.layout)})
     return tuple(_transaction(found, where, ledger) for found in part)
 
 
 def acknowledge(
-    connection: duckdb.DuckDBPyConnection, shared: Shared, waiting: Pending, batch: Batch, chain: str
+    connection: duckdb.DuckDBPyConnection, shared: Shared, waiting: Pending, batch: Batch, chain: str, folder: Path
 ) -> None:
-    """Delete from the journal what a batch has published, and note the new position, in one transaction."""
+    """Delete from the journal what a batch has published, and note the new position, in one transaction.
+
+    Args:
+        connection: Any of the master's.
+        shared: The master.
+        waiting: What was journalled.
+        batch: The batch that consists of the oldest of it.
+        chain: Its chain hash.
+        folder: Where to write.
+    """
     schema = f"{quote(shared.catalog)}.wlc"
-    # What was published stays journalled until we delete it, so that no commit has to wait for this query.
-    quick = digests.quick_after(connection, shared.catalog, waiting.layouts, batch)
+    published = [entry for entry in waiting.others if entry.tick <= batch.last]
+    # What was published stays journalled until we delete it, so that no commit has to wait for these queries.
+    packed.extract(connection, shared.catalog, published, folder, waiting.extracted)
+    quick = digests.quick_after(connection, shared.catalog, waiting.layouts, batch, waiting.extracted)
     with shared.commit_lock:
         layouts = journal.read_layouts(connection, shared.catalog)
         counts = read_counts(connection, shared.catalog)
@@ -228,6 +255,7 @@ def acknowledge(
         for number in layouts:
             connection.execute(f"DELETE FROM {schema}.j{number} WHERE _tick <= {batch.last}")
         connection.execute(f"DELETE FROM {schema}.entries WHERE tick <= {batch.last}")
+        packed.forget(connection, shared.catalog, batch.last)
         after = count_pending_rows(counts, waiting, batch.last)
         held = digest.after(digests.read(connection, shared.catalog), batch)
         write_counts(connection, shared.catalog, after, held, quick)
@@ -238,13 +266,25 @@ def acknowledge(
         shared.state = state
 
 
-def _part(record: JournalRecord) -> tuple[int, int] | None:
-    """Which images belong into one data file: those of one layout that change rows, weight 0, or have one weight."""
+class _Part(NamedTuple):
+    """Images that belong into one data file: of one layout, and what they have in common besides.
+
+    Attributes:
+        weight: 0 for those that change rows, else the one that they have.
+        tick: The transaction that has packed them; 0 for those in the image table.
+    """
+
+    layout: int
+    weight: int = 0
+    tick: int = 0
+
+
+def _part(record: JournalRecord, tick: int) -> _Part | None:
     match record:
-        case JournalledImages(_, layout):
-            return layout, 0
+        case JournalledImages():
+            return _Part(record.layout, tick=tick if record.packed else 0)
         case JournalledReads() | JournalledRefresh():
-            return record.layout, record.weight
+            return _Part(record.layout, record.weight)
         case _:
             return None
 
@@ -340,13 +380,23 @@ def write_digests(
     write_counts(connection, catalog, read_counts(connection, catalog), held, quick)
 
 
-def expected_digests(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, Digest]:
-    """Return what the tables must hold now according to the capture: published, or journalled since."""
+def expected_digests(
+    connection: duckdb.DuckDBPyConnection, catalog: str, work: Path | None = None
+) -> dict[Name, Digest]:
+    """Return what the tables must hold now according to the capture: published, or journalled since.
+
+    Args:
+        connection: In the transaction in which the tables are read.
+        catalog: The master's database.
+        work: Folder for files; a temporary one if None.
+    """
     waiting = pending(connection, catalog, sys.maxsize)
-    ledger = digests.ledger(connection, catalog, waiting.layouts)
-    for part in waiting.parts:
-        _published(part, dict.fromkeys(_kinds(part), ""), ledger)
-    return ledger.all()
+    with tempfile.TemporaryDirectory(prefix="wlc-", dir=work) as folder:
+        packed.extract(connection, catalog, waiting.others, Path(folder), waiting.extracted)
+        ledger = digests.ledger(connection, catalog, waiting.layouts, waiting.extracted)
+        for part in waiting.parts:
+            _published(part, dict.fromkeys(_kinds(part), ""), ledger)
+        return ledger.all()
 
 
 def reset_counts(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
@@ -362,8 +412,9 @@ def _drop_dead(connection: duckdb.DuckDBPyConnection, catalog: str, layouts: dic
     schema = f"{quote(catalog)}.wlc"
     newest = {name: number for number, (name, _) in layouts.items()}
     present = duckdb_catalog.table_names(connection, catalog)
+    needed = packed.layouts(connection, catalog)
     for number, (name, _) in layouts.items():
-        is_dead = newest[name] != number or name not in present
+        is_dead = number not in needed and (newest[name] != number or name not in present)
         if is_dead and not connection.execute(f"SELECT count(*) FROM {schema}.j{number}").fetchall()[0][0]:
             connection.execute(f"DROP TABLE {schema}.j{number}")
             connection.execute(f"DELETE FROM {schema}.layouts WHERE id = {number}")
@@ -372,12 +423,12 @@ def _drop_dead(connection: duckdb.DuckDBPyConnection, catalog: str, layouts: dic
 def _write_file(
     connection: duckdb.DuckDBPyConnection,
     catalog: str,
-    part: tuple[int, int],
+    part: _Part,
     layout: Layout,
     ticks: tuple[int, int],
     target: Path,
 ) -> int:
-    number, weight = part
+    number, weight, _ = part
     stored = ", ".join(f"c{index} AS {quote(file_column(column.name))}" for index, column in enumerate(layout.stored))
     written = "CAST(0 AS TINYINT) AS _weight" if weight else "_weight"
     listed = f"_tick, {written}, {stored}" if stored else f"_tick, {written}"
@@ -387,22 +438,23 @@ def _write_file(
     order = "" if keeps_order else " ORDER BY _tick"
     images = f"{quote(catalog)}.wlc.j{number} WHERE _tick BETWEEN {ticks[0]} AND {ticks[1]} AND {chosen}{order}"
     rows = connection.execute(
-        f"COPY (SELECT {listed} FROM {images}) TO {literal(str(target))} (FORMAT parquet, COMPRESSION zstd)"
+        f"COPY (SELECT {listed} FROM {images}) TO {literal(str(target))} {packed.FORMAT}"
     ).fetchall()
     return int(rows[0][0])
 
 
-def _transaction(entry: JournalEntry, where: Mapping[tuple[int, int], str], ledger: Ledger) -> Transaction:
+def _transaction(entry: JournalEntry, where: Mapping[_Part, str], ledger: Ledger) -> Transaction:
     records = tuple(_record(record, entry.tick, where, ledger) for record in entry.records)
     return Transaction(entry.tick, entry.user, entry.started, entry.committed, records, entry.origin, after=entry.after)
 
 
-def _record(record: JournalRecord, tick: int, where: Mapping[tuple[int, int], str], ledger: Ledger) -> Record:
-    part = _part(record)
+def _record(record: JournalRecord, tick: int, where: Mapping[_Part, str], ledger: Ledger) -> Record:
+    part = _part(record, tick)
     path = where[part] if part else ""
     match record:
-        case JournalledImages(table, layout, added, removed):
-            ledger.change(table, str(layout), tick, added - removed)
+        case JournalledImages(table, layout, added, removed, file_bytes):
+            images = packed.file_name(layout, tick) if file_bytes else str(layout)
+            ledger.change(table, images, tick, added - removed)
             return Change(table, path, added, removed)
         case JournalledReads(table, _, rows, exclusive):
             return RowsRead(table, path, rows, exclusive)

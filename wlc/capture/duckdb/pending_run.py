@@ -110,6 +110,6 @@ def entries_of(part: PlainRun | Iterable[JournalEntry]) -> Iterator[JournalEntry
         yield JournalEntry(found.tick, found.user, found.started, found.committed, (images,))
 
 
-def with_paths(run: PlainRun, paths: Mapping[tuple[int, int], str]) -> PlainRun:
-    """Let a run have the paths of data files, by image table and kind of images (see `wlc.capture.duckdb.pending`)."""
-    return replace(run, targets=tuple((name, paths.get((int(number), 0), "")) for name, number in run.targets))
+def with_paths(run: PlainRun, paths: Mapping[int, str]) -> PlainRun:
+    """Let a run have the paths of data files, by image table."""
+    return replace(run, targets=tuple((name, paths.get(int(number), "")) for name, number in run.targets))

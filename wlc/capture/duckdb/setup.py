@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wlc.capture.duckdb import acceptance, adoption, checks, exceptions, journal, pending
+from wlc.capture.duckdb import acceptance, adoption, checks, exceptions, journal, packed, pending
 from wlc.capture.duckdb.captured_tables import read_functions
 from wlc.capture.duckdb.home import encode_home
 from wlc.capture.duckdb.journal import CapturedTable
@@ -38,6 +38,7 @@ def begin(shared: Shared, state: MasterState) -> None:
         checks.refuse_unstable(connection, catalog, rules, lambda: read_functions(connection)[0])
         checks.refuse_present(connection, catalog, rules)
         journal.install(connection, catalog)
+        packed.create(connection, catalog)
         for number, (name, layout) in enumerate(duckdb_catalog.tables(connection, catalog).items(), start=1):
             journal.add_layout(connection, CapturedTable(number, catalog, name, layout))
         # No commit is earlier than the snapshot that comes next, even if the clock is set back in between.

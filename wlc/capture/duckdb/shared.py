@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from wlc.capture.duckdb import confinement, journal
+from wlc.capture.duckdb import confinement, journal, packed
 from wlc.capture.duckdb.home import Home, decode_home, elsewhere, encode_home, home_at
+from wlc.capture.duckdb.packed import Packing
 from wlc.dialect.duckdb.opening import alone
 from wlc.farm.beat import BEAT_S
 from wlc.farm.clock import utc_now
@@ -50,6 +51,7 @@ class Shared:
         commits: Captured commits in this process; rises after a COMMIT has returned.
         beat_s: Seconds a committed transaction may wait; 0 publishes with every commit.
         here: Where the file was when it was opened.
+        file: The database's file, as an absolute path.
         state: What the database remembers of itself; None if it has never been a master.
         publisher: Publishes in the background; None until a connection is opened that captures.
         row_settings_vary: A statement of some connection may have changed which rows CHECK constraints accept.
@@ -62,6 +64,7 @@ class Shared:
     catalog: str
     base: duckdb.DuckDBPyConnection
     here: Home
+    file: Path
     state: MasterState | None = None
     beat_s: float = BEAT_S
     last_tick: int = 0
@@ -119,6 +122,12 @@ class Shared:
             self._roots.clear()
         if self.work is not None:
             shutil.rmtree(self.work, ignore_errors=True)
+
+    @property
+    def packing(self) -> Packing | None:
+        """How transactions journal large change sets; None where other sites compare their rows before that."""
+        # A site does not know of another one before it has read the circle.
+        return Packing(self.file, self.work) if self.require_state().site is None else None
 
     def allow_work(self) -> None:
         """Keep a folder in which files can be written, before a statement cuts the database off from files."""
@@ -328,10 +337,14 @@ def open_shared(
             root = _connect(source, read_only=read_only, config=first)
             work = confinement.confine(root, last, writes=not read_only)
             catalog = root.execute("SELECT current_database()").fetchall()[0][0]
-            shared = Shared(source, catalog, root, home_at(source), work=work, confined_by=last)
+            file = Path(source).absolute()
+            shared = Shared(source, catalog, root, home_at(source), file, work=work, confined_by=last)
             shared.load()
             if not read_only:
                 shared.renew_home()
+                packed.sweep(file)
+                if shared.is_master:
+                    packed.create(root, catalog)
             _open[key] = shared
         elif must_agree:
             # DuckDB itself compares mode and settings, and raises an error if they differ.

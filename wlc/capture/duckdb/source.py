@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 import tempfile
 import warnings
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from wlc.capture.duckdb import (
     digests,
     exceptions,
     own_past,
+    packed,
     pending,
     probe,
     repair,
@@ -253,7 +255,14 @@ class DuckDBSource(Source):
         return bool(duckdb_catalog.table_names(root, catalog) or schema_change.objects(root, catalog))
 
     def remember(self, state: MasterState) -> None:
-        self._shared.remember(state)
+        shared = self._shared
+        with shared.commit_lock:
+            if state.site is not None and shared.require_state().site is None:
+                # Sites compare row images.
+                with shared.root.cursor() as connection, own_past.transaction(connection, shared):
+                    waiting = pending.pending(connection, shared.catalog, sys.maxsize)
+                    packed.unpack(connection, shared.catalog, waiting.others, shared.work)
+            shared.remember(state)
 
     # Publishing
 
@@ -416,7 +425,9 @@ class DuckDBSource(Source):
     def verify(self, database: FarmDatabase) -> tuple[Mapping[Name, Digest], Mapping[Name, Digest]]:  # noqa: ARG002
         catalog = self._shared.catalog
         with self._shared.reading() as connection:
-            return snapshot.digests(connection, catalog), pending.expected_digests(connection, catalog)
+            return snapshot.digests(connection, catalog), pending.expected_digests(
+                connection, catalog, self._shared.work
+            )
 
     def journal_difference(self, published: Path) -> None:
         repair.journal_difference(self._shared, published)
@@ -447,4 +458,4 @@ class _Waiting:
 
     def note(self, batch: Batch, chain: str) -> None:
         self._connection.execute("ROLLBACK")
-        pending.acknowledge(self._connection, self._shared, self._waiting, batch, chain)
+        pending.acknowledge(self._connection, self._shared, self._waiting, batch, chain, self._folder)

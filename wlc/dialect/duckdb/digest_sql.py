@@ -10,7 +10,7 @@ from wlc.farm.digest import EMPTY, MODULUS, plus
 from wlc.farm.model import WEIGHT, Digest, file_column
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     import duckdb
 
@@ -129,7 +129,7 @@ def sum_quickly(
         value: As for `hash_sql`.
         is_weighted: They are row images, each to be taken times its weight.
     """
-    number = f"hash({', '.join(['0', *map(value, layout.stored)])})"
+    number = _quick_sql(map(value, layout.stored))
     rows, total = ("sum(w)", "sum(CAST(h AS HUGEINT) * w)") if is_weighted else ("count(*)", "sum(h)")
     hashed = f"SELECT {number} AS h, {WEIGHT if is_weighted else 1} AS w FROM {source}"
     found = connection.execute(f"SELECT coalesce({rows}, 0), coalesce({total}, 0) FROM ({hashed})").fetchall()[0]
@@ -144,6 +144,24 @@ def sum_images(
     hashed = f"SELECT {hash_sql(layout, value)} AS h, {WEIGHT} AS w FROM {source}"
     total = connection.execute(f"SELECT coalesce(sum({weighted}), 0) FROM ({hashed})").fetchall()[0][0]
     return int(total) % MODULUS
+
+
+def sum_added(connection: duckdb.DuckDBPyConnection, layout: Layout, source: str) -> tuple[int, int]:
+    """Add up the numbers of images that all have weight 1, and DuckDB's own hashes of them, while reading them once.
+
+    Args:
+        connection: Where to ask.
+        layout: Of the rows.
+        source: FROM text of a data file.
+    """
+    names = [quote(file_column(column.name)) for column in layout.stored]
+    sums = f"coalesce(sum({hash_sql(layout)}), 0), coalesce(sum({_quick_sql(names)}), 0)"
+    total, quick = connection.execute(f"SELECT {sums} FROM {source}").fetchall()[0]
+    return int(total) % MODULUS, int(quick) % MODULUS
+
+
+def _quick_sql(values: Iterable[str]) -> str:
+    return f"hash({', '.join(['0', *values])})"
 
 
 def keeps_rows(old: Layout, new: Layout) -> bool:
