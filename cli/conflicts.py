@@ -15,7 +15,7 @@ RULE_COLUMNS = ("table", "rule", "site", "reads")
 def rule(
     db: Database,
     table: Annotated[str, typer.Argument(metavar="TABLE", help="The table, with its schema if that is not main.")],
-    rule: Annotated[str, typer.Argument(metavar="RULE", help="epoch, epoch_trans, owner or none.")],
+    rule: Annotated[str, typer.Argument(metavar="RULE", help="epoch, epoch_trans, owner, newest or none.")],
     site: Annotated[str, typer.Option(metavar="NAME", help="With owner: the one site that may write the table.")] = "",
     reads: Annotated[
         str,

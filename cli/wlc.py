@@ -89,6 +89,9 @@ def master(
         str | None,
         typer.Option(metavar="NAME", help="Name of the first of several sites, which the database becomes."),
     ] = None,
+    mesh: Annotated[
+        bool, typer.Option("--mesh", help="With --site: every site reads all others, and none of them decides.")
+    ] = False,
     print_sql: Annotated[
         bool,
         typer.Option(
@@ -121,6 +124,7 @@ def master(
                 moved=moved,
                 create=create,
                 site=site,
+                mesh=mesh,
                 storage_options=options,
             )
         )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import duckdb
@@ -12,11 +12,13 @@ import duckdb
 import wlc
 import wlr
 from wlc.capture.duckdb.window import WINDOW, KeptWindow
+from wlc.farm.clock import utc_now
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.model import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from datetime import timedelta
     from pathlib import Path
 
     from wlc.farm.vectors import Lineage
@@ -50,10 +52,10 @@ class Sites:
     def log(self, site: str) -> FarmDatabase:
         return open_database(f"{self.farm}/sales" if site == "oslo" else f"{self.farm}/sales/sites/{site}")
 
-    def found(self, schema: str = SCHEMA) -> None:
+    def found(self, schema: str = SCHEMA, *, mesh: bool = False) -> None:
         with duckdb.connect(self.file("oslo")) as connection:
             connection.execute(schema)
-        wlc.master(self.file("oslo"), farm=self.farm, name="sales", site="oslo")
+        wlc.master(self.file("oslo"), farm=self.farm, name="sales", site="oslo", mesh=mesh)
         self.names.append("oslo")
 
     def join(self, site: str, *, start: str | None = None, again: bool = False) -> None:
@@ -83,7 +85,7 @@ class Sites:
                 return
         raise AssertionError("they never fall silent")
 
-    def rows(self, site: str, table: str) -> list[tuple[object, ...]]:
+    def rows(self, site: str, table: str) -> list[tuple[Any, ...]]:
         with duckdb.connect(self.file(site), read_only=True) as connection:
             return connection.execute(f"FROM {table} ORDER BY ALL").fetchall()
 
@@ -114,6 +116,15 @@ class Sites:
         assert all(check.outcome == "same" for check in wlr.verify(into).tables)
         # In full: an earlier run of the tests may have verified a farm in a folder of the same name.
         assert wlr.verify_farm(self.log(site).url, full=True).problems == ()
+
+
+@contextmanager
+def clock_ahead(by: timedelta) -> Iterator[None]:
+    """Let the clock of the machine be ahead of that of others, or behind, for what masters do meanwhile."""
+    with ExitStack() as patches:
+        for module in ("capture.duckdb.shared", "capture.duckdb.setup", "masters.claim", "exchange.taking"):
+            patches.enter_context(patch(f"wlc.{module}.utc_now", lambda: utc_now() + by))
+        yield
 
 
 @contextmanager

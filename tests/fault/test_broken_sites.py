@@ -12,6 +12,7 @@ import shutil
 from collections import Counter
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -43,7 +44,7 @@ from wlc.farm.store import memory
 from wlc.masters.place import site_database
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from wlc.farm.database import FarmDatabase
@@ -80,12 +81,14 @@ class SiteCommand:
         prepare: What happens before it, besides what all have in common.
         run: The command; repeated when it was broken.
         is_refused_again: Once it has succeeded, it is refused.
+        is_in_mesh: Its sites all read each other.
     """
 
     name: str
     prepare: Callable[[Sites], None]
     run: Callable[[Sites], object]
     is_refused_again: bool = False
+    is_in_mesh: bool = False
 
 
 def _nothing(_: Sites) -> None:
@@ -150,6 +153,8 @@ COMMANDS = (
         lambda sites: wlc.leave("sales", "rome", farm=FARM),
         is_refused_again=True,
     ),
+    SiteCommand("take in a mesh", _nothing, lambda sites: sites.take("oslo"), is_in_mesh=True),
+    SiteCommand("join a mesh", _nothing, lambda sites: sites.join("paris"), is_refused_again=True, is_in_mesh=True),
     SiteCommand("rule", _nothing, lambda sites: wlc.set_rule("sales", "t", "epoch", farm=FARM)),
     SiteCommand("role", _nothing, lambda sites: wlc.set_role("sales", "rome", "none", farm=FARM)),
 )
@@ -177,15 +182,24 @@ def _saved(sites: Sites) -> Start:
     return Start(sites.folder, found, list(sites.names))
 
 
+RULES = {False: {"t": "epoch_trans", "e": "epoch", "u": "epoch"}, True: {"t": "newest", "e": "newest"}}
+
+
 @pytest.fixture(scope="module")
-def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """Oslo and Rome, which has published changes that are in conflict with Oslo's."""
+def common(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], Start]:
+    """Oslo and Rome, which has published changes that are in conflict with Oslo's, in a star or in a mesh."""
+    return cache(lambda is_mesh: _common(tmp_path_factory.mktemp("broken") / "start", is_mesh=is_mesh))
+
+
+def _common(folder: Path, *, is_mesh: bool) -> Start:
     with _one_home():
-        sites = BrokenSites(tmp_path_factory.mktemp("broken") / "start")
+        sites = BrokenSites(folder)
         sites.folder.mkdir()
-        sites.found(SCHEMA)
+        for key in [key for key in memory._objects if key.startswith(FARM)]:
+            del memory._objects[key]
+        sites.found(SCHEMA, mesh=is_mesh)
         sites.join("rome")
-        for table, rule in (("t", "epoch_trans"), ("e", "epoch"), ("u", "epoch")):
+        for table, rule in RULES[is_mesh].items():
             wlc.set_rule("sales", table, rule, farm=FARM)
         sites.exchange()
         sites.write("oslo", "UPDATE t SET v = 'oslo' WHERE k = 1", "DELETE FROM e WHERE k = 1")
@@ -197,7 +211,7 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
         )
         wlc.flush(sites.file("rome"))
         sites.write("oslo", "INSERT INTO t VALUES (9, 'waits')")
-        yield _saved(sites)
+        return _saved(sites)
 
 
 def _one_home() -> Any:
@@ -284,11 +298,11 @@ def _sampled() -> list[SiteCommand]:
 @pytest.mark.filterwarnings("ignore:.*a new history begins")
 @pytest.mark.parametrize("command", _sampled(), ids=lambda command: command.name)
 def test_a_repeated_command_ends_where_an_undisturbed_one_ends(
-    common: Start, command: SiteCommand, tmp_path: Path
+    common: Callable[[bool], Start], command: SiteCommand, tmp_path: Path
 ) -> None:
     wanted, chance = os.environ.get("DBFARM_FAULTS"), random.Random(f"{seed()} {command.name}")
     with _one_home():
-        prepared = _restored(common, tmp_path / "start")
+        prepared = _restored(common(command.is_in_mesh), tmp_path / "start")
         command.prepare(prepared)
         start = _saved(prepared)
         # One of both, unless more is wanted.

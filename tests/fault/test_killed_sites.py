@@ -63,15 +63,38 @@ def test_money_stays_while_sites_are_killed_for_ten_minutes(tmp_path: Path) -> N
     _run(tmp_path, kills=1_000_000, seconds=float(os.environ.get("DBFARM_SECONDS", "600")))
 
 
+@pytest.mark.deep
+def test_sites_of_a_mesh_agree_after_they_were_killed(tmp_path: Path) -> None:
+    """Of two transfers at the same time, one may stay in part; which, all say alike."""
+    sites = _killed(tmp_path, kills=1_000_000, seconds=float(os.environ.get("DBFARM_SECONDS", "120")), is_mesh=True)
+    for site in SITES:
+        assert set(Counter((each.history, each.tick) for each in sites.names_of(site)).values()) == {1}
+        sites.replica_equals(site, "accounts")
+    own = {each for site in SITES for each in sites.names_of(site)}
+    assert all(set(sites.names_of(site)) == own for site in SITES)
+
+
 def _run(folder: Path, *, kills: int, seconds: float) -> None:
+    sites = _killed(folder, kills=kills, seconds=seconds)
+    for site in SITES:
+        rows = sites.rows(site, "accounts")
+        assert sum(int(str(amount)) for _, amount in rows) == TOTAL, f"{site}: {rows}"
+    print(f"{_check_money(sites)} transactions, {_check_rejected(sites)} of them rejected")
+
+
+def _killed(folder: Path, *, kills: int, seconds: float, is_mesh: bool = False) -> Sites:
+    """Return sites that hold the same, after they have moved money and were killed."""
     sites = Sites(folder)
     sites.found(
         "CREATE TABLE accounts (id INTEGER PRIMARY KEY, amount INTEGER);"
-        f"INSERT INTO accounts SELECT range, {AMOUNT} FROM range({ACCOUNTS})"
+        f"INSERT INTO accounts SELECT range, {AMOUNT} FROM range({ACCOUNTS})",
+        mesh=is_mesh,
     )
     for site in SITES[1:]:
         sites.join(site)
-    wlc.set_rule("sales", "accounts", "epoch_trans", farm=sites.farm)
+    wlc.set_rule("sales", "accounts", "newest" if is_mesh else "epoch_trans", farm=sites.farm)
+    # They know the rule before they write.
+    sites.exchange()
     chance = random.Random(seed())
     running = {site: _started(sites, site, chance) for site in SITES}
     try:
@@ -91,11 +114,9 @@ def _run(folder: Path, *, kills: int, seconds: float) -> None:
     for site in SITES:
         wlc.flush(sites.file(site))
     sites.exchange()
-    for site in SITES:
-        rows = sites.rows(site, "accounts")
-        assert sum(int(str(amount)) for _, amount in rows) == TOTAL, f"{site}: {rows}"
     sites.refuse_differences("accounts")
-    print(f"{done} kills, {_check_money(sites)} transactions, {_check_rejected(sites)} of them rejected")
+    print(f"{done} kills")
+    return sites
 
 
 def _started(sites: Sites, site: str, chance: random.Random) -> Program:

@@ -15,15 +15,12 @@ from wlc.farm.circle import (
     circle_object,
     decode_circle,
     encode_circle,
-    founded,
     read_circle,
     with_rule,
-    with_site,
-    with_site_anew,
-    without_site,
 )
 from wlc.farm.database import FarmDatabase
 from wlc.farm.errors import CorruptError, ExpiredError, FarmError, InvalidError
+from wlc.farm.membership import founded, with_site, with_site_anew, without_site
 from wlc.farm.model import Name, Origin, Taken
 from wlc.farm.paths import log_path
 from wlc.farm.roles import with_role

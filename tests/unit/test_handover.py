@@ -18,10 +18,11 @@ from unittest.mock import patch
 import pytest
 
 from tests.fault.processes import seed, wants_all
-from wlc.farm.circle import SiteHistory, change_circle, circle_object, founded, read_circle, with_site, without_site
+from wlc.farm.circle import SiteHistory, change_circle, circle_object, read_circle
 from wlc.farm.config import first_config
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import CorruptError, FencedError, InvalidError
+from wlc.farm.membership import founded, with_site, without_site
 from wlc.farm.model import Batch, Handover, Origin, Transaction
 from wlc.farm.roles import with_role, with_successor_of_none
 from wlc.farm.store import memory

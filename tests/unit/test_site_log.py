@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,12 +14,14 @@ from wlc.capture.duckdb import permitted
 from wlc.capture.duckdb.journal import JournalledDdl
 from wlc.exchange import reading
 from wlc.exchange.administration import founder_of_database, leave
+from wlc.exchange.mesh import MeshLog
 from wlc.exchange.reading import SiteLog
-from wlc.farm.circle import CircleSite, Rule, SiteHistory, circle_object, founded, with_rule, with_site
+from wlc.farm.circle import MESH, OWNER, STAR, CircleSite, Rule, SiteHistory, circle_object, with_rule
 from wlc.farm.config import first_config
 from wlc.farm.database import FarmDatabase, open_database
-from wlc.farm.errors import CorruptError, ExpiredError, FencedError, InvalidError
-from wlc.farm.model import Batch, Clear, Ddl, Name, Origin, Taken, Transaction
+from wlc.farm.errors import CorruptError, ExpiredError, FarmError, FencedError, InvalidError, UnavailableError
+from wlc.farm.membership import founded, with_site
+from wlc.farm.model import Batch, Change, Clear, Ddl, Name, Origin, Taken, Transaction
 from wlc.farm.roles import with_role
 from wlc.farm.store.memory import MemoryStore
 from wlc.masters.state import SiteState
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 
     from wlc.masters.contract import SiteStep
 
+HERS = SiteHistory("rome")
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 ME = "oslo"
 
@@ -74,17 +78,33 @@ class RomesLog:
         proof: Taken | None = None,
         is_primary: bool = False,
         may_change_schema: bool = False,
+        mesh: dict[str, str] | None = None,
     ) -> SiteLog:
-        circle = with_site(founded("sales", "oslo", ME, NOW), "rome", SiteHistory("rome"), NOW)
+        """Read it in a star, or in a mesh with rules for tables, where paris has published 7 ticks."""
+        circle = with_site(founded("sales", "oslo", ME, NOW, MESH if mesh is not None else STAR), "rome", HERS, NOW)
+        circle = with_site(circle, "paris", SiteHistory("paris"), NOW) if mesh is not None else circle
+        for table, rule in (mesh or {}).items():
+            circle = with_rule(circle, Rule(Name("main", table), rule, "paris" if rule == OWNER else ""))
         site: CircleSite = circle.site("rome")
+        published = {"paris": 7, "rome": 99, ME: 9}
+        log = None if mesh is None else MeshLog(circle, "rome", NOW, lambda history, _: published.get(history))
         return SiteLog(
-            self.database, site, ME, own_last, contained, proof, circle.lineage(), is_primary, may_change_schema
+            self.database,
+            site,
+            ME,
+            own_last,
+            contained,
+            proof,
+            circle.lineage(),
+            is_primary,
+            may_change_schema,
+            mesh=log,
         )
 
 
-def made(tick: int, origin: Origin | None = None, *, clears: bool = False) -> Transaction:
+def made(tick: int, origin: Origin | None = None, *, clears: bool = False, committed: datetime = NOW) -> Transaction:
     records = (Clear(Name("main", "t"), 1),) if clears else ()
-    return Transaction(tick, "ann", NOW, NOW, records, origin)
+    return Transaction(tick, "ann", NOW, committed, records, origin)
 
 
 def named(steps: list[SiteStep]) -> list[list[tuple[str, int]]]:
@@ -265,3 +285,93 @@ def test_a_transaction_that_its_vector_does_not_contain_is_refused() -> None:
     believed = RomesLog()
     believed.publish(made(1, Origin("paris", 7)))
     assert named(list(believed.read({}, is_primary=True).steps())) == [[("paris", 7)]]
+
+
+# In a mesh -----------------------------------------------------------------------------------------------------------
+
+
+def test_in_a_mesh_transactions_of_others_come_through_a_log_and_count_as_theirs() -> None:
+    log = RomesLog()
+    log.publish(made(1), made(2, Origin("paris", 5)), made(3, Origin(ME, 2)))
+    log.publish(made(4, Origin("paris", 7)))
+    read = log.read({}, mesh={"t": "newest", "mine": "owner"})
+    assert named(list(read.steps())) == [[("rome", 1), ("paris", 5)], [("paris", 7)]]
+    assert read.contained == {"rome": 4, "paris": 7}
+
+
+@pytest.mark.parametrize(
+    ("transaction", "error", "problem"),
+    [
+        (made(2, Origin("paris", 8)), CorruptError, "tick 8 of history paris, which site paris has not"),
+        (made(2, Origin("ghost", 1)), CorruptError, "tick 1 of history ghost, which no site has"),
+        (made(2, clears=True), CorruptError, "changes the schema or empties a table"),
+        (made(2, committed=NOW + timedelta(minutes=5, seconds=1)), UnavailableError, "site rome committed"),
+        (
+            made(2, Origin("paris", 5, NOW + timedelta(days=70 * 365))),
+            UnavailableError,
+            "site paris committed tick 5 .* the rest of the log of site rome waits",
+        ),
+    ],
+)
+def test_in_a_mesh_a_log_is_believed_up_to_what_its_authors_may_not_do(
+    transaction: Transaction, error: type[FarmError], problem: str
+) -> None:
+    log = RomesLog()
+    log.publish(made(1), transaction)
+    read, taken = log.read({}, mesh={"t": "newest", "mine": "owner"}), []
+    with pytest.raises(error, match=problem):
+        taken += list(read.steps())
+    assert "paris" not in read.contained
+    # Until its time has come, what is before it is taken.
+    assert read.contained == ({"rome": 1} if error is UnavailableError else {})
+
+
+@pytest.mark.parametrize(
+    ("vector", "error", "problem"),
+    [
+        ({"rome": 2, "paris": 7}, CorruptError, "claims to contain what its log does not hold"),
+        ({"paris": 1, "rome": 2}, CorruptError, "contains less than the one before"),
+    ],
+)
+def test_in_a_mesh_a_vector_is_what_the_log_holds(vector: dict[str, int], error: type[FarmError], problem: str) -> None:
+    log = RomesLog()
+    log.publish(made(1, Origin("paris", 5)))
+    log.publish(made(2), vector={**({"paris": 5} if "paris" not in vector else {}), **vector})
+    read = log.read({"paris": 5}, mesh={"t": "newest"})
+    with pytest.raises(error, match=problem):
+        list(read.steps())
+    assert read.contained == {"rome": 1, "paris": 5}
+
+
+def test_in_a_mesh_a_log_waits_for_what_came_before_it() -> None:
+    log = RomesLog()
+    log.publish(made(1, Origin("paris", 5)))
+    log.publish(made(2))
+    log.database.delete_batch(1)
+    with pytest.raises(ExpiredError, match="was pruned"):
+        list(log.read({"rome": 1, "paris": 4}, mesh={"t": "newest"}).steps())
+    # It came through another log.
+    assert named(list(log.read({"rome": 1, "paris": 5}, mesh={"t": "newest"}).steps())) == [[("rome", 2)]]
+
+
+@pytest.mark.parametrize(
+    ("table", "origin", "is_allowed"),
+    [
+        ("t", "rome", True),
+        ("t", "paris", True),
+        ("mine", "paris", True),
+        ("mine", "rome", False),
+        ("unruled", ME, True),
+        ("unruled", "rome", False),
+        ("unruled", "paris", False),
+    ],
+)
+def test_in_a_mesh_a_site_writes_only_its_tables_through_whatever_log(
+    table: str, origin: str, is_allowed: bool
+) -> None:
+    log = RomesLog()
+    mesh = log.read({}, mesh={"t": "newest", "mine": "owner"}).mesh
+    assert mesh is not None
+    transaction = replace(made(1), records=(Change(Name("main", table), "x", 1, 0),))
+    with nullcontext() if is_allowed else pytest.raises(CorruptError, match=f"rows of main.{table} that site {origin}"):
+        mesh.refuse_forbidden(log.database, Origin(origin, 1), transaction)

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm.anchors import has_seen
-from wlc.farm.circle import NONE, PRIMARY, change_circle, find_circle, read_circle, without_site
+from wlc.farm.circle import NONE, PASS, PRIMARY, change_circle, find_circle, read_circle
 from wlc.farm.config import STARTED, STOPPED
-from wlc.farm.errors import InvalidError
+from wlc.farm.errors import InvalidError, UnsupportedError
+from wlc.farm.membership import without_site
 from wlc.farm.model import Origin
 from wlc.farm.registry import known_replicas, unregister
 from wlc.farm.roles import with_role
@@ -69,8 +70,14 @@ def set_role(
     Raises:
         InvalidError: There is no such site or role, the role cannot follow the present one, or the file is not that of
             the primary.
+        UnsupportedError: The sites are a mesh, which knows no change of the primary.
     """
     founder = founder_of_database(db, farm, storage_options)
+    if role in (PRIMARY, PASS) and read_circle(founder).is_mesh:
+        raise UnsupportedError(
+            f"{founder.url} is a mesh of sites, where no site decides for the others: role {role} has no meaning",
+            hint=f"the first site goes on as the one that changes the schema; wlc sites {db}",
+        )
     if role != PRIMARY:
         if lost is not None:
             raise InvalidError(

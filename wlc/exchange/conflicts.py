@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from wlc.exchange.administration import founder_of_database
+from wlc.exchange.table_constraints import beside_key
 from wlc.farm.circle import (
     EPOCH,
     EPOCH_TRANS,
+    NEWEST,
     NO_READS,
     OWNER,
     READS,
@@ -19,7 +21,7 @@ from wlc.farm.circle import (
     without_rule,
 )
 from wlc.farm.clock import parse_time
-from wlc.farm.errors import InvalidError
+from wlc.farm.errors import InvalidError, UnsupportedError
 from wlc.farm.model import Ddl
 from wlc.farm.table_names import is_meant
 from wlc.masters.lookup import opened_master
@@ -28,7 +30,7 @@ from wlc.masters.publish import publish
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from datetime import datetime
 
     from wlc.farm.circle import Circle
@@ -54,7 +56,7 @@ def set_rule(
     Args:
         db: Name or URL of the database, or the file of one of its sites.
         table: The table, as in `orders` or `main.orders`.
-        rule: `epoch`, `epoch_trans` or `owner`; `none` for no rule.
+        rule: In a star of sites `epoch`, `epoch_trans` or `owner`; in a mesh `newest` or `owner`; `none` for no rule.
         site: The one site that may write the table, with `owner`.
         reads: With `epoch_trans`, which reads of the table count in conflicts: `exclusive` for those of queries with
             FOR UPDATE or FOR SHARE, `shared` also for those of all others in transactions that write, or `none`.
@@ -64,30 +66,27 @@ def set_rule(
     Raises:
         InvalidError: There is no such rule, table or site, or the table has no primary key and the rule needs one, or
             the rule tracks no reads.
+        UnsupportedError: The rule is `newest`, and the table has a UNIQUE or FOREIGN KEY constraint.
     """
-    if rule not in (*RULES, NO_RULE):
-        raise InvalidError(f"{rule!r} is no rule", hint=f"the rules are {', '.join(RULES)}, and {NO_RULE} removes one")
-    if (rule == OWNER) != bool(site):
-        raise InvalidError(
-            "the rule owner, and no other one, names a site", hint=f"wlc rule {db} {table} owner --site NAME"
-        )
-    if reads not in READS:
-        raise InvalidError(f"{reads!r} are no reads", hint=f"--reads is one of {', '.join(READS)}")
-    if reads != NO_READS and rule != EPOCH_TRANS:
-        raise InvalidError(
-            f"rule {rule} tracks no reads: only {EPOCH_TRANS} judges transactions as a whole",
-            hint=f"wlc rule {db} {table} {EPOCH_TRANS} --reads {reads}",
-        )
+    _refuse_call(db, table, rule, site, reads)
     founder = founder_of_database(db, farm, storage_options)
     circle = read_circle(founder)
-    name, layout = _table(site_database(founder, circle.site(circle.primary).folder), table)
+    primary = site_database(founder, circle.site(circle.primary).folder)
+    name, layout = _table(primary, table)
     if rule == NO_RULE:
         return change_circle(founder, lambda circle: without_rule(circle, name))
-    if rule in (EPOCH, EPOCH_TRANS) and not layout.primary_key:
+    if rule in (EPOCH, EPOCH_TRANS, NEWEST) and not layout.primary_key:
         raise InvalidError(
             f"{name} has no primary key, so rule {rule} cannot tell its rows apart",
             hint=f"give the table a primary key at {circle.primary}, where only the primary may write it without one:"
             f" wlc sql FILE 'ALTER TABLE {name} ADD PRIMARY KEY (COLUMN)', then wlc flush FILE",
+        )
+
+    if rule == NEWEST and circle.is_mesh and (problem := beside_key(_statements(primary), name)) is not None:
+        raise UnsupportedError(
+            f"{name} has {problem}: rule newest keeps the newest change of each row by itself, after which it could be"
+            " broken",
+            hint=f"let one site write the table: wlc rule {db} {table} owner --site {circle.primary}",
         )
 
     def change(circle: Circle) -> Circle:
@@ -101,6 +100,34 @@ def set_rule(
         return changed
 
     return change_circle(founder, change)
+
+
+def _refuse_call(db: str | os.PathLike[str], table: str, rule: str, site: str, reads: str) -> None:
+    """Refuse what no database can follow."""
+    if rule not in (*RULES, NO_RULE):
+        raise InvalidError(f"{rule!r} is no rule", hint=f"the rules are {', '.join(RULES)}, and {NO_RULE} removes one")
+    if (rule == OWNER) != bool(site):
+        raise InvalidError(
+            "the rule owner, and no other one, names a site", hint=f"wlc rule {db} {table} owner --site NAME"
+        )
+    if reads not in READS:
+        raise InvalidError(f"{reads!r} are no reads", hint=f"--reads is one of {', '.join(READS)}")
+    if reads != NO_READS and rule != EPOCH_TRANS:
+        raise InvalidError(
+            f"rule {rule} tracks no reads: only {EPOCH_TRANS} judges transactions as a whole",
+            hint=f"wlc rule {db} {table} {EPOCH_TRANS} --reads {reads}",
+        )
+
+
+def _statements(primary: FarmDatabase) -> Iterator[Ddl]:
+    """Yield what made the primary's schema, as far as it is published."""
+    ticks = primary.snapshot_ticks()
+    manifest = primary.read_manifest(ticks[-1]) if ticks else None
+    if manifest is not None:
+        yield from (*manifest.schema, *manifest.schema_after)
+    for number in primary.batch_numbers(after=manifest.position.batch if manifest else 0):
+        for each in primary.read_batch(number)[0].transactions:
+            yield from (record for record in each.records if isinstance(record, Ddl))
 
 
 def _table(primary: FarmDatabase, table: str) -> tuple[Name, Layout]:

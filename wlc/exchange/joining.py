@@ -11,17 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.exchange.administration import heirs_of
 from wlc.exchange.taking import as_reader
-from wlc.farm.circle import (
-    FOUNDER,
-    SiteHistory,
-    change_circle,
-    how_to_join_anew,
-    read_circle,
-    with_site,
-    with_site_anew,
-)
+from wlc.farm.circle import FOUNDER, SiteHistory, change_circle, how_to_join_anew, read_circle
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import CorruptError, ExpiredError, InvalidError, UnsupportedError
+from wlc.farm.membership import with_site, with_site_anew
 from wlc.farm.model import Taken
 from wlc.farm.paths import SITES, site_folder
 from wlc.farm.registry import register
@@ -36,6 +29,7 @@ from wlc.masters.status import status_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
 
     from wlc.farm.circle import Circle, CircleSite
     from wlc.farm.database import FarmDatabase
@@ -84,8 +78,9 @@ def join(
             folder = free_folder(founder, circle, site)
         contained, proofs = _held(found, founder, circle, site)
         remembered = SiteState(site, folder, contained, proofs)
-        announcement = _Announcement(founder, circle, remembered, str(found), is_again=again)
-        membership = SiteMembership(remembered, announcement.make, is_replica=True)
+        announcement = _Announcement(founder, circle, remembered, found, is_again=again)
+        clock = _last_clock(founder, circle) if circle.is_mesh else None
+        membership = SiteMembership(remembered, announcement.make, is_replica=True, not_before=clock)
         wish = Wish(
             farm=join_url(founder.url, SITES.rstrip("/")),
             name=folder.removeprefix(SITES),
@@ -135,7 +130,7 @@ def joined_from(
     Raises:
         InvalidError: The database has one master only, the name is taken, or there is no such site.
         ExpiredError: The primary has nothing of `start` that is still in its log.
-        UnsupportedError: The source is no DuckDB file.
+        UnsupportedError: The source is no DuckDB file, or `start` is not the primary of a mesh.
     """
     _refuse_server(source)
     founder = resolve(name, farm, storage_options=storage_options)
@@ -147,8 +142,20 @@ def joined_from(
                 return None
     if site is not None and not again:
         _refuse_taken_name(founder, circle, site)
+    if circle.is_mesh and other.name != circle.primary:
+        raise UnsupportedError(
+            f"{circle.database} is a mesh, whose new sites begin with the rows of {circle.primary}",
+            hint="leave out --from",
+        )
     log = site_database(founder, other.folder)
     return JoinedFrom(log.url, None if other.name == circle.primary else _last_at_primary(founder, circle, other))
+
+
+def _last_clock(founder: FarmDatabase, circle: Circle) -> datetime | None:
+    """Return when the primary last committed: what the new site changes is newer, even if its clock is behind."""
+    log = site_database(founder, circle.site(circle.primary).folder)
+    numbers = log.batch_numbers()
+    return log.read_batch(numbers[-1])[0].clock if numbers else None
 
 
 def _last_at_primary(founder: FarmDatabase, circle: Circle, other: CircleSite) -> int:
@@ -239,16 +246,22 @@ class _Announcement:
     founder: FarmDatabase
     circle: Circle
     site: SiteState
-    target: str
+    source: Source
     is_again: bool
 
+    @property
+    def target(self) -> str:
+        """The site's file, as others are told of it."""
+        return str(self.source)
+
     def make(self, state: MasterState) -> SiteState:
-        """Register at the primary what the site has read, and the primary at the site, then enter the circle."""
-        primary = self.circle.site(self.circle.primary)
-        proof = self.site.proof_of(primary.name)
-        register(site_database(self.founder, primary.folder), as_reader(self.site, self.target, proof))
-        reader = SiteState(primary.name, primary.folder)
-        register(site_database(self.founder, self.site.folder), as_reader(reader, primary.name, None))
+        """Register where it reads what the site has read, and at the site who reads it, then enter the circle."""
+        for other in self.circle.sites:
+            if self.circle.is_mesh or other.name == self.circle.primary:
+                proof = self.site.proof_of(other.name)
+                register(site_database(self.founder, other.folder), as_reader(self.site, self.target, proof))
+                reader = SiteState(other.name, other.folder)
+                register(site_database(self.founder, self.site.folder), as_reader(reader, other.name, None))
         history = SiteHistory(state.history, state.parent)
 
         def change(present: Circle) -> Circle:
@@ -257,7 +270,13 @@ class _Announcement:
                 return with_site_anew(present, self.site.name, history, utc_now(), self.site.folder, heirs)
             return with_site(present, self.site.name, history, utc_now(), self.site.folder)
 
-        return replace(self.site, circle=change_circle(self.founder, change))
+        joined = replace(self.site, circle=change_circle(self.founder, change))
+        if not self.circle.is_mesh:
+            return joined
+        primary = self.circle.site(self.circle.primary)
+        proof = self.site.proof_of(primary.name)
+        floor = self.source.inherit(site_database(self.founder, primary.folder), proof.batch if proof else 0)
+        return replace(joined, floor=floor)
 
 
 def _held(
@@ -281,6 +300,12 @@ def _held(
         )
     if other.name == circle.primary:
         return contained, (proof,) if proof else ()
+    if circle.is_mesh:
+        raise InvalidError(
+            f"{source} is a replica of site {other.name}, and new sites of a mesh begin with the rows of"
+            f" {circle.primary}",
+            hint=_how_to_join(founder, site),
+        )
     if not contains(contained_by_primary(founder, circle), contained, circle.lineage()):
         raise InvalidError(
             f"site {circle.primary} has not taken all that {source} holds of site {other.name}",

@@ -77,7 +77,8 @@ def sites(
     circle = read_circle(founder)
     logs = {site.name: _PublishedLog(circle, site, site_database(founder, site.folder)) for site in circle.sites}
     now = utc_now()
-    ticks = _contained_by(logs[circle.primary], logs)
+    # In a mesh no site decides, so that nothing waits for a decision.
+    ticks = {} if circle.is_mesh else _contained_by(logs[circle.primary], logs)
     lacking = {
         name: logs[circle.primary].lacking(tick, now) for name, tick in ticks.items() if circle.site(name).role != NONE
     }

@@ -18,6 +18,7 @@ from wlc.masters.place import without_site_that_lies
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from wlc.exchange.mesh import MeshLog
     from wlc.farm.circle import CircleSite
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Batch, TableFile, Transaction
@@ -43,6 +44,7 @@ class SiteLog:
         term: What the primary's log must be in: before that, its site has not taken over. None for any.
         stop: The last batch to read, if a handover ended the log as that of a primary; None for all.
         ended: The batch with which the log ends as that of a primary, if one was met.
+        mesh: What holds because all sites read each other; None in a star.
     """
 
     database: FarmDatabase
@@ -59,6 +61,7 @@ class SiteLog:
     term: int | None = None
     stop: int | None = None
     ended: Batch | None = None
+    mesh: MeshLog | None = None
     _read: dict[int, tuple[Batch, str]] = field(default_factory=dict)
     _vectors: dict[int, tuple[list[int], list[dict[str, int]]]] = field(default_factory=dict)
 
@@ -168,6 +171,9 @@ class SiteLog:
 
     def _anchor(self, first: int, stop: int, floor: int) -> int | None:
         start: dict[str, int] | None = {} if first == 1 else None
+        if self.mesh is not None:
+            # What was pruned here can have come through another site.
+            start = self._past_of(first)
         try:
             return anchor(first, stop, self._footer, self.mine, before=start, floor=floor, lineage=self.lineage)
         except ExpiredError as error:
@@ -188,6 +194,8 @@ class SiteLog:
             past = self._past_of(number)
         self._refuse_own_beyond(batch)
         self._refuse_false(batch, past)
+        if self.mesh is not None:
+            self.mesh.refuse_unseen(self.database, batch, past, self.mine, self.lineage)
         run: list[SiteTransaction] = []
         rows, is_run_alone = 0, False
         seen = expanded(self.mine, self.lineage)
@@ -196,20 +204,24 @@ class SiteLog:
             is_new = origin.tick > seen.get(origin.history, 0)
             seen[origin.history] = max(seen.get(origin.history, 0), origin.tick)
             if transaction.committed is not None and is_new:
+                named = _named(origin, transaction)
                 is_alone = any(isinstance(record, Ddl | Clear) for record in transaction.records)
-                if is_alone and not self.may_change_schema:
-                    raise CorruptError(
+                if self.mesh is not None and (wait := self.mesh.too_new(self.database, named)) is not None:
+                    if run:
+                        yield self._step(batch, chain, run, is_alone=is_run_alone)
+                    raise wait
+                if is_alone and not self._may_change_schema(origin):
+                    raise self._lie(
                         f"{self.database.url}: site {self.site.name} changes the schema or empties a table in tick"
-                        f" {transaction.tick}, which it may not",
-                        hint=self._without,
-                        path=self.database.url,
+                        f" {transaction.tick}, which it may not"
                     )
+                if self.mesh is not None:
+                    self.mesh.refuse_forbidden(self.database, named, transaction)
                 # The last step waits for the end of the batch: its transactions are published with the proof of it.
                 if run and (is_run_alone or is_alone or len(run) >= STEP_TRANSACTIONS or rows >= STEP_ROWS):
                     yield self._step(batch, chain, run, is_alone=is_run_alone)
                     run, rows = [], 0
                 reads_past = self._past_of_reads(number, transaction)
-                named = _named(origin, transaction)
                 run.append(SiteTransaction(len(run) + 1, named, dict(past), transaction, reads_past))
                 rows += sum(getattr(record, "rows", 0) for record in transaction.records)
                 is_run_alone = is_alone
@@ -218,9 +230,14 @@ class SiteLog:
         step = self._step(batch, chain, run, is_alone=is_run_alone, is_whole=True)
         yield self._closed(step, number)
 
+    def _may_change_schema(self, origin: Origin) -> bool:
+        return self.may_change_schema if self.mesh is None else self.mesh.may_change_schema(origin)
+
     def _past_of(self, number: int) -> dict[str, int]:
         """Return the vector just before a batch."""
         batch = self._batch(number)[0]
+        if number == 1 and self.mesh is not None and (joined := self._joined_with()) is not None:
+            return expanded(joined, self.lineage)
         if not self._has(number - 1):
             return expanded(before(batch, self.lineage), self.lineage)
         last = self._batch(number - 1)[0]
@@ -228,6 +245,14 @@ class SiteLog:
         if batch.parent is not None and (batch.parent.history, batch.parent.tick) != (last.history, last.last):
             return expanded(before(batch, self.lineage), self.lineage)
         return expanded(last.vector, self.lineage)
+
+    def _joined_with(self) -> Mapping[str, int] | None:
+        """Return what the site contained before its first batch, None if its first snapshot is pruned."""
+        ticks = self.database.snapshot_ticks()
+        if not ticks:
+            return {}
+        manifest = self.database.read_manifest(ticks[0])
+        return manifest.vector if manifest.position.batch == 0 else None
 
     def _past_of_reads(self, number: int, transaction: Transaction) -> Mapping[str, int] | None:
         """Return the log's vector when a transaction of a batch began, None if it has read nothing that counts."""
@@ -259,13 +284,18 @@ class SiteLog:
 
     def _closed(self, step: SiteStep, number: int) -> SiteStep:
         """Return the last step of a batch: with it, all that the batch's footer names is contained."""
-        contained = merged(self.contained, self._footer(number), self.lineage)
+        footer = self._footer(number)
+        if self.mesh is not None:
+            # It contains what it took, whatever the other site claims.
+            history = self._batch(number)[0].history
+            footer = {history: footer[history]}
+        contained = merged(self.contained, footer, self.lineage)
         contained.pop(self.history, None)
         self.contained, self.proof = contained, self._proof(number)
         return replace(step, contained=contained, proof=self.proof)
 
     def _refuse_false(self, batch: Batch, past: Mapping[str, int]) -> None:
-        """Refuse a batch whose claims are impossible in a star of sites, whoever wrote it.
+        """Refuse a batch whose claims are impossible, whoever wrote it.
 
         Raises:
             CorruptError: It contradicts the batch before it, itself, or what only the reader can have given it.
@@ -294,6 +324,8 @@ class SiteLog:
             if origin.tick <= seen.get(origin.history, 0):
                 raise self._lie(f"{where} holds {which}, which came before or out of order")
             seen[origin.history] = origin.tick
+        if self.mesh is not None:
+            return
         own = {each.history for each in self.site.histories}
         # A reader that lost its own past gets it back from here.
         own |= {history for history, _ in self.lineage.ancestors(self.history)}

@@ -6,11 +6,12 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from wlc.exchange.mesh import MeshLog, Published
 from wlc.exchange.reading import SiteLog
 from wlc.exchange.succession import take_over
 from wlc.farm.circle import NONE, how_to_join_anew, read_circle
 from wlc.farm.clock import utc_now
-from wlc.farm.errors import InvalidError
+from wlc.farm.errors import ExpiredError, FarmError, InvalidError
 from wlc.farm.model import Position
 from wlc.farm.registry import SITE, Replica, register, this_host, this_user
 from wlc.farm.vectors import expanded
@@ -109,6 +110,8 @@ def take_into(
             _publish(source, database)
         known = _site(source)
         assert known.circle is not None
+    if known.circle is not None and known.circle.is_mesh:
+        return _take_in_mesh(source, database, known, site, dry_run=dry_run)
     readings, is_over = [], False
     for reading in _readings(source, database, known, site, leads=not dry_run):
         is_over = is_over or reading.read_on(dry_run=dry_run)
@@ -125,6 +128,40 @@ def take_into(
         reading.register()
     # A site that was named is read as it was then; what another primary has is for the next round.
     return done + take_into(source, database) if is_over and site is None else done
+
+
+def _take_in_mesh(
+    source: Source, database: FarmDatabase, known: SiteState, only: str | None, *, dry_run: bool
+) -> list[TakenFrom]:
+    """Take from every other site. A log that cannot be read keeps nobody from reading the others.
+
+    What one log presupposes can be in another one that is read later, so that such a log is read once more.
+    """
+    circle = known.circle
+    assert circle is not None
+    published = Published(founder_of(database, known), circle)
+    wanted = [
+        _Reading(source, database, circle, other, published=published) for other in _read_by(circle, known.name, only)
+    ]
+    errors: dict[str, FarmError] = {}
+    for reading in (*wanted, *wanted):
+        is_again = reading.other.name in errors
+        if reading.done is not None or (is_again and not isinstance(errors[reading.other.name], ExpiredError)):
+            continue
+        try:
+            reading.read_on(dry_run=dry_run)
+        except FarmError as error:
+            errors[reading.other.name] = error
+        else:
+            errors.pop(reading.other.name, None)
+    if not dry_run:
+        with source.publishing():
+            publish(source, database)
+        for reading in wanted:
+            reading.register()
+    if errors:
+        raise next(iter(errors.values()))
+    return [reading.done for reading in wanted if reading.done is not None]
 
 
 def _publish(source: Source, database: FarmDatabase) -> None:
@@ -189,11 +226,14 @@ class _Reading:
     circle: Circle
     other: CircleSite
     reign: Reign | None = None
+    published: Published | None = None
     read: tuple[FarmDatabase, Taken] | None = None
     done: TakenFrom | None = None
 
     @property
     def is_primary(self) -> bool:
+        if self.circle.is_mesh:
+            return False
         return self.reign is not None or self.other.name == self.circle.primary
 
     def read_on(self, *, dry_run: bool) -> bool:
@@ -209,7 +249,7 @@ class _Reading:
 
     def _taken(self, log: SiteLog) -> TakenFrom:
         taken = self.source.take(log.steps(), log.database.fetch)
-        if not self.is_primary:
+        if not self.is_primary and log.mesh is None:
             self.source.note_contained(self.other.name, log.own_contained())
         if log.proof is not None:
             self.read = log.database, log.proof
@@ -227,7 +267,8 @@ class _Reading:
         state = self.source.require_state()
         assert state.site is not None
         founder = founder_of(self.database, state.site)
-        anew, file = (state.site.name, shlex.quote(str(self.source))) if self.is_primary else (self.other.name, "")
+        is_mine = self.is_primary or (self.circle.is_mesh and state.site.name != self.circle.primary)
+        anew, file = (state.site.name, shlex.quote(str(self.source))) if is_mine else (self.other.name, "")
         return SiteLog(
             site_database(founder, self.other.folder),
             self.other,
@@ -243,6 +284,7 @@ class _Reading:
             lambda: read_circle(founder).lineage(),
             self.circle.term if self.is_primary and self.reign is None else None,
             self.reign.batch if self.reign else None,
+            mesh=MeshLog(self.circle, self.other.name, utc_now(), self.published.last) if self.published else None,
         )
 
     def register(self) -> None:

@@ -7,7 +7,6 @@ has one master. What may be changed is decided here, by pure functions from one 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from wlc.farm.clock import format_time
 from wlc.farm.documents import decode_document, encode_document
 from wlc.farm.errors import InvalidError
 from wlc.farm.model import FORMAT_VERSION, Name, Origin
-from wlc.farm.paths import CIRCLE, is_folder_of, site_folder
+from wlc.farm.paths import CIRCLE, is_folder_of
 from wlc.farm.seal.signatures import is_signed_manifest, signed_manifest, verify_manifest
 from wlc.farm.vectors import Heir, Lineage
 from wlc.farm.versioned import VersionedObject
@@ -28,13 +27,13 @@ if TYPE_CHECKING:
     from wlc.farm.database import FarmDatabase
 
 PRIMARY, SECONDARY, NONE, PASS = ROLES = ("primary", "secondary", "none", "pass")
-STAR = "star"
-EPOCH, EPOCH_TRANS, OWNER = RULES = ("epoch", "epoch_trans", "owner")
+STAR, MESH = READINGS = ("star", "mesh")
+EPOCH, EPOCH_TRANS, OWNER, NEWEST = RULES = ("epoch", "epoch_trans", "owner", "newest")
+# What decides between concurrent changes: the primary in a star, every site in a mesh.
+_RULES_OF = {STAR: (EPOCH, EPOCH_TRANS, OWNER), MESH: (OWNER, NEWEST)}
 NO_READS, SHARED_READS, EXCLUSIVE_READS = READS = ("none", "shared", "exclusive")
 # The founder's folder is that of the database.
 FOUNDER = "."
-Heirs = Mapping[str, Heir]
-NO_HEIRS: Heirs = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class Rule:
     """How a table decides between concurrent changes.
 
     Attributes:
-        rule: `epoch`, `epoch_trans` or `owner`.
+        rule: `epoch`, `epoch_trans`, `owner` or `newest`.
         site: The one site that may write the table, where the rule is `owner`.
         reads: Which reads count: `none`, `shared` or `exclusive`.
     """
@@ -122,7 +121,7 @@ class Circle:
 
     Attributes:
         term: Rises with every change of the primary.
-        reading: `star`: the primary reads all sites, and all others read the primary.
+        reading: `star`: the primary reads all sites, and all others read the primary. `mesh`: all read all others.
         ddl: The one site that may change the schema.
         past: Histories of sites that left; vectors may still name them.
         reigns: Terms that are over, in their order.
@@ -142,6 +141,11 @@ class Circle:
     def is_shared(self) -> bool:
         """Whether there is anybody else."""
         return len(self.sites) > 1
+
+    @property
+    def is_mesh(self) -> bool:
+        """Whether every site reads all others."""
+        return self.reading == MESH
 
     def site(self, name: str) -> CircleSite:
         """Return the site of that name.
@@ -164,7 +168,7 @@ class Circle:
         others = sorted((site for site in self.sites if site.name != name), key=lambda site: site.name)
         if self.site(name).role == NONE:
             return ()
-        if name == self.primary:
+        if name == self.primary or self.is_mesh:
             return tuple(site for site in others if site.role != NONE)
         return tuple(site for site in others if site.name == self.primary)
 
@@ -185,42 +189,6 @@ class Circle:
         return Lineage(parents, {each.history: each.heir for each in self.past if each.heir})
 
 
-def founded(database: str, site: str, history: str, now: datetime) -> Circle:
-    """Return the circle of a database with one site."""
-    site_folder(site)  # It refuses what cannot name a site.
-    founder = CircleSite(site, FOUNDER, PRIMARY, (SiteHistory(history),), now)
-    return Circle(database, 1, site, STAR, site, (founder,))
-
-
-def with_site(circle: Circle, name: str, history: SiteHistory, now: datetime, folder: str = "") -> Circle:
-    """Return the circle with another site, or with a site's next history; `folder` is called after it if omitted.
-
-    Raises:
-        InvalidError: The name is taken by a site that this one did not grow from.
-    """
-    folder = folder or site_folder(name)
-    present = next((site for site in circle.sites if site.name.lower() == name.lower()), None)
-    if present is None:
-        return replace(circle, sites=(*circle.sites, CircleSite(name, folder, SECONDARY, (history,), now)))
-    if present.history == history.history:
-        return circle
-    if history.parent is None or history.parent.history != present.history:
-        raise InvalidError(
-            f"{circle.database} has a site {present.name} already", hint="choose another name with --site"
-        )
-    grown = replace(present, histories=(*present.histories, history))
-    return _with(circle, grown)
-
-
-def with_site_anew(circle: Circle, name: str, history: SiteHistory, now: datetime, folder: str, heirs: Heirs) -> Circle:
-    """Return the circle in which a site has begun anew in another folder; its role, and what it owns, stay its own."""
-    present = circle.site(name)
-    if present.history == history.history:
-        return circle
-    begun = replace(present, folder=folder, histories=(history,), joined=now)
-    return _with(replace(circle, past=(*circle.past, *_past_of(present, heirs))), begun)
-
-
 def with_rule(circle: Circle, rule: Rule) -> Circle:
     """Return the circle in which a table has that rule; whether the table suits it is not looked at.
 
@@ -231,6 +199,11 @@ def with_rule(circle: Circle, rule: Rule) -> Circle:
         raise InvalidError(f"{rule.rule!r} is no rule", hint=f"the rules are {', '.join(RULES)}")
     if rule.rule == OWNER:
         circle.site(rule.site)
+    if rule.rule not in (suited := _RULES_OF[circle.reading]):
+        raise InvalidError(
+            f"{circle.database} is a {circle.reading} of sites, where rule {rule.rule} has no meaning",
+            hint=f"the rules of a {circle.reading} are {', '.join(suited)}",
+        )
     others = tuple(each for each in circle.rules if each.table.folded != rule.table.folded)
     return replace(circle, rules=tuple(sorted((*others, rule), key=lambda each: each.table)))
 
@@ -238,35 +211,6 @@ def with_rule(circle: Circle, rule: Rule) -> Circle:
 def without_rule(circle: Circle, table: Name) -> Circle:
     """Return the circle in which a table has no rule."""
     return replace(circle, rules=tuple(each for each in circle.rules if each.table.folded != table.folded))
-
-
-def without_site(circle: Circle, name: str, heirs: Heirs = NO_HEIRS) -> Circle:
-    """Return the circle without a site; its histories stay known, and who contains them.
-
-    Raises:
-        InvalidError: There is no such site, or others need it.
-    """
-    site = circle.site(name)
-    if name == circle.primary:
-        raise InvalidError(
-            f"{name} is the primary of {circle.database}, whose log all other sites read",
-            hint=f"wlc sites {circle.database}",
-        )
-    owned = [str(rule.table) for rule in circle.rules if rule.site == name]
-    if owned:
-        raise InvalidError(
-            f"only site {name} may write {owned[0]}", hint=f"wlc rule {circle.database} {owned[0]} owner --site OTHER"
-        )
-    rest = tuple(each for each in circle.sites if each.name != name)
-    return replace(circle, sites=rest, past=(*circle.past, *_past_of(site, heirs)))
-
-
-def _past_of(site: CircleSite, heirs: Heirs) -> list[PastHistory]:
-    return [PastHistory(each.history, each.parent, heirs.get(each.history)) for each in site.histories]
-
-
-def _with(circle: Circle, site: CircleSite) -> Circle:
-    return replace(circle, sites=tuple(site if each.name == site.name else each for each in circle.sites))
 
 
 # In the farm ---------------------------------------------------------------------------------------------------------
@@ -435,12 +379,14 @@ def _problem(circle: Circle) -> str | None:
         return "two sites have one name or one folder"
     if [site.name for site in circle.sites if site.role == PRIMARY] != [circle.primary]:
         return f"{circle.primary} is not its one primary"
-    if circle.ddl not in names or circle.reading != STAR:
+    if circle.ddl not in names or circle.reading not in READINGS:
         return f"schema changes at {circle.ddl!r} and reading {circle.reading!r} are unknown here"
     if any(rule.rule not in RULES or rule.reads not in READS for rule in circle.rules):
         return "a rule is unknown"
     if any((rule.rule == OWNER) != (rule.site in names) for rule in circle.rules):
         return "a table is owned by no site"
+    if any(rule.rule not in _RULES_OF[circle.reading] for rule in circle.rules):
+        return f"a rule has no meaning in a {circle.reading}"
     return None
 
 

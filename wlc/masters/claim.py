@@ -27,6 +27,7 @@ from wlc.masters.state import MasterState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from datetime import datetime
 
     from wlc.farm.errors import FencedError
     from wlc.farm.model import Config
@@ -61,11 +62,13 @@ class SiteMembership:
         announce: Makes it known to the others, given the master's new state, and returns what it remembers then; can be
             repeated.
         is_replica: It has been a replica of another site until now.
+        not_before: No commit is to be earlier than that, whatever the clock says; None for any.
     """
 
     site: SiteState
     announce: Callable[[MasterState], SiteState]
     is_replica: bool = False
+    not_before: datetime | None = None
 
 
 def claim(source: Source, wish: Wish) -> FarmDatabase:
@@ -192,7 +195,8 @@ def _begin(source: Source, place: _Place, wish: Wish) -> None:
         source.take_snapshot(database, is_first=True)
     state = source.require_state()
     if wish.membership is not None:
-        state = replace(state, site=wish.membership.announce(state))
+        began = max((time for time in (state.began, wish.membership.not_before) if time), default=None)
+        state = replace(state, site=wish.membership.announce(state), began=began)
     database.change_config(lambda config: replace(own(config, state), state=STARTED))
     source.remember(replace(state, state=STARTED))
 

@@ -324,6 +324,14 @@ class Source(ABC):
         """
         raise UnsupportedError(f"{self} cannot be one of several sites", hint="only DuckDB masters can")
 
+    def inherit(self, log: FarmDatabase, last: int) -> Mapping[str, int]:
+        """Keep what the log of a mesh's site says of rows up to a batch, with which this database has begun.
+
+        Returns:
+            The vector from which on that log says it.
+        """
+        raise UnsupportedError(f"{self} cannot be one of several sites, with log {log.url} up to {last}")
+
     def note_contained(self, site: str, tick: int) -> None:  # noqa: B027 -- only primaries need it
         """Note that another site contains all ticks of this one up to this one, for `conflict_counters`."""
 

@@ -6,9 +6,10 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from wlc.farm.circle import FOUNDER, SiteHistory, circle_object, find_circle, founded, how_to_join_anew
+from wlc.farm.circle import FOUNDER, MESH, STAR, SiteHistory, circle_object, find_circle, how_to_join_anew
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import InvalidError
+from wlc.farm.membership import founded
 from wlc.farm.paths import site_folder
 from wlc.masters.claim import SiteMembership
 from wlc.masters.contract import database_of
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from wlc.masters.state import MasterState
 
 
-def founder(name: str, former: MasterState | None = None) -> SiteMembership:
-    """Return what the founder of a circle becomes; `former` is what it was before.
+def founder(name: str, former: MasterState | None = None, *, is_mesh: bool = False) -> SiteMembership:
+    """Return what the founder of a circle becomes; `former` is what it was before; `is_mesh`: it is to be a mesh.
 
     Raises:
         InvalidError: The name cannot name a site.
@@ -35,7 +36,7 @@ def founder(name: str, former: MasterState | None = None) -> SiteMembership:
     site = SiteState(name, FOUNDER, contained)
 
     def announce(state: MasterState) -> SiteState:
-        _found(database_of(state), name, state)
+        _found(database_of(state), name, state, is_mesh=is_mesh)
         return site
 
     return SiteMembership(site, announce)
@@ -116,11 +117,11 @@ def refuse_end(source: Source, database: FarmDatabase) -> None:
         )
 
 
-def found(source: Source, database: FarmDatabase, name: str) -> None:
+def found(source: Source, database: FarmDatabase, name: str, *, is_mesh: bool = False) -> None:
     """Make a master the first site of its database; doing it twice changes nothing.
 
     Raises:
-        InvalidError: It is a site under another name already.
+        InvalidError: It is a site under another name already, or there are other sites and they are no mesh.
     """
     state = source.require_state()
     membership = founder(name)
@@ -131,19 +132,22 @@ def found(source: Source, database: FarmDatabase, name: str) -> None:
             )
         if (remembered := state.circle) is not None:
             # The farm may have lost it.
-            circle_object(founder_of(database, state.site)).change(lambda present: present or remembered)
+            circle_object(founder_of(database, state.site)).change(
+                lambda present: _read_as(present or remembered, is_mesh=is_mesh)
+            )
             return
         if state.site.folder != FOUNDER:
             return
-    _found(database, name, state)
+    _found(database, name, state, is_mesh=is_mesh)
     if state.site is None:
         source.remember(replace(state, site=replace(membership.site, own=state.tick)))
 
 
-def _found(database: FarmDatabase, name: str, state: MasterState) -> None:
+def _found(database: FarmDatabase, name: str, state: MasterState, *, is_mesh: bool) -> None:
     def change(present: Circle | None) -> Circle:
         if present is None:
-            return founded(database.name, name, state.history, utc_now())
+            return founded(database.name, name, state.history, utc_now(), MESH if is_mesh else STAR)
+        present = _read_as(present, is_mesh=is_mesh)
         first = present.site(name)
         if state.history in [each.history for each in first.histories]:
             return present
@@ -156,3 +160,16 @@ def _found(database: FarmDatabase, name: str, state: MasterState) -> None:
         return replace(present, sites=(grown,))
 
     circle_object(database).change(change)
+
+
+def _read_as(circle: Circle, *, is_mesh: bool) -> Circle:
+    """Return a circle as a mesh if it is to be one: only a site that is alone, without rules, can still choose that."""
+    if circle.is_mesh or not is_mesh:
+        return circle
+    if circle.is_shared or circle.rules or circle.reigns:
+        why = "has other sites" if circle.is_shared else "has rules" if circle.rules else "had another primary"
+        raise InvalidError(
+            f"{circle.database} {why}, which is a star of sites, and cannot become a mesh any more",
+            hint="publish a copy of the file as a database of its own: wlc master COPY --name OTHER --site NAME --mesh",
+        )
+    return replace(circle, reading=MESH)

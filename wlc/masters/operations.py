@@ -45,6 +45,7 @@ def master(
     moved: bool = False,
     create: bool = False,
     site: str | None = None,
+    mesh: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> MasterStatus:
     """Make a database a master: its farm folder, `wlc.config`, and a snapshot unless it is empty.
@@ -62,20 +63,25 @@ def master(
             new history. Without it, a copy becomes a master of its own.
         create: Make an empty DuckDB database at the path unless there is one.
         site: Name of the first of several sites, which the database becomes; a master that runs becomes it, too.
+        mesh: Each site reads all others, instead of all reading only the primary; to be said before another one joins.
         storage_options: Options of the farm's file system; secrets among them are not remembered.
 
     Raises:
         InvalidError: No such database, a bad name or beat, or it is a master already.
         UnsupportedError: The store ignores preconditions, or a column cannot be replicated.
     """
+    if mesh and site is None:
+        raise InvalidError(
+            "a mesh consists of sites, and this one has no name", hint=f"wlc master {source} --site NAME --mesh"
+        )
     with adapters.creating(source) if create else nullcontext(), adapters.opened(source, tables) as found:
         if found.state is not None and not found.state.is_master:
             site = founding.former_site(found, name, site, moved=moved, storage_options=storage_options)
         if site is not None and found.state is not None and found.state.is_master and not moved:
             database = database_of(found.state, storage_options)
-            founding.found(found, database, site)
+            founding.found(found, database, site, is_mesh=mesh)
         else:
-            membership = founding.founder(site, found.state) if site is not None else None
+            membership = founding.founder(site, found.state, is_mesh=mesh) if site is not None else None
             database = claim(found, Wish(farm, name, logs, beat_s, moved, storage_options or {}, membership))
         return status_of(database, found.details())
 

@@ -27,10 +27,11 @@ import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wlc.farm.circle import SiteHistory, change_circle, find_circle, with_site
+from wlc.farm.circle import SiteHistory, change_circle, find_circle
 from wlc.farm.clock import utc_now
 from wlc.farm.config import STARTED
 from wlc.farm.errors import CorruptError, FencedError, GapError
+from wlc.farm.membership import with_site
 from wlc.farm.model import Origin
 from wlc.farm.store import MissingError
 from wlc.farm.vectors import expanded
@@ -79,13 +80,8 @@ def settle_past(source: Source, database: FarmDatabase) -> None:
     try:
         rows = _take_back(source, database)
     except DivergedError as error:
-        rows, start, comes = 0, source.renew, "comes back"
-        if circle.primary == state.site.name:
-            _refuse_unjudgeable(source, error)
-            circle, start = succeed_oneself(founder_of(database, state.site), state.site.name), source.step_down
-            comes += f" with wlc take {shlex.quote(str(source))}, which judges what it has committed since"
-        warnings.warn(f"{error.message}; a new history begins, and what it had published {comes}", stacklevel=2)
-        _begin_history(source, database, circle, start)
+        rows = 0
+        _diverge(source, database, circle, error)
     else:
         if _known_elsewhere(source, database, circle) > source.require_state().tick:
             shown = f"{source} was restored from a backup, and other sites have taken more of it than its log holds"
@@ -98,6 +94,20 @@ def settle_past(source: Source, database: FarmDatabase) -> None:
     if source.require_state().fence is not None:
         source.remember(replace(source.require_state(), fence=None))
     source.has_settled_past = True
+
+
+def _diverge(source: Source, database: FarmDatabase, circle: Circle, error: DivergedError) -> None:
+    """Begin a history with what was committed since the database was restored, besides what its log holds."""
+    site = source.require_state().site
+    assert site is not None
+    start, comes = source.renew, "comes back"
+    if circle.primary == site.name:
+        _refuse_unjudgeable(source, error)
+        if not circle.is_mesh:
+            circle, start = succeed_oneself(founder_of(database, site), site.name), source.step_down
+            comes += f" with wlc take {shlex.quote(str(source))}, which judges what it has committed since"
+    warnings.warn(f"{error.message}; a new history begins, and what it had published {comes}", stacklevel=3)
+    _begin_history(source, database, circle, start)
 
 
 def _refuse_unjudgeable(source: Source, error: DivergedError) -> None:
@@ -172,7 +182,8 @@ def _known_elsewhere(source: Source, database: FarmDatabase, circle: Circle) -> 
     founder = founder_of(database, state.site)
     known = [0]
     for other in circle.sites:
-        if other.name != state.site.name and circle.primary in (other.name, state.site.name):
+        meets = circle.is_mesh or circle.primary in (other.name, state.site.name)
+        if other.name != state.site.name and meets:
             try:
                 newest = _newest(site_database(founder, other.folder))
                 known.append(expanded(newest[0].vector, circle.lineage()).get(state.history, 0) if newest else 0)

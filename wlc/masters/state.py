@@ -63,6 +63,7 @@ class SiteState:
         published: Those that the last published batch named.
         own: Last published tick that was no other site's and has records, 0 before the first.
         circle: The circle as it was last read; None as long as there is no other site.
+        floor: In a mesh, where what the site inherited when it joined begins; None where it inherited nothing.
         led: The last term in which it has taken over as the primary, 0 if none; the founder leads the first one.
     """
 
@@ -74,6 +75,7 @@ class SiteState:
     own: int = 0
     circle: Circle | None = None
     led: int = 0
+    floor: Mapping[str, int] | None = None
 
     @property
     def is_leading(self) -> bool:
@@ -282,6 +284,7 @@ def _site_text(site: SiteState) -> str:
             "own": site.own,
             "circle": encode_circle(site.circle).decode() if site.circle else None,
             "led": site.led,
+            **({} if site.floor is None else {"floor": dict(site.floor)}),
         }
     )
 
@@ -300,6 +303,7 @@ def _site(text: str, shown: str) -> SiteState | None:
         own=int(content["own"]),
         circle=decode_circle(circle.encode(), shown) if circle else None,
         led=int(content.get("led", 0)),
+        floor=json_fields.as_vector(content["floor"]) if "floor" in content else None,
     )
 
 

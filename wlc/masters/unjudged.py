@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 def window_starts(database: FarmDatabase, numbers: Sequence[int], registered: Iterable[Replica]) -> dict[str, int]:
     """Return for sites that read a site's log the batch from which it is needed to judge changes.
 
-    Whoever reads it may have read more than that. The primary judges changes of another site by what that had seen
-    when it committed them, and a secondary learns later what the primary judged.
+    Whoever reads it may have read more than that. The primary, and in a mesh every site, judges changes of another site
+    by what that had seen when it committed them, and a secondary learns later what the primary judged.
 
     Args:
         database: A farm database; nothing is returned unless it is that of a site.
@@ -42,12 +42,12 @@ def window_starts(database: FarmDatabase, numbers: Sequence[int], registered: It
     if circle is None:
         return {}
     here = next((site for site in circle.sites if site_database(founder, site.folder).url == database.url), None)
-    if here is not None and here.name != circle.primary:
+    if here is not None and here.name != circle.primary and not circle.is_mesh:
         past = _learned(site_database(founder, circle.site(circle.primary).folder), here)
         return {circle.primary: _first_unseen(database, numbers, circle, past)} if circle.primary in readers else {}
-    found = {}
+    judge, found = here.name if here is not None else circle.primary, {}
     for site in circle.sites:
-        if site.name in readers and (past_of := _last_judged(founder, circle, site)) is not None:
+        if site.name in readers - {judge} and (past_of := _last_judged(founder, circle, site, judge)) is not None:
             found[site.name] = _first_unseen(database, numbers, circle, past_of)
     return found
 
@@ -68,15 +68,15 @@ def _learned(primary: FarmDatabase, site: CircleSite) -> Vector:
     return primary.read_batch(last)[0].vector if last in numbers else before(primary.read_batch(numbers[0])[0])
 
 
-def _last_judged(founder: FarmDatabase, circle: Circle, site: CircleSite) -> Vector | None:
-    """Return what a site contained after its last batch that the primary has read; None if it has published nothing."""
+def _last_judged(founder: FarmDatabase, circle: Circle, site: CircleSite, judge: str) -> Vector | None:
+    """Return what a site contained after its last batch that the judge has read; None if it has published nothing."""
     log = site_database(founder, site.folder)
     numbers = log.batch_numbers()
     if not numbers:
         return None
     read: Mapping[str, Replica] = {replica.id: replica for replica in known_replicas(log)[0]}
-    primary = read.get(circle.primary)
-    last = primary.position.batch if primary and primary.position else 0
+    reader = read.get(judge)
+    last = reader.position.batch if reader and reader.position else 0
     unread = (log.read_batch(number)[0] for number in numbers if number > last)
     if (anew := next((batch for batch in unread if batch.parent is not None), None)) is not None:
         # It was restored from a backup, and has seen less than before.

@@ -8,7 +8,7 @@ stored. The view of a table has its types, and the column names of MySQL NDB Clu
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from wlc.capture.duckdb.journal import CapturedTable
     from wlc.capture.duckdb.lines import LinesTable
-    from wlc.capture.duckdb.verdicts import Seen, StepTable
-    from wlc.farm.model import Column
+    from wlc.capture.duckdb.verdicts import StepTable
+    from wlc.farm.model import Column, Origin
 
 # Of each site: our tick after its last rejection, the last one of ours that it is known to contain, and the last one at
 # which it contained all that was told after its rejections.
@@ -60,12 +60,14 @@ class Detection:
         site: The site that rejects them.
         source: The site whose log has them.
         detected: The present time.
+        authors: For a history the site that first committed its transactions, where that is not the source.
     """
 
     catalog: str
     site: str
     source: str
     detected: datetime
+    authors: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def schema(self) -> str:
@@ -86,17 +88,27 @@ def prepare(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
 
 
 def write(
-    connection: duckdb.DuckDBPyConnection, where: Detection, seen: Sequence[Seen], place: int, step: StepTable
+    connection: duckdb.DuckDBPyConnection,
+    where: Detection,
+    seen: Sequence[tuple[int, Origin]],
+    place: int,
+    step: StepTable,
 ) -> None:
     """Write the rejected rows of one table, which are collected; the step is not applied yet."""
     table = step.table
     rejection.find_present(connection, step, rejection.before_sql(place))
-    origins = "SELECT unnest($1::BIGINT[]) AS line, unnest($2::VARCHAR[]) AS history, unnest($3::BIGINT[]) AS tick"
+    listed = [
+        (line, origin.history, origin.tick, where.authors.get(origin.history, where.source)) for line, origin in seen
+    ]
+    origins = (
+        "SELECT unnest($1::BIGINT[]) AS line, unnest($2::VARCHAR[]) AS history, unnest($3::BIGINT[]) AS tick,"
+        " unnest($4::VARCHAR[]) AS author"
+    )
     connection.execute(
         f"""
         INSERT INTO {where.schema}.exceptions ({_WRITTEN})
         WITH origins AS ({origins})
-        SELECT {literal(where.site)}, {literal(where.source)}, o.tick, r.number, o.history,
+        SELECT {literal(where.site)}, o.author, o.tick, r.number, o.history,
             {literal(table.name.schema)}, {literal(table.name.name)}, {json_sql(table, key_columns(table.layout), "k")},
             r.op, r.cause, {_POSTGRES_TYPE}, {_image(step, "b")}, {_image(step, "a")}, {_image(step, "p")},
             o.history, o.tick, CAST({literal(format_time(where.detected))} AS TIMESTAMP WITH TIME ZONE), NOT r.direct
@@ -107,7 +119,7 @@ def write(
         LEFT JOIN {PRESENT} AS p ON p.key = r.key AND p.line = r.line
         WHERE r.place = {place}
         """,
-        [[each.line for each in seen], [each.origin.history for each in seen], [each.origin.tick for each in seen]],
+        [list(column) for column in zip(*listed, strict=True)],
     )
     _create_view(connection, where.catalog, table)
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wlc.capture.duckdb import exceptions, journal, refreshing, rejection, verdicts, window
+from wlc.capture.duckdb import exceptions, journal, newest, refreshing, rejection, verdicts, window
 from wlc.capture.duckdb.exceptions import Detection
 from wlc.capture.duckdb.verdicts import Seen
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.farm.circle import EPOCH, EPOCH_TRANS, NONE, OWNER, PASS, how_to_join_anew
 from wlc.farm.clock import utc_now
+from wlc.farm.mesh import author_of
 from wlc.farm.vectors import expanded
 from wlc.masters.contract import database_of
 from wlc.masters.place import founder_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import duckdb
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.verdicts import StepTable
     from wlc.capture.duckdb.window import KeptWindow
     from wlc.farm.circle import Circle
-    from wlc.farm.model import Name
+    from wlc.farm.model import Name, Origin
     from wlc.farm.vectors import Lineage, Vector
     from wlc.masters.contract import SiteStep
 
@@ -72,17 +73,67 @@ def judge(
     found = verdicts.judge(connection, seen, tables, rules, refused)
     if found.is_empty:
         return Judged()
-    exceptions.prepare(connection, where.catalog)
     refresh: list[JournalledRefresh] = []
-    for place, step in enumerate(tables):
-        if step.table.layout.primary_key and rejection.collect(connection, place, step):
-            exceptions.write(connection, where, seen, place, step)
-            refresh += refreshing.journal_refresh(connection, place, step, REFRESH_TICK)
+    for place, step in _reported(connection, where, [(each.line, each.origin) for each in seen], tables):
+        refresh += refreshing.journal_refresh(connection, place, step, REFRESH_TICK)
     rejection.remove(connection, tables)
     rows = sum(record.rows for record in refresh)
     counts = {**found.counts, ("", "refreshed"): rows} if rows else found.counts
     exceptions.count(connection, where.catalog, where.source, counts)
     return Judged(found.lines, _divided(connection, where.catalog, refresh), has_conflicts=True)
+
+
+def _reported(
+    connection: duckdb.DuckDBPyConnection,
+    where: Detection,
+    origins: Sequence[tuple[int, Origin]],
+    tables: Sequence[StepTable],
+) -> Iterator[tuple[int, StepTable]]:
+    """Write the exceptions; yield each table that has some, with its place, while its rejected rows are collected."""
+    exceptions.prepare(connection, where.catalog)
+    for place, step in enumerate(tables):
+        if step.table.layout.primary_key and rejection.collect(connection, place, step):
+            exceptions.write(connection, where, origins, place, step)
+            yield place, step
+
+
+def keep_newest(
+    connection: duckdb.DuckDBPyConnection,
+    shared: Shared,
+    step: SiteStep,
+    tables: Sequence[StepTable],
+    kept: KeptWindow,
+) -> None:
+    """Delete from a step what is older than what this site of a mesh holds; report it and count it.
+
+    Args:
+        connection: In the transaction of the step.
+        shared: The database.
+        step: The step.
+        tables: Its tables.
+        kept: The window of the round on this connection.
+
+    Raises:
+        ExpiredError: The log does not reach back to what an author had seen.
+    """
+    state = shared.require_state()
+    site, circle = state.site, state.circle
+    assert site is not None
+    assert circle is not None
+    if not any(table.table.layout.primary_key for table in tables):
+        return
+    known = expanded(step.transactions[0].past, circle.lineage())
+    anew = how_to_join_anew(founder_of(database_of(state), site).url, site.name)
+    kept.cover(connection, shared.catalog, state, known, circle.lineage(), anew)
+    found = newest.judge(connection, step.transactions, tables)
+    if found.is_empty:
+        return
+    origins = [(each.line, each.origin) for each in step.transactions]
+    authors = {each.history: author_of(circle, each.history) or step.site for _, each in origins}
+    where = Detection(shared.catalog, site.name, step.site, utc_now(), authors)
+    list(_reported(connection, where, origins, tables))
+    rejection.remove(connection, tables)
+    exceptions.count(connection, shared.catalog, step.site, found.counts)
 
 
 def refresh_ticks(judged: Judged) -> range:
@@ -118,7 +169,7 @@ def judge_step(
     *,
     is_refused: bool = False,
 ) -> Judged:
-    """Judge a step if this is the primary and a table of the step has a rule; see `judge`.
+    """Judge a step if this is the primary and a table of the step has a rule, or in a mesh; see `judge`.
 
     A site that wrote a table of another one did so before it knew the rule, or against it.
 
@@ -135,6 +186,9 @@ def judge_step(
     """
     state = shared.require_state()
     site = state.site
+    if shared.is_in_mesh:
+        keep_newest(connection, shared, step, tables, kept)
+        return Judged()
     if site is None or site.circle is None or not site.is_leading or step.is_primary:
         return Judged()
     if site.circle.site(step.site).role in (NONE, PASS):

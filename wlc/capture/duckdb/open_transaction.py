@@ -223,6 +223,9 @@ class OpenTransaction:
         if (site := self.shared.site) is None:
             return
         permitted.refuse_schema_change(site, self.records, self.tables.by_name)
+        if self.changes_schema and self.shared.is_in_mesh:
+            keys = duckdb_catalog.references(self.connection, self.tables.catalog)
+            permitted.refuse_schema_in_mesh(site, self.records, self.tables.by_name.values(), keys)
         permitted.refuse_rows(site, (images.table for images in self._settled if images.added or images.removed))
 
     def _refuse_unlike(self, pending: Sequence[Images]) -> None:

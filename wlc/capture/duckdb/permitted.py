@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wlc.capture.duckdb.journal import JournalledDdl
-from wlc.farm.circle import OWNER
-from wlc.farm.errors import InvalidError
+from wlc.capture.duckdb.journal import JournalledDdl, JournalledImages
+from wlc.farm.circle import NEWEST, OWNER
+from wlc.farm.errors import InvalidError, UnsupportedError
 from wlc.farm.model import Clear
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from wlc.capture.duckdb.journal import CapturedTable, JournalRecord
+    from wlc.dialect.duckdb.catalog import ForeignKey
     from wlc.farm.model import Name
     from wlc.masters.state import SiteState
 
@@ -48,6 +49,47 @@ def refuse_schema_change(site: SiteState, records: Sequence[JournalRecord], pres
             )
 
 
+def refuse_schema_in_mesh(
+    site: SiteState, records: Sequence[JournalRecord], tables: Iterable[CapturedTable], keys: Iterable[ForeignKey]
+) -> None:
+    """Refuse a schema change after which the newest change of each row could not be told, or could break a constraint.
+
+    Args:
+        site: The site that would publish the records.
+        records: What a transaction is about to journal.
+        tables: The tables as the transaction leaves them.
+        keys: Their foreign keys.
+
+    Raises:
+        InvalidError: A transaction changes the schema and writes rows of a table with the rule newest.
+        UnsupportedError: Such a table has a constraint beside its primary key.
+    """
+    circle = site.circle
+    if circle is None or not circle.is_mesh:
+        return
+    wanted = {rule.table.folded for rule in circle.rules if rule.rule == NEWEST}
+    for record in records:
+        if isinstance(record, JournalledImages | Clear) and record.table.folded in wanted:
+            raise InvalidError(
+                f"a transaction that changes the schema cannot write rows of {record.table}, which has the rule newest",
+                hint="commit the schema change by itself; a statement that computes all rows anew needs a new column:"
+                " ADD COLUMN, then UPDATE",
+            )
+    linked = [(key.table, key.parent) for key in keys]
+    for table in tables:
+        if table.name.folded in wanted:
+            problem = "a UNIQUE constraint" if table.keys is None or len(table.keys) > 1 else None
+            if any(table.name in pair for pair in linked):
+                problem = "a FOREIGN KEY"
+            if problem is not None:
+                raise UnsupportedError(
+                    f"{table.name} has the rule newest, which keeps the newest change of each row by itself, and cannot"
+                    f" have {problem}",
+                    hint=f"first give the table another rule: wlc rule {circle.database} {table.name} owner --site"
+                    f" {site.name}, then wlc take at {site.name}",
+                )
+
+
 def refuse_rows(site: SiteState, tables: Iterable[CapturedTable]) -> None:
     """Refuse rows of tables that only another site may write.
 
@@ -59,6 +101,13 @@ def refuse_rows(site: SiteState, tables: Iterable[CapturedTable]) -> None:
         return
     for table in tables:
         rule = circle.rule_of(table.name)
+        if circle.is_mesh and rule is None and table.layout.primary_key and circle.primary != site.name:
+            raise InvalidError(
+                f"site {site.name} cannot write {table.name}, which has no rule: only the primary, {circle.primary},"
+                " can",
+                hint=f"wlc rule {circle.database} {table.name} newest lets all sites write it, each from its next wlc"
+                f" take; or wlc rule {circle.database} {table.name} owner --site {site.name}",
+            )
         if rule is not None and rule.rule == OWNER and rule.site != site.name:
             raise InvalidError(
                 f"site {site.name} cannot write {table.name}: the table belongs to site {rule.site}",

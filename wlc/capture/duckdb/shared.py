@@ -20,6 +20,7 @@ from wlc.dialect.duckdb.opening import alone
 from wlc.farm.beat import BEAT_S
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
+from wlc.farm.mesh import STEP
 from wlc.farm.store.options import lay_over
 from wlc.masters.contract import require_state
 from wlc.masters.state import changes, decode
@@ -88,6 +89,7 @@ class Shared:
     _tick: int = 0
     _layout: int = 0
     _home: Home | None = None
+    _witnessed: datetime | None = None
 
     @property
     def root(self) -> duckdb.DuckDBPyConnection:
@@ -103,6 +105,12 @@ class Shared:
         """What the database is among several sites; None as long as there is no other one."""
         site = self.state.site if self.state else None
         return site if site and site.circle else None
+
+    @property
+    def is_in_mesh(self) -> bool:
+        """Whether it is one of several sites that all read each other."""
+        site = self.site
+        return site is not None and site.circle is not None and site.circle.is_mesh
 
     @property
     def away(self) -> FencedError | None:
@@ -153,9 +161,20 @@ class Shared:
             return self._layout
 
     def commit_time(self) -> datetime:
-        """Return the present time, or the last commit's if that is later: clocks may step back, the log may not."""
-        now = utc_now()
-        return max(now, self.last_commit) if self.last_commit else now
+        """Return the present time, or the last commit's if that is later: clocks may step back, the log may not.
+
+        In a mesh a commit is later than the last one, so that it is newer than all that it may have seen.
+        """
+        now, last = utc_now(), self.last_commit
+        if last is None:
+            return now
+        return max(now, last + STEP) if self.is_in_mesh else max(now, last)
+
+    def witness(self, time: datetime) -> None:
+        """Let all commits from now on be later than one of another site."""
+        with self.commit_lock:
+            self._witnessed = max(time, self._witnessed) if self._witnessed else time
+            self.last_commit = max(time, self.last_commit) if self.last_commit else time
 
     def committed(
         self, tick: int, time: datetime, removed_from: Iterable[Name] = (), added_to: Iterable[Name] = ()
@@ -195,7 +214,7 @@ class Shared:
         self._layout = max(layouts, default=0)
         tick, committed = journal.last_commit(self.root, self.catalog, layouts)
         self.last_tick = max(known.tick, tick)
-        self.last_commit = max(filter(None, (committed, known.clock, known.began)), default=None)
+        self.last_commit = max(filter(None, (committed, known.clock, known.began, self._witnessed)), default=None)
         self.beat_s = known.beat_s
 
     def require_state(self) -> MasterState:

@@ -15,6 +15,7 @@ from wlc.capture.duckdb import (
     compensation,
     digests,
     exceptions,
+    inheritance,
     own_past,
     packed,
     pending,
@@ -346,6 +347,10 @@ class DuckDBSource(Source):
 
     def take(self, steps: Iterable[SiteStep], fetch: Callable[[TableFile], Path]) -> TakenCount:
         return taking.take(self._shared, steps, fetch)
+
+    def inherit(self, log: FarmDatabase, last: int) -> Mapping[str, int]:
+        with self._shared.root.cursor() as connection:
+            return inheritance.inherit(connection, self._shared.catalog, log, last)
 
     def note_contained(self, site: str, tick: int) -> None:
         shared = self._shared

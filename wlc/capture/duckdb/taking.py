@@ -82,6 +82,8 @@ def _take(its: _Round, step: SiteStep) -> int:
     _refuse_unknown_records(shared, step)
     with shared.publish_lock:
         _refuse_taken(shared, step)
+        if shared.is_in_mesh:
+            shared.witness(max(time for each in step.transactions if (time := each.origin.committed)))
         return _take_or_halve(its, step)
 
 
@@ -138,6 +140,9 @@ def _take_refused(its: _Round, step: SiteStep) -> int:
     Raises:
         duckdb.ConstraintException: Neither helps.
     """
+    if its.shared.is_in_mesh:
+        # Whatever one site did alone would keep it apart from the others.
+        return _take_beside_users(its, step)
     if not step.is_primary:
         return _take_beside_users(its, step, is_refused=True)
     # Each time rows go that the rows to go refer to, as deep as tables refer to each other.
@@ -180,6 +185,9 @@ def _remembering(step: SiteStep) -> Callable[[MasterState], MasterState]:
 
 
 def _refuse_unknown_records(shared: Shared, step: SiteStep) -> None:
+    if shared.is_in_mesh:
+        # Every site says of a row that was removed elsewhere and is not there that it is absent.
+        return
     for each in step.transactions:
         if any(isinstance(record, RowsRefreshed) for record in each.transaction.records) and not step.is_primary:
             state = shared.require_state()
@@ -228,7 +236,7 @@ def _take_lines(its: _Round, step: SiteStep, *, is_refused: bool = False) -> int
     try:
         present, order = taken_tables.tables(connection, shared.catalog)
         found = lines.load(connection, step, present, its.fetch, with_reads=not step.is_primary)
-        _refuse_keyless(step, found)
+        _refuse_keyless(shared, step, found)
         judged = judging.judge_step(connection, shared, step, found, its.window, is_refused=is_refused)
         taken_tables.refuse_triggers(connection, shared.catalog, (table.table.name for table in found))
         first = shared.new_ticks(step.transactions[-1].line + 1 + len(judged.refresh))
@@ -265,8 +273,10 @@ def _count_overwritten(attempt: _Attempt) -> None:
             exceptions.count(connection, shared.catalog, state.site.name, {("", "overwritten"): rows})
 
 
-def _refuse_keyless(step: SiteStep, tables: Sequence[LinesTable]) -> None:
-    """Refuse rows that only the primary may write, whoever published them."""
+def _refuse_keyless(shared: Shared, step: SiteStep, tables: Sequence[LinesTable]) -> None:
+    """Refuse rows that only the primary may write; in a mesh they come through any site, with their author."""
+    if shared.is_in_mesh:
+        return
     for name in (table.table.name for table in tables if not table.key):
         if not step.is_primary:
             raise CorruptError(
@@ -445,7 +455,9 @@ def _run_change(
 ) -> int:
     present, _ = taken_tables.tables(raw, shared.catalog)
     found = lines.load(raw, step, present, fetch)
-    _refuse_keyless(step, found)
+    _refuse_keyless(shared, step, found)
+    if shared.is_in_mesh:
+        judging.keep_newest(raw, shared, step, found, KeptWindow())
     taken_tables.refuse_triggers(raw, shared.catalog, (table.table.name for table in found))
     for table in found:
         effect = UnknownEffect(frozenset({table.table.name.name.lower()}))

@@ -10,6 +10,7 @@ All of it is decided by SQL over whole steps, in temporary tables:
 
     wlc pasts     line, is_read, history, tick: what the author of a transaction had seen; of its reads, when it began
     wlc touched   place, rule, key, line, had, has, found, is_read: each row of each table that a transaction touches
+    wlc direct    place, key, line, is_read: rows in conflict themselves
     wlc spoilt    place, key, line: rows that were rejected, and in which transaction for the first time
     wlc refused   line, cause: transactions rejected as a whole
     wlc rejected  the rows of these that are rejected, with what is reported of them
@@ -45,7 +46,8 @@ if TYPE_CHECKING:
 
 PASTS, TOUCHED, SPOILT = 'temp."wlc pasts"', 'temp."wlc touched"', 'temp."wlc spoilt"'
 REFUSED, REJECTED = 'temp."wlc refused"', 'temp."wlc rejected"'
-_NEW, _DIRECT, _FLOOR = 'temp."wlc newly refused"', 'temp."wlc direct"', 'temp."wlc floor"'
+DIRECT = 'temp."wlc direct"'
+_NEW, _FLOOR = 'temp."wlc newly refused"', 'temp."wlc floor"'
 
 WRITE_ROW, UPDATE_ROW, DELETE_ROW, READ_ROW = "WRITE_ROW", "UPDATE_ROW", "DELETE_ROW", "READ_ROW"
 ROW_DOES_NOT_EXIST, ROW_ALREADY_EXISTS = "ROW_DOES_NOT_EXIST", "ROW_ALREADY_EXISTS"
@@ -123,17 +125,17 @@ def judge(
     if not any(judged) and not refused:
         return Verdicts()
     _note_pasts(connection, seen)
-    _create_touched(connection)
+    create_touched(connection)
     # Without a verdict about whole transactions, rows of tables without a rule are nobody's business.
     has_whole = refused or any(rules.get(table.table.name) == EPOCH_TRANS for table in tables)
     for place, table in enumerate(tables):
         if judged[place] or (has_whole and _is_keyed(table)):
-            _touch(connection, place, table, rules.get(table.table.name, "") if judged[place] else "")
+            touch(connection, place, table, rules.get(table.table.name, "") if judged[place] else "")
     _find_conflicts(connection)
-    if not refused and not connection.execute(f"SELECT 1 FROM {_DIRECT} LIMIT 1").fetchall():
+    if not refused and not connection.execute(f"SELECT 1 FROM {DIRECT} LIMIT 1").fetchall():
         return Verdicts()
     _spread(connection, refused or {})
-    _list_rejected(connection)
+    list_rejected(connection)
     return _verdicts(connection)
 
 
@@ -157,8 +159,8 @@ def _note_pasts(connection: duckdb.DuckDBPyConnection, seen: Sequence[Seen]) -> 
                     rows.append((each.line, is_read, history, tick))
             last = dict(past)
     least = contained_by_all(seen)
-    _create(connection, PASTS, ("line BIGINT", "is_read BOOLEAN", "history VARCHAR", "tick BIGINT"), rows)
-    _create(connection, _FLOOR, ("history VARCHAR", "tick BIGINT"), list(least.items()))
+    create(connection, PASTS, ("line BIGINT", "is_read BOOLEAN", "history VARCHAR", "tick BIGINT"), rows)
+    create(connection, _FLOOR, ("history VARCHAR", "tick BIGINT"), list(least.items()))
 
 
 def contained_by_all(seen: Sequence[Seen]) -> dict[str, int]:
@@ -171,7 +173,7 @@ def contained_by_all(seen: Sequence[Seen]) -> dict[str, int]:
     return least
 
 
-def _create(
+def create(
     connection: duckdb.DuckDBPyConnection, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]
 ) -> None:
     """Create a temporary table from columns with their types and few rows: of transactions, not of tables."""
@@ -191,14 +193,15 @@ def _reads_past(seen: Seen) -> Vector:
     return {**seen.reads_past, own: seen.past[own]} if own in seen.past else seen.reads_past
 
 
-def _create_touched(connection: duckdb.DuckDBPyConnection) -> None:
+def create_touched(connection: duckdb.DuckDBPyConnection) -> None:
+    """Begin the list of what a step touches."""
     connection.execute(
         'CREATE OR REPLACE TEMP TABLE "wlc touched" (place INTEGER, rule VARCHAR, whole_table UHUGEINT, key UHUGEINT,'
         " line BIGINT, had BOOLEAN, has BOOLEAN, found BOOLEAN, is_read BOOLEAN)"
     )
 
 
-def _touch(connection: duckdb.DuckDBPyConnection, place: int, step: StepTable, rule: str) -> None:
+def touch(connection: duckdb.DuckDBPyConnection, place: int, step: StepTable, rule: str) -> None:
     """Note which rows of a table the transactions of the step touch, and whether the primary has them."""
     table = step.table
     keys = ", ".join(key_names(table))
@@ -264,7 +267,7 @@ def _find_conflicts(connection: duckdb.DuckDBPyConnection) -> None:
 
 def _spread(connection: duckdb.DuckDBPyConnection, refused: Mapping[int, str]) -> None:
     """Reject transactions as a whole, and whatever touches the rows that they changed, until nothing is added."""
-    _create(connection, REFUSED, ("line BIGINT", "cause VARCHAR"), list(refused.items()))
+    create(connection, REFUSED, ("line BIGINT", "cause VARCHAR"), list(refused.items()))
     # The row is absent at the primary before this transaction, as long as nothing spoilt it.
     connection.execute(
         'CREATE OR REPLACE TEMP TABLE "wlc spoiling" AS SELECT place, rule, key, line FROM (SELECT *, coalesce(lag(has)'
@@ -273,12 +276,12 @@ def _spread(connection: duckdb.DuckDBPyConnection, refused: Mapping[int, str]) -
     )
     connection.execute(
         'CREATE OR REPLACE TEMP TABLE "wlc spoilt" AS SELECT s.place, s.key, min(s.line) AS line'
-        f' FROM "wlc spoiling" AS s JOIN {_DIRECT} AS d USING (place, key, line)'
+        f' FROM "wlc spoiling" AS s JOIN {DIRECT} AS d USING (place, key, line)'
         f" WHERE s.rule = {literal(EPOCH)} GROUP BY ALL"
     )
     connection.execute(
         'CREATE OR REPLACE TEMP TABLE "wlc newly refused" AS'
-        f" SELECT line FROM {REFUSED} UNION SELECT line FROM {_DIRECT} AS d WHERE EXISTS (SELECT 1 FROM {TOUCHED} AS t"
+        f" SELECT line FROM {REFUSED} UNION SELECT line FROM {DIRECT} AS d WHERE EXISTS (SELECT 1 FROM {TOUCHED} AS t"
         f" WHERE t.place = d.place AND t.rule = {literal(EPOCH_TRANS)})"
     )
     _refuse_new(connection, 'SELECT place, key, line FROM temp."wlc spoilt"')
@@ -313,7 +316,7 @@ def _refuse_new(connection: duckdb.DuckDBPyConnection, spoilt: str) -> None:
 # The verdict ---------------------------------------------------------------------------------------------------------
 
 
-def _list_rejected(connection: duckdb.DuckDBPyConnection) -> None:
+def list_rejected(connection: duckdb.DuckDBPyConnection) -> None:
     """List every rejected row with what is reported of it."""
     connection.execute(
         f"""
@@ -323,7 +326,7 @@ def _list_rejected(connection: duckdb.DuckDBPyConnection) -> None:
             SELECT t.*, r.cause AS whole_cause, d.line IS NOT NULL AS direct,
                 coalesce(s.line < t.line, false) AS is_spoilt
             FROM {TOUCHED} AS t LEFT JOIN {REFUSED} AS r ON r.line = t.line
-            LEFT JOIN {_DIRECT} AS d
+            LEFT JOIN {DIRECT} AS d
                 ON d.place = t.place AND d.key = t.key AND d.line = t.line AND d.is_read = t.is_read
             LEFT JOIN spoilt AS s ON s.place = t.place AND s.key = t.key
         ),

@@ -7,6 +7,7 @@ contain that name. The window is derived from the log and from what is journalle
     key      number of the table and its key, see `key_sql`; that of the table alone where it was cleared
     history  }
     tick     } name of the line
+    committed  when the transaction was first committed, microseconds
 
 It can be derived again at any time. The steps of a round share one: what was written since the step before is added.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from wlc.capture.duckdb import journal, pending
@@ -41,8 +43,11 @@ if TYPE_CHECKING:
     from wlc.masters.state import MasterState
 
 WINDOW = 'temp."wlc window"'
-_COLUMNS = "key UHUGEINT, history VARCHAR, tick BIGINT"
+# A table of the journal's schema with the columns of the window.
+INHERITED = "inherited"
+_COLUMNS = "key UHUGEINT, history VARCHAR, tick BIGINT, committed BIGINT"
 _NAMES = 'temp."wlc names"'
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def key_sql(name: Name, columns: Sequence[Column], values: Sequence[str]) -> str:
@@ -138,6 +143,7 @@ class KeptWindow:
         at = self.covered
         if at is None or at.history != state.history or not contains(known, at.floor, lineage):
             create(connection)
+            _add_inherited(connection, catalog, state, known, lineage, anew)
             at = Covered(state.history, known, 0, 0)
         if state.batch > at.batch:
             add_log(
@@ -152,6 +158,26 @@ class KeptWindow:
             )
         last = add_journal(connection, catalog, state.history, after=at.tick)
         self.covered = Covered(state.history, at.floor, state.batch, max(state.tick, last))
+
+
+def _add_inherited(
+    connection: duckdb.DuckDBPyConnection,
+    catalog: str,
+    state: MasterState,
+    known: Vector,
+    lineage: Lineage,
+    anew: str,
+) -> None:
+    """Add what the site inherited when it joined a mesh: its own log begins behind that."""
+    if state.site is None or state.site.floor is None:
+        return
+    if not contains(known, state.site.floor, lineage):
+        raise ExpiredError(
+            f"which changes are newer cannot be said: what site {state.site.name} inherited when it joined does not"
+            " reach back to what their authors had seen",
+            hint=anew or None,
+        )
+    connection.execute(f"INSERT INTO {WINDOW} SELECT * FROM {quote(catalog)}.wlc.{INHERITED}")
 
 
 def add_log(
@@ -204,7 +230,8 @@ def add_log(
 def add_batch(connection: duckdb.DuckDBPyConnection, batch: Batch, database: FarmDatabase) -> None:
     """Add one batch of the primary's log."""
     records = [(each, record) for each in batch.transactions for record in each.records]
-    _name_ticks(connection, batch.history, [(each.tick, each.origin) for each in batch.transactions])
+    named = [(each.tick, each.origin, each.committed) for each in batch.transactions]
+    _name_ticks(connection, batch.history, named)
     counted = {record.path for _, record in records if _counts(record) and isinstance(record, _IN_FILES)}
     for file in batch.files:
         if file.layout.primary_key and file.file.path in counted:
@@ -234,7 +261,7 @@ def add_journal(connection: duckdb.DuckDBPyConnection, catalog: str, history: st
         The last tick that is journalled, `after` if none is behind it.
     """
     waiting = pending.pending(connection, catalog, sys.maxsize, after=after)
-    _name_ticks(connection, history, [(each.tick, each.origin) for each in waiting.transactions])
+    _name_ticks(connection, history, [(each.tick, each.origin, each.committed) for each in waiting.transactions])
     records = [(each.tick, record) for each in waiting.transactions for record in each.records]
     numbers = {
         record.layout
@@ -253,22 +280,31 @@ def add_journal(connection: duckdb.DuckDBPyConnection, catalog: str, history: st
 
 
 def _name_ticks(
-    connection: duckdb.DuckDBPyConnection, history: str, transactions: Sequence[tuple[int, Origin | None]]
+    connection: duckdb.DuckDBPyConnection,
+    history: str,
+    transactions: Sequence[tuple[int, Origin | None, datetime | None]],
 ) -> None:
-    """Note the names of the lines of transactions."""
-    ticks = [tick for tick, _ in transactions]
-    histories = [origin.history if origin else history for _, origin in transactions]
-    named = [origin.tick if origin else tick for tick, origin in transactions]
+    """Note the names of the lines of transactions, and when they were first committed."""
+    ticks = [tick for tick, _, _ in transactions]
+    histories = [origin.history if origin else history for _, origin, _ in transactions]
+    named = [origin.tick if origin else tick for tick, origin, _ in transactions]
+    times = [microseconds((origin and origin.committed) or committed) for _, origin, committed in transactions]
     connection.execute(
         f"CREATE OR REPLACE TEMP TABLE {_bare(_NAMES)} AS SELECT unnest($1::BIGINT[]) AS _tick,"
-        " unnest($2::VARCHAR[]) AS history, unnest($3::BIGINT[]) AS tick",
-        [ticks, histories, named],
+        " unnest($2::VARCHAR[]) AS history, unnest($3::BIGINT[]) AS tick, unnest($4::BIGINT[]) AS committed",
+        [ticks, histories, named, times],
     )
+
+
+def microseconds(time: datetime | None) -> int | None:
+    """Return a time as DuckDB counts it, None for None."""
+    return None if time is None else (time - _EPOCH) // timedelta(microseconds=1)
 
 
 def _add(connection: duckdb.DuckDBPyConnection, lines: str) -> None:
     connection.execute(
-        f"INSERT INTO {WINDOW} SELECT l.key, n.history, n.tick FROM ({lines}) AS l JOIN {_NAMES} AS n USING (_tick)"
+        f"INSERT INTO {WINDOW} SELECT l.key, n.history, n.tick, n.committed"
+        f" FROM ({lines}) AS l JOIN {_NAMES} AS n USING (_tick)"
     )
 
 

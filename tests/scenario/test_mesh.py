@@ -1,0 +1,497 @@
+"""Sites that all read each other: the newest change of each row counts, whatever way it comes."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import duckdb
+import pytest
+
+import wlc
+from cli.command import run_app
+from cli.wlc import app
+from tests.sites import Sites, clock_ahead
+from wlc.farm.circle import read_circle
+from wlc.farm.errors import ExpiredError, InvalidError, UnavailableError, UnsupportedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCHEMA = """
+    CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR);
+    CREATE TABLE p (k INTEGER PRIMARY KEY, v VARCHAR);
+    CREATE TABLE bag (v VARCHAR);
+    CREATE TABLE u (k INTEGER PRIMARY KEY, v VARCHAR UNIQUE);
+    CREATE TABLE parents (k INTEGER PRIMARY KEY);
+    CREATE TABLE children (k INTEGER PRIMARY KEY, parent INTEGER REFERENCES parents (k));
+    CREATE TABLE indexed (k INTEGER PRIMARY KEY, v VARCHAR);
+    CREATE UNIQUE INDEX once ON indexed (v);
+    INSERT INTO t VALUES (1, 'first'), (2, 'first');
+"""
+
+
+def new_mesh(folder: Path, *others: str) -> Sites:
+    """Oslo and others, where everybody may write t."""
+    sites = Sites(folder)
+    sites.found(SCHEMA, mesh=True)
+    wlc.set_rule("sales", "t", "newest", farm=sites.farm)
+    for site in others:
+        sites.join(site)
+    # Once each has read the others' first batches, nothing is left to say.
+    sites.exchange()
+    return sites
+
+
+def take_from(sites: Sites, *ways: str) -> list[int]:
+    """Let sites take along ways as in `oslo>rome`, each of which publishes first; returns how many transactions."""
+    taken = []
+    for way in ways:
+        source, site = way.split(">")
+        wlc.flush(sites.file(source))
+        taken.append(sum(each.transactions for each in wlc.take(sites.file(site), site=source)))
+    return taken
+
+
+def refuse_repetitions(sites: Sites) -> None:
+    """Each transaction is in each log once, whatever way it came."""
+    for name in sites.names:
+        assert set(Counter((each.history, each.tick) for each in sites.names_of(name)).values()) <= {1}
+
+
+# What the sites commit one after the other while nobody takes, and what t holds everywhere afterwards.
+CASES: dict[str, tuple[list[str], dict[int, str | None]]] = {
+    "E3 both insert": (
+        ["oslo: INSERT INTO t VALUES (3, 'oslo')", "rome: INSERT INTO t VALUES (3, 'rome')"],
+        {3: "rome"},
+    ),
+    "E4 both update": (
+        ["rome: UPDATE t SET v = 'rome' WHERE k = 1", "oslo: UPDATE t SET v = 'oslo' WHERE k = 1"],
+        {1: "oslo"},
+    ),
+    "E5 deleted last": (["oslo: UPDATE t SET v = 'oslo' WHERE k = 1", "rome: DELETE FROM t WHERE k = 1"], {1: None}),
+    "E6 updated last": (["oslo: DELETE FROM t WHERE k = 1", "rome: UPDATE t SET v = 'rome' WHERE k = 1"], {1: "rome"}),
+    "E7 both delete": (["oslo: DELETE FROM t WHERE k = 1", "rome: DELETE FROM t WHERE k = 1"], {1: None}),
+    "E8 both delete, one inserts": (
+        [
+            "oslo: DELETE FROM t WHERE k = 1",
+            "rome: DELETE FROM t WHERE k = 1",
+            "rome: INSERT INTO t VALUES (1, 'again')",
+        ],
+        {1: "again"},
+    ),
+    "E8 the one that inserts deletes first": (
+        [
+            "rome: DELETE FROM t WHERE k = 1",
+            "rome: INSERT INTO t VALUES (1, 'again')",
+            "oslo: DELETE FROM t WHERE k = 1",
+        ],
+        {1: None},
+    ),
+    "E9 inserted and gone": (
+        [
+            "oslo: INSERT INTO t VALUES (4, 'oslo')",
+            "rome: INSERT INTO t VALUES (4, 'rome')",
+            "rome: DELETE FROM t WHERE k = 4",
+        ],
+        {4: None},
+    ),
+    "E10 an older chain": (
+        [
+            "rome: DELETE FROM t WHERE k = 1",
+            "rome: INSERT INTO t VALUES (1, 'a')",
+            "rome: UPDATE t SET v = 'b' WHERE k = 1",
+            "oslo: UPDATE t SET v = 'oslo' WHERE k = 1",
+        ],
+        {1: "oslo"},
+    ),
+    "row by row, not by transaction": (
+        ["rome: UPDATE t SET v = 'rome' WHERE k < 3", "oslo: UPDATE t SET v = 'oslo' WHERE k = 2"],
+        {1: "rome", 2: "oslo"},
+    ),
+    "a key moves": (
+        ["rome: UPDATE t SET k = 7 WHERE k = 1", "oslo: UPDATE t SET v = 'oslo' WHERE k = 1"],
+        {1: "oslo", 7: "first"},
+    ),
+    "all is deleted": (["rome: UPDATE t SET v = 'rome' WHERE k = 1", "oslo: DELETE FROM t"], {1: None, 2: None}),
+    "three sites": (
+        [
+            "rome: UPDATE t SET v = 'rome' WHERE k = 1",
+            "paris: DELETE FROM t WHERE k = 1",
+            "oslo: UPDATE t SET v = 'oslo' WHERE k = 1",
+            "paris: UPDATE t SET v = 'paris' WHERE k = 2",
+        ],
+        {1: "oslo", 2: "paris"},
+    ),
+}
+
+
+def test_of_concurrent_changes_the_newest_counts(tmp_path: Path) -> None:
+    sites = new_mesh(tmp_path, "rome", "paris")
+    for name, (statements, changed) in CASES.items():
+        expected = {1: "first", 2: "first", **changed}
+        for site, statement in (each.split(": ") for each in statements):
+            sites.write(site, statement)
+        sites.exchange()
+        sites.refuse_differences("t")
+        assert dict(sites.rows("oslo", "t")) == {k: v for k, v in expected.items() if v is not None}, name
+        sites.write("oslo", "DELETE FROM t", "INSERT INTO t VALUES (1, 'first'), (2, 'first')")
+        sites.exchange()
+    refuse_repetitions(sites)
+    for site in sites.names:
+        sites.replica_equals(site, "t")
+        assert all(check.outcome == "same" for check in wlc.verify_source(sites.file(site)))
+
+
+def test_an_older_change_is_reported_where_it_meets_the_newer_one(tmp_path: Path) -> None:
+    sites = new_mesh(tmp_path, "rome", "paris")
+    sites.write("rome", "UPDATE t SET v = 'rome' WHERE k = 1", "DELETE FROM t WHERE k = 2")
+    sites.write("oslo", "UPDATE t SET v = 'oslo' WHERE k < 3")
+    take_from(sites, "rome>paris", "paris>oslo")
+    found = wlc.exceptions(sites.file("oslo"))
+    # The author is named, whoever passed it on.
+    assert [(row.source, row.key, row.op_type, row.new, row.local) for row in found] == [
+        ("rome", {"k": 1}, "UPDATE_ROW", {"k": 1, "v": "rome"}, {"k": 1, "v": "oslo"}),
+        ("rome", {"k": 2}, "DELETE_ROW", None, {"k": 2, "v": "oslo"}),
+    ]
+    assert [(c.site, c.rule, c.name, c.value) for c in wlc.conflicts(sites.file("oslo"))] == [
+        ("paris", "newest", "older", 2)
+    ]
+    # Rome's own was newer once and is overwritten there, without a word.
+    sites.exchange()
+    assert wlc.exceptions(sites.file("rome")) == []
+    # It can be written again all the same, and is the newest then.
+    assert wlc.resubmit(sites.file("oslo"), f"rome:{found[0].source_tick}:{found[0].count}") == 1
+    sites.exchange()
+    sites.refuse_differences("t")
+    assert dict(sites.rows("paris", "t")) == {1: "rome", 2: "oslo"}
+
+
+def test_x1_a_newer_change_survives_an_older_one_that_comes_back(tmp_path: Path) -> None:
+    """Whichever is under way when the next one is made, the last one stays, in all variants of the original."""
+    for number, (first, then, left) in enumerate(
+        (
+            ("INSERT INTO t VALUES (5, 'old')", "UPDATE t SET v = 'new' WHERE k = 5", "new"),
+            ("UPDATE t SET v = 'old' WHERE k = 1", "UPDATE t SET v = 'new' WHERE k = 1", "new"),
+            ("DELETE FROM t WHERE k = 1", "INSERT INTO t VALUES (1, 'new')", "new"),
+            ("UPDATE t SET v = 'old' WHERE k = 1", "DELETE FROM t WHERE k = 1", None),
+        )
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        sites = new_mesh(folder, "rome")
+        sites.write("rome", first)
+        take_from(sites, "rome>oslo")
+        sites.write("rome", then)
+        # The first one comes back to rome in oslo's log.
+        take_from(sites, "oslo>rome")
+        sites.exchange()
+        sites.refuse_differences("t")
+        assert dict(sites.rows("rome", "t")).get(5 if number == 0 else 1) == left
+
+
+def test_x2_an_update_of_a_row_that_another_site_inserted_over_and_deleted(tmp_path: Path) -> None:
+    sites = new_mesh(tmp_path, "rome")
+    sites.write("rome", "INSERT INTO t VALUES (5, 'rome')")
+    sites.write("oslo", "INSERT INTO t VALUES (5, 'oslo')")
+    take_from(sites, "oslo>rome")
+    assert dict(sites.rows("rome", "t"))[5] == "oslo"
+    sites.write("rome", "UPDATE t SET v = 'rome again' WHERE k = 5")
+    sites.write("oslo", "DELETE FROM t WHERE k = 5")
+    sites.exchange()
+    sites.refuse_differences("t")
+    assert 5 not in dict(sites.rows("oslo", "t"))
+
+
+def test_a_transaction_is_taken_once_whatever_way_it_comes(tmp_path: Path) -> None:
+    sites = new_mesh(tmp_path, "rome", "paris")
+    sites.write(
+        "oslo", "UPDATE t SET v = 'a' WHERE k = 1", "UPDATE t SET v = 'b' WHERE k = 1", "DELETE FROM t WHERE k = 2"
+    )
+    # From oslo by rome to paris, then directly: nothing is left.
+    assert take_from(sites, "oslo>rome", "rome>paris", "oslo>paris") == [3, 3, 0]
+    # What paris adds comes to oslo by rome, with oslo's own, which are skipped.
+    sites.write("paris", "INSERT INTO t VALUES (2, 'paris')")
+    assert take_from(sites, "paris>rome", "rome>oslo", "paris>oslo") == [1, 1, 0]
+    sites.refuse_differences("t")
+    refuse_repetitions(sites)
+    before = {name: len(sites.names_of(name)) for name in sites.names}
+    # Nobody finds anything, and nobody says anything.
+    assert [sites.take(name) for name in sites.names * 2] == [0] * 6
+    assert {name: len(sites.names_of(name)) for name in sites.names} == before
+
+
+def test_c3_rings_and_chains_that_break(tmp_path: Path) -> None:
+    sites = new_mesh(tmp_path, "rome", "paris")
+    ring = ("oslo>rome", "rome>paris", "paris>oslo")
+    for site in sites.names:
+        sites.write(site, f"INSERT INTO t SELECT {len(site)}0 + range, '{site}' FROM range(3)")
+    # Simplex: in a ring each change goes around once, then there is silence.
+    assert take_from(sites, *ring, *ring, *ring) == [1, 2, 2, 1, 0, 0, 0, 0, 0]
+    sites.refuse_differences("t")
+    # Two channels: the other way around at the same time.
+    for site in sites.names:
+        sites.write(site, f"UPDATE t SET v = '{site} again' WHERE k = 1")
+    both = ("oslo>rome", "oslo>paris", "rome>paris", "rome>oslo", "paris>oslo", "paris>rome")
+    assert sum(take_from(sites, *both)) == 6
+    assert take_from(sites, *both) == [0] * 6
+    sites.refuse_differences("t")
+    # break_3_chain: the line from rome to paris is cut, and paris reads oslo's log from where its vector says.
+    sites.write("oslo", "UPDATE t SET v = 'chain' WHERE k = 1")
+    take_from(sites, "oslo>rome", "rome>paris")
+    sites.write("oslo", "UPDATE t SET v = 'chain 2' WHERE k = 1", "UPDATE t SET v = 'chain 3' WHERE k = 2")
+    assert take_from(sites, "oslo>rome", "oslo>paris", "rome>paris") == [2, 2, 0]
+    sites.refuse_differences("t")
+    refuse_repetitions(sites)
+
+
+def test_four_sites_as_389_ds_accepts_them(tmp_path: Path) -> None:
+    """Add, modify, delete and rename over four masters; one that pauses; a double deletion; a table that comes late."""
+    sites = new_mesh(tmp_path, "rome", "paris", "york")
+    for number, site in enumerate(sites.names):
+        sites.write(site, f"INSERT INTO t VALUES (1{number}, '{site}')")
+    sites.exchange()
+    for number, site in enumerate(reversed(sites.names)):
+        sites.write(
+            site, f"UPDATE t SET v = 'by {site}' WHERE k = 1{number}", f"UPDATE t SET k = 2{number} WHERE k = 1{number}"
+        )
+    sites.exchange()
+    sites.refuse_differences("t")
+    assert {k for k, _ in sites.rows("rome", "t")} == {1, 2, 20, 21, 22, 23}
+    # York pauses, and takes it all when it goes on.
+    sites.write("york", "UPDATE t SET v = 'york' WHERE k = 1")
+    for name in ("oslo", "rome", "paris"):
+        sites.write(name, f"UPDATE t SET v = '{name} while york pauses' WHERE k = 2")
+        sites.take(name)
+    sites.write("rome", "DELETE FROM t WHERE k = 20")
+    sites.write("york", "DELETE FROM t WHERE k = 20")
+    sites.exchange()
+    sites.refuse_differences("t")
+    assert dict(sites.rows("york", "t"))[1] == "york"
+    # A table that comes late arrives through another site, and everybody writes it.
+    sites.write("oslo", "CREATE TABLE late (k INTEGER PRIMARY KEY, v VARCHAR)", "INSERT INTO late VALUES (1, 'oslo')")
+    take_from(sites, "oslo>rome", "rome>york")
+    assert sites.rows("york", "late") == [(1, "oslo")]
+    wlc.set_rule("sales", "late", "newest", farm=sites.farm)
+    sites.exchange()
+    sites.write("york", "UPDATE late SET v = 'york'")
+    sites.exchange()
+    sites.refuse_differences("t", "late")
+    assert sites.rows("oslo", "late") == [(1, "york")]
+    refuse_repetitions(sites)
+
+
+def test_a_site_that_joined_after_a_deletion_knows_of_it(tmp_path: Path) -> None:
+    sites = new_mesh(tmp_path, "rome")
+    sites.write("rome", "UPDATE t SET v = 'older' WHERE k = 1")
+    sites.write("oslo", "DELETE FROM t WHERE k = 1", "UPDATE t SET v = 'newer' WHERE k = 2")
+    wlc.flush(sites.file("oslo"))
+    wlc.snapshot(sites.file("oslo"))
+    sites.join("york")
+    sites.write("york", "INSERT INTO t VALUES (9, 'york')")
+    # What york began with, rome does not have, and finds in oslo's log.
+    with pytest.raises(ExpiredError, match="what site york contained before batch 1"):
+        take_from(sites, "york>rome")
+    sites.write("york", "DELETE FROM t WHERE k = 9")
+    # York has nothing of key 1, and reads rome's change first.
+    assert take_from(sites, "rome>york") == [1]
+    assert sites.rows("york", "t") == [(2, "newer")]
+    assert [row.op_type for row in wlc.exceptions(sites.file("york"))] == ["UPDATE_ROW"]
+    # What is newer than the deletion brings the row back, everywhere.
+    sites.write("york", "INSERT INTO t VALUES (1, 'york')")
+    sites.exchange()
+    sites.refuse_differences("t")
+    assert sites.rows("rome", "t") == [(1, "york"), (2, "newer")]
+
+
+def test_deletions_are_kept_until_all_contain_them(tmp_path: Path) -> None:
+    sites = new_mesh(tmp_path, "rome", "paris")
+    sites.write("rome", "UPDATE t SET v = 'older' WHERE k = 1")
+    sites.write("oslo", "DELETE FROM t WHERE k = 1")
+    take_from(sites, "oslo>paris")
+    for site in ("oslo", "paris"):
+        sites.write(site, *(["UPDATE t SET v = 'more' WHERE k = 2"] if site == "oslo" else []))
+        wlc.snapshot(sites.file(site))
+        wlc.prune(sites.log(site).url, keep_for="0s")
+    sites.exchange()
+    sites.refuse_differences("t")
+    assert sites.rows("paris", "t") == [(2, "more")]
+    # Once all have it, nothing of the log is needed any more.
+    sites.exchange()
+    wlc.snapshot(sites.file("paris"))
+    wlc.prune(sites.log("paris").url, keep_for="0s")
+    assert len(sites.log("paris").batch_numbers()) <= 2
+
+
+@pytest.mark.parametrize("ahead", [timedelta(hours=1), timedelta(days=70 * 365)], ids=["an hour", "70 years"])
+def test_a_clock_that_is_ahead_waits_and_wins_nothing_for_ever(tmp_path: Path, ahead: timedelta) -> None:
+    sites = new_mesh(tmp_path, "rome", "paris")
+    sites.write("rome", "UPDATE t SET v = 'on time' WHERE k = 1")
+    wlc.flush(sites.file("rome"))
+    with clock_ahead(ahead):
+        sites.write("rome", "UPDATE t SET v = 'ahead' WHERE k = 2")
+        wlc.flush(sites.file("rome"))
+    sites.write("paris", "UPDATE t SET v = 'paris' WHERE k = 2")
+    wlc.flush(sites.file("paris"))
+    with pytest.raises(UnavailableError, match=r"site rome committed tick \d+ at .* waits") as waits:
+        sites.take("oslo")
+    assert waits.value.hint is not None
+    assert "--site rome --again" in waits.value.hint
+    # What came before it is there, and what others wrote.
+    assert sites.rows("oslo", "t") == [(1, "on time"), (2, "paris")]
+    # It does not come through anybody else, either.
+    with pytest.raises(UnavailableError):
+        sites.take("paris")
+    assert take_from(sites, "paris>oslo") == [0]
+    # When its time has come, it is the newest.
+    with clock_ahead(ahead):
+        sites.take("oslo")
+        sites.take("paris")
+    assert sites.rows("paris", "t") == [(1, "on time"), (2, "ahead")]
+
+
+def test_what_follows_on_a_change_is_newer_with_a_clock_that_is_behind(tmp_path: Path) -> None:
+    sites = new_mesh(tmp_path, "rome")
+    with clock_ahead(timedelta(minutes=4)):
+        sites.write("oslo", "UPDATE t SET v = 'oslo' WHERE k = 1")
+        wlc.flush(sites.file("oslo"))
+    with clock_ahead(timedelta(seconds=-30)):
+        sites.take("rome")
+        sites.write("rome", "UPDATE t SET v = 'rome' WHERE k = 1")
+        wlc.flush(sites.file("rome"))
+    sites.exchange()
+    sites.refuse_differences("t")
+    assert dict(sites.rows("oslo", "t"))[1] == "rome"
+    # So is what a new site changes at once, whose clock is behind, too.
+    with clock_ahead(timedelta(seconds=-30)):
+        sites.join("york")
+        sites.write("york", "UPDATE t SET v = 'york' WHERE k = 1")
+    sites.exchange()
+    assert dict(sites.rows("oslo", "t"))[1] == "york"
+
+
+def test_what_a_mesh_refuses(tmp_path: Path) -> None:
+    sites = new_mesh(tmp_path, "rome")
+    farm = sites.farm
+    for table, why in (
+        ("u", "a UNIQUE constraint"),
+        ("parents", "a FOREIGN KEY"),
+        ("children", "a FOREIGN KEY"),
+        ("indexed", "a UNIQUE index"),
+    ):
+        with pytest.raises(UnsupportedError, match=why):
+            wlc.set_rule("sales", table, "newest", farm=farm)
+    with pytest.raises(InvalidError, match="no primary key"):
+        wlc.set_rule("sales", "bag", "newest", farm=farm)
+    with pytest.raises(InvalidError, match="is a mesh of sites, where rule epoch has no meaning"):
+        wlc.set_rule("sales", "t", "epoch", farm=farm)
+    with pytest.raises(UnsupportedError, match="role primary has no meaning"):
+        wlc.set_role("sales", "rome", "primary", lost="oslo", farm=farm)
+    with pytest.raises(UnsupportedError, match="new sites begin with the rows of oslo"):
+        wlc.joined_from(sites.file("york"), name="sales", farm=farm, site="york", start="rome")
+    for statement, why in (
+        ("INSERT INTO p VALUES (1, 'rome')", "has no rule: only the primary, oslo, can"),
+        ("INSERT INTO bag VALUES ('rome')", "has no primary key: only the primary, oslo, can"),
+        ("CREATE TABLE mine (k INTEGER)", "only site oslo of sales can"),
+    ):
+        with pytest.raises(InvalidError, match=why):
+            sites.write("rome", statement)
+    sites.write("oslo", "UPDATE p SET v = 'oslo'", "INSERT INTO bag VALUES ('oslo')")
+    for statement, error, why in (
+        ("CREATE UNIQUE INDEX names ON t (k, v)", UnsupportedError, "cannot have a UNIQUE constraint"),
+        ("CREATE TABLE more (k INTEGER REFERENCES t (k))", UnsupportedError, "cannot have a FOREIGN KEY"),
+        (
+            "BEGIN; ALTER TABLE p ADD COLUMN n INTEGER; UPDATE t SET v = 'x'; COMMIT",
+            InvalidError,
+            "cannot write rows of main.t",
+        ),
+    ):
+        with pytest.raises(error, match=why):
+            sites.write("oslo", statement)
+    # A star stays one.
+    star = tmp_path / "star"
+    star.mkdir()
+    other = Sites(star)
+    other.found()
+    other.join("rome")
+    with pytest.raises(InvalidError, match="where rule newest has no meaning"):
+        wlc.set_rule("sales", "a", "newest", farm=other.farm)
+    with pytest.raises(InvalidError, match="has other sites, which is a star"):
+        wlc.master(other.file("oslo"), site="oslo", mesh=True)
+
+
+def test_a_master_that_is_alone_becomes_a_mesh(tmp_path: Path) -> None:
+    """Its log has no line more than that of any master until another site joins."""
+    sites = Sites(tmp_path)
+    sites.found(SCHEMA)
+    plain = (sites.log("oslo").read_batch(number) for number in sites.log("oslo").batch_numbers())
+    assert all(batch.term is None and not batch.taken for batch, _ in plain)
+    wlc.master(sites.file("oslo"), site="oslo", mesh=True)
+    wlc.master(sites.file("oslo"), site="oslo", mesh=True)
+    assert read_circle(sites.log("oslo")).is_mesh
+    sites.write("oslo", "UPDATE t SET v = 'alone' WHERE k = 1")
+    wlc.flush(sites.file("oslo"))
+    batch = sites.log("oslo").read_batch(1)[0]
+    assert (batch.term, batch.own, batch.taken, set(batch.vector)) == (None, None, (), {batch.history})
+
+
+def test_a_site_leaves_and_another_begins_anew(tmp_path: Path) -> None:
+    sites = new_mesh(tmp_path, "rome", "paris")
+    sites.write("rome", "UPDATE t SET v = 'rome' WHERE k = 1")
+    wlc.flush(sites.file("rome"))
+    with pytest.raises(InvalidError, match="has read site rome up to batch"):
+        wlc.leave("sales", "rome", farm=sites.farm)
+    sites.exchange()
+    wlc.leave("sales", "rome", farm=sites.farm)
+    sites.names.remove("rome")
+    sites.write("paris", "UPDATE t SET v = 'paris' WHERE k = 1")
+    sites.exchange()
+    sites.refuse_differences("t")
+    sites.join("paris", again=True)
+    sites.write("paris", "UPDATE t SET v = 'anew' WHERE k = 1")
+    sites.write("oslo", "UPDATE t SET v = 'oslo' WHERE k = 2")
+    sites.exchange()
+    sites.refuse_differences("t")
+    assert sites.rows("oslo", "t") == [(1, "anew"), (2, "oslo")]
+
+
+def test_a_site_restored_from_a_backup_gets_its_past_back(tmp_path: Path) -> None:
+    sites = new_mesh(tmp_path, "rome", "paris")
+    backup = sites.file("rome").read_bytes()
+    sites.write("rome", "UPDATE t SET v = 'lost' WHERE k = 1")
+    take_from(sites, "rome>paris")
+    sites.file("rome").write_bytes(backup)
+    wlc.master(sites.file("rome"), moved=True)
+    with pytest.warns(UserWarning, match="was restored from a backup"):
+        sites.take("rome")
+    sites.write("rome", "UPDATE t SET v = 'after' WHERE k = 2")
+    sites.exchange()
+    sites.refuse_differences("t")
+    assert sites.rows("oslo", "t") == [(1, "lost"), (2, "after")]
+    refuse_repetitions(sites)
+
+
+def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    farm, oslo, rome = str(tmp_path / "farm"), str(tmp_path / "oslo.duckdb"), str(tmp_path / "rome.duckdb")
+    with duckdb.connect(oslo) as connection:
+        connection.execute(SCHEMA)
+
+    def run(*arguments: str) -> str:
+        assert run_app(app, "wlc", list(arguments)) == 0
+        return capsys.readouterr().out
+
+    assert run_app(app, "wlc", ["master", oslo, "--farm", farm, "--name", "sales", "--mesh"]) == 2
+    assert "wlc master" in capsys.readouterr().err
+    run("master", oslo, "--farm", farm, "--name", "sales", "--site", "oslo", "--mesh")
+    assert "newest" in run("rule", oslo, "t", "newest")
+    run("join", rome, "--farm", farm, "--name", "sales", "--site", "rome")
+    with wlc.connect(rome) as written:
+        written.execute("UPDATE t SET v = 'rome'")
+    run("take", rome)
+    taken = json.loads(run("take", oslo, "--json"))
+    assert [each["transactions"] for each in taken] == [1]
+    listed = json.loads(run("sites", oslo, "--json"))
+    assert {each["site"]: sorted(each["read_by"]) for each in listed} == {"oslo": ["rome"], "rome": ["oslo"]}
+    assert all(each["is_stable"] and not each["window_rows"] for each in listed)

@@ -1,0 +1,203 @@
+"""Whatever sites of a mesh write and take from whomever, each row is what the newest change made of it (P1, P4, P5, P6).
+
+The model knows every transaction by name and by the time of its commit, which it reads from the log of the site that
+made it. In the end all sites hold the newest change of each row, digests included, each transaction is in each log once,
+and then they are silent. DBFARM_EXAMPLES=1000 looks further.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+import wlc
+from tests.sites import Sites, clock_ahead
+from wlc.farm.errors import ExpiredError, InvalidError, UnavailableError
+
+EXAMPLES = int(os.environ.get("DBFARM_EXAMPLES", "0"))
+NAMES = ("oslo", "paris", "rome", "york")
+SCHEMA = """
+    CREATE TABLE t (k VARCHAR PRIMARY KEY, v VARCHAR);
+    CREATE TABLE o (k VARCHAR PRIMARY KEY, v VARCHAR);
+    CREATE TABLE p (k VARCHAR PRIMARY KEY, v VARCHAR);
+    INSERT INTO t VALUES ('a', 'first'), ('b', 'first'), ('A', 'first');
+"""
+KEYS = ("a", "b", "A")
+# Who may write the tables: all, paris, and oslo.
+TABLES = {"t": None, "o": "paris", "p": "oslo"}
+Key = tuple[str, str]
+Stamp = tuple[datetime, str, int]
+_FIRST: Stamp = (datetime.min.replace(tzinfo=UTC), "", 0)
+sites = st.integers(0, 3)
+
+
+class Mesh(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.sites = Sites(self.folder)
+        self.count = 0
+        self.skews: dict[str, timedelta] = {}
+        # Of each site what its own transactions made of rows, in their order.
+        self.written: dict[str, list[dict[Key, str | None]]] = {}
+
+    def teardown(self) -> None:
+        try:
+            if self.sites.names:
+                self.settle()
+        finally:
+            shutil.rmtree(self.folder)
+
+    @initialize()
+    def found(self) -> None:
+        self.sites.found(SCHEMA, mesh=True)
+        for table, owner in TABLES.items():
+            if table != "p":
+                rule_name = "owner" if owner else "newest"
+                wlc.set_rule("sales", table, rule_name, site="" if owner != "paris" else "oslo", farm=self.sites.farm)
+        for name in NAMES[:3]:
+            self.sites.join(name) if name != "oslo" else None
+            self.written[name], self.skews[name] = [], timedelta()
+        wlc.set_rule("sales", "o", "owner", site="paris", farm=self.sites.farm)
+        self.sites.exchange()
+
+    def pick(self, site: int) -> str:
+        return self.sites.names[site % len(self.sites.names)]
+
+    @rule(
+        site=sites,
+        table=st.sampled_from("tttop"),
+        keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=2, unique=True),
+        kind=st.sampled_from(["set", "set", "remove", "replace"]),
+    )
+    def write(self, site: int, table: str, keys: list[str], kind: str) -> None:
+        name = self.pick(site)
+        if TABLES[table] not in (None, name):
+            with pytest.raises(InvalidError, match="cannot write"), wlc.connect(self.sites.file(name)) as connection:
+                connection.execute(f"INSERT INTO {table} VALUES ('new', '')")
+            return
+        self.count += 1
+        made: dict[Key, str | None] = {}
+        with clock_ahead(self.skews[name]), wlc.connect(self.sites.file(name)) as connection:
+            connection.execute("BEGIN")
+            for key in keys:
+                had = connection.execute(f"SELECT v FROM {table} WHERE k = '{key}'").fetchall()
+                if had and kind in ("remove", "replace"):
+                    connection.execute(f"DELETE FROM {table} WHERE k = '{key}'")
+                    made[table, key] = None
+                if kind == "set" or (kind == "replace" and not had):
+                    value = f"{name} {self.count}"
+                    text = f"INSERT INTO {table} VALUES ('{key}', '{value}') ON CONFLICT DO UPDATE SET v = excluded.v"
+                    connection.execute(text)
+                    made[table, key] = value
+            connection.execute("COMMIT")
+        if made:
+            self.written[name].append(made)
+
+    @rule(site=sites, other=sites)
+    def take_from(self, site: int, other: int) -> None:
+        name, source = self.pick(site), self.pick(other)
+        if name != source:
+            # What it presupposes may be in another log, and clocks may be too far apart.
+            with clock_ahead(self.skews[name]), suppress(ExpiredError, UnavailableError):
+                wlc.take(self.sites.file(name), site=source)
+
+    @rule(site=sites)
+    def take(self, site: int) -> None:
+        name = self.pick(site)
+        with clock_ahead(self.skews[name]), suppress(UnavailableError):
+            self.sites.take(name)
+
+    @rule(site=sites)
+    def flush(self, site: int) -> None:
+        wlc.flush(self.sites.file(self.pick(site)))
+
+    @rule(site=sites)
+    def prune(self, site: int) -> None:
+        name = self.pick(site)
+        wlc.snapshot(self.sites.file(name))
+        wlc.prune(self.sites.log(name).url, keep_for="0s")
+
+    @rule(site=sites, minutes=st.sampled_from([-60, -2, 0, 2]))
+    def set_clock(self, site: int, minutes: int) -> None:
+        self.skews[self.pick(site)] = timedelta(minutes=minutes)
+
+    @precondition(lambda self: len(self.sites.names) == 3)
+    @rule()
+    def join(self) -> None:
+        self.sites.join(NAMES[3])
+        self.written[NAMES[3]], self.skews[NAMES[3]] = [], timedelta()
+
+    # The end --------------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        for name in self.sites.names:
+            wlc.flush(self.sites.file(name))
+        for _ in range(2 * len(self.sites.names)):
+            if not sum([self.sites.take(name) for name in self.sites.names]):
+                break
+        else:
+            raise AssertionError("they never fall silent")
+        self.sites.refuse_differences(*TABLES)
+        self.check_newest()
+        for name in self.sites.names:
+            found = self.sites.names_of(name)
+            assert len(found) == len({(each.history, each.tick) for each in found})
+        self.sites.replica_equals(self.sites.names[self.count % len(self.sites.names)], *TABLES)
+        for name in self.sites.names:
+            assert all(check.outcome == "same" for check in wlc.verify_source(self.sites.file(name)))
+
+    def check_newest(self) -> None:
+        """Each row is what the newest of all changes made of it."""
+        newest: dict[Key, tuple[Stamp, str | None]] = {("t", key): (_FIRST, "first") for key in KEYS}
+        for name, written in self.written.items():
+            log = self.sites.log(name)
+            batches = [log.read_batch(number)[0] for number in log.batch_numbers()]
+            own = [
+                (t.committed, batch.history, t.tick)
+                for batch in batches
+                for t in batch.transactions
+                if t.origin is None and t.records and t.committed
+            ]
+            if len(own) < len(written):
+                # The beginning is pruned.
+                return
+            for stamp, made in zip(own[len(own) - len(written) :], written, strict=True):
+                for key, value in made.items():
+                    newest[key] = max(newest.get(key, (_FIRST, None)), (stamp, value), key=lambda each: each[0])
+        for table in TABLES:
+            expected = sorted((key, value) for (of, key), (_, value) in newest.items() if of == table and value)
+            assert self.sites.rows("oslo", table) == expected
+
+
+def run(examples: int) -> None:
+    run_state_machine_as_test(
+        Mesh,
+        settings=settings(
+            max_examples=EXAMPLES or examples,
+            stateful_step_count=14,
+            deadline=None,
+            derandomize=not EXAMPLES,
+            database=None,
+            print_blob=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+def test_each_row_is_its_newest_change() -> None:
+    run(3)
+
+
+@pytest.mark.deep
+def test_each_row_is_its_newest_change_a_thousand_times() -> None:
+    run(1000)
