@@ -259,6 +259,16 @@ def test_case_3_of_a_primary_judges_what_it_has_committed_since(two: Sites, caps
     two.write("rome", "UPDATE t SET v = 'rome' WHERE k = 5")
     in_step(two)
     assert (5, "oslo") in two.rows("rome", "t")
+    # A backup from before that is of no use any more; as the hint says, another site leads.
+    backup.restore()
+    with pytest.raises(FencedError, match="older than the present history of site oslo") as caught:
+        wlc.flush(file)
+    first, _, last = (shlex.split(part.rpartition(": ")[2]) for part in str(caught.value.hint).split("; "))
+    assert run_app(app, "wlc", first[1:]) == 0
+    two.take("rome")
+    assert run_app(app, "wlc", [*last[last.index("wlc") + 1 :], "--yes"]) == 0
+    two.exchange()
+    two.refuse_differences("t")
 
 
 def test_case_3_of_a_primary_that_has_changed_the_schema_is_refused(two: Sites) -> None:

@@ -13,7 +13,8 @@ log, and with what other logs contain of it:
     its log ends with a handover            the same: another site is the primary now, and judges what is left
     it is the primary itself                the same: its log ends with a handover to itself, and it judges with its
                                             next take what it has committed since, as it judges another site
-    its log is of another past              FencedError
+    its log is of another past, or the      FencedError
+    site has begun a later history
 
 No tick is used twice: a new history goes on behind every tick that anybody has seen.
 """
@@ -27,7 +28,7 @@ import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wlc.farm.circle import SiteHistory, change_circle, find_circle
+from wlc.farm.circle import SiteHistory, change_circle, find_circle, how_to_join_anew
 from wlc.farm.clock import utc_now
 from wlc.farm.config import STARTED
 from wlc.farm.errors import CorruptError, FencedError, GapError
@@ -62,8 +63,8 @@ def settle_past(source: Source, database: FarmDatabase) -> None:
         database: Its place in the farm.
 
     Raises:
-        FencedError: The log is of another past, or the primary has committed something since it was restored that
-            nobody can judge.
+        FencedError: The log is of another past, or the file from before the site's present history; or the primary has
+            committed something since it was restored that nobody can judge.
         UnavailableError: The farm cannot be reached. Try again.
     """
     state = source.require_state()
@@ -76,6 +77,7 @@ def settle_past(source: Source, database: FarmDatabase) -> None:
     if circle is None or not circle.is_shared or not is_member(state.site, circle):
         source.has_settled_past = True
         return
+    _refuse_earlier(source, database, circle)
     _finish_history(source, database, circle)
     try:
         rows = _take_back(source, database)
@@ -108,6 +110,29 @@ def _diverge(source: Source, database: FarmDatabase, circle: Circle, error: Dive
             comes += f" with wlc take {shlex.quote(str(source))}, which judges what it has committed since"
     warnings.warn(f"{error.message}; a new history begins, and what it had published {comes}", stacklevel=3)
     _begin_history(source, database, circle, start)
+
+
+def _refuse_earlier(source: Source, database: FarmDatabase, circle: Circle) -> None:
+    """Refuse a file from before the present history of its site: it cannot tell what it has committed since.
+
+    Raises:
+        FencedError: It is one.
+    """
+    state = source.require_state()
+    assert state.site is not None
+    name, founder = state.site.name, founder_of(database, state.site)
+    if state.history not in [each.history for each in circle.site(name).histories[:-1]]:
+        return
+    hint = how_to_join_anew(founder.url, name, shlex.quote(str(source)))
+    if name == circle.primary:
+        other = next(site.name for site in circle.sites if site.name != name)
+        succeeded = f"wlc role {shlex.quote(founder.url)} {other} primary --lost {name}"
+        hint = f"let another site be the primary: {succeeded}; wlc take there; then {hint}"
+    raise FencedError(
+        f"{source} was restored from a backup that is older than the present history of site {name}",
+        hint=hint,
+        path=str(source),
+    )
 
 
 def _refuse_unjudgeable(source: Source, error: DivergedError) -> None:
