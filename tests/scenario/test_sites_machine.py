@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = int(os.environ.get("DBFARM_EXAMPLES", "0"))
 # A long run can be done in pieces of so many examples; see `tests.pieces`.
-PIECE = 50
+PIECE = 20
 NAMES = ("oslo", "paris", "rome", "york")
 KEYS = (1, 2, 3)
 # The same to a collation, and different to the index.
