@@ -263,10 +263,10 @@ def test_case_3_of_a_primary_judges_what_it_has_committed_since(two: Sites, caps
     backup.restore()
     with pytest.raises(FencedError, match="older than the present history of site oslo") as caught:
         wlc.flush(file)
-    first, _, last = (shlex.split(part.rpartition(": ")[2]) for part in str(caught.value.hint).split("; "))
-    assert run_app(app, "wlc", first[1:]) == 0
+    succeed, _, anew = (shlex.split(part.rpartition(": ")[2]) for part in str(caught.value.hint).split("; "))
+    assert run_app(app, "wlc", succeed[1:]) == 0
     two.take("rome")
-    assert run_app(app, "wlc", [*last[last.index("wlc") + 1 :], "--yes"]) == 0
+    assert run_app(app, "wlc", [*anew[anew.index("wlc") + 1 :], "--yes"]) == 0
     two.exchange()
     two.refuse_differences("t")
 
