@@ -429,6 +429,16 @@ CASES: dict[str, tuple[str, ...]] = {
         "ALTER INDEX p2_expr_idx ATTACH PARTITION p21_expr_idx",
         "INSERT INTO p VALUES (2, 1)",
     ),
+    "key of partitions, one by one": (
+        """CREATE TABLE p (a int NOT NULL, b int) PARTITION BY LIST (a); CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1); CREATE TABLE p2 PARTITION OF p FOR VALUES IN (2) PARTITION BY LIST (a); CREATE TABLE p21 PARTITION OF p2 FOR VALUES IN (2)""",
+        "ALTER TABLE ONLY p ADD CONSTRAINT whole PRIMARY KEY (a); ALTER TABLE ONLY p2 ADD CONSTRAINT k2 PRIMARY KEY (a)",
+        "ALTER TABLE ONLY p1 ADD CONSTRAINT k1 PRIMARY KEY (a)",
+        "ALTER TABLE ONLY p21 ADD CONSTRAINT k21 PRIMARY KEY (a)",
+        "ALTER INDEX k2 ATTACH PARTITION k21",
+        "INSERT INTO p VALUES (1, 2)",
+        "ALTER INDEX whole ATTACH PARTITION k1; ALTER INDEX whole ATTACH PARTITION k2",
+        "INSERT INTO p VALUES (2, 3)",
+    ),
     "exclusion": (
         "CREATE TABLE e (r int4range, EXCLUDE USING gist (r WITH &&))",
         "INSERT INTO e VALUES ('[1,3)')",
