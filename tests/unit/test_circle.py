@@ -18,7 +18,7 @@ from wlc.farm.circle import (
     read_circle,
     with_rule,
 )
-from wlc.farm.database import FarmDatabase
+from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import CorruptError, ExpiredError, FarmError, InvalidError
 from wlc.farm.membership import founded, with_site, with_site_anew, without_site
 from wlc.farm.model import Name, Origin, Taken
@@ -26,6 +26,7 @@ from wlc.farm.paths import log_path
 from wlc.farm.roles import with_role
 from wlc.farm.store.memory import MemoryStore
 from wlc.farm.vectors import Heir, Lineage, expanded, normal
+from wlc.masters import unjudged
 from wlc.masters.fence import outdated
 from wlc.masters.state import MasterState, SiteState
 
@@ -167,3 +168,10 @@ def test_a_restored_site_is_told_what_it_can_do() -> None:
     assert "wlc stop SOURCE, then wlc master SOURCE" in str(hints[""])
     assert "let the other sites leave" in str(hints["oslo"])
     assert f"wlc join SOURCE --name {log.url} --site rome --again" in str(hints["rome"])
+
+
+@pytest.mark.parametrize("farm", ["memory://bucket", "memory://sites"])
+def test_a_bucket_may_be_called_sites(farm: str) -> None:
+    """What tells a site's folder from its founder's is not the name of the farm."""
+    for folder in ("sales", "sales/sites/rome"):
+        assert unjudged._founder(open_database(f"{farm}/{folder}")).url == f"{farm}/sales"

@@ -55,7 +55,8 @@ def window_starts(database: FarmDatabase, numbers: Sequence[int], registered: It
 def _founder(database: FarmDatabase) -> FarmDatabase:
     """Return the folder that holds the circle if a database is one of several sites."""
     url, _, name = database.url.rstrip("/").rpartition(f"/{SITES}")
-    return founder_at(database, SITES + name) if url and "/" not in name else database
+    # A farm may be called `sites`, too, and a bucket.
+    return founder_at(database, SITES + name) if url and not url.endswith("/") and "/" not in name else database
 
 
 def _learned(primary: FarmDatabase, site: CircleSite) -> Vector:
