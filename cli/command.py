@@ -21,7 +21,7 @@ from wlc.farm.errors import FarmError, InvalidError
 from wlc.farm.version import __version__
 
 from .interruption import has_ended, interruptible, is_silent, note_reported, received
-from .logs import LogFormat, Quiet, is_logging, log_error, log_report, log_warning, logging_to_stderr
+from .log_lines import LogFormat, Quiet, is_logging, log_error, log_report, log_warning, logging_to_stderr
 from .output import Report, printable, show
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wlc.farm.clock import format_short, parse_time
+from wlc.farm.did_you_mean import tables_meant
 from wlc.farm.errors import InvalidError
-from wlc.farm.similar import tables_meant
 from wlc.farm.table_names import is_meant
 
 from .options import Database, Farm, StorageOptions, storage_options, tick_range

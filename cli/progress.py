@@ -8,7 +8,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .logs import is_logging
+from .log_lines import is_logging
 from .output import printable
 
 if TYPE_CHECKING:

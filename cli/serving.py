@@ -72,7 +72,7 @@ def serve(
 
 def _listing(settings: ServiceSettings) -> Listing:
     from wlc.farm.clock import format_age
-    from wlr.service.works import works_of
+    from wlr.service.jobs import works_of
 
     works = works_of(settings)
     rows = [(work.item, work.name, format_age(work.every) if work.every else None) for work in works]
@@ -86,12 +86,12 @@ def _run(
     next_signal: Callable[[float], int | None],
 ) -> None:
     """Run the service until a signal ends it."""
-    from wlr.service.attending import Attendant
-    from wlr.service.board import Board
-    from wlr.service.memory import ServiceMemory, memory_file
+    from wlr.service.health import Attendant
+    from wlr.service.job_states import Board
+    from wlr.service.last_done import ServiceMemory, memory_file
     from wlr.service.notify import READY, STOPPING, WATCHDOG, Notifier
     from wlr.service.pages import Pages
-    from wlr.service.running import Service, log
+    from wlr.service.supervisor import Service, log
 
     notifier, board, pages = Notifier(), Board(), Pages(settings)
     attendant = Attendant(settings.options, board, pages)
@@ -171,7 +171,7 @@ def unit(
 ) -> Iterator[Report]:
     """Show, or install, a hardened unit of systemd that runs wlr serve CONFIG."""
     from wlr.service.settings_file import read_settings
-    from wlr.service.unit import FOLDER, NAME, unit_text
+    from wlr.service.systemd_unit import FOLDER, NAME, unit_text
 
     path = config.absolute()
     text = unit_text(_program(), path, read_settings(path), user)

@@ -20,16 +20,16 @@ from wlc.farm.errors import CorruptError, FarmError, FencedError, InvalidError
 
 from .command import command, new_app, run_app
 from .conflicts import COMMANDS as CONFLICT_COMMANDS
+from .human_form import counted, for_person
 from .interruption import stop_on_signal
-from .keeping import COMMANDS as KEEPING_COMMANDS
+from .log_lines import log_report
 from .log_listing import log
-from .logs import log_report
-from .looking import COMMANDS as LOOKING_COMMANDS
-from .looking import list_databases
 from .options import Database, Farm, Source, StorageOptions, storage_options
 from .output import Fields, Listing, Report, Sentence, Value, record
-from .people import counted, for_person
+from .overview import COMMANDS as LOOKING_COMMANDS
+from .overview import list_databases
 from .progress import working
+from .retention import COMMANDS as KEEPING_COMMANDS
 from .sites import COMMANDS as SITE_COMMANDS
 from .tiers import COMMANDS
 from .undo import COMMANDS as UNDO_COMMANDS

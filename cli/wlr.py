@@ -31,9 +31,9 @@ from .options import (
 )
 from .output import Lines, Listing, Report, record
 from .progress import working
+from .replica_settings import COMMANDS as STANDING_COMMANDS
 from .row_changes import COMMANDS as ROW_COMMANDS
 from .serving import serve, unit
-from .standing import COMMANDS as STANDING_COMMANDS
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from wlc.capture.duckdb import verdicts, window
 from wlc.capture.duckdb.journal import CapturedTable
-from wlc.capture.duckdb.verdicts import Seen
+from wlc.capture.duckdb.sites import verdicts, window
+from wlc.capture.duckdb.sites.verdicts import Seen
 from wlc.dialect.sql import literal
 from wlc.farm.model import Column, Layout, Name, Origin
 

@@ -11,7 +11,7 @@ import duckdb
 
 import wlc
 import wlr
-from wlc.capture.duckdb.window import WINDOW, KeptWindow
+from wlc.capture.duckdb.sites.window import WINDOW, KeptWindow
 from wlc.farm.clock import utc_now
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.model import Origin

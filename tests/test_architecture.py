@@ -33,7 +33,7 @@ LAYERS = (
     ("wlc.capture",),
     ("wlc.masters.adapters",),
     (
-        "wlc.masters.keeping",
+        "wlc.masters.retention_policy",
         "wlc.masters.listing",
         "wlc.masters.lookup",
         "wlc.masters.operations",
@@ -42,7 +42,7 @@ LAYERS = (
         "wlc.masters.status",
     ),
     ("wlc.tiers",),
-    ("wlc.exchange",),
+    ("wlc.multi_master",),
     ("wlc",),
     ("wlr.plan",),
     ("wlr.log_reader", "wlr.fold", "wlr.ddl"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wlc.farm.lazy import importer
+from wlc.farm.lazy_import import importer
 
 __all__ = [
     "ChangedRows",
@@ -95,13 +95,6 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from wlc.exchange.administration import leave, set_role
-    from wlc.exchange.conflicts import conflicts, exceptions, resubmit, set_rule
-    from wlc.exchange.connecting import connect
-    from wlc.exchange.joining import JoinedFrom, join, joined_from
-    from wlc.exchange.overview import SiteStatus, sites
-    from wlc.exchange.rejoining import GivenUp, begin_anew
-    from wlc.exchange.taking import TakenFrom, take
     from wlc.farm.attachment import Keepalive
     from wlc.farm.errors import (
         ChangedSinceError,
@@ -122,7 +115,6 @@ if TYPE_CHECKING:
     from wlc.farm.version import __version__
     from wlc.farm.window import Window
     from wlc.masters.compensation import ChangedRows, Compensated, WantedChange
-    from wlc.masters.keeping import Keeping, retention, tag, tags, untag
     from wlc.masters.listing import FarmEntry, RegisteredReader, databases, readers
     from wlc.masters.lookup import resolve
     from wlc.masters.operations import (
@@ -140,8 +132,16 @@ if TYPE_CHECKING:
     from wlc.masters.publish import Flushed
     from wlc.masters.rejected import ConflictCounter, RejectedRow
     from wlc.masters.retention import Retention
+    from wlc.masters.retention_policy import Keeping, retention, tag, tags, untag
     from wlc.masters.running import run
     from wlc.masters.status import MasterStatus, beat, clock, preparation, status, tables_to_change, tick
+    from wlc.multi_master.administration import leave, set_role
+    from wlc.multi_master.conflicts import conflicts, exceptions, resubmit, set_rule
+    from wlc.multi_master.connecting import connect
+    from wlc.multi_master.joining import JoinedFrom, join, joined_from
+    from wlc.multi_master.overview import SiteStatus, sites
+    from wlc.multi_master.rejoining import GivenUp, begin_anew
+    from wlc.multi_master.taking import TakenFrom, take
     from wlc.tiers.administration import Fanout, Forgotten, fanout, forget, set_tiers, set_upstream
     from wlc.tiers.attaching import attachment_of, detach, read_through
     from wlc.tiers.overview import TierMember, TierTree, tier_tree
@@ -160,7 +160,7 @@ else:
             "wlc.farm.version": ("__version__",),
             "wlc.farm.window": ("Window",),
             "wlc.masters.compensation": ("ChangedRows", "Compensated", "WantedChange"),
-            "wlc.masters.keeping": ("Keeping", "retention", "tag", "tags", "untag"),
+            "wlc.masters.retention_policy": ("Keeping", "retention", "tag", "tags", "untag"),
             "wlc.masters.listing": ("FarmEntry", "RegisteredReader", "databases", "readers"),
             "wlc.masters.lookup": ("resolve",),
             "wlc.masters.operations": (
@@ -189,13 +189,13 @@ else:
                 "tables_to_change",
                 "tick",
             ),
-            "wlc.exchange.administration": ("leave", "set_role"),
-            "wlc.exchange.conflicts": ("conflicts", "exceptions", "resubmit", "set_rule"),
-            "wlc.exchange.connecting": ("connect",),
-            "wlc.exchange.overview": ("SiteStatus", "sites"),
-            "wlc.exchange.joining": ("JoinedFrom", "join", "joined_from"),
-            "wlc.exchange.rejoining": ("GivenUp", "begin_anew"),
-            "wlc.exchange.taking": ("TakenFrom", "take"),
+            "wlc.multi_master.administration": ("leave", "set_role"),
+            "wlc.multi_master.conflicts": ("conflicts", "exceptions", "resubmit", "set_rule"),
+            "wlc.multi_master.connecting": ("connect",),
+            "wlc.multi_master.overview": ("SiteStatus", "sites"),
+            "wlc.multi_master.joining": ("JoinedFrom", "join", "joined_from"),
+            "wlc.multi_master.rejoining": ("GivenUp", "begin_anew"),
+            "wlc.multi_master.taking": ("TakenFrom", "take"),
             "wlc.tiers.administration": ("Fanout", "Forgotten", "fanout", "forget", "set_tiers", "set_upstream"),
             "wlc.tiers.attaching": ("attachment_of", "detach", "read_through"),
             "wlc.tiers.overview": ("TierMember", "TierTree", "tier_tree"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wlc.farm.lazy import importer
+from wlc.farm.lazy_import import importer
 
 __all__ = [
     "Attached",

@@ -12,9 +12,9 @@ from wlc.dialect.duckdb.digest_sql import hash_sql
 from wlc.dialect.sql import literal, quote
 from wlc.farm import table_names
 from wlc.farm.database import describe_file
+from wlc.farm.did_you_mean import tables_meant
 from wlc.farm.errors import InvalidError, UnsupportedError
 from wlc.farm.model import WEIGHT, Digest, Name, TableFile, file_column
-from wlc.farm.similar import tables_meant
 from wlr.engine.adapters import target_at
 from wlr.plan.patterns import exactly
 from wlr.replication import replicate

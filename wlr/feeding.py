@@ -353,7 +353,7 @@ class _Feeding:
 
     def _write(self, kept: Kept) -> FeedRun:
         from wlr.feeds.formats import format_of
-        from wlr.feeds.reading import FeedReader
+        from wlr.feeds.log_source import FeedReader
         from wlr.feeds.run import FeedRun
 
         wanted, state, end = self._wanted, kept.state, self._place.config().tick
@@ -370,7 +370,7 @@ class _Feeding:
 
     def _new(self) -> FeedState:
         from wlr.feeds.formats import format_of
-        from wlr.feeds.reading import beginning, refuse_idle_tables
+        from wlr.feeds.log_source import beginning, refuse_idle_tables
 
         wanted = self._wanted
         if format_of(wanted.format).has_columns and (len(wanted.tables) != 1 or set("*?[!") & set(wanted.tables[0])):
@@ -402,7 +402,7 @@ class _Feeding:
 
     def _at_snapshot(self, state: FeedState) -> FeedState:
         """Return the state from which the rows of the newest snapshot are read, or all of a log without one."""
-        from wlr.feeds.reading import beginning
+        from wlr.feeds.log_source import beginning
 
         manifest = log_reader.choose_snapshot(self._place, Stop())
         if manifest is None:

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from wlc.farm import newest
+from wlc.farm import newest_batches
 from wlc.farm.beat import BEAT_S
 from wlc.farm.errors import FarmError, ReplayError, UnavailableError, UnsupportedError
 from wlc.farm.read_ahead import Fetcher
@@ -316,7 +316,7 @@ class Replay:
         self._beat_s = config.beat_s
         # Whoever goes on needs to know nothing of what is older; a witness may have seen it.
         before = 0 if self.database.witness else state.position.batch
-        numbers = newest.numbers_from(self.database, before)
+        numbers = newest_batches.numbers_from(self.database, before)
         end = log_reader.last_tick(self.database, numbers, config)
         if self._made_from is None:
             log_reader.refuse_rolled_back(self.database, numbers, end)

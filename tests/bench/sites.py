@@ -26,7 +26,7 @@ from tests.bench import tables
 from tests.bench.lakes import peak_gb
 from tests.bench.measure import Line, Setting, duration, timed
 from tests.sites import Sites
-from wlc.capture.duckdb import lines, taking, window
+from wlc.capture.duckdb.sites import lines, taking, window
 from wlc.farm.database import open_database
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Scene:
     def take(self) -> float:
         """Take without publishing what was taken; returns the seconds."""
         self.restore()
-        with patch("wlc.exchange.taking.publish"):
+        with patch("wlc.multi_master.taking.publish"):
             return timed(lambda: wlc.take(self.oslo))
 
     def publish(self) -> float:
@@ -200,7 +200,7 @@ def _build_window(url: str) -> None:
 
 def main(action: str, file: str, url: str) -> None:
     """Do one action and print its seconds and its peak in GB."""
-    with patch("wlc.exchange.taking.publish"):
+    with patch("wlc.multi_master.taking.publish"):
         seconds = timed(lambda: _build_window(url) if action == "window" else wlc.take(file))
     print(json.dumps([seconds, peak_gb()]), flush=True)
 

@@ -41,7 +41,7 @@ from wlc.capture.duckdb.home import Home
 from wlc.farm.circle import read_circle
 from wlc.farm.errors import FarmError, InvalidError
 from wlc.farm.store import memory
-from wlc.masters.place import site_database
+from wlc.masters.circle_place import site_database
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,7 +117,11 @@ def _lose(sites: Sites) -> None:
 def _with_verdicts(sites: Sites) -> None:
     """Oslo has judged Rome's changes and dies before it publishes that; Rome is the primary by then."""
     wlc.flush(sites.file("oslo"))
-    with patch("wlc.exchange.taking._publish"), patch("wlc.exchange.taking.publish", side_effect=Died), suppress(Died):
+    with (
+        patch("wlc.multi_master.taking._publish"),
+        patch("wlc.multi_master.taking.publish", side_effect=Died),
+        suppress(Died),
+    ):
         sites.take("oslo")
     _lose(sites)
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import wlc
 import wlr
 from tests.postgres.cluster import execute
-from wlr.service import running
-from wlr.service.board import Board
-from wlr.service.memory import ServiceMemory
-from wlr.service.running import Service
+from wlr.service import supervisor
+from wlr.service.job_states import Board
+from wlr.service.last_done import ServiceMemory
 from wlr.service.settings_file import read_settings
+from wlr.service.supervisor import Service
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ PATIENCE_S = 120.0
 def test_a_master_is_published_and_its_slot_is_seen(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "_OBSERVE_EVERY_S", 0.2)
+    monkeypatch.setattr(supervisor, "_OBSERVE_EVERY_S", 0.2)
     source = cluster.create_database()
     execute(source, "CREATE TABLE t (a INTEGER PRIMARY KEY)")
     wlc.master(source, farm=str(tmp_path / "farm"), name="shop", beat_s=0)

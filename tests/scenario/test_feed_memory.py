@@ -13,7 +13,7 @@ import wlc
 from wlc.farm.database import open_database
 from wlc.farm.model import Position
 from wlr.feeds.formats import format_of
-from wlr.feeds.reading import FeedReader
+from wlr.feeds.log_source import FeedReader
 from wlr.feeds.rendering import FeedPiece
 from wlr.feeds.state import FeedState
 

@@ -22,7 +22,7 @@ from wlc.farm.lease import taking_snapshot
 from wlc.farm.seal.keys import add_key
 from wlc.farm.tags import tags
 from wlc.masters import prune as pruning
-from wlc.masters.due import is_due
+from wlc.masters.due_snapshots import is_due
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -153,7 +153,7 @@ def test_whoever_publishes_takes_the_snapshot_that_is_due_and_nobody_else_at_the
     commit(source, "INSERT INTO t VALUES (1)")
     commit(source, "INSERT INTO t VALUES (2)")
     assert database.snapshot_ticks() == [2]
-    monkeypatch.setattr("wlc.masters.due.utc_now", lambda: utc_now() + timedelta(days=2))
+    monkeypatch.setattr("wlc.masters.due_snapshots.utc_now", lambda: utc_now() + timedelta(days=2))
     with taking_snapshot(database.store, "sales") as is_ours:
         assert is_ours
         wlc.flush(source)

@@ -12,8 +12,8 @@ import pytest
 
 import wlc
 import wlr
-from wlr.service.attending import Attendant
-from wlr.service.board import Board
+from wlr.service.health import Attendant
+from wlr.service.job_states import Board
 from wlr.service.pages import Pages
 from wlr.service.settings import ServiceOptions
 from wlr.service.settings_file import read_settings

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 import wlc
 import wlr
-from wlc.capture.duckdb import journal, lines, permitted, taking
-from wlc.exchange.reading import SiteLog
+from wlc.capture.duckdb import journal
+from wlc.capture.duckdb.sites import lines, permitted, taking
 from wlc.farm.errors import CorruptError, InvalidError, UnsupportedError
 from wlc.farm.model import Origin
+from wlc.multi_master.missing_steps import SiteLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

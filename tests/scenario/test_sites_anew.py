@@ -22,7 +22,7 @@ from tests.sites import Sites
 from wlc.farm.circle import read_circle
 from wlc.farm.config import STARTED
 from wlc.farm.errors import ExpiredError, FencedError, InvalidError
-from wlc.masters.place import site_database
+from wlc.masters.circle_place import site_database
 
 if TYPE_CHECKING:
     from pathlib import Path

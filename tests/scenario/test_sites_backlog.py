@@ -10,9 +10,9 @@ import pytest
 
 import wlc
 from tests.sites import Sites, windows_compared
-from wlc.capture.duckdb import taking, window
-from wlc.exchange.reading import SiteLog
+from wlc.capture.duckdb.sites import taking, window
 from wlc.farm.circle import EPOCH, EPOCH_TRANS
+from wlc.multi_master.missing_steps import SiteLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

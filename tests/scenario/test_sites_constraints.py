@@ -9,8 +9,8 @@ import duckdb
 import pytest
 
 import wlc
-from wlc.exchange.reading import SiteLog
 from wlc.farm.errors import ReplayError, UnsupportedError
+from wlc.multi_master.missing_steps import SiteLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

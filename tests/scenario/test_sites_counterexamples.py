@@ -13,8 +13,8 @@ import pytest
 
 import wlc
 from tests.sites import Sites
-from wlc.exchange.reading import SiteLog
 from wlc.farm.errors import ExpiredError
+from wlc.multi_master.missing_steps import SiteLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -30,9 +30,9 @@ from tests.pieces import each, seed_of_run
 from tests.sites import Sites, windows_compared
 from tests.sites_model import PRIMARY, ModelSite, SitesModel
 from wlc.capture.duckdb.home import Home
-from wlc.exchange.reading import SiteLog
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
 from wlc.farm.store import memory
+from wlc.multi_master.missing_steps import SiteLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,7 +12,7 @@ import wlc
 import wlr
 from cli.command import run_app
 from cli.wlc import app
-from wlc.capture.duckdb import exceptions
+from wlc.capture.duckdb.sites import exceptions
 from wlc.farm.database import FarmDatabase
 from wlc.farm.errors import FencedError, InvalidError
 from wlc.masters import founding

@@ -19,8 +19,8 @@ import wlc
 from cli.command import run_app
 from cli.wlc import app
 from tests.sites import Sites
-from wlc.exchange.reading import SiteLog
 from wlc.farm.circle import read_circle
+from wlc.multi_master.missing_steps import SiteLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,10 +16,10 @@ from cli.command import run_app
 from cli.wlc import app
 from tests.fault.processes import seed, wants_all
 from tests.sites import Sites
-from wlc.exchange import taking
 from wlc.farm.circle import read_circle
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
 from wlc.masters.publish import publish
+from wlc.multi_master import taking
 
 if TYPE_CHECKING:
     from pathlib import Path

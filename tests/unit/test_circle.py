@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from wlc.exchange.reading import SiteLog
 from wlc.farm.circle import (
     Circle,
     Rule,
@@ -29,6 +28,7 @@ from wlc.farm.vectors import Heir, Lineage, expanded, normal
 from wlc.masters import unjudged
 from wlc.masters.fence import outdated
 from wlc.masters.state import MasterState, SiteState
+from wlc.multi_master.missing_steps import SiteLog
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 FOUNDED = founded("sales", "oslo", "aa", NOW)

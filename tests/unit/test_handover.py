@@ -27,8 +27,8 @@ from wlc.farm.model import Batch, Handover, Origin, Transaction
 from wlc.farm.roles import with_role, with_successor_of_none
 from wlc.farm.store import memory
 from wlc.farm.store.memory import MemoryStore
+from wlc.masters.circle_place import site_database
 from wlc.masters.handover import hand_over, note_handover
-from wlc.masters.place import site_database
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pytest
 
-from wlc.capture.duckdb import exceptions, journal, judging, window
-from wlc.capture.duckdb.exceptions import Detection
+from wlc.capture.duckdb import journal
 from wlc.capture.duckdb.journal import CapturedTable, JournalledRefresh
-from wlc.capture.duckdb.verdicts import Seen
+from wlc.capture.duckdb.sites import exceptions, judging, window
+from wlc.capture.duckdb.sites.exceptions import Detection
+from wlc.capture.duckdb.sites.verdicts import Seen
 from wlc.dialect.sql import quote
 from wlc.dialect.types import storage_type
 from wlc.farm.model import Column, Layout, Name, Origin

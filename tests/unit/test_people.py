@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from cli.human_form import counted, duration, for_person
 from cli.output import Sentence, show
-from cli.people import counted, duration, for_person
 from wlc.farm.clock import utc_now
 
 

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wlc
-from wlc.farm.announced import announced, announced_windows, encode_window
 from wlc.farm.config import first_config
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import CorruptError, InvalidError
 from wlc.farm.model import Batch, Manifest, Position, Transaction
 from wlc.farm.paths import pruning_path
+from wlc.farm.prune_notice import announced, announced_windows, encode_window
 from wlc.farm.registry import ACTIVE, PENDING, Replica, decode_replica, encode_replica, register, replicas, unregister
 from wlc.farm.store.local import LocalStore
 from wlc.farm.window import Window, begins_empty

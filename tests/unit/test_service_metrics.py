@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from wlc.farm.errors import CorruptError, InvalidError, UnavailableError
-from wlr.service.attending import Attendant
-from wlr.service.board import Board, Done, Observed, WorkStanding
-from wlr.service.listening import Listener
+from wlr.service.health import Attendant
+from wlr.service.http_server import Listener
+from wlr.service.job_states import Board, Done, Observed, WorkStanding
 from wlr.service.metrics import Exposition
 from wlr.service.notify import Notifier
 from wlr.service.settings import ServiceOptions

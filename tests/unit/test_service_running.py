@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from wlc.farm.errors import CorruptError, UnavailableError
-from wlr.service import running
-from wlr.service.board import Board, Done
+from wlr.service import supervisor
 from wlr.service.hooks import failure_environment, run_on_failure
-from wlr.service.memory import ServiceMemory, memory_file
-from wlr.service.running import Service
+from wlr.service.job_states import Board, Done
+from wlr.service.jobs import FOLLOW, VERIFY, Work
+from wlr.service.last_done import ServiceMemory, memory_file
 from wlr.service.settings import ServiceOptions, ServiceSettings
-from wlr.service.works import FOLLOW, VERIFY, Work
+from wlr.service.supervisor import Service
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +66,7 @@ class Desk:
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     made = Desk(tmp_path)
-    monkeypatch.setattr(running, "works_of", lambda _: list(made.works))
+    monkeypatch.setattr(supervisor, "works_of", lambda _: list(made.works))
     return made
 
 
@@ -201,7 +201,7 @@ def test_the_command_on_failure_runs_once_for_a_failure_with_a_bare_environment(
     code = f"import json, os; open({str(out)!r}, 'a').write(json.dumps(dict(os.environ)) + '\\n')"
     desk.options = ServiceOptions(on_failure=(sys.executable, "-c", code))
     wrong = CorruptError("batch 3 is damaged\0", hint="wlc verify sales")
-    monkeypatch.setattr(running, "pause_s", lambda error, last_s, *, is_heavy: 0.01)
+    monkeypatch.setattr(supervisor, "pause_s", lambda error, last_s, *, is_heavy: 0.01)
     desk.works = [desk.work("bad", fails=wrong), desk.work("away", fails=UnavailableError("away"))]
     service = desk.service()
     service.start()

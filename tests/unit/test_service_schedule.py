@@ -8,7 +8,7 @@ import pytest
 
 from wlc.farm.errors import CorruptError, FencedError, UnavailableError
 from wlc.farm.store import MissingError
-from wlr.service.board import Done, Observed, WorkStanding
+from wlr.service.job_states import Done, Observed, WorkStanding
 from wlr.service.schedule import FAILURE_CLASSES, class_of, due_in_s, is_alarm, pause_s
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)

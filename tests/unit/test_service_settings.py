@@ -9,8 +9,8 @@ import pytest
 
 from wlc.farm.errors import InvalidError
 from wlr.service.settings_file import SECTIONS, read_settings
+from wlr.service.systemd_unit import unit_text
 from wlr.service.toml_lines import line_of, lines_of
-from wlr.service.unit import unit_text
 
 if TYPE_CHECKING:
     from pathlib import Path

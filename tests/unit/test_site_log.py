@@ -10,12 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wlc.capture.duckdb import permitted
 from wlc.capture.duckdb.journal import JournalledDdl
-from wlc.exchange import reading
-from wlc.exchange.administration import founder_of_database, leave
-from wlc.exchange.mesh import MeshLog
-from wlc.exchange.reading import SiteLog
+from wlc.capture.duckdb.sites import permitted
 from wlc.farm.circle import MESH, OWNER, STAR, CircleSite, Rule, SiteHistory, circle_object, with_rule
 from wlc.farm.config import first_config
 from wlc.farm.database import FarmDatabase, open_database
@@ -25,6 +21,10 @@ from wlc.farm.model import Batch, Change, Clear, Ddl, Name, Origin, Taken, Trans
 from wlc.farm.roles import with_role
 from wlc.farm.store.memory import MemoryStore
 from wlc.masters.state import SiteState
+from wlc.multi_master import missing_steps
+from wlc.multi_master.administration import founder_of_database, leave
+from wlc.multi_master.mesh import MeshLog
+from wlc.multi_master.missing_steps import SiteLog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -142,7 +142,7 @@ def test_only_echoes_move_the_position_and_nothing_else() -> None:
 
 
 def test_long_rounds_are_cut_and_a_transaction_that_clears_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "STEP_TRANSACTIONS", 2)
+    monkeypatch.setattr(missing_steps, "STEP_TRANSACTIONS", 2)
     log = RomesLog()
     log.publish(*(made(tick, clears=tick == 4) for tick in range(1, 7)))
     steps = list(log.read({}, may_change_schema=True).steps())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.handmade_step import CAUGHT_UP, CUT, HandmadePrimary, P, Row
-from wlc.capture.duckdb import verdicts, window
+from wlc.capture.duckdb.sites import verdicts, window
 from wlc.farm.model import Name
 
 if TYPE_CHECKING:

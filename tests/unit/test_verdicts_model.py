@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.handmade_step import HandmadePrimary
 from tests.sites_model import PRIMARY, ModelSite, SitesModel
-from wlc.capture.duckdb import verdicts
+from wlc.capture.duckdb.sites import verdicts
 
 if TYPE_CHECKING:
     from tests.handmade_step import Row

@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wlc.farm import newest, paths
+from wlc.farm import newest_batches, paths
 from wlc.farm.config import decode_config, encode_config, first_config, with_batch, with_snapshot
 from wlc.farm.data_files import create_all, fetch_verified, hash_file
+from wlc.farm.did_you_mean import other_databases
 from wlc.farm.errors import CorruptError, FencedError, GapError, InvalidError
 from wlc.farm.log import decode_batch, encode_batch, refuse_other_past
 from wlc.farm.manifest import decode_manifest, encode_manifest
@@ -17,7 +18,6 @@ from wlc.farm.model import Batch, Config, DataFile, FileRecord, Manifest, TableF
 from wlc.farm.seal.checksum import checksum
 from wlc.farm.seal.keys import Keys
 from wlc.farm.seal.signatures import signed_log, signed_manifest, verify_log, verify_manifest
-from wlc.farm.similar import other_databases
 from wlc.farm.store import AlreadyExistsError, MissingError, Store, join_url, open_store
 from wlc.farm.store.encrypted import EncryptedStore
 from wlc.farm.versioned import VersionedObject
@@ -263,7 +263,7 @@ class FarmDatabase:
             data = self.logs.read(paths.log_path(self.name, number))
         except MissingError as error:
             where = f"{self.logs.url}/{paths.log_path(self.name, number)}"
-            later = newest.numbers_after(self, number)
+            later = newest_batches.numbers_after(self, number)
             if later:
                 message = f"batch {number} of {self.name} is missing, batch {later[0]} is there"
                 raise GapError(message, hint="Start from a snapshot after the gap.", path=where) from error

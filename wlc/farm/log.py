@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from wlc.farm import json_fields as fields
 from wlc.farm.clock import format_time
 from wlc.farm.errors import CorruptError, FarmError, InvalidError
-from wlc.farm.garbage import uncollected
+from wlc.farm.gc_pause import uncollected
 from wlc.farm.json_fields import FieldError
 from wlc.farm.log_columns import PlainRun, Total, joined, parts_of
 from wlc.farm.log_run import as_run, is_plain, is_short, run_json

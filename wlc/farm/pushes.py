@@ -7,9 +7,9 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm import json_fields as fields
+from wlc.farm.document_folder import parted, read_folder
 from wlc.farm.documents import decode_document, encode_document
 from wlc.farm.errors import CorruptError, InvalidError
-from wlc.farm.folder import parted, read_folder
 from wlc.farm.model import FORMAT_VERSION
 from wlc.farm.paths import PUSHES, parse_push_path, push_path
 from wlc.farm.store import AlreadyExistsError

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.farm import json_fields as fields
 from wlc.farm.clock import format_time, utc_now
+from wlc.farm.document_folder import parted, read_folder
 from wlc.farm.documents import decode_document, encode_document
 from wlc.farm.errors import CorruptError
-from wlc.farm.folder import parted, read_folder
 from wlc.farm.model import FORMAT_VERSION, Position
 from wlc.farm.paths import REPLICAS, parse_replica_path, replica_path
 from wlc.farm.versioned import VersionedObject

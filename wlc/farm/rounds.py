@@ -6,7 +6,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from wlc.farm.errors import UnavailableError
-from wlc.farm.news import News
+from wlc.farm.log_watch import News
 from wlc.farm.retry import PAUSE_LEAST_S, longer
 from wlc.farm.store import MissingError
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.farm import json_fields as fields
 from wlc.farm.clock import format_time, parse_age, parse_time
+from wlc.farm.did_you_mean import alike
+from wlc.farm.document_folder import parted, read_folder
 from wlc.farm.documents import decode_document, encode_document
 from wlc.farm.errors import InvalidError
-from wlc.farm.folder import parted, read_folder
 from wlc.farm.model import FORMAT_VERSION
 from wlc.farm.paths import TAGS, is_tag_name, parse_tag_path, tag_path
-from wlc.farm.similar import alike
 from wlc.farm.store import AlreadyExistsError, MissingError
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm import json_fields as fields
+from wlc.farm.document_folder import parted, read_folder
 from wlc.farm.documents import decode_document, encode_document
 from wlc.farm.errors import CorruptError, InvalidError
-from wlc.farm.folder import parted, read_folder
 from wlc.farm.model import FORMAT_VERSION
 from wlc.farm.paths import CLAIMS, UPSTREAMS, claim_path, parse_claim_path, parse_upstream_path, upstream_path
 from wlc.farm.registry import PENDING, RELAY, Transition, as_transitions, transition_json

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from wlc.farm.errors import FarmError
 from wlc.farm.retry import UNPUBLISHED_S
-from wlc.masters.due import SnapshotKeeper, try_take_due
+from wlc.masters.due_snapshots import SnapshotKeeper, try_take_due
 from wlc.masters.fence import remembering_fence
 from wlc.masters.publish import publish
 from wlc.masters.restored import settle_past

@@ -12,7 +12,7 @@ from wlc.farm.config import STOPPED
 from wlc.farm.errors import CorruptError, FencedError
 from wlc.farm.paths import snapshot_folder
 from wlc.farm.store import MissingError
-from wlc.masters.place import founder_at
+from wlc.masters.circle_place import founder_at
 from wlc.masters.state import Fence
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from wlc.farm.clock import utc_now
 from wlc.farm.errors import InvalidError
 from wlc.farm.membership import founded
 from wlc.farm.paths import site_folder
+from wlc.masters.circle_place import founder_of, is_member
 from wlc.masters.claim import SiteMembership
 from wlc.masters.contract import database_of
-from wlc.masters.place import founder_of, is_member
 from wlc.masters.state import SiteState
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from wlc.farm.model import Batch, Handover, Transaction
 from wlc.farm.paths import CIRCLE
 from wlc.farm.registry import this_user
 from wlc.farm.roles import refuse_role, with_primary, with_successor_of_none
+from wlc.masters.circle_place import site_database
 from wlc.masters.fence import advance_config
-from wlc.masters.place import site_database
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -16,7 +16,7 @@ from wlc.farm.store import MissingError
 from wlc.masters import adapters, founding
 from wlc.masters.claim import Wish, claim
 from wlc.masters.contract import database_of
-from wlc.masters.due import try_take_due
+from wlc.masters.due_snapshots import try_take_due
 from wlc.masters.fence import own, settle
 from wlc.masters.lookup import opened_master
 from wlc.masters.publish import publish

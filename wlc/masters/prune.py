@@ -6,11 +6,11 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from wlc.farm.announced import announced
 from wlc.farm.clock import parse_age, utc_now
 from wlc.farm.errors import InvalidError, UnavailableError
 from wlc.farm.keep_policy import read_policy
 from wlc.farm.paths import SNAPSHOTS, manifest_path
+from wlc.farm.prune_notice import announced
 from wlc.farm.registry import replicas
 from wlc.farm.retry import CHANGE_ATTEMPTS
 from wlc.farm.same_past import is_made_up

@@ -9,8 +9,8 @@ from wlc.farm.errors import FencedError, GapError
 from wlc.farm.model import Batch
 from wlc.farm.store import MissingError
 from wlc.farm.vectors import normal
+from wlc.masters.circle_place import with_circle
 from wlc.masters.fence import advance_config, fence, outdated, present_config, remembering_fence
-from wlc.masters.place import with_circle
 from wlc.masters.restored import settle_past, step_down
 from wlc.masters.state import newest_proofs
 

@@ -36,10 +36,10 @@ from wlc.farm.membership import with_site
 from wlc.farm.model import Origin
 from wlc.farm.store import MissingError
 from wlc.farm.vectors import expanded
+from wlc.masters.circle_place import founder_of, is_member, site_database
 from wlc.masters.contract import DivergedError
 from wlc.masters.fence import outdated
 from wlc.masters.handover import note_handover, succeed_oneself
-from wlc.masters.place import founder_of, is_member, site_database
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ from wlc.farm.errors import FarmError, UnavailableError
 from wlc.farm.retry import PAUSE_LEAST_S, longer
 from wlc.farm.store import MissingError
 from wlc.masters import adapters
-from wlc.masters.due import SnapshotKeeper
+from wlc.masters.due_snapshots import SnapshotKeeper
 from wlc.masters.fence import settle
 from wlc.masters.lookup import opened_master
 from wlc.masters.publish import Flushed, publish

@@ -1,7 +1,7 @@
 """How much of its own log a site needs until changes are judged.
 
 The primary judges by it what other sites have published or still will. A secondary sets back by it what is in the way
-of the primary's rows and not judged as far as it has read the primary's log; see `wlc.capture.duckdb.eviction`.
+of the primary's rows and not judged as far as it has read the primary's log; see `wlc.capture.duckdb.sites.eviction`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from wlc.farm.anchors import before, has_seen
 from wlc.farm.circle import find_circle
 from wlc.farm.paths import SITES
 from wlc.farm.registry import SITE, known_replicas
-from wlc.masters.place import founder_at, site_database
+from wlc.masters.circle_place import founder_at, site_database
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wlc.farm.clock import utc_now
+from wlc.farm.document_folder import parted, read_folder
 from wlc.farm.errors import CorruptError
-from wlc.farm.folder import parted, read_folder
 from wlc.farm.paths import REPLICAS, parse_replica_path
 from wlc.farm.registry import ACTIVE, INACTIVE, STUCK, Replica, decode_replica
 from wlc.farm.tier_settings import TierSettings, read_settings

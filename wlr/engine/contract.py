@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
+from wlc.farm.did_you_mean import file_meant
 from wlc.farm.errors import CorruptError, InvalidError, UnavailableError, UnsupportedError
-from wlc.farm.similar import file_meant
 from wlr.plan.failure import StepError
 from wlr.plan.memory import MEMORY_HINT
 from wlr.plan.patterns import matches

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from wlc.farm.errors import FencedError
 from wlc.farm.store import ConflictError
 from wlr.feeds.formats import Gap
-from wlr.feeds.reading import FeedReached
+from wlr.feeds.log_source import FeedReached
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from wlc.farm.versioned import VersionedObject
     from wlr.feeds.contract import OpenOutput
-    from wlr.feeds.reading import FeedReader, Found
+    from wlr.feeds.log_source import FeedReader, Found
     from wlr.feeds.rendering import FeedPiece
     from wlr.feeds.state import FeedState
 

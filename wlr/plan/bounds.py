@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wlc.farm.clock import format_time
+from wlc.farm.did_you_mean import tables_meant
 from wlc.farm.errors import CorruptError, ExpiredError, InvalidError
 from wlc.farm.model import Origin, Position
-from wlc.farm.similar import tables_meant
 from wlr.plan.patterns import IGNORED, idle
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wlc.dialect.sql import quote
+from wlc.farm.did_you_mean import alike
 from wlc.farm.errors import InvalidError
-from wlc.farm.similar import alike
 from wlr.engine.calculator import refused
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import wlc
 from wlc.farm import table_names
 from wlc.farm.clock import parse_time
+from wlc.farm.did_you_mean import tables_meant
 from wlc.farm.errors import InvalidError, UnavailableError
-from wlc.farm.similar import tables_meant
 from wlr.engine.adapters import target_at
 from wlr.plan.stop import Stop
 

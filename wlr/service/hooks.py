@@ -15,7 +15,7 @@ from wlr.service.schedule import class_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from wlr.service.board import WorkStanding
+    from wlr.service.job_states import WorkStanding
     from wlr.service.settings import ServiceOptions
 
 log = logging.getLogger("wlr.service")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from wlr.service.board import Board, WorkStanding
+    from wlr.service.job_states import Board, WorkStanding
 
 _LABELS = ("item", "work")
 # Works whose counters are there from the start, at 0.

@@ -14,8 +14,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from wlc.farm.byte_count import parse_bytes
 from wlc.farm.clock import parse_age
+from wlc.farm.did_you_mean import alike
 from wlc.farm.errors import FarmError, InvalidError
-from wlc.farm.similar import alike
 from wlc.farm.store.options import recalled, refuse_unknown, remembered
 from wlr.service.settings import (
     DatabaseItem,

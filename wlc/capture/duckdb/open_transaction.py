@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from wlc.capture.duckdb import acceptance, checks, digests, journal, permitted, schema_change, superset
+from wlc.capture.duckdb import acceptance, checks, digests, journal, schema_change, superset
 from wlc.capture.duckdb.effects import (
     AppendEffect,
     Effect,
@@ -25,7 +25,8 @@ from wlc.capture.duckdb.effects import (
 )
 from wlc.capture.duckdb.images import Images, conflict, unspoil
 from wlc.capture.duckdb.journal import JournalEntry, JournalledDdl, JournalledImages
-from wlc.capture.duckdb.tracked_reads import TrackedReads
+from wlc.capture.duckdb.sites import permitted
+from wlc.capture.duckdb.sites.tracked_reads import TrackedReads
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb.settings import row_settings_changed
 from wlc.dialect.sql import quote

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from wlc.capture.duckdb import journal, permitted
+from wlc.capture.duckdb import journal
 from wlc.capture.duckdb.images import bag_difference_sql, insert_difference_sql
 from wlc.capture.duckdb.journal import CapturedTable, JournalEntry, JournalledDdl, JournalledImages
+from wlc.capture.duckdb.sites import permitted
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb.schema import schema_statements
 from wlc.dialect.sql import literal

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wlc.capture.duckdb import acceptance, adoption, checks, exceptions, journal, packed, pending
+from wlc.capture.duckdb import acceptance, checks, journal, packed, pending
 from wlc.capture.duckdb.captured_tables import read_functions
 from wlc.capture.duckdb.home import encode_home
 from wlc.capture.duckdb.journal import CapturedTable
+from wlc.capture.duckdb.sites import adoption, exceptions
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.sql import quote
 from wlc.farm.clock import utc_now

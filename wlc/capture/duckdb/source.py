@@ -10,30 +10,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from wlc.capture.duckdb import (
+from wlc.capture.duckdb import compensation, digests, packed, pending, probe, repair, schema_change, setup
+from wlc.capture.duckdb.shared import Shared, close_shared, create_file, explained, look_into, open_shared
+from wlc.capture.duckdb.sites import (
     adoption,
-    compensation,
-    digests,
     exceptions,
     inheritance,
     own_past,
-    packed,
-    pending,
-    probe,
-    repair,
     resubmission,
-    schema_change,
-    setup,
     stepping_down,
     succeeding,
     taking,
 )
-from wlc.capture.duckdb.shared import Shared, close_shared, create_file, explained, look_into, open_shared
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb import snapshot
 from wlc.dialect.duckdb.opening import refuse_path
+from wlc.farm.did_you_mean import file_meant
 from wlc.farm.errors import FarmError, InvalidError, UnsupportedError
-from wlc.farm.similar import file_meant
 from wlc.masters.background import Publisher
 from wlc.masters.contract import Remembered, Source, SourceDetails, database_of
 from wlc.masters.fence import announce_snapshot

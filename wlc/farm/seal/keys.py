@@ -22,9 +22,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wlc.farm.did_you_mean import file_meant
 from wlc.farm.errors import InvalidError
 from wlc.farm.seal import cipher
-from wlc.farm.similar import file_meant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

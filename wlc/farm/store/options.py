@@ -7,9 +7,9 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from wlc.farm.did_you_mean import alike
 from wlc.farm.errors import InvalidError
 from wlc.farm.seal.keys import NAMES
-from wlc.farm.similar import alike
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from wlc.farm import table_names
 from wlc.farm.clock import utc_now
+from wlc.farm.did_you_mean import tables_meant
 from wlc.farm.errors import ExpiredError, InvalidError
-from wlc.farm.similar import tables_meant
 from wlr.engine.scan import StoredTables
 from wlr.engine.table_files import fetched
 from wlr.plan.retention import PrunedTicks, keep_ticks, parse_keep

@@ -11,7 +11,7 @@ from wlc.farm.errors import InvalidError
 from wlc.farm.model import Name
 from wlc.farm.seal.keys import for_tasks
 from wlr.plan.stop import Stop
-from wlr.spark.reading import MEMORY, FarmPlace
+from wlr.spark.task_reading import MEMORY, FarmPlace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

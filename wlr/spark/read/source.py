@@ -14,7 +14,7 @@ from wlr.spark.read.found import FoundTable
 from wlr.spark.read.options import read_options
 from wlr.spark.read.stream import FarmStreamReader
 from wlr.spark.read.tasks import ReadJob, ReadTask, feed_tasks, table_tasks
-from wlr.spark.reading import speaking
+from wlr.spark.task_reading import speaking
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

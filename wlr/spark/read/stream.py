@@ -11,7 +11,7 @@ from wlc.farm.errors import CorruptError, InvalidError
 from wlr import log_reader
 from wlr.reading.feed import plan_feed
 from wlr.spark.read.tasks import ReadJob, ReadTask, feed_tasks
-from wlr.spark.reading import speaking
+from wlr.spark.task_reading import speaking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

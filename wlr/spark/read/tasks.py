@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from wlr.reading import query
 from wlr.spark.read.types import spark_sql
-from wlr.spark.reading import files_of, grouped, run, speaking
+from wlr.spark.task_reading import files_of, grouped, run, speaking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from wlr.reading.feed import FeedPlan, FeedTransaction
     from wlr.reading.query import FileSlice
     from wlr.reading.trace import TableContents
-    from wlr.spark.reading import FarmPlace, TaskFiles
+    from wlr.spark.task_reading import FarmPlace, TaskFiles
 
 # Rows in a row group of DuckDB; a slice that ends inside a row group reads all of it.
 _GROUP_ROWS = 122_880

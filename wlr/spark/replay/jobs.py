@@ -8,7 +8,7 @@ from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING
 
 from wlc.farm.seal.keys import for_tasks
-from wlr.spark.reading import FarmPlace, grouped
+from wlr.spark.task_reading import FarmPlace, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -23,8 +23,8 @@ from wlr.fold.data_check import refuse_other_images
 from wlr.fold.net import sources
 from wlr.plan.failure import naming
 from wlr.plan.step import TableChange
-from wlr.spark.reading import files_of
 from wlr.spark.replay.rows import SparkTask, numbers, payloads
+from wlr.spark.task_reading import files_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from wlr.fold.files import Alteration, FilePart
     from wlr.fold.kernel import Merged
     from wlr.plan.step import Read
-    from wlr.spark.reading import FarmPlace, TaskFiles
     from wlr.spark.replay.jobs import Share
+    from wlr.spark.task_reading import FarmPlace, TaskFiles
 
 # How much memory DuckDB may use in a task before it writes to disk, unless the executors' environment says otherwise.
 MEMORY = "1GB"

@@ -1,0 +1,118 @@
+"""Commands of `wlr` about where a replica stands and what its owner sets: status, beat, pause, lock."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from datetime import timedelta
+from math import ceil
+from typing import Annotated
+
+import typer
+
+import wlr
+from wlc.farm.clock import format_age, parse_age
+from wlc.farm.errors import ExceededError
+from wlr.engine.adapters import locate as place_of
+
+from .human_form import for_person
+from .options import StorageOptions, Target, storage_options
+from .output import Report, Sentence, Value
+
+# What says in a status that something is wrong, or left by its owner in a state that lasts.
+_WRONG = ("failure", "is_paused", "is_unlocked", "accepted", "dropped", "left_out")
+
+
+def status(
+    target: Target,
+    max_lag: Annotated[
+        str | None, typer.Option(metavar="AGE", help="End with exit code 9 if it is further behind than this: 10m.")
+    ] = None,
+    storage_option: StorageOptions = None,
+) -> Iterator[Report]:
+    """Show a replica's or a feed's position, its lag in seconds and transactions, and its last failure."""
+    most = parse_age(max_lag) if max_lag is not None else None
+    options = storage_options(storage_option)
+    found = wlr.feed_status(target, storage_options=options) or wlr.status(target, storage_options=options)
+    yield for_person(found, _WRONG, unknown=("lag_s", "lag_transactions"))
+    if most is not None:
+        _check_lag(target, found.lag_s, found.lag_transactions, most)
+
+
+def _check_lag(target: str, lag_s: float | None, lag_transactions: int | None, most: timedelta) -> None:
+    """Refuse a lag above the limit, and one that is not known.
+
+    Raises:
+        ExceededError: It is.
+    """
+    place = place_of(target)
+    if lag_s is None:
+        why = "its farm cannot be read" if lag_transactions is None else "it holds no transaction yet"
+        raise ExceededError(f"how far {place} is behind is not known: {why}", hint=f"wlc doctor {shlex.quote(target)}")
+    if lag_s > most.total_seconds():
+        raise ExceededError(
+            f"{place} is {format_age(timedelta(seconds=ceil(lag_s)))} ({lag_transactions} transactions) behind, more"
+            f" than {format_age(most)}",
+            hint=f"wlc doctor {shlex.quote(target)}",
+        )
+
+
+def tick(target: Target, storage_option: StorageOptions = None) -> Report:
+    """Show the last transaction that the replica holds."""
+    return Value("tick", wlr.tick(target, storage_options=storage_options(storage_option)))
+
+
+def clock(target: Target, storage_option: StorageOptions = None) -> Report:
+    """Show the commit time of the last transaction that the replica holds."""
+    return Value("clock", wlr.clock(target, storage_options=storage_options(storage_option)))
+
+
+def beat(
+    target: Target,
+    seconds: Annotated[float | None, typer.Argument(metavar="S", help="New polling beat in seconds.")] = None,
+    storage_option: StorageOptions = None,
+) -> Report:
+    """Show or set how often --follow looks for new log files."""
+    beat_s = wlr.beat(target, seconds, storage_options=storage_options(storage_option))
+    often = f"every {format_age(timedelta(seconds=beat_s))}" if beat_s else "all the time"
+    return Sentence(f"With --follow, {place_of(target)} looks for new log files {often}.", {"beat_s": beat_s})
+
+
+def pause(target: Target, storage_option: StorageOptions = None) -> Report:
+    """Let a replica or a feed stay where it is, also for cron and --follow, until wlr resume."""
+    wlr.pause(target, storage_options=storage_options(storage_option))
+    said = f"{place_of(target)} is paused: it stays where it is until wlr resume."
+    return Sentence(said, {"is_paused": True})
+
+
+def resume(target: Target, storage_option: StorageOptions = None) -> Report:
+    """Let a paused replica or feed go on with its next round."""
+    wlr.resume(target, storage_options=storage_options(storage_option))
+    return Sentence(f"{place_of(target)} goes on with its next round.", {"is_paused": False})
+
+
+def unlock(target: Target) -> Report:
+    """Allow direct writes to replicated tables, to repair the replica."""
+    wlr.unlock(target)
+    said = f"{place_of(target)} is unlocked: its replicated tables can be written directly until wlr lock."
+    return Sentence(said, {"is_unlocked": True})
+
+
+def lock(target: Target) -> Report:
+    """Refuse direct writes to replicated tables again; a new replica refuses them, too."""
+    wlr.lock(target)
+    said = f"{place_of(target)} is locked: direct writes to its replicated tables are refused."
+    return Sentence(said, {"is_unlocked": False})
+
+
+# Each with the example that its help shows.
+COMMANDS = (
+    (status, "wlr status copy.duckdb --json"),
+    (tick, "wlr tick copy.duckdb"),
+    (clock, "wlr clock copy.duckdb"),
+    (beat, "wlr beat copy.duckdb 30"),
+    (pause, "wlr pause copy.duckdb"),
+    (resume, "wlr resume copy.duckdb"),
+    (unlock, "wlr unlock copy.duckdb"),
+    (lock, "wlr lock copy.duckdb"),
+)

@@ -1,0 +1,370 @@
+"""A secondary gives way: its own rows that the primary has not judged yet go where they break a constraint.
+
+The primary's log is the verdict, so its rows must fit. A row of the secondary that is in the way of a UNIQUE or FOREIGN
+KEY constraint is set back to what it was before the secondary changed it, or deleted if it is new, or restored if the
+secondary deleted it. That is a transaction of the secondary like any other: the primary judges it behind the one that
+it undoes, so that both end equal whatever the primary has by then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from wlc.capture.duckdb import journal, pending, taken_tables
+from wlc.capture.duckdb.captured_tables import CapturedTables
+from wlc.capture.duckdb.journal import JournalEntry, JournalledImages
+from wlc.capture.duckdb.open_transaction import user
+from wlc.capture.duckdb.sites import exceptions, lines
+from wlc.capture.duckdb.sites.exceptions import Detection
+from wlc.capture.duckdb.sites.lines import LinesTable, projected
+from wlc.capture.duckdb.sites.window import key_value
+from wlc.dialect.duckdb import catalog as duckdb_catalog
+from wlc.dialect.duckdb.file_columns import read_sql
+from wlc.dialect.sql import quote
+from wlc.dialect.types import storage_type
+from wlc.farm.anchors import has_seen
+from wlc.farm.model import WEIGHT, Change
+from wlc.farm.vectors import NO_LINEAGE, expanded
+from wlc.masters.contract import database_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    import duckdb
+
+    from wlc.capture.duckdb.shared import Shared
+    from wlc.capture.duckdb.taken_tables import TakenTable
+    from wlc.dialect.duckdb.catalog import ForeignKey
+    from wlc.farm.model import Name, TableFile
+    from wlc.farm.vectors import Lineage, Vector
+    from wlc.masters.contract import SiteStep
+
+_OWN = 'temp."wlc own lines"'
+_UNJUDGED = 'temp."wlc unjudged {}"'
+_IN_THE_WAY = 'temp."wlc in the way {}"'
+
+
+def evict(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path]) -> int:
+    """Set back own rows that are in the way of a step of the primary, in a transaction of their own.
+
+    Rows that refer to one in the way go first, and alone: DuckDB does not remove a child and then its parent in one
+    transaction. So it is called again until the step fits or nothing more can go.
+
+    Args:
+        shared: A secondary.
+        step: The step, which breaks a constraint.
+        fetch: Returns a local file with the content of a data file.
+
+    Returns:
+        How many rows were set back; 0 if none of the secondary's own is in the way.
+    """
+    with shared.commit_lock, shared.root.cursor() as connection:
+        connection.execute("BEGIN")
+        shared.take_snapshot(connection)
+        try:
+            present, order = taken_tables.tables(connection, shared.catalog)
+            found = lines.load(connection, step, present, fetch)
+            state = shared.require_state()
+            lineage = state.circle.lineage() if state.circle else NO_LINEAGE
+            past = expanded(step.transactions[-1].past, lineage)
+            search = _Search(connection, shared, present, {table.table.name: table for table in found}, past, lineage)
+            evicted = search.found(past.get(state.history, 0))
+            rows = _apply(connection, shared, sorted(evicted, key=lambda table: order[table.table.name]))
+            lines.drop(connection, [*found, *evicted])
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+        if not rows:
+            connection.execute("ROLLBACK")
+    return rows
+
+
+@dataclass(slots=True)
+class _Search:
+    """The search for rows in the way.
+
+    Attributes:
+        present: The secondary's tables.
+        step: Those of the step.
+        past: What the primary had judged before the step, with all that it implies.
+        in_the_way: For each table the queries that select keys of rows that may have to go.
+    """
+
+    connection: duckdb.DuckDBPyConnection
+    shared: Shared
+    present: Mapping[Name, TakenTable]
+    step: Mapping[Name, LinesTable]
+    past: Vector
+    lineage: Lineage
+    in_the_way: dict[Name, list[str]] = field(default_factory=dict)
+
+    def found(self, judged: int) -> list[LinesTable]:
+        """Return what is evicted as lines of a step, one per row: what it becomes, or that it goes.
+
+        Args:
+            judged: Last own tick that the primary has judged.
+        """
+        keys = duckdb_catalog.references(self.connection, self.shared.catalog)
+        self._find_equal()
+        for key in keys:
+            self._find_children(key)
+        names = {*self.in_the_way, *(key.parent for key in keys if key.table in self.step)}
+        unjudged = [name for name in sorted(names) if self._load_own(name, judged)]
+        for key in keys:
+            if key.parent in unjudged:
+                self._find_parents(key)
+        evicted = [self._evicted(name) for name in unjudged if name in self.in_the_way]
+        chosen = {table.table.name: table for table in evicted if table.count(self.connection)}
+        for key in keys:
+            if key.parent in chosen and self._give_way(key, chosen[key.parent], judged, chosen):
+                chosen.pop(key.parent)
+        return list(chosen.values())
+
+    def _add(self, name: Name, query: str) -> None:
+        if self.present[name].table.layout.primary_key:
+            self.in_the_way.setdefault(name, []).append(query)
+
+    def _keys(self, name: Name) -> str:
+        """Select list of a table's key columns, as its image table has them."""
+        table = self.present[name].table
+        return ", ".join(f"{table.values[place]} AS c{place}" for place in table.layout.key_places)
+
+    def _not_in_step(self, name: Name) -> str:
+        step = self.step.get(name)
+        return f"NOT EXISTS (FROM {step.lines} AS l WHERE {step.same_key('l')})" if step else "true"
+
+    def _value(self, name: Name, column: str, alias: str) -> str:
+        """A column of an image in the type of its table, as an index compares it."""
+        table = LinesTable(self.present[name], "")
+        place = [each.name for each in table.table.layout.stored].index(column)
+        return key_value(table.table.layout.stored[place], table.value(place, alias))
+
+    def _here(self, name: Name, column: str, alias: str) -> str:
+        found = next(each for each in self.present[name].table.layout.stored if each.name == column)
+        return key_value(found, f"{alias}.{quote(column)}")
+
+    def _find_equal(self) -> None:
+        """Find rows that have the unique values of one that the step brings, under another key."""
+        known = CapturedTables(self.connection, self.shared.catalog)
+        known.refresh(-1)
+        for name, step in self.step.items():
+            for columns in (known.by_name[name].keys or ())[1:]:
+                same = " AND ".join(
+                    f"{self._here(name, column, 't')} = {self._value(name, column, 'n')}" for column in columns
+                )
+                self._add(
+                    name,
+                    f"SELECT {self._keys(name)} FROM {step.table.sql} AS t JOIN ({lines.last_sql(step)}) AS n ON {same}"
+                    f" WHERE {self._not_in_step(name)}",
+                )
+
+    def _find_children(self, key: ForeignKey) -> None:
+        """Find rows that refer to one that the step removes, or whose referred columns it changes."""
+        step = self.step.get(key.parent)
+        if step is None or not step.key:
+            return
+        gone = ", ".join(f"{self._here(key.parent, column, 't')} AS r{n}" for n, column in enumerate(key.referred))
+        left = ", ".join(self._value(key.parent, column, "n") for column in key.referred)
+        self._add(
+            key.table,
+            self._children(
+                key,
+                f"SELECT {gone} FROM {step.table.sql} AS t WHERE EXISTS (FROM {step.lines} AS l WHERE"
+                f" {step.same_key('l')}) EXCEPT SELECT {left} FROM ({lines.last_sql(step)}) AS n",
+            ),
+        )
+
+    def _children(self, key: ForeignKey, referred: str) -> str:
+        """Select the keys of rows that refer to one of some values `r0` …."""
+        same = " AND ".join(f"{self._here(key.table, column, 't')} = p.r{n}" for n, column in enumerate(key.columns))
+        table = self.present[key.table].table
+        return (
+            f"SELECT {self._keys(key.table)} FROM {table.sql} AS t JOIN ({referred}) AS p ON {same}"
+            f" WHERE {self._not_in_step(key.table)}"
+        )
+
+    def _find_parents(self, key: ForeignKey) -> None:
+        """Find rows that were removed here and that a row of the step refers to."""
+        step = self.step.get(key.table)
+        if step is None:
+            return
+        parent = self.present[key.parent].table
+        same = " AND ".join(
+            f"{self._value(key.table, column, 'n')} = {self._value(key.parent, referred, 'u')}"
+            for column, referred in zip(key.columns, key.referred, strict=True)
+        )
+        there = " AND ".join(
+            f"{self._here(key.parent, column, 't')} = {self._value(key.parent, column, 'u')}" for column in key.referred
+        )
+        listed = ", ".join(f"u.c{place}" for place in parent.layout.key_places)
+        self._add(
+            key.parent,
+            f"SELECT {listed} FROM {_UNJUDGED.format(parent.id)} AS u JOIN ({lines.last_sql(step)}) AS n ON {same}"
+            f" WHERE u.had AND NOT EXISTS (FROM {parent.sql} AS t WHERE {there})",
+        )
+
+    def _load_own(self, name: Name, judged: int) -> bool:
+        """Find the rows of a table that own transactions have changed and the primary has not judged.
+
+        Of each it is known what it was before: `had`, `c0` …, and the last own transaction that changed it, `tick`.
+        """
+        table = self.present[name].table
+        columns = "".join(f", c{n} {storage_type(column.type)}" for n, column in enumerate(table.layout.stored))
+        self.connection.execute(
+            f"CREATE OR REPLACE TEMP TABLE {_bare(_OWN)} (tick BIGINT, is_own BOOLEAN, weight TINYINT{columns})"
+        )
+        self._load_journal(table, judged)
+        self._load_log(table)
+        keys = ", ".join(f"c{place}" for place in table.layout.key_places)
+        listed = "".join(f", o.{column} AS {column}" for column in table.columns if column not in keys.split(", "))
+        self.connection.execute(
+            f"""
+            CREATE OR REPLACE TEMP TABLE {_bare(_UNJUDGED.format(table.id))} AS
+            WITH taken AS (SELECT {keys}, max(tick) FILTER (NOT is_own) AS tick FROM {_OWN} GROUP BY ALL),
+            own AS (
+                SELECT {", ".join(f"o.{key}" for key in keys.split(", "))}, min(o.tick) AS first, max(o.tick) AS tick
+                FROM {_OWN} AS o JOIN taken AS t USING ({keys})
+                WHERE o.is_own AND o.tick > coalesce(t.tick, 0) GROUP BY ALL
+            )
+            SELECT {", ".join(f"w.{key}" for key in keys.split(", "))}, w.tick, o.weight IS NOT NULL AS had{listed}
+            FROM own AS w LEFT JOIN (FROM {_OWN} WHERE weight < 0) AS o ON o.tick = w.first
+                AND {" AND ".join(f"o.{key} = w.{key}" for key in keys.split(", "))}
+            """
+        )
+        return bool(self.connection.execute(f"SELECT 1 FROM {_UNJUDGED.format(table.id)} LIMIT 1").fetchall())
+
+    def _load_journal(self, table: journal.CapturedTable, judged: int) -> None:
+        waiting = pending.pending(self.connection, self.shared.catalog, most=2**62).transactions
+        own = [entry.tick for entry in waiting if entry.origin is None]
+        self.connection.execute(
+            f"INSERT INTO {_OWN} SELECT _tick, list_contains(?::BIGINT[], _tick), _weight, {', '.join(table.columns)}"
+            f" FROM {table.images} WHERE _tick > {judged} AND abs(_weight) = 1",
+            [own],
+        )
+
+    def _load_log(self, table: journal.CapturedTable) -> None:
+        state = self.shared.require_state()
+        database = database_of(state)
+        number, last = state.batch, state.tick
+        while number > 0:
+            batch = database.read_batch(number)[0]
+            if has_seen(self.past, batch, self.lineage):
+                # Pruning keeps nothing older; see `wlc.masters.unjudged`.
+                return
+            judged = self.past.get(batch.history, 0)
+            own = [each.tick for each in batch.transactions if each.origin is None and each.tick > judged]
+            counted = {r.path for each in batch.transactions for r in each.records if isinstance(r, Change)}
+            for file in batch.files:
+                if file.table == table.name and file.file.path in counted:
+                    local = database.fetch(file)
+                    try:
+                        self.connection.execute(
+                            f"INSERT INTO {_OWN} SELECT _tick, list_contains(?::BIGINT[], _tick), {WEIGHT},"
+                            f" {', '.join(projected(table, file.layout))} FROM {read_sql([str(local)])} AS f"
+                            f" WHERE _tick BETWEEN {judged + 1} AND {last}",
+                            [own],
+                        )
+                    finally:
+                        database.release(local)
+            if batch.first <= judged + 1:
+                return
+            if batch.parent is not None:
+                # A site that was restored from a backup does not hold what came after that in the history before.
+                last = batch.parent.tick
+            number -= 1
+
+    def _evicted(self, name: Name) -> LinesTable:
+        """Turn the unjudged ones of the rows in the way into lines: what they were before."""
+        return self._lines(name, " UNION ".join(self.in_the_way[name]))
+
+    def _lines(self, name: Name, wanted: str) -> LinesTable:
+        place = self.present[name]
+        table = place.table
+        keys = ", ".join(f"c{place}" for place in table.layout.key_places)
+        made = LinesTable(place, _IN_THE_WAY.format(table.id))
+        self.connection.execute(
+            f"CREATE OR REPLACE TEMP TABLE {made.bare} AS SELECT 0::BIGINT AS _line,"
+            f" if(had, 1, -1)::TINYINT AS _weight, {', '.join(table.columns)}, tick"
+            f" FROM {_UNJUDGED.format(table.id)} SEMI JOIN ({wanted}) AS w USING ({keys})"
+        )
+        self.connection.execute(
+            f"DELETE FROM {made.lines} AS l WHERE l._weight > 0 AND EXISTS (FROM {table.sql} AS t"
+            f" WHERE {made.same_image('l')})"
+        )
+        return made
+
+    def _give_way(self, key: ForeignKey, parent: LinesTable, judged: int, chosen: dict[Name, LinesTable]) -> bool:
+        """Say whether rows refer to evicted ones, and evict those instead."""
+        referred = ", ".join(f"{self._here(key.parent, column, 't')} AS r{n}" for n, column in enumerate(key.referred))
+        left = ", ".join(self._value(key.parent, column, "l") for column in key.referred)
+        gone = (
+            f"SELECT {referred} FROM {parent.table.sql} AS t JOIN {parent.lines} AS l ON {parent.same_key('l')}"
+            f" EXCEPT SELECT {left} FROM {parent.lines} AS l WHERE l._weight > 0"
+        )
+        if not self._load_own(key.table, judged):
+            return False
+        children = self._lines(key.table, self._children(key, gone))
+        if not children.count(self.connection):
+            return False
+        chosen[key.table] = children
+        return True
+
+
+def load_unjudged(
+    connection: duckdb.DuckDBPyConnection, shared: Shared, place: TakenTable, past: Vector, lineage: Lineage
+) -> str:
+    """List the rows of a table that were last changed by own transactions which the primary has not judged.
+
+    Args:
+        connection: In a transaction.
+        shared: A secondary.
+        place: The table.
+        past: What the primary has judged.
+        lineage: What vectors leave out.
+
+    Returns:
+        A relation with the key's columns as in image tables, and what was there before: `had`, and the other columns.
+    """
+    judged = expanded(past, lineage)
+    search = _Search(connection, shared, {place.table.name: place}, {}, judged, lineage)
+    search._load_own(place.table.name, judged.get(shared.require_state().history, 0))
+    return _UNJUDGED.format(place.table.id)
+
+
+def _apply(connection: duckdb.DuckDBPyConnection, shared: Shared, tables: Sequence[LinesTable]) -> int:
+    """Set the rows back, journal and report it, and commit; the caller holds the commit lock."""
+    rows = sum(table.count(connection) for table in tables)
+    if not rows:
+        return 0
+    tick, time, state = shared.new_tick(), shared.commit_time(), shared.require_state()
+    assert state.site is not None
+    name = state.site.name
+    exceptions.prepare(connection, shared.catalog)
+    where = Detection(shared.catalog, name, name, time)
+    records = []
+    for table in tables:
+        exceptions.write_evicted(connection, where, state.history, table)
+        lines.journal_images(connection, table, tick)
+    exceptions.count(connection, shared.catalog, name, {("", "evicted"): rows})
+    for table in reversed(tables):
+        lines.remove(connection, table)
+    for table in tables:
+        lines.add(connection, table)
+        images = f"FROM {table.table.images} WHERE _tick = {tick}"
+        added, removed = connection.execute(
+            f"SELECT count(*) FILTER (_weight > 0), count(*) FILTER (_weight < 0) {images}"
+        ).fetchall()[0]
+        records.append(JournalledImages(table.table.name, table.table.id, added, removed))
+    entry = JournalEntry(tick, user(), time, time, tuple(records), after=shared.last_tick or None)
+    journal.add_entry(connection, shared.catalog, entry)
+    lines.drop(connection, tables)
+    connection.execute("COMMIT")
+    touched = [table.table.name for table in tables]
+    shared.committed(tick, time, touched, touched)
+    return rows
+
+
+def _bare(table: str) -> str:
+    return table.removeprefix("temp.")

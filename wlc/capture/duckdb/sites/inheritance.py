@@ -1,0 +1,37 @@
+"""What a site of a mesh inherits from the log of the site with whose rows it began: who changed which rows when.
+
+Its own log begins behind that. Without this, a change that another site made before it knew of a deletion would bring
+the row back here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wlc.capture.duckdb.sites import window
+from wlc.dialect.sql import quote
+from wlc.farm.anchors import before
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from wlc.farm.database import FarmDatabase
+
+
+def inherit(connection: duckdb.DuckDBPyConnection, catalog: str, log: FarmDatabase, last: int) -> dict[str, int]:
+    """Keep what another site's log says of rows, as far as it reaches back, and return the vector where it begins.
+
+    Args:
+        connection: Any of the database; doing it twice is harmless.
+        catalog: The database.
+        log: The other site's folder.
+        last: Number of the batch with which the database began.
+    """
+    numbers = [number for number in log.batch_numbers() if number <= last]
+    window.create(connection)
+    for number in numbers:
+        window.add_batch(connection, log.read_batch(number)[0], log)
+    connection.execute(
+        f"CREATE OR REPLACE TABLE {quote(catalog)}.wlc.{window.INHERITED} AS SELECT DISTINCT * FROM {window.WINDOW}"
+    )
+    return before(log.read_batch(numbers[0])[0]) if numbers and numbers[0] > 1 else {}

@@ -1,0 +1,258 @@
+"""What happens to a step of another site when the primary judges it, before it is applied."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wlc.capture.duckdb import journal
+from wlc.capture.duckdb.sites import exceptions, newest, refreshing, rejection, verdicts, window
+from wlc.capture.duckdb.sites.exceptions import Detection
+from wlc.capture.duckdb.sites.verdicts import Seen
+from wlc.dialect.duckdb import catalog as duckdb_catalog
+from wlc.farm.circle import EPOCH, EPOCH_TRANS, NONE, OWNER, PASS, how_to_join_anew
+from wlc.farm.clock import utc_now
+from wlc.farm.mesh import author_of
+from wlc.farm.vectors import expanded
+from wlc.masters.circle_place import founder_of
+from wlc.masters.contract import database_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import duckdb
+
+    from wlc.capture.duckdb.journal import JournalledRefresh
+    from wlc.capture.duckdb.shared import Shared
+    from wlc.capture.duckdb.sites.verdicts import StepTable
+    from wlc.capture.duckdb.sites.window import KeptWindow
+    from wlc.farm.circle import Circle
+    from wlc.farm.model import Name, Origin
+    from wlc.farm.vectors import Lineage, Vector
+    from wlc.masters.contract import SiteStep
+
+# The last transaction of a refresh is journalled under this tick, one before it under the tick below, and so on, until
+# the step has ticks.
+REFRESH_TICK = -2
+# Causes of a rejection.
+CONSTRAINT, NOT_THE_OWNER = "constraint", "owner"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a verdict leaves to do.
+
+    Attributes:
+        lines: Numbers of the transactions that are rejected as a whole.
+        refresh: Records of own transactions after the step, whose images are journalled under `refresh_ticks`.
+        has_conflicts: Whether anything was rejected.
+    """
+
+    lines: frozenset[int] = frozenset()
+    refresh: tuple[tuple[JournalledRefresh, ...], ...] = ()
+    has_conflicts: bool = False
+
+
+def judge(
+    connection: duckdb.DuckDBPyConnection,
+    where: Detection,
+    seen: Sequence[Seen],
+    tables: Sequence[StepTable],
+    rules: Mapping[Name, str],
+    refused: Mapping[int, str] | None = None,
+) -> Judged:
+    """Delete from a step what is rejected of it; report it, count it and journal the refresh.
+
+    Args:
+        connection: In the transaction of the step, with a window of the primary's log.
+        where: Who judges whom.
+        seen: The step's transactions.
+        tables: Its tables.
+        rules: Tables that have a rule, and which.
+        refused: Transactions that are rejected in any case, with the cause.
+    """
+    found = verdicts.judge(connection, seen, tables, rules, refused)
+    if found.is_empty:
+        return Judged()
+    refresh: list[JournalledRefresh] = []
+    for place, step in _reported(connection, where, [(each.line, each.origin) for each in seen], tables):
+        refresh += refreshing.journal_refresh(connection, place, step, REFRESH_TICK)
+    rejection.remove(connection, tables)
+    rows = sum(record.rows for record in refresh)
+    counts = {**found.counts, ("", "refreshed"): rows} if rows else found.counts
+    exceptions.count(connection, where.catalog, where.source, counts)
+    return Judged(found.lines, _divided(connection, where.catalog, refresh), has_conflicts=True)
+
+
+def _reported(
+    connection: duckdb.DuckDBPyConnection,
+    where: Detection,
+    origins: Sequence[tuple[int, Origin]],
+    tables: Sequence[StepTable],
+) -> Iterator[tuple[int, StepTable]]:
+    """Write the exceptions; yield each table that has some, with its place, while its rejected rows are collected."""
+    exceptions.prepare(connection, where.catalog)
+    for place, step in enumerate(tables):
+        if step.table.layout.primary_key and rejection.collect(connection, place, step):
+            exceptions.write(connection, where, origins, place, step)
+            yield place, step
+
+
+def keep_newest(
+    connection: duckdb.DuckDBPyConnection,
+    shared: Shared,
+    step: SiteStep,
+    tables: Sequence[StepTable],
+    kept: KeptWindow,
+) -> None:
+    """Delete from a step what is older than what this site of a mesh holds; report it and count it.
+
+    Args:
+        connection: In the transaction of the step.
+        shared: The database.
+        step: The step.
+        tables: Its tables.
+        kept: The window of the round on this connection.
+
+    Raises:
+        ExpiredError: The log does not reach back to what an author had seen.
+    """
+    state = shared.require_state()
+    site, circle = state.site, state.circle
+    assert site is not None
+    assert circle is not None
+    if not any(table.table.layout.primary_key for table in tables):
+        return
+    known = expanded(step.transactions[0].past, circle.lineage())
+    anew = how_to_join_anew(founder_of(database_of(state), site).url, site.name)
+    kept.cover(connection, shared.catalog, state, known, circle.lineage(), anew)
+    found = newest.judge(connection, step.transactions, tables)
+    if found.is_empty:
+        return
+    origins = [(each.line, each.origin) for each in step.transactions]
+    authors = {each.history: author_of(circle, each.history) or step.site for _, each in origins}
+    where = Detection(shared.catalog, site.name, step.site, utc_now(), authors)
+    list(_reported(connection, where, origins, tables))
+    rejection.remove(connection, tables)
+    exceptions.count(connection, shared.catalog, step.site, found.counts)
+
+
+def refresh_ticks(judged: Judged) -> range:
+    """Return the ticks of the transactions of a refresh before the step has ticks, in their order."""
+    return range(REFRESH_TICK - len(judged.refresh) + 1, REFRESH_TICK + 1)
+
+
+def _divided(
+    connection: duckdb.DuckDBPyConnection, catalog: str, refresh: Sequence[JournalledRefresh]
+) -> tuple[tuple[JournalledRefresh, ...], ...]:
+    if sum(record.absent for record in refresh) < 2:
+        return (tuple(refresh),) if refresh else ()
+    parts = refreshing.in_transactions(refresh, duckdb_catalog.foreign_keys(connection, catalog))
+    for before, part in enumerate(reversed(parts)):
+        for record in part if before else ():
+            images = journal.images_sql(catalog, record.layout)
+            connection.execute(
+                f"UPDATE {images} SET _tick = {REFRESH_TICK - before}"
+                f" WHERE _tick = {REFRESH_TICK} AND _weight = {journal.ABSENT}"
+            )
+    return parts
+
+
+# Of a step that is taken ---------------------------------------------------------------------------------------------
+
+
+def judge_step(
+    connection: duckdb.DuckDBPyConnection,
+    shared: Shared,
+    step: SiteStep,
+    tables: Sequence[StepTable],
+    kept: KeptWindow,
+    *,
+    is_refused: bool = False,
+) -> Judged:
+    """Judge a step if this is the primary and a table of the step has a rule, or in a mesh; see `judge`.
+
+    A site that wrote a table of another one did so before it knew the rule, or against it.
+
+    Args:
+        connection: In the transaction of the step.
+        shared: The database.
+        step: The step.
+        tables: Its tables.
+        kept: The window of the round.
+        is_refused: Its transactions break a constraint here, and are rejected in any case.
+
+    Raises:
+        ExpiredError: The log does not reach back to what the site has seen.
+    """
+    state = shared.require_state()
+    site = state.site
+    if shared.is_in_mesh:
+        keep_newest(connection, shared, step, tables, kept)
+        return Judged()
+    if site is None or site.circle is None or not site.is_leading or step.is_primary:
+        return Judged()
+    if site.circle.site(step.site).role in (NONE, PASS):
+        return Judged()
+
+    def cover(known: Vector, lineage: Lineage) -> None:
+        anew = how_to_join_anew(founder_of(database_of(state), site).url, step.site)
+        kept.cover(connection, shared.catalog, state, known, lineage, anew)
+
+    where = Detection(shared.catalog, site.name, step.site, utc_now())
+    return judge_by_rules(connection, where, step, tables, site.circle, cover, is_refused=is_refused)
+
+
+def judge_by_rules(
+    connection: duckdb.DuckDBPyConnection,
+    where: Detection,
+    step: SiteStep,
+    tables: Sequence[StepTable],
+    circle: Circle,
+    cover: Callable[[Vector, Lineage], None],
+    *,
+    is_refused: bool = False,
+) -> Judged:
+    """Judge a step by the rules of its tables; see `judge`.
+
+    Args:
+        connection: In the transaction of the step.
+        where: Who judges whom.
+        step: The step.
+        tables: Its tables.
+        circle: Says which rules there are.
+        cover: Makes the window that the step needs, given what all its authors contained.
+        is_refused: The step's transactions are rejected in any case.
+    """
+    found = {step.table.name: circle.rule_of(step.table.name) for step in tables}
+    rules = {name: rule.rule for name, rule in found.items() if rule and rule.rule in (EPOCH, EPOCH_TRANS)}
+    owned = [name for name, rule in found.items() if rule and rule.rule == OWNER and rule.site != step.site]
+    refused = dict.fromkeys(_lines_of(connection, tables, owned), NOT_THE_OWNER)
+    if not rules and not refused:
+        return Judged()
+    lineage = circle.lineage()
+    seen = [
+        Seen(
+            each.line,
+            each.origin,
+            expanded(each.past, lineage),
+            None if each.reads_past is None else expanded(each.reads_past, lineage),
+        )
+        for each in step.transactions
+    ]
+    window.create_if_missing(connection)
+    if rules:
+        cover(verdicts.contained_by_all(seen), lineage)
+    if is_refused:
+        refused = dict.fromkeys((each.line for each in step.transactions), CONSTRAINT) | refused
+    return judge(connection, where, seen, tables, rules, refused)
+
+
+def _lines_of(connection: duckdb.DuckDBPyConnection, tables: Sequence[StepTable], names: Sequence[Name]) -> list[int]:
+    """Return the transactions of a step that change one of those tables."""
+    return [
+        line
+        for table in tables
+        if table.table.name in names
+        for (line,) in connection.execute(f"SELECT DISTINCT _line FROM {table.lines}").fetchall()
+    ]

@@ -1,0 +1,83 @@
+"""Refresh: the primary tells what rows are whose changes it rejected, and other sites make theirs equal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wlc.capture.duckdb import journal
+from wlc.capture.duckdb.journal import JournalledRefresh
+from wlc.capture.duckdb.sites import rejection
+from wlc.capture.duckdb.sites.rejection import KEYS, PRESENT
+from wlc.capture.duckdb.sites.verdicts import key_names
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    import duckdb
+
+    from wlc.capture.duckdb.sites.verdicts import StepTable
+    from wlc.farm.model import Name
+
+
+def journal_refresh(
+    connection: duckdb.DuckDBPyConnection, place: int, step: StepTable, tick: int
+) -> list[JournalledRefresh]:
+    """Journal what the rejected rows of one table, which are collected, are after the step that is not applied yet.
+
+    Args:
+        connection: In the transaction of the step.
+        place: Of the table among the step's.
+        step: The table.
+        tick: Of the transaction that tells it.
+
+    Returns:
+        Records of that transaction; none if only rows were rejected that are removed on both sides.
+    """
+    table, wanted = step.table, rejection.after_sql(place)
+    rejection.find_present(connection, step, wanted)
+    keys = [f"k.{name}" if name in key_names(table) else "NULL" for name in table.columns]
+    # DuckDB loses rows of a table whose first INSERT in a transaction adds none; see `images.unspoil`.
+    absent = f"FROM {KEYS} AS k SEMI JOIN ({wanted}) AS w ON w.key = k.key ANTI JOIN {PRESENT} AS p ON p.key = k.key"
+    there, gone = (
+        bool(connection.execute(f"SELECT 1 {rows} LIMIT 1").fetchall()) for rows in (f"FROM {PRESENT}", absent)
+    )
+    # Two statements: as one with UNION ALL, DuckDB 2.0 has been seen to hang in it.
+    if there:
+        columns = ", ".join(table.columns)
+        connection.execute(
+            f"INSERT INTO {table.images} SELECT {tick}, {journal.REFRESHED}, NULL, NULL, {columns} FROM {PRESENT}"
+        )
+    if gone:
+        connection.execute(
+            f"INSERT INTO {table.images} SELECT {tick}, {journal.ABSENT}, NULL, NULL, {', '.join(keys)} {absent}"
+        )
+    if not (there or gone):
+        return []
+    counts = connection.execute(
+        f"SELECT _weight, count(*) FROM {table.images} WHERE _tick = {tick} GROUP BY 1 ORDER BY 1"
+    )
+    return [
+        JournalledRefresh(table.name, table.id, rows, weight == journal.ABSENT) for weight, rows in counts.fetchall()
+    ]
+
+
+def in_transactions(
+    records: Sequence[JournalledRefresh], parents: Mapping[Name, Collection[Name]]
+) -> tuple[tuple[JournalledRefresh, ...], ...]:
+    """Divide a refresh into transactions that a site can take one after the other, rows that refer to others first.
+
+    DuckDB does not remove a row and one that refers to it in one transaction.
+
+    Args:
+        records: The refresh.
+        parents: For each table with foreign keys those that they refer to.
+    """
+    gone = {record.table for record in records if record.absent}
+
+    def depth(name: Name) -> int:
+        return 1 + max((depth(parent) for parent in set(parents.get(name, ())) - {name} if parent in gone), default=-1)
+
+    parts: dict[int, list[JournalledRefresh]] = {}
+    for record in records:
+        parts.setdefault(depth(record.table) if record.absent else 0, []).append(record)
+    return tuple(tuple(parts[each]) for each in sorted(parts, reverse=True))

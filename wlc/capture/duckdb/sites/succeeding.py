@@ -1,0 +1,197 @@
+"""A site takes over as the primary: before it judges others, it judges what no primary has judged of its own.
+
+Its rows are those of the former primary, over which it has written what that one has not read any more. So each row
+that such a transaction changed is looked at as the former primary has it, and judged by the former primary's log. Of
+what is rejected the rows are set back, in an own transaction, and a refresh tells them to the others: they may contain
+what the rejected change had collided with, and skip it when they read this site's log.
+
+The transaction is journalled even if nothing was rejected: with it, the log says that the term has begun.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import duckdb
+
+from wlc.capture.duckdb import journal, taken_tables
+from wlc.capture.duckdb.journal import CapturedTable, JournalEntry
+from wlc.capture.duckdb.open_transaction import user
+from wlc.capture.duckdb.sites import eviction, judging, lines, own_past, window
+from wlc.capture.duckdb.sites.exceptions import Detection
+from wlc.capture.duckdb.sites.judging import Judged
+from wlc.capture.duckdb.sites.taking import records_of
+from wlc.dialect.sql import quote
+from wlc.farm.clock import utc_now
+from wlc.farm.errors import ReplayError
+from wlc.masters.state import changes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from wlc.capture.duckdb.shared import Shared
+    from wlc.capture.duckdb.sites.lines import LinesTable
+    from wlc.capture.duckdb.taken_tables import TakenTable
+    from wlc.farm.model import Name, TableFile
+    from wlc.farm.vectors import Lineage, Vector
+    from wlc.masters.contract import Succession
+
+
+@dataclass(frozen=True, slots=True)
+class _FormerTable(CapturedTable):
+    """A table as the former primary has it, as far as the rows are concerned that are judged."""
+
+    former: str = ""
+
+    @property
+    def sql(self) -> str:
+        """Full name of the temporary table."""
+        return self.former
+
+
+def take_over(shared: Shared, succession: Succession, fetch: Callable[[TableFile], Path]) -> None:
+    """Lead the present term; see `wlc.masters.contract.Source.take_over`. The caller holds the commit lock."""
+    try:
+        try:
+            _take_over(shared, succession, fetch, is_refused=False)
+        except duckdb.ConstraintException:
+            # What is left of it does not fit without what is rejected.
+            _take_over(shared, succession, fetch, is_refused=True)
+    except duckdb.ConstraintException as error:
+        raise ReplayError(
+            f"{shared.path} cannot take over as the primary: what no primary has judged of it cannot be set back:"
+            f" {str(error).splitlines()[0]}",
+            hint="delete the rows that refer to the one named, then: wlc take SOURCE",
+        ) from error
+
+
+def _take_over(shared: Shared, succession: Succession, fetch: Callable[[TableFile], Path], *, is_refused: bool) -> None:
+    state = shared.require_state()
+    site = state.site
+    assert site is not None
+    assert site.circle is not None
+    present: Mapping[Name, TakenTable] = {}
+    made: list[LinesTable] = []
+    with shared.root.cursor() as connection, own_past.transaction(connection, shared):
+        judged = Judged()
+        if succession.own.transactions:
+            present, order = taken_tables.tables(connection, shared.catalog)
+            judged = _judge(connection, shared, succession, present, fetch, is_refused=is_refused)
+            names = {record.table for part in judged.refresh for record in part}
+            ranked = sorted(names, key=lambda name: order[name])
+            made = [_set_back(connection, present[name], judged, number) for number, name in enumerate(ranked)]
+        first, time = shared.new_ticks(1 + len(judged.refresh)), shared.commit_time()
+        for table in made:
+            lines.journal_images(connection, table, first - 1)
+        for table in reversed(made):
+            lines.remove(connection, table)
+        for table in made:
+            lines.add(connection, table)
+        _move_refresh(connection, shared, judged, first + 1)
+        change = tuple(record for table in made for record in _records(connection, table, first))
+        entries = [JournalEntry(first, user(), time, time, change, after=shared.last_tick or None)]
+        for tick, part in enumerate(judged.refresh, first + 1):
+            entries.append(JournalEntry(tick, user(), time, time, part))
+        journal.add_entries(connection, shared.catalog, entries)
+        lines.drop(connection, made)
+        leading = replace(state, site=replace(site, led=site.circle.term))
+        journal.write_state(connection, shared.catalog, changes(shared.state, leading))
+    touched = [table.table.name for table in made]
+    shared.committed(shared.last_tick, shared.commit_time(), touched, touched)
+
+
+def _judge(
+    connection: duckdb.DuckDBPyConnection,
+    shared: Shared,
+    succession: Succession,
+    present: Mapping[Name, TakenTable],
+    fetch: Callable[[TableFile], Path],
+    *,
+    is_refused: bool,
+) -> Judged:
+    """Judge own transactions as the former primary would have, and report and journal what is rejected."""
+    site = shared.require_state().site
+    assert site is not None
+    assert site.circle is not None
+    lineage = site.circle.lineage()
+    found = lines.load(connection, succession.own, present, fetch, with_reads=True)
+    former = [
+        _as_former(connection, shared, table, succession.judged, lineage, number)
+        for number, table in enumerate(found)
+        if table.key
+    ]
+
+    def cover(known: Vector, lineage: Lineage) -> None:
+        window.create(connection)
+        for log in succession.ended:
+            if (after := known.get(log.history, 0)) < log.last:
+                window.add_log(
+                    connection, log.database, after_tick=after, last_batch=log.batch, known=known, lineage=lineage
+                )
+
+    where = Detection(shared.catalog, site.name, site.name, utc_now())
+    judged = judging.judge_by_rules(
+        connection, where, succession.own, former, site.circle, cover, is_refused=is_refused
+    )
+    lines.drop(connection, found)
+    return judged
+
+
+def _as_former(
+    connection: duckdb.DuckDBPyConnection,
+    shared: Shared,
+    table: LinesTable,
+    judged: Vector,
+    lineage: Lineage,
+    number: int,
+) -> LinesTable:
+    """Return a table of the step over the rows that the former primary has of its keys."""
+    unjudged = eviction.load_unjudged(connection, shared, table.place, judged, lineage)
+    here, name = table.table, f'temp."wlc former {number}"'
+    touched = f"SELECT {table.keys} FROM {table.lines}"
+    touched += f" UNION SELECT {table.keys} FROM {table.reads}" if table.reads else ""
+    stored = [quote(column.name) for column in here.layout.stored]
+    values = ", ".join(table.value(place, "u") for place in range(len(stored)))
+    connection.execute(
+        f"CREATE OR REPLACE TEMP TABLE {name.removeprefix('temp.')} AS SELECT {', '.join(stored)} FROM {here.sql} AS t"
+        f" WHERE EXISTS (FROM ({touched}) AS k WHERE {table.same_key('k')})"
+        f" AND NOT EXISTS (FROM {unjudged} AS u WHERE {table.same_key('u')})"
+    )
+    connection.execute(
+        f"INSERT INTO {name} SELECT {values} FROM {unjudged} AS u SEMI JOIN ({touched}) AS k USING ({table.keys})"
+        " WHERE u.had"
+    )
+    former = _FormerTable(here.id, here.catalog, here.name, here.layout, here.keys, here.has_rowid, name)
+    return replace(table, place=replace(table.place, table=former))
+
+
+def _set_back(connection: duckdb.DuckDBPyConnection, place: TakenTable, judged: Judged, number: int) -> LinesTable:
+    """Return as one line what a refresh makes of a table's rows here."""
+    made = lines.created(connection, place, number)
+    images, columns = place.table.images, ", ".join(place.table.columns)
+    marked = judging.refresh_ticks(judged)
+    connection.execute(
+        f"INSERT INTO {made.lines} SELECT 1, CASE WHEN _weight = {journal.REFRESHED} THEN 1 ELSE -1 END, {columns}"
+        f" FROM {images} WHERE _tick BETWEEN {marked.start} AND {marked.stop - 1}"
+    )
+    connection.execute(
+        f"DELETE FROM {made.lines} AS l WHERE (l._weight > 0 AND EXISTS (FROM {place.table.sql} AS t WHERE"
+        f" {made.same_image('l')})) OR (l._weight < 0 AND NOT EXISTS (FROM {place.table.sql} AS t WHERE"
+        f" {made.same_key('l')}))"
+    )
+    return made
+
+
+def _move_refresh(connection: duckdb.DuckDBPyConnection, shared: Shared, judged: Judged, first: int) -> None:
+    """Give the images of a refresh the ticks of its transactions."""
+    for tick, (marked, part) in enumerate(zip(judging.refresh_ticks(judged), judged.refresh, strict=True), first):
+        for record in part:
+            images = journal.images_sql(shared.catalog, record.layout)
+            connection.execute(f"UPDATE {images} SET _tick = {tick} WHERE _tick = {marked}")
+
+
+def _records(connection: duckdb.DuckDBPyConnection, table: LinesTable, tick: int) -> Iterator[journal.JournalRecord]:
+    query = f"SELECT _weight, count(*) FROM {table.table.images} WHERE _tick = {tick} GROUP BY ALL"
+    yield from records_of(table.table, dict(connection.execute(query).fetchall()))

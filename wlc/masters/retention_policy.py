@@ -1,0 +1,171 @@
+"""What the owner of a database wants to be kept: the policy of retention, and tags."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from wlc.farm.clock import format_time, parse_age, utc_now
+from wlc.farm.errors import ExpiredError, InvalidError
+from wlc.farm.keep_policy import KeepPolicy, change_policy, end_policy, read_policy
+from wlc.farm.prune_notice import announced_windows
+from wlc.farm.registry import this_host, this_user
+from wlc.farm.tags import Tag, add_tag, check_tag_name, delete_tag
+from wlc.farm.tags import tags as all_tags
+from wlc.farm.window import Window, read_window
+from wlc.masters.lookup import resolve
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    from wlc.farm.database import FarmDatabase
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """What is to be kept, and what can be gone back to now; `policy` is None if nobody has set one."""
+
+    policy: KeepPolicy | None
+    window: Window
+
+
+def retention(
+    db: str | os.PathLike[str],
+    *,
+    keep: timedelta | str | None = None,
+    keep_daily: int | None = None,
+    keep_weekly: int | None = None,
+    snapshot_every: timedelta | str | None = None,
+    delete: bool = False,
+    farm: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Keeping:
+    """Return, or set, what `prune` keeps and how often a snapshot is taken.
+
+    Args:
+        db: Name in the farm, URL of the database's folder, or a source that knows its farm.
+        keep: Every transaction of this long can be gone back to; as text, for example `30d`. None changes nothing.
+        keep_daily: Of what is older, keep the last snapshot of each of so many days that have one.
+        keep_weekly: Of what is older than those, keep the last snapshot of each of so many weeks that have one.
+        snapshot_every: Whoever publishes takes a snapshot when the newest one is so old; zero ends that.
+        delete: Forget the policy.
+        farm: URL of the farm, for a bare name.
+        storage_options: Options of the farm's file system.
+
+    Raises:
+        InvalidError: There is no such database, or the policy makes no sense. Nothing was changed.
+        CorruptError: The present policy is damaged.
+        FencedError: The source is a copy of a master, and the policy would be changed.
+    """
+    given = {
+        "keep": _age(keep),
+        "keep_daily": keep_daily,
+        "keep_weekly": keep_weekly,
+        "snapshot_every": _age(snapshot_every),
+    }
+    wanted: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if wanted.get("snapshot_every") == timedelta(0):
+        wanted["snapshot_every"] = None
+    if delete and wanted:
+        raise InvalidError("a policy is either set or deleted", hint=f"wlc retention {shlex.quote(str(db))} --delete")
+    database = _opened(db, farm, storage_options, changes=bool(wanted) or delete)
+    if delete:
+        end_policy(database)
+    try:
+        policy = change_policy(database, lambda now: replace(now, **wanted)) if wanted else read_policy(database)
+    except InvalidError as error:
+        error.hint = error.hint and error.hint.replace("DB", shlex.quote(str(db)))
+        raise
+    return Keeping(policy, read_window(database))
+
+
+def tags(
+    db: str | os.PathLike[str], farm: str | None = None, *, storage_options: Mapping[str, Any] | None = None
+) -> list[Tag]:
+    """Return the tags of a database by tick and name; can be empty. Arguments as for `resolve`."""
+    return all_tags(_opened(db, farm, storage_options))
+
+
+def tag(
+    db: str | os.PathLike[str],
+    name: str,
+    tick: int | None = None,
+    *,
+    farm: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Tag:
+    """Give a tick a name, which keeps it from being pruned.
+
+    Args:
+        db: Name in the farm, URL of the database's folder, or a source that knows its farm.
+        name: Neither a time nor a number: letters, digits, '_', '-' and '.', at most 64.
+        tick: The last published one if omitted.
+        farm: URL of the farm, for a bare name.
+        storage_options: Options of the farm's file system.
+
+    Raises:
+        InvalidError: The name is invalid or names another tick, or the tick is not published yet.
+        ExpiredError: The tick was pruned.
+    """
+    check_tag_name(name)
+    database = _opened(db, farm, storage_options, changes=True)
+    config = database.config()
+    wanted = config.tick if tick is None else tick
+    if not 0 <= wanted <= config.tick:
+        raise InvalidError(
+            f"tick {wanted} is not published: the last one of {database.name} is {config.tick}",
+            hint=f"Use --tick {config.tick}, or publish first: wlc flush SOURCE",
+        )
+    _refuse_unreachable(database, wanted)
+    made = add_tag(database, Tag(name, wanted, utc_now(), f"{this_user()}@{this_host()}"))
+    try:
+        # Whoever prunes may have read the tags before this one was there.
+        _refuse_unreachable(database, wanted)
+    except ExpiredError:
+        delete_tag(database, name)
+        raise
+    return made
+
+
+def untag(
+    db: str | os.PathLike[str],
+    name: str,
+    *,
+    farm: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Tag:
+    """Delete a tag, and return what it was; `prune` may delete then what it kept.
+
+    Raises:
+        InvalidError: There is no such tag.
+    """
+    return delete_tag(_opened(db, farm, storage_options, changes=True), name)
+
+
+def _refuse_unreachable(database: FarmDatabase, tick: int) -> None:
+    announced = announced_windows(database)
+    window = read_window(database)
+    if window.holds(tick) and all(left.holds(tick) for left in announced):
+        return
+    window = window if not window.holds(tick) else next(left for left in announced if not left.holds(tick))
+    since = f", {format_time(window.clock)}" if window.clock else ""
+    nearest = [f"--tick {near}" for near in (*window.older, window.tick) if near is not None]
+    raise ExpiredError(
+        f"tick {tick} of {database.name} was pruned: one can go back to tick {window.tick}{since}",
+        hint=f"The ticks that can be tagged are {', '.join(nearest)} and later ones.",
+    )
+
+
+def _age(age: timedelta | str | None) -> timedelta | None:
+    return parse_age(age) if isinstance(age, str) else age
+
+
+def _opened(
+    db: str | os.PathLike[str], farm: str | None, options: Mapping[str, Any] | None, *, changes: bool = False
+) -> FarmDatabase:
+    database = resolve(db, farm, storage_options=options, changes=changes)
+    database.config()  # A name that the farm does not hold is refused.
+    return database

@@ -1,0 +1,209 @@
+"""Changes of the circle that an owner makes: roles, and sites that leave."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from wlc.farm.anchors import has_seen
+from wlc.farm.circle import NONE, PASS, PRIMARY, change_circle, find_circle, read_circle
+from wlc.farm.config import STARTED, STOPPED
+from wlc.farm.errors import InvalidError, UnsupportedError
+from wlc.farm.membership import without_site
+from wlc.farm.model import Origin
+from wlc.farm.registry import known_replicas, unregister
+from wlc.farm.roles import with_role
+from wlc.farm.store import MissingError
+from wlc.farm.vectors import Heir, expanded
+from wlc.masters import adapters
+from wlc.masters.circle_place import founder_at, site_database
+from wlc.masters.handover import hand_over
+from wlc.masters.lookup import opened_master, resolve
+from wlc.masters.publish import publish
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    from wlc.farm.circle import Circle, CircleSite
+    from wlc.farm.database import FarmDatabase
+
+
+def founder_of_database(
+    db: str | os.PathLike[str], farm: str | None, storage_options: Mapping[str, Any] | None
+) -> FarmDatabase:
+    """Open the founder's folder, given the database's name or URL, or the file of any of its sites."""
+    database = resolve(db, farm, storage_options=storage_options)
+    above, _, name = database.url.rstrip("/").rpartition("/sites/")
+    # A farm may be called `sites`, too, and a bucket.
+    if not above or above.endswith("/") or "/" in name:
+        return database
+    founder = founder_at(database, f"sites/{name}")
+    return founder if find_circle(founder) is not None else database
+
+
+def set_role(
+    db: str | os.PathLike[str],
+    site: str,
+    role: str,
+    *,
+    lost: str | None = None,
+    farm: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Circle:
+    """Give a site another role, and return the circle.
+
+    A site becomes the primary by a batch in the log of the present one, which goes on as a secondary. Nothing is
+    judged until the new one takes. Dying in between is harmless: the same call goes on.
+
+    Args:
+        db: Name or URL of the database, or the file of one of its sites. To change the primary, the file of the present
+            one, which publishes what waits first.
+        site: The site; `role`: primary, secondary, none or pass.
+        role: Its new role.
+        lost: The present primary, where its file cannot be given: what it has not published is judged when it comes
+            back, if it does.
+        farm: URL of the farm; WLC_FARM if omitted, for a bare name.
+        storage_options: Options of the farm's file system.
+
+    Raises:
+        InvalidError: There is no such site or role, the role cannot follow the present one, or the file is not that of
+            the primary.
+        UnsupportedError: The sites are a mesh, which knows no change of the primary.
+    """
+    founder = founder_of_database(db, farm, storage_options)
+    if role in (PRIMARY, PASS) and read_circle(founder).is_mesh:
+        raise UnsupportedError(
+            f"{founder.url} is a mesh of sites, where no site decides for the others: role {role} has no meaning",
+            hint=f"the first site goes on as the one that changes the schema; wlc sites {db}",
+        )
+    if role != PRIMARY:
+        if lost is not None:
+            raise InvalidError(
+                "--lost names the primary that another site succeeds", hint=f"wlc role {db} {site} {role}"
+            )
+        return change_circle(founder, lambda circle: with_role(circle, site, role))
+    circle = read_circle(founder)
+    if circle.site(site).role == PRIMARY:
+        return circle
+    if lost is None:
+        return _hand_over_from(db, founder, circle, site, storage_options)
+    if lost != circle.primary:
+        raise InvalidError(
+            f"site {lost} is not the primary of {circle.database}: that is {circle.primary}",
+            hint=f"wlc role {db} {site} primary --lost {circle.primary}",
+        )
+    return hand_over(founder, site)
+
+
+def _hand_over_from(
+    db: str | os.PathLike[str],
+    founder: FarmDatabase,
+    circle: Circle,
+    site: str,
+    storage_options: Mapping[str, Any] | None,
+) -> Circle:
+    """Let a primary publish what waits and hand over, given its file."""
+    wrong = InvalidError(
+        f"site {circle.primary} is the primary of {circle.database}, and must publish what waits before {site} is",
+        hint=f"name its file: wlc role FILE {site} primary; or, if it is lost or cannot be reached:"
+        f" wlc role {founder.url} {site} primary --lost {circle.primary}",
+    )
+    if not adapters.is_source(db):
+        raise wrong
+    with opened_master(db, storage_options) as (source, database):
+        state = source.require_state()
+        if state.site is None or state.site.name != circle.primary:
+            raise wrong
+        with source.publishing():
+            publish(source, database)
+            hand_over(founder, site)
+            # It goes on as a secondary at once, under a history of its own.
+            source.has_settled_past = False
+            publish(source, database)
+    return read_circle(founder)
+
+
+def leave(
+    db: str | os.PathLike[str],
+    site: str,
+    *,
+    farm: str | None = None,
+    force: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Circle:
+    """Let a site leave: it publishes no more, and vectors stop naming its history. Returns the circle.
+
+    Args:
+        db: Name or URL of the database, or the file of one of its sites.
+        site: The site that leaves.
+        farm: URL of the farm; WLC_FARM if omitted, for a bare name.
+        force: Let it leave although others lack what it has published, which they never get then.
+        storage_options: Options of the farm's file system.
+
+    Raises:
+        InvalidError: There is no such site, it is the primary, or others lack something of it.
+    """
+    founder = founder_of_database(db, farm, storage_options)
+    circle = read_circle(founder, to_change=True)
+    leaving = circle.site(site)
+    without_site(circle, site)
+    place = site_database(founder, leaving.folder)
+    if not force:
+        _refuse_unread(place, circle, leaving)
+    # It publishes no more, so that what was looked at stays so.
+    stop(place)
+    if not force:
+        try:
+            _refuse_unread(place, circle, leaving)
+        except InvalidError:
+            place.change_config(lambda config: replace(config, state=STARTED))
+            raise
+    heirs = heirs_of(founder, circle, leaving)
+    left = change_circle(founder, lambda circle: without_site(circle, site, heirs))
+    for other in left.sites:
+        unregister(site_database(founder, other.folder), site)
+    return left
+
+
+def stop(place: FarmDatabase) -> None:
+    """End a site's publications; a site without its folder cannot publish anyway."""
+    with suppress(MissingError):
+        place.change_config(lambda config: replace(config, state=STOPPED))
+
+
+def heirs_of(founder: FarmDatabase, circle: Circle, leaving: CircleSite) -> dict[str, Heir]:
+    """Return from where on the primary's log contains all that anybody has of a site that leaves.
+
+    What the primary has taken and not published yet is missing here: vectors go on naming that history then.
+    """
+    log, place = site_database(founder, circle.site(circle.primary).folder), site_database(founder, leaving.folder)
+    numbers, its = log.batch_numbers(), place.batch_numbers()
+    if not numbers:
+        return {}
+    newest, lineage = log.read_batch(numbers[-1])[0], circle.lineage()
+    contained, at = expanded(newest.vector, lineage), Origin(newest.history, newest.last)
+    ends = {each.history: contained.get(each.history, 0) for each in leaving.histories}
+    if its and has_seen(contained, last := place.read_batch(its[-1])[0], lineage):
+        # What is behind the last tick that was taken only repeats what others wrote.
+        ends[last.history] = last.last
+    return {history: Heir(at, last) for history, last in ends.items() if last}
+
+
+def _refuse_unread(place: FarmDatabase, circle: Circle, leaving: CircleSite) -> None:
+    """Refuse while a site that reads the log has not read all of it."""
+    numbers = place.batch_numbers()
+    if not numbers:
+        return
+    read = {replica.id: replica.position.batch for replica in known_replicas(place)[0] if replica.position}
+    for other in circle.sites:
+        # The primary has to read what a site published before its role became none.
+        reads = other.name == circle.primary or leaving in circle.sources_of(other.name)
+        done = read.get(other.name, 0)
+        if reads and done < numbers[-1]:
+            first = f"wlc role {circle.database} {leaving.name} secondary; " if leaving.role == NONE else ""
+            raise InvalidError(
+                f"site {other.name} has read site {leaving.name} up to batch {done} of {numbers[-1]}",
+                hint=f"{first}run wlc take at {other.name} first; --force gives up what it lacks",
+            )

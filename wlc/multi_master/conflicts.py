@@ -1,0 +1,219 @@
+"""Rules that decide between concurrent changes, and what was rejected by them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from wlc.farm.circle import (
+    EPOCH,
+    EPOCH_TRANS,
+    NEWEST,
+    NO_READS,
+    OWNER,
+    READS,
+    RULES,
+    Rule,
+    change_circle,
+    read_circle,
+    with_rule,
+    without_rule,
+)
+from wlc.farm.clock import parse_time
+from wlc.farm.errors import InvalidError, UnsupportedError
+from wlc.farm.model import Ddl
+from wlc.farm.table_names import is_meant
+from wlc.masters.circle_place import site_database
+from wlc.masters.lookup import opened_master
+from wlc.masters.publish import publish
+from wlc.multi_master.administration import founder_of_database
+from wlc.multi_master.table_constraints import beside_key
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Mapping
+    from datetime import datetime
+
+    from wlc.farm.circle import Circle
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Layout, Name
+    from wlc.masters.rejected import ConflictCounter, RejectedRow
+
+NO_RULE = "none"
+
+
+def set_rule(
+    db: str | os.PathLike[str],
+    table: str,
+    rule: str,
+    *,
+    site: str = "",
+    reads: str = NO_READS,
+    farm: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Circle:
+    """Say how a table decides between concurrent changes, and return the circle. Sites follow it from their next take.
+
+    Args:
+        db: Name or URL of the database, or the file of one of its sites.
+        table: The table, as in `orders` or `main.orders`.
+        rule: In a star of sites `epoch`, `epoch_trans` or `owner`; in a mesh `newest` or `owner`; `none` for no rule.
+        site: The one site that may write the table, with `owner`.
+        reads: With `epoch_trans`, which reads of the table count in conflicts: `exclusive` for those of queries with
+            FOR UPDATE or FOR SHARE, `shared` also for those of all others in transactions that write, or `none`.
+        farm: URL of the farm; WLC_FARM if omitted, for a bare name.
+        storage_options: Options of the farm's file system.
+
+    Raises:
+        InvalidError: There is no such rule, table or site, or the table has no primary key and the rule needs one, or
+            the rule tracks no reads.
+        UnsupportedError: The rule is `newest`, and the table has a UNIQUE or FOREIGN KEY constraint.
+    """
+    _refuse_call(db, table, rule, site, reads)
+    founder = founder_of_database(db, farm, storage_options)
+    circle = read_circle(founder)
+    primary = site_database(founder, circle.site(circle.primary).folder)
+    name, layout = _table(primary, table)
+    if rule == NO_RULE:
+        return change_circle(founder, lambda circle: without_rule(circle, name))
+    if rule in (EPOCH, EPOCH_TRANS, NEWEST) and not layout.primary_key:
+        raise InvalidError(
+            f"{name} has no primary key, so rule {rule} cannot tell its rows apart",
+            hint=f"give the table a primary key at {circle.primary}, where only the primary may write it without one:"
+            f" wlc sql FILE 'ALTER TABLE {name} ADD PRIMARY KEY (COLUMN)', then wlc flush FILE",
+        )
+
+    if rule == NEWEST and circle.is_mesh and (problem := beside_key(_statements(primary), name)) is not None:
+        raise UnsupportedError(
+            f"{name} has {problem}: rule newest keeps the newest change of each row by itself, after which it could be"
+            " broken",
+            hint=f"let one site write the table: wlc rule {db} {table} owner --site {circle.primary}",
+        )
+
+    def change(circle: Circle) -> Circle:
+        changed = with_rule(circle, Rule(name, rule, site, reads))
+        if rule == OWNER and site != circle.primary and not layout.primary_key:
+            raise InvalidError(
+                f"{name} has no primary key, so site {site} cannot own it: only the primary, {circle.primary}, may"
+                " write it",
+                hint="give the table a primary key",
+            )
+        return changed
+
+    return change_circle(founder, change)
+
+
+def _refuse_call(db: str | os.PathLike[str], table: str, rule: str, site: str, reads: str) -> None:
+    """Refuse what no database can follow."""
+    if rule not in (*RULES, NO_RULE):
+        raise InvalidError(f"{rule!r} is no rule", hint=f"the rules are {', '.join(RULES)}, and {NO_RULE} removes one")
+    if (rule == OWNER) != bool(site):
+        raise InvalidError(
+            "the rule owner, and no other one, names a site", hint=f"wlc rule {db} {table} owner --site NAME"
+        )
+    if reads not in READS:
+        raise InvalidError(f"{reads!r} are no reads", hint=f"--reads is one of {', '.join(READS)}")
+    if reads != NO_READS and rule != EPOCH_TRANS:
+        raise InvalidError(
+            f"rule {rule} tracks no reads: only {EPOCH_TRANS} judges transactions as a whole",
+            hint=f"wlc rule {db} {table} {EPOCH_TRANS} --reads {reads}",
+        )
+
+
+def _statements(primary: FarmDatabase) -> Iterator[Ddl]:
+    """Yield what made the primary's schema, as far as it is published."""
+    ticks = primary.snapshot_ticks()
+    manifest = primary.read_manifest(ticks[-1]) if ticks else None
+    if manifest is not None:
+        yield from (*manifest.schema, *manifest.schema_after)
+    for number in primary.batch_numbers(after=manifest.position.batch if manifest else 0):
+        for each in primary.read_batch(number)[0].transactions:
+            yield from (record for record in each.records if isinstance(record, Ddl))
+
+
+def _table(primary: FarmDatabase, table: str) -> tuple[Name, Layout]:
+    """Find a table in what the primary has published."""
+    dropped: set[Name] = set()
+    ticks = primary.snapshot_ticks()
+    manifest = primary.read_manifest(ticks[-1]) if ticks else None
+    for number in reversed(primary.batch_numbers(after=manifest.position.batch if manifest else 0)):
+        batch = primary.read_batch(number)[0]
+        for record in (record for each in reversed(batch.transactions) for record in reversed(each.records)):
+            if isinstance(record, Ddl) and is_meant(record.object, table) and record.object not in dropped:
+                if record.layout is not None:
+                    return record.object, record.layout
+                if record.kind == "DROP TABLE":
+                    dropped.add(record.object)
+    for found in manifest.tables if manifest else ():
+        if is_meant(found.table, table) and found.table not in dropped:
+            return found.table, found.layout
+    raise InvalidError(
+        f"{primary.url} has no table {table!r}",
+        hint="wlc flush SOURCE publishes a new table, SOURCE being the file of its site",
+    )
+
+
+def exceptions(
+    source: str | os.PathLike[str],
+    *,
+    table: str | None = None,
+    since: str | datetime | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> list[RejectedRow]:
+    """Return the rows that this site rejected of what other sites published, oldest first.
+
+    Args:
+        source: Path of the site's database.
+        table: Only this table, as in `orders` or `main.orders`.
+        since: Only what was rejected at this time or later.
+        storage_options: Options of the farm's file system.
+    """
+    time = None if since is None else parse_time(since)
+    with opened_master(source, storage_options) as (found, _):
+        rows = found.rejected_rows(time)
+    return [row for row in rows if table is None or is_meant(row.table, table)]
+
+
+def resubmit(
+    source: str | os.PathLike[str], exception: str, *, storage_options: Mapping[str, Any] | None = None
+) -> int:
+    """Write a rejected row again, or all rejected rows of a transaction, as a new transaction of this site.
+
+    Of an updated row the columns are written that the rejected transaction changed.
+
+    Args:
+        source: Path of the site's database.
+        exception: `site:tick:count` for a row, as `RejectedRow.id` names it, or `site:tick` for a transaction.
+        storage_options: Options of the farm's file system.
+
+    Returns:
+        How many rows were written.
+
+    Raises:
+        InvalidError: Nothing such was rejected, it was written again before, or the rows that are there now are not
+            those that were there then. Write what they should be now.
+    """
+    site, *numbers = exception.split(":")
+    if not 1 <= len(numbers) <= 2 or not all(number.isascii() and number.isdigit() for number in numbers):
+        raise InvalidError(
+            f"{exception!r} names no exception: give SITE:TICK for a transaction, SITE:TICK:COUNT for a row",
+            hint=f"wlc exceptions {source} lists them",
+        )
+    tick, count = int(numbers[0]), int(numbers[1]) if len(numbers) > 1 else None
+    with opened_master(source, storage_options) as (found, database):
+        rows = found.resubmit(site, tick, count)
+        with found.publishing():
+            publish(found, database)
+        return rows
+
+
+def conflicts(
+    source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
+) -> list[ConflictCounter]:
+    """Return the counters of what this site rejected, ordered by site, rule and name.
+
+    Args:
+        source: Path of the site's database.
+        storage_options: Options of the farm's file system.
+    """
+    with opened_master(source, storage_options) as (found, _):
+        return found.conflict_counters()

@@ -1,0 +1,344 @@
+"""A replica of one site becomes another site, with a history and a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import warnings
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from wlc.farm.circle import FOUNDER, SiteHistory, change_circle, how_to_join_anew, read_circle
+from wlc.farm.clock import utc_now
+from wlc.farm.errors import CorruptError, ExpiredError, InvalidError, UnsupportedError
+from wlc.farm.membership import with_site, with_site_anew
+from wlc.farm.model import Taken
+from wlc.farm.paths import SITES, site_folder
+from wlc.farm.registry import register
+from wlc.farm.store import MissingError, join_url
+from wlc.farm.vectors import contains, expanded
+from wlc.masters import adapters
+from wlc.masters.circle_place import site_database
+from wlc.masters.claim import SiteMembership, Wish, claim
+from wlc.masters.lookup import resolve
+from wlc.masters.state import SiteState
+from wlc.masters.status import status_of
+from wlc.multi_master.administration import heirs_of
+from wlc.multi_master.taking import as_reader
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from wlc.farm.circle import Circle, CircleSite
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Position
+    from wlc.masters.contract import Source
+    from wlc.masters.state import MasterState
+    from wlc.masters.status import MasterStatus
+
+
+def join(
+    source: str | os.PathLike[str],
+    *,
+    name: str,
+    site: str,
+    farm: str | None = None,
+    beat_s: float | None = None,
+    again: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+) -> MasterStatus:
+    """Make a replica of a site another site of its database, which is written from now on.
+
+    Dying in between is harmless: the same call goes on.
+
+    Args:
+        source: A DuckDB replica of what `joined_from` returned, made by `wlr.replicate`, of all tables.
+        name: Name or URL of the database in the farm.
+        site: Name of the new site.
+        farm: URL of the farm; WLC_FARM if omitted.
+        beat_s: Longest wait of a committed transaction, seconds; 300 if omitted.
+        again: The file takes the place of the site of that name, which cannot go on. See `begin_anew`.
+        storage_options: Options of the farm's file system.
+
+    Raises:
+        InvalidError: The database has one master only, the name is taken, or the file is not such a replica.
+        UnsupportedError: It is no DuckDB file.
+        ExpiredError: The replica is too old: what came after it was pruned.
+    """
+    _refuse_server(source)
+    founder = resolve(name, farm, storage_options=storage_options)
+    circle = read_circle(founder, to_change=True)
+    with adapters.opened(source) as found:
+        folder = found.state.site.folder if found.state is not None and found.state.site is not None else ""
+        if found.held() is not None:
+            if not again:
+                _refuse_taken_name(founder, circle, site)
+            folder = free_folder(founder, circle, site)
+        contained, proofs = _held(found, founder, circle, site)
+        remembered = SiteState(site, folder, contained, proofs)
+        announcement = _Announcement(founder, circle, remembered, found, is_again=again)
+        clock = _last_clock(founder, circle) if circle.is_mesh else None
+        membership = SiteMembership(remembered, announcement.make, is_replica=True, not_before=clock)
+        wish = Wish(
+            farm=join_url(founder.url, SITES.rstrip("/")),
+            name=folder.removeprefix(SITES),
+            beat_s=beat_s,
+            storage_options=storage_options or {},
+            membership=membership,
+        )
+        database = claim(found, wish)
+        _warn_of_sequences(database)
+        return status_of(database, found.details())
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedFrom:
+    """The site of which a file becomes a replica before it becomes a site itself.
+
+    Attributes:
+        url: Folder of the site whose rows it gets.
+        tick: Last tick of that site's log to take; None for all of it.
+    """
+
+    url: str
+    tick: int | None = None
+
+
+def joined_from(
+    source: str | os.PathLike[str],
+    *,
+    name: str,
+    site: str | None = None,
+    farm: str | None = None,
+    start: str | None = None,
+    again: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+) -> JoinedFrom | None:
+    """Return the site of which `join` needs a replica; None if the file has begun to be a site.
+
+    Args:
+        source: The file that is to become a site.
+        name: Name or URL of the database in the farm.
+        site: Name of the new site, to refuse one that is taken before the rows are copied.
+        farm: URL of the farm; WLC_FARM if omitted.
+        start: Begin with the rows of this site, as far as the primary has them; those of the primary if omitted.
+        again: As for `join`.
+        storage_options: Options of the farm's file system.
+
+    Raises:
+        InvalidError: The database has one master only, the name is taken, or there is no such site.
+        ExpiredError: The primary has nothing of `start` that is still in its log.
+        UnsupportedError: The source is no DuckDB file, or `start` is not the primary of a mesh.
+    """
+    _refuse_server(source)
+    founder = resolve(name, farm, storage_options=storage_options)
+    circle = read_circle(founder, to_change=True)
+    other = circle.site(start or circle.primary)
+    if adapters.is_source(source):
+        with adapters.opened(source) as found:
+            if found.held() is None and found.state is not None:
+                return None
+    if site is not None and not again:
+        _refuse_taken_name(founder, circle, site)
+    if circle.is_mesh and other.name != circle.primary:
+        raise UnsupportedError(
+            f"{circle.database} is a mesh, whose new sites begin with the rows of {circle.primary}",
+            hint="leave out --from",
+        )
+    log = site_database(founder, other.folder)
+    return JoinedFrom(log.url, None if other.name == circle.primary else _last_at_primary(founder, circle, other))
+
+
+def _last_clock(founder: FarmDatabase, circle: Circle) -> datetime | None:
+    """Return when the primary last committed: what the new site changes is newer, even if its clock is behind."""
+    log = site_database(founder, circle.site(circle.primary).folder)
+    numbers = log.batch_numbers()
+    return log.read_batch(numbers[-1])[0].clock if numbers else None
+
+
+def _last_at_primary(founder: FarmDatabase, circle: Circle, other: CircleSite) -> int:
+    """Return the last tick of a site up to which the primary has published all that the site holds.
+
+    Raises:
+        ExpiredError: There is none in its log.
+    """
+    log = site_database(founder, other.folder)
+    held = contained_by_primary(founder, circle)
+    for number in reversed(log.batch_numbers()):
+        batch = log.read_batch(number)[0]
+        if contains(held, batch.vector, circle.lineage()):
+            return batch.last
+    raise ExpiredError(
+        f"site {circle.primary} has taken no batch that is in the log of site {other.name}",
+        hint=f"run wlc take at {circle.primary}, then this command again; or leave out --from",
+        path=log.url,
+    )
+
+
+def contained_by_primary(founder: FarmDatabase, circle: Circle) -> dict[str, int]:
+    """Return what the primary has published, as a vector."""
+    log = site_database(founder, circle.site(circle.primary).folder)
+    numbers = log.batch_numbers()
+    return expanded(log.read_batch(numbers[-1])[0].vector, circle.lineage()) if numbers else {}
+
+
+def free_folder(founder: FarmDatabase, circle: Circle, site: str) -> str:
+    """Return a folder for a new site: none that a site has, or has had, whose log is there."""
+    taken = {each.folder for each in circle.sites}
+    for number in count(1):
+        folder = site_folder(site, number)
+        if folder not in taken:
+            try:
+                site_database(founder, folder).config()
+            except MissingError:
+                return folder
+    raise AssertionError
+
+
+def _refuse_server(source: str | os.PathLike[str]) -> None:
+    """Refuse the URL of a server: only a file can become a site.
+
+    Raises:
+        UnsupportedError: It is the URL of a server.
+    """
+    scheme, mark, _ = os.fspath(source).partition("://")
+    if mark:
+        raise UnsupportedError(
+            f"a {scheme}:// database cannot be a site: only DuckDB files can, PostgreSQL sites do not exist yet",
+            hint="wlc join FILE.duckdb --name DB --site NAME; a server can hold a replica: wlr replicate DB --into URL",
+        )
+
+
+def _warn_of_sequences(database: FarmDatabase) -> None:
+    """Warn of keys that every site would number alike."""
+    ticks = database.snapshot_ticks()
+    for table in database.read_manifest(ticks[-1]).tables if ticks else ():
+        for column in table.layout.stored:
+            if column.name in table.layout.primary_key and "nextval(" in (column.default or "").lower():
+                warnings.warn(
+                    f"key column {column.name} of {table.table} defaults to a sequence, which gives every site the same"
+                    " numbers: two sites insert different rows under one key. Let each site insert keys of a range of"
+                    " its own, make the site a part of the key, or use keys of type UUID with the default uuid()",
+                    stacklevel=3,
+                )
+
+
+def _refuse_taken_name(founder: FarmDatabase, circle: Circle, site: str) -> None:
+    """Refuse the name of a site that there is.
+
+    Raises:
+        InvalidError: The name is taken.
+    """
+    if site.lower() in [each.name.lower() for each in circle.sites]:
+        raise InvalidError(
+            f"{circle.database} has a site {site} already",
+            hint=f"choose another name with --site; if that site cannot go on: {how_to_join_anew(founder.url, site)}",
+            path=founder.url,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Announcement:
+    """How a new site becomes known to the others."""
+
+    founder: FarmDatabase
+    circle: Circle
+    site: SiteState
+    source: Source
+    is_again: bool
+
+    @property
+    def target(self) -> str:
+        """The site's file, as others are told of it."""
+        return str(self.source)
+
+    def make(self, state: MasterState) -> SiteState:
+        """Register where it reads what the site has read, and at the site who reads it, then enter the circle."""
+        for other in self.circle.sites:
+            if self.circle.is_mesh or other.name == self.circle.primary:
+                proof = self.site.proof_of(other.name)
+                register(site_database(self.founder, other.folder), as_reader(self.site, self.target, proof))
+                reader = SiteState(other.name, other.folder)
+                register(site_database(self.founder, self.site.folder), as_reader(reader, other.name, None))
+        history = SiteHistory(state.history, state.parent)
+
+        def change(present: Circle) -> Circle:
+            if self.is_again and self.site.name in [each.name for each in present.sites]:
+                heirs = heirs_of(self.founder, present, present.site(self.site.name))
+                return with_site_anew(present, self.site.name, history, utc_now(), self.site.folder, heirs)
+            return with_site(present, self.site.name, history, utc_now(), self.site.folder)
+
+        joined = replace(self.site, circle=change_circle(self.founder, change))
+        if not self.circle.is_mesh:
+            return joined
+        primary = self.circle.site(self.circle.primary)
+        proof = self.site.proof_of(primary.name)
+        floor = self.source.inherit(site_database(self.founder, primary.folder), proof.batch if proof else 0)
+        return replace(joined, floor=floor)
+
+
+def _held(
+    source: Source, founder: FarmDatabase, circle: Circle, site: str
+) -> tuple[Mapping[str, int], tuple[Taken, ...]]:
+    """Return what a database contains that is to become a site, and where it stands in the primary's log."""
+    position = source.held()
+    state = source.state
+    if position is None:
+        if state is None or state.site is None or state.site.name != site or state.is_master:
+            raise InvalidError(f"{source} is no replica of {circle.database}", hint=_how_to_join(founder, site))
+        return state.site.contained, state.site.proofs
+    for other in circle.sites:
+        if position.history in ("", *(history.history for history in other.histories)):
+            contained, proof = _contained(site_database(founder, other.folder), other, position)
+            break
+    else:
+        raise InvalidError(
+            f"{source} is a replica of another database or site than those of {circle.database}",
+            hint=_how_to_join(founder, site),
+        )
+    if other.name == circle.primary:
+        return contained, (proof,) if proof else ()
+    if circle.is_mesh:
+        raise InvalidError(
+            f"{source} is a replica of site {other.name}, and new sites of a mesh begin with the rows of"
+            f" {circle.primary}",
+            hint=_how_to_join(founder, site),
+        )
+    if not contains(contained_by_primary(founder, circle), contained, circle.lineage()):
+        raise InvalidError(
+            f"site {circle.primary} has not taken all that {source} holds of site {other.name}",
+            hint=f"run wlc take at {circle.primary}, then this command again",
+        )
+    # From here on the primary's log is read, from where its vector says.
+    return contained, ()
+
+
+def _how_to_join(founder: FarmDatabase, site: str) -> str:
+    return f"name a file that is not there: wlc join FILE --name {shlex.quote(founder.url)} --site {site}"
+
+
+def _contained(log: FarmDatabase, site: CircleSite, position: Position) -> tuple[Mapping[str, int], Taken | None]:
+    """Return the vector of a site's log at the end of the batch in which a replica stands."""
+    if position.batch == 0:
+        vector = {position.history: position.tick} if position.history and position.tick else {}
+        if vector and site.folder != FOUNDER:
+            # It began with the rows of another site.
+            vector |= log.read_manifest(position.tick).vector
+        return vector, None
+    try:
+        batch, chain = log.read_batch(position.batch)
+    except (MissingError, CorruptError) as error:
+        raise ExpiredError(
+            f"batch {position.batch} of site {site.name}, where the replica stands, was pruned",
+            hint="remove the file and join again",
+        ) from error
+    if chain != position.chain:
+        raise InvalidError(f"the replica has another past than site {site.name}", hint="remove it and join again")
+    if position.tick < batch.last and position.tick:
+        raise InvalidError(
+            f"the replica stands at tick {position.tick}, within batch {batch.number}",
+            hint=f"wlr replicate {shlex.quote(log.url)} --into FILE brings it to the end",
+        )
+    return dict(batch.vector), Taken(site.name, batch.history, batch.last, batch.number, chain)

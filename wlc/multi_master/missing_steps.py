@@ -1,0 +1,386 @@
+"""What one site lacks of another one's log, as steps to take."""
+
+from __future__ import annotations
+
+import shlex
+from bisect import bisect_right
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from wlc.farm.anchors import anchor, before
+from wlc.farm.errors import CorruptError, ExpiredError, FencedError, UnavailableError
+from wlc.farm.model import Clear, Ddl, Origin, RowsRead, Taken
+from wlc.farm.store import MissingError
+from wlc.farm.vectors import contains, expanded, merged, raised
+from wlc.masters.circle_place import without_site_that_lies
+from wlc.masters.contract import SiteStep, SiteTransaction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from wlc.farm.circle import CircleSite
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Batch, TableFile, Transaction
+    from wlc.farm.vectors import Lineage
+    from wlc.multi_master.mesh import MeshLog
+
+# How much a step may hold, so that a round takes bounded memory however long it is.
+STEP_TRANSACTIONS = 20_000
+STEP_ROWS = 2_000_000
+
+
+@dataclass(slots=True)
+class SiteLog:
+    """The log of another site in one round; the newest batch at its start is the last one that is read.
+
+    Attributes:
+        history: The reader's own history, whose ticks it contains all.
+        contained: What the reader contains of other histories; it grows as steps are taken.
+        proof: The newest position that the reader has read, None before the first.
+        is_primary: It is the log of the primary.
+        may_change_schema: The site may publish schema changes.
+        anew: How the one of the two sites that is not the primary is made anew.
+        reread: Returns what vectors leave out by now: a batch may be newer than `lineage`.
+        term: What the primary's log must be in: before that, its site has not taken over. None for any.
+        stop: The last batch to read, if a handover ended the log as that of a primary; None for all.
+        ended: The batch with which the log ends as that of a primary, if one was met.
+        mesh: What holds because all sites read each other; None in a star.
+    """
+
+    database: FarmDatabase
+    site: CircleSite
+    history: str
+    own_last: int
+    contained: Mapping[str, int]
+    proof: Taken | None
+    lineage: Lineage
+    is_primary: bool
+    may_change_schema: bool
+    anew: str = ""
+    reread: Callable[[], Lineage] | None = None
+    term: int | None = None
+    stop: int | None = None
+    ended: Batch | None = None
+    mesh: MeshLog | None = None
+    _read: dict[int, tuple[Batch, str]] = field(default_factory=dict)
+    _vectors: dict[int, tuple[list[int], list[dict[str, int]]]] = field(default_factory=dict)
+
+    @property
+    def mine(self) -> dict[str, int]:
+        """The reader's vector."""
+        return {**self.contained, self.history: self.own_last}
+
+    @property
+    def _without(self) -> str | None:
+        """How the others go on without the site; they cannot without the primary."""
+        if self.is_primary:
+            return None
+        return without_site_that_lies(self.database.url, self.site.name)
+
+    def steps(self) -> Iterator[SiteStep]:
+        """Yield what is missing, in the order of the log; the caller takes each step before it asks for the next.
+
+        Raises:
+            FencedError: The log has another past than the one that was read before.
+            ExpiredError: What is missing was pruned.
+            CorruptError: A log file is damaged or contradicts the one before it.
+            UnavailableError: The primary's site has not taken over yet, or is the primary no more.
+        """
+        floor = self.proof.batch if self.proof else 0
+        numbers = self._numbers(after=max(floor - 1, 0))
+        self._prove_past(numbers)
+        if self.proof is None and floor:
+            floor, numbers = 0, self._numbers()
+        if not self._has_led(numbers[-1] if numbers else 0) or not numbers or numbers[-1] <= floor:
+            return
+        start = self._anchor(numbers[0], numbers[-1], floor)
+        if start is None:
+            # Only echoes: nothing is journalled, and the position moves.
+            step = SiteStep(self.site.name, (), {}, {}, None, self.is_primary)
+            yield self._closed(step, numbers[-1])
+            return
+        for number in range(start, numbers[-1] + 1):
+            yield from self._steps_of(number)
+
+    def _numbers(self, after: int = 0) -> list[int]:
+        found = self.database.batch_numbers(after=after)
+        return found if self.stop is None else [number for number in found if number <= self.stop]
+
+    def _has_led(self, newest: int) -> bool:
+        """Note whether a handover ends a primary's log, and say whether it is one: its site has judged itself.
+
+        What it had written before that is no verdict, and others would take it for one.
+        """
+        if self.term is None:
+            return True
+        batch = self._batch(newest)[0] if newest else None
+        handover = batch.handover if batch else None
+        if handover is not None and handover.term > self.term:
+            self.ended = batch
+            return self.term == 1 or (newest > 1 and (self._batch(newest - 1)[0].term or 0) >= self.term)
+        if batch is not None and (batch.term or 0) > self.term:
+            raise UnavailableError(
+                f"site {self.site.name} was the primary in term {self.term}, and its log is in term {batch.term}",
+                hint="the primary has changed meanwhile: run wlc take again",
+                path=self.database.url,
+            )
+        if self.term > 1 and (batch is None or handover is not None or (batch.term or 0) < self.term):
+            raise UnavailableError(
+                f"site {self.site.name} is the primary since term {self.term}, and has not taken over yet",
+                hint=f"run wlc take at site {self.site.name}",
+                path=self.database.url,
+            )
+        return True
+
+    def own_contained(self) -> int:
+        """Return the last tick of the reader's own history that the log contains, as far as it was read."""
+        known = self._footer(self.proof.batch) if self.proof is not None and self._has(self.proof.batch) else {}
+        return expanded(known, self.lineage).get(self.history, 0)
+
+    def _prove_past(self, numbers: list[int]) -> None:
+        """Check that the log continues from the position that was read last."""
+        proof = self.proof
+        if proof is not None and proof.history not in [each.history for each in self.site.histories]:
+            # Another site had this name.
+            proof = self.proof = None
+        if proof is None:
+            return
+        if not numbers:
+            # The newest batch is never pruned, and this one is as new.
+            found = ""
+        elif numbers[0] <= proof.batch:
+            found = self._batch(proof.batch)[1]
+        elif numbers[0] == proof.batch + 1:
+            found = self._batch(numbers[0])[0].previous
+        else:
+            raise self._expired(numbers[0])
+        if found != proof.chain:
+            if self._has_begun_anew(proof):
+                self.proof = None
+                return
+            raise FencedError(
+                f"the log of site {self.site.name} belongs to another past: batch {proof.batch} is not the one that was"
+                " taken",
+                hint=f"one of the two was restored from a backup; {self.anew}",
+                path=self.database.url,
+            )
+
+    def _has_begun_anew(self, proof: Taken) -> bool:
+        """Say whether the site has a later history than the one that was read: its log was lost, or rolled back."""
+        return proof.history in [each.history for each in self.site.histories[:-1]]
+
+    def _anchor(self, first: int, stop: int, floor: int) -> int | None:
+        start: dict[str, int] | None = {} if first == 1 else None
+        if self.mesh is not None:
+            # What was pruned here can have come through another site.
+            start = self._past_of(first)
+        try:
+            return anchor(first, stop, self._footer, self.mine, before=start, floor=floor, lineage=self.lineage)
+        except ExpiredError as error:
+            raise self._expired(first) from error
+
+    def _expired(self, first: int) -> ExpiredError:
+        return ExpiredError(
+            f"what is missing of site {self.site.name} was pruned: its log begins with batch {first}",
+            hint=self.anew or None,
+            path=self.database.url,
+        )
+
+    def _steps_of(self, number: int) -> Iterator[SiteStep]:
+        batch, chain = self._batch(number)
+        past = self._past_of(number)
+        if self.reread is not None and not contains(batch.vector, past, self.lineage):
+            self.lineage = self.reread()
+            past = self._past_of(number)
+        self._refuse_own_beyond(batch)
+        self._refuse_false(batch, past)
+        if self.mesh is not None:
+            self.mesh.refuse_unseen(self.database, batch, past, self.mine, self.lineage)
+        run: list[SiteTransaction] = []
+        rows, is_run_alone = 0, False
+        seen = expanded(self.mine, self.lineage)
+        for transaction in batch.transactions:
+            origin = transaction.origin or Origin(batch.history, transaction.tick, transaction.committed)
+            is_new = origin.tick > seen.get(origin.history, 0)
+            seen[origin.history] = max(seen.get(origin.history, 0), origin.tick)
+            if transaction.committed is not None and is_new:
+                named = _named(origin, transaction)
+                is_alone = any(isinstance(record, Ddl | Clear) for record in transaction.records)
+                if self.mesh is not None and (wait := self.mesh.too_new(self.database, named)) is not None:
+                    if run:
+                        yield self._step(batch, chain, run, is_alone=is_run_alone)
+                    raise wait
+                if is_alone and not self._may_change_schema(origin):
+                    raise self._lie(
+                        f"{self.database.url}: site {self.site.name} changes the schema or empties a table in tick"
+                        f" {transaction.tick}, which it may not"
+                    )
+                if self.mesh is not None:
+                    self.mesh.refuse_forbidden(self.database, named, transaction)
+                # The last step waits for the end of the batch: its transactions are published with the proof of it.
+                if run and (is_run_alone or is_alone or len(run) >= STEP_TRANSACTIONS or rows >= STEP_ROWS):
+                    yield self._step(batch, chain, run, is_alone=is_run_alone)
+                    run, rows = [], 0
+                reads_past = self._past_of_reads(number, transaction)
+                run.append(SiteTransaction(len(run) + 1, named, dict(past), transaction, reads_past))
+                rows += sum(getattr(record, "rows", 0) for record in transaction.records)
+                is_run_alone = is_alone
+            past[origin.history] = max(past.get(origin.history, 0), origin.tick)
+            past[batch.history] = transaction.tick
+        step = self._step(batch, chain, run, is_alone=is_run_alone, is_whole=True)
+        yield self._closed(step, number)
+
+    def _may_change_schema(self, origin: Origin) -> bool:
+        return self.may_change_schema if self.mesh is None else self.mesh.may_change_schema(origin)
+
+    def _past_of(self, number: int) -> dict[str, int]:
+        """Return the vector just before a batch."""
+        batch = self._batch(number)[0]
+        if number == 1 and self.mesh is not None and (joined := self._joined_with()) is not None:
+            return expanded(joined, self.lineage)
+        if not self._has(number - 1):
+            return expanded(before(batch, self.lineage), self.lineage)
+        last = self._batch(number - 1)[0]
+        # A history that grew from another one has seen no more of it than its parent says.
+        if batch.parent is not None and (batch.parent.history, batch.parent.tick) != (last.history, last.last):
+            return expanded(before(batch, self.lineage), self.lineage)
+        return expanded(last.vector, self.lineage)
+
+    def _joined_with(self) -> Mapping[str, int] | None:
+        """Return what the site contained before its first batch, None if its first snapshot is pruned."""
+        ticks = self.database.snapshot_ticks()
+        if not ticks:
+            return {}
+        manifest = self.database.read_manifest(ticks[0])
+        return manifest.vector if manifest.position.batch == 0 else None
+
+    def _past_of_reads(self, number: int, transaction: Transaction) -> Mapping[str, int] | None:
+        """Return the log's vector when a transaction of a batch began, None if it has read nothing that counts."""
+        if not any(isinstance(record, RowsRead) for record in transaction.records):
+            return None
+        began = transaction.after or 0
+        while self._batch(number)[0].first > began and self._has(number - 1):
+            number -= 1
+        if number not in self._vectors:
+            self._vectors = {number: _vectors_in(self._batch(number)[0], self._past_of(number))}
+        ticks, vectors = self._vectors[number]
+        return vectors[bisect_right(ticks, began)]
+
+    def _step(
+        self,
+        batch: Batch,
+        chain: str,
+        run: list[SiteTransaction],
+        *,
+        is_alone: bool = False,
+        is_whole: bool = False,
+    ) -> SiteStep:
+        """Build a step, and count it as contained: the caller takes it before it goes on."""
+        contained = self.contained = raised(self.contained, (each.origin for each in run))
+        # Before the end of a batch, a round that was broken off begins with it again, and skips by the vector.
+        proof = Taken(self.site.name, batch.history, batch.last, batch.number, chain) if is_whole else self.proof
+        files: Mapping[str, TableFile] = {file.file.path: file for file in batch.files}
+        return SiteStep(self.site.name, tuple(run), files, contained, proof, self.is_primary, is_alone)
+
+    def _closed(self, step: SiteStep, number: int) -> SiteStep:
+        """Return the last step of a batch: with it, all that the batch's footer names is contained."""
+        footer = self._footer(number)
+        if self.mesh is not None:
+            # It contains what it took, whatever the other site claims.
+            history = self._batch(number)[0].history
+            footer = {history: footer[history]}
+        contained = merged(self.contained, footer, self.lineage)
+        contained.pop(self.history, None)
+        self.contained, self.proof = contained, self._proof(number)
+        return replace(step, contained=contained, proof=self.proof)
+
+    def _refuse_false(self, batch: Batch, past: Mapping[str, int]) -> None:
+        """Refuse a batch whose claims are impossible, whoever wrote it.
+
+        Raises:
+            CorruptError: It contradicts the batch before it, itself, or what only the reader can have given it.
+            FencedError: The site did not say that it has this history.
+        """
+        where = f"{self.database.url}: batch {batch.number} of site {self.site.name}"
+        if batch.history not in [each.history for each in self.site.histories]:
+            raise FencedError(
+                f"{where} is of history {batch.history}, which belongs to another past of the site",
+                hint=f"end the program that writes it; wlc sites {shlex.quote(self.database.url)}",
+                path=self.database.url,
+            )
+        if not contains(batch.vector, past, self.lineage):
+            raise self._lie(f"{where} contains less than the one before it")
+        last = self._batch(batch.number - 1)[0] if self._has(batch.number - 1) else None
+        # A site that was alone for a while has begun a history without terms.
+        if last is not None and last.history == batch.history and (batch.term or 0) < (last.term or 0):
+            raise self._lie(f"{where} is in term {batch.term or 0}, and the one before it in term {last.term}")
+        vector, seen = expanded(batch.vector, self.lineage), dict(past)
+        if batch.first <= seen.get(batch.history, 0):
+            raise self._lie(f"{where} begins with a tick that was published before")
+        for origin in (t.origin for t in batch.transactions if t.origin is not None):
+            which = f"tick {origin.tick} of history {origin.history}"
+            if origin.tick > vector.get(origin.history, 0):
+                raise self._lie(f"{where} holds {which}, which its vector does not contain")
+            if origin.tick <= seen.get(origin.history, 0):
+                raise self._lie(f"{where} holds {which}, which came before or out of order")
+            seen[origin.history] = origin.tick
+        if self.mesh is not None:
+            return
+        own = {each.history for each in self.site.histories}
+        # A reader that lost its own past gets it back from here.
+        own |= {history for history, _ in self.lineage.ancestors(self.history)}
+        others = {history: tick for history, tick in batch.vector.items() if history not in own}
+        if not self.is_primary and not contains(self.mine, others, self.lineage):
+            raise self._lie(f"{where} contains what only the primary could have given it, and has not")
+
+    def _lie(self, message: str) -> CorruptError:
+        return CorruptError(message, hint=self._without, path=self.database.url)
+
+    def _refuse_own_beyond(self, batch: Batch) -> None:
+        known = batch.vector.get(self.history, 0)
+        if known > self.own_last:
+            raise FencedError(
+                f"site {self.site.name} has taken tick {known} of this site's history, which ends at {self.own_last}"
+                " here: the database was restored from a backup",
+                hint=self.anew or None,
+                path=self.database.url,
+            )
+
+    def _proof(self, number: int) -> Taken:
+        batch, chain = self._batch(number)
+        return Taken(self.site.name, batch.history, batch.last, number, chain)
+
+    def _footer(self, number: int) -> Mapping[str, int]:
+        return self._batch(number)[0].vector
+
+    def _has(self, number: int) -> bool:
+        if number < 1:
+            return False
+        try:
+            self._batch(number)
+        except (MissingError, CorruptError):
+            return False
+        return True
+
+    def _batch(self, number: int) -> tuple[Batch, str]:
+        if number not in self._read:
+            previous = self._read.get(number - 1)
+            found = self.database.read_batch(number, previous[1] if previous else None)
+            # The last ones are needed again; a round may be long.
+            self._read = {**dict(list(self._read.items())[-3:]), number: found}
+        return self._read[number]
+
+
+def _named(origin: Origin, transaction: Transaction) -> Origin:
+    """Return the origin with the time of the first commit."""
+    return origin if origin.committed else replace(origin, committed=transaction.committed)
+
+
+def _vectors_in(batch: Batch, past: Mapping[str, int]) -> tuple[list[int], list[dict[str, int]]]:
+    """Return the ticks at which a batch takes something from others, and the vectors before, between and after them."""
+    ticks, vectors = [], [dict(past)]
+    for each in batch.transactions:
+        if each.origin is not None:
+            ticks.append(each.tick)
+            vectors.append(raised(vectors[-1], (each.origin,)))
+    return ticks, vectors

@@ -1,0 +1,302 @@
+"""A round of taking: what a site lacks of the logs that it reads, site by site."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from wlc.farm.circle import NONE, how_to_join_anew, read_circle
+from wlc.farm.clock import utc_now
+from wlc.farm.errors import ExpiredError, FarmError, InvalidError
+from wlc.farm.model import Position
+from wlc.farm.registry import SITE, Replica, register, this_host, this_user
+from wlc.farm.vectors import expanded
+from wlc.masters.circle_place import founder_of, site_database, with_circle
+from wlc.masters.handover import note_handover
+from wlc.masters.lookup import opened_master
+from wlc.masters.publish import publish
+from wlc.multi_master.mesh import MeshLog, Published
+from wlc.multi_master.missing_steps import SiteLog
+from wlc.multi_master.succession import take_over
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Mapping
+
+    from wlc.farm.circle import Circle, CircleSite, Reign
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Taken
+    from wlc.masters.contract import Source
+    from wlc.masters.state import SiteState
+
+
+@dataclass(frozen=True, slots=True)
+class TakenFrom:
+    """What was taken from one site, or would be.
+
+    Attributes:
+        transactions: How many that were not contained before; `rows`: row images in them.
+        tick: Last tick of its log that was read, 0 if it has published nothing.
+    """
+
+    site: str
+    transactions: int
+    rows: int
+    tick: int
+    is_dry_run: bool = False
+
+
+def take(
+    source: str | os.PathLike[str],
+    *,
+    site: str | None = None,
+    dry_run: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+) -> list[TakenFrom]:
+    """Take what other sites published, once.
+
+    What waits here is published before and after it, so that others can take it.
+
+    Args:
+        source: Path of the master's database.
+        site: Read only this site's log; all that this site reads if omitted.
+        dry_run: Only say what would be taken.
+        storage_options: Options of the farm's file system, over those that the database remembers.
+
+    Returns:
+        What was taken from each site, by name; empty while there is no other one.
+
+    Raises:
+        InvalidError: The database is not one of several sites, or the site named is not read by it.
+        ExpiredError: What is missing was pruned. Make the site anew.
+        FencedError: Another site's log belongs to another past.
+    """
+    with opened_master(source, storage_options) as (found, database):
+        return take_into(found, database, site=site, dry_run=dry_run)
+
+
+def what_to_take_as(source: str | os.PathLike[str]) -> str:
+    """Return the name of the site that a database is.
+
+    Raises:
+        InvalidError: It is not one of several sites.
+    """
+    with opened_master(source, None) as (found, _):
+        return _site(found).name
+
+
+def _site(source: Source) -> SiteState:
+    state = source.require_state()
+    if state.site is None:
+        raise InvalidError(
+            f"{source} is the only master of {state.name}, and no site",
+            hint=f"wlc master {source} --site NAME makes it the first of several",
+            path=str(source),
+        )
+    return state.site
+
+
+def take_into(
+    source: Source, database: FarmDatabase, *, site: str | None = None, dry_run: bool = False
+) -> list[TakenFrom]:
+    """Take what other sites published into an open master; see `take`."""
+    known = with_circle(_site(source), database)
+    if known.circle is None:
+        return []
+    if not dry_run:
+        with source.publishing():
+            _remember_circle(source, known.circle)
+            _publish(source, database)
+        known = _site(source)
+        assert known.circle is not None
+    if known.circle is not None and known.circle.is_mesh:
+        return _take_in_mesh(source, database, known, site, dry_run=dry_run)
+    readings, is_over = [], False
+    for reading in _readings(source, database, known, site, leads=not dry_run):
+        is_over = is_over or reading.read_on(dry_run=dry_run)
+        readings.append(reading)
+        if is_over:
+            break
+    done = [reading.done for reading in readings if reading.done is not None]
+    if dry_run:
+        return done
+    with source.publishing():
+        publish(source, database)
+    # Only what this site has published by then says up to where the others may prune.
+    for reading in readings:
+        reading.register()
+    # A site that was named is read as it was then; what another primary has is for the next round.
+    return done + take_into(source, database) if is_over and site is None else done
+
+
+def _take_in_mesh(
+    source: Source, database: FarmDatabase, known: SiteState, only: str | None, *, dry_run: bool
+) -> list[TakenFrom]:
+    """Take from every other site. A log that cannot be read keeps nobody from reading the others.
+
+    What one log presupposes can be in another one that is read later, so that such a log is read once more.
+    """
+    circle = known.circle
+    assert circle is not None
+    published = Published(founder_of(database, known), circle)
+    wanted = [
+        _Reading(source, database, circle, other, published=published) for other in _read_by(circle, known.name, only)
+    ]
+    errors: dict[str, FarmError] = {}
+    for reading in (*wanted, *wanted):
+        is_again = reading.other.name in errors
+        if reading.done is not None or (is_again and not isinstance(errors[reading.other.name], ExpiredError)):
+            continue
+        try:
+            reading.read_on(dry_run=dry_run)
+        except FarmError as error:
+            errors[reading.other.name] = error
+        else:
+            errors.pop(reading.other.name, None)
+    if not dry_run:
+        with source.publishing():
+            publish(source, database)
+        for reading in wanted:
+            reading.register()
+    if errors:
+        raise next(iter(errors.values()))
+    return [reading.done for reading in wanted if reading.done is not None]
+
+
+def _publish(source: Source, database: FarmDatabase) -> None:
+    """Publish what waits; a former primary whose history a handover has ended begins its next one."""
+    state = source.require_state()
+    if state.circle is not None and state.circle.has_ended(state.history):
+        source.has_settled_past = False
+    publish(source, database)
+
+
+def _readings(
+    source: Source, database: FarmDatabase, site: SiteState, only: str | None, *, leads: bool
+) -> Iterator[_Reading]:
+    """Yield the logs to read: to their ends those of former primaries, then those that the site reads by its role.
+
+    In between a successor begins to lead, unless it only looks.
+    """
+    circle, name = site.circle, site.name
+    assert circle is not None
+    wanted = _read_by(circle, name, only)
+    for reign in circle.reigns if circle.site(name).role != NONE else ():
+        # One's own, too: a primary that was restored from a backup may go on behind an earlier tick of it.
+        if reign.is_effective and not _contains(source, circle, reign):
+            yield _Reading(source, database, circle, circle.reigning(reign), reign=reign)
+    if leads and circle.primary == name and not site.is_leading:
+        take_over(source, database, circle)
+    yield from (_Reading(source, database, circle, other) for other in wanted)
+
+
+def _contains(source: Source, circle: Circle, reign: Reign) -> bool:
+    state = source.require_state()
+    assert state.site is not None
+    vector = {**state.site.contained, state.history: state.tick}
+    return expanded(vector, circle.lineage()).get(reign.history, 0) >= reign.last
+
+
+def _remember_circle(source: Source, circle: Circle) -> None:
+    """Remember the circle if it has changed: its rules hold from now on."""
+    state = source.require_state()
+    if state.site is not None and state.site.circle != circle:
+        source.remember(replace(state, site=replace(state.site, circle=circle)))
+
+
+def _read_by(circle: Circle, name: str, only: str | None) -> tuple[CircleSite, ...]:
+    found = circle.sources_of(name)
+    if only is None:
+        return found
+    circle.site(only)
+    if only not in [site.name for site in found]:
+        role = circle.site(name).role
+        why = "has the role none" if role == NONE else f"reads only {', '.join(each.name for each in found)}"
+        raise InvalidError(f"site {name} {why}", hint="wlc take SOURCE, without --from")
+    return tuple(site for site in found if site.name == only)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """One site's log in one round."""
+
+    source: Source
+    database: FarmDatabase
+    circle: Circle
+    other: CircleSite
+    reign: Reign | None = None
+    published: Published | None = None
+    read: tuple[FarmDatabase, Taken] | None = None
+    done: TakenFrom | None = None
+
+    @property
+    def is_primary(self) -> bool:
+        if self.circle.is_mesh:
+            return False
+        return self.reign is not None or self.other.name == self.circle.primary
+
+    def read_on(self, *, dry_run: bool) -> bool:
+        """Take what is new in the log, or only say what; returns whether it is the primary's and a handover ends it."""
+        log = self._log()
+        self.done = self._rehearsed(log) if dry_run else self._taken(log)
+        if dry_run or log.ended is None:
+            return False
+        state = self.source.require_state()
+        assert state.site is not None
+        note_handover(founder_of(self.database, state.site), log.database, log.ended)
+        return True
+
+    def _taken(self, log: SiteLog) -> TakenFrom:
+        taken = self.source.take(log.steps(), log.database.fetch)
+        if not self.is_primary and log.mesh is None:
+            self.source.note_contained(self.other.name, log.own_contained())
+        if log.proof is not None:
+            self.read = log.database, log.proof
+        return TakenFrom(self.other.name, taken.transactions, taken.rows, log.proof.tick if log.proof else 0)
+
+    def _rehearsed(self, log: SiteLog) -> TakenFrom:
+        steps = [step for step in log.steps() if step.transactions]
+        rows = sum(
+            getattr(record, "rows", 0) for step in steps for t in step.transactions for record in t.transaction.records
+        )
+        count = sum(len(step.transactions) for step in steps)
+        return TakenFrom(self.other.name, count, rows, log.proof.tick if log.proof else 0, is_dry_run=True)
+
+    def _log(self) -> SiteLog:
+        state = self.source.require_state()
+        assert state.site is not None
+        founder = founder_of(self.database, state.site)
+        is_mine = self.is_primary or (self.circle.is_mesh and state.site.name != self.circle.primary)
+        anew, file = (state.site.name, shlex.quote(str(self.source))) if is_mine else (self.other.name, "")
+        return SiteLog(
+            site_database(founder, self.other.folder),
+            self.other,
+            state.history,
+            state.tick,
+            state.site.contained,
+            state.site.proof_of(self.other.name),
+            # Vectors say all that they contain. One without an entry for a site that left may never have met it.
+            self.circle.lineage(),
+            self.is_primary,
+            self.is_primary or self.other.name == self.circle.ddl,
+            how_to_join_anew(founder.url, anew, file),
+            lambda: read_circle(founder).lineage(),
+            self.circle.term if self.is_primary and self.reign is None else None,
+            self.reign.batch if self.reign else None,
+            mesh=MeshLog(self.circle, self.other.name, utc_now(), self.published.last) if self.published else None,
+        )
+
+    def register(self) -> None:
+        """Register in the other site's folder how far its log was read: pruning keeps the rest."""
+        state = self.source.require_state()
+        # Who takes its own past back needs nothing to be kept for that.
+        if self.read is not None and state.site is not None and self.other.name != state.site.name:
+            database, proof = self.read
+            register(database, as_reader(state.site, str(self.source), proof))
+
+
+def as_reader(site: SiteState, target: str, proof: Taken | None) -> Replica:
+    """Return what a site says of itself where it reads."""
+    position = Position(proof.history, proof.tick, proof.batch, proof.chain) if proof else None
+    return Replica(site.name, target, position, None, utc_now(), this_host(), this_user(), kind=SITE)

@@ -1,0 +1,362 @@
+"""What there is to do for every item of `dbfarm.toml`: one round of each work, by the functions that commands call."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import wlc
+import wlr
+from wlc.farm.beat import BEAT_S
+from wlc.farm.clock import format_age
+from wlc.farm.errors import InvalidError
+from wlr.replica_settings import place_read
+from wlr.service import measuring
+from wlr.service.job_states import Done, Observed, WorkStanding
+from wlr.service.settings import DatabaseItem, FeedItem, MasterItem, RelayItem, ReplicaItem
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Mapping
+
+    from wlr.service.settings import ListedFarm, ServiceSettings
+
+FOLLOW, PUBLISH, POLICY, SNAPSHOT, PRUNE, VERIFY, DRILL = "follow publish policy snapshot prune verify drill".split()
+
+
+class Turn(Protocol):
+    """What a round may use of the one who calls it."""
+
+    is_stopped: threading.Event
+
+    def progress(self, done: int, total: int, what: str = "") -> None:
+        """Go on, or raise if the service stops; called where that does no harm."""
+
+    def note(self, outcome: Done | Exception) -> None:
+        """Note a part of a round that goes on: what was done, or why it has to be tried again."""
+
+
+def _observe_nothing(_: WorkStanding) -> Observed:
+    return Observed()
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Something that is done again and again.
+
+    Attributes:
+        item: Section of the file, such as `replicas.copy`.
+        name: `follow`, `publish`, `policy`, `snapshot`, `prune`, `verify` or `drill`.
+        given: What the file says of it. Two works are equal if that is.
+        do_round: One round; returns what it did.
+        every: How often it is due; None if the pause is its own.
+        beat_s: Longest time between two rounds, seconds, if nothing says how often it is due.
+        reads: URL of the folder in which a new log file begins a round at once.
+        observe: Looks at the lag and such, beside the rounds.
+        is_once: It is done until it went well once.
+        is_heavy: It takes long and much memory: one such work at a time.
+        follows: Work of the same item that must have gone well once before; empty for none.
+        keepalive: Says between rounds that a reader is there.
+    """
+
+    item: str
+    name: str
+    given: object
+    do_round: Callable[[Turn], Done] = field(compare=False)
+    every: timedelta | None = field(default=None, compare=False)
+    beat_s: Callable[[], float] = field(default=lambda: BEAT_S, compare=False)
+    reads: Callable[[], str] = field(default=str, compare=False)
+    observe: Callable[[WorkStanding], Observed] = field(default=_observe_nothing, compare=False)
+    is_once: bool = False
+    is_heavy: bool = False
+    follows: str = ""
+    keepalive: wlc.Keepalive | None = field(default=None, compare=False)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The item and the work."""
+        return self.item, self.name
+
+
+def works_of(settings: ServiceSettings) -> list[Work]:
+    """Return everything that a file wants done, in its order."""
+    found = []
+    for name, item in settings.items.items():
+        place = settings.farm_of(item.farm)
+        found += _MAKERS[type(item)](name, item, place, settings)
+    return found
+
+
+def facts_of(done: Any) -> Mapping[str, object]:
+    """Return the fields of a result that say something: what is absent, false or nothing does not."""
+    return {name: value for name, value in asdict(done).items() if name == "tick" or value}
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A database as the functions of `wlc` and `wlr` are given it."""
+
+    database: str
+    farm: str | None
+    options: dict[str, object] | None
+
+    @classmethod
+    def of(cls, database: str, farm: ListedFarm | None) -> _Place:
+        return cls(database, farm.url if farm else None, (farm.options if farm else None) or None)
+
+    @property
+    def where(self) -> dict[str, Any]:
+        return {"farm": self.farm, "storage_options": self.options}
+
+    def url(self) -> str:
+        return wlc.resolve(self.database, **self.where).url
+
+    def beat_s(self) -> float:
+        return wlc.beat(self.database, **self.where)
+
+
+# Replicas.
+
+
+def _of_replica(name: str, item: ReplicaItem, farm: ListedFarm | None, _: ServiceSettings) -> list[Work]:
+    place, given = _Place.of(item.database, farm), (item, farm)
+    keepalive = wlc.Keepalive()
+
+    def follow(turn: Turn) -> Done:
+        done = wlr.replicate(
+            place.database,
+            into=item.into,
+            delay=item.delay,
+            tables=item.tables or None,
+            ignore=item.ignore or None,
+            keep=item.keep,
+            open_tables=item.open,
+            access=item.access,
+            engine=item.engine,
+            register=item.register,
+            upstream=item.upstream or None,
+            registry=item.registry or None,
+            class_name=item.class_name,
+            keepalive=keepalive,
+            progress=turn.progress,
+            **place.where,
+        )
+        facts = facts_of(done) if done.transactions or done.snapshot is not None else {}
+        return Done(done.tick, done.clock, done.transactions, done.rows, done.bytes, facts)
+
+    def reads() -> str:
+        try:
+            return place_read(item.into, storage_options=place.options)
+        except InvalidError:
+            # It is not made yet.
+            return place.url()
+
+    def verify(turn: Turn) -> Done:
+        found = wlr.verify(item.into, storage_options=place.options, progress=turn.progress)
+        wlr.check_verified(found, item.into)
+        return Done(facts={"tick": found.tick, "tables": len(found.tables)})
+
+    def prune(_: Turn) -> Done:
+        gone = wlr.prune(item.into, storage_options=place.options)
+        return Done(facts=facts_of(gone))
+
+    works = [
+        Work(
+            *(name, FOLLOW, given, follow),
+            beat_s=lambda: wlr.beat(item.into, storage_options=place.options),
+            reads=reads,
+            observe=partial(measuring.reader, place.url, place.options, item.into),
+            keepalive=keepalive,
+        )
+    ]
+    if item.verify_every:
+        works.append(Work(name, VERIFY, given, verify, item.verify_every, is_heavy=True, follows=FOLLOW))
+    if item.prune_every:
+        works.append(Work(name, PRUNE, given, prune, item.prune_every, follows=FOLLOW))
+    return works
+
+
+# Feeds and relays.
+
+
+def _of_feed(name: str, item: FeedItem, farm: ListedFarm | None, _: ServiceSettings) -> list[Work]:
+    place = _Place.of(item.database, farm)
+    keepalive = wlc.Keepalive()
+
+    def follow(turn: Turn) -> Done:
+        done = wlr.feed(
+            place.database,
+            to=item.to,
+            tables=item.tables or None,
+            format=item.format,
+            start=item.start,
+            max_bytes=item.max_bytes,
+            drop=item.drop,
+            name=item.name,
+            rotate=item.rotate,
+            transactional=item.transactional,
+            output_options=dict(item.output_options),
+            upstream=item.upstream or None,
+            registry=item.registry or None,
+            class_name=item.class_name,
+            keepalive=keepalive,
+            progress=turn.progress,
+            **place.where,
+        )
+        facts = facts_of(done) if done.records or done.dropped else {}
+        return Done(done.tick, done.clock, 0, done.records, done.bytes, facts)
+
+    observe = partial(measuring.reader, place.url, place.options, item.to)
+    return [
+        Work(
+            *(name, FOLLOW, (item, farm), follow),
+            beat_s=place.beat_s,
+            reads=place.url,
+            observe=observe,
+            keepalive=keepalive,
+        )
+    ]
+
+
+def _of_relay(name: str, item: RelayItem, farm: ListedFarm | None, settings: ServiceSettings) -> list[Work]:
+    place, to = _Place.of(item.database, farm), settings.farms.get(item.to)
+    given = (item, farm, to)
+    target, target_options = (to.url, to.options or None) if to else (item.to, None)
+    # Only who chooses where to read has to say that it is there.
+    keepalive = wlc.Keepalive() if item.upstream or item.registry else None
+
+    def follow(turn: Turn) -> Done:
+        done = wlc.ship(
+            place.database,
+            to=target,
+            delay=item.delay,
+            rate=item.limit_rate,
+            target_options=target_options,
+            registers=item.register,
+            upstream=item.upstream or None,
+            registry=item.registry or None,
+            class_name=item.class_name,
+            fanout=item.fanout,
+            keepalive=keepalive,
+            progress=turn.progress,
+            **place.where,
+        )
+        clock = wlc.clock(done.url, storage_options=target_options)
+        return Done(done.tick, clock, 0, 0, done.bytes, facts_of(done) if done.bytes else {})
+
+    def prune(_: Turn) -> Done:
+        return _pruned(wlc.prune(copy(), storage_options=target_options))
+
+    def copy() -> str:
+        return wlc.resolve(wlc.resolve(place.database, **place.where).name, target, storage_options=target_options).url
+
+    works = [
+        Work(
+            *(name, FOLLOW, given, follow),
+            # The relay knows the beat, and is there when the farm is away.
+            beat_s=lambda: wlc.beat(copy(), storage_options=target_options),
+            reads=place.url,
+            observe=partial(measuring.reader, place.url, place.options, target),
+            keepalive=keepalive,
+        )
+    ]
+    if item.prune_every:
+        works.append(Work(name, PRUNE, given, prune, item.prune_every, follows=FOLLOW))
+    return works
+
+
+# Masters and databases.
+
+
+def _of_master(name: str, item: MasterItem, farm: ListedFarm | None, _: ServiceSettings) -> list[Work]:
+    options = (farm.options if farm else None) or None
+
+    def publish(turn: Turn) -> Done:
+        def each(outcome: Any) -> None:
+            turn.note(outcome if isinstance(outcome, Exception) else _published(outcome))
+
+        wlc.run(item.source, is_stopped=turn.is_stopped, each=each, storage_options=options)
+        return Done()
+
+    observe = partial(measuring.master, item.source, options)
+    # A round ends only when the service does, or with an error.
+    return [Work(name, PUBLISH, (item, farm), publish, beat_s=lambda: 0.0, observe=observe)]
+
+
+def _published(flushed: wlc.Flushed) -> Done:
+    facts = facts_of(flushed) if flushed.batches else {}
+    return Done(flushed.tick, None, flushed.transactions, flushed.rows, 0, facts)
+
+
+def _of_database(name: str, item: DatabaseItem, farm: ListedFarm | None, _: ServiceSettings) -> list[Work]:
+    assert farm is not None, "the reader of the file refuses a database without a farm"
+    place, given = _Place.of(item.name, farm), (item, farm)
+
+    def snapshot(turn: Turn) -> Done:
+        taken = wlr.snapshot_from_log(place.database, progress=turn.progress, **place.where)
+        return Done(facts={"tick": taken.position.tick, "tables": len(taken.tables)})
+
+    def prune(_: Turn) -> Done:
+        return _pruned(wlc.prune(place.database, **place.where))
+
+    def verify(turn: Turn) -> Done:
+        audit = wlr.verify_farm(place.database, window=item.verify_window, progress=turn.progress, **place.where)
+        wlr.check_audit(audit, item.name, item.verify_window)
+        return Done(bytes=audit.bytes, facts={"tick": audit.tick, "files": audit.files})
+
+    def drill(turn: Turn) -> Done:
+        done = wlr.drill(place.database, folder=item.drill_folder, progress=turn.progress, **place.where)
+        wlr.check_drill(done, item.name)
+        return Done(facts=facts_of(done))
+
+    observe = partial(measuring.database, place.url, place.options)
+    works = [Work(name, POLICY, given, partial(_apply_policy, item, place), is_once=True, observe=observe)]
+    scheduled = ((SNAPSHOT, snapshot, item.snapshot_from_log_every), (PRUNE, prune, item.prune_every))
+    works += [Work(name, work, given, do_round, every) for work, do_round, every in scheduled if every]
+    heavy = ((VERIFY, verify, item.verify_every), (DRILL, drill, item.drill_every))
+    works += [Work(name, work, given, do_round, every, is_heavy=True) for work, do_round, every in heavy if every]
+    return works
+
+
+def _pruned(gone: Any) -> Done:
+    """Say what was deleted; a prune that deletes nothing changes nothing."""
+    counts = {"snapshots": len(gone.delete_snapshots), "batches": len(gone.delete_batches)}
+    return Done(facts=counts if any(counts.values()) else {})
+
+
+def _apply_policy(item: DatabaseItem, place: _Place, _: Turn) -> Done:
+    """Let the farm hold what the file says of retention and beat; what it does not say stays as it is."""
+    found = wlc.retention(place.database, **place.where).policy or wlc.KeepPolicy()
+    wanted = {
+        "keep": item.keep,
+        "keep_daily": item.keep_daily,
+        "keep_weekly": item.keep_weekly,
+        "snapshot_every": item.snapshot_every,
+    }
+    # In a policy, nothing stands for 0 and 0s, which a file says to end something.
+    changed: dict[str, Any] = {
+        name: value
+        for name, value in wanted.items()
+        if value is not None and (getattr(found, name) or type(value)()) != value
+    }
+    if changed:
+        wlc.retention(place.database, **changed, **place.where)
+    if item.beat is not None and place.beat_s() != item.beat:
+        wlc.beat(place.database, item.beat, **place.where)
+        changed["beat"] = item.beat
+    return Done(facts={name: _shown(value) for name, value in changed.items()})
+
+
+def _shown(value: object) -> object:
+    return format_age(value) if isinstance(value, timedelta) else value
+
+
+_MAKERS: Mapping[type, Callable[[str, Any, ListedFarm | None, ServiceSettings], list[Work]]] = {
+    DatabaseItem: _of_database,
+    MasterItem: _of_master,
+    ReplicaItem: _of_replica,
+    FeedItem: _of_feed,
+    RelayItem: _of_relay,
+}

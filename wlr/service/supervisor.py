@@ -1,0 +1,250 @@
+"""The service: a thread for each work, so that one that fails or takes long never stops the others."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from wlc.farm.clock import utc_now
+from wlc.farm.errors import FarmError
+from wlc.farm.rounds import rounds
+from wlr.service.hooks import run_on_failure
+from wlr.service.jobs import works_of
+from wlr.service.schedule import due_in_s, is_alarm, pause_s
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from datetime import timedelta
+
+    from wlr.service.job_states import Board, Done
+    from wlr.service.jobs import Work
+    from wlr.service.last_done import ServiceMemory
+    from wlr.service.settings import ServiceOptions, ServiceSettings
+
+# Every log line of the service.
+log = logging.getLogger("wlr.service")
+
+# How often lag and free space are looked at, first and later.
+_OBSERVE_FIRST_S = 2.0
+_OBSERVE_EVERY_S = 30.0
+# How often somebody who waits for another work asks whether the service stops, and whether something is due: clocks
+# are set, and machines sleep.
+_LOOK_EVERY_S = 0.5
+_DUE_EVERY_S = 60.0
+
+
+class _StoppedError(Exception):
+    """The service stops, and this round ends where that does no harm."""
+
+
+class Service:
+    """Everything that a file names, in threads.
+
+    Args:
+        settings: What is to be done.
+        board: Where the standing of everything is kept.
+        memory: When scheduled work was last done.
+    """
+
+    def __init__(self, settings: ServiceSettings, board: Board, memory: ServiceMemory) -> None:
+        self.board = board
+        self.options = settings.options
+        self._settings = settings
+        self._memory = memory
+        self._heavy = threading.Lock()
+        self._runners: dict[tuple[str, str], _Runner] = {}
+
+    def start(self) -> None:
+        """Begin with everything."""
+        self._begin(works_of(self._settings))
+
+    def change(self, settings: ServiceSettings, waiting: Callable[[], None] = lambda: None) -> int:
+        """Go on with other settings: what has not changed goes on undisturbed, but tries again at once if it fails.
+
+        Args:
+            settings: The other settings.
+            waiting: Called every second while rounds end.
+
+        Returns:
+            How many works were begun, ended or changed.
+        """
+        wanted = {work.key: work for work in works_of(settings)}
+        gone = [key for key, runner in self._runners.items() if wanted.get(key) != runner.work]
+        failing = [standing.item for standing in self.board.failing()]
+        again = [key for key in self._runners if key not in gone and key[0] in failing]
+        self._end([*gone, *again], waiting)
+        for key in gone:
+            self.board.forget(key)
+        self._settings, self.options = settings, settings.options
+        new = [work for key, work in wanted.items() if key not in self._runners]
+        self._begin(new)
+        return len(gone) + sum(work.key not in {*gone, *again} for work in new)
+
+    def _begin(self, works: list[Work]) -> None:
+        locks = {key[0]: runner.lock for key, runner in self._runners.items()}
+        for work in works:
+            lock = locks.setdefault(work.item, threading.Lock())
+            self._runners[work.key] = runner = _Runner(work, lock, self._heavy, self.board, self._memory, self)
+            runner.start()
+
+    def stop(self, waiting: Callable[[], None] = lambda: None) -> None:
+        """End everything: what is being applied is finished; arguments as for `change`."""
+        self._end(list(self._runners), waiting)
+
+    def _end(self, keys: list[tuple[str, str]], waiting: Callable[[], None]) -> None:
+        for key in keys:
+            self._runners[key].is_stopped.set()
+        for key in keys:
+            while not self._runners[key].has_ended(1.0):
+                waiting()
+            del self._runners[key]
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether every work goes on; one whose thread is gone is a defect, and the service must begin anew."""
+        return all(runner.is_alive for runner in self._runners.values())
+
+    def __len__(self) -> int:
+        return len(self._runners)
+
+
+class _Runner:
+    """Does one work until it is stopped."""
+
+    def __init__(
+        self,
+        work: Work,
+        lock: threading.Lock,
+        heavy: threading.Lock,
+        board: Board,
+        memory: ServiceMemory,
+        service: Service,
+    ) -> None:
+        self.work = work
+        self.lock = lock
+        self.is_stopped = threading.Event()
+        self._heavy = heavy
+        self._board = board
+        self._memory = memory
+        self._service = service
+        self._has_begun = self._is_done = self._is_told = False
+        name = " ".join(work.key)
+        # A thread that cannot be ended must not keep the process.
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._observer = threading.Thread(target=self._observe, name=f"{name} observer", daemon=True)
+
+    def start(self) -> None:
+        if last := self._memory.last(self.work.key):
+            self._board.change(self.work.key, lambda before: replace(before, last_success=before.last_success or last))
+        else:
+            self._board.change(self.work.key, lambda before: before)
+        self._thread.start()
+        if self.work.every is None:
+            self._observer.start()
+
+    def has_ended(self, within_s: float) -> bool:
+        self._thread.join(within_s)
+        return not self._thread.is_alive()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive() or self._is_done
+
+    def _run(self) -> None:
+        with self.work.keepalive or nullcontext():
+            for done in rounds(
+                self._round,
+                self._wait_s,
+                self._failed,
+                reads=self.work.reads,
+                is_done=lambda: self._is_done,
+                passing=(Exception,),
+                pause=lambda error, last_s: pause_s(error, last_s, is_heavy=self.work.is_heavy),
+                is_stopped=self.is_stopped,
+            ):
+                if done is not None:
+                    self.note(done)
+                    self._is_done = self.work.is_once
+
+    def _wait_s(self) -> float:
+        if self.work.every is not None:
+            return min(self._due_in_s(self.work.every), _DUE_EVERY_S)
+        return self.work.beat_s() if self._has_begun else 0.0
+
+    def _due_in_s(self, every: timedelta) -> float:
+        if self.work.follows and not self._board.get((self.work.item, self.work.follows)).last_success:
+            return _LOOK_EVERY_S
+        return due_in_s(self._memory.last(self.work.key), every, utc_now())
+
+    def _round(self) -> Done | None:
+        """Do a round; None if it was not due, or the service stopped meanwhile."""
+        if self.work.every is not None and self._due_in_s(self.work.every) > 0:
+            return None
+        try:
+            with self._holding(self._heavy) if self.work.is_heavy else nullcontext(), self._holding(self.lock):
+                done = self.work.do_round(self)
+        except _StoppedError:
+            return None
+        self._has_begun = True
+        if self.work.every is not None:
+            self._memory.note(self.work.key, utc_now())
+        return done
+
+    @contextmanager
+    def _holding(self, lock: threading.Lock) -> Iterator[None]:
+        """Wait until no other work of the item, or no other heavy one, goes on."""
+        while not lock.acquire(timeout=_LOOK_EVERY_S):
+            self.progress(0, 0)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def progress(self, done: int, total: int, what: str = "") -> None:  # noqa: ARG002 - what progress is told
+        """End the round if the service stops."""
+        if self.is_stopped.is_set():
+            raise _StoppedError
+
+    def note(self, outcome: Done | Exception) -> None:
+        """Note what was done, or that it failed."""
+        if isinstance(outcome, Exception):
+            self._failed(outcome, is_new=str(outcome) != self._board.get(self.work.key).message)
+            return
+        before = self._board.get(self.work.key)
+        self._board.change(self.work.key, lambda standing: standing.after(outcome, utc_now()))
+        subject = " ".join(self.work.key)
+        if before.failing_since:
+            log.info("%s: well again", subject)
+        self._is_told = False
+        if outcome.facts:
+            log.info("%s", subject, extra={"facts": outcome.facts})
+
+    def _failed(self, error: Exception, *, is_new: bool) -> None:
+        if self.is_stopped.is_set():
+            return
+        now = utc_now()
+        standing = self._board.change(self.work.key, lambda before: before.after_failure(error, now))
+        if is_new:
+            hint = error.hint if isinstance(error, FarmError) else None
+            said = str(error) if isinstance(error, FarmError | OSError) else f"{type(error).__name__}: {error}"
+            log.error("%s: %s", " ".join(self.work.key), said, extra={"hint": hint, "cause": error})
+        options: ServiceOptions = self._service.options
+        since = standing.failing_since or now
+        if options.on_failure and not self._is_told and is_alarm(error, since, now, options.on_failure_after):
+            self._is_told = True
+            run_on_failure(options, standing, error)
+
+    def _observe(self) -> None:
+        wait_s = _OBSERVE_FIRST_S
+        while not self.is_stopped.wait(wait_s):
+            standing = self._board.get(self.work.key)
+            if standing.last_success or standing.failing_since:
+                wait_s = _OBSERVE_EVERY_S
+            # Rounds report what is wrong; this only looks.
+            with suppress(Exception):
+                observed = self.work.observe(standing)
+                self._board.change(self.work.key, partial(replace, observed=observed))
