@@ -60,7 +60,8 @@ class HandmadePrimary:
 
     def line(self, table: str, key: int, *, tick: int = 20, history: str = P) -> None:
         """Put a line on a key into the window."""
-        self.connection.execute(f"INSERT INTO {window.WINDOW} SELECT {self.number(table, key)}, '{history}', {tick}")
+        named = f"{self.number(table, key)} AS key, '{history}' AS history, {tick} AS tick"
+        self.connection.execute(f"INSERT INTO {window.WINDOW} BY NAME SELECT {named}")
 
     def reset(self, rows: Mapping[str, Mapping[int, str]], lines: Sequence[tuple[str, int, str, int]]) -> None:
         """Replace all rows, and all lines of the window: table, key, history and tick."""
@@ -69,7 +70,8 @@ class HandmadePrimary:
             self.connection.execute(f"DELETE FROM {name}")
             self._insert(name, [(key, literal(value)) for key, value in held.items()])
         numbers = {(table, key): self.number(table, key) for table, key, _, _ in lines}
-        self._insert(window.WINDOW, [(numbers[table, key], f"'{of}'", tick) for table, key, of, tick in lines])
+        named = [(numbers[table, key], f"'{of}'", tick) for table, key, of, tick in lines]
+        self._insert(f"{window.WINDOW} (key, history, tick)", named)
 
     def _insert(self, table: str, rows: Sequence[tuple[object, ...]]) -> None:
         if rows:

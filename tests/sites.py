@@ -122,7 +122,7 @@ class Sites:
 def clock_ahead(by: timedelta) -> Iterator[None]:
     """Let the clock of the machine be ahead of that of others, or behind, for what masters do meanwhile."""
     with ExitStack() as patches:
-        for module in ("capture.duckdb.shared", "capture.duckdb.setup", "masters.claim", "exchange.taking"):
+        for module in ("capture.duckdb.shared", "capture.duckdb.setup", "masters.claim", "multi_master.taking"):
             patches.enter_context(patch(f"wlc.{module}.utc_now", lambda: utc_now() + by))
         yield
 

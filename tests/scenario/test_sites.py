@@ -264,7 +264,7 @@ def test_what_meets_an_open_transaction_waits_for_its_end(two: Sites) -> None:
         two.write("rome", *changes, "INSERT INTO a VALUES (70, 'open', 1)")
         wait_for(lambda: user.wlc.failure is not None)
         assert "has changed rows that tick" in str(user.wlc.failure)
-        assert taken() == [2]
+        wait_for(lambda: taken() == [2])
         user.execute("COMMIT")
         wait_for(lambda: taken() == [1, 2, 70])
     two.exchange()

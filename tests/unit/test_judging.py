@@ -67,7 +67,7 @@ def seen(count: int) -> list[Seen]:
 def window_line(connection: duckdb.DuckDBPyConnection, table: HandmadeTable, key: str) -> None:
     layout = table.table.layout
     number = window.key_sql(table.table.name, window.key_columns(layout), [key])
-    connection.execute(f"INSERT INTO {window.WINDOW} SELECT {number}, '{P}', 20")
+    connection.execute(f"INSERT INTO {window.WINDOW} BY NAME SELECT {number} AS key, '{P}' AS history, 20 AS tick")
 
 
 def rows(connection: duckdb.DuckDBPyConnection, query: str) -> list[tuple[Any, ...]]:

@@ -163,7 +163,9 @@ def test_a_change_accepted_before_a_site_was_restored_counts_for_what_the_site_d
 def test_a_cleared_table_is_in_conflict_as_a_whole() -> None:
     primary = HandmadePrimary(names=("t", "u"), rules={"t": "epoch", "u": "epoch"})
     number = window.key_sql(Name("main", "t"), (), ())
-    primary.connection.execute(f"INSERT INTO {window.WINDOW} SELECT {number}, '{P}', 20")
+    primary.connection.execute(
+        f"INSERT INTO {window.WINDOW} BY NAME SELECT {number} AS key, '{P}' AS history, 20 AS tick"
+    )
     assert primary.judge([("t", 1, None, "a"), ("u", 1, None, "a")]) == {"epoch": 1}
 
 
