@@ -258,15 +258,17 @@ def test_what_meets_an_open_transaction_waits_for_its_end(two: Sites) -> None:
         with user.cursor() as other:
             return [key for (key,) in other.execute("SELECT id FROM a WHERE v = 'open' ORDER BY id").fetchall()]
 
+    two.write("oslo", "INSERT INTO a VALUES (71, 'one', 1), (72, 'two', 1)")
+    two.exchange()
     with wlc.connect(two.file("oslo"), take=True, beat_s=0.05) as user:
-        user.execute("BEGIN; DELETE FROM a WHERE id = 1")
-        changes = (f"UPDATE a SET v = 'open' WHERE id = {key}" for key in (2, 1))
-        two.write("rome", *changes, "INSERT INTO a VALUES (70, 'open', 1)")
+        user.execute("BEGIN; DELETE FROM a WHERE id = 71")
+        changes = (f"UPDATE a SET v = 'open' WHERE id = {key}" for key in (72, 71))
+        two.write("rome", *changes, "INSERT INTO a VALUES (73, 'open', 1)")
         wait_for(lambda: user.wlc.failure is not None)
         assert "has changed rows that tick" in str(user.wlc.failure)
-        wait_for(lambda: taken() == [2])
+        assert taken() == [72]
         user.execute("COMMIT")
-        wait_for(lambda: taken() == [1, 2, 70])
+        wait_for(lambda: taken() == [71, 72, 73])
     two.exchange()
     two.replica_equals("oslo")
 
