@@ -189,8 +189,8 @@ STATEMENTS = [
 # The last of each would stay when the macro is gone: it would mean the engine's own function then.
 BEHIND_MACROS = [
     [
-        "CREATE MACRO parquet_file_metadata(f) AS TABLE SELECT 1 AS a",
-        "CREATE VIEW x AS FROM parquet_file_metadata('{folder}/x.parquet')",
+        "CREATE MACRO parquet_kv_metadata(f) AS TABLE SELECT 1 AS a",
+        "CREATE VIEW x AS FROM parquet_kv_metadata('{folder}/x.parquet')",
     ],
     ["CREATE MACRO duckdb_secrets() AS TABLE SELECT 1 AS a", "CREATE VIEW x AS FROM main.duckdb_secrets()"],
     [
