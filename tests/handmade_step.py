@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from wlc.capture.duckdb.journal import CapturedTable
-from wlc.capture.duckdb.sites import verdicts, window
+from wlc.capture.duckdb.sites import conflict_window, verdicts
 from wlc.capture.duckdb.sites.verdicts import Seen
 from wlc.dialect.sql import literal
 from wlc.farm.model import Column, Layout, Name, Origin
@@ -47,7 +47,7 @@ class HandmadePrimary:
         }
         for name in self.names:
             self.connection.execute(f"CREATE TABLE {name} (k INTEGER PRIMARY KEY, v VARCHAR)")
-        window.create(self.connection)
+        conflict_window.create(self.connection)
 
     def rows(self, table: str, **rows: str) -> None:
         for key, value in rows.items():
@@ -55,23 +55,25 @@ class HandmadePrimary:
 
     def number(self, table: str, key: int) -> int:
         """Return the number of a row by its table and key."""
-        number = window.key_sql(self.tables[table].name, window.key_columns(LAYOUT), [f"{key}::INTEGER"])
+        number = conflict_window.key_sql(
+            self.tables[table].name, conflict_window.key_columns(LAYOUT), [f"{key}::INTEGER"]
+        )
         return int(self.connection.execute(f"SELECT {number}").fetchall()[0][0])
 
     def line(self, table: str, key: int, *, tick: int = 20, history: str = P) -> None:
         """Put a line on a key into the window."""
         named = f"{self.number(table, key)} AS key, '{history}' AS history, {tick} AS tick"
-        self.connection.execute(f"INSERT INTO {window.WINDOW} BY NAME SELECT {named}")
+        self.connection.execute(f"INSERT INTO {conflict_window.WINDOW} BY NAME SELECT {named}")
 
     def reset(self, rows: Mapping[str, Mapping[int, str]], lines: Sequence[tuple[str, int, str, int]]) -> None:
         """Replace all rows, and all lines of the window: table, key, history and tick."""
-        window.create(self.connection)
+        conflict_window.create(self.connection)
         for name, held in rows.items():
             self.connection.execute(f"DELETE FROM {name}")
             self._insert(name, [(key, literal(value)) for key, value in held.items()])
         numbers = {(table, key): self.number(table, key) for table, key, _, _ in lines}
         named = [(numbers[table, key], f"'{of}'", tick) for table, key, of, tick in lines]
-        self._insert(f"{window.WINDOW} (key, history, tick)", named)
+        self._insert(f"{conflict_window.WINDOW} (key, history, tick)", named)
 
     def _insert(self, table: str, rows: Sequence[tuple[object, ...]]) -> None:
         if rows:

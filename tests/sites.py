@@ -11,7 +11,7 @@ import duckdb
 
 import wlc
 import wlr
-from wlc.capture.duckdb.sites.window import WINDOW, KeptWindow
+from wlc.capture.duckdb.sites.conflict_window import WINDOW, KeptWindow
 from wlc.farm.clock import utc_now
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.model import Origin
@@ -122,7 +122,7 @@ class Sites:
 def clock_ahead(by: timedelta) -> Iterator[None]:
     """Let the clock of the machine be ahead of that of others, or behind, for what masters do meanwhile."""
     with ExitStack() as patches:
-        for module in ("capture.duckdb.shared", "capture.duckdb.setup", "masters.claim", "multi_master.taking"):
+        for module in ("capture.duckdb.shared", "capture.duckdb.setup", "masters.claim", "multi_master.take_round"):
             patches.enter_context(patch(f"wlc.{module}.utc_now", lambda: utc_now() + by))
         yield
 

@@ -111,9 +111,9 @@ if TYPE_CHECKING:
     )
     from wlc.farm.keep_policy import KeepPolicy
     from wlc.farm.model import Manifest
+    from wlc.farm.reachable_past import Window
     from wlc.farm.tags import Tag
     from wlc.farm.version import __version__
-    from wlc.farm.window import Window
     from wlc.masters.compensation import ChangedRows, Compensated, WantedChange
     from wlc.masters.listing import FarmEntry, RegisteredReader, databases, readers
     from wlc.masters.lookup import resolve
@@ -141,13 +141,13 @@ if TYPE_CHECKING:
     from wlc.multi_master.joining import JoinedFrom, join, joined_from
     from wlc.multi_master.overview import SiteStatus, sites
     from wlc.multi_master.rejoining import GivenUp, begin_anew
-    from wlc.multi_master.taking import TakenFrom, take
+    from wlc.multi_master.take_round import TakenFrom, take
     from wlc.tiers.administration import Fanout, Forgotten, fanout, forget, set_tiers, set_upstream
     from wlc.tiers.attaching import attachment_of, detach, read_through
     from wlc.tiers.overview import TierMember, TierTree, tier_tree
     from wlc.tiers.pushing import Pushed, Pusher, push_list
-    from wlc.tiers.ship import ship
-    from wlc.tiers.shipping import Shipped
+    from wlc.tiers.relay import ship
+    from wlc.tiers.relay_round import Shipped
 else:
     __getattr__ = importer(
         __name__,
@@ -158,7 +158,7 @@ else:
             "wlc.farm.model": ("Manifest",),
             "wlc.farm.tags": ("Tag",),
             "wlc.farm.version": ("__version__",),
-            "wlc.farm.window": ("Window",),
+            "wlc.farm.reachable_past": ("Window",),
             "wlc.masters.compensation": ("ChangedRows", "Compensated", "WantedChange"),
             "wlc.masters.retention_policy": ("Keeping", "retention", "tag", "tags", "untag"),
             "wlc.masters.listing": ("FarmEntry", "RegisteredReader", "databases", "readers"),
@@ -195,13 +195,13 @@ else:
             "wlc.multi_master.overview": ("SiteStatus", "sites"),
             "wlc.multi_master.joining": ("JoinedFrom", "join", "joined_from"),
             "wlc.multi_master.rejoining": ("GivenUp", "begin_anew"),
-            "wlc.multi_master.taking": ("TakenFrom", "take"),
+            "wlc.multi_master.take_round": ("TakenFrom", "take"),
             "wlc.tiers.administration": ("Fanout", "Forgotten", "fanout", "forget", "set_tiers", "set_upstream"),
             "wlc.tiers.attaching": ("attachment_of", "detach", "read_through"),
             "wlc.tiers.overview": ("TierMember", "TierTree", "tier_tree"),
             "wlc.tiers.pushing": ("Pushed", "Pusher", "push_list"),
-            "wlc.tiers.ship": ("ship",),
-            "wlc.tiers.shipping": ("Shipped",),
+            "wlc.tiers.relay": ("ship",),
+            "wlc.tiers.relay_round": ("Shipped",),
         },
     )
 

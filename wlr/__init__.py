@@ -101,10 +101,9 @@ if TYPE_CHECKING:
     from wlr.lake_pruning import prune
     from wlr.lake_views import Attached, attach
     from wlr.log_snapshot import snapshot_from_log
+    from wlr.plan.common_position import Refusal, fast_forward
     from wlr.plan.failure import Failure
-    from wlr.plan.meeting import Refusal, fast_forward
     from wlr.plan.retention import PrunedTicks
-    from wlr.quarantining import Retried, accept, retry
     from wlr.reading.change_feed import changes
     from wlr.reading.difference import TableDifference, diff, differing_rows
     from wlr.reading.table import read
@@ -116,6 +115,7 @@ if TYPE_CHECKING:
     from wlr.reporting.facts import DatabaseReport, report
     from wlr.reporting.writing import report_page, write_report
     from wlr.site_switch import Switched
+    from wlr.skipped_transactions import Retried, accept, retry
     from wlr.switching import switch
     from wlr.undoing import Undone, undo
     from wlr.verification import TableCheck, Verified, verify
@@ -129,7 +129,7 @@ else:
             "wlr.doctor": ("Checkup", "examine"),
             "wlr.drills": ("Drill", "drill"),
             "wlr.plan.failure": ("Failure",),
-            "wlr.plan.meeting": ("Refusal", "fast_forward"),
+            "wlr.plan.common_position": ("Refusal", "fast_forward"),
             "wlr.farm_audit": ("FarmAudit", "FarmProblem", "verify_farm"),
             "wlr.feed_lag": ("FeedStatus", "feed_status"),
             "wlr.feeding": ("Fed", "feed"),
@@ -139,7 +139,7 @@ else:
             "wlr.lake_views": ("Attached", "attach"),
             "wlr.log_snapshot": ("snapshot_from_log",),
             "wlr.plan.retention": ("PrunedTicks",),
-            "wlr.quarantining": ("Retried", "accept", "retry"),
+            "wlr.skipped_transactions": ("Retried", "accept", "retry"),
             "wlr.reading.change_feed": ("changes",),
             "wlr.reading.difference": ("TableDifference", "diff", "differing_rows"),
             "wlr.reading.table": ("read",),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import wlc
 from wlc.farm.errors import InvalidError
-from wlc.farm.window import read_window
+from wlc.farm.reachable_past import read_window
 from wlr import log_reader
 from wlr.replication import replicate
 from wlr.verification import Verified, verify
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
-    from wlc.farm.window import Window
+    from wlc.farm.reachable_past import Window
 
 
 @dataclass(frozen=True, slots=True)

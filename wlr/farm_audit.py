@@ -20,10 +20,10 @@ from wlc.farm.digest import EMPTY, Ledger
 from wlc.farm.errors import CorruptError, FarmError
 from wlc.farm.manifest import encode_manifest
 from wlc.farm.model import Change, Ddl, Position, RowsRead, RowsRefreshed
+from wlc.farm.reachable_past import Window, read_window
 from wlc.farm.same_past import is_made_up
 from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import MissingError
-from wlc.farm.window import Window, read_window
 from wlr import log_reader
 from wlr.audit_progress import AuditProgress, progress_file, recall, remember
 from wlr.ddl.relevance import about_table

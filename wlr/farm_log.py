@@ -1,4 +1,4 @@
-"""The log of a farm database, as far as somebody must know it who may go on from there; see `wlr.plan.meeting`."""
+"""What of the log of a farm database somebody must know who may go on from there; see `wlr.plan.common_position`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from wlc.farm.errors import FarmError
 from wlc.farm.paths import SITES
 from wlc.farm.vectors import NO_LINEAGE, Lineage
 from wlr.engine.state import START
-from wlr.plan.contained import NOTHING, of_footer, of_snapshot
-from wlr.plan.meeting import Point, end_of, within
+from wlr.plan.common_position import Point, end_of, within
+from wlr.plan.contained_transactions import NOTHING, of_footer, of_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

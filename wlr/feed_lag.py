@@ -56,7 +56,7 @@ def feed_status(
     Raises:
         CorruptError: What it remembers is damaged.
     """
-    from wlr.feeds.remembered import feed_at
+    from wlr.feeds.lookup import feed_at
 
     memory = feed_at(target, storage_options)
     found = memory.load() if memory is not None else None

@@ -22,11 +22,11 @@ from wlr import log_reader
 from wlr.engine.calculator import connect
 from wlr.farm_log import FarmLog
 from wlr.fold.data_check import refuse_other_images
-from wlr.fold.net import sources
+from wlr.fold.net_changes import sources
 from wlr.plan import bounds
-from wlr.plan.cut import LIMITS, Limits, cut
+from wlr.plan.common_position import Point
 from wlr.plan.failure import StepError
-from wlr.plan.meeting import Point
+from wlr.plan.log_steps import LIMITS, Limits, cut
 from wlr.plan.step import LOCAL, Fold, Mark, Step
 from wlr.plan.stop import Stop
 from wlr.registration import register_replica

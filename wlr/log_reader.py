@@ -15,7 +15,7 @@ from wlc.farm.paths import log_path
 from wlc.farm.read_ahead import read_ahead
 from wlc.farm.store import MissingError
 from wlr.plan import bounds
-from wlr.plan.cut import cut
+from wlr.plan.log_steps import cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -21,7 +21,7 @@ from wlr.site_switch import leave, switch_site
 
 if TYPE_CHECKING:
     from wlr.engine.state import ReplicaState
-    from wlr.plan.meeting import Point
+    from wlr.plan.common_position import Point
 
 
 def joined(replay: Replay, state: ReplicaState, *, rebases: bool, dry_run: bool) -> Replicated | None:

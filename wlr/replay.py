@@ -20,10 +20,10 @@ from wlr.engine.adapters import target_at
 from wlr.engine.contract import NewReplica
 from wlr.engine.state import ReplicaState
 from wlr.plan import bounds
-from wlr.plan.amount import StepTotals
-from wlr.plan.contained import of_footer, of_snapshot
-from wlr.plan.cut import LIMITS, Limits, cut
+from wlr.plan.contained_transactions import of_footer, of_snapshot
+from wlr.plan.log_steps import LIMITS, Limits, cut
 from wlr.plan.patterns import idle, matches
+from wlr.plan.step_totals import StepTotals
 from wlr.plan.stop import Stop
 from wlr.registration import register_replica
 from wlr.replica_settings import refuse_unlocked
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from wlc.farm.model import Batch, Config, Manifest, Position
     from wlr.engine.bulk import Bulk
     from wlr.engine.contract import Target
-    from wlr.plan.contained import Contained
+    from wlr.plan.contained_transactions import Contained
     from wlr.plan.step import Step
 
 

@@ -65,7 +65,7 @@ def resume(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] |
 
 
 def _set_paused(into: str | os.PathLike[str], is_paused: bool, storage_options: Mapping[str, Any] | None) -> None:
-    from wlr.feeds.remembered import feed_at
+    from wlr.feeds.lookup import feed_at
     from wlr.feeds.state import paused
 
     if (memory := feed_at(into, storage_options)) is not None:

@@ -1,4 +1,4 @@
-"""Let a replica of one site go on from another one's log, if nothing needs to be copied; see `wlr.plan.meeting`."""
+"""Let a replica of one site go on from another one's log if nothing needs to be copied: `wlr.plan.common_position`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wlc.farm.errors import ExpiredError, FarmError, InvalidError, UnavailableEr
 from wlc.farm.registry import unregister
 from wlc.farm.same_past import is_same_place, prove_same_past
 from wlr.farm_log import FarmLog, home_log
-from wlr.plan.meeting import Refusal, meeting_point
+from wlr.plan.common_position import Refusal, meeting_point
 from wlr.registration import register_replica
 from wlr.same_database import refuse_other_database, with_keys
 

@@ -57,7 +57,7 @@ def switch(
         ExpiredError: The place begins after the replica's position.
         CorruptError: The place has another past. The replica goes on with the one before.
     """
-    from wlr.feeds.remembered import feed_at
+    from wlr.feeds.lookup import feed_at
 
     memory = feed_at(into, storage_options)
     if memory is not None and (found := memory.load()) is not None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from wlc.farm.database import FarmDatabase
     from wlr.fold.files import Executor
-    from wlr.fold.net import FoldsElsewhere
+    from wlr.fold.net_changes import FoldsElsewhere
 
 _ENGINES = ("auto", "local", "spark")
 # One process with two cores rewrites this many rows in about half a minute; a Spark session takes ten seconds to start.

@@ -26,7 +26,7 @@ from tests.bench import tables
 from tests.bench.lakes import peak_gb
 from tests.bench.measure import Line, Setting, duration, timed
 from tests.sites import Sites
-from wlc.capture.duckdb.sites import lines, taking, window
+from wlc.capture.duckdb.sites import conflict_window, lines, take_step
 from wlc.farm.database import open_database
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Scene:
     def take(self) -> float:
         """Take without publishing what was taken; returns the seconds."""
         self.restore()
-        with patch("wlc.multi_master.taking.publish"):
+        with patch("wlc.multi_master.take_round.publish"):
             return timed(lambda: wlc.take(self.oslo))
 
     def publish(self) -> float:
@@ -193,14 +193,14 @@ def _child(action: str, scene: Scene) -> tuple[float, float]:
 def _build_window(url: str) -> None:
     log = open_database(url)
     with duckdb.connect() as connection:
-        window.create(connection)
-        window.add_log(connection, log, after_tick=0, last_batch=log.batch_numbers()[-1], known={})
-        assert connection.execute(f"SELECT count(*) > 0 FROM {window.WINDOW}").fetchall() == [(True,)]
+        conflict_window.create(connection)
+        conflict_window.add_log(connection, log, after_tick=0, last_batch=log.batch_numbers()[-1], known={})
+        assert connection.execute(f"SELECT count(*) > 0 FROM {conflict_window.WINDOW}").fetchall() == [(True,)]
 
 
 def main(action: str, file: str, url: str) -> None:
     """Do one action and print its seconds and its peak in GB."""
-    with patch("wlc.multi_master.taking.publish"):
+    with patch("wlc.multi_master.take_round.publish"):
         seconds = timed(lambda: _build_window(url) if action == "window" else wlc.take(file))
     print(json.dumps([seconds, peak_gb()]), flush=True)
 
@@ -211,14 +211,14 @@ def main(action: str, file: str, url: str) -> None:
 def _among_users(scene: Scene, where: str, first: int, alone: float) -> Line:
     """Take while users change single rows in transactions that stay open for a while."""
     attempts: list[int] = []
-    take_lines, rounds = taking._take_lines, 0
+    take_lines, rounds = take_step._take_lines, 0
 
     def counted(*arguments: object, **named: object) -> int:
         attempts.append(1)
         return take_lines(*arguments, **named)  # type: ignore[arg-type]
 
     with (
-        patch.object(taking, "_take_lines", counted),
+        patch.object(take_step, "_take_lines", counted),
         wlc.connect(scene.oslo) as connection,
         _users(connection, first, scene.rows) as outcomes,
     ):

@@ -35,7 +35,7 @@ from wlc.farm.errors import CorruptError, ExpiredError, InvalidError, ReplayErro
 from wlc.farm.model import Clear, Ddl, Manifest, Name, Origin, Position, SequencePosition, SnapshotTable
 from wlc.farm.registry import replicas
 from wlr import going_back
-from wlr.plan.cut import Limits
+from wlr.plan.log_steps import Limits
 from wlr.plan.memory import MEMORY_VARIABLE
 
 if TYPE_CHECKING:

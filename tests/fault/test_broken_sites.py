@@ -118,8 +118,8 @@ def _with_verdicts(sites: Sites) -> None:
     """Oslo has judged Rome's changes and dies before it publishes that; Rome is the primary by then."""
     wlc.flush(sites.file("oslo"))
     with (
-        patch("wlc.multi_master.taking._publish"),
-        patch("wlc.multi_master.taking.publish", side_effect=Died),
+        patch("wlc.multi_master.take_round._publish"),
+        patch("wlc.multi_master.take_round.publish", side_effect=Died),
         suppress(Died),
     ):
         sites.take("oslo")

@@ -104,7 +104,7 @@ DYING = """
 import os, pathlib, signal, sys
 import wlr
 from wlr.engine.parquet import build, executor, folder, replica
-from wlr.fold import kernel
+from wlr.fold import file_rewrite
 owner, calls = {owner}, [0]
 original = owner.{name}
 def dying(*arguments, **options):

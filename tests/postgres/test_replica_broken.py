@@ -31,7 +31,7 @@ from tests.sound import assert_same
 from wlc.farm.errors import FarmError, ReplayError
 from wlr.engine.adapters import target_at
 from wlr.engine.calculator import connect_free_of
-from wlr.engine.postgres import workshop
+from wlr.engine.postgres import duckdb_folding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -283,7 +283,7 @@ def test_an_error_of_duckdb_beside_the_server_is_a_failure_of_the_transaction(
             connection.execute(f"INSERT INTO t VALUES ({value})")
     wlc.flush(source)
     with monkeypatch.context() as patch:
-        patch.setattr(workshop, "connect_free_of", breaking(connect_free_of))
+        patch.setattr(duckdb_folding, "connect_free_of", breaking(connect_free_of))
         with pytest.raises(ReplayError, match="transaction 2.*INTERNAL Error"):
             wlr.replicate(into=database_url)
     assert (wlr.tick(database_url), wlr.accept(database_url).tick) == (1, 2)

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from tests.postgres.cluster import execute
-from wlr.engine.postgres.workshop import Workshop
+from wlr.engine.postgres.duckdb_folding import Workshop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ import wlc
 from tests.fault.breaker import abandon_masters
 from tests.new_master import new_master
 from tests.oracle import contents, file_contents, published
-from wlc.capture.duckdb import packed, pending
+from wlc.capture.duckdb import packed, unpublished
 from wlc.farm.database import open_database
 from wlc.farm.errors import UnavailableError
 
@@ -56,7 +56,7 @@ def test_large_changes_are_packed_between_small_ones_and_published_exactly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_least: int
 ) -> None:
     # From so many transactions on, those that are journalled as images are read as columns.
-    monkeypatch.setattr(pending, "_RUN_LEAST", run_least)
+    monkeypatch.setattr(unpublished, "_RUN_LEAST", run_least)
     with new_master(tmp_path / "sales.duckdb") as connection:
         connection.execute(TABLES)
         wlc.flush(tmp_path / "sales.duckdb")
@@ -122,7 +122,7 @@ def test_a_batch_whose_publisher_died_before_it_noted_that_is_noted_once(
 ) -> None:
     fill(waiting, "CREATE TABLE made AS " + MANY.format(0, 30))
     with monkeypatch.context() as patch:
-        patch.setattr(pending, "acknowledge", lambda *_: 1 / 0)
+        patch.setattr(unpublished, "acknowledge", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             wlc.flush(waiting)
     abandon_masters()

@@ -19,7 +19,7 @@ from wlc.farm.errors import CorruptError, ReplayError, UnavailableError
 from wlc.farm.model import Clear, Name, Position, SequencePosition
 from wlc.farm.registry import replicas
 from wlr.engine.duckdb import replica
-from wlr.plan.cut import LIMITS
+from wlr.plan.log_steps import LIMITS
 
 T = Name("main", "t")
 KEYED = "CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR)"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import wlc
 import wlr
 from wlc.capture.duckdb import journal
-from wlc.capture.duckdb.sites import lines, permitted, taking
+from wlc.capture.duckdb.sites import lines, permitted, take_step
 from wlc.farm.errors import CorruptError, InvalidError, UnsupportedError
 from wlc.farm.model import Origin
 from wlc.multi_master.missing_steps import SiteLog
@@ -156,7 +156,7 @@ def test_rows_of_a_keyless_table_are_refused_whoever_published_them(
         two.take("oslo")
     assert two.rows("oslo", "bag") == before
     # The other tests go on with these sites.
-    monkeypatch.setattr(taking, "_refuse_keyless", lambda *_: None)
+    monkeypatch.setattr(take_step, "_refuse_keyless", lambda *_: None)
     two.take("oslo")
 
 

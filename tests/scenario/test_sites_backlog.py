@@ -10,7 +10,7 @@ import pytest
 
 import wlc
 from tests.sites import Sites, windows_compared
-from wlc.capture.duckdb.sites import taking, window
+from wlc.capture.duckdb.sites import conflict_window, take_step
 from wlc.farm.circle import EPOCH, EPOCH_TRANS
 from wlc.multi_master.missing_steps import SiteLog
 
@@ -48,8 +48,8 @@ def test_a_backlog_is_judged_by_one_window(two: Sites) -> None:
     publish_each(two, "rome", *(f"UPDATE t SET v = 'rome' WHERE k = {k}" for k in range(30)))
     before = two.log("oslo").batch_numbers()
     with (
-        patch.object(window, "create", wraps=window.create) as derived,
-        patch.object(window, "add_batch", wraps=window.add_batch) as read,
+        patch.object(conflict_window, "create", wraps=conflict_window.create) as derived,
+        patch.object(conflict_window, "add_batch", wraps=conflict_window.add_batch) as read,
     ):
         assert two.take("oslo") == 30
     assert derived.call_count == 1
@@ -73,7 +73,7 @@ def test_the_window_of_a_round_is_that_of_each_step(two: Sites) -> None:
         reader.execute("COMMIT")
         wlc.flush(two.file("rome"))
         publish_each(two, "rome", "UPDATE t SET v = 'rome again' WHERE k IN (2, 9)")
-    steps, commit, attempts = SiteLog.steps, taking._commit, []
+    steps, commit, attempts = SiteLog.steps, take_step._commit, []
     written = iter(range(1, 100))
 
     def beside_users(log: SiteLog) -> Iterator[SiteStep]:
@@ -83,7 +83,7 @@ def test_the_window_of_a_round_is_that_of_each_step(two: Sites) -> None:
             two.write("oslo", f"UPDATE t SET v = 'oslo {k}' WHERE k = {k}")
             yield step
 
-    def twice_in_vain(attempt: taking._Attempt) -> None:
+    def twice_in_vain(attempt: take_step._Attempt) -> None:
         attempts.append(attempt.step)
         if len(attempts) in (2, 3):
             raise duckdb.TransactionException("as if a user had committed")
@@ -92,8 +92,8 @@ def test_the_window_of_a_round_is_that_of_each_step(two: Sites) -> None:
     with (
         windows_compared() as sizes,
         patch.object(SiteLog, "steps", beside_users),
-        patch.object(taking, "_commit", twice_in_vain),
-        patch.object(window, "create", wraps=window.create) as derived,
+        patch.object(take_step, "_commit", twice_in_vain),
+        patch.object(conflict_window, "create", wraps=conflict_window.create) as derived,
     ):
         two.take("oslo")
     # Once by the round and for each comparison; and again, since the reader had begun before rome took.

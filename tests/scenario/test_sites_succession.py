@@ -19,7 +19,7 @@ from tests.sites import Sites
 from wlc.farm.circle import read_circle
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
 from wlc.masters.publish import publish
-from wlc.multi_master import taking
+from wlc.multi_master import take_round
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,7 +73,7 @@ def take_dying(sites: Sites, site: str) -> None:
             raise _DiedError
         return publish(*given)  # type: ignore[arg-type]
 
-    with patch.object(taking, "publish", dying), pytest.raises(_DiedError):
+    with patch.object(take_round, "publish", dying), pytest.raises(_DiedError):
         sites.take(site)
 
 
@@ -154,7 +154,7 @@ def test_a_fenced_primary_goes_on_as_a_secondary_and_is_judged(three: Sites) -> 
     with wlc.connect(three.file("oslo")) as halted:
         halted.execute("UPDATE t SET v = 'oslo' WHERE k = 2")
         halted.execute("UPDATE e SET v = 'oslo' WHERE k = 1")
-        with patch.object(taking, "publish"):
+        with patch.object(take_round, "publish"):
             # Oslo rejects Paris's first transaction, takes the second, and publishes neither.
             assert three.take("oslo") == 2
         halted.execute("UPDATE e SET v = 'oslo' WHERE k = 8")

@@ -25,7 +25,7 @@ from tests.postgres.held import held_by_duckdb, held_by_postgres
 from tests.scenario.test_end_to_end import new_master
 from tests.spark.conftest import ROOT
 from wlc.farm.errors import CorruptError, ReplayError
-from wlr.fold import kernel
+from wlr.fold import file_rewrite
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,7 +88,7 @@ def test_serial_local_and_spark_give_the_same(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     # Small files, so that every table has several. Spark's workers are other processes, and keep the usual size.
-    monkeypatch.setattr(kernel.split, "__kwdefaults__", {"rows_per_file": 500})
+    monkeypatch.setattr(file_rewrite.split, "__kwdefaults__", {"rows_per_file": 500})
     master = make_master(tmp_path)
     lakes = {name: tmp_path / name for name in ("serial", "local", "spark")}
     for lake in lakes.values():

@@ -36,7 +36,7 @@ from wlc.tiers.attaching import attachment_of, read_through
 from wlc.tiers.copying import Copier
 from wlc.tiers.overview import tier_tree
 from wlc.tiers.pushing import Pusher, push_list
-from wlc.tiers.ship import ship
+from wlc.tiers.relay import ship
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -207,7 +207,7 @@ def test_a_run_that_was_halted_restores_no_batch_that_was_pruned(
             path = paths.log_path("shop", number)
             target.logs.create(path, source.logs.read(path))
     real, halts = getattr(Copier, halted_at), iter([True])
-    monkeypatch.setattr("wlc.tiers.shipping._HALTED_S", -1.0)
+    monkeypatch.setattr("wlc.tiers.relay_round._HALTED_S", -1.0)
 
     def halted(self: Copier, *arguments: object) -> object:
         if f"_{held + 1:012d}" in str(arguments) and next(halts, False):

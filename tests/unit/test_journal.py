@@ -11,8 +11,8 @@ import pytest
 
 from wlc.capture.duckdb import journal
 from wlc.capture.duckdb.journal import JournalEntry, JournalledDdl, JournalledImages
-from wlc.capture.duckdb.pending import count_rows
 from wlc.capture.duckdb.schema_change import compare
+from wlc.capture.duckdb.unpublished import count_rows
 from wlc.farm.model import Clear, Column, Ddl, Digest, Layout, Name, Origin, SequencePosition
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 
 from wlc.capture.duckdb import journal
 from wlc.capture.duckdb.journal import CapturedTable, JournalledRefresh
-from wlc.capture.duckdb.sites import exceptions, judging, window
+from wlc.capture.duckdb.sites import conflict_window, exceptions, judging
 from wlc.capture.duckdb.sites.exceptions import Detection
 from wlc.capture.duckdb.sites.verdicts import Seen
 from wlc.dialect.sql import quote
@@ -40,7 +40,7 @@ class HandmadeTable:
 def connection() -> Iterator[duckdb.DuckDBPyConnection]:
     with duckdb.connect() as opened:
         journal.install(opened, "memory")
-        window.create(opened)
+        conflict_window.create(opened)
         yield opened
 
 
@@ -66,8 +66,10 @@ def seen(count: int) -> list[Seen]:
 
 def window_line(connection: duckdb.DuckDBPyConnection, table: HandmadeTable, key: str) -> None:
     layout = table.table.layout
-    number = window.key_sql(table.table.name, window.key_columns(layout), [key])
-    connection.execute(f"INSERT INTO {window.WINDOW} BY NAME SELECT {number} AS key, '{P}' AS history, 20 AS tick")
+    number = conflict_window.key_sql(table.table.name, conflict_window.key_columns(layout), [key])
+    connection.execute(
+        f"INSERT INTO {conflict_window.WINDOW} BY NAME SELECT {number} AS key, '{P}' AS history, 20 AS tick"
+    )
 
 
 def rows(connection: duckdb.DuckDBPyConnection, query: str) -> list[tuple[Any, ...]]:

@@ -25,9 +25,9 @@ from wlc.farm.keep_policy import (
 )
 from wlc.farm.model import Batch, Manifest, Position, Transaction
 from wlc.farm.paths import parse_tag_path, tag_path
+from wlc.farm.reachable_past import read_window, window_of
 from wlc.farm.registry import Replica
 from wlc.farm.tags import Tag, add_tag, check_tag_name, decode_tag, delete_tag, encode_tag, find_tag, tags
-from wlc.farm.window import read_window, window_of
 from wlc.masters.prune import prune_database
 from wlc.masters.retention import SnapshotPoint, decide
 

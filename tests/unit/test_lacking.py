@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wlc.farm.model import Name
-from wlr.engine.postgres.lacking import Lesser, Part, flattened, heir, inheriting, lesser, renamed
+from wlr.engine.postgres.missing_features import Lesser, Part, flattened, heir, inheriting, lesser, renamed
 
 TABLE = """
     CREATE TABLE "s"."a.t" ("i d" numeric(10,2) DEFAULT f(1, ',)') NOT NULL, "DEFAULT" text COLLATE s."o w" NOT NULL,

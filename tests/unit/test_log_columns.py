@@ -31,7 +31,7 @@ from wlc.farm.model import (
     Transaction,
 )
 from wlc.farm.seal.checksum import checksum
-from wlr.plan.cut import Limits, cut
+from wlr.plan.log_steps import Limits, cut
 from wlr.plan.stop import Stop
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from wlc.farm.model import (
 )
 from wlr.plan import bounds
 from wlr.plan.bounds import Reach
-from wlr.plan.cut import Limits, cut
+from wlr.plan.log_steps import Limits, cut
 from wlr.plan.patterns import matches
 from wlr.plan.step import Action, Fold, Read
 from wlr.plan.stop import Stop

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.handmade_step import CAUGHT_UP, CUT, HandmadePrimary, P, Row
-from wlc.capture.duckdb.sites import verdicts, window
+from wlc.capture.duckdb.sites import conflict_window, verdicts
 from wlc.farm.model import Name
 
 if TYPE_CHECKING:
@@ -162,9 +162,9 @@ def test_a_change_accepted_before_a_site_was_restored_counts_for_what_the_site_d
 
 def test_a_cleared_table_is_in_conflict_as_a_whole() -> None:
     primary = HandmadePrimary(names=("t", "u"), rules={"t": "epoch", "u": "epoch"})
-    number = window.key_sql(Name("main", "t"), (), ())
+    number = conflict_window.key_sql(Name("main", "t"), (), ())
     primary.connection.execute(
-        f"INSERT INTO {window.WINDOW} BY NAME SELECT {number} AS key, '{P}' AS history, 20 AS tick"
+        f"INSERT INTO {conflict_window.WINDOW} BY NAME SELECT {number} AS key, '{P}' AS history, 20 AS tick"
     )
     assert primary.judge([("t", 1, None, "a"), ("u", 1, None, "a")]) == {"epoch": 1}
 

@@ -16,7 +16,7 @@ from wlc.farm.document_folder import parted, read_folder
 from wlc.farm.documents import decode_document, encode_document
 from wlc.farm.model import FORMAT_VERSION
 from wlc.farm.paths import PRUNING, parse_pruning_path, pruning_path
-from wlc.farm.window import Window
+from wlc.farm.reachable_past import Window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,9 +14,9 @@ from wlc.farm.config import STARTED
 from wlc.farm.database import open_database
 from wlc.farm.errors import CorruptError, InvalidError
 from wlc.farm.paths import ATTACHMENT, CONFIG, SITES, SNAPSHOTS, check_database_name
+from wlc.farm.reachable_past import Window, read_window
 from wlc.farm.registry import known_replicas
 from wlc.farm.store import MissingError, open_store
-from wlc.farm.window import Window, read_window
 from wlc.masters.lookup import resolve
 from wlc.masters.prune import prune_database
 from wlc.masters.retention import DEADLINE

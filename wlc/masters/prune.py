@@ -11,11 +11,11 @@ from wlc.farm.errors import InvalidError, UnavailableError
 from wlc.farm.keep_policy import read_policy
 from wlc.farm.paths import SNAPSHOTS, manifest_path
 from wlc.farm.prune_notice import announced
+from wlc.farm.reachable_past import begins_empty, read_window, window_of
 from wlc.farm.registry import replicas
 from wlc.farm.retry import CHANGE_ATTEMPTS
 from wlc.farm.same_past import is_made_up
 from wlc.farm.tags import tags
-from wlc.farm.window import begins_empty, read_window, window_of
 from wlc.masters.lookup import resolve
 from wlc.masters.retention import DEADLINE, KEEP_FOR, Retention, SnapshotPoint, children, decide, held_bytes
 from wlc.masters.unjudged import window_starts

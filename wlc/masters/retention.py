@@ -7,8 +7,8 @@ from datetime import UTC, timedelta
 from typing import TYPE_CHECKING
 
 from wlc.farm.clock import format_time
+from wlc.farm.reachable_past import begins_empty, is_joined
 from wlc.farm.registry import RELAY
-from wlc.farm.window import begins_empty, is_joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from wlc.farm.keep_policy import KeepPolicy
     from wlc.farm.model import Position
+    from wlc.farm.reachable_past import Window
     from wlc.farm.registry import Replica
     from wlc.farm.tags import Tag
-    from wlc.farm.window import Window
 
 DEADLINE = timedelta(days=7)
 KEEP_FOR = timedelta(hours=1)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from wlc.farm.beat import parse_beat
 from wlc.farm.config import STARTED
 from wlc.farm.errors import CorruptError, FencedError, InvalidError
+from wlc.farm.reachable_past import Window, read_window
 from wlc.farm.store import MissingError
-from wlc.farm.window import Window, read_window
 from wlc.masters import adapters
 from wlc.masters.contract import SourceDetails, database_of
 from wlc.masters.fence import fence

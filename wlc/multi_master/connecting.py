@@ -12,7 +12,7 @@ from wlc.farm.errors import FarmError, InvalidError
 from wlc.farm.retry import PAUSE_LEAST_S
 from wlc.masters import adapters
 from wlc.masters.status import beat
-from wlc.multi_master.taking import TakenFrom, take, what_to_take_as
+from wlc.multi_master.take_round import TakenFrom, take, what_to_take_as
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

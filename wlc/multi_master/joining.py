@@ -25,7 +25,7 @@ from wlc.masters.lookup import resolve
 from wlc.masters.state import SiteState
 from wlc.masters.status import status_of
 from wlc.multi_master.administration import heirs_of
-from wlc.multi_master.taking import as_reader
+from wlc.multi_master.take_round import as_reader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,7 +19,7 @@ from wlc.masters.lookup import resolve
 from wlc.tiers.choice import Node, Reader, is_class_enough
 from wlc.tiers.offer import Offer
 from wlc.tiers.rate import RateLimit, parse_rate
-from wlc.tiers.shipping import Shipping
+from wlc.tiers.relay_round import Shipping
 
 if TYPE_CHECKING:
     import os
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from wlc.farm.registry import Replica
     from wlc.farm.store import StoredObject
     from wlc.farm.tier_settings import TierSettings
-    from wlc.tiers.shipping import Shipped
+    from wlc.tiers.relay_round import Shipped
 
 # Places that are filled at once; each waits for a disk or a network, and one that hangs does not hold up the others.
 _AT_ONCE = 8

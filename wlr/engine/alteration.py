@@ -16,7 +16,7 @@ from wlc.dialect.types import load_sql, store_sql
 from wlc.farm.model import file_column
 from wlr.ddl import running
 from wlr.engine.calculator import applying, open_scratch
-from wlr.fold.kernel import Piece
+from wlr.fold.file_rewrite import Piece
 from wlr.fold.parquet_file import write_file
 from wlr.plan.failure import StepError
 

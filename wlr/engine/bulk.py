@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wlr.fold.files import Executor
-    from wlr.fold.net import FoldsElsewhere
+    from wlr.fold.net_changes import FoldsElsewhere
 
 
 class Bulk(Protocol):

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from wlc.farm.model import DataFile, Manifest, Name, SnapshotTable, TableFile
     from wlr.engine.bulk import Bulk
     from wlr.engine.place import Place
-    from wlr.engine.quarantine import Quarantined
+    from wlr.engine.quarantine_tables import Quarantined
     from wlr.engine.scan import Scan, StoredTables
     from wlr.engine.state import ReplicaState
-    from wlr.plan.cut import Limits
     from wlr.plan.failure import Obstacle
+    from wlr.plan.log_steps import Limits
     from wlr.plan.retention import PrunedTicks
     from wlr.plan.step import Step
 

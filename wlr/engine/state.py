@@ -12,7 +12,7 @@ from wlc.farm.clock import format_time
 from wlc.farm.errors import CorruptError
 from wlc.farm.model import Position
 from wlr.fold.tally import as_tally, tally_json
-from wlr.plan.contained import NOTHING, Contained
+from wlr.plan.contained_transactions import NOTHING, Contained
 from wlr.plan.failure import as_failure, failure_json
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class ReplicaState:
         batch_last: Last tick of the batch of that position.
         beat_s: How often it looks for new log files when it follows, seconds.
         follows_beat: That is the master's beat.
-        accepted: Ticks of transactions that replay skips; see `wlr.quarantining`.
+        accepted: Ticks of transactions that replay skips; see `wlr.skipped_transactions`.
         is_unlocked: The replica's owner allows direct writes to replicated tables.
         is_paused: The owner wants it to stay where it is.
         keep: How many old ticks of a Parquet replica stay readable, or for how long; empty for all.

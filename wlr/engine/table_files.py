@@ -12,8 +12,8 @@ from wlc.farm.database import describe_file
 from wlc.farm.errors import CorruptError
 from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import MissingError
+from wlr.fold.file_rewrite import Piece
 from wlr.fold.files import FilePart
-from wlr.fold.kernel import Piece
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -22,7 +22,7 @@ from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableEr
 from wlc.farm.paths import check_relative
 from wlc.farm.store.local import synchronize
 from wlr.feeds.contract import OpenOutput, Output
-from wlr.feeds.remembered import POSITION, position_of
+from wlr.feeds.lookup import POSITION, position_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

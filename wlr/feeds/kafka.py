@@ -26,7 +26,7 @@ from confluent_kafka import (
 
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
 from wlr.feeds.contract import OpenOutput, Output, without_login
-from wlr.feeds.remembered import in_farm
+from wlr.feeds.lookup import in_farm
 from wlr.feeds.rendering import NOTE
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from wlc.dialect.duckdb.fold import TargetTable
     from wlc.farm.model import DataFile, Ddl, Layout, Name, TableFile
-    from wlr.fold.kernel import Key, Merged
+    from wlr.fold.file_rewrite import Key, Merged
     from wlr.plan.step import TableChange
 
 

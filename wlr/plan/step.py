@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from wlc.farm.errors import CorruptError
 from wlc.farm.log_columns import PlainRun, Total, joined, parts_of
 from wlc.farm.model import Change, Clear, Ddl, Name, Position, SequencePosition, TableFile, Transaction
-from wlr.plan.contained import Contained, having_applied
+from wlr.plan.contained_transactions import Contained, having_applied
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

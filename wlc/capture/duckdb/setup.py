@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wlc.capture.duckdb import acceptance, checks, journal, packed, pending
+from wlc.capture.duckdb import acceptance, checks, journal, packed, unpublished
 from wlc.capture.duckdb.captured_tables import read_functions
 from wlc.capture.duckdb.home import encode_home
 from wlc.capture.duckdb.journal import CapturedTable
@@ -45,7 +45,7 @@ def begin(shared: Shared, state: MasterState) -> None:
         # No commit is earlier than the snapshot that comes next, even if the clock is set back in between.
         values = encode(replace(state, began=utc_now())) | {"home": encode_home(shared.here)}
         journal.write_state(connection, catalog, values)
-        pending.reset_counts(connection, catalog)
+        unpublished.reset_counts(connection, catalog)
     except BaseException:
         connection.execute("ROLLBACK")
         raise

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from wlc.capture.duckdb import compensation, digests, packed, pending, probe, repair, schema_change, setup
+from wlc.capture.duckdb import compensation, digests, packed, probe, repair, schema_change, setup, unpublished
 from wlc.capture.duckdb.shared import Shared, close_shared, create_file, explained, look_into, open_shared
 from wlc.capture.duckdb.sites import (
     adoption,
@@ -20,7 +20,7 @@ from wlc.capture.duckdb.sites import (
     resubmission,
     stepping_down,
     succeeding,
-    taking,
+    take_step,
 )
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb import snapshot
@@ -254,7 +254,7 @@ class DuckDBSource(Source):
             if state.site is not None and shared.require_state().site is None:
                 # Sites compare row images.
                 with shared.root.cursor() as connection, own_past.transaction(connection, shared):
-                    waiting = pending.pending(connection, shared.catalog, sys.maxsize)
+                    waiting = unpublished.pending(connection, shared.catalog, sys.maxsize)
                     packed.unpack(connection, shared.catalog, waiting.others, shared.work)
             shared.remember(state)
 
@@ -281,11 +281,11 @@ class DuckDBSource(Source):
         if shared.last_tick > shared.require_state().tick:
             return False
         with shared.reading() as connection:
-            return pending.is_empty(connection, shared.catalog)
+            return unpublished.is_empty(connection, shared.catalog)
 
     @contextmanager
     def gather(self, upto: str, *, is_each: bool) -> Iterator[Gathered | None]:  # noqa: ARG002 -- there is no such place
-        with self._gathered(1 if is_each else pending.MOST_TRANSACTIONS) as gathered:
+        with self._gathered(1 if is_each else unpublished.MOST_TRANSACTIONS) as gathered:
             yield gathered
 
     @contextmanager
@@ -298,7 +298,7 @@ class DuckDBSource(Source):
         shared = self._shared
         with shared.root.cursor() as connection, tempfile.TemporaryDirectory(prefix="wlc-", dir=shared.work) as folder:
             shared.begin_reading(connection)
-            found = pending.pending(connection, shared.catalog, most)
+            found = unpublished.pending(connection, shared.catalog, most)
             yield _Waiting(shared, connection, found, Path(folder)) if len(found) else None
 
     # What a master does now and then
@@ -339,7 +339,7 @@ class DuckDBSource(Source):
         return manifest
 
     def take(self, steps: Iterable[SiteStep], fetch: Callable[[TableFile], Path]) -> TakenCount:
-        return taking.take(self._shared, steps, fetch)
+        return take_step.take(self._shared, steps, fetch)
 
     def inherit(self, log: FarmDatabase, last: int) -> Mapping[str, int]:
         with self._shared.root.cursor() as connection:
@@ -380,12 +380,12 @@ class DuckDBSource(Source):
         with shared.root.cursor() as connection, shared.publish_lock, shared.commit_lock:
             if self.require_state().tick == manifest.position.tick:
                 connection.execute("BEGIN")
-                pending.write_digests(connection, shared.catalog, manifest.digests, known.quick)
+                unpublished.write_digests(connection, shared.catalog, manifest.digests, known.quick)
                 connection.execute("COMMIT")
 
     def _refuse_bypassed(self) -> None:
         with self._shared.reading() as connection:
-            found = pending.bypassed(connection, self._shared.catalog)
+            found = unpublished.bypassed(connection, self._shared.catalog)
         if found:
             listed = "; ".join(f"{name} {problem}" for name, problem in found.items())
             raise UnsupportedError(
@@ -415,15 +415,15 @@ class DuckDBSource(Source):
     def details(self) -> SourceDetails:
         shared = self._shared
         with shared.reading() as connection:
-            unpublished = pending.count_pending(connection, shared.catalog)
-            found = pending.bypassed(connection, shared.catalog) if shared.is_master else {}
+            waiting = unpublished.count_pending(connection, shared.catalog)
+            found = unpublished.bypassed(connection, shared.catalog) if shared.is_master else {}
         warning = str(shared.away) if shared.is_master and shared.away else None
-        return SourceDetails(unpublished, {str(name): problem for name, problem in found.items()}, warning=warning)
+        return SourceDetails(waiting, {str(name): problem for name, problem in found.items()}, warning=warning)
 
     def verify(self, database: FarmDatabase) -> tuple[Mapping[Name, Digest], Mapping[Name, Digest]]:  # noqa: ARG002
         catalog = self._shared.catalog
         with self._shared.reading() as connection:
-            return snapshot.digests(connection, catalog), pending.expected_digests(
+            return snapshot.digests(connection, catalog), unpublished.expected_digests(
                 connection, catalog, self._shared.work
             )
 
@@ -441,19 +441,19 @@ class _Waiting:
     """Journalled transactions as a read transaction sees them; see `wlc.masters.contract.Gathered`."""
 
     def __init__(
-        self, shared: Shared, connection: duckdb.DuckDBPyConnection, waiting: pending.Pending, folder: Path
+        self, shared: Shared, connection: duckdb.DuckDBPyConnection, waiting: unpublished.Pending, folder: Path
     ) -> None:
         self._shared, self._connection, self._waiting, self._folder = shared, connection, waiting, folder
 
     def write(self) -> BatchContent:
         shared = self._shared
-        return pending.write_batch(
+        return unpublished.write_batch(
             self._connection, shared.catalog, self._waiting, self._folder, shared.require_state()
         )
 
     def matches(self, batch: Batch) -> bool:
-        return pending.matches(self._waiting, batch)
+        return unpublished.matches(self._waiting, batch)
 
     def note(self, batch: Batch, chain: str) -> None:
         self._connection.execute("ROLLBACK")
-        pending.acknowledge(self._connection, self._shared, self._waiting, batch, chain, self._folder)
+        unpublished.acknowledge(self._connection, self._shared, self._waiting, batch, chain, self._folder)

@@ -19,7 +19,7 @@ from wlr.engine.duckdb.connection import attach, work_folder
 from wlr.engine.duckdb.state import find_state
 from wlr.engine.duckdb.tables import TargetTables, read_tables
 from wlr.engine.state import encode
-from wlr.fold.net import NetChange
+from wlr.fold.net_changes import NetChange
 from wlr.plan.step import TableChange
 
 if TYPE_CHECKING:

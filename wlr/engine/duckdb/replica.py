@@ -15,7 +15,7 @@ from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnavailableError
 from wlc.farm.model import Ddl, Name
 from wlr.ddl import relevance, running
-from wlr.engine import quarantine
+from wlr.engine import quarantine_tables
 from wlr.engine.calculator import Scratch, applying, is_broken, using
 from wlr.engine.contract import OpenReplica
 from wlr.engine.duckdb import changes, guard, obstacles
@@ -24,11 +24,11 @@ from wlr.engine.duckdb.connection import attach, has_table, work_folder
 from wlr.engine.duckdb.tables import read_tables
 from wlr.engine.misfit import misfit
 from wlr.engine.state import OWNER, after, changed
-from wlr.fold import fit
-from wlr.fold import net as net_changes
+from wlr.fold import misfits
+from wlr.fold import net_changes as net_changes
 from wlr.fold.tally import Tally
-from wlr.plan.cut import LIMITS
 from wlr.plan.failure import StepError
+from wlr.plan.log_steps import LIMITS
 from wlr.plan.step import Fold
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
     from wlc.farm.model import TableFile
     from wlr.engine.bulk import Bulk
-    from wlr.engine.quarantine import Quarantined
+    from wlr.engine.quarantine_tables import Quarantined
     from wlr.engine.state import ReplicaState
-    from wlr.fold.net import FoldsElsewhere, NetChange
+    from wlr.fold.net_changes import FoldsElsewhere, NetChange
     from wlr.fold.tally import Held
     from wlr.plan.failure import Obstacle
     from wlr.plan.step import Action, Step
@@ -128,13 +128,13 @@ class OpenDuckDB(OpenReplica):
         with using(self._path):
             self._connection.execute("BEGIN")
             try:
-                for statement in quarantine.create_sql(schema, "BLOB"):
+                for statement in quarantine_tables.create_sql(schema, "BLOB"):
                     self._connection.execute(statement)
                 for each in kept:
-                    self._connection.execute(f"INSERT INTO {schema}.quarantine {quarantine.shown_sql(each)}")
+                    self._connection.execute(f"INSERT INTO {schema}.quarantine {quarantine_tables.shown_sql(each)}")
                     if each.file is not None:
                         bytes_sql = f"(SELECT content FROM read_blob({literal(str(each.file))}))"
-                        values = f"{quarantine.file_values(each)}, {bytes_sql}"
+                        values = f"{quarantine_tables.file_values(each)}, {bytes_sql}"
                         self._connection.execute(f"INSERT INTO {schema}.quarantine_files VALUES ({values})")
                 states.write(self._connection, self._catalog, changed(self.state, state))
                 self._connection.execute("COMMIT")
@@ -150,9 +150,9 @@ class OpenDuckDB(OpenReplica):
         with using(self._path):
             files, statements = (
                 self._connection.execute(query.format(schema)).fetchall()
-                for query in (quarantine.FILES, quarantine.STATEMENTS)
+                for query in (quarantine_tables.FILES, quarantine_tables.STATEMENTS)
             )
-        return quarantine.read(files, statements, work)
+        return quarantine_tables.read(files, statements, work)
 
     def _set_unlocked(self, is_unlocked: bool) -> None:
         table = f"{quote(self._catalog)}.wlr.guard"
@@ -224,7 +224,7 @@ class OpenDuckDB(OpenReplica):
     def _commit(self, step: Step, digests: Mapping[Name, Held]) -> None:
         state = after(self.state, step, digests)
         if step.retried and has_table(self._connection, self._catalog, "wlr", "quarantine"):
-            for statement in quarantine.delete_sql(f"{quote(self._catalog)}.wlr", step.retried):
+            for statement in quarantine_tables.delete_sql(f"{quote(self._catalog)}.wlr", step.retried):
                 self._connection.execute(statement)
         states.write(self._connection, self._catalog, changed(self.state, state))
         self._connection.execute("COMMIT")
@@ -251,7 +251,9 @@ class OpenDuckDB(OpenReplica):
 
     def _prepare(self, action: Fold, fetch: Callable[[TableFile], Path]) -> list[NetChange]:
         wanted = tuple(
-            change for change in action.changes if fit.is_replicated(change.table, self._replicated, self.state.tables)
+            change
+            for change in action.changes
+            if misfits.is_replicated(change.table, self._replicated, self.state.tables)
         )
         return net_changes.prepare(
             self._connection,
@@ -302,7 +304,7 @@ class OpenDuckDB(OpenReplica):
                 guard.let_go(self._connection, self._catalog, relevance.named_in(statement, self._replicated))
                 self._take_off_guard(running.altered_table(statement))
                 running.run(self._connection, self._catalog, statement)
-            fit.refuse_change_of_own(own, self._own_tables(()), statement.statement)
+            misfits.refuse_change_of_own(own, self._own_tables(()), statement.statement)
         except StepError as error:
             error.table = str(statement.object)
             raise

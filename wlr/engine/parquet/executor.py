@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from wlr.engine.alteration import alter
 from wlr.engine.calculator import applying, connect, is_broken
 from wlr.engine.table_files import fetched, publish
-from wlr.fold import fit, kernel
+from wlr.fold import file_rewrite, misfits
 from wlr.fold.data_check import refuse_other_images
 from wlr.fold.files import Alteration, Executor, FilePart, MergedFiles, MergeJob, assemble
-from wlr.fold.net import sources
+from wlr.fold.net_changes import sources
 from wlr.plan.failure import StepError, naming
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from wlc.dialect.duckdb.fold import TargetTable
     from wlc.farm.model import Name, TableFile
     from wlc.farm.store import Store
-    from wlr.fold.kernel import Merged, Piece
+    from wlr.fold.file_rewrite import Merged, Piece
 
 
 # Files that are merged at the same time: one alone leaves cores idle while it begins and ends.
@@ -57,28 +57,28 @@ class LocalExecutor(Executor):
             found = sources(job.change, lambda read: str(fetch(read.file)))
             refuse_other_images(self._connection, job.change, found)
             lows = [part.low for part in job.parts]
-            routed = kernel.route(self._connection, job.table, found, lows, folder / "changes")
+            routed = file_rewrite.route(self._connection, job.table, found, lows, folder / "changes")
             if job.table.key:
                 return self._merge_parts(job, routed, folder)
             return self._merge_bag(job, routed.get(0, []), folder)
 
     def _merge_bag(self, job: MergeJob, changes: Sequence[Path], folder: Path) -> MergedFiles:
         connection, table = self._connection, job.table
-        net = kernel.net_of_bag(connection, table, changes, folder)
+        net = file_rewrite.net_of_bag(connection, table, changes, folder)
         shared: dict[int, list[Path]] = {}
         if net.removed:
             found = []
             for number, part in enumerate(job.parts):
                 found.append(folder / f"found {number}.parquet")
                 with fetched(self._store, part) as base:
-                    kernel.find_copies(connection, table, base.path, net.removed_file, found[-1])
-            shares = kernel.share_out(connection, table, net, found, folder) if found else {}
+                    file_rewrite.find_copies(connection, table, base.path, net.removed_file, found[-1])
+            shares = file_rewrite.share_out(connection, table, net, found, folder) if found else {}
             shared = {number: [file] for number, file in shares.items()}
         if net.added:
             shared.setdefault(place_of_added(job.parts), []).append(net.added_file)
         outcome = self._merge_parts(job, shared, folder)
         if outcome.removed != net.removed:
-            raise fit.missing(table.name, net.removed - outcome.removed, net.removed)
+            raise misfits.missing(table.name, net.removed - outcome.removed, net.removed)
         return outcome
 
     def _merge_parts(self, job: MergeJob, changes: dict[int, list[Path]], folder: Path) -> MergedFiles:
@@ -93,14 +93,14 @@ class LocalExecutor(Executor):
         into = folder / f"part {number}"
         into.mkdir()
         with self._connection.cursor() as connection, fetched(self._store, part) if part else nullcontext() as base:
-            merged = kernel.merge(connection, job.table, base, changes, into)
+            merged = file_rewrite.merge(connection, job.table, base, changes, into)
         return merged, self._publish(job.table.name, job.tick, merged.pieces)
 
     def split(self, table: TargetTable, files: Sequence[Path], tick: int) -> tuple[FilePart, ...]:
         if not files:
             return ()
         with self._folder() as folder, applying(folder):
-            return self._publish(table.name, tick, kernel.split(self._connection, table, files, folder))
+            return self._publish(table.name, tick, file_rewrite.split(self._connection, table, files, folder))
 
     def sort(self, table: TargetTable, parts: Sequence[FilePart], tick: int) -> tuple[FilePart, ...]:
         with ExitStack() as stack:
@@ -137,5 +137,5 @@ class LocalExecutor(Executor):
 
 def place_of_added(parts: Sequence[FilePart]) -> int:
     """Say which file of a bag gets added rows: the last one while it is small, else a new one."""
-    has_room = bool(parts) and parts[-1].file.rows < kernel.ROWS_PER_FILE // 2
+    has_room = bool(parts) and parts[-1].file.rows < file_rewrite.ROWS_PER_FILE // 2
     return len(parts) - 1 if has_room else len(parts)

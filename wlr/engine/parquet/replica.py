@@ -21,11 +21,11 @@ from wlr.engine.parquet.executor import LocalExecutor
 from wlr.engine.parquet.folder import LEASE, LakeFolder, Pointer, TakenOverError, with_version, work_folder
 from wlr.engine.parquet.version import LakeTable, Version
 from wlr.engine.state import after
-from wlr.fold import fit
+from wlr.fold import misfits
 from wlr.fold.files import Alteration, Executor, FilePart, MergeJob
 from wlr.fold.tally import Tally
-from wlr.plan.cut import Limits
 from wlr.plan.failure import StepError, naming
+from wlr.plan.log_steps import Limits
 from wlr.plan.step import Fold
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class _Draft:
 
     def take(self, job: MergeJob, outcome: MergedFiles) -> None:
         """Take in what became of a table."""
-        fit.refuse_other_weight(job.change, outcome.removed, outcome.added)
+        misfits.refuse_other_weight(job.change, outcome.removed, outcome.added)
         self.tally.fold(job.change, lambda: outcome.total)
         self.tables[job.change.table] = self.noted(outcome.parts, job.parts)
 
@@ -270,7 +270,7 @@ class OpenLake(OpenReplica):
             draft.tally.alter(action)
             return
         changes = [
-            change for change in action.changes if fit.is_replicated(change.table, draft.tables, self.state.tables)
+            change for change in action.changes if misfits.is_replicated(change.table, draft.tables, self.state.tables)
         ]
         self._change(draft, step, changes, fetch)
         for sequence in action.sequences:
@@ -283,7 +283,7 @@ class OpenLake(OpenReplica):
         for change in changes:
             parts = draft.tables[change.table]
             if change.cleared is not None:
-                fit.refuse_other_count(change, sum(part.file.rows for part in parts))
+                misfits.refuse_other_count(change, sum(part.file.rows for part in parts))
                 draft.tables[change.table] = parts = ()
             if change.reads:
                 jobs.append(self._job(step, change, parts, fetch))

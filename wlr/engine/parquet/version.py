@@ -10,7 +10,7 @@ from wlc.farm.clock import format_time
 from wlc.farm.documents import decode_document, encode_document
 from wlr.engine.state import as_standing, standing_json
 from wlr.fold.files import FilePart
-from wlr.plan.contained import NOTHING, Contained
+from wlr.plan.contained_transactions import NOTHING, Contained
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from wlc.dialect.sql import quote
 from wlc.farm.model import Name
-from wlr.engine.postgres import original
+from wlr.engine.postgres import permitted_ddl
 from wlr.engine.postgres.catalog import views_over
 from wlr.engine.postgres.connection import applying, fetch, run, run_foreign
 from wlr.engine.postgres.names import is_own
-from wlr.engine.postgres.reach import refuse_reaching, short
+from wlr.engine.postgres.reachable_functions import refuse_reaching, short
 from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
@@ -331,9 +331,9 @@ class Access:
 
     def _create_policy(self, found: re.Match[str], statement: str) -> None:
         table, policy = self._table(found), _plain(found["policy"])
-        original.refuse_own(statement, str(table))
+        permitted_ddl.refuse_own(statement, str(table))
         refuse_reaching(self._connection, statement, str(table))
-        if cause := original.calls_owners(self._connection, statement):
+        if cause := permitted_ddl.calls_owners(self._connection, statement):
             raise StepError(f"{cause}: {short(statement)}", table=str(table))
         self._forget_policy(policy, table)
         roles = re.findall(rf"PUBLIC|{_NAME}", found["roles"])

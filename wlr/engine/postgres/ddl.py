@@ -13,7 +13,7 @@ from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Ddl, Name
 from wlr.ddl.relevance import is_wanted, may_fail
 from wlr.ddl.statements import refuse_oversized, short, understanding
-from wlr.engine.postgres import lacking, left_out, original
+from wlr.engine.postgres import left_out, missing_features, permitted_ddl
 from wlr.engine.postgres.access import Access, is_access, unknown_access
 from wlr.engine.postgres.catalog import PostgresCatalog, views_over
 from wlr.engine.postgres.connection import applying, fetch, run, run_foreign
@@ -160,7 +160,7 @@ class SchemaChange:
         if not text:
             # PostgreSQL has the object already, or does not need it.
             return
-        original.check(self._connection, text, str(ddl.object))
+        permitted_ddl.check(self._connection, text, str(ddl.object))
         # Names in it are qualified, or those of extensions.
         run(self._connection, "SET LOCAL search_path = public")
         verb, _, kind = ddl.kind.partition(" ")
@@ -170,19 +170,24 @@ class SchemaChange:
             return
         if kind == "TYPE" and self._stands_in(text, ddl):
             return
-        if self._patterns and (table := original.indexed_by(text)) and not self._is_there(table):
+        if self._patterns and (table := permitted_ddl.indexed_by(text)) and not self._is_there(table):
             # It is one of the tables that this replica does not have.
             return
-        cause, is_needed = original.left_out(text), not original.may_be_left_out(text)
-        if cause is None and verb != "DROP" and (cause := original.calls_owners(self._connection, text)) and is_needed:
+        cause, is_needed = permitted_ddl.left_out(text), not permitted_ddl.may_be_left_out(text)
+        if (
+            cause is None
+            and verb != "DROP"
+            and (cause := permitted_ddl.calls_owners(self._connection, text))
+            and is_needed
+        ):
             raise StepError(f"{cause}: {short(text)}", table=str(ddl.object))
         if cause:
             self._leave_out(what, cause)
-            if (view := original.view_of(text)) is not None:
+            if (view := permitted_ddl.view_of(text)) is not None:
                 self.access.withdraw(view)
         else:
             made = PostgresStatement(text, None if is_needed else what)
-            self.execute(made, view=original.view_of(text), is_change=verb == "ALTER")
+            self.execute(made, view=permitted_ddl.view_of(text), is_change=verb == "ALTER")
 
     def _stands_in(self, text: str, ddl: Ddl) -> bool:
         """Say whether there is nothing to do for a base type: the owner of the replica created it, and keeps it.
@@ -205,13 +210,13 @@ class SchemaChange:
             ddl: Its record.
             error: How it failed.
         """
-        if (inheriting := lacking.inheriting(text)) and isinstance(error.__cause__, psycopg.Error):
+        if (inheriting := missing_features.inheriting(text)) and isinstance(error.__cause__, psycopg.Error):
             return self._inherit(inheriting, ddl)
         if not isinstance(error.__cause__, _LACKS):
             return False
-        if lacking.renamed(text) in self._left_out:
+        if missing_features.renamed(text) in self._left_out:
             return True
-        for lesser in lacking.lesser(text):
+        for lesser in missing_features.lesser(text):
             if lesser.sql and self._try(lesser.sql, ddl):
                 continue
             for part in lesser.parts:
@@ -224,7 +229,7 @@ class SchemaChange:
 
     def _inherit(self, statement: str, ddl: Ddl) -> bool:
         """Let a partition inherit from a table whose partitioning is left out, or no longer; say whether it can."""
-        failed, table = self._try(statement, ddl), lacking.heir(statement)
+        failed, table = self._try(statement, ddl), missing_features.heir(statement)
         if not failed or table is None:
             return not failed
         if fetch(self._connection, _IS_PARTITIONED, [table.sql]) != [(True,)]:
@@ -234,7 +239,7 @@ class SchemaChange:
         partitions = [Name(*found) for found in fetch(self._connection, _PARTITIONS, [table.sql])]
         inheriting = (f"ALTER TABLE {partition.sql} INHERIT {table.sql}" for partition in partitions)
         if (
-            any(self._try(each, ddl) for each in lacking.flattened(table, partitions))
+            any(self._try(each, ddl) for each in missing_features.flattened(table, partitions))
             or not all(self._inherit(each, ddl) for each in inheriting)
             or self._try(statement, ddl)
         ):
@@ -246,7 +251,7 @@ class SchemaChange:
         """Run a statement that was made from one of the farm's, and return why it cannot be run."""
         try:
             with applying(self._address), self._connection.transaction():
-                original.check(self._connection, statement, str(ddl.object))
+                permitted_ddl.check(self._connection, statement, str(ddl.object))
                 run(self._connection, "SET LOCAL search_path = public")
                 run_foreign(self._connection, statement)
         except StepError as error:

@@ -11,7 +11,7 @@ import psycopg
 from wlc.farm.errors import InvalidError, UnavailableError
 from wlc.farm.model import Ddl, Name
 from wlr.ddl.relevance import named_in
-from wlr.engine import quarantine
+from wlr.engine import quarantine_tables
 from wlr.engine.calculator import applying as applying_locally
 from wlr.engine.calculator import is_broken
 from wlr.engine.contract import OpenReplica
@@ -21,14 +21,14 @@ from wlr.engine.postgres import write
 from wlr.engine.postgres.catalog import PostgresCatalog, told_apart
 from wlr.engine.postgres.connection import Address, applying, using
 from wlr.engine.postgres.ddl import SchemaChange, access_of_accepted, text_of
+from wlr.engine.postgres.duckdb_folding import Workshop, work_folder
 from wlr.engine.postgres.names import MAIN, Names, refuse_schema
-from wlr.engine.postgres.workshop import Workshop, work_folder
 from wlr.engine.state import after, changed
-from wlr.fold import fit
-from wlr.fold import net as net_changes
+from wlr.fold import misfits
+from wlr.fold import net_changes as net_changes
 from wlr.fold.tally import Tally
-from wlr.plan.cut import LIMITS
 from wlr.plan.failure import StepError, in_the_way, lost, naming
+from wlr.plan.log_steps import LIMITS
 from wlr.plan.step import Fold
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from wlc.farm.model import TableFile
     from wlr.engine.bulk import Bulk
     from wlr.engine.place import Place
-    from wlr.engine.quarantine import Quarantined
+    from wlr.engine.quarantine_tables import Quarantined
     from wlr.engine.state import ReplicaState
-    from wlr.fold.net import NetChange
+    from wlr.fold.net_changes import NetChange
     from wlr.plan.failure import Obstacle
     from wlr.plan.step import Action, Step
 
@@ -113,13 +113,13 @@ class OpenPostgres(OpenReplica):
 
     def quarantine(self, state: ReplicaState, kept: Sequence[Quarantined]) -> None:
         with using(self._address), self._connection.transaction():
-            for statement in quarantine.create_sql("wlr", "bytea"):
+            for statement in quarantine_tables.create_sql("wlr", "bytea"):
                 connections.run(self._connection, statement)
             for each in kept:
                 into = "COPY wlr.quarantine FROM STDIN (FORMAT csv)"
-                self._workshop.bring(self._connection, quarantine.shown_sql(each), (), into)
+                self._workshop.bring(self._connection, quarantine_tables.shown_sql(each), (), into)
                 if each.file is not None:
-                    row = f"INSERT INTO wlr.quarantine_files VALUES ({quarantine.file_values(each)}, %s)"
+                    row = f"INSERT INTO wlr.quarantine_files VALUES ({quarantine_tables.file_values(each)}, %s)"
                     self._connection.execute(row.encode(), [each.file.read_bytes()])
             states.write(self._connection, changed(self.state, state))
         self.state = state
@@ -130,9 +130,9 @@ class OpenPostgres(OpenReplica):
                 return []
             files, statements = (
                 connections.fetch(self._connection, query.format("wlr"))
-                for query in (quarantine.FILES, quarantine.STATEMENTS)
+                for query in (quarantine_tables.FILES, quarantine_tables.STATEMENTS)
             )
-        return quarantine.read(files, statements, work)
+        return quarantine_tables.read(files, statements, work)
 
     def _has_quarantine(self) -> bool:
         query = "SELECT to_regclass('wlr.quarantine') IS NOT NULL"
@@ -156,7 +156,7 @@ class OpenPostgres(OpenReplica):
                 state = after(self.state, step, tally.settle(step, present, self.state.tables))
                 state = replace(state, left_out=self._left_out)
                 if step.retried and self._has_quarantine():
-                    for statement in quarantine.delete_sql("wlr", step.retried):
+                    for statement in quarantine_tables.delete_sql("wlr", step.retried):
                         connections.run(self._connection, statement)
                 states.write(self._connection, changed(self.state, state))
         except BaseException as error:
@@ -242,7 +242,7 @@ class OpenPostgres(OpenReplica):
 
     def _is_replicated(self, table: Name) -> bool:
         present = (table,) if self._names.place(table) in self._replicated else ()
-        return fit.is_replicated(table, present, self.state.tables)
+        return misfits.is_replicated(table, present, self.state.tables)
 
     def _missing_key(
         self, error: StepError, actions: tuple[Action, ...], fetch: Callable[[TableFile], Path]
@@ -295,7 +295,7 @@ class OpenPostgres(OpenReplica):
         states.let_go(self._connection, named_in(ddl, self._replicated))
         is_rewritten = self._clear_ahead(ddl, following, cleared)
         self._schema().run(ddl, is_rewritten=is_rewritten)
-        fit.refuse_change_of_own(own, told_apart(self._connection, ()), text_of(ddl) or ddl.statement)
+        misfits.refuse_change_of_own(own, told_apart(self._connection, ()), text_of(ddl) or ddl.statement)
         present = PostgresCatalog(self._connection).tables
         self._replicated = (self._replicated & present) | (present - before)
 

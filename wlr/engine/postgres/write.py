@@ -21,7 +21,7 @@ from wlc.farm.errors import CorruptError
 from wlc.farm.model import WEIGHT, file_column
 from wlr.engine.postgres import types
 from wlr.engine.postgres.connection import cause, fetch, run
-from wlr.fold import fit
+from wlr.fold import misfits
 from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from wlc.dialect.duckdb.fold import TargetTable
     from wlc.dialect.postgres.connection import Connection
     from wlc.farm.model import Column
-    from wlr.engine.postgres.workshop import Workshop
-    from wlr.fold.net import NetChange
+    from wlr.engine.postgres.duckdb_folding import Workshop
+    from wlr.fold.net_changes import NetChange
 
 _STAGING = "pg_temp.wlr_staging"
 # Two images of so many columns fit into one row of the staging table.
@@ -87,7 +87,7 @@ def write(connection: Connection, workshop: Workshop, net: NetChange, cleared_be
 def _clear(connection: Connection, net: NetChange, cleared_before: int) -> None:
     # TRUNCATE would take the rows from readers that began before the step's end.
     found = run(connection, f"DELETE FROM ONLY {net.table.sql}")
-    fit.refuse_other_count(net.change, found + cleared_before)
+    misfits.refuse_other_count(net.change, found + cleared_before)
     if net.removed:
         raise StepError(f"{net.removed} rows were removed that were not there")
 
@@ -147,7 +147,7 @@ def _remove(connection: Connection, workshop: Workshop, net: NetChange, removed:
         found = run(connection, _delete_copies_sql(table, same))
     _drop(connection)
     if found != removed:
-        raise fit.missing(net.change.table, removed - found, removed)
+        raise misfits.missing(net.change.table, removed - found, removed)
 
 
 def _delete_copies_sql(table: TargetTable, same: str) -> str:

@@ -10,8 +10,8 @@ from wlc.farm.errors import InvalidError
 from wlr import log_reader
 from wlr.reading.feed import plan_feed
 from wlr.spark.read import filters
-from wlr.spark.read.found import FoundTable
 from wlr.spark.read.options import read_options
+from wlr.spark.read.resolved_options import FoundTable
 from wlr.spark.read.stream import FarmStreamReader
 from wlr.spark.read.tasks import ReadJob, ReadTask, feed_tasks, table_tasks
 from wlr.spark.task_reading import speaking

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from wlc.farm.database import FarmDatabase
-    from wlr.spark.read.found import FoundTable
+    from wlr.spark.read.resolved_options import FoundTable
 
 # {"batch": number of the last log file that was read, "chain": its chain hash}
 Offset = dict[str, Any]

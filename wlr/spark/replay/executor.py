@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wlr.fold import kernel
+from wlr.fold import file_rewrite
 from wlr.fold.files import assemble
 from wlr.spark.replay.jobs import numbered, route_tasks, shown
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from wlc.dialect.duckdb.fold import TargetTable
     from wlc.farm.model import TableFile
+    from wlr.fold.file_rewrite import Merged
     from wlr.fold.files import Alteration, Executor, FilePart, MergedFiles, MergeJob
-    from wlr.fold.kernel import Merged
     from wlr.spark.replay.jobs import Jobs
 
 _TASKS_PER_CORE = 2
@@ -112,7 +112,7 @@ class SparkExecutor:
 
 
 def _slots(job: MergeJob) -> int:
-    slots = len(job.parts) if job.table.key else -(-job.change.added // kernel.ROWS_PER_FILE)
+    slots = len(job.parts) if job.table.key else -(-job.change.added // file_rewrite.ROWS_PER_FILE)
     return max(slots, 1)
 
 

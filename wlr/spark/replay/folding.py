@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from wlr.plan.cut import Limits
+from wlr.plan.log_steps import Limits
 from wlr.spark.replay.jobs import numbered, route_tasks, shown
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from wlc.farm.store import open_store
 from wlr.engine.alteration import alter
 from wlr.engine.calculator import applying, connect
 from wlr.engine.table_files import fetched, publish
-from wlr.fold import kernel
+from wlr.fold import file_rewrite
 from wlr.fold.data_check import refuse_other_images
-from wlr.fold.net import sources
+from wlr.fold.net_changes import sources
 from wlr.plan.failure import naming
 from wlr.plan.step import TableChange
 from wlr.spark.replay.rows import SparkTask, numbers, payloads
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from wlc.dialect.duckdb.fold import RowImages, TargetTable
+    from wlr.fold.file_rewrite import Merged
     from wlr.fold.files import Alteration, FilePart
-    from wlr.fold.kernel import Merged
     from wlr.plan.step import Read
     from wlr.spark.replay.jobs import Share
     from wlr.spark.task_reading import FarmPlace, TaskFiles
@@ -90,7 +90,9 @@ class RouteTask(SparkTask):
                     with _about(merge.table):
                         found = _sources(connection, merge.table, share.reads, files)
                         lows = [part.low for part in merge.parts]
-                        routed = kernel.route(connection, merge.table, found, lows, folder / f"changes {share.table}")
+                        routed = file_rewrite.route(
+                            connection, merge.table, found, lows, folder / f"changes {share.table}"
+                        )
                     for part, changes in routed.items():
                         # New rows that have no place of their own are shared out among the tasks that write them.
                         slot = merge.slots[part if merge.parts else number % len(merge.slots)]
@@ -117,7 +119,7 @@ class MergeTask(SparkTask):
         part = of.parts[number - of.slots.start] if of.parts else None
         into.mkdir()
         with _about(of.table), fetched(store, part) if part else nullcontext() as base:
-            merged = kernel.merge(connection, of.table, base, files, into)
+            merged = file_rewrite.merge(connection, of.table, base, files, into)
         # The pieces are files of this task, which are gone when it ends.
         return replace(merged, pieces=()), publish(store, of.table.name, work.tick, merged.pieces)
 
@@ -193,7 +195,7 @@ class ScatterTask(SparkTask):
                     of, into = work.tables[share.table], folder / f"changes {share.table}"
                     with _about(of.table):
                         found = _sources(connection, of.table, share.reads, files)
-                        routed = kernel.route_evenly(connection, of.table, found, len(of.buckets), into)
+                        routed = file_rewrite.route_evenly(connection, of.table, found, len(of.buckets), into)
                     for bucket, changes in routed.items():
                         yield from ((of.buckets[bucket], file.read_bytes()) for file in changes)
 
@@ -210,7 +212,7 @@ class GatherTask(SparkTask):
                 file = folder / f"net {bucket}.parquet"
                 table = next(of.table for of in self.fold.tables if bucket in of.buckets)
                 with _about(table):
-                    kernel.fold_all(connection, table, files, file)
+                    file_rewrite.fold_all(connection, table, files, file)
                 yield bucket, file.read_bytes()
 
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from wlc.capture.duckdb import journal, pending, taken_tables
+from wlc.capture.duckdb import journal, taken_tables, unpublished
 from wlc.capture.duckdb.captured_tables import CapturedTables
 from wlc.capture.duckdb.journal import JournalEntry, JournalledImages
 from wlc.capture.duckdb.open_transaction import user
 from wlc.capture.duckdb.sites import exceptions, lines
+from wlc.capture.duckdb.sites.conflict_window import key_value
 from wlc.capture.duckdb.sites.exceptions import Detection
 from wlc.capture.duckdb.sites.lines import LinesTable, projected
-from wlc.capture.duckdb.sites.window import key_value
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb.file_columns import read_sql
 from wlc.dialect.sql import quote
@@ -236,7 +236,7 @@ class _Search:
         return bool(self.connection.execute(f"SELECT 1 FROM {_UNJUDGED.format(table.id)} LIMIT 1").fetchall())
 
     def _load_journal(self, table: journal.CapturedTable, judged: int) -> None:
-        waiting = pending.pending(self.connection, self.shared.catalog, most=2**62).transactions
+        waiting = unpublished.pending(self.connection, self.shared.catalog, most=2**62).transactions
         own = [entry.tick for entry in waiting if entry.origin is None]
         self.connection.execute(
             f"INSERT INTO {_OWN} SELECT _tick, list_contains(?::BIGINT[], _tick), _weight, {', '.join(table.columns)}"

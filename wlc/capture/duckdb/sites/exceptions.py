@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from wlc.capture.duckdb.sites import rejection
+from wlc.capture.duckdb.sites.conflict_window import key_columns
 from wlc.capture.duckdb.sites.rejection import IMAGES, KEYS, PRESENT
 from wlc.capture.duckdb.sites.verdicts import (
     DELETE_ROW,
@@ -20,7 +21,6 @@ from wlc.capture.duckdb.sites.verdicts import (
     UPDATE_ROW,
     WRITE_ROW,
 )
-from wlc.capture.duckdb.sites.window import key_columns
 from wlc.dialect.duckdb.row_images import json_object_sql
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql, storage_type

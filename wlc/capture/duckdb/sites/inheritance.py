@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wlc.capture.duckdb.sites import window
+from wlc.capture.duckdb.sites import conflict_window
 from wlc.dialect.sql import quote
 from wlc.farm.anchors import before
 
@@ -28,10 +28,11 @@ def inherit(connection: duckdb.DuckDBPyConnection, catalog: str, log: FarmDataba
         last: Number of the batch with which the database began.
     """
     numbers = [number for number in log.batch_numbers() if number <= last]
-    window.create(connection)
+    conflict_window.create(connection)
     for number in numbers:
-        window.add_batch(connection, log.read_batch(number)[0], log)
+        conflict_window.add_batch(connection, log.read_batch(number)[0], log)
     connection.execute(
-        f"CREATE OR REPLACE TABLE {quote(catalog)}.wlc.{window.INHERITED} AS SELECT DISTINCT * FROM {window.WINDOW}"
+        f"CREATE OR REPLACE TABLE {quote(catalog)}.wlc.{conflict_window.INHERITED} AS "
+        f"SELECT DISTINCT * FROM {conflict_window.WINDOW}"
     )
     return before(log.read_batch(numbers[0])[0]) if numbers and numbers[0] > 1 else {}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wlc.capture.duckdb import journal
-from wlc.capture.duckdb.sites import exceptions, newest, refreshing, rejection, verdicts, window
+from wlc.capture.duckdb.sites import conflict_window, exceptions, newest, refreshing, rejection, verdicts
 from wlc.capture.duckdb.sites.exceptions import Detection
 from wlc.capture.duckdb.sites.verdicts import Seen
 from wlc.dialect.duckdb import catalog as duckdb_catalog
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from wlc.capture.duckdb.journal import JournalledRefresh
     from wlc.capture.duckdb.shared import Shared
+    from wlc.capture.duckdb.sites.conflict_window import KeptWindow
     from wlc.capture.duckdb.sites.verdicts import StepTable
-    from wlc.capture.duckdb.sites.window import KeptWindow
     from wlc.farm.circle import Circle
     from wlc.farm.model import Name, Origin
     from wlc.farm.vectors import Lineage, Vector
@@ -240,7 +240,7 @@ def judge_by_rules(
         )
         for each in step.transactions
     ]
-    window.create_if_missing(connection)
+    conflict_window.create_if_missing(connection)
     if rules:
         cover(verdicts.contained_by_all(seen), lineage)
     if is_refused:

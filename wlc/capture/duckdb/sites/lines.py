@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from wlc.capture.duckdb.images import any_sql, exact_sql, unspoil
 from wlc.capture.duckdb.journal import ABSENT, READ, READ_EXCLUSIVELY, CapturedTable
-from wlc.capture.duckdb.sites.window import key_value
+from wlc.capture.duckdb.sites.conflict_window import key_value
 from wlc.dialect.duckdb.file_columns import read_sql, refuse_missing_values, refuse_other_columns, required
 from wlc.dialect.duckdb.parquet import reading
 from wlc.dialect.sql import quote

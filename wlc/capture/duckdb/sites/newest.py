@@ -4,7 +4,7 @@ A change is as new as the first commit of its transaction; histories and ticks d
 count like any other change, and stay known as long as a site may publish something that was committed without knowing
 of them. So a row is what the newest of all changes made of it that a site contains, however they came there.
 
-The author of a change may have seen some of the lines of the window (see `window` beside this file). It is newer than
+The author of a change may have seen some of the lines of the window (see `conflict_window`). It is newer than
 these, because clocks of a mesh never fall behind what a site has taken, so that it need not be asked which they are.
 """
 
@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wlc.capture.duckdb.sites import verdicts
+from wlc.capture.duckdb.sites.conflict_window import WINDOW, microseconds
 from wlc.capture.duckdb.sites.verdicts import DIRECT, REFUSED, SPOILT, TOUCHED, Verdicts
-from wlc.capture.duckdb.sites.window import WINDOW, microseconds
 from wlc.dialect.sql import literal
 from wlc.farm.circle import EPOCH, NEWEST
 

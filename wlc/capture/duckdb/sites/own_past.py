@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from wlc.capture.duckdb import digests, journal, pending, taken_tables
+from wlc.capture.duckdb import digests, journal, taken_tables, unpublished
 from wlc.capture.duckdb.journal import JournalledImages
 from wlc.capture.duckdb.open_transaction import TakenEntry
-from wlc.capture.duckdb.sites import lines, taking
+from wlc.capture.duckdb.sites import lines, take_step
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.sql import literal, quote
 from wlc.farm import digest
@@ -41,7 +41,7 @@ def take_back(shared: Shared, batch: Batch, chain: str, fetch: Callable[[TableFi
         runs = _runs([each for each in missing if each.committed is not None])
         if journalled or not runs:
             with shared.root.cursor() as connection, transaction(connection, shared):
-                counts = pending.count_rows(pending.read_counts(connection, shared.catalog), journalled)
+                counts = unpublished.count_rows(unpublished.read_counts(connection, shared.catalog), journalled)
                 known = [each for each in batch.transactions if each.tick in {entry.tick for entry in journalled}]
                 _note(connection, shared, _Part(batch, known, "" if runs else chain), counts)
         for place, run in enumerate(runs):
@@ -105,10 +105,10 @@ def _compared(shared: Shared, batch: Batch) -> tuple[Sequence[JournalEntry], Seq
         DivergedError: It has journalled something else.
     """
     with shared.reading() as connection:
-        ours = pending.pending(connection, shared.catalog, len(batch.transactions)).transactions
+        ours = unpublished.pending(connection, shared.catalog, len(batch.transactions)).transactions
     theirs = [each for each in batch.transactions if each.tick > shared.require_state().tick]
     for entry, published in zip(ours, theirs, strict=False):
-        if entry.tick != published.tick or not pending.is_same(entry, published):
+        if entry.tick != published.tick or not unpublished.is_same(entry, published):
             raise DivergedError(
                 f"{shared.path} was restored from a backup, and has committed tick {entry.tick} since, while its log"
                 f" has another tick {published.tick}",
@@ -156,7 +156,7 @@ def _take_rows(shared: Shared, part: _Part, fetch: Callable[[TableFile], Path]) 
         for table in ranked:
             lines.add(connection, table)
         lines.drop(connection, found)
-        counts = pending.read_counts(connection, shared.catalog)
+        counts = unpublished.read_counts(connection, shared.catalog)
         for record in (record for each in part.transactions for record in each.records):
             if isinstance(record, Change):
                 counts[record.table] = counts.get(record.table, 0) + record.added - record.removed
@@ -175,11 +175,16 @@ def _take_alone(shared: Shared, part: _Part, fetch: Callable[[TableFile], Path])
                     images = journal.images_sql(shared.catalog, record.layout)
                     connection.execute(f"DELETE FROM {images} WHERE _tick = {entry.tick}")
             _note(
-                connection, shared, part, pending.count_rows(pending.read_counts(connection, shared.catalog), [entry])
+                connection,
+                shared,
+                part,
+                unpublished.count_rows(unpublished.read_counts(connection, shared.catalog), [entry]),
             )
 
         (each,) = part.step().transactions
-        taking.run_alone(connection, shared, replace(part.step(), is_alone=True), fetch, TakenEntry(each.origin, note))
+        take_step.run_alone(
+            connection, shared, replace(part.step(), is_alone=True), fetch, TakenEntry(each.origin, note)
+        )
     shared.load()
 
 
@@ -198,7 +203,7 @@ def _note(connection: duckdb.DuckDBPyConnection, shared: Shared, part: _Part, co
     if part.chain:
         held = digest.after(held, part.batch)
     quick = {name: n for name, n in digests.read_quick(connection, shared.catalog).items() if name not in touched}
-    pending.write_counts(connection, shared.catalog, counts, held, quick)
+    unpublished.write_counts(connection, shared.catalog, counts, held, quick)
     journal.write_state(connection, shared.catalog, changes(shared.state, state))
 
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from wlc.capture.duckdb import journal, pending, taken_tables
+from wlc.capture.duckdb import journal, taken_tables, unpublished
 from wlc.capture.duckdb.images import any_sql, exact_sql
 from wlc.capture.duckdb.journal import JournalledDdl, JournalledImages, JournalledReads, JournalledRefresh
 from wlc.capture.duckdb.sites import lines, own_past
-from wlc.capture.duckdb.sites.taking import records_of
+from wlc.capture.duckdb.sites.take_step import records_of
 from wlc.dialect.sql import quote
 from wlc.farm.circle import how_to_join_anew
 from wlc.farm.errors import FencedError
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wlc.capture.duckdb.journal import JournalEntry
-    from wlc.capture.duckdb.pending import Pending
     from wlc.capture.duckdb.shared import Shared
     from wlc.capture.duckdb.sites.lines import LinesTable
     from wlc.capture.duckdb.taken_tables import TakenTable
+    from wlc.capture.duckdb.unpublished import Pending
     from wlc.masters.state import MasterState
 
 _TICKS = "wlc own ticks"
@@ -57,7 +57,7 @@ def step_down(shared: Shared, state: MasterState) -> None:
 
 def _waiting(shared: Shared) -> Pending:
     with shared.reading() as connection:
-        return pending.pending(connection, shared.catalog, most=2**62)
+        return unpublished.pending(connection, shared.catalog, most=2**62)
 
 
 def what_only_a_primary_writes(shared: Shared) -> str | None:

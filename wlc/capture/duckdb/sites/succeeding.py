@@ -18,10 +18,10 @@ import duckdb
 from wlc.capture.duckdb import journal, taken_tables
 from wlc.capture.duckdb.journal import CapturedTable, JournalEntry
 from wlc.capture.duckdb.open_transaction import user
-from wlc.capture.duckdb.sites import eviction, judging, lines, own_past, window
+from wlc.capture.duckdb.sites import conflict_window, eviction, judging, lines, own_past
 from wlc.capture.duckdb.sites.exceptions import Detection
 from wlc.capture.duckdb.sites.judging import Judged
-from wlc.capture.duckdb.sites.taking import records_of
+from wlc.capture.duckdb.sites.take_step import records_of
 from wlc.dialect.sql import quote
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import ReplayError
@@ -124,10 +124,10 @@ def _judge(
     ]
 
     def cover(known: Vector, lineage: Lineage) -> None:
-        window.create(connection)
+        conflict_window.create(connection)
         for log in succession.ended:
             if (after := known.get(log.history, 0)) < log.last:
-                window.add_log(
+                conflict_window.add_log(
                     connection, log.database, after_tick=after, last_batch=log.batch, known=known, lineage=lineage
                 )
 

@@ -1,7 +1,7 @@
 """Which changes of another site the primary rejects, because it has changed the same rows concurrently.
 
 A change of a row is in conflict if the window has a line on the row's key whose name the change's past does not contain
-(see `window` beside this file), if it adds a row that is there, or if it changes or removes a row that is not there. Of
+(see `conflict_window`), if it adds a row that is there, or if it changes or removes a row that is not there. Of
 a table with the rule `epoch` the change of that row is rejected; of a table with the rule `epoch_trans` the whole
 transaction, with its rows in tables of any rule. A row that was rejected is in conflict for all later transactions of
 the step: they were made from an image that the primary does not have. Earlier transactions stay accepted.
@@ -30,7 +30,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from wlc.capture.duckdb.sites.window import WINDOW, key_columns, key_sql, key_value
+from wlc.capture.duckdb.sites.conflict_window import WINDOW, key_columns, key_sql, key_value
 from wlc.dialect.sql import literal
 from wlc.dialect.types import store_sql
 from wlc.farm.circle import EPOCH, EPOCH_TRANS

@@ -24,7 +24,7 @@ from wlc.farm.anchors import anchor
 from wlc.farm.digest import DIFFERS, UNKNOWN, compared
 from wlc.farm.model import Position
 from wlc.farm.vectors import expanded
-from wlr.plan.contained import Contained, having_applied, of_footer
+from wlr.plan.contained_transactions import Contained, having_applied, of_footer
 from wlr.plan.patterns import described, hash_of, matches
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from wlc.capture.duckdb.journal import (
     JournalledReads,
     JournalledRefresh,
 )
-from wlc.capture.duckdb.pending_run import entries_of, read_run, with_paths
+from wlc.capture.duckdb.unpublished_run import entries_of, read_run, with_paths
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.sql import literal, quote
 from wlc.farm import digest, paths

@@ -16,7 +16,7 @@ from wlc.farm.model import Change, Clear, Ddl, TableFile, Transaction
 from wlr import log_reader
 from wlr.engine.adapters import target_at
 from wlr.engine.calculator import connect, reading
-from wlr.engine.quarantine import Quarantined
+from wlr.engine.quarantine_tables import Quarantined
 from wlr.plan.failure import StepError
 from wlr.plan.step import LOCAL, Mark, Step
 from wlr.replica_settings import place_read

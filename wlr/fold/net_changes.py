@@ -12,7 +12,7 @@ from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.digest_sql import sum_images
 from wlc.dialect.sql import literal
 from wlc.farm.model import WEIGHT, Layout
-from wlr.fold import fit
+from wlr.fold import misfits
 from wlr.fold.data_check import refuse_other_images
 from wlr.plan.failure import StepError
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from wlc.dialect.duckdb.fold import RowImages, TargetTable
     from wlc.farm.model import Name
     from wlr.fold.tally import Tally
-    from wlr.plan.cut import Limits
+    from wlr.plan.log_steps import Limits
     from wlr.plan.step import Fold, Read, TableChange
 
 # Fewer images are added up sooner than a thread is there for them.
@@ -132,7 +132,7 @@ def _folded(
 ) -> NetChange:
     connection.execute(f"CREATE OR REPLACE TEMP TABLE {name.removeprefix('temp.')} AS {query}")
     removed, added, stays, total = _counts(connection, table, name)
-    fit.refuse_other_weight(change, 0, total)
+    misfits.refuse_other_weight(change, 0, total)
     return NetChange(table, change, name, removed, added, stays)
 
 

@@ -21,14 +21,14 @@ from wlc.dialect.types import store_sql
 from wlc.farm.model import Column, Layout, Name, file_column
 from wlr.engine.calculator import connect
 from wlr.engine.parquet.executor import place_of_added
-from wlr.fold import fit, kernel
+from wlr.fold import file_rewrite, misfits
 from wlr.fold.files import FilePart, assemble
 from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from wlr.fold.kernel import Merged, Piece
+    from wlr.fold.file_rewrite import Merged, Piece
 
 # Names that the kernel uses itself, that SQL has other uses for, and aliases that a struct could be taken for.
 COLUMNS = (
@@ -141,15 +141,15 @@ class Files:
         pieces: list[Piece] = []
         for listed in rows:
             file = write(connection, folder, [(0, 1, row) for row in listed], plain=True)
-            pieces += kernel.split(connection, table, [file], new_folder(folder))
+            pieces += file_rewrite.split(connection, table, [file], new_folder(folder))
         return cls(connection, folder, table, pieces)
 
-    def step(self, images: Sequence[tuple[int, int, Row]], rows_per_file: int = kernel.ROWS_PER_FILE) -> None:
+    def step(self, images: Sequence[tuple[int, int, Row]], rows_per_file: int = file_rewrite.ROWS_PER_FILE) -> None:
         work = new_folder(self.folder)
         ticks = [tick for tick, _, _ in images]
         source = RowImages((str(write(self.connection, self.folder, images)),), min(ticks), max(ticks))
         lows = [piece.low for piece in self.pieces]
-        routed = kernel.route(self.connection, self.table, [source], lows, work / "changes")
+        routed = file_rewrite.route(self.connection, self.table, [source], lows, work / "changes")
         changes = routed if self.table.key else self._share_out(routed.get(0, []), work)
         results: dict[int, tuple[Merged, tuple[FilePart, ...]]] = {}
         made: list[tuple[int, Merged]] = []
@@ -158,21 +158,24 @@ class Files:
             into = work / f"part {number}"
             into.mkdir()
             made.append(
-                (number, kernel.merge(self.connection, self.table, base, files, into, rows_per_file=rows_per_file))
+                (
+                    number,
+                    file_rewrite.merge(self.connection, self.table, base, files, into, rows_per_file=rows_per_file),
+                )
             )
         results = {number: (merged, merged.pieces) for number, merged in made}
         self.pieces = list(assemble(self.pieces, results).parts)  # type: ignore[arg-type]
         self.check()
 
     def _share_out(self, changes: list[Path], work: Path) -> dict[int, list[Path]]:
-        net = kernel.net_of_bag(self.connection, self.table, changes, work)
+        net = file_rewrite.net_of_bag(self.connection, self.table, changes, work)
         found = [work / f"found {number}.parquet" for number in range(len(self.pieces))]
         for piece, file in zip(self.pieces, found, strict=True):
-            kernel.find_copies(self.connection, self.table, piece.path, net.removed_file, file)
-        shares = kernel.share_out(self.connection, self.table, net, found, work) if found and net.removed else {}
+            file_rewrite.find_copies(self.connection, self.table, piece.path, net.removed_file, file)
+        shares = file_rewrite.share_out(self.connection, self.table, net, found, work) if found and net.removed else {}
         shared = {number: [file] for number, file in shares.items()}
         if net.removed and not found:
-            raise fit.missing(self.table.name, net.removed, net.removed)
+            raise misfits.missing(self.table.name, net.removed, net.removed)
         if net.added:
             last = len(self.pieces) - 1 if self.pieces and self.pieces[-1].rows < 4 else len(self.pieces)
             shared.setdefault(last, []).append(net.added_file)
@@ -180,10 +183,12 @@ class Files:
 
     def check(self) -> None:
         """Files have the rows that they are said to have, in ranges of keys that do not overlap."""
-        row = kernel._key(self.table, "t") if self.table.key else "0"
+        row = file_rewrite._key(self.table, "t") if self.table.key else "0"
         bounds = []
         for piece in self.pieces:
-            low, high = (kernel._key_of(self.table, key) if self.table.key else "0" for key in (piece.low, piece.high))
+            low, high = (
+                file_rewrite._key_of(self.table, key) if self.table.key else "0" for key in (piece.low, piece.high)
+            )
             query = f"SELECT count(*), bool_and({row} BETWEEN {low} AND {high}) FROM read_parquet('{piece.path}') AS t"
             assert self.connection.execute(query).fetchall() == [(piece.rows, True)]
             bounds.append((low, high))
@@ -258,7 +263,9 @@ class Numbers:
         self.connection, self.folder, self.table = connection, folder, table
         connection.execute(f"CREATE OR REPLACE TABLE model AS SELECT id::INTEGER AS id, v FROM ({query})")
         file = self._copy("SELECT * FROM model")
-        self.pieces = list(kernel.split(connection, table, [file], new_folder(folder), rows_per_file=ROWS_PER_FILE))
+        self.pieces = list(
+            file_rewrite.split(connection, table, [file], new_folder(folder), rows_per_file=ROWS_PER_FILE)
+        )
 
     def _copy(self, query: str) -> Path:
         file = new_folder(self.folder) / "rows.parquet"
@@ -284,10 +291,12 @@ class Numbers:
         work = new_folder(self.folder)
         lows = [piece.low for piece in self.pieces]
         results = {}
-        for number, files in sorted(kernel.route(self.connection, self.table, [source], lows, work / "c").items()):
+        for number, files in sorted(
+            file_rewrite.route(self.connection, self.table, [source], lows, work / "c").items()
+        ):
             (work / str(number)).mkdir()
             base = self.pieces[number] if self.pieces else None
-            merged = kernel.merge(
+            merged = file_rewrite.merge(
                 self.connection, self.table, base, files, work / str(number), rows_per_file=ROWS_PER_FILE
             )
             results[number] = merged, merged.pieces
@@ -453,10 +462,12 @@ def test_changes_that_cancel_leave_the_file_alone(connection: duckdb.DuckDBPyCon
 def test_nothing_to_route(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
     source = RowImages((str(write(connection, folder, [(1, 1, row(1))])),), 5, 6)
     for table in (KEYED, BAG):
-        assert kernel.route(connection, table, [source], [], new_folder(folder) / "none") == {}
+        assert file_rewrite.route(connection, table, [source], [], new_folder(folder) / "none") == {}
 
 
-@pytest.mark.parametrize("rows, place", [([], 0), ([kernel.ROWS_PER_FILE], 1), ([9, kernel.ROWS_PER_FILE // 3], 1)])
+@pytest.mark.parametrize(
+    "rows, place", [([], 0), ([file_rewrite.ROWS_PER_FILE], 1), ([9, file_rewrite.ROWS_PER_FILE // 3], 1)]
+)
 def test_place_of_added_rows(rows: list[int], place: int) -> None:
     from wlc.farm.model import DataFile
 
@@ -493,14 +504,14 @@ def test_bounds_of_every_sort_of_key(
         file = new_folder(folder) / "row.parquet"
         stored = store_sql(column, f"CAST({value} AS {type_text})")
         connection.execute(f"COPY (SELECT 1 AS _tick, 1 AS _weight, {stored} AS k) TO '{file}' (FORMAT parquet)")
-        pieces += [(file, *kernel.split(connection, table, [file], new_folder(folder)))]
+        pieces += [(file, *file_rewrite.split(connection, table, [file], new_folder(folder)))]
     low = {file: piece.low for file, piece in pieces}
     order = ", ".join(literal(str(file)) for file, _ in pieces)
     ranked = connection.execute(f"SELECT filename FROM read_parquet([{order}], filename = true) ORDER BY k").fetchall()
     files = [Path(name) for (name,) in ranked]
     for number, file in enumerate(files):
         sources = [RowImages((str(file),), 1, 1)]
-        routed = kernel.route(connection, table, sources, [low[each] for each in files], new_folder(folder) / "c")
+        routed = file_rewrite.route(connection, table, sources, [low[each] for each in files], new_folder(folder) / "c")
         assert list(routed) == [number], (low, file)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from wlc.farm.model import Name
 from wlr.engine.postgres.names import is_own
-from wlr.engine.postgres.reach import depths, does, pieces, plain, refuse_reaching, routines, short
+from wlr.engine.postgres.reachable_functions import depths, does, pieces, plain, refuse_reaching, routines, short
 from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:

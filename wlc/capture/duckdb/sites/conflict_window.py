@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from wlc.capture.duckdb import journal, pending
+from wlc.capture.duckdb import journal, unpublished
 from wlc.capture.duckdb.journal import JournalledImages, JournalledReads, JournalledRefresh
 from wlc.dialect import types
 from wlc.dialect.duckdb.file_columns import read_sql
@@ -260,7 +260,7 @@ def add_journal(connection: duckdb.DuckDBPyConnection, catalog: str, history: st
     Returns:
         The last tick that is journalled, `after` if none is behind it.
     """
-    waiting = pending.pending(connection, catalog, sys.maxsize, after=after)
+    waiting = unpublished.pending(connection, catalog, sys.maxsize, after=after)
     _name_ticks(connection, history, [(each.tick, each.origin, each.committed) for each in waiting.transactions])
     records = [(each.tick, record) for each in waiting.transactions for record in each.records]
     numbers = {

@@ -23,7 +23,7 @@ from wlc.capture.duckdb.open_transaction import TakenEntry, user
 from wlc.capture.duckdb.session import CaptureSession
 from wlc.capture.duckdb.shared import explained
 from wlc.capture.duckdb.sites import eviction, exceptions, judging, lines
-from wlc.capture.duckdb.sites.window import KeptWindow
+from wlc.capture.duckdb.sites.conflict_window import KeptWindow
 from wlc.dialect.duckdb import settings, statements
 from wlc.dialect.sql import quote
 from wlc.farm.errors import CorruptError, ReplayError, UnavailableError, UnsupportedError
@@ -393,7 +393,7 @@ def run_alone(
     fetch: Callable[[TableFile], Path],
     taking: TakenEntry,
 ) -> int:
-    """Run a transaction that changes the schema or clears a table, and journal it as `taking` says."""
+    """Run a transaction that changes the schema or clears a table, and journal it as this module says."""
     (each,) = step.transactions
     rows = 0
     session = CaptureSession(raw, shared)

@@ -16,7 +16,7 @@ from wlc.masters.lookup import resolve
 from wlc.tiers.attaching import attachment_of, detach, read_through
 from wlc.tiers.offer import Offer, as_reader, relay_id
 from wlc.tiers.rate import RateLimit, parse_rate
-from wlc.tiers.shipping import Shipped, Shipping
+from wlc.tiers.relay_round import Shipped, Shipping
 
 if TYPE_CHECKING:
     import os

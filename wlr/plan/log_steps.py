@@ -10,7 +10,7 @@ from wlc.farm.digest import touched
 from wlc.farm.log_columns import PlainRun, joined, parts_of
 from wlc.farm.model import Change, Ddl, Name, Position, TableFile, Transaction
 from wlr.plan import bounds
-from wlr.plan.contained import Contained, of_footer
+from wlr.plan.contained_transactions import Contained, of_footer
 from wlr.plan.step import Mark, Step, rows_of
 
 if TYPE_CHECKING:

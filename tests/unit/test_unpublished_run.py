@@ -12,7 +12,7 @@ import duckdb
 import pytest
 
 from tests.unit.test_master_state import FIRST
-from wlc.capture.duckdb import journal, pending
+from wlc.capture.duckdb import journal, unpublished
 from wlc.capture.duckdb.journal import CapturedTable, JournalEntry, JournalledDdl, JournalledImages
 from wlc.farm.log_columns import PlainRun
 from wlc.farm.model import Clear, Column, Ddl, Digest, Layout, Name, Origin, SequencePosition, Taken
@@ -95,35 +95,35 @@ def filled(request: pytest.FixtureRequest) -> Iterator[duckdb.DuckDBPyConnection
 def test_columns_say_what_objects_say(
     filled: duckdb.DuckDBPyConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def written(waiting: pending.Pending) -> BatchContent:
-        return pending.write_batch(filled, "memory", waiting, tmp_path, FIRST)
+    def written(waiting: unpublished.Pending) -> BatchContent:
+        return unpublished.write_batch(filled, "memory", waiting, tmp_path, FIRST)
 
     for options in ({}, {"most": 40}, {"most": 250, "after": 77}):
-        plain = pending.pending(filled, "memory", **options)
+        plain = unpublished.pending(filled, "memory", **options)
         assert not any(isinstance(part, PlainRun) for part in plain.parts)
         with monkeypatch.context() as patch:
-            patch.setattr(pending, "_RUN_LEAST", 0)
-            columns = pending.pending(filled, "memory", **options)
-            digests = pending.expected_digests(filled, "memory")
+            patch.setattr(unpublished, "_RUN_LEAST", 0)
+            columns = unpublished.pending(filled, "memory", **options)
+            digests = unpublished.expected_digests(filled, "memory")
         assert columns.transactions == plain.transactions
         assert columns.ticks == plain.ticks == [each.tick for each in plain.transactions]
         assert len(columns) == len(plain) > 0
         ours, theirs = written(columns), written(plain)
         assert list(ours.transactions) == list(theirs.transactions)
         assert replace(ours, transactions=()) == replace(theirs, transactions=())
-        assert digests == pending.expected_digests(filled, "memory")
+        assert digests == unpublished.expected_digests(filled, "memory")
         for last in (plain.ticks[0] - 1, plain.ticks[len(plain) // 2], plain.ticks[-1]):
             before = {table.name: 1000 for table in TABLES}
-            expected = pending.count_rows(before, (each for each in plain.transactions if each.tick <= last))
-            assert pending.count_pending_rows(before, columns, last) == expected
+            expected = unpublished.count_rows(before, (each for each in plain.transactions if each.tick <= last))
+            assert unpublished.count_pending_rows(before, columns, last) == expected
     assert all(one < other for one, other in pairwise(columns.ticks))
 
 
 def test_most_of_a_long_journal_is_read_as_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pending, "_RUN_LEAST", 0)
+    monkeypatch.setattr(unpublished, "_RUN_LEAST", 0)
     with duckdb.connect() as connection:
         fill(connection, 300, 0.01)
-        parts = pending.pending(connection, "memory").parts
+        parts = unpublished.pending(connection, "memory").parts
     runs = [part for part in parts if isinstance(part, PlainRun)]
     assert sum(map(len, runs)) > 250
     assert sorted({run.names for run in runs}) == [runs[0].names]
