@@ -116,10 +116,10 @@ owner.{name} = dying
 wlr.replicate(sys.argv[1], into=sys.argv[2], engine="local")
 """
 PLACES = [
-    ("kernel", "split", 1, None),
+    ("file_rewrite", "split", 1, None),
     ("folder.LakeFolder", "write_version", 1, None),
     ("folder.LakeFolder", "replace_pointer", 1, None),
-    ("kernel", "merge", 2, 0),
+    ("file_rewrite", "merge", 2, 0),
     ("folder.LakeFolder", "commit_pointer", 1, 0),
     # Temporary files of the store are left in each of the replica's folders.
     ("pathlib.Path", "replace", 3, None),

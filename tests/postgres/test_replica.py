@@ -393,7 +393,7 @@ wlr.replicate(sys.argv[1], into=sys.argv[2])
         ("write", "write", 2),
         ("write", "_drop", 1),
         ("state", "write", 3),
-        ("workshop", "Workshop.bring", 2),
+        ("duckdb_folding", "Workshop.bring", 2),
         ("state", "write_tables", 2),
     ],
 )
