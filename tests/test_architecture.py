@@ -37,6 +37,7 @@ LAYERS = (
         "wlc.masters.listing",
         "wlc.masters.lookup",
         "wlc.masters.operations",
+        "wlc.masters.position",
         "wlc.masters.prune",
         "wlc.masters.running",
         "wlc.masters.status",

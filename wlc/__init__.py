@@ -128,13 +128,14 @@ if TYPE_CHECKING:
         stop,
         verify_source,
     )
+    from wlc.masters.position import beat, clock, tick
     from wlc.masters.prune import prune
     from wlc.masters.publish import Flushed
     from wlc.masters.rejected import ConflictCounter, RejectedRow
     from wlc.masters.retention import Retention
     from wlc.masters.retention_policy import Keeping, retention, tag, tags, untag
     from wlc.masters.running import run
-    from wlc.masters.status import MasterStatus, beat, clock, preparation, status, tables_to_change, tick
+    from wlc.masters.status import MasterStatus, preparation, status, tables_to_change
     from wlc.multi_master.administration import leave, set_role
     from wlc.multi_master.conflicts import conflicts, exceptions, resubmit, set_rule
     from wlc.multi_master.connecting import connect
@@ -174,21 +175,13 @@ else:
                 "stop",
                 "verify_source",
             ),
+            "wlc.masters.position": ("beat", "clock", "tick"),
             "wlc.masters.prune": ("prune",),
             "wlc.masters.publish": ("Flushed",),
             "wlc.masters.rejected": ("ConflictCounter", "RejectedRow"),
             "wlc.masters.retention": ("Retention",),
             "wlc.masters.running": ("run",),
-            "wlc.masters.status": (
-                "MasterStatus",
-                "beat",
-                "begin_anew",
-                "clock",
-                "preparation",
-                "status",
-                "tables_to_change",
-                "tick",
-            ),
+            "wlc.masters.status": ("MasterStatus", "preparation", "status", "tables_to_change"),
             "wlc.multi_master.administration": ("leave", "set_role"),
             "wlc.multi_master.conflicts": ("conflicts", "exceptions", "resubmit", "set_rule"),
             "wlc.multi_master.connecting": ("connect",),

@@ -167,7 +167,7 @@ class _Job:
     def _run_through(
         self, database: FarmDatabase, attachment: Attachment | None, keepalive: Keepalive | None
     ) -> Replicated:
-        if not self.is_dry_run and self.state is not None:
+        if not self.is_dry_run and self.state is not None and self.state.attachment is not None:
             wlc.detach(database, self.state.attachment, attachment, self.state.id)
         if attachment is None:
             return self.run(database)
@@ -231,6 +231,8 @@ def _attachment(
 ) -> Attachment | None:
     """Return what the replica remembers of its upstream, changed by what is asked for."""
     before = state.attachment if state else None
+    if (before, upstream, class_name, registry) == (None,) * 4:
+        return None
     reads = state.master if state else database.url
     wanted = wlc.attachment_of(database, before, upstream, class_name, registry, reads)
     if wanted is None and class_name is not None:

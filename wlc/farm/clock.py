@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
-from zoneinfo import ZoneInfo
 
 from wlc.farm.errors import InvalidError
 
@@ -110,7 +109,12 @@ def _on_a_day(text: str, now: datetime) -> datetime | None:
     found = _ON_A_DAY.fullmatch(text)
     if found is None or not (found["day"] or found["hour"]):
         return None
-    zone = ZoneInfo(found["zone"]) if found["zone"] else None
+    zone = None
+    if found["zone"]:
+        # A tenth of what every command imports of this package; few times name a zone.
+        from zoneinfo import ZoneInfo
+
+        zone = ZoneInfo(found["zone"])
     day = (found["day"] or "today").lower()
     if day in ("today", "yesterday"):
         day = (now.astimezone(zone).date() - timedelta(days=day == "yesterday")).isoformat()

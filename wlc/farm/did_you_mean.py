@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from itertools import islice
 from pathlib import Path
@@ -73,4 +72,6 @@ def tables_meant(wanted: str, tables: Iterable[Name]) -> str:
 
 def alike(wanted: str, known: Iterable[str]) -> list[str]:
     """Return the known names that are most like the wanted one, the likest first; can be empty."""
+    import difflib
+
     return difflib.get_close_matches(wanted, list(known), n=_SHOWN_MAX)

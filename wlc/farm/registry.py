@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import socket
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -119,6 +118,8 @@ def this_host() -> str:
 def this_user() -> str:
     """Return the name of the user who runs this process."""
     try:
+        import getpass
+
         return getpass.getuser()
     except (KeyError, OSError):
         # In a container, the user's number may have no name.

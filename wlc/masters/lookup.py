@@ -12,7 +12,6 @@ from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import FarmError, InvalidError, UnavailableError
 from wlc.farm.paths import CONFIG
 from wlc.masters import adapters
-from wlc.masters.contract import database_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -58,6 +57,8 @@ def resolve(
         return open_database(name, farm or default_farm, storage_options)
     if changes and found.away is not None:
         raise found.away
+    from wlc.masters.contract import database_of
+
     return database_of(found.state, storage_options, farm)
 
 
@@ -70,6 +71,8 @@ def opened_master(
     Raises:
         InvalidError: It has never been a master, or was stopped.
     """
+    from wlc.masters.contract import database_of
+
     with adapters.opened(source) as found:
         if not found.require_state().is_master:
             raise InvalidError(

@@ -8,7 +8,6 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from wlc.farm.beat import parse_beat
 from wlc.farm.config import STARTED
 from wlc.farm.errors import CorruptError, FencedError, InvalidError
 from wlc.farm.reachable_past import Window, read_window
@@ -116,49 +115,6 @@ def _fence(source: Source, database: FarmDatabase) -> Fence | None:
     except FencedError as error:
         return state.fence or Fence(error.message, error.hint or "")
     return state.fence
-
-
-def tick(
-    db: str | os.PathLike[str], farm: str | None = None, *, storage_options: Mapping[str, Any] | None = None
-) -> int:
-    """Return the last published tick, 0 before the first; arguments as for `resolve`."""
-    return resolve(db, farm, storage_options=storage_options).config().tick
-
-
-def clock(
-    db: str | os.PathLike[str], farm: str | None = None, *, storage_options: Mapping[str, Any] | None = None
-) -> datetime | None:
-    """Return the commit time of the last published transaction, None before the first; arguments as for `resolve`."""
-    return resolve(db, farm, storage_options=storage_options).config().write
-
-
-def beat(
-    db: str | os.PathLike[str],
-    beat_s: float | None = None,
-    farm: str | None = None,
-    *,
-    storage_options: Mapping[str, Any] | None = None,
-) -> float:
-    """Return or set the beat, seconds; masters that are open follow at their next beat.
-
-    Args:
-        db: As for `resolve`.
-        beat_s: The new beat; 0 publishes every commit.
-        farm: As for `resolve`.
-        storage_options: As for `resolve`.
-
-    Raises:
-        InvalidError: The beat is invalid.
-        FencedError: The source is a copy of a master, whose beat it is.
-    """
-    database = resolve(db, farm, storage_options=storage_options, changes=beat_s is not None)
-    if beat_s is None:
-        return database.config().beat_s
-    parse_beat(str(beat_s))
-    if adapters.is_source(db):
-        with adapters.opened(db) as source:
-            source.remember(replace(source.require_state(), beat_s=float(beat_s)))
-    return database.change_config(lambda config: replace(config, beat_s=beat_s)).beat_s
 
 
 def status_of(

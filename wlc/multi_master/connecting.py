@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from wlc.farm.errors import FarmError, InvalidError
 from wlc.farm.retry import PAUSE_LEAST_S
 from wlc.masters import adapters
-from wlc.masters.status import beat
+from wlc.masters.position import beat
 from wlc.multi_master.take_round import TakenFrom, take, what_to_take_as
 
 if TYPE_CHECKING:
