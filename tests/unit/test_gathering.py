@@ -151,7 +151,9 @@ class Batch:
     rows: dict[tuple[str, int, int], int]
 
 
-def gathered(transactions: Sequence[Sequence[Event]], size: int, *sequences: SequencePosition) -> Batch:
+def gathered(
+    transactions: Sequence[Sequence[Event]], size: int, *sequences: SequencePosition, held_bytes_max: int = 1 << 20
+) -> Batch:
     stream = [relation(oid, 1) for oid in OIDS]
     for number, its in enumerate(transactions):
         messages = (found for event in its for found in event.messages())
@@ -159,6 +161,7 @@ def gathered(transactions: Sequence[Sequence[Event]], size: int, *sequences: Seq
     blocks = (pa.array(stream[at : at + size], pa.binary()) for at in range(0, len(stream), size))
     with TemporaryDirectory() as folder, duckdb.connect() as connection:
         gathering = Gathering(Path(folder), {oid: PublishedTable(described(oid), HELD) for oid in OIDS}, "wlc")
+        gathering.rows.held_bytes_max = held_bytes_max
         gathering.read(pa.record_batch([block], ["data"]) for block in blocks)
         found, files, local = gathering.write("db", 7, LAST_TICK, sequences)
         rows = {}
@@ -196,14 +199,18 @@ SOME: list[Event] = [Rows(1, FITS, False, True), Rows(2, FITS, False, True), Row
 
 
 @settings(max_examples=EXAMPLES)
-@given(st.lists(st.one_of(plain, plain, plain, mixed), min_size=1, max_size=8), st.integers(1, 40))
-@example([SOME, [*SOME, Emptied(1), *SOME, Redescribed(2), *SOME], SOME, [Emptied(2), Emptied(1)]], 3)
-@example([[*SOME, Rows(1, MISFIT, False, True)], [Rows(1, FITS, False, True)], SOME], 2)
-@example([SOME] * 70 + [[*SOME, Redescribed(1)]] + [SOME] * 70, 1000)
-def test_transactions_are_those_of_the_model(transactions: list[list[Event]], size: int) -> None:
+@given(
+    st.lists(st.one_of(plain, plain, plain, mixed), min_size=1, max_size=8),
+    st.integers(1, 40),
+    st.sampled_from([0, 200, 1 << 20]),
+)
+@example([SOME, [*SOME, Emptied(1), *SOME, Redescribed(2), *SOME], SOME, [Emptied(2), Emptied(1)]], 3, 1 << 20)
+@example([[*SOME, Rows(1, MISFIT, False, True)], [Rows(1, FITS, False, True)], SOME], 2, 500)
+@example([SOME] * 70 + [[*SOME, Redescribed(1)]] + [SOME] * 70, 1000, 1 << 20)
+def test_transactions_are_those_of_the_model(transactions: list[list[Event]], size: int, held_bytes_max: int) -> None:
     model = Model()
     expected = {LAST_TICK + 1 + number: model.transaction(its) for number, its in enumerate(transactions)}
-    batch = gathered(transactions, size)
+    batch = gathered(transactions, size, held_bytes_max=held_bytes_max)
     found = {transaction.tick: shown(transaction, batch) for transaction in batch.transactions}
     assert found == {tick: its for tick, its in expected.items() if its is not None}
     assert list(found) == sorted(found)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from itertools import count, takewhile
 from typing import TYPE_CHECKING
 
 from wlc.dialect.postgres import connection as connections
 from wlc.dialect.postgres.url import without_password
 from wlc.dialect.sql import literal
 from wlc.farm.errors import UnavailableError
+from wlc.farm.read_ahead import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -19,6 +22,10 @@ if TYPE_CHECKING:
     from wlc.dialect.postgres.connection import Connection
 
 _NAME = "dbfarm"
+# Blocks that fit into a processor's cache are taken apart faster.
+_BLOCK_BYTES = str(4 << 20)
+# How many blocks are there or on their way.
+_AHEAD = 2
 
 
 def connect(url: str, *, replication: bool = False) -> Connection:
@@ -79,11 +86,18 @@ class ArrowReader:
             self._connection.rollback()
 
     def blocks(self, query: str) -> Generator[pa.RecordBatch, None, None]:
-        """Yield the answer of a query a block at a time."""
+        """Yield the answer of a query a block at a time, and read the next one meanwhile."""
+        from adbc_driver_postgresql import StatementOptions
+
         with self._talking():
+            self._cursor.adbc_statement.set_options(**{StatementOptions.BATCH_SIZE_HINT_BYTES.value: _BLOCK_BYTES})
             self._cursor.execute(query)
             reader = self._cursor.fetch_record_batch()
-            yield from reader
+            with (
+                ThreadPoolExecutor(1, thread_name_prefix="postgres rows") as pool,
+                closing(in_order(pool, lambda _: next(reader, None), count(), lambda: _AHEAD)) as blocks,
+            ):
+                yield from takewhile(lambda block: block is not None, blocks)
 
     @contextmanager
     def _talking(self) -> Iterator[None]:

@@ -13,7 +13,7 @@ import duckdb
 import pyarrow as pa
 
 from wlc.capture.postgres.connection import ArrowReader
-from wlc.capture.postgres.gathering import MEMORY_VARIABLE, memory_limit, row_group_rows
+from wlc.capture.postgres.row_store import MEMORY_VARIABLE, memory_limit, row_group_rows
 from wlc.capture.postgres.types import always_fits, duckdb_type
 from wlc.dialect.postgres.text import read_text_sql
 from wlc.dialect.sql import literal, quote

@@ -1,12 +1,10 @@
 """What a PostgreSQL master's slot holds, gathered and written to data files with ticks.
 
-Rows are gathered as text in a DuckDB database in memory, which moves to disk what does not fit. It has one table for
-each layout of each captured table. Rows become typed when they are written to Parquet.
+Rows of one layout of one captured table are a segment, and become a data file.
 """
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,9 +13,8 @@ from typing import TYPE_CHECKING
 
 import duckdb
 import numpy as np
-import pyarrow as pa
 
-from wlc.capture.postgres import access, ddl, misfits, objects
+from wlc.capture.postgres import access, ddl, objects
 from wlc.capture.postgres.alterations import Altered, statements
 from wlc.capture.postgres.changes import Changed, Cleared, PlainChanges, Segment
 from wlc.capture.postgres.messages import (
@@ -29,40 +26,26 @@ from wlc.capture.postgres.messages import (
     read_message,
     shown,
 )
+from wlc.capture.postgres.misfits import MisfitError
 from wlc.capture.postgres.pgoutput import Begun, Decoder, Message, Rows, Truncate, counted
-from wlc.dialect.postgres.text import read_text_sql
-from wlc.dialect.sql import literal, quote
-from wlc.dialect.types import store_sql
+from wlc.capture.postgres.row_store import MEMORY_VARIABLE, RowStore
 from wlc.farm import paths
 from wlc.farm.database import describe_file
 from wlc.farm.errors import UnavailableError, UnsupportedError
 from wlc.farm.log_columns import EPOCH, joined, parts_of, woven
-from wlc.farm.model import Change, Clear, Ddl, Layout, Name, Record, TableFile, Transaction, file_column
+from wlc.farm.model import Change, Clear, Ddl, Name, Record, TableFile, Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    import pyarrow as pa
+
     from wlc.capture.postgres.described import DescribedTable
     from wlc.capture.postgres.messages import TriggerMessage
     from wlc.capture.postgres.pgoutput import Positions
 
-# Environment variable with the most memory a publisher may use for rows, such as "2GB".
-MEMORY_VARIABLE = "WLC_MEMORY_LIMIT"
-_MEMORY = "1GB"
-_FORMAT = "FORMAT parquet, COMPRESSION zstd"
-_ROW_GROUP_BYTES = 16 << 20
 _STRANGER = "stop replicating and begin again, which starts a new history: wlc stop, then wlc master"
-
-
-def row_group_rows(row_bytes: float) -> int:
-    """Return how many rows of a size to write to Parquet at a time: a writer holds all of them in memory."""
-    return int(min(max(_ROW_GROUP_BYTES / max(row_bytes, 1), 2048), 122_880))
-
-
-def memory_limit() -> str:
-    """Return how much memory rows may take, as the environment or the default says."""
-    return os.environ.get(MEMORY_VARIABLE, _MEMORY)
 
 
 @dataclass(slots=True)
@@ -137,6 +120,7 @@ class Gathering:
         layouts: Of the tables as the last batch left them.
         messages: How many were read.
         read_to: The place in the server's log before which everything was read, 0 if there were no messages.
+        rows: Of the segments.
     """
 
     def __init__(self, folder: Path, tables: dict[int, PublishedTable], prefix: str) -> None:
@@ -149,14 +133,11 @@ class Gathering:
         self._alterations: list[Altered] = []
         self.messages = 0
         self.read_to = 0
-        self._connection = duckdb.connect(config={"python_enable_replacements": "false"})
-        self._connection.execute(f"SET temp_directory = {literal(str(folder))}")
-        self._connection.execute(f"SET memory_limit = {literal(memory_limit())}")
-        self._connection.execute("SET TimeZone = 'UTC'")
+        self.rows = RowStore(folder)
 
     def close(self) -> None:
         """Discard what was gathered."""
-        self._connection.close()
+        self.rows.close()
 
     def read(self, blocks: Iterable[pa.RecordBatch]) -> None:
         """Read messages of the slot.
@@ -210,7 +191,7 @@ class Gathering:
             raise UnsupportedError(f"table {segment.name} has columns {found} that were not announced", hint=_STRANGER)
         # Replicas have these rows in the old form already: only the new form counts.
         smallest = 1 if oid in self._resending else -1
-        self._store(segment, rows, smallest)
+        self.rows.add(segment, rows, smallest)
         kept = rows.weights >= smallest
         numbers, added, removed = counted(rows.transactions[kept], rows.weights[kept])
         table.rows += int(added.sum() - removed.sum())
@@ -230,18 +211,9 @@ class Gathering:
         if oid not in self._current:
             number = len(self.round._segments)
             segment = Segment(number, oid, table.description.qualified, table.description.layout)
-            columns = "".join(f", c{index} VARCHAR" for index in range(len(segment.layout.stored)))
-            self._connection.execute(f"CREATE TABLE {segment.table} (number BIGINT, weight TINYINT{columns})")
             self.round._segments.append(segment)
             self._current[oid] = segment
         return self._current[oid]
-
-    def _store(self, segment: Segment, rows: Rows, smallest: int) -> None:
-        names = ["number", "weight", *(f"c{index}" for index in range(len(rows.columns)))]
-        block = pa.table([pa.array(rows.transactions), pa.array(rows.weights), *rows.columns], names=names)
-        self._connection.register("block", block)
-        self._connection.execute(f"INSERT INTO {segment.table} SELECT * FROM block WHERE weight >= {smallest}")
-        self._connection.unregister("block")
 
     def _change(self, number: int, segment: Segment) -> Changed:
         entries = self.round.entries(number)
@@ -260,7 +232,7 @@ class Gathering:
         before = table.rows
         for entry in [e for e in entries if isinstance(e, Changed) and e.segment is segment]:
             before -= entry.added - entry.removed
-            self._connection.execute(f"DELETE FROM {entry.segment.table} WHERE number = {number}")
+            self.rows.remove(entry.segment, number)
             entry.segment.rows -= entry.added + entry.removed
             entries.remove(entry)
         if before:
@@ -390,16 +362,18 @@ class Gathering:
         local: dict[str, Path] = {}
         where: dict[int, str] = {}
         for segment in self.round._segments:
-            are_text = misfits.columns(self._connection, segment.table, segment.layout) if segment.rows else []
-            if any(are_text) and not segment.has_misfits:
-                # They come at the end of the segments.
-                self._set_apart(segment)
-                are_text = []
             if not segment.rows:
                 continue
             path = paths.data_path(database, number, len(files))
             target = self._folder / f"{segment.number}.parquet"
-            layout = self._write_file(segment, are_text, last_tick, target)
+            try:
+                layout = self.rows.write(segment, last_tick + 1, target)
+            except MisfitError:
+                # They come at the end of the segments.
+                self._set_apart(segment)
+                if not segment.rows:
+                    continue
+                layout = self.rows.write(segment, last_tick + 1, target)
             files.append(TableFile(describe_file(target, path, segment.rows), segment.name, layout))
             local[path], where[segment.number] = target, path
             if segment.has_misfits:
@@ -413,29 +387,10 @@ class Gathering:
             transactions = joined([*parts_of(transactions[:-1]), (last,)])
         return transactions, tuple(files), local
 
-    def _write_file(self, segment: Segment, are_text: list[bool], last_tick: int, target: Path) -> Layout:
-        columns = list(segment.layout.stored)
-        for index, is_text in enumerate(are_text):
-            if is_text:
-                columns[index] = replace(columns[index], type="VARCHAR")
-        stored = "".join(
-            f", {store_sql(column, read_text_sql(column.type, f'c{index}'))} AS {quote(file_column(column.name))}"
-            for index, column in enumerate(columns)
-        )
-        selected = f"SELECT number + {last_tick + 1} AS _tick, weight AS _weight{stored} FROM {segment.table}"
-        rows = f"ROW_GROUP_SIZE {row_group_rows(self._row_bytes(segment))}"
-        self._connection.execute(f"COPY ({selected}) TO {literal(str(target))} ({_FORMAT}, {rows})")
-        self._connection.execute(f"DROP TABLE {segment.table}")
-        return Layout(tuple(columns), segment.layout.primary_key)
-
-    def _row_bytes(self, segment: Segment) -> float:
-        lengths = ", ".join(f"avg(coalesce(strlen(c{index}), 0))" for index in range(len(segment.layout.stored)))
-        return float(sum(self._connection.execute(f"SELECT {lengths} FROM {segment.table}").fetchall()[0]))
-
     def _set_apart(self, segment: Segment) -> None:
         """Give transactions with values that do not fit a file of their own."""
         other = Segment(len(self.round._segments), segment.oid, segment.name, segment.layout, has_misfits=True)
-        numbers = misfits.set_apart(self._connection, segment.table, segment.layout, other.table)
+        numbers = self.rows.set_apart(segment, other)
         other.rows = self.round.plain.move(np.array(numbers, np.int64), segment, other)
         for entry in (entry for number in numbers for entry in self.round._entries.get(number, ())):
             if isinstance(entry, Changed) and entry.segment is segment:

@@ -2,15 +2,47 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+import duckdb
 
 from wlc.capture.postgres.types import always_fits
 from wlc.dialect.postgres.text import read_text_sql
+from wlc.dialect.sql import literal
 
 if TYPE_CHECKING:
-    import duckdb
+    from collections.abc import Iterator
 
     from wlc.farm.model import Layout
+
+_FOUND = "a value does not fit the type of its column"
+
+
+class MisfitError(Exception):
+    """A value does not fit the type of its column."""
+
+
+def checked(layout: Layout) -> list[str]:
+    """Return SQL for every column: its value `v0`, `v1`, … that was read from `c0`, `c1`, …; it fails if none was."""
+    failing = f"error({literal(_FOUND)})"
+    return [
+        f"v{index}"
+        if always_fits(column.type)
+        else f"CASE WHEN v{index} IS NULL AND c{index} IS NOT NULL THEN {failing} ELSE v{index} END"
+        for index, column in enumerate(layout.stored)
+    ]
+
+
+@contextmanager
+def noticed() -> Iterator[None]:
+    """Raise `MisfitError` where what `checked` gave fails."""
+    try:
+        yield
+    except duckdb.InvalidInputException as error:
+        if _FOUND in str(error):
+            raise MisfitError from error
+        raise
 
 
 def columns(connection: duckdb.DuckDBPyConnection, table: str, layout: Layout) -> list[bool]:

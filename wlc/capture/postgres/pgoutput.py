@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _EPOCH = microseconds(datetime(2000, 1, 1, tzinfo=UTC))
 _LAST_TIME = microseconds(datetime.max.replace(tzinfo=UTC))
 _BEGIN, _COMMIT, _INSERT, _UPDATE, _DELETE = b"BCIUD"
-_ROWS = (_INSERT, _UPDATE, _DELETE)
+_IS_ROW = np.isin(np.arange(256), (_INSERT, _UPDATE, _DELETE))
 _MESSAGE = ord("M")
 _RARE = {ord("R"), ord("T"), _MESSAGE}
 _SKIPPED = {ord("O"), ord("Y")}
@@ -39,7 +39,8 @@ _OLD, _KEY = b"OK"
 _NULL, _UNCHANGED, _TEXT = b"nut"
 # Texts up to so many bytes lie in the view itself.
 _INLINE_BYTES = 12
-_INLINE = np.dtype((np.void, _INLINE_BYTES))
+# A value begins with its kind and its length.
+_HEAD = np.dtype((np.void, 5 + _INLINE_BYTES))
 # Which of its first bytes a text of 0, 1, 2 … bytes has.
 _KEPT = np.tri(_INLINE_BYTES + 1, _INLINE_BYTES, -1, np.uint8) * np.uint8(255)
 
@@ -109,12 +110,14 @@ class Rows:
         transactions: Number of the transaction of every image.
         weights: -1 was there before, 1 is there after.
         columns: One array of texts for each column of the relation.
+        text_bytes: How many bytes the texts have.
     """
 
     relation: Relation
     transactions: Positions
     weights: NDArray[np.int8]
     columns: tuple[pa.Array, ...]
+    text_bytes: int
 
     def without(self, names: set[str]) -> Rows:
         """Return the rows without columns, which they need not have."""
@@ -169,7 +172,7 @@ class Decoder:
             raise CorruptError("the server sent an empty message")
         kinds = data[starts]
         is_begin, is_commit = kinds == _BEGIN, kinds == _COMMIT
-        is_row = np.isin(kinds, _ROWS)
+        is_row = _IS_ROW[kinds]
         others = self._wanted(data, starts, kinds, np.flatnonzero(~(is_row | is_begin | is_commit)))
         # PostgreSQL 14 sends transactions that changed nothing of what is published. They get no number.
         is_begin[:-1] &= ~is_commit[1:]
@@ -248,12 +251,13 @@ class Decoder:
         end: int,
     ) -> Iterator[Rows]:
         """Read the rows among messages from `first` up to `end`, a relation at a time."""
-        chosen = first + np.flatnonzero(np.isin(kinds[first:end], _ROWS))
+        chosen = first + np.flatnonzero(_IS_ROW[kinds[first:end]])
         if not chosen.size:
             return
         oids = _int32(data, starts[chosen] + 1) & 0xFFFFFFFF
-        for oid in np.unique(oids).tolist():
-            mine = chosen[oids == oid]
+        is_one = bool((oids == oids[0]).all())
+        for oid in oids[:1].tolist() if is_one else np.unique(oids).tolist():
+            mine = chosen if is_one else chosen[oids == oid]
             if oid not in self._relations:
                 raise CorruptError(f"the server sent rows of relation {oid} before it said what that is")
             yield _read_rows(self._relations[oid], data, starts[mine] + 5, ends[mine], kinds[mine], transactions[mine])
@@ -274,76 +278,110 @@ def _read_rows(
             f"table {relation.schema}.{relation.name}: rows were changed while it had no REPLICA IDENTITY FULL",
             hint="ALTER TABLE … REPLICA IDENTITY FULL; then wlc stop and wlc master, which starts a new history",
         )
-    count = len(relation.columns)
-    old_starts, old_lengths, old_kinds, ends = _tuples(data, at[has_old] + 1, count)
-    new_at = at.copy()
-    new_at[has_old] = ends
     has_new = kinds != _DELETE
-    new_starts, new_lengths, new_kinds, new_ends = _tuples(data, new_at[has_new] + 1, count)
-    new_at[has_new] = new_ends
-    if (new_at != message_ends).any():
-        raise CorruptError("the server sent rows that do not end where their messages end")
-    # A new image leaves out values that are stored apart and did not change: the old image has them.
-    kept = new_kinds == _UNCHANGED
-    if kept.any():
-        of_old = np.cumsum(has_old) - 1
-        row, column = np.nonzero(kept)
-        source = of_old[np.flatnonzero(has_new)[row]]
-        new_starts[row, column] = old_starts[source, column]
-        new_lengths[row, column] = old_lengths[source, column]
-        new_kinds[row, column] = old_kinds[source, column]
     # An update's old image comes right before its new one.
-    order = np.concatenate([np.flatnonzero(has_old) * 2, np.flatnonzero(has_new) * 2 + 1])
-    sorting = np.argsort(order, kind="stable")
-    weights = np.concatenate([np.full(has_old.sum(), -1, np.int8), np.ones(has_new.sum(), np.int8)])[sorting]
-    rows = (order // 2)[sorting]
-    starts = np.concatenate([old_starts, new_starts])[sorting]
-    lengths = np.concatenate([old_lengths, new_lengths])[sorting]
-    shown = np.concatenate([old_kinds, new_kinds])[sorting]
-    buffer = pa.py_buffer(data)
-    columns = tuple(
-        _views(data, buffer, starts[:, index], lengths[:, index], shown[:, index] == _TEXT) for index in range(count)
-    )
-    return Rows(relation, transactions[rows], weights, columns)
+    images_each = has_old.astype(np.int64) + has_new
+    first = np.cumsum(images_each) - images_each
+    old, new = first[has_old], first[has_new] + has_old[has_new]
+    images = _Images(len(relation.columns), len(old) + len(new))
+    end = at.copy()
+    end[has_old] = images.fill(old, data, at[has_old] + 1)
+    end[has_new] = images.fill(new, data, end[has_new] + 1)
+    if (end != message_ends).any():
+        raise CorruptError("the server sent rows that do not end where their messages end")
+    images.fill_unchanged(new[has_old[has_new]])
+    weights = np.ones(len(old) + len(new), np.int8)
+    weights[old] = -1
+    return Rows(relation, np.repeat(transactions, images_each), weights, images.columns(data), images.text_bytes())
 
 
-def _tuples(
-    data: NDArray[np.uint8], at: Positions, count: int
-) -> tuple[Positions, Positions, NDArray[np.uint8], Positions]:
-    """Find every value of tuples: where it starts, its bytes, what kind it is, and where each tuple ends."""
-    if at.size and (_int16(data, at) != count).any():
-        raise CorruptError("the server sent rows with another number of columns than it said")
-    at = at + 2
-    starts = np.zeros((at.size, count), np.int64)
-    lengths, kinds = np.zeros_like(starts), np.zeros(starts.shape, np.uint8)
-    for index in range(count):
-        kind = data[at]
-        is_text = kind == _TEXT
-        if not (is_text | (kind == _NULL) | (kind == _UNCHANGED)).all():
-            raise CorruptError("the server sent values of a kind that is not known")
-        # A value without text has no length; the bytes there belong to something else and are ignored.
-        length = np.where(is_text, _int32(data, at + 1), 0)
-        if (length < 0).any():
-            raise CorruptError("the server sent a value of less than no bytes")
-        starts[:, index], lengths[:, index], kinds[:, index] = at + 5, length, kind
-        at = at + np.where(is_text, 5 + length, 1)
-    return starts, lengths, kinds, at
+class _Images:
+    """Row images while their values are found: of each value what kind it is and, if it is a text, its view.
+
+    Args:
+        columns: How many every image has.
+        count: How many images there are.
+    """
+
+    def __init__(self, columns: int, count: int) -> None:
+        self._views = np.empty((columns, count, 4), np.int32)
+        self._kinds = np.empty((columns, count), np.uint8)
+
+    def fill(self, places: Positions, data: NDArray[np.uint8], at: Positions) -> Positions:
+        """Find every value of tuples, which are the images at `places`, and return where each tuple ends."""
+        if not at.size:
+            return at
+        if (_int16(data, at) != len(self._kinds)).any():
+            raise CorruptError("the server sent rows with another number of columns than it said")
+        at = at + 2
+        whole = slice(None) if len(at) == self._kinds.shape[1] else places
+        for views, kinds in zip(self._views, self._kinds, strict=True):
+            # All that a value's beginning tells is fetched at once: memory is slower than arithmetic.
+            heads = _at(data, at, _HEAD, _HEAD.itemsize)
+            parts = heads.view(np.uint8).reshape(len(at), _HEAD.itemsize)
+            kind = parts[:, 0]
+            is_text = kind == _TEXT
+            length = np.ndarray(len(at), ">i4", heads, 1, (_HEAD.itemsize,)).astype(np.int32)
+            if not is_text.all():
+                if not (is_text | (kind == _NULL) | (kind == _UNCHANGED)).all():
+                    raise CorruptError("the server sent values of a kind that is not known")
+                # A value without text has no length; the bytes there belong to something else and are ignored.
+                length[~is_text] = 0
+            if (length < 0).any():
+                raise CorruptError("the server sent a value of less than no bytes")
+            kinds[whole] = kind
+            views[whole] = _views(parts[:, 5:], length, at + 5)
+            at = at + np.where(is_text, length.astype(np.int64) + 5, 1)
+        return at
+
+    def fill_unchanged(self, updated: Positions) -> None:
+        """Take values that are stored apart and did not change from the old images: new ones leave them out.
+
+        Args:
+            updated: Places of the new images of updates.
+        """
+        columns, places = np.nonzero(self._kinds == _UNCHANGED)
+        if not places.size:
+            return
+        if not np.isin(places, updated).all():
+            raise CorruptError("the server left out a value that no other image has")
+        self._views[columns, places] = self._views[columns, places - 1]
+        self._kinds[columns, places] = self._kinds[columns, places - 1]
+
+    def text_bytes(self) -> int:
+        """Return how many bytes all texts have."""
+        return int(self._views[:, :, 0].sum(dtype=np.int64))
+
+    def columns(self, data: NDArray[np.uint8]) -> tuple[pa.Array, ...]:
+        """Return arrays of texts that are views into the block."""
+        buffer = pa.py_buffer(data)
+        return tuple(
+            pa.Array.from_buffers(pa.string_view(), len(kinds), [_validity(kinds), pa.py_buffer(views), buffer])
+            for views, kinds in zip(self._views, self._kinds, strict=True)
+        )
 
 
-def _views(
-    data: NDArray[np.uint8], buffer: pa.Buffer, starts: Positions, lengths: Positions, is_there: NDArray[np.bool_]
-) -> pa.Array:
-    """Make an array of texts that are views into the block."""
-    views = np.zeros((len(starts), 4), np.int32)
+def _views(first: NDArray[np.uint8], lengths: NDArray[np.int32], starts: Positions) -> NDArray[np.int32]:
+    """Make views of texts.
+
+    Args:
+        first: The first bytes of each, and of a short one others behind them.
+        lengths: Of the texts.
+        starts: Where each text begins in the block.
+    """
+    views = np.empty((len(lengths), 4), np.int32)
     views[:, 0] = lengths
     # The view holds the first bytes: all of a short text, four of a long one.
-    first = _at(data, starts, _INLINE, _INLINE_BYTES).view(np.uint8).reshape(len(starts), _INLINE_BYTES)
-    views[:, 1:] = (first & _KEPT[np.minimum(lengths, _INLINE_BYTES)]).view(np.int32)
-    is_long = lengths > _INLINE_BYTES
+    views[:, 1:] = (first & _KEPT.take(np.minimum(lengths, _INLINE_BYTES), axis=0)).view(np.int32)
+    is_long = np.flatnonzero(lengths > _INLINE_BYTES)
     views[is_long, 2] = 0
     views[is_long, 3] = starts[is_long]
-    valid = pa.py_buffer(np.packbits(is_there, bitorder="little"))
-    return pa.Array.from_buffers(pa.string_view(), len(starts), [valid, pa.py_buffer(views), buffer])
+    return views
+
+
+def _validity(kinds: NDArray[np.uint8]) -> pa.Buffer | None:
+    is_there = kinds == _TEXT
+    return None if is_there.all() else pa.py_buffer(np.packbits(is_there, bitorder="little"))
 
 
 # Bytes ---------------------------------------------------------------------------------------------------------------
@@ -407,10 +445,11 @@ def _relation(message: bytes) -> Relation:
 
 
 def counted(transactions: Positions, weights: NDArray[np.int8]) -> tuple[Positions, Positions, Positions]:
-    """Return the transactions that images belong to, and for each how many it added and removed."""
-    numbers, starts = np.unique(transactions, return_index=True)
-    if not len(numbers):
-        return numbers, numbers, numbers
+    """Return the transactions that images, in commit order, belong to, and for each how many it added and removed."""
+    if not len(transactions):
+        return transactions, transactions, transactions
+    starts = np.append(0, np.flatnonzero(np.diff(transactions)) + 1)
+    numbers = transactions[starts]
     added = np.add.reduceat((weights > 0).astype(np.int64), starts)
     removed = np.add.reduceat((weights < 0).astype(np.int64), starts)
     return numbers, added, removed
