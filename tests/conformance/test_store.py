@@ -74,6 +74,26 @@ def test_create_is_exclusive_even_for_the_same_bytes(store: Store, open_again: O
     assert store.list() == [StoredObject("x", 4)]
 
 
+def test_staged_objects_are_seen_when_they_are_created(store: Store, open_again: Open, tmp_path: Path) -> None:
+    (file := tmp_path / "data").write_bytes(b"of a file")
+    first, second = store.stage("a/1", b"bytes"), store.stage("a/2", file)
+    assert store.list() == []
+    store.create("a/2", second)
+    store.create("a/1", first)
+    store.settle("a/1")
+    assert [open_again().read(path) for path in ("a/1", "a/2")] == [b"bytes", b"of a file"]
+    # The file stays somebody else's.
+    file.write_bytes(b"other")
+    assert store.read("a/2") == b"of a file"
+    late = store.stage("a/1", b"late")
+    with pytest.raises(AlreadyExistsError):
+        store.create("a/1", late)
+    if not isinstance(late, bytes):
+        store.release(late)
+        assert not late.exists()
+    assert (store.read("a/1"), store.read("a/2")) == (b"bytes", b"of a file")
+
+
 def test_of_many_creators_one_wins(open_again: Open) -> None:
     for turn in range(10):
         ready = threading.Barrier(8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,6 +20,7 @@ from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import CorruptError, ExpiredError, GapError, InvalidError
 from wlc.farm.registry import RELAY, replicas
 from wlc.farm.seal import keys
+from wlc.farm.store import local
 from wlc.farm.store.encrypted import MAGIC
 from wlc.farm.store.memory import MemoryStore
 from wlc.tiers import copying
@@ -380,6 +382,44 @@ def test_files_on_one_disk_are_not_shared(tmp_path: Path):
     copies = [file for file in (tmp_path / "relay").rglob("*") if file.is_file()]
     assert all(file.stat().st_nlink == 1 for file in copies)
     assert not [file for file in copies if file.suffix == ".tmp"]
+
+
+def test_what_names_a_file_comes_after_the_file_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shop = Shop(tmp_path, str(tmp_path / "farm"), str(tmp_path / "relay"))
+    wlc.master(shop.source, farm=shop.farm, beat_s=3600, create=True)
+    for name in "abc":
+        shop.write(f"CREATE TABLE {name} AS SELECT range AS i FROM range(10)")
+    wlc.snapshot(shop.source)
+    done: list[tuple[str, Path]] = []
+    link, synchronize = os.link, local.synchronize
+
+    def link_and_note(temporary: Path, target: Path) -> None:
+        done.append(("durable", target) if ("synchronize", temporary) in done else ("lost", target))
+        link(temporary, target)
+
+    def synchronize_and_note(path: Path) -> None:
+        synchronize(path)
+        done.append(("synchronize", path))
+
+    monkeypatch.setattr(os, "link", link_and_note)
+    monkeypatch.setattr(local, "synchronize", synchronize_and_note)
+    shop.ship(registers=False)
+    relay = tmp_path / "relay/shop"
+    data = [file for file in relay.rglob("*.parquet") if "wlc_logs" in str(file)]
+    logs, (manifest,) = sorted(relay.glob("wlc_logs/shop_*[0-9]")), relay.rglob("manifest.json")
+    of_snapshot = list(manifest.parent.glob("*.parquet"))
+    at = {path: number for number, (how, path) in enumerate(done) if how == "durable"}
+
+    def is_settled(files: list[Path], before: int) -> bool:
+        """Say whether the folder's names were made durable between the creation of files and a moment."""
+        return all(("synchronize", file.parent) in done[at[file] : before] for file in files)
+
+    assert len(data) == len(logs) == len(of_snapshot) == 3
+    assert sorted(logs, key=at.__getitem__) == logs
+    for log in logs:
+        assert is_settled([file for file in data if file.parent.name == f"{log.name}.d"], at[log])
+    assert is_settled([*of_snapshot, *logs], at[manifest])
+    assert is_settled([manifest], at[relay / "wlc.config"])
 
 
 def test_a_relay_in_a_bucket(shop: Shop, s3_url: str, tmp_path: Path):

@@ -49,7 +49,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_bytes_wait_for_those_before_them(clock: Clock):
-    limit = rate.RateLimit(100)
+    limit = rate.RateLimit(100).of_one_run()
     limit._is_stopped = clock  # type: ignore[assignment]
     waits: list[float] = []
     spend: Callable[[int], None] = limit.spend
@@ -57,13 +57,17 @@ def test_bytes_wait_for_those_before_them(clock: Clock):
         spend(size)
         waits.append(clock.now)
     assert waits == [0.0, 1.0, 1.5]
-    rate.RateLimit(None).spend(10**12)
+    rate.RateLimit(None).of_one_run().spend(10**12)
     assert clock.now == 1.5
 
 
-def test_stopped_work_waits_no_longer():
-    limit = rate.RateLimit(1)
-    limit.spend(3600)
-    limit.stop()
+def test_stopped_work_waits_no_longer_and_stops_nobody_else(clock: Clock):
+    shared = rate.RateLimit(1)
+    stopped, other = shared.of_one_run(), shared.of_one_run()
+    other._is_stopped = clock  # type: ignore[assignment]
+    stopped.spend(3600)
+    stopped.stop()
     with pytest.raises(UnavailableError, match="copying was stopped"):
-        limit.spend(1)
+        stopped.spend(1)
+    other.spend(1)
+    assert clock.now == 3601

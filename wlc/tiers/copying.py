@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import secrets
-import shutil
-from contextlib import contextmanager
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,12 +13,12 @@ from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import AlreadyExistsError, MissingError, OversizedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from concurrent.futures import ThreadPoolExecutor
 
     from wlc.farm.model import DataFile
     from wlc.farm.store import Store
-    from wlc.tiers.rate import RateLimit
+    from wlc.tiers.rate import RunLimit
 
 # Requests under way at once; each waits for a disk or a network.
 REQUESTS = 8
@@ -34,13 +32,18 @@ class Copier:
         target: Where they are created.
         limit: Bytes per second of all together.
         pool: Copies several objects at once.
+        checks: Computes checksums meanwhile.
     """
 
-    def __init__(self, source: Store, target: Store, limit: RateLimit, pool: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, source: Store, target: Store, limit: RunLimit, pool: ThreadPoolExecutor, checks: ThreadPoolExecutor
+    ) -> None:
         self.source = source
         self.target = target
         self._limit = limit
         self._pool = pool
+        self._checks = checks
+        self._staged: set[Path] = set()
 
     def copy_files(self, wanted: Mapping[str, DataFile | int], announced_by: str) -> list[int]:
         """Copy data files and return their sizes as they lie there.
@@ -53,7 +56,10 @@ class Copier:
             ExpiredError: They were deleted meanwhile, as `wlc prune` does.
             CorruptError: A file is missing, or not what was published.
         """
-        return list(self._pool.map(lambda path: self._copy_file(path, wanted[path], announced_by), wanted))
+        sizes = list(self._pool.map(lambda path: self._copy_file(path, wanted[path], announced_by), wanted))
+        for path in {path.rpartition("/")[0]: path for path in wanted}.values():
+            self.target.raw.settle(path)
+        return sizes
 
     def copy_folder(self, folder: str, announced_by: str) -> list[int]:
         """Copy the data files of a folder that cannot be read, as `copy_files` does."""
@@ -78,11 +84,19 @@ class Copier:
             raise CorruptError(f"data file {where} is damaged: {error.message}", path=where) from error
         try:
             size = local.stat().st_size
-            is_right = size == expected if isinstance(expected, int) else self._is(path, local, expected)
-            if not is_right:
-                raise CorruptError(f"data file {where} is damaged: it is not what was published there", path=where)
-            with self._own(local) as own:
-                self._create_file(path, own, announced_by)
+            if isinstance(expected, int):
+                is_right = Future[bool]()
+                is_right.set_result(size == expected)
+            else:
+                # A checksum needs a core, and a copy a disk.
+                is_right = self._checks.submit(self._is, path, local, expected)
+            staged = self.stage(path, local)
+            try:
+                if not is_right.result():
+                    raise CorruptError(f"data file {where} is damaged: it is not what was published there", path=where)
+                self._create_file(path, staged, announced_by)
+            finally:
+                self.release(staged)
             return size
         finally:
             self.source.raw.release(local)
@@ -100,15 +114,33 @@ class Copier:
             size += len(chunk)
         return size == expected.bytes and found.hexdigest() == expected.sha256
 
-    def _create_file(self, path: str, own: Path, announced_by: str) -> None:
+    def _create_file(self, path: str, staged: bytes | Path, announced_by: str) -> None:
         try:
-            self.create(path, own)
+            self.create(path, staged)
         except CorruptError:
             if self.target.raw.exists(announced_by):
                 raise
             # A run that died left it, of a batch or snapshot that never came to be here.
             self.target.raw.delete(path)
-            self.create(path, own)
+            self.create(path, staged)
+
+    def stage(self, path: str, data: bytes | Path) -> bytes | Path:
+        """Prepare an object that is going to be created in its turn, to be released."""
+        staged = self.target.raw.stage(path, data)
+        if isinstance(staged, Path):
+            self._staged.add(staged)
+        return staged
+
+    def release(self, staged: bytes | Path) -> None:
+        """Give up what was staged, whether it was created or not."""
+        if staged in self._staged:
+            self._staged.discard(staged)
+            self.target.raw.release(staged)
+
+    def close(self) -> None:
+        """Give up all that was staged."""
+        for staged in list(self._staged):
+            self.release(staged)
 
     def create(self, path: str, data: bytes | Path) -> None:
         """Create an object of the target; one that is there already must be the same.
@@ -132,18 +164,3 @@ class Copier:
                 raise CorruptError(
                     message, hint="Keep the one that is right, delete the other.", path=f"{self.source.url}/{path}"
                 ) from error
-
-    @contextmanager
-    def _own(self, local: Path) -> Iterator[Path]:
-        """Give a file that may become an object: a local store links it, and two farms must not share it."""
-        if "://" in self.source.raw.url or "://" in self.target.raw.url:
-            yield local
-            return
-        # A store sweeps temporary files of this form.
-        copy = Path(self.target.raw.url) / f".{secrets.token_hex(16)}.tmp"
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            shutil.copyfile(local, copy)
-            yield copy
-        finally:
-            copy.unlink(missing_ok=True)

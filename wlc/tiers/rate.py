@@ -20,21 +20,37 @@ class RateLimit:
         self._bytes_per_s = bytes_per_s
         self._free_at = 0.0
         self._lock = threading.Lock()
+
+    def of_one_run(self) -> RunLimit:
+        """Return this limit for one of the runs that share it."""
+        return RunLimit(self)
+
+    def note(self, size: int) -> float:
+        """Note `size` more bytes, and return the seconds until all that were noted before are over."""
+        if self._bytes_per_s is None:
+            return 0.0
+        with self._lock:
+            now = time.monotonic()
+            begin = max(now, self._free_at)
+            self._free_at = begin + size / self._bytes_per_s
+        return begin - now
+
+
+class RunLimit:
+    """A limit as one run sees it, which can be stopped without stopping others."""
+
+    def __init__(self, limit: RateLimit) -> None:
+        self._limit = limit
         self._is_stopped = threading.Event()
 
     def spend(self, size: int) -> None:
         """Wait until all bytes that were spent before are over, and note `size` more.
 
         Raises:
-            UnavailableError: The work was stopped meanwhile.
+            UnavailableError: The run was stopped meanwhile.
         """
-        if self._bytes_per_s is None:
-            return
-        with self._lock:
-            now = time.monotonic()
-            begin = max(now, self._free_at)
-            self._free_at = begin + size / self._bytes_per_s
-        if self._is_stopped.wait(begin - now):
+        wait_s = self._limit.note(size)
+        if wait_s and self._is_stopped.wait(wait_s):
             raise UnavailableError("copying was stopped", hint="Run it again: it goes on where it stopped.")
 
     def stop(self) -> None:

@@ -7,8 +7,6 @@ relay that was killed holds whole batches and snapshots only, and the next run c
 from __future__ import annotations
 
 import time
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -18,23 +16,20 @@ from wlc.farm.attachment import register_reader
 from wlc.farm.config import first_config, with_batch, with_snapshot
 from wlc.farm.errors import CorruptError, ExpiredError, GapError, InvalidError, UnavailableError
 from wlc.farm.model import Position
-from wlc.farm.read_ahead import in_order
 from wlc.farm.store import AlreadyExistsError, MissingError
-from wlc.farm.store.encrypted import is_encrypted
-from wlc.tiers.copying import REQUESTS, Copier
 from wlc.tiers.offer import Offer, as_reader, is_offered, offer_place
+from wlc.tiers.unpublished import CopiedSnapshot, Found, Unpublished
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from wlc.farm.attachment import Membership
     from wlc.farm.database import FarmDatabase
-    from wlc.farm.model import Batch, Config, DataFile, Manifest
+    from wlc.farm.model import Config
     from wlc.tiers.rate import RateLimit
+    from wlc.tiers.unpublished import CopiedBatch
 
-# So many batches are copied ahead of the one whose log file is created next.
-_AHEAD = 16
 # The relay's `wlc.config` follows at least so often.
 _NOTE_EVERY = 32
 # A run that was halted for so long looks again at what it has just created.
@@ -62,52 +57,6 @@ class Shipped:
     is_verified: bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """What the two places hold, listed in an order in which nothing can come between."""
-
-    ticks: Sequence[int]
-    numbers: Sequence[int]
-    held: frozenset[int]
-    held_ticks: Sequence[int]
-
-    @property
-    def begin(self) -> int:
-        """The first batch of the relay's log."""
-        return min(self.held, default=self.numbers[0] if self.numbers else 1)
-
-    @property
-    def todo(self) -> list[int]:
-        """The batches to be copied."""
-        return [number for number in self.numbers if number >= self.begin and number not in self.held]
-
-
-@dataclass(frozen=True, slots=True)
-class _Copied:
-    """A batch whose data files are copied, unless it is too young.
-
-    Attributes:
-        batch: None where the log file cannot be read without a key.
-        sizes: Those of its data files.
-    """
-
-    number: int
-    data: bytes
-    batch: Batch | None
-    chain: str
-    sizes: Sequence[int]
-    is_too_young: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _NewSnapshot:
-    """A snapshot that the relay lacks; `manifest` is None where it cannot be read without a key."""
-
-    tick: int
-    data: bytes
-    manifest: Manifest | None
-
-
 class Shipping:
     """One round of copying; `now` is what the relay's `wlc.config` is going to say."""
 
@@ -129,11 +78,10 @@ class Shipping:
         self._source = source
         self._target = target
         self._latest = latest
-        self._limit = limit
         self._progress = progress
         self._batches = self._snapshots = self._files = self._bytes = 0
-        self._is_verified = True
-        self._is_new = self._has_start = False
+        self._unpublished = Unpublished(source, target, latest, limit, progress)
+        self._is_new = self._has_start = self._is_settled = False
         self._now = first_config(source.name)
         # Where the relay's log begins, and the batch that it was to get next when it was listed.
         self._begin = self._held_before = 1
@@ -169,7 +117,7 @@ class Shipping:
             if serves:
                 self._serve(is_new=not is_level or self._offer.is_explicit)
         counts = self._batches, self._snapshots, self._files, self._bytes
-        return Shipped(self._target.url, self._now.tick, *counts, None if is_level else self._is_verified)
+        return Shipped(self._target.url, self._now.tick, *counts, None if is_level else self._unpublished.is_verified)
 
     def _is_level(self, wanted: Config) -> bool:
         """Say whether there is nothing to copy, which a constant number of requests finds out."""
@@ -183,22 +131,18 @@ class Shipping:
         # What the relay holds was in the farm before, and a snapshot follows its batch.
         held, held_ticks = frozenset(self._target.batch_numbers()), self._target.snapshot_ticks()
         ticks = self._source.snapshot_ticks()
-        found = _Found(ticks, self._source.batch_numbers(), held, held_ticks)
+        found = Found(ticks, self._source.batch_numbers(), held, held_ticks)
         self._first = self._begin = found.begin
         self._held_before = self._now.batches
+        if held_ticks:
+            # A run that was killed may not have said so.
+            self._now = replace(self._now, snapshot=max(self._now.snapshot, paths.snapshot_folder(held_ticks[-1])))
         self._refuse_other_past(wanted, found)
         self._refuse_gap(found)
-        with ThreadPoolExecutor(REQUESTS) as files, ThreadPoolExecutor(REQUESTS) as batches:
-            self._logs = Copier(self._source.logs, self._target.logs, self._limit, files)
-            self._store = Copier(self._source.store, self._target.store, self._limit, files)
-            try:
-                self._copy_in_order(found, batches)
-            except BaseException:
-                self._limit.stop()
-                raise
+        self._copy_in_order(found)
         self._settle(wanted, found)
 
-    def _refuse_other_past(self, wanted: Config, found: _Found) -> None:
+    def _refuse_other_past(self, wanted: Config, found: Found) -> None:
         """Check that the newest that the relay holds is the farm's."""
         if found.held:
             last = max(found.held)
@@ -213,11 +157,12 @@ class Shipping:
             ours = self._target.store.raw.read(path)
             if tick in found.ticks and ours != self._source.store.raw.read(path):
                 raise self._other_past(f"has another snapshot {tick} than the relay")
-            if not self._is_sealed(ours):
-                position = self._source.decoded_manifest(tick, self._source.store.opened(path, ours)).position
-                self._positions[position.batch] = position
+            if not self._unpublished.is_sealed(ours):
+                manifest = self._source.decoded_manifest(tick, self._source.store.opened(path, ours))
+                self._positions[manifest.position.batch] = manifest.position
+                self._now = with_snapshot(self._now, manifest)
 
-    def _refuse_gap(self, found: _Found) -> None:
+    def _refuse_gap(self, found: Found) -> None:
         """Refuse to leave out a batch: the relay's log would have a hole."""
         todo = found.todo
         for number in range(found.begin, todo[-1] if todo else 0):
@@ -244,47 +189,28 @@ class Shipping:
 
     # Copying ---------------------------------------------------------------------------------------------------------
 
-    def _copy_in_order(self, found: _Found, pool: ThreadPoolExecutor) -> None:
-        todo = found.todo
-        waiting = deque(self._new_snapshots(found))
-        # From the batch before the first one that is copied, or that `wlc.config` does not know yet.
-        start = min([number - 1 for number in todo[:1]] + [self._now.batches])
+    def _copy_in_order(self, found: Found) -> None:
+        total = len(found.todo)
         self._has_start = bool(found.held_ticks) or found.begin == 1
-        most = _AHEAD if self._latest is None else 1
-        with closing(in_order(pool, self._copied_files, todo, lambda: most)) as ahead:
-            for number in sorted(n for n in {*found.held, *todo} if n >= start):
-                self._copy_snapshots(waiting, number - 1)
-                copied = self._held(number) if number in found.held else next(ahead)
+        with closing(self._unpublished.in_order(found, self._now.batches)) as ahead:
+            is_noted = True
+            for copied in ahead:
+                if not is_noted:
+                    self._note()
+                    is_noted = True
+                if isinstance(copied, CopiedSnapshot):
+                    self._create_snapshot(copied)
+                    # What comes after the last step says it, too.
+                    is_noted = False
+                    continue
                 if copied.is_too_young:
                     return
                 self._refuse_unconnected(copied)
-                if number not in found.held:
-                    self._create_batch(copied, len(todo))
+                if copied.number not in found.held:
+                    self._create_batch(copied, total)
                 self._follow(copied)
-        self._copy_snapshots(waiting, None)
 
-    def _held(self, number: int) -> _Copied:
-        """Read a batch that the relay has."""
-        data = self._target.logs.raw.read(paths.log_path(self._source.name, number))
-        return _Copied(number, data, *self._decoded(number, data), ())
-
-    def _copied_files(self, number: int) -> _Copied:
-        """Copy the data files of a batch, which nobody sees before its log file is there."""
-        path = paths.log_path(self._source.name, number)
-        try:
-            data = self._source.logs.raw.read(path)
-        except MissingError as error:
-            raise self._logs.pruned(path) from error
-        batch, chain = self._decoded(number, data)
-        if batch is None:
-            sizes = self._logs.copy_folder(paths.data_folder(self._source.name, number), path)
-        elif self._is_too_young(batch.clock):
-            return _Copied(number, data, batch, chain, (), is_too_young=True)
-        else:
-            sizes = self._logs.copy_files({file.file.path: file.file for file in batch.files}, path)
-        return _Copied(number, data, batch, chain, sizes)
-
-    def _refuse_unconnected(self, copied: _Copied) -> None:
+    def _refuse_unconnected(self, copied: CopiedBatch) -> None:
         """Refuse a batch that does not go on where the relay's log or snapshot ends."""
         batch, number = copied.batch, copied.number
         if batch is None:
@@ -300,17 +226,18 @@ class Shipping:
         if not is_connected:
             raise self._other_past(f"has a batch {number} that does not follow what the relay holds")
 
-    def _create_batch(self, copied: _Copied, total: int) -> None:
+    def _create_batch(self, copied: CopiedBatch, total: int) -> None:
         number = copied.number
         path = paths.log_path(self._source.name, number)
         asked = time.time()
         self.before_each()
         if not self._reaches(number):
-            raise self._overtaken(f"{self._logs.target.url}/{path}")
-        self._logs.create(path, copied.data)
+            raise self._overtaken(f"{self._unpublished.logs.target.url}/{path}")
+        self._is_settled = False
+        self._unpublished.logs.create(path, copied.staged)
         if time.time() - asked > _HALTED_S and not (self._reaches(number) and self._has_files(copied)):
             self._target.delete_batch(number)
-            raise self._overtaken(f"{self._logs.target.url}/{path}")
+            raise self._overtaken(f"{self._unpublished.logs.target.url}/{path}")
         self._count(copied.sizes, copied.data)
         self._batches += 1
         if self._progress:
@@ -333,13 +260,13 @@ class Shipping:
         except MissingError:
             return True
 
-    def _has_files(self, copied: _Copied) -> bool:
+    def _has_files(self, copied: CopiedBatch) -> bool:
         held = {entry.path for entry in self._target.logs.raw.list(paths.data_folder(self._source.name, copied.number))}
         if copied.batch is None:
             return len(held) >= len(copied.sizes)
         return held.issuperset(file.file.path for file in copied.batch.files)
 
-    def _follow(self, copied: _Copied) -> None:
+    def _follow(self, copied: CopiedBatch) -> None:
         """Note what the relay holds with a batch."""
         batch, number = copied.batch, copied.number
         self._chains[number] = copied.chain
@@ -350,91 +277,34 @@ class Shipping:
         if number % _NOTE_EVERY == 0:
             self._note()
 
-    def _decoded(self, number: int, data: bytes) -> tuple[Batch | None, str]:
-        if self._is_sealed(data):
-            return None, ""
-        path = paths.log_path(self._source.name, number)
-        return self._source.decoded_batch(number, self._source.logs.opened(path, data))
-
-    def _is_sealed(self, data: bytes) -> bool:
-        """Say whether an object is encrypted and there is no key to read it.
-
-        Raises:
-            InvalidError: It would have to be read, for --delay or to verify its signature.
-        """
-        if not is_encrypted(data) or self._source.keys.encrypts:
-            return False
-        if self._latest is not None or self._source.keys.verifying:
-            what = "no commit time is known for --delay" if self._latest else "no signature can be verified"
-            raise InvalidError(
-                f"{self._source.url} is encrypted: without the encryption key, {what}",
-                hint="Give the encryption key, too, or copy it unread: leave out --delay and the keys to verify with.",
-                path=self._source.url,
-            )
-        self._is_verified = False
-        return True
-
-    def _is_too_young(self, clock: datetime | None) -> bool:
-        return self._latest is not None and clock is not None and clock > self._latest
-
     def _count(self, sizes: Sequence[int], data: bytes) -> None:
         self._files += len(sizes)
         self._bytes += sum(sizes) + len(data)
 
     # Snapshots -------------------------------------------------------------------------------------------------------
 
-    def _new_snapshots(self, found: _Found) -> Iterator[_NewSnapshot]:
-        """Read the snapshots after the relay's newest one, in the order of their ticks."""
-        newest = found.held_ticks[-1] if found.held_ticks else -1
-        for tick in found.ticks:
-            if tick <= newest:
-                continue
-            path = paths.manifest_path(tick)
-            try:
-                data = self._source.store.raw.read(path)
-            except MissingError:
-                continue  # It was pruned while we listed.
-            manifest = None
-            if not self._is_sealed(data):
-                manifest = self._source.decoded_manifest(tick, self._source.store.opened(path, data))
-                if self._is_too_young(manifest.clock):
-                    return
-            yield _NewSnapshot(tick, data, manifest)
-
-    def _copy_snapshots(self, waiting: deque[_NewSnapshot], last: int | None) -> None:
-        """Copy the snapshots that follow a batch up to `last`, or all that are left."""
-        while waiting:
-            manifest = waiting[0].manifest
-            if last is not None and (manifest is None or manifest.position.batch > last):
-                return
-            self._copy_snapshot(waiting.popleft())
-
-    def _copy_snapshot(self, snapshot: _NewSnapshot) -> None:
-        if self._progress:
-            self._progress(0, 1, f"copying snapshot {snapshot.tick}")
+    def _create_snapshot(self, copied: CopiedSnapshot) -> None:
+        snapshot = copied.snapshot
         folder, path = paths.snapshot_folder(snapshot.tick) + "/", paths.manifest_path(snapshot.tick)
-        wanted: dict[str, DataFile | int] = {}
         if snapshot.manifest is None:
-            sizes = self._store.copy_folder(folder, path)
             self._now = replace(self._now, snapshot=folder.rstrip("/"))
         else:
             position = snapshot.manifest.position
             if position.chain and self._chains.get(position.batch, position.chain) != position.chain:
                 raise self._other_past(f"has a snapshot {snapshot.tick} of another batch {position.batch}")
-            wanted = {folder + file.path: file for table in snapshot.manifest.tables for file in table.files}
-            sizes = self._store.copy_files(wanted, path)
             self._positions[position.batch] = position
             self._now = with_snapshot(self._now, snapshot.manifest)
         # A run that was halted may have lost the files to a prune.
         held = {entry.path for entry in self._target.store.raw.list(folder)}
-        if len(held) < len(sizes) or (snapshot.manifest is not None and not held.issuperset(wanted)):
+        if len(held) < len(copied.sizes) or not held.issuperset(copied.paths):
             raise self._overtaken(f"{self._target.url}/{path}")
+        self._settle_logs()
         self.before_each()
-        self._store.create(path, snapshot.data)
-        self._count(sizes, snapshot.data)
+        self._unpublished.store.create(path, copied.staged)
+        self._unpublished.store.target.raw.settle(path)
+        self._count(copied.sizes, snapshot.data)
         self._snapshots += 1
         self._has_start = True
-        self._note()
 
     # What others see -------------------------------------------------------------------------------------------------
 
@@ -444,8 +314,9 @@ class Shipping:
         A new relay gets one when readers can begin with what is there. Without a key, only the farm's own configuration
         says what is there in the end.
         """
-        if not is_final and not (self._is_verified and self._has_start):
+        if not is_final and not (self._unpublished.is_verified and self._has_start):
             return
+        self._settle_logs()
         if self._is_new:
             self._is_new = False
             try:
@@ -455,12 +326,18 @@ class Shipping:
                 pass  # Another run copies into the same relay.
         self._now = self._target.change_config(self._merged)
 
+    def _settle_logs(self) -> None:
+        """Let log files be durable before anything that says so, those of a run before this one, too."""
+        if not self._is_settled:
+            self._target.logs.raw.settle(paths.log_path(self._source.name, 1))
+            self._is_settled = True
+
     def _merged(self, present: Config) -> Config:
         """Return the configuration that is ahead, with the newest snapshot of both: two runs may copy side by side."""
         ahead = present if present.batches > self._now.batches else self._now
         return replace(ahead, snapshot=max(present.snapshot, self._now.snapshot))
 
-    def _settle(self, wanted: Config, found: _Found) -> None:
+    def _settle(self, wanted: Config, found: Found) -> None:
         """Note what only `wlc.config` says, once everything is there: beat, state and the history's parent."""
         has_nothing = self._now.batches == 1 and not self._now.snapshot
         if self._is_new and (found.numbers or found.ticks) and (has_nothing or not self._has_start):
@@ -472,7 +349,10 @@ class Shipping:
                 hint="Run it again later, or with a shorter --delay.",
                 path=self._source.url,
             )
-        is_level = (self._now.batches, self._now.tick) == (wanted.batches, wanted.tick) or not self._is_verified
+        is_level = (self._now.batches, self._now.tick) == (
+            wanted.batches,
+            wanted.tick,
+        ) or not self._unpublished.is_verified
         known = wanted if is_level else replace(self._now, beat_s=wanted.beat_s)
         self._now = replace(known, logs=self._now.logs, snapshot=self._now.snapshot)
         self._note(is_final=True)

@@ -170,6 +170,18 @@ class Store(ABC):
             UnavailableError: The outcome is unknown. Retry: an own object is then found as existing.
         """
 
+    def stage(self, path: str, data: bytes | Path) -> bytes | Path:  # noqa: ARG002
+        """Prepare an object, so that many which must be created one after the other wait for a disk side by side.
+
+        Returns:
+            What `create` takes for `data` at this path. The object is then visible at once, whole and exclusively
+            created; it is durable when `settle` returns. To be released if it is not created. A file stays what it was.
+        """
+        return data
+
+    def settle(self, path: str) -> None:  # noqa: B027 - what most stores create is durable
+        """Make durable what was staged and created beside `path`."""
+
     @abstractmethod
     def replace(self, path: str, data: bytes, version: str | None) -> str:
         """Replace the object if it still has `version` (None: if there is none) and return its new version.

@@ -11,6 +11,7 @@ import shutil
 import stat
 import time
 from contextlib import contextmanager, suppress
+from copy import copy
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +35,8 @@ class LocalStore(Store):
         self.root = root
         self.url = str(root)
         self._was_there = False
+        self._staged: set[Path] = set()
+        self._is_durable = True
 
     def read(self, path: str) -> bytes:
         with self._translated(path):
@@ -54,7 +57,10 @@ class LocalStore(Store):
         return file
 
     def release(self, file: Path) -> None:
-        """Keep the file: it is the object itself."""
+        """Keep a file that is the object itself."""
+        if file in self._staged:
+            self._staged.discard(file)
+            file.unlink(missing_ok=True)
 
     def list(self, prefix: str = "", *, recursive: bool = True, after: str = "") -> StoredObjects:
         folder = self.root / prefix.rpartition("/")[0]
@@ -74,18 +80,40 @@ class LocalStore(Store):
 
     def create(self, path: str, data: bytes | Path) -> None:
         target = self._file(path)
-        with self._translated(path), self._temporary(target, data) as temporary:
-            try:
-                os.link(temporary, target)
-            except OSError as error:
-                # A network file system can lose the answer to a link that it made.
-                if not _is_same_file(temporary, target):
-                    if isinstance(error, FileExistsError):
-                        raise self.already_exists(path) from error
-                    if error.errno in _NO_LINKS:
-                        raise self.refusal("has no hard links") from error
-                    raise
-            synchronize(target.parent)
+        with self._translated(path):
+            if isinstance(data, Path) and data in self._staged:
+                self._link(data, target, path)
+                self.release(data)
+                return
+            with self._temporary(target, data) as temporary:
+                self._link(temporary, target, path)
+                self._synchronize(target.parent)
+
+    def _link(self, temporary: Path, target: Path, path: str) -> None:
+        try:
+            os.link(temporary, target)
+        except OSError as error:
+            # A network file system can lose the answer to a link that it made.
+            if not _is_same_file(temporary, target):
+                if isinstance(error, FileExistsError):
+                    raise self.already_exists(path) from error
+                if error.errno in _NO_LINKS:
+                    raise self.refusal("has no hard links") from error
+                raise
+
+    def stage(self, path: str, data: bytes | Path) -> Path:
+        target = self._file(path)
+        with self._translated(path):
+            # Two farms must not share a file.
+            file = self._write_beside(target, data, links=False)
+        self._staged.add(file)
+        return file
+
+    def settle(self, path: str) -> None:
+        folder = self._file(path).parent
+        with self._translated(path):
+            if folder.is_dir():
+                synchronize(folder)
 
     def replace(self, path: str, data: bytes, version: str | None) -> str:
         target = self._file(path)
@@ -97,7 +125,7 @@ class LocalStore(Store):
                     raise self.conflict(path)
                 with self._temporary(target, data) as temporary:
                     temporary.replace(target)
-                synchronize(target.parent)
+                self._synchronize(target.parent)
         return _version(data)
 
     def delete(self, path: str) -> None:
@@ -108,6 +136,16 @@ class LocalStore(Store):
     def prepare(self) -> None:
         with self._translated(""):
             _make_folder(self.root)
+
+    def probe(self) -> None:
+        # What only tests the file system need not survive a loss of power.
+        tested = copy(self)
+        tested._is_durable = False
+        super(LocalStore, tested).probe()
+
+    def _synchronize(self, path: Path) -> None:
+        if self._is_durable:
+            synchronize(path)
 
     def sweep(self, age_s: float) -> None:
         before = time.time() - age_s
@@ -137,21 +175,32 @@ class LocalStore(Store):
 
     @contextmanager
     def _temporary(self, target: Path, data: bytes | Path) -> Iterator[Path]:
-        """Write `data` durably beside `target`, readable as the umask allows, and remove it afterwards."""
+        """Write `data` durably beside `target`, and remove it afterwards."""
+        temporary = self._write_beside(target, data)
+        try:
+            yield temporary
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _write_beside(self, target: Path, data: bytes | Path, *, links: bool = True) -> Path:
+        """Write `data` durably to a temporary file beside `target`, readable as the umask allows."""
         temporary = target.parent / f".{secrets.token_hex(16)}.tmp"
         try:
             for attempt in (1, 2):
                 self._make_folder(target.parent)
                 try:
-                    _write(temporary, data)
+                    if not (links and isinstance(data, Path) and _link(data, temporary)):
+                        _write(temporary, data)
+                    self._synchronize(temporary)
                     break
                 except FileNotFoundError:
                     # Another process deleted the last object of the folder, and the folder with it, in between.
                     if attempt == 2 or (isinstance(data, Path) and not data.exists()):
                         raise
-            yield temporary
-        finally:
+        except BaseException:
             temporary.unlink(missing_ok=True)
+            raise
+        return temporary
 
     def _make_folder(self, folder: Path) -> None:
         """Create a folder of the store, durably.
@@ -194,16 +243,11 @@ def _version(data: bytes) -> str:
 
 
 def _write(file: Path, data: bytes | Path) -> None:
-    if isinstance(data, Path) and _link(data, file):
-        return
-    with file.open("xb") as target:
-        if isinstance(data, bytes):
-            target.write(data)
-        else:
-            with data.open("rb") as source:
-                shutil.copyfileobj(source, target, 1 << 20)
-        target.flush()
-        os.fsync(target.fileno())
+    if isinstance(data, Path):
+        # The kernel moves the bytes.
+        shutil.copyfile(data, file)
+    else:
+        file.write_bytes(data)
 
 
 def _link(data: Path, file: Path) -> bool:
@@ -212,7 +256,6 @@ def _link(data: Path, file: Path) -> bool:
         file.hardlink_to(data)
     except OSError:
         return False
-    synchronize(file)
     return True
 
 

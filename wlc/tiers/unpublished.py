@@ -1,0 +1,249 @@
+"""What a relay lacks, copied ahead as far as nobody sees it: data files of batches and of snapshots."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wlc.farm import paths
+from wlc.farm.errors import InvalidError
+from wlc.farm.read_ahead import in_order
+from wlc.farm.store import MissingError
+from wlc.farm.store.encrypted import is_encrypted
+from wlc.tiers.copying import REQUESTS, Copier
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Sequence
+    from datetime import datetime
+    from pathlib import Path
+
+    from wlc.farm.database import FarmDatabase
+    from wlc.farm.model import Batch, DataFile, Manifest
+    from wlc.tiers.rate import RateLimit
+
+# So many batches and snapshots are copied ahead of the one that is published next.
+_AHEAD = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the two places hold, listed in an order in which nothing can come between."""
+
+    ticks: Sequence[int]
+    numbers: Sequence[int]
+    held: frozenset[int]
+    held_ticks: Sequence[int]
+
+    @property
+    def begin(self) -> int:
+        """The first batch of the relay's log."""
+        return min(self.held, default=self.numbers[0] if self.numbers else 1)
+
+    @property
+    def todo(self) -> list[int]:
+        """The batches to be copied."""
+        return [number for number in self.numbers if number >= self.begin and number not in self.held]
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedBatch:
+    """A batch whose data files are copied, unless it is too young.
+
+    Attributes:
+        staged: What creates its log file.
+        batch: None where the log file cannot be read without a key.
+        sizes: Those of its data files.
+    """
+
+    number: int
+    data: bytes
+    staged: bytes | Path
+    batch: Batch | None
+    chain: str
+    sizes: Sequence[int]
+    is_too_young: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NewSnapshot:
+    """A snapshot that the relay lacks; `manifest` is None where it cannot be read without a key."""
+
+    tick: int
+    data: bytes
+    manifest: Manifest | None
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedSnapshot:
+    """A snapshot whose data files are copied.
+
+    Attributes:
+        staged: What creates its manifest.
+        paths: Those of the data files that the manifest names.
+        sizes: Of its data files.
+    """
+
+    snapshot: NewSnapshot
+    staged: bytes | Path
+    paths: frozenset[str]
+    sizes: Sequence[int]
+
+
+class Unpublished:
+    """Copies data files ahead of the log files and manifests that name them.
+
+    Attributes:
+        logs: Copies data files of batches, and creates log files.
+        store: Copies data files of snapshots, and creates manifests.
+        is_verified: False once something could only be copied unread.
+    """
+
+    logs: Copier
+    store: Copier
+
+    def __init__(
+        self,
+        source: FarmDatabase,
+        target: FarmDatabase,
+        latest: datetime | None,
+        limit: RateLimit,
+        progress: Callable[[int, int, str], None] | None,
+    ) -> None:
+        self.is_verified = True
+        self._source = source
+        self._target = target
+        self._latest = latest
+        self._limit = limit
+        self._progress = progress
+
+    def in_order(self, found: Found, known: int) -> Generator[CopiedBatch | CopiedSnapshot]:
+        """Give batches and snapshots in publishing order, each with its data files copied; to be closed.
+
+        Args:
+            found: What the two places hold.
+            known: The batch that the relay's `wlc.config` expects next.
+        """
+        most = _AHEAD if self._latest is None else 1
+        limit = self._limit.of_one_run()
+        with (
+            ThreadPoolExecutor(os.cpu_count()) as checks,
+            ThreadPoolExecutor(REQUESTS) as files,
+            ThreadPoolExecutor(_AHEAD) as steps,
+        ):
+            self.logs = Copier(self._source.logs, self._target.logs, limit, files, checks)
+            self.store = Copier(self._source.store, self._target.store, limit, files, checks)
+            wanted = self._steps(found, known)
+            try:
+                with closing(in_order(steps, lambda step: self._copied(step, found), wanted, lambda: most)) as copied:
+                    yield from copied
+            finally:
+                limit.stop()
+                # What is under way ends before what it staged is given up.
+                steps.shutdown()
+                self.logs.close()
+                self.store.close()
+
+    def _steps(self, found: Found, known: int) -> Iterator[int | NewSnapshot]:
+        """Give numbers of batches and new snapshots in publishing order: a snapshot follows its batch."""
+        todo = found.todo
+        # From the batch before the first one that is copied, or that `wlc.config` does not know yet.
+        start = min([number - 1 for number in todo[:1]] + [known])
+        waiting = deque(self._new_snapshots(found))
+        for number in sorted(n for n in {*found.held, *todo} if n >= start):
+            # Without a key nothing says which batch a snapshot follows.
+            while waiting and waiting[0].manifest is not None and waiting[0].manifest.position.batch < number:
+                yield waiting.popleft()
+            yield number
+        yield from waiting
+
+    def _copied(self, step: int | NewSnapshot, found: Found) -> CopiedBatch | CopiedSnapshot:
+        if isinstance(step, NewSnapshot):
+            return self._copied_snapshot(step)
+        return self._held(step) if step in found.held else self._copied_batch(step)
+
+    # Batches ---------------------------------------------------------------------------------------------------------
+
+    def _held(self, number: int) -> CopiedBatch:
+        """Read a batch that the relay has."""
+        data = self._target.logs.raw.read(paths.log_path(self._source.name, number))
+        return CopiedBatch(number, data, data, *self._decoded(number, data), ())
+
+    def _copied_batch(self, number: int) -> CopiedBatch:
+        """Copy the data files of a batch, which nobody sees before its log file is there."""
+        path = paths.log_path(self._source.name, number)
+        try:
+            data = self._source.logs.raw.read(path)
+        except MissingError as error:
+            raise self.logs.pruned(path) from error
+        batch, chain = self._decoded(number, data)
+        if batch is None:
+            sizes = self.logs.copy_folder(paths.data_folder(self._source.name, number), path)
+        elif self._is_too_young(batch.clock):
+            return CopiedBatch(number, data, data, batch, chain, (), is_too_young=True)
+        else:
+            sizes = self.logs.copy_files({file.file.path: file.file for file in batch.files}, path)
+        return CopiedBatch(number, data, self.logs.stage(path, data), batch, chain, sizes)
+
+    def _decoded(self, number: int, data: bytes) -> tuple[Batch | None, str]:
+        if self.is_sealed(data):
+            return None, ""
+        path = paths.log_path(self._source.name, number)
+        return self._source.decoded_batch(number, self._source.logs.opened(path, data))
+
+    def is_sealed(self, data: bytes) -> bool:
+        """Say whether an object is encrypted and there is no key to read it.
+
+        Raises:
+            InvalidError: It would have to be read, for --delay or to verify its signature.
+        """
+        if not is_encrypted(data) or self._source.keys.encrypts:
+            return False
+        if self._latest is not None or self._source.keys.verifying:
+            what = "no commit time is known for --delay" if self._latest else "no signature can be verified"
+            raise InvalidError(
+                f"{self._source.url} is encrypted: without the encryption key, {what}",
+                hint="Give the encryption key, too, or copy it unread: leave out --delay and the keys to verify with.",
+                path=self._source.url,
+            )
+        self.is_verified = False
+        return True
+
+    def _is_too_young(self, clock: datetime | None) -> bool:
+        return self._latest is not None and clock is not None and clock > self._latest
+
+    # Snapshots -------------------------------------------------------------------------------------------------------
+
+    def _new_snapshots(self, found: Found) -> Iterator[NewSnapshot]:
+        """Read the snapshots after the relay's newest one, in the order of their ticks."""
+        newest = found.held_ticks[-1] if found.held_ticks else -1
+        for tick in found.ticks:
+            if tick <= newest:
+                continue
+            path = paths.manifest_path(tick)
+            try:
+                data = self._source.store.raw.read(path)
+            except MissingError:
+                continue  # It was pruned while we listed.
+            manifest = None
+            if not self.is_sealed(data):
+                manifest = self._source.decoded_manifest(tick, self._source.store.opened(path, data))
+                if self._is_too_young(manifest.clock):
+                    return
+            yield NewSnapshot(tick, data, manifest)
+
+    def _copied_snapshot(self, snapshot: NewSnapshot) -> CopiedSnapshot:
+        """Copy the data files of a snapshot, which nobody sees before its manifest is there."""
+        folder, path = paths.snapshot_folder(snapshot.tick) + "/", paths.manifest_path(snapshot.tick)
+        if self._progress:
+            self._progress(0, 1, f"copying snapshot {snapshot.tick}")
+        wanted: dict[str, DataFile | int] = {}
+        if snapshot.manifest is None:
+            sizes = self.store.copy_folder(folder, path)
+        else:
+            wanted = {folder + file.path: file for table in snapshot.manifest.tables for file in table.files}
+            sizes = self.store.copy_files(wanted, path)
+        return CopiedSnapshot(snapshot, self.store.stage(path, snapshot.data), frozenset(wanted), sizes)
