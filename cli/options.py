@@ -18,7 +18,8 @@ Database = Annotated[
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="The replica: a DuckDB file, a folder, or a URL.")]
 Farm = Annotated[
     str | None,
-    typer.Option("--farm", metavar="URL", envvar="WLC_FARM", help="Directory or bucket that holds the databases."),
+    # The variable is read where a bare name is looked up: a source knows its farm, whatever the variable says.
+    typer.Option("--farm", metavar="URL", help="Directory or bucket that holds the databases; default is WLC_FARM."),
 ]
 Follow = Annotated[bool, typer.Option("--follow", help="Repeat every beat until Ctrl-C or SIGTERM.")]
 Upstreams = Annotated[

@@ -135,6 +135,16 @@ def test_farm_comes_from_the_environment(shell, sales, tmp_path, monkeypatch) ->
     assert shell("wlr", "replicate", "sales", "--into", "copy.duckdb") == 0
 
 
+def test_a_source_knows_its_farm_whatever_the_environment_says(shell, sales, tmp_path, monkeypatch) -> None:
+    duckdb.connect("young.duckdb").close()
+    # Another database of the same name, which has published nothing yet.
+    assert shell("wlc", "master", "young.duckdb", "--name", "sales", "--farm", str(tmp_path / "elsewhere")) == 0
+    monkeypatch.setenv("WLC_FARM", str(tmp_path / "elsewhere"))
+    assert shell.answer("wlc", "tick", "sales") == {"tick": 0}
+    assert shell.answer("wlc", "tick", "sales.duckdb") == {"tick": 3}
+    assert shell.answer("wlc", "status", "sales.duckdb")["tick"] == 3
+
+
 def test_farm_defaults_to_a_folder_beside_the_source(shell, tmp_path) -> None:
     duckdb.connect("small.duckdb").close()
     assert shell("wlc", "master", "small.duckdb", "--name", "tiny") == 0

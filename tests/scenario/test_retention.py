@@ -76,7 +76,7 @@ def test_a_policy_and_a_tag_decide_what_is_left_of_a_farm_and_everything_left_is
     # Without a policy, and without a terminal, nothing goes.
     monkeypatch.setenv("WLC_FARM", url)
     code, _, err = run(capsys, "wlc", "prune", "sales", "--keep-for", "0s", *option)
-    assert (code, f"wlc prune sales --farm {url}" in err, "afterwards to" in err) == (2, True, True)
+    assert (code, "wlc prune sales --keep-for 0s --yes" in err, "afterwards to" in err) == (2, True, True)
     wlc.retention("sales", keep="0s", keep_daily=1, **at)
     code, out, err = run(capsys, "wlc", "prune", "sales", "--keep-for", "0s", "--json", *option)
     told = json.loads(out)
@@ -166,7 +166,7 @@ def test_whoever_publishes_takes_the_snapshot_that_is_due_and_nobody_else_at_the
 
     def slowly(self: Any, place: Any, *, is_first: bool) -> Any:
         began.set()
-        assert goes_on.wait(20)
+        assert goes_on.wait(120)
         return original(self, place, is_first=is_first)
 
     from wlc.capture.duckdb.source import DuckDBSource
@@ -176,7 +176,7 @@ def test_whoever_publishes_takes_the_snapshot_that_is_due_and_nobody_else_at_the
     wlc.beat(source, 0.05)
     with wlc.connect(source) as connection:
         connection.execute("INSERT INTO t VALUES (3)")
-        assert began.wait(20)
+        assert began.wait(120)
         connection.execute("INSERT INTO t VALUES (4)")
         assert published(database, 5)
         goes_on.set()
@@ -192,7 +192,7 @@ def test_whoever_publishes_takes_the_snapshot_that_is_due_and_nobody_else_at_the
 
 
 def published(database: Any, tick: int) -> bool:
-    for _ in range(400):
+    for _ in range(2400):
         if database.config().tick >= tick:
             return True
         threading.Event().wait(0.05)

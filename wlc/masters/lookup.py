@@ -28,8 +28,8 @@ def resolve(
 ) -> FarmDatabase:
     """Open the farm database that a name, a URL or a source stands for.
 
-    A source that another process uses cannot say where it publishes. Its farm is then looked for at `farm`, or at the
-    default place.
+    A source that another process uses cannot say where it publishes. Its farm is then looked for at `farm`, in
+    WLC_FARM, or at the default place.
 
     Args:
         db: Name in the farm, URL of the database's folder, or a source that knows its farm.
@@ -52,6 +52,7 @@ def resolve(
         if (place := module.default_place(source)) is None:
             raise
         default_farm, name = place
+        farm = farm or os.environ.get("WLC_FARM")
         if farm is None and not (Path(default_farm) / name / CONFIG).is_file():
             raise
         return open_database(name, farm or default_farm, storage_options)
