@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,6 +25,7 @@ from wlc.farm.store import local
 from wlc.farm.store.encrypted import MAGIC
 from wlc.farm.store.memory import MemoryStore
 from wlc.tiers import copying
+from wlc.tiers.rate import RunLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -420,6 +422,33 @@ def test_what_names_a_file_comes_after_the_file_is_durable(tmp_path: Path, monke
         assert is_settled([file for file in data if file.parent.name == f"{log.name}.d"], at[log])
     assert is_settled([*of_snapshot, *logs], at[manifest])
     assert is_settled([manifest], at[relay / "wlc.config"])
+
+
+def test_files_are_copied_side_by_side(shop: Shop, monkeypatch: pytest.MonkeyPatch):
+    shop.write("CREATE TABLE u AS SELECT range AS i FROM range(10)")
+    wlc.snapshot(shop.source)
+    create, both = MemoryStore.create, threading.Barrier(4, timeout=20)
+
+    def create_together(self: MemoryStore, path: str, data: bytes | Path) -> None:
+        # Two of the batch with both tables, or of the snapshot, each beside those of others.
+        if path.endswith(".parquet"):
+            both.wait()
+        create(self, path, data)
+
+    monkeypatch.setattr(MemoryStore, "create", create_together)
+    assert shop.ship(registers=False).files == 4
+    assert shop.objects(shop.relay) == shop.objects(shop.farm)
+
+
+def test_every_byte_of_a_data_file_counts_against_the_rate(shop: Shop, monkeypatch: pytest.MonkeyPatch):
+    wlc.snapshot(shop.source)
+    shop.write("INSERT INTO t VALUES (100, 'x')")
+    spent: list[int] = []
+    monkeypatch.setattr(RunLimit, "spend", lambda _, size: spent.append(size))
+    done = shop.ship(rate="1k")
+    held = shop.objects(shop.relay)
+    assert sorted(spent) == sorted(len(data) for path, data in held.items() if path.endswith(".parquet"))
+    assert (held, done.snapshots) == (shop.objects(shop.farm), 1)
 
 
 def test_a_relay_in_a_bucket(shop: Shop, s3_url: str, tmp_path: Path):

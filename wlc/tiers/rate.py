@@ -21,6 +21,11 @@ class RateLimit:
         self._free_at = 0.0
         self._lock = threading.Lock()
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether there is a limit."""
+        return self._bytes_per_s is not None
+
     def of_one_run(self) -> RunLimit:
         """Return this limit for one of the runs that share it."""
         return RunLimit(self)
@@ -40,6 +45,7 @@ class RunLimit:
     """A limit as one run sees it, which can be stopped without stopping others."""
 
     def __init__(self, limit: RateLimit) -> None:
+        self.is_bounded = limit.is_bounded
         self._limit = limit
         self._is_stopped = threading.Event()
 

@@ -7,6 +7,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from wlc.farm import paths
@@ -132,14 +133,20 @@ class Unpublished:
         with (
             ThreadPoolExecutor(os.cpu_count()) as checks,
             ThreadPoolExecutor(REQUESTS) as files,
+            # A large file of a snapshot does not wait for those of all batches.
+            ThreadPoolExecutor(1) as checks_of_snapshots,
+            ThreadPoolExecutor(REQUESTS) as files_of_snapshots,
             ThreadPoolExecutor(_AHEAD) as steps,
         ):
             self.logs = Copier(self._source.logs, self._target.logs, limit, files, checks)
-            self.store = Copier(self._source.store, self._target.store, limit, files, checks)
+            self.store = Copier(self._source.store, self._target.store, limit, files_of_snapshots, checks_of_snapshots)
             wanted = self._steps(found, known)
+            # Where bytes are few, a snapshot has its turn, so that batches do not wait for those after them.
+            copied = partial(self._copied, found=found, with_snapshots=not limit.is_bounded)
             try:
-                with closing(in_order(steps, lambda step: self._copied(step, found), wanted, lambda: most)) as copied:
-                    yield from copied
+                with closing(in_order(steps, copied, wanted, lambda: most)) as ahead:
+                    for step in ahead:
+                        yield self._copied_snapshot(step) if isinstance(step, NewSnapshot) else step
             finally:
                 limit.stop()
                 # What is under way ends before what it staged is given up.
@@ -160,9 +167,11 @@ class Unpublished:
             yield number
         yield from waiting
 
-    def _copied(self, step: int | NewSnapshot, found: Found) -> CopiedBatch | CopiedSnapshot:
+    def _copied(
+        self, step: int | NewSnapshot, *, found: Found, with_snapshots: bool
+    ) -> CopiedBatch | CopiedSnapshot | NewSnapshot:
         if isinstance(step, NewSnapshot):
-            return self._copied_snapshot(step)
+            return self._copied_snapshot(step) if with_snapshots else step
         return self._held(step) if step in found.held else self._copied_batch(step)
 
     # Batches ---------------------------------------------------------------------------------------------------------
