@@ -39,6 +39,10 @@ ARRIVES: dict[str, tuple[str, tuple[str, ...]]] = {
             "INSERT INTO t VALUES (6, 'a6', 6)",
         ),
     ),
+    "a publication of all tables": (
+        f"{SIMPLE}; CREATE PUBLICATION everything FOR ALL TABLES",
+        ("ALTER TABLE t ADD z int DEFAULT 5", "UPDATE t SET a = 'u' WHERE id = 1", "CREATE TABLE u AS SELECT * FROM t"),
+    ),
     "label renamed": (ENUM, ("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'", "DELETE FROM e WHERE id = 1")),
     "label added": (ENUM, ("ALTER TYPE mood ADD VALUE 'great'", "INSERT INTO e VALUES (3, 'great', '{great}')")),
     "enum renamed": (ENUM, ("ALTER TYPE mood RENAME TO feeling", "INSERT INTO e VALUES (3, 'ok', NULL)")),
@@ -318,6 +322,15 @@ def test_what_cannot_be_replicated_is_refused_up_front(database_url: str, farm: 
     execute(database_url, "CREATE TABLE fine (a int)")
     if "schema" not in before.lower():
         wlc.master(database_url, farm=farm, name="x", tables=["fine"])
+
+
+def test_a_table_that_nobody_could_update_is_refused_up_front(database_url: str, farm: str):
+    execute(database_url, f"{SIMPLE}; CREATE PUBLICATION other FOR TABLE t (id, a)")
+    with pytest.raises(UnsupportedError, match=r"a publication has only some columns of public\.t;") as caught:
+        wlc.master(database_url, farm=farm, name="x")
+    assert "ALTER PUBLICATION" in str(caught.value.hint)
+    execute(database_url, "ALTER PUBLICATION other SET TABLE t")
+    wlc.master(database_url, farm=farm, name="x")
 
 
 def test_prepared_transactions_wait_for_their_end(database_url: str, farm: str, tmp_path: Path):

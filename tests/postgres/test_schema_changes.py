@@ -477,6 +477,21 @@ CASES: dict[str, tuple[str, ...]] = {
         "INSERT INTO c VALUES ('(1)')",
         "ALTER TABLE t2 RENAME a TO b",
     ),
+    "what others need comes first": (
+        """CREATE TABLE t (a int); CREATE VIEW v AS SELECT a FROM t; CREATE TYPE pair AS (x int); CREATE DOMAIN e AS int; CREATE FUNCTION rows_of() RETURNS SETOF t LANGUAGE sql AS 'SELECT a FROM OWN.t'; CREATE FUNCTION of_view(v) RETURNS int LANGUAGE sql AS 'SELECT ($1).a'; CREATE FUNCTION whole(t) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT ($1).a'; CREATE INDEX ti ON t (whole(t)); CREATE FUNCTION def(int) RETURNS text LANGUAGE sql IMMUTABLE AS 'SELECT ''x''::text'; CREATE DOMAIN d AS text DEFAULT def(4)""",
+        "CREATE DOMAIN later AS int DEFAULT length(def(1)); CREATE TYPE other AS (y later[]); ALTER DOMAIN e SET DEFAULT length(def(2))",
+        "ALTER TYPE pair ADD ATTRIBUTE o other",
+        "CREATE VIEW w AS SELECT a, 1 AS n FROM v; CREATE VIEW first AS SELECT 1 AS a; CREATE VIEW last AS SELECT a FROM w",
+        "CREATE OR REPLACE VIEW first AS SELECT a FROM last",
+        "CREATE TABLE u (p pair, d d, e e, l later)",
+        "INSERT INTO u (p) VALUES ('(1,\"({2})\")'); INSERT INTO t VALUES (1)",
+    ),
+    "range types": (
+        """CREATE TYPE r AS RANGE (SUBTYPE = float8, MULTIRANGE_TYPE_NAME = mr); CREATE TYPE rt AS RANGE (SUBTYPE = text, COLLATION = "C"); CREATE TABLE t (a r, b mr, c rt)""",
+        "INSERT INTO t VALUES ('[1,2)', '{[1,2)}', '[B,a]')",
+        "CREATE TYPE r2 AS RANGE (SUBTYPE = float8, MULTIRANGE_TYPE_NAME = mr2); CREATE TABLE t2 (a r2, b mr2)",
+        "INSERT INTO t2 VALUES ('[1,2)', '{[1,2)}')",
+    ),
     "swap": (
         "CREATE TABLE t (a int, b text)",
         "CREATE TABLE u (x int)",
@@ -486,26 +501,30 @@ CASES: dict[str, tuple[str, ...]] = {
     ),
 }
 _OURS = "NOT IN (SELECT oid FROM pg_namespace WHERE nspname ~ '^(pg_|information_schema|wlc|wlr)')"
-# What a child inherits, its replica has as its own, too.
-CATALOG = f"""
+# What all majors show in the same words.
+OBJECTS = f"""
     SELECT pg_describe_object(class, oid, 0) FROM (
         SELECT 'pg_class'::regclass AS class, oid, relnamespace AS schema FROM pg_class
         UNION ALL SELECT 'pg_proc'::regclass, oid, pronamespace FROM pg_proc
-        UNION ALL SELECT 'pg_type'::regclass, oid, typnamespace FROM pg_type
-        UNION ALL SELECT 'pg_constraint'::regclass, oid, connamespace FROM pg_constraint WHERE convalidated) found
+        UNION ALL SELECT 'pg_type'::regclass, oid, typnamespace FROM pg_type) found
     WHERE schema {_OURS}
     UNION ALL SELECT concat_ws(' ', attrelid::regclass, attname, format_type(atttypid, atttypmod), attnotnull,
         pg_get_expr(adbin, adrelid), attidentity, attgenerated, attcollation::regcollation)
     FROM pg_attribute JOIN pg_class c ON c.oid = attrelid LEFT JOIN pg_attrdef ON adrelid = c.oid AND adnum = attnum
     WHERE attnum > 0 AND NOT attisdropped AND relnamespace {_OURS}
-    UNION ALL SELECT concat_ws(' ', conrelid::regclass, contypid::regtype, conname, pg_get_constraintdef(oid))
-    FROM pg_constraint WHERE convalidated AND connamespace {_OURS}
+    UNION ALL SELECT pg_get_indexdef(indexrelid) FROM pg_index JOIN pg_class ON oid = indrelid WHERE relnamespace {_OURS}
     UNION ALL SELECT pg_get_functiondef(oid) FROM pg_proc WHERE prokind IN ('f', 'p') AND pronamespace {_OURS}
-    UNION ALL SELECT pg_get_viewdef(oid) FROM pg_class WHERE relkind IN ('v', 'm') AND relnamespace {_OURS}
     UNION ALL SELECT concat_ws(' ', enumtypid::regtype, enumlabel, row_number() OVER (ORDER BY enumtypid, enumsortorder))
     FROM pg_enum
     UNION ALL SELECT concat_ws(' ', s.*) FROM (SELECT schemaname, sequencename, data_type, start_value, min_value,
         max_value, increment_by, cycle, last_value FROM pg_sequences) s"""
+# What a child inherits, its replica has as its own, too.
+CATALOG = f"""{OBJECTS}
+    UNION ALL SELECT pg_describe_object('pg_constraint'::regclass, oid, 0) FROM pg_constraint
+    WHERE convalidated AND connamespace {_OURS}
+    UNION ALL SELECT concat_ws(' ', conrelid::regclass, contypid::regtype, conname, pg_get_constraintdef(oid))
+    FROM pg_constraint WHERE convalidated AND connamespace {_OURS}
+    UNION ALL SELECT pg_get_viewdef(oid) FROM pg_class WHERE relkind IN ('v', 'm') AND relnamespace {_OURS}"""
 
 
 def places(case: str, statement: str) -> str:
@@ -531,9 +550,9 @@ def changed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> tuple
     return url, farm, replica
 
 
-def compare(url: str, replica: str) -> None:
+def compare(url: str, replica: str, catalog: str = CATALOG) -> None:
     assert texts_of(replica) == texts_of(url)
-    held, expected = ({str(row[0]) for row in execute(database, CATALOG)} for database in (replica, url))
+    held, expected = ({str(row[0]) for row in execute(database, catalog)} for database in (replica, url))
     assert held - expected == set()
     assert expected - held == set()
 

@@ -53,13 +53,16 @@ FILES: dict[str, str] = {
     "create_am": "statements of a transaction with a table without columns",
     "create_index": "the index that was a table's replica identity",
     "event_trigger": "event triggers of the user's own see what capture does; a table would lose its last column",
+    "fast_default": "statements of a transaction with a table without columns",
     "identity": "statements about a table that could not be SET UNLOGGED",
     "inherit": "statements about a table without columns",
     "namespace": "statements about a schema that could not be renamed",
     "opr_sanity": "the functions of the schema wlc are among those of the database that are listed",
     "partition_info": "statements about tables without columns",
     "privileges": "statements about a table without columns",
+    "publication": "what depends on replica identities, FULL for all tables; dbfarm's own publication is listed",
     "replica_identity": "what is shown of replica identities that were refused",
+    "stats": "statements about tables without columns",
     "vacuum": "statements of a transaction with a table without columns",
 }
 # Files behind which replicas do not hold what the master holds, or the master does not publish. What is open is a defect:

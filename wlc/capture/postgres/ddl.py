@@ -140,6 +140,9 @@ def _steps(
     What a table inherits changes with the statement for its parent in PostgreSQL, so that there is none for itself.
     """
     yield from _renamed(draft, new)
+    # A detached partition keeps its foreign keys or loses them (PostgreSQL 14): only then can they be dropped.
+    for detached in _detach(new, old):
+        yield detached.statement, None
     yield from _dropped_constraints(draft, old, new)
     yield from _dropped_columns(draft, old, new, below)
     after = {column.number: column for column in new.columns}
@@ -149,7 +152,7 @@ def _steps(
         changed = after[column.number]
         draft.table = draft.table.with_column(changed)
         for statement in _changed_column(column, changed, is_resent=is_resent):
-            only = "ONLY " if "DEFAULT" in statement else ""
+            only = "ONLY " if statement.startswith(("SET DEFAULT", "DROP DEFAULT")) else ""
             yield f"ALTER TABLE {only}{draft.sql} ALTER COLUMN {quote(changed.name)} {statement}", None
     before = {column.number for column in old.columns}
     for column in new.columns:
@@ -158,8 +161,8 @@ def _steps(
             yield from _added_column(draft, column)
     draft.table = replace(draft.table, key=new.key)
     yield from _added_constraints(draft, old, new)
-    for ddl in _attach(new, old):
-        yield ddl.statement, None
+    for attached in _attach(new, old):
+        yield attached.statement, None
 
 
 def _renamed(draft: _Draft, new: DescribedTable) -> Iterator[tuple[str, str | None]]:
@@ -292,7 +295,7 @@ def _stays(new: DescribedTable, name: str, constraint: DescribedConstraint) -> b
     """Say whether a constraint is still there, perhaps in other words or under another name."""
     same = new.constraints.get(name)
     # ALTER TYPE makes constraints anew.
-    return any(other.oid == constraint.oid for other in new.constraints.values()) or (
+    return any(other.is_same(constraint) for other in new.constraints.values()) or (
         same is not None
         and (same.is_inherited or (same.definition == constraint.definition and not constraint.is_foreign_key))
     )
@@ -320,10 +323,9 @@ def _renamed_constraints(draft: _Draft, old: DescribedTable, new: DescribedTable
 
 def _added_constraints(draft: _Draft, old: DescribedTable, new: DescribedTable) -> Iterator[tuple[str, str | None]]:
     before = _held(old)
-    oids = {constraint.oid for constraint in before.values()}
     for name, constraint in _held(new).items():
         same = before.get(name)
-        is_there = constraint.oid in oids or (same is not None and _stays(new, name, same))
+        is_there = any(constraint.is_same(c) for c in before.values()) or (same is not None and _stays(new, name, same))
         if not is_there and constraint.is_local:
             yield f"ALTER TABLE {draft.sql} ADD CONSTRAINT {quote(name)} {constraint.definition}", None
         elif is_there and constraint.is_foreign_key and constraint.is_local:
@@ -334,30 +336,32 @@ def _added_constraints(draft: _Draft, old: DescribedTable, new: DescribedTable) 
 
 def _timing(constraint: DescribedConstraint) -> str:
     """Return when a foreign key is checked."""
-    text = constraint.definition.removesuffix(" NOT VALID")
+    text = constraint.definition.removesuffix(" NOT VALID").removesuffix(" NOT ENFORCED")
     if text.endswith("DEFERRABLE INITIALLY DEFERRED"):
         return "DEFERRABLE INITIALLY DEFERRED"
     return "DEFERRABLE INITIALLY IMMEDIATE" if text.endswith(" DEFERRABLE") else "NOT DEFERRABLE"
 
 
-def _attach(table: DescribedTable, old: DescribedTable | None) -> Iterator[Ddl]:
-    """Connect a table to its present parents, and disconnect it from those it had."""
-    parents = old.parents if old else ()
-    name = table.qualified.sql
+def _detach(table: DescribedTable, old: DescribedTable) -> Iterator[Ddl]:
+    """Disconnect a table from parents that it had."""
     present = {parent.oid for parent in table.parents}
-    for parent in parents:
+    for parent in old.parents:
         if parent.oid not in present:
             sql = parent.qualified.sql
-            was_partition = old is not None and old.bound is not None
-            detach = f"ALTER TABLE {sql} DETACH PARTITION {name}"
-            yield _only(table, "ALTER TABLE", detach) if was_partition else _alter(table, f"NO INHERIT {sql}")
-    before = {parent.oid for parent in parents}
+            detach = f"ALTER TABLE {sql} DETACH PARTITION {table.qualified.sql}"
+            yield _only(table, "ALTER TABLE", detach) if old.bound is not None else _alter(table, f"NO INHERIT {sql}")
+
+
+def _attach(table: DescribedTable, old: DescribedTable | None) -> Iterator[Ddl]:
+    """Connect a table to its new parents."""
+    before = {parent.oid for parent in old.parents} if old else set()
     for parent in table.parents:
         if parent.oid in before:
             continue
         sql = parent.qualified.sql
         if table.bound is not None:
-            yield _only(table, "ALTER TABLE", f"ALTER TABLE {sql} ATTACH PARTITION {name} {table.bound}")
+            attach = f"ALTER TABLE {sql} ATTACH PARTITION {table.qualified.sql} {table.bound}"
+            yield _only(table, "ALTER TABLE", attach)
         else:
             yield _alter(table, f"INHERIT {sql}")
 

@@ -74,6 +74,14 @@ class DescribedConstraint:
         """Whether all rows obey it. Those that do not could not be written to a replica that has the constraint."""
         return self.is_foreign_key or not self.definition.endswith(" NOT VALID")
 
+    def is_same(self, other: DescribedConstraint) -> bool:
+        """Say whether it is another one as it was before. What is enforced from now on, or no more, is made anew."""
+        return self.oid == other.oid and self._is_enforced == other._is_enforced
+
+    @property
+    def _is_enforced(self) -> bool:
+        return not self.definition.endswith(" NOT ENFORCED")
+
     @property
     def is_foreign_key(self) -> bool:
         """Whether it refers to another table."""

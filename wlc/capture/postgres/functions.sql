@@ -68,14 +68,18 @@ SET bytea_output = 'hex' AS $$
                     ELSE format_type(a.atttypid, a.atttypmod) END,
                 -- The server's own types do not change.
                 'shape', CASE WHEN a.atttypid >= 16384 THEN wlc.shape(a.atttypid) END,
-                'nullable', NOT a.attnotnull,
+                -- PostgreSQL 18 has NOT NULL … NOT VALID, which rows of before need not obey, and NO INHERIT. The rows of
+                -- children could not be written to a replica, so that it has neither.
+                'nullable', NOT a.attnotnull OR EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = a.attrelid
+                    AND k.contype = 'n' AND k.conkey[1] = a.attnum AND (NOT k.convalidated OR k.connoinherit)),
                 'default', CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END,
                 'generated', CASE WHEN a.attgenerated <> '' THEN pg_get_expr(d.adbin, d.adrelid) END,
                 'expression', CASE WHEN a.attgenerated <> '' THEN
                     md5(regexp_replace(d.adbin::text, ':location -?\d+', '', 'g')) END,
                 'is_inherited', a.attinhcount > 0,
-                'identity', nullif(a.attidentity, ''),
-                'identity_options', CASE WHEN a.attidentity <> '' THEN (
+                -- From PostgreSQL 17 on, a partition has the identity of the table above it, without a sequence of its own.
+                'identity', CASE WHEN c.relispartition AND a.attinhcount > 0 THEN NULL ELSE nullif(a.attidentity, '') END,
+                'identity_options', CASE WHEN a.attidentity <> '' AND NOT c.relispartition THEN (
                     SELECT format('SEQUENCE NAME %I.%I ', sn.nspname, sc.relname) || wlc.sequence_options(sc.oid)
                     FROM pg_depend sd JOIN pg_class sc ON sc.oid = sd.objid JOIN pg_namespace sn ON sn.oid = sc.relnamespace
                     WHERE sd.classid = 'pg_class'::regclass AND sd.refclassid = 'pg_class'::regclass
@@ -445,12 +449,15 @@ BEGIN
                 (SELECT string_agg(format('%I %s', attname, format_type(atttypid, atttypmod)), ', ' ORDER BY attnum)
                  FROM pg_attribute WHERE attrelid = t.typrelid AND attnum > 0 AND NOT attisdropped))
             WHEN 'd' THEN format('CREATE DOMAIN %s AS %s%s%s%s', format_type(object, NULL),
-                format_type(t.typbasetype, t.typtypmod), coalesce(' DEFAULT ' || t.typdefault, ''),
+                format_type(t.typbasetype, t.typtypmod), coalesce(' DEFAULT ' || pg_get_expr(t.typdefaultbin, 0), ''),
                 CASE WHEN t.typnotnull THEN ' NOT NULL' ELSE '' END,
                 coalesce((SELECT string_agg(format(' CONSTRAINT %I %s', conname, pg_get_constraintdef(oid)), '')
                           FROM pg_constraint WHERE contypid = object AND contype = 'c' AND convalidated), ''))
-            WHEN 'r' THEN (SELECT format('CREATE TYPE %s AS RANGE (SUBTYPE = %s)', format_type(object, NULL),
-                format_type(rngsubtype, NULL)) FROM pg_range WHERE rngtypid = object)
+            WHEN 'r' THEN (SELECT format('CREATE TYPE %s AS RANGE (SUBTYPE = %s%s, MULTIRANGE_TYPE_NAME = %s)',
+                    format_type(object, NULL), format_type(rngsubtype, NULL),
+                    CASE WHEN rngcollation <> s.typcollation THEN ', COLLATION = ' || rngcollation::regcollation ELSE '' END,
+                    format_type(rngmultitypid, NULL))
+                FROM pg_range JOIN pg_type s ON s.oid = rngsubtype WHERE rngtypid = object)
             -- Only a superuser makes a base type, of functions in C. Values are text in the farm, and with this in replicas.
             WHEN 'b' THEN format('CREATE DOMAIN %s AS text', format_type(object, NULL))
             END INTO found FROM pg_type t WHERE t.oid = object;
@@ -508,7 +515,7 @@ BEGIN
                     jsonb_build_array(atttypid::bigint, atttypmod, attcollation::bigint)) ORDER BY attnum), '[]') INTO parts
                 FROM pg_attribute WHERE attrelid = type.typrelid AND attnum > 0 AND NOT attisdropped;
             WHEN type.typtype = 'd' THEN
-                parts := jsonb_build_object('default', type.typdefault, 'is_required', type.typnotnull, 'constraints',
+                parts := jsonb_build_object('default', pg_get_expr(type.typdefaultbin, 0), 'is_required', type.typnotnull, 'constraints',
                     (SELECT coalesce(jsonb_object_agg(oid::text, jsonb_build_array(conname, pg_get_constraintdef(oid))), '{}')
                      FROM pg_constraint WHERE contypid = object AND contype = 'c' AND convalidated));
             WHEN type.typtype = 'r' OR wlc.is_base(object) THEN NULL;
@@ -598,7 +605,14 @@ SET search_path = pg_catalog, pg_temp AS $$
                 OR t.oid >= 16384 AND typtype = 'b' AND wlc.is_base(t.oid)
         UNION ALL SELECT 2, 'pg_class'::regclass, oid, relnamespace FROM pg_class
             WHERE relkind = 'S' AND relpersistence = 'p'
-        UNION ALL SELECT 3, 'pg_proc'::regclass, oid, pronamespace FROM pg_proc
+        -- Functions of the rows of tables and views come behind these; defaults and keys of tables need the others.
+        UNION ALL SELECT coalesce((
+            SELECT max(CASE WHEN r.relkind IN ('v', 'm') THEN 5 ELSE 4 END) FROM pg_depend d
+                LEFT JOIN pg_type t ON d.refclassid = 'pg_type'::regclass AND t.oid = d.refobjid
+                LEFT JOIN pg_type e ON e.oid = t.typelem JOIN pg_class r ON r.oid = CASE d.refclassid
+                    WHEN 'pg_class'::regclass THEN d.refobjid ELSE coalesce(nullif(t.typrelid, 0), e.typrelid) END
+            WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND r.relkind NOT IN ('c', 'S')), 3),
+            'pg_proc'::regclass, p.oid, p.pronamespace FROM pg_proc p WHERE p.oid >= 16384
         UNION ALL SELECT 4, 'pg_class'::regclass, c.oid, c.relnamespace FROM pg_class c JOIN pg_index i
             ON i.indexrelid = c.oid WHERE i.indrelid >= 16384 AND wlc.is_captured(i.indrelid)
         UNION ALL SELECT 5, 'pg_class'::regclass, oid, relnamespace FROM pg_class WHERE relkind IN ('v', 'm')

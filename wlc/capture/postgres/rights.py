@@ -54,6 +54,7 @@ def check(connection: Connection, url: str, pattern: str) -> None:
     )
     _check_kind(settings, without_password(url))
     _check_rights(connection, url, pattern)
+    _check_publications(connection, without_password(url), pattern)
     _check_places(connection, settings, without_password(url))
 
 
@@ -104,6 +105,16 @@ def _check_rights(connection: Connection, url: str, pattern: str) -> None:
     if secured := _named(connection, "c.relkind = 'r' AND row_security_active(c.oid)", pattern):
         hint = f"as a superuser: ALTER ROLE {quote(role)} BYPASSRLS"
         message = f"{where}: role {role} does not see all rows of {secured}, which have row security"
+        raise UnsupportedError(message, hint=hint, path=where)
+
+
+def _check_publications(connection: Connection, where: str, pattern: str) -> None:
+    """Refuse tables whose rows nobody could update any more with REPLICA IDENTITY FULL."""
+    # PostgreSQL 14 has no lists of columns.
+    has_list = "p.prrelid = c.oid AND to_jsonb(p)->>'prattrs' IS NOT NULL"
+    if listed := _named(connection, f"EXISTS (SELECT FROM pg_publication_rel p WHERE {has_list})", pattern):
+        message = f"{where}: a publication has only some columns of {listed}; PostgreSQL would refuse every UPDATE"
+        hint = "publish whole rows: ALTER PUBLICATION … SET TABLE …; or leave the table out with --tables"
         raise UnsupportedError(message, hint=hint, path=where)
 
 

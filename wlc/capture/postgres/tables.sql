@@ -23,5 +23,6 @@ CREATE TABLE wlc.published (oid oid PRIMARY KEY, description jsonb NOT NULL, row
 CREATE TABLE wlc.sequences (oid oid PRIMARY KEY, schema text NOT NULL, name text NOT NULL, value bigint);
 CREATE TABLE wlc.objects (class oid, oid oid, description jsonb NOT NULL, PRIMARY KEY (class, oid));
 CREATE TABLE wlc.access (class oid, oid oid, description jsonb NOT NULL, raw text, PRIMARY KEY (class, oid));
-CREATE TABLE wlc.pending (what text NOT NULL, oid oid);
+-- Its rows never outlive a transaction. A publication of all tables has no unlogged ones, and would want its identity.
+CREATE UNLOGGED TABLE wlc.pending (what text NOT NULL, oid oid);
 

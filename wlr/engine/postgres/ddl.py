@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 EXTENSION = "CREATE EXTENSION"
 _UNDEFINED = "Create it in the replica's database as it is in the master, and replicate again."
 _ITS_VALUES = "only a superuser can create it, from functions in C; its values are text here"
-# What the server says when a statement names something that it does not have, or was left out before.
-_LACKS = (errors.UndefinedObject, errors.UndefinedFunction, errors.InvalidForeignKey)
+# What the server says when a statement names something that it does not have, or was left out before; or has words that
+# only later majors know.
+_LACKS = (errors.UndefinedObject, errors.UndefinedFunction, errors.InvalidForeignKey, errors.SyntaxError)
 _IS_PARTITIONED = "SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass(%s)"
 _PARTITIONS = """
     SELECT n.nspname, c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = inhrelid
