@@ -94,6 +94,12 @@ LONGEST = (
 )
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _cache_of_the_run(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Verify remembers farms by their places, and another run may have had another farm at the same place."""
+    os.environ["DBFARM_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 def group_of(nodeid: str) -> str:
     """Return what is given to one process as a whole: a folder of `WHOLE`, or a file."""
     return next((folder for folder in WHOLE if nodeid.startswith(folder)), nodeid.partition("::")[0])
