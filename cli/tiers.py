@@ -88,9 +88,9 @@ def ship(
             storage_options=options,
             target_options=target_options,
         )
-        yield from _push_on(pusher, follow=follow)
+        yield from _push_on(pusher, pushes, follow=follow)
         return
-    to = _checked_place(db, to, prune_every=prune_every, follow=follow)
+    to = _checked_place(_named(db, farm), to, prune_every=prune_every, follow=follow)
     _refuse_unknown(no_register and (upstream or registry or class_name is not None or fanout is not None))
     keepalive = wlc.Keepalive() if follow and (upstream or registry) else None
 
@@ -139,15 +139,21 @@ def _refuse_unknown(has_others: object) -> None:
         raise InvalidError(message, hint="leave out --no-register")
 
 
-def _checked_place(db: str, to: str | None, *, prune_every: str | None, follow: bool) -> str:
+def _named(db: str, farm: str | None) -> str:
+    """Return the words of a command that name a database as they were typed."""
+    return shlex.join([db, *(["--farm", farm] if farm else [])])
+
+
+def _checked_place(named: str, to: str | None, *, prune_every: str | None, follow: bool) -> str:
     if to is None:
-        raise InvalidError("a relay needs a place", hint=f"wlc ship {shlex.quote(db)} --to URL")
+        raise InvalidError("a relay needs a place", hint=f"wlc ship {named} --to URL")
     if prune_every is not None and not follow:
-        raise InvalidError("--prune-every needs --follow", hint=f"wlc prune {shlex.quote(db)} --farm {shlex.quote(to)}")
+        again = f"wlc ship {named} --to {shlex.quote(to)} --follow --prune-every {shlex.quote(prune_every)}"
+        raise InvalidError("--prune-every needs --follow", hint=again)
     return to
 
 
-def _push_on(pusher: wlc.Pusher, *, follow: bool) -> Iterator[Report]:
+def _push_on(pusher: wlc.Pusher, registry: str, *, follow: bool) -> Iterator[Report]:
     """Push once, or until a signal; a place that fails is told of when that is new."""
     told: dict[str, str] = {}
 
@@ -162,6 +168,10 @@ def _push_on(pusher: wlc.Pusher, *, follow: bool) -> Iterator[Report]:
 
     with pusher:
         done = push()
+        if not (done.shipped or done.failed):
+            # A list that is still empty cannot be told from a URL that is wrong.
+            quoted = shlex.quote(registry)
+            typer.echo(f"warning: {registry} names no place to fill: wlc push {quoted} add NAME --to URL", err=True)
         yield _push_report(done)
         if follow:
             yield from follow_on(
@@ -267,7 +277,8 @@ def upstream(
     import wlc
 
     if active == inactive:
-        raise InvalidError("give either --inactive or --active", hint=f"wlc upstream {shlex.quote(db)} ID --inactive")
+        hint = f"wlc upstream {_named(db, farm)} {shlex.quote(member)} --inactive"
+        raise InvalidError("give either --inactive or --active", hint=hint)
     options = storage_options(storage_option)
     done = wlc.set_upstream(db, member, is_active=active, farm=farm, storage_options=options)
     return Fields({"id": done.id, "url": done.url, "state": done.state})
@@ -327,6 +338,10 @@ def push(
     if action != "add" and (to or host or class_name or site):
         raise InvalidError("--to, --host, --class and --site are for add only", hint="wlc push --help")
     name = entry or ""
+    if to and "/" not in to:
+        folder = f"{to}/{db.rstrip('/').rpartition('/')[2]}"
+        hint = f"wlc push {shlex.quote(db)} add {shlex.quote(name)} --to {shlex.quote(folder)}"
+        raise InvalidError(f"--to {to} is not the folder of a database", hint=hint)
     found = wlc.push_list(
         db,
         add=Push(name, to or "", host or "", class_name or "", site or "") if action == "add" else None,

@@ -65,7 +65,14 @@ def test_places_are_filled_from_above_and_read_below(source: Path, tmp_path: Pat
     (tmp_path / "away").rename(tmp_path / "edge")
     tick = write(source)
     assert pusher.push().bytes > 0
-    assert wlr.replicate(into=copy).tick == tick
+    # Nobody below can reach what is above.
+    (source / "farm").rename(source / "unreachable")
+    try:
+        assert wlr.replicate(into=copy).tick == tick
+        new = wlr.replicate(edge, into=tmp_path / "new.duckdb", upstream="auto")
+        assert (new.tick, wlr.status(tmp_path / "new.duckdb").master) == (tick, edge)
+    finally:
+        (source / "unreachable").rename(source / "farm")
     assert pusher.push().bytes == 0
     handles = _handles()
     for _ in range(10):
@@ -154,6 +161,8 @@ def test_the_commands(source: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
         shown = capsys.readouterr()
         return code, shown.out, shown.err
 
+    assert "names no place to fill: wlc push" in told("ship", farm, "--pushes", edge)[2]
+    assert f"add f --to place/{Path(edge).name}" in told("push", edge, "add", "f", "--to", "place")[2]
     assert told("push", edge, "add", "e", "--to", edge)[1].splitlines()[1].split() == ["e", edge, "-", "-", "-"]
     told("push", edge, "add", "oslo", "--site", "os*", "--class", "uat")
     assert told("push", edge)[1].splitlines()[2].split() == ["oslo", "-", "-", "uat", "os*"]

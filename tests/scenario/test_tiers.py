@@ -465,6 +465,15 @@ def test_the_tree_is_shown_and_somebody_stuck_ends_it_with_9(
     assert run_app(app, "wlc", ["tiers", town.registry.url, "--set", "stuck_s=1000"]) == 0
     assert run_app(app, "wlc", ["tiers", town.registry.url, "--json"]) == 0
     assert '"cause": "holds a position"' in capsys.readouterr().out
+    # Somebody registered and never held a position.
+    new = Replica("new", "/new", None, None, utc_now(), "host", "ann")
+    for seen in (new.seen, late):
+        register(town.registry, replace(new, seen=seen))
+        marks = {member.id: member.marks for member in wlc.tier_tree(town.registry.url).members}
+        assert marks["new"] == ()
+    wlc.set_tiers("shop", ["pending_s=200"], farm=town.farm)
+    (member,) = (member for member in wlc.tier_tree(town.registry.url).members if member.id == "new")
+    assert (member.state, member.marks) == ("pending", ("pending for long",))
 
 
 def test_a_bucket_serves_as_a_directory_does_and_no_use_costs_nothing(s3_url: str, tmp_path: Path) -> None:
@@ -488,15 +497,53 @@ def test_a_bucket_serves_as_a_directory_does_and_no_use_costs_nothing(s3_url: st
     assert counts[0] <= 16
 
 
-def test_a_relay_is_pruned_on_its_own_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, pruned = 100.0, list[str]()
+def test_a_relay_is_pruned_on_its_own_schedule(own: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, done = 100.0, own.relay("a")
     monkeypatch.setattr("cli.tiers.time.monotonic", lambda: now)
-    monkeypatch.setattr(wlc, "prune", lambda url, **_: pruned.append(url))
-    done = wlc.Shipped("relay", 1, 0, 0, 0, 0, None)
-    for every, expected in (("1m", ["relay", "relay"]), (None, [])):
-        now, pruned[:] = 100.0, []
-        pruning = Pruning("relay", every, None)
-        for moment in (101.0, 159.0, 160.0, 200.0, 221.0):
-            now = moment
-            assert pruning.after(done) is done
-        assert pruned == expected
+    pruning, never = (Pruning(done.url, every, None) for every in ("1m", None))
+    relay = open_database("shop", f"{own.root}/a")
+    begins = []
+    for moment in (159.0, 160.0, 200.0, 221.0):
+        wlc.snapshot(own.master)
+        own.write()
+        done = own.relay("a")
+        for file in (Path(relay.url) / "snapshots").rglob("manifest.json"):
+            os.utime(file, (time.time() - 4000,) * 2)
+        now = moment
+        assert never.after(done) is pruning.after(done) is done
+        begins.append(relay.snapshot_ticks()[0])
+    # At 160 s, and a minute later: what is older than the newest snapshot of an hour ago goes.
+    assert begins == [2, 3, 3, 5]
+
+
+def test_a_reader_chooses_again_when_it_is_time(town: Town) -> None:
+    town.relay("a")
+    wlc.fanout("shop", 1, upstream=ORIGIN, farm=town.farm)
+    assert [town.replica(name, upstream="auto") for name in "xy"] == ["hq", "a"]
+    (x,) = (claim.holder for claim in claims(town.registry) if claim.upstream == ORIGIN)
+    wlc.forget("shop", x, farm=town.farm)
+    # A better place has a slot now, which is noticed within the hour.
+    assert town.replica("y") == "a"
+    wlc.set_tiers("shop", ["rechoose_s=0.01"], farm=town.farm)
+    time.sleep(0.02)
+    assert town.replica("y") == "hq"
+    assert [claim.upstream for claim in claims(town.registry)] == [ORIGIN]
+
+
+def test_who_is_forgotten_holds_nothing_and_serves_nobody(own: Town) -> None:
+    own.relay("a")
+    wlc.fanout("shop", 1, upstream=ORIGIN, farm=own.farm)
+    assert [own.replica(name, upstream="auto") for name in "xy"] == ["hq", "a"]
+    gone = own.id_of("a")
+    done = wlc.forget("shop", gone, farm=own.farm)
+    assert (done.was_replica, done.was_upstream, done.claims) == (True, True, 1)
+    assert upstreams(own.registry) == []
+    assert [claim.upstream for claim in claims(own.registry)] == [ORIGIN]
+    # Pruning waits no longer for what it had not copied.
+    for _ in range(2):
+        own.write()
+    wlc.snapshot(own.master)
+    own.write()
+    for name in "xy":
+        assert own.replica(name) == "hq"
+    assert wlc.prune("shop", farm=own.farm, keep_for="0s").keep_batches == (4, 5)

@@ -35,9 +35,11 @@ def prove_same_past(database: FarmDatabase, position: Position) -> None:
             position=position,
         ) from error
     except MissingError as error:
+        database.config()  # That there is no such place is another mistake.
+        place = shlex.quote(database.url.rpartition("/")[0])
         raise InvalidError(
             f"{database.url} does not hold the replica's tick {position.tick} yet",
-            hint="Wait until it has caught up, or bring it there: wlc ship DB --to URL",
+            hint=f"Wait until it has caught up, or bring it there: wlc ship DB --to {place}",
             path=database.url,
             position=position,
         ) from error
