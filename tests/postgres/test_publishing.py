@@ -503,6 +503,38 @@ def test_beat_0_looks_few_times_behind_messages_of_others(
     assert check_equal(bank, farm, tmp_path / "replica.duckdb") == flushed.tick
 
 
+def test_what_one_look_gave_is_not_looked_for_again_once_it_is_published(
+    bank: str, farm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    wlc.beat(bank, 60)
+    looks: list[str] = []
+    look, made = source.PostgresSource._gathered, FarmDatabase.publish
+
+    def counted(self: source.PostgresSource, upto: str, most: int | None) -> object:
+        looks.append(upto)
+        return look(self, upto, most)
+
+    def failing(*_: object) -> str:
+        raise UnavailableError("out of order")
+
+    monkeypatch.setattr(source.PostgresSource, "_gathered", counted)
+    transfer(bank, 1)
+    database = open_database("bank", farm)
+    with source.opened(bank) as found, found.publishing():
+        end = found.last_place()
+        monkeypatch.setattr(FarmDatabase, "publish", failing)
+        with pytest.raises(UnavailableError, match="out of order"):
+            publish(found, database, end)
+        monkeypatch.setattr(FarmDatabase, "publish", made)
+        assert publish(found, database, end).transactions == 1
+        assert looks == [end, end]
+        transfer(bank, 2)
+        assert publish(found, database, end).transactions == 0
+        assert publish(found, database, found.last_place()).transactions == 1
+    assert len(looks) == 3
+    assert check_equal(bank, farm, tmp_path / "replica.duckdb") == 2
+
+
 @pytest.mark.parametrize("beat_s", [0, 60])
 def test_messages_outside_of_transactions_hide_nothing(
     bank: str, farm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beat_s: float

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 import time
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pytest
@@ -21,7 +22,8 @@ from tests.postgres.cluster import execute
 from tests.postgres.held import held_by_duckdb, held_by_postgres
 from tests.scenario.test_end_to_end import ACCOUNTS, TOTAL, new_master, transfer
 from tests.sound import assert_same
-from wlc.farm.errors import InvalidError, UnsupportedError
+from wlc.farm.errors import InvalidError, ReplayError, UnsupportedError
+from wlr.fold import net_changes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,6 +73,37 @@ def test_rows_of_large_steps_are_added_up_while_they_are_written(tmp_path: Path,
         wlc.flush(source)
         wlr.replicate(into=database_url)
         assert_same(database_url)
+    assert held_by_postgres(database_url) == held_by_duckdb(source)
+
+
+def test_folded_changes_are_added_up_while_the_server_updates_or_fails(
+    tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = "CREATE TABLE t (id INTEGER PRIMARY KEY, v INTEGER); INSERT INTO t SELECT range, 0 FROM range(9)"
+    source = new_master(tmp_path, table)
+    wlr.replicate(source, into=database_url)
+    aside: list[bool] = []
+    total = net_changes._total
+
+    def noticed(*arguments: Any) -> int:
+        aside.append(threading.current_thread() is not threading.main_thread())
+        return total(*arguments)
+
+    monkeypatch.setattr(net_changes, "_ASIDE", 2)
+    monkeypatch.setattr(net_changes, "_total", noticed)
+    with wlc.connect(source) as connection:
+        connection.execute("BEGIN; UPDATE t SET v = id WHERE id < 5; DELETE FROM t WHERE id > 7; COMMIT")
+    wlc.flush(source)
+    wlr.unlock(database_url)
+    execute(database_url, "UPDATE t SET v = 7 WHERE id = 3")
+    with pytest.raises(ReplayError, match="1 of 4 rows to change are not in the replica"):
+        wlr.replicate(into=database_url)
+    execute(database_url, "UPDATE t SET v = 0 WHERE id = 3")
+    wlr.lock(database_url)
+    wlr.replicate(into=database_url)
+    assert aside
+    assert all(aside)
+    assert_same(database_url)
     assert held_by_postgres(database_url) == held_by_duckdb(source)
 
 

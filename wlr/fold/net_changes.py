@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -158,32 +158,69 @@ def sources(change: TableChange, fetch: Callable[[Read], str]) -> list[RowImages
     return [fold.RowImages((fetch(read),), read.first, read.last) for read in change.reads]
 
 
-@contextmanager
-def tallied(connection: duckdb.DuckDBPyConnection, nets: list[NetChange], into: Tally) -> Iterator[None]:
-    """Take net changes into account once the body has written them.
+class Totals:
+    """What the numbers of the images of net changes add up to, found while something else goes on, if they are many.
 
-    Large ones that are read straight from files are added up meanwhile, on a connection of their own: rows that are
-    written to a table with a key keep one core busy.
+    Args:
+        connection: Holds the net changes.
+        into: Says which totals matter.
     """
-    aside = [
-        net for net in nets if net.removed + net.added >= _ASIDE and not net.is_temporary and into.asks(net.change)
-    ]
-    totals: dict[Name, Future[int]] = {}
-    with ExitStack() as stack:
-        if aside:
-            other = stack.enter_context(connection.cursor())
-            pool = stack.enter_context(ThreadPoolExecutor(1, "wlr digests"))
-            totals = {net.change.table: pool.submit(_total, other, net) for net in aside}
-        try:
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, into: Tally) -> None:
+        self._connection = connection
+        self._into = into
+        self._found: dict[Name, Future[int]] = {}
+
+    @contextmanager
+    def aside(self, nets: Sequence[NetChange]) -> Iterator[None]:
+        """Add up those that are read straight from files while the body writes them.
+
+        They have a connection of their own: rows that are written to a table with a key keep one core busy.
+        """
+        chosen = [net for net in nets if not net.is_temporary and self._is_worth_it(net)]
+        if not chosen:
             yield
-        except BaseException:
-            if aside:
+            return
+        with self._connection.cursor() as other, self._adding(other, chosen):
+            yield
+
+    @contextmanager
+    def while_waiting(self, net: NetChange) -> Iterator[None]:
+        """Add up a net change while the body waits for another database; the body must not use the connection."""
+        if net.change.table in self._found or not self._is_worth_it(net):
+            yield
+            return
+        with self._adding(self._connection, [net]):
+            yield
+
+    def find(self, net: NetChange) -> int:
+        """Return the total of a net change."""
+        found = self._found.get(net.change.table)
+        return found.result() if found else _total(self._connection, net)
+
+    def _is_worth_it(self, net: NetChange) -> bool:
+        return net.removed + net.added + 2 * net.stays >= _ASIDE and self._into.asks(net.change)
+
+    @contextmanager
+    def _adding(self, connection: duckdb.DuckDBPyConnection, nets: Sequence[NetChange]) -> Iterator[None]:
+        with ThreadPoolExecutor(1, "wlr digests") as pool:
+            self._found |= {net.change.table: pool.submit(_total, connection, net) for net in nets}
+            try:
+                yield
+            except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
-                other.interrupt()
-            raise
-        for net in nets:
-            found = totals.get(net.change.table)
-            into.fold(net.change, found.result if found else partial(_total, connection, net))
+                connection.interrupt()
+                raise
+
+
+@contextmanager
+def tallied(connection: duckdb.DuckDBPyConnection, nets: list[NetChange], into: Tally) -> Iterator[Totals]:
+    """Take net changes into account once the body has written them."""
+    totals = Totals(connection, into)
+    with totals.aside(nets):
+        yield totals
+    for net in nets:
+        into.fold(net.change, partial(totals.find, net))
 
 
 def _total(connection: duckdb.DuckDBPyConnection, net: NetChange) -> int:

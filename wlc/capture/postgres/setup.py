@@ -243,3 +243,14 @@ def _one(connection: Connection, query: str, parameters: list[Any] | None = None
     found = connection.execute(query, parameters).fetchone()
     assert found is not None
     return tuple(found)
+
+
+def shown_place(place: str) -> str:
+    """Say what `place` gave."""
+    server, _, number = place.rpartition(".")
+    return f"{number} of server {server}"
+
+
+def told(found: Mapping[str, str]) -> str:
+    """Return what `bypassed` gave, as a sentence."""
+    return "not captured: " + ", ".join(f"{table} {problem}" for table, problem in found.items())

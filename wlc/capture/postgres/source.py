@@ -29,13 +29,13 @@ from wlc.masters.fence import announce_snapshot
 from wlc.masters.publish import publish
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from wlc.capture.postgres.sequences import Sequences
     from wlc.dialect.postgres.connection import Connection
     from wlc.farm.database import FarmDatabase
-    from wlc.farm.model import Batch, Digest, Manifest, Name, Transaction
+    from wlc.farm.model import Batch, Digest, Manifest, Name
     from wlc.masters.contract import Gathered
     from wlc.masters.state import MasterState
 
@@ -125,6 +125,7 @@ class PostgresSource(Source):
         self._patterns = patterns
         self._load()
         self.beat_s = self._state.beat_s if self._state else BEAT_S
+        self._looked_to = ""  # Before this place in the server's log, everything is published.
 
     def _load(self) -> None:
         values = setup.read_state(self.connection)
@@ -221,7 +222,7 @@ class PostgresSource(Source):
             return None
         return FencedError(
             f"{self} is a copy of the database that became the master of {self._state.name}: that is database"
-            f" {_shown_place(self.slot_state.place)}, this is {_shown_place(here)}",
+            f" {setup.shown_place(self.slot_state.place)}, this is {setup.shown_place(here)}",
             hint=f"if this database takes its place: wlc master {self} --moved; if the other one goes on:"
             f" wlc master {self} --name OTHER, which makes this database a master of its own",
             path=str(self),
@@ -255,20 +256,24 @@ class PostgresSource(Source):
 
     @contextmanager
     def gather(self, upto: str, *, is_each: bool) -> Iterator[Gathered | None]:
+        if upto == self._looked_to:
+            self._pass_by(upto)
+            yield None
+            return
         most: int | None = 1 if is_each else _MOST_MESSAGES
         while True:
             with self._gathered(upto, most) as gathering:
                 if is_each and len(gathering.round.numbers()) > 1:
                     upto, most = lsn_text(gathering.first_end()), None
                     continue
-                if len(gathering.round.numbers()):
-                    # More wait than fit into this batch: it cannot end at a moment that can be looked at.
-                    if not gathering.rewrites() or (most and gathering.messages >= most and not is_each):
-                        yield _Round(self, gathering)
-                        return
-                    break
                 # What waits behind as many messages as were asked for was not read.
                 is_cut = most is not None and gathering.messages >= most
+                if len(gathering.round.numbers()):
+                    # More wait than fit into this batch: it cannot end at a moment that can be looked at.
+                    if not gathering.rewrites() or (is_cut and not is_each):
+                        yield _Round(self, gathering, looked_to="" if is_cut else upto)
+                        return
+                    break
                 self._pass_by(lsn_text(gathering.read_to) if is_cut else upto)
             if not is_cut:
                 yield None
@@ -364,12 +369,12 @@ class PostgresSource(Source):
             with snapshot.exported(self.url, self.slot_state.slot, is_temporary=False) as moment:
                 # Transactions that began before the event triggers existed have ended now.
                 if found := self.bypassed():
-                    raise UnavailableError(f"meanwhile {_told(found)}", hint="try again", path=str(self))
+                    raise UnavailableError(f"meanwhile {setup.told(found)}", hint="try again", path=str(self))
                 return self._take(database, moment, is_first=True)
         self.refuse_gap()
         if found := self.bypassed():
             raise UnsupportedError(
-                f"no tick describes {self}: {_told(found)}", hint=_AGAIN.format(self), path=str(self)
+                f"no tick describes {self}: {setup.told(found)}", hint=_AGAIN.format(self), path=str(self)
             )
         with self._published_moment(database) as moment:
             return self._take(database, moment, is_first=False)
@@ -409,7 +414,7 @@ class PostgresSource(Source):
     def warn_bypassed(self) -> None:
         checked = self.bypassed(is_waiting=False)
         if found := {table: problem for table, problem in checked.items() if problem != setup.NOT_CHECKED}:
-            warnings.warn(f"{self}: {_told(found)}; {_AGAIN.format(self)}", stacklevel=3)
+            warnings.warn(f"{self}: {setup.told(found)}; {_AGAIN.format(self)}", stacklevel=3)
 
     def details(self) -> SourceDetails:
         lsn = self.slot_state.lsn
@@ -448,12 +453,19 @@ class _Round:
     """What one look into the slot gave; see `wlc.masters.contract.Gathered`."""
 
     def __init__(
-        self, source: PostgresSource, gathering: Gathering, *, look: snapshot.Look | None = None, is_again: bool = False
+        self,
+        source: PostgresSource,
+        gathering: Gathering,
+        *,
+        look: snapshot.Look | None = None,
+        is_again: bool = False,
+        looked_to: str = "",
     ) -> None:
         self._source = source
         self._gathering = gathering
         self._look = look
         self._is_again = is_again
+        self._looked_to = looked_to
         self._sequences: Sequences = {}
 
     def write(self) -> BatchContent:
@@ -475,7 +487,8 @@ class _Round:
         return BatchContent(state.name, transactions, files, local, held, unknown, lsn_text(gathering.round.lsn))
 
     def matches(self, batch: Batch) -> bool:
-        return _numbers(self.write().transactions) == _numbers(batch.transactions)
+        own, published = ([(t.tick, t.xid) for t in found] for found in (self.write().transactions, batch.transactions))
+        return own == published
 
     def note(self, batch: Batch, chain: str) -> None:
         sequences = self._sequences
@@ -484,17 +497,4 @@ class _Round:
             sequences = {oid: (name, None) for oid, (name, _) in sequences.items()}
         self._source._note(self._gathering, batch, chain, sequences)
         self._source._advance(str(batch.lsn))
-
-
-def _shown_place(place: str) -> str:
-    server, _, number = place.rpartition(".")
-    return f"{number} of server {server}"
-
-
-def _numbers(transactions: Iterable[Transaction]) -> list[tuple[int, int | None]]:
-    return [(transaction.tick, transaction.xid) for transaction in transactions]
-
-
-def _told(found: Mapping[str, str]) -> str:
-    """Return what `bypassed` gave, as a sentence."""
-    return "not captured: " + ", ".join(f"{table} {problem}" for table, problem in found.items())
+        self._source._looked_to = self._looked_to

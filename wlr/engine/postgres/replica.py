@@ -195,10 +195,10 @@ class OpenPostgres(OpenReplica):
         tally: Tally,
     ) -> None:
         nets = prepared if prepared is not None else self._prepare(action, fetch)
-        with self._folding(), net_changes.tallied(self._workshop.duckdb, nets, tally):
+        with self._folding(), net_changes.tallied(self._workshop.duckdb, nets, tally) as totals:
             for net in nets:
                 with self._naming(net.change.table):
-                    write.write(self._connection, self._workshop, net, cleared.pop(net.change.table, None))
+                    write.write(self._connection, self._workshop, net, cleared.pop(net.change.table, None), totals)
         for sequence in action.sequences:
             self._schema().set_sequence(sequence)
         if prepared is None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from wlc.dialect.postgres.connection import Connection
     from wlc.farm.model import Column
     from wlr.engine.postgres.duckdb_folding import Workshop
-    from wlr.fold.net_changes import NetChange
+    from wlr.fold.net_changes import NetChange, Totals
 
 _STAGING = "pg_temp.wlr_staging"
 # Two images of so many columns fit into one row of the staging table.
@@ -61,7 +61,9 @@ class StagingColumn:
         return f"{self.alias}{self.number}"
 
 
-def write(connection: Connection, workshop: Workshop, net: NetChange, cleared_before: int | None) -> None:
+def write(
+    connection: Connection, workshop: Workshop, net: NetChange, cleared_before: int | None, totals: Totals
+) -> None:
     """Apply the net change of one table in the caller's transaction.
 
     Args:
@@ -69,6 +71,7 @@ def write(connection: Connection, workshop: Workshop, net: NetChange, cleared_be
         workshop: Holds the net change.
         net: The change.
         cleared_before: Number of rows that were removed ahead of a schema change that rewrote the table, None if none.
+        totals: Adds up the net change while the server works alone.
 
     Raises:
         StepError: A row to remove is missing, or a constraint does not hold.
@@ -77,9 +80,9 @@ def write(connection: Connection, workshop: Workshop, net: NetChange, cleared_be
         _clear(connection, net, cleared_before or 0)
     stays, changed = _staying(connection, workshop, net)
     if net.removed - stays:
-        _remove(connection, workshop, net, net.removed - stays, keeps=stays > 0)
+        _remove(connection, workshop, net, net.removed - stays, totals, keeps=stays > 0)
     if stays:
-        _update(connection, workshop, net, stays, changed)
+        _update(connection, workshop, net, stays, changed, totals)
     if net.added - stays:
         _add(connection, workshop, net, net.added - stays, keeps=stays > 0)
 
@@ -136,15 +139,19 @@ def _keys(net: NetChange, alias: str = "") -> str:
     return ", ".join(f"{alias}{quote(file_column(column.name))}" for column in net.table.key)
 
 
-def _remove(connection: Connection, workshop: Workshop, net: NetChange, removed: int, *, keeps: bool) -> None:
+def _remove(
+    connection: Connection, workshop: Workshop, net: NetChange, removed: int, totals: Totals, *, keeps: bool
+) -> None:
     stage_removed(connection, workshop, net, keeps=keeps)
     table, stored = net.table, range(len(net.table.layout.stored))
     same = f"{_row('t', _names(table))} *= {_row('s', [StagingColumn('o', number).name for number in stored])}"
     if table.key:
         match = f"{_same_key(table)}{_in_range(workshop, net)} AND {same}"
-        found = run(connection, f"DELETE FROM ONLY {table.sql} AS t USING {_STAGING} AS s WHERE {match}")
+        statement = f"DELETE FROM ONLY {table.sql} AS t USING {_STAGING} AS s WHERE {match}"
     else:
-        found = run(connection, _delete_copies_sql(table, same))
+        statement = _delete_copies_sql(table, same)
+    with totals.while_waiting(net):
+        found = run(connection, statement)
     _drop(connection)
     if found != removed:
         raise misfits.missing(net.change.table, removed - found, removed)
@@ -207,7 +214,9 @@ def missing(connection: Connection, net: NetChange) -> str | None:
     return str(found[0][0]) if found else None
 
 
-def _update(connection: Connection, workshop: Workshop, net: NetChange, stays: int, changed: list[Column]) -> None:
+def _update(
+    connection: Connection, workshop: Workshop, net: NetChange, stays: int, changed: list[Column], totals: Totals
+) -> None:
     """Change rows that stay, in one statement; a row of the staging table holds both images."""
     table = net.table
     stored = table.layout.stored
@@ -220,7 +229,8 @@ def _update(connection: Connection, workshop: Workshop, net: NetChange, stays: i
     values = ", ".join(f"{quote(stored[part.number].name)} = s.{part.name}" for part in new)
     same = f"{_row('t', _names(table))} *= {_row('s', [part.name for part in old])}"
     match = f"{_same_key(table)}{_in_range(workshop, net)} AND {same}"
-    found = run(connection, f"UPDATE ONLY {table.sql} AS t SET {values} FROM {_STAGING} AS s WHERE {match}")
+    with totals.while_waiting(net):
+        found = run(connection, f"UPDATE ONLY {table.sql} AS t SET {values} FROM {_STAGING} AS s WHERE {match}")
     _drop(connection)
     if found != stays:
         message = f"{stays - found} of {stays} rows to change are not in the replica as they were in the master"
