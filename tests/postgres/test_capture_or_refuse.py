@@ -431,7 +431,7 @@ def test_a_type_waits_for_those_who_write_its_values(database_url: str, farm: st
     check(database_url, farm, tmp_path / "replica.duckdb")
 
 
-def test_what_bypasses_disabled_triggers_is_named(database_url: str, farm: str):
+def test_what_bypasses_disabled_triggers_is_named(database_url: str, farm: str, tmp_path: Path):
     master(database_url, farm, f"{SIMPLE}; CREATE TABLE dropped (a int)")
     execute(
         database_url,
@@ -459,6 +459,14 @@ def test_what_bypasses_disabled_triggers_is_named(database_url: str, farm: str):
     assert found is not None
     assert "wlc_on_ddl" not in found
     assert found["wlc_on_rewrite"] == "does not fire"
+    execute(database_url, "INSERT INTO t VALUES (9, 'nine', 9)")
+    with pytest.raises(UnsupportedError, match=r"public.t has columns id, b, n that were not announced") as caught:
+        wlc.flush(database_url)
+    assert f"wlc stop {database_url}" in str(caught.value.hint)
+    with pytest.warns(UserWarning, match="the history ends with tick 0: table public.t has columns"):
+        wlc.stop(database_url)
+    wlc.master(database_url, farm=farm, name="x")
+    check(database_url, farm, tmp_path / "replica.duckdb")
 
 
 def test_status_says_what_it_cannot_check_because_somebody_has_locked_it(database_url: str, farm: str):

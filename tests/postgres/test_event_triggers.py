@@ -16,6 +16,7 @@ import pytest
 
 import wlc
 import wlr
+from tests.fault.processes import run_command
 from tests.postgres.cluster import execute, program
 from tests.postgres.comparing import texts_of
 from wlc.farm.errors import UnsupportedError
@@ -283,6 +284,18 @@ def test_what_is_not_understood_stops_publishing_and_status_says_so(database_url
         assert "wlc stop" in str(caught.value.hint)
     with pytest.warns(UserWarning, match="nothing is published: a schema change was not understood: .*CREATE WONDER"):
         wlc.status(database_url)
+    with pytest.raises(UnsupportedError, match="CREATE WONDER"):
+        wlc.verify_source(database_url)
+    # The hint works as it is typed, and a new history begins.
+    command = re.search(r"wlc stop \S+", str(caught.value.hint))
+    assert command
+    done = run_command(*command.group(0).rstrip(",;").split())
+    assert done.returncode == 0
+    assert "the history ends with tick 0: a schema change was not understood" in done.stderr
+    execute(database_url, "INSERT INTO t VALUES (1)")
+    assert wlc.master(database_url, farm=farm_folder, name="x").state == "started"
+    assert wlc.status(database_url).bypassed == {}
+    assert {check.outcome for check in wlc.verify_source(database_url)} == {"same"}
 
 
 @pytest.fixture

@@ -174,6 +174,10 @@ class Succession:
     ended: tuple[EndedLog, ...]
 
 
+class StuckError(UnsupportedError):
+    """What waits cannot be published, now or later: the history ends with what is published."""
+
+
 class DivergedError(FencedError):
     """A restored database has committed something else than what it had published."""
 

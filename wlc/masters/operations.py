@@ -15,7 +15,7 @@ from wlc.farm.errors import FencedError, GapError, InvalidError
 from wlc.farm.store import MissingError
 from wlc.masters import adapters, founding
 from wlc.masters.claim import Wish, claim
-from wlc.masters.contract import database_of
+from wlc.masters.contract import StuckError, database_of
 from wlc.masters.due_snapshots import try_take_due
 from wlc.masters.fence import own, settle
 from wlc.masters.lookup import opened_master
@@ -148,11 +148,22 @@ def _end_history(source: Source, database: FarmDatabase) -> None:
     try:
         source.refuse_gap()
     except GapError as error:
-        warnings.warn(f"the history ends with tick {state.tick}: {error.message}", stacklevel=3)
+        problem = error.message
     else:
-        publish(source, database)
-        settle(database, source.require_state())
+        problem = _publish_rest(source, database)
+    if problem:
+        warnings.warn(f"the history ends with tick {state.tick}: {problem}", stacklevel=3)
     database.change_config(lambda config: replace(own(config, state), state=STOPPED))
+
+
+def _publish_rest(source: Source, database: FarmDatabase) -> str:
+    """Publish what waits; return why it can never be published, "" if it is."""
+    try:
+        publish(source, database)
+    except StuckError as error:
+        return error.message
+    settle(database, source.require_state())
+    return ""
 
 
 def check_repair(source: str | os.PathLike[str]) -> None:

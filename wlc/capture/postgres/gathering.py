@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from wlc.capture.postgres.messages import TriggerMessage
     from wlc.capture.postgres.pgoutput import Positions
 
-_STRANGER = "stop replicating and begin again, which starts a new history: wlc stop, then wlc master"
-
 
 @dataclass(slots=True)
 class PublishedTable:
@@ -181,14 +179,14 @@ class Gathering:
         table = self.round.tables.get(oid)
         if table is None:
             raise UnsupportedError(
-                f"table {rows.relation.schema}.{rows.relation.name} is published and was not announced", hint=_STRANGER
+                f"table {rows.relation.schema}.{rows.relation.name} is published and was not announced"
             )
         rows = rows.without({column.name for column in table.description.columns if column.generated is not None})
         segment = self._segment(oid, table)
         expected = tuple(column.name for column in segment.layout.stored)
         if rows.relation.columns != expected:
             found = ", ".join(rows.relation.columns)
-            raise UnsupportedError(f"table {segment.name} has columns {found} that were not announced", hint=_STRANGER)
+            raise UnsupportedError(f"table {segment.name} has columns {found} that were not announced")
         # Replicas have these rows in the old form already: only the new form counts.
         smallest = 1 if oid in self._resending else -1
         self.rows.add(segment, rows, smallest)
@@ -244,7 +242,7 @@ class Gathering:
         try:
             self._take_message(read_message(content))
         except (AttributeError, LookupError, TypeError, ValueError) as error:
-            raise UnsupportedError(f"a schema change was not understood: {shown(content)}", hint=_STRANGER) from error
+            raise UnsupportedError(f"a schema change was not understood: {shown(content)}") from error
 
     # Schema changes --------------------------------------------------------------------------------------------------
 

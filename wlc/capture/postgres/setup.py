@@ -150,6 +150,8 @@ def remove(connection: Connection) -> None:
     if connection.execute("SELECT to_regprocedure('wlc.finish()')").fetchone() == (None,):
         return
     connection.execute("SELECT wlc.finish()")
+    # What could not be published is behind the history that ends.
+    remember_problem(connection, None)
     for oid in _with_other_identity(connection):
         connection.execute("SELECT wlc.restore(%s)", [oid])
     if not prepare.is_prepared(connection):

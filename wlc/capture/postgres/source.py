@@ -24,7 +24,7 @@ from wlc.dialect.sql import literal
 from wlc.farm.beat import BEAT_S
 from wlc.farm.errors import FencedError, GapError, InvalidError, UnavailableError, UnsupportedError
 from wlc.masters import state as master_states
-from wlc.masters.contract import BatchContent, Remembered, Source, SourceDetails
+from wlc.masters.contract import BatchContent, Remembered, Source, SourceDetails, StuckError
 from wlc.masters.fence import announce_snapshot
 from wlc.masters.publish import publish
 
@@ -315,7 +315,7 @@ class PostgresSource(Source):
                 except UnsupportedError as error:
                     with talking(self.url):
                         setup.remember_problem(self.connection, error.message)
-                    raise
+                    raise StuckError(error.message, hint=error.hint or _AGAIN.format(self)) from error
             yield gathering
 
     def _published_tables(self) -> dict[int, PublishedTable]:
@@ -373,9 +373,8 @@ class PostgresSource(Source):
                 return self._take(database, moment, is_first=True)
         self.refuse_gap()
         if found := self.bypassed():
-            raise UnsupportedError(
-                f"no tick describes {self}: {setup.told(found)}", hint=_AGAIN.format(self), path=str(self)
-            )
+            message = f"no tick describes {self}: {setup.told(found)}"
+            raise UnsupportedError(message, hint=_AGAIN.format(self), path=str(self))
         with self._published_moment(database) as moment:
             return self._take(database, moment, is_first=False)
 
