@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 import wlc
 import wlr
+from tests.bench.bucket import bucket_at
 from wlc.farm.database import open_database
+from wlc.farm.paths import CONFIG
 from wlc.farm.upstreams import claims
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RELAYS, REPLICAS, FANOUT = ("r1", "r2", "r3", "r4"), ("x1", "x2", "x3", "x4"), 2
 SETTINGS = (
@@ -32,12 +32,13 @@ ENDS_WITHIN_S = 90.0
 class Tree:
     """A master, whose farm holds the registry, and eight members that choose where to read."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, root: str, seed: int) -> None:
         self.folder = folder
-        self.farm = str(folder / "hq")
+        self.root = root
+        self.farm = f"{root}/hq"
         self.chance = random.Random(seed)
         self.running: dict[str, subprocess.Popen[bytes]] = {}
-        self.kills = self.value = 0
+        self.kills = self.value = self.changes = 0
         self.source = folder / "shop.duckdb"
         wlc.master(self.source, farm=self.farm, beat_s=0.5, create=True)
         with wlc.connect(self.source) as connection:
@@ -45,10 +46,13 @@ class Tree:
         wlc.snapshot(self.source)
         wlc.set_tiers("shop", SETTINGS, farm=self.farm)
 
+    def place(self, name: str) -> str:
+        return f"{self.root}/{name}"
+
     def start(self, name: str) -> None:
-        place = str(self.folder / name)
-        program, told = ("cli.wlc", ["ship", "shop", "--to", place]) if name in RELAYS else ("cli.wlr", [])
-        told = told or ["replicate", "shop", "--into", f"{place}.duckdb"]
+        into = str(self.folder / f"{name}.duckdb")
+        program, told = ("cli.wlc", ["ship", "shop", "--to", self.place(name)]) if name in RELAYS else ("cli.wlr", [])
+        told = told or ["replicate", "shop", "--into", into]
         command = [sys.executable, "-m", program, *told, "--farm", self.farm, "--upstream", "auto", "--follow"]
         with (self.folder / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(command, stdout=log, stderr=log)
@@ -67,16 +71,32 @@ class Tree:
     def write(self) -> None:
         self.value += 1
         with wlc.connect(self.source) as connection:
-            connection.execute(f"INSERT INTO t VALUES ({self.value}, 'a')")
+            connection.execute(f"INSERT INTO t (i, v) VALUES ({self.value}, 'a')")
             connection.execute(f"UPDATE t SET v = 'b' WHERE i = {self.chance.randint(1, self.value)}")
         wlc.flush(self.source)
+
+    def change(self) -> None:
+        """Do what a log has besides changes of rows, one after the other: layouts, bulk loads, changes of the master."""
+        number = self.changes = self.changes + 1
+        if number % 3 == 0:
+            # Another file becomes the master.
+            self.source = Path(shutil.copy(self.source, self.source.with_stem(f"shop{number}")))
+            wlc.master(self.source, moved=True)
+            return
+        with wlc.connect(self.source) as connection:
+            if number % 3 == 1:
+                connection.execute(f"ALTER TABLE t ADD COLUMN c{number} INTEGER DEFAULT {number}")
+                connection.execute(f"CREATE TABLE u{number} AS SELECT range AS i, 'bulk' AS v FROM range(5000)")
+            else:
+                connection.execute(f"TRUNCATE u{number - 1}")
+                connection.execute(f"INSERT INTO u{number - 1} SELECT range, 'more' FROM range(20)")
 
     def prune(self) -> None:
         """Take a snapshot, so that there is something to prune, and prune one place."""
         wlc.snapshot(self.source)
         place = self.chance.choice(("hq", *RELAYS))
-        if (self.folder / place / "shop" / "wlc.config").exists():
-            wlc.prune("shop", farm=str(self.folder / place), keep_for="8s")
+        if open_database("shop", self.place(place)).store.exists(CONFIG):
+            wlc.prune("shop", farm=self.place(place), keep_for="8s")
 
     def refuse_too_many(self) -> None:
         held = Counter(claim.upstream for claim in claims(open_database("shop", self.farm)))
@@ -89,6 +109,8 @@ class Tree:
             self.start(name)
         while time.monotonic() < end or self.kills < kills:
             time.sleep(0.3)
+            if self.changes < 3 or self.chance.random() < 0.1:
+                self.change()
             self.write()
             self.refuse_too_many()
             for name in [name for name, back in away.items() if back <= time.monotonic()]:
@@ -128,14 +150,14 @@ class Tree:
             assert "pruned" not in log, log
         held = open_database("shop", self.farm).logs
         for name in RELAYS:
-            relay = open_database("shop", str(self.folder / name)).logs
+            relay = open_database("shop", self.place(name)).logs
             both = {o.path for o in relay.list("shop_")} & {o.path for o in held.list("shop_")}
             assert both
             assert [path for path in both if relay.read(path) != held.read(path)] == []
 
 
-def run(folder: Path, seconds: float, kills: int, seed: int) -> None:
-    tree = Tree(folder, seed)
+def run(folder: Path, root: str, seconds: float, kills: int, seed: int) -> None:
+    tree = Tree(folder, root, seed)
     try:
         tree.trouble(seconds, kills)
         tree.settle()
@@ -148,9 +170,15 @@ SEED = int(os.environ.get("DBFARM_SEED", "15"))
 
 
 def test_a_tree_of_eight_survives_random_kills(tmp_path: Path) -> None:
-    run(tmp_path, 4, 3, SEED)
+    run(tmp_path, str(tmp_path), 4, 3, SEED)
 
 
 @pytest.mark.deep
 def test_a_tree_of_eight_survives_ten_minutes_of_random_kills(tmp_path: Path) -> None:
-    run(tmp_path, 600, 100, random.randrange(10**6))
+    run(tmp_path, str(tmp_path), 600, 100, random.randrange(10**6))
+
+
+@pytest.mark.deep
+def test_a_tree_of_eight_in_a_bucket_survives_random_kills(tmp_path: Path) -> None:
+    with bucket_at("tree") as url:
+        run(tmp_path, url, 60, 10, random.randrange(10**6))

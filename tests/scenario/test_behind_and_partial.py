@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -11,11 +12,27 @@ import wlc
 import wlr
 from wlc.farm.database import FarmDatabase
 from wlc.farm.errors import InvalidError, UnsupportedError
+from wlr.service.jobs import works_of
+from wlr.service.settings_file import read_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from wlc.farm.model import DataFile, TableFile
+    from wlr.service.job_states import Done
+
+
+class Alone:
+    """A round of a service that nobody stops."""
+
+    def __init__(self) -> None:
+        self.is_stopped = threading.Event()
+
+    def progress(self, done: int, total: int, what: str = "") -> None:
+        """Go on."""
+
+    def note(self, outcome: Done | Exception) -> None:
+        """Nobody is interested."""
 
 
 def write(source: Path, *statements: str) -> None:
@@ -52,8 +69,13 @@ def test_a_paused_replica_stays_where_it_is(source: Path, tmp_path: Path, into: 
     write(source, "INSERT INTO t VALUES (1)")
     found = wlr.replicate(into=replica)
     assert (found.tick, found.is_paused, wlr.status(replica).is_paused) == (1, True, True)
+    (file := tmp_path / "dbfarm.toml").write_text(
+        f'[farms.main]\nurl = "memory://behind"\n[replicas.copy]\ndatabase = "{tmp_path.name}"\ninto = "{replica}"\n'
+    )
+    (served,) = works_of(read_settings(file))
+    assert served.do_round(Alone()).tick == 1
     wlr.resume(replica)
-    assert wlr.replicate(into=replica).tick == 2
+    assert served.do_round(Alone()).tick == 2
     assert not wlr.status(replica).is_paused
 
 
