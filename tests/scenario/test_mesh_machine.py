@@ -7,7 +7,6 @@ and then they are silent. DBFARM_EXAMPLES=1000 looks further.
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from contextlib import suppress
@@ -15,15 +14,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 import wlc
+from tests.sampling import machine_settings
 from tests.sites import Sites, clock_ahead
 from wlc.farm.errors import ExpiredError, InvalidError, UnavailableError
 
-EXAMPLES = int(os.environ.get("DBFARM_EXAMPLES", "0"))
 NAMES = ("oslo", "paris", "rome", "york")
 SCHEMA = """
     CREATE TABLE t (k VARCHAR PRIMARY KEY, v VARCHAR);
@@ -179,25 +177,10 @@ class Mesh(RuleBasedStateMachine):
             assert self.sites.rows("oslo", table) == expected
 
 
-def run(examples: int) -> None:
-    run_state_machine_as_test(
-        Mesh,
-        settings=settings(
-            max_examples=EXAMPLES or examples,
-            stateful_step_count=14,
-            deadline=None,
-            derandomize=not EXAMPLES,
-            database=None,
-            print_blob=True,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
-
 def test_each_row_is_its_newest_change() -> None:
-    run(3)
+    run_state_machine_as_test(Mesh, settings=machine_settings(3))
 
 
 @pytest.mark.deep
 def test_each_row_is_its_newest_change_a_thousand_times() -> None:
-    run(1000)
+    run_state_machine_as_test(Mesh, settings=machine_settings(1000))

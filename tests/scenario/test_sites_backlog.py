@@ -12,6 +12,8 @@ import wlc
 from tests.sites import Sites, windows_compared
 from wlc.capture.duckdb.sites import conflict_window, take_step
 from wlc.farm.circle import EPOCH, EPOCH_TRANS
+from wlc.farm.errors import CorruptError
+from wlc.multi_master import missing_steps
 from wlc.multi_master.missing_steps import SiteLog
 
 if TYPE_CHECKING:
@@ -90,6 +92,7 @@ def test_the_window_of_a_round_is_that_of_each_step(two: Sites) -> None:
         commit(attempt)
 
     with (
+        patch.object(missing_steps, "JOINED_TRANSACTIONS", 1),
         windows_compared() as sizes,
         patch.object(SiteLog, "steps", beside_users),
         patch.object(take_step, "_commit", twice_in_vain),
@@ -106,3 +109,31 @@ def test_the_window_of_a_round_is_that_of_each_step(two: Sites) -> None:
     assert (1, "READ_ROW", "TRANS_IN_CONFLICT") in rejected
     assert (5, "WRITE_ROW", "constraint") in rejected
     assert (9, "UPDATE_ROW", "TRANS_IN_CONFLICT") in rejected
+
+
+def test_a_backlog_is_taken_at_once_up_to_a_batch_that_cannot_be_taken(two: Sites) -> None:
+    publish_each(two, "rome", *(f"UPDATE t SET v = 'rome' WHERE k = {k}" for k in range(8)))
+    # What was rejected of one log file is what the next ones go on with.
+    two.write("oslo", "UPDATE t SET v = 'oslo' WHERE k = 1")
+    publish_each(two, "rome", "UPDATE t SET v = 'again' WHERE k IN (1, 20)", "UPDATE t SET v = 'again' WHERE k = 20")
+    log = two.log("rome")
+    damaged = log.read_batch(log.batch_numbers()[-1])[0].files[0]
+    file, commits = log.fetch(damaged), []
+    data, commit = file.read_bytes(), take_step._commit
+    file.write_bytes(data[:-1])
+
+    def counted(attempt: take_step._Attempt) -> None:
+        commit(attempt)
+        commits.append(len(attempt.step.transactions))
+
+    with patch.object(take_step, "_commit", counted):
+        with pytest.raises(CorruptError, match=damaged.file.path):
+            two.take("oslo")
+        # Halved until the one that is damaged is left.
+        assert commits == [5, 2, 1, 1]
+        file.write_bytes(data)
+        assert two.take("oslo") == 1
+    rejected = [(row.origin_tick, row.key, row.dependent) for row in wlc.exceptions(two.file("oslo"))]
+    assert [key["k"] for _, key, _ in rejected] == [1, 1, 20, 20]
+    two.exchange()
+    two.refuse_differences("t")

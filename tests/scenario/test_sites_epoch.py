@@ -10,17 +10,21 @@ import json
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import duckdb
 import pytest
 
 import wlc
+import wlr
 from cli.command import run_app
 from cli.wlc import app
 from tests.sites import Sites
 from wlc.farm.circle import Circle, Rule, circle_object, with_rule
 from wlc.farm.errors import InvalidError
 from wlc.farm.model import Name, RowsRead
+from wlc.multi_master import missing_steps
+from wlr.spark import FarmDataSource
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -364,11 +368,16 @@ def written(sites: Sites, site: str, transactions: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    sites = Sites(tmp_path_factory.mktemp("epoch"))
-    tables = {f"{name}_{table}": rule for name, case in CASES.items() for table, rule in case.rules.items()}
+    return run_cases(tmp_path_factory.mktemp("epoch"), CASES)
+
+
+def run_cases(folder: Path, cases: dict[str, Case], *, is_each_published: bool = False) -> Outcome:
+    """Run cases; Rome publishes its transactions as one batch, or each as a batch of its own."""
+    sites = Sites(folder)
+    tables = {f"{name}_{table}": rule for name, case in cases.items() for table, rule in case.rules.items()}
     with duckdb.connect(sites.file("oslo")) as connection:
         connection.execute("; ".join(f"CREATE TABLE {table} (k INTEGER PRIMARY KEY, v VARCHAR)" for table in tables))
-        for name, case in CASES.items():
+        for name, case in cases.items():
             for index in case.indexes:
                 connection.execute(index.format(t=f"{name}_t"))
     sites.found()
@@ -388,13 +397,15 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
         named = {table: f"{name}_{table}" for table in "tun"}
         return [statement.format(**named) for statement in statements]
 
-    written(sites, "oslo", ["; ".join(text for name, case in CASES.items() for text in of(name, case.before))])
+    written(sites, "oslo", ["; ".join(text for name, case in cases.items() for text in of(name, case.before))])
     sites.exchange()
-    written(sites, "oslo", ["; ".join(text for name, case in CASES.items() for text in of(name, case.oslo))])
-    written(sites, "rome", [text for name, case in CASES.items() for text in of(name, case.rome)])
+    if is_each_published:
+        wlc.beat(sites.file("rome"), 0)
+    written(sites, "oslo", ["; ".join(text for name, case in cases.items() for text in of(name, case.oslo))])
+    written(sites, "rome", [text for name, case in cases.items() for text in of(name, case.rome)])
     wlc.flush(sites.file("rome"))
     sites.exchange()
-    rejected: dict[str, list[str]] = {name: [] for name in CASES}
+    rejected: dict[str, list[str]] = {name: [] for name in cases}
     for row in wlc.exceptions(sites.file("oslo")):
         name, table = row.table.name.split("_")
         rejected[name].append(f"{table} {row.op_type} {row.cause}")
@@ -413,18 +424,52 @@ def test_conflicts(outcome: Outcome, name: str) -> None:
 
 
 def test_the_counters_are_exactly_those_of_all_cases(outcome: Outcome) -> None:
-    expected: Counter[str] = Counter()
-    for case in CASES.values():
-        expected.update(case.counts)
     # Rome published everything as one batch, which is one step.
-    assert dict(expected) | {"conflict_steps": 1} == {
-        name: value for name, value in outcome.counts.items() if not name.endswith("_tick")
-    }
+    assert counted(outcome) == expected_of(CASES)
     assert outcome.counts["last_conflict_tick"] > 0
 
 
-def test_logs_with_rejections_are_logs_like_others(outcome: Outcome) -> None:
+@pytest.mark.parametrize("joined", [pytest.param(1, marks=pytest.mark.deep), missing_steps.JOINED_TRANSACTIONS])
+def test_p7_borders_of_batches_and_of_steps_change_no_verdict(outcome: Outcome, tmp_path: Path, joined: int) -> None:
+    """Every batch has one transaction, and is taken by itself, or all are taken at once."""
+    cases = {name: case for name, case in CASES.items() if len(case.rome) > 1}
+    with patch.object(missing_steps, "JOINED_TRANSACTIONS", joined):
+        found = run_cases(tmp_path, cases, is_each_published=True)
+    assert len(found.sites.log("rome").batch_numbers()) > len(cases)
+    for name, case in cases.items():
+        assert sorted(found.rejected[name]) == sorted(outcome.rejected[name])
+        for table, rows in zip(case.rules, case.after, strict=False):
+            assert [found.sites.rows(site, f"{name}_{table}") for site in found.sites.names] == [rows, rows]
+    # Alone, a transaction meets the refresh of the one before it, and not that one.
+    assert joined == 1 or counted(found) == expected_of(cases)
+
+
+def counted(outcome: Outcome) -> dict[str, int]:
+    return {name: value for name, value in outcome.counts.items() if not name.endswith("_tick")}
+
+
+def expected_of(cases: dict[str, Case]) -> dict[str, int]:
+    expected: Counter[str] = Counter()
+    for case in cases.values():
+        expected.update(case.counts)
+    return dict(expected) | {"conflict_steps": 1}
+
+
+def test_logs_with_rejections_are_logs_like_others(outcome: Outcome, tmp_path: Path) -> None:
+    """Rows that are only reported, as read or as refreshed, add nothing to what anybody reads of a site's folder."""
     outcome.sites.replica_equals("oslo")
+    for site in outcome.sites.names:
+        url = outcome.sites.log(site).url
+        assert wlr.drill(url, folder=tmp_path).is_sound
+        wlr.replicate(url, into=tmp_path / site, register=False)
+        assert all(check.outcome == "same" for check in wlr.verify(tmp_path / site).tables)
+        for table in ("t3_t", "r2_t", "e6_t"):
+            held = outcome.sites.rows(site, table)
+            assert sorted(wlr.read(tmp_path / site, table).fetchall()) == held
+            source = FarmDataSource({"database": url, "table": table})
+            reader = source.reader(source.schema())
+            found = [row for task in reader.partitions() for part in reader.read(task) for row in part.to_pylist()]
+            assert sorted((row["k"], row["v"]) for row in found) == held
 
 
 def test_what_was_rejected_is_shown(outcome: Outcome, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 import duckdb
 import pytest
-from hypothesis import HealthCheck, seed, settings
+from hypothesis import seed
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
@@ -27,11 +27,13 @@ import wlc
 import wlr
 from tests.fault.breaker import abandon_masters
 from tests.pieces import each, seed_of_run
+from tests.sampling import machine_settings
 from tests.sites import Sites, windows_compared
 from tests.sites_model import PRIMARY, ModelSite, SitesModel
 from wlc.capture.duckdb.home import Home
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
 from wlc.farm.store import memory
+from wlc.multi_master import missing_steps
 from wlc.multi_master.missing_steps import SiteLog
 
 if TYPE_CHECKING:
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
     from tests.sites_model import Key, TransactionName
     from wlc.masters.contract import SiteStep
 
-EXAMPLES = int(os.environ.get("DBFARM_EXAMPLES", "0"))
 # A long run can be done in pieces of so many examples; see `tests.pieces`.
 PIECE = 20
 NAMES = ("oslo", "paris", "rome", "york")
@@ -162,10 +163,12 @@ def _empty() -> None:
 class Exchange(RuleBasedStateMachine):
     """Sites that write and take."""
 
-    @initialize()
-    def begin(self) -> None:
-        self.homes = one_home()
-        self.homes.__enter__()
+    @initialize(joined=st.sampled_from([1, 2, missing_steps.JOINED_TRANSACTIONS]))
+    def begin(self, joined: int) -> None:
+        """Begin; up to how many transactions of several log files a step may hold decides nothing."""
+        self.around = ExitStack()
+        self.around.enter_context(one_home())
+        self.around.enter_context(patch.object(missing_steps, "JOINED_TRANSACTIONS", joined))
         start = started()
         self.folder = Path(tempfile.mkdtemp(prefix="dbfarm-", dir=_quick()))
         for name in NAMES[:3]:
@@ -196,7 +199,7 @@ class Exchange(RuleBasedStateMachine):
                 connection.close()
             abandon_masters()
             shutil.rmtree(self.folder)
-            self.homes.__exit__(None, None, None)
+            self.around.close()
 
     # What is looked at after every operation ------------------------------------------------------------------------
 
@@ -522,26 +525,19 @@ class Exchange(RuleBasedStateMachine):
         assert all(check.outcome == "same" for check in wlc.verify_source(self.sites.file(NAMES[number])))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def start_removed() -> Iterator[None]:
+    """Remove what all examples begin with."""
+    yield
+    for start in _start:
+        shutil.rmtree(start.folder)
+    _start.clear()
+
+
 def run(examples: int, piece: int | None = None) -> None:
     """Try so many examples; each piece of a long run has others."""
     machine = Exchange if piece is None else seed(f"{seed_of_run()} {piece}")(type("Exchange", (Exchange,), {}))
-    try:
-        run_state_machine_as_test(
-            machine,
-            settings=settings(
-                max_examples=EXAMPLES or examples,
-                stateful_step_count=14,
-                deadline=None,
-                derandomize=not EXAMPLES,
-                database=None,
-                print_blob=True,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
-    finally:
-        for start in _start:
-            shutil.rmtree(start.folder)
-        _start.clear()
+    run_state_machine_as_test(machine, settings=machine_settings(examples))
 
 
 def test_sites_hold_what_the_model_holds() -> None:

@@ -6,7 +6,6 @@ other examples each time.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import tempfile
@@ -18,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, multiple, precondition, rule
 
@@ -27,6 +25,7 @@ import wlr
 from tests.fault.breaker import abandon_masters
 from tests.lake import lake_contents, rebuilt, surplus
 from tests.oracle import contents
+from tests.sampling import machine_settings
 from tests.sound import assert_same
 from wlc.capture.duckdb import packed
 from wlc.dialect.duckdb import catalog
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 _MARK = re.compile(rb'"run": "[0-9a-f]*"|"sha256":"[0-9a-f]*"')
-EXAMPLES = int(os.environ.get("DBFARM_EXAMPLES", "0"))
 SEED = """
     CREATE TABLE keyed (id INTEGER PRIMARY KEY, a INTEGER, b VARCHAR);
     CREATE TABLE bag (a INTEGER, b VARCHAR, l INTEGER[]);
@@ -530,12 +528,4 @@ def all_of(connection: Any, name: str) -> Any:
 
 
 TestFarm = pytest.mark.filterwarnings("error")(Farm.TestCase)
-TestFarm.settings = settings(
-    max_examples=EXAMPLES or 4,
-    stateful_step_count=35,
-    deadline=None,
-    derandomize=not EXAMPLES,
-    database=None,
-    print_blob=True,
-    suppress_health_check=list(HealthCheck),
-)
+TestFarm.settings = machine_settings(4, steps=35)

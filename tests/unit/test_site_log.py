@@ -6,7 +6,7 @@ import uuid
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,12 +14,14 @@ from wlc.capture.duckdb.journal import JournalledDdl
 from wlc.capture.duckdb.sites import permitted
 from wlc.farm.circle import MESH, OWNER, STAR, CircleSite, Rule, SiteHistory, circle_object, with_rule
 from wlc.farm.config import first_config
-from wlc.farm.database import FarmDatabase, open_database
+from wlc.farm.database import FarmDatabase, describe_file, open_database
 from wlc.farm.errors import CorruptError, ExpiredError, FarmError, FencedError, InvalidError, UnavailableError
 from wlc.farm.membership import founded, with_site
-from wlc.farm.model import Batch, Change, Clear, Ddl, Name, Origin, Taken, Transaction
+from wlc.farm.model import Batch, Change, Clear, Column, Ddl, Layout, Name, Origin, TableFile, Taken, Transaction
+from wlc.farm.paths import data_path
 from wlc.farm.roles import with_role
 from wlc.farm.store.memory import MemoryStore
+from wlc.masters.contract import SiteStep
 from wlc.masters.state import SiteState
 from wlc.multi_master import missing_steps
 from wlc.multi_master.administration import founder_of_database, leave
@@ -28,8 +30,7 @@ from wlc.multi_master.missing_steps import SiteLog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from wlc.masters.contract import SiteStep
+    from pathlib import Path
 
 HERS = SiteHistory("rome")
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
@@ -52,7 +53,16 @@ class RomesLog:
     def __post_init__(self) -> None:
         self.database.create_config(replace(first_config("rome"), history="rome"))
 
-    def publish(self, *transactions: Transaction, **changes: object) -> None:
+    def publish_rows(self, tick: int, rows: int, folder: Path) -> None:
+        """Publish a transaction with so many row images, which nobody looks at."""
+        table, path = Name("main", "t"), data_path("rome", self.number + 1, 0)
+        local = folder / "rows"
+        local.write_bytes(b"PAR1")
+        file = TableFile(describe_file(local, path, rows), table, Layout((Column("k", "INTEGER"),), ()))
+        transaction = replace(made(tick), records=(Change(table, path, rows, 0),))
+        self.publish(transaction, files=(file,), local={path: local})
+
+    def publish(self, *transactions: Transaction, local: Mapping[str, Path] | None = None, **changes: Any) -> None:
         self.number += 1
         self.vector = {**self.vector, "rome": transactions[-1].tick}
         for origin in (t.origin for t in transactions if t.origin):
@@ -68,7 +78,7 @@ class RomesLog:
             transactions,
             vector=dict(self.vector),
         )
-        self.chain = self.database.publish(replace(batch, **changes), {})  # type: ignore[arg-type]
+        self.chain = self.database.publish(replace(batch, **changes), local or {})
 
     def read(
         self,
@@ -118,11 +128,13 @@ def test_what_is_missing_is_taken_in_the_order_of_the_log() -> None:
     read = log.read({})
     steps = list(read.steps())
     # Its own ticks are echoes, and the history's tick is contained although its transaction was an echo.
-    assert named(steps) == [[("rome", 1)], [("rome", 3), ("rome", 6)]]
-    assert steps[-1].contained == {"rome": 6}
-    assert steps[-1].proof == Taken("rome", "rome", 6, 2, log.chain)
+    (step,) = steps
+    assert named(list(step.parts)) == [[("rome", 1)], [("rome", 3), ("rome", 6)]]
+    assert step.contained == {"rome": 6}
+    assert step.proof == Taken("rome", "rome", 6, 2, log.chain)
+    assert [each.line for each in step.transactions] == [1, 2, 3]
     # The author of 3 had seen tick 3 of this site, and not yet 5; that of 6 had.
-    assert [each.past.get(ME) for each in steps[-1].transactions] == [3, 5]
+    assert [each.past.get(ME) for each in step.transactions] == [2, 3, 5]
     again = log.read(read.contained, proof=read.proof)
     assert list(again.steps()) == []
 
@@ -143,6 +155,7 @@ def test_only_echoes_move_the_position_and_nothing_else() -> None:
 
 def test_long_rounds_are_cut_and_a_transaction_that_clears_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(missing_steps, "STEP_TRANSACTIONS", 2)
+    monkeypatch.setattr(missing_steps, "JOINED_TRANSACTIONS", 2)
     log = RomesLog()
     log.publish(*(made(tick, clears=tick == 4) for tick in range(1, 7)))
     steps = list(log.read({}, may_change_schema=True).steps())
@@ -155,6 +168,63 @@ def test_long_rounds_are_cut_and_a_transaction_that_clears_is_alone(monkeypatch:
         [("rome", 4)],
         [("rome", 5), ("rome", 6)],
     ]
+
+
+def test_small_steps_of_batches_are_joined_up_to_what_a_step_may_hold(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(missing_steps, "JOINED_TRANSACTIONS", 3)
+    monkeypatch.setattr(missing_steps, "JOINED_ROWS", 10)
+    log = RomesLog()
+    log.publish(made(1))
+    log.publish(made(2), made(3))
+    proofs = [Taken("rome", "rome", 3, 2, log.chain)]
+    # A fourth transaction, a tick that is an echo, eleven rows, and a table that is emptied.
+    log.publish(made(4))
+    log.publish(made(5, Origin(ME, 2)))
+    proofs += [Taken("rome", "rome", 5, 4, log.chain)]
+    log.publish_rows(6, 10, tmp_path)
+    log.publish_rows(7, 1, tmp_path)
+    proofs += [Taken("rome", "rome", 6, 5, log.database.read_batch(5)[1]), Taken("rome", "rome", 7, 6, log.chain)]
+    log.publish(made(8, clears=True))
+    log.publish(made(9))
+    steps = list(log.read({}, may_change_schema=True).steps())
+    assert [[tick for _, tick in step] for step in named(steps)] == [[1, 2, 3], [4, 6], [7], [8], [9]]
+    assert [step.proof for step in steps[:2]] == [proofs[0], proofs[2]]
+    # Halves of a step are steps of the log.
+    halves = [SiteStep.joined(steps[1].parts[:1]), SiteStep.joined(steps[1].parts[1:])]
+    assert [(half.contained, half.proof, half.parts) for half in halves] == [
+        ({"rome": 5}, proofs[1], ()),
+        ({"rome": 6}, proofs[2], ()),
+    ]
+
+
+@pytest.mark.parametrize(("tick", "seen"), [(3, 5), (4, 4)])
+def test_what_a_history_has_again_or_has_not_seen_is_not_joined_with_what_was_before(tick: int, seen: int) -> None:
+    log = RomesLog()
+    log.publish(made(1, Origin("paris", 4)))
+    log.publish(made(2, Origin("paris", 5)), made(3))
+    parent = Origin("rome", 1) if seen < 5 else Origin("rome", 3)
+    log.vector = {"rome": parent.tick, "paris": seen}
+    log.publish(made(tick), history="rome-2", vector={"rome-2": tick, **log.vector}, parent=parent)
+    read = log.read({}, is_primary=True)
+    read.site = replace(read.site, histories=(*read.site.histories, SiteHistory("rome-2", parent)))
+    steps = list(read.steps())
+    assert named(steps) == [[("paris", 4), ("paris", 5), ("rome", 3)], [("rome-2", tick)]]
+    assert steps[1].transactions[0].past["paris"] == seen
+
+
+def test_what_comes_before_a_damaged_batch_is_taken() -> None:
+    log = RomesLog()
+    log.publish(made(1))
+    log.publish(made(2))
+    log.publish(made(2), vector={"rome": 2})
+    read = log.read({})
+    taken: list[SiteStep] = []
+    with pytest.raises(CorruptError, match="batch 3 .* begins with a tick that was published before"):
+        taken.extend(read.steps())
+    assert named(taken) == [[("rome", 1), ("rome", 2)]]
+    assert read.proof == taken[0].proof
 
 
 def test_rolled_back_transactions_are_contained_and_not_taken() -> None:
@@ -247,7 +317,7 @@ def test_what_was_pruned_is_not_lost_in_silence() -> None:
         ({"vector": {"rome": 2}}, "contains less than the one before"),
     ],
 )
-def test_a_vector_that_cannot_be_is_refused(changes: dict[str, object], problem: str) -> None:
+def test_a_vector_that_cannot_be_is_refused(changes: dict[str, Any], problem: str) -> None:
     log = RomesLog()
     log.publish(made(1, Origin(ME, 3)))
     log.publish(made(2), **changes)
@@ -295,7 +365,7 @@ def test_in_a_mesh_transactions_of_others_come_through_a_log_and_count_as_theirs
     log.publish(made(1), made(2, Origin("paris", 5)), made(3, Origin(ME, 2)))
     log.publish(made(4, Origin("paris", 7)))
     read = log.read({}, mesh={"t": "newest", "mine": "owner"})
-    assert named(list(read.steps())) == [[("rome", 1), ("paris", 5)], [("paris", 7)]]
+    assert named(list(read.steps())) == [[("rome", 1), ("paris", 5), ("paris", 7)]]
     assert read.contained == {"rome": 4, "paris": 7}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wlc.farm.database import FarmDatabase, open_database
@@ -130,6 +130,7 @@ class SiteStep:
         proof: How far the log is read then, None before the end of the first batch.
         is_primary: The log is that of the primary.
         is_alone: Its one transaction changes the schema or clears a table.
+        parts: The steps that were joined into this one; none where it is of one batch.
     """
 
     site: str
@@ -139,6 +140,25 @@ class SiteStep:
     proof: Taken | None
     is_primary: bool
     is_alone: bool = False
+    parts: tuple[SiteStep, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """How many row images its transactions have."""
+        return sum(getattr(record, "rows", 0) for each in self.transactions for record in each.transaction.records)
+
+    @classmethod
+    def joined(cls, parts: Sequence[SiteStep]) -> SiteStep:
+        """Join consecutive steps of one log, at least one, into one that leads where the last of them leads."""
+        if len(parts) == 1:
+            return parts[0]
+        transactions = [each for part in parts for each in part.transactions]
+        return replace(
+            parts[-1],
+            transactions=tuple(replace(each, line=line) for line, each in enumerate(transactions, start=1)),
+            files={path: file for part in parts for path, file in part.files.items()},
+            parts=tuple(parts),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from wlc.farm.anchors import anchor, before
-from wlc.farm.errors import CorruptError, ExpiredError, FencedError, UnavailableError
+from wlc.farm.errors import CorruptError, ExpiredError, FarmError, FencedError, UnavailableError
 from wlc.farm.model import Clear, Ddl, Origin, RowsRead, Taken
 from wlc.farm.store import MissingError
 from wlc.farm.vectors import contains, expanded, merged, raised
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 # How much a step may hold, so that a round takes bounded memory however long it is.
 STEP_TRANSACTIONS = 20_000
 STEP_ROWS = 2_000_000
+# Up to how much steps of several batches are joined. Each step costs a tenth of a second, however small it is; a large
+# one meets more of what users do meanwhile.
+JOINED_TRANSACTIONS = 1_000
+JOINED_ROWS = 20_000
 
 
 @dataclass(slots=True)
@@ -80,12 +84,29 @@ class SiteLog:
     def steps(self) -> Iterator[SiteStep]:
         """Yield what is missing, in the order of the log; the caller takes each step before it asks for the next.
 
+        Small steps of consecutive batches come as one.
+
         Raises:
             FencedError: The log has another past than the one that was read before.
             ExpiredError: What is missing was pruned.
             CorruptError: A log file is damaged or contradicts the one before it.
             UnavailableError: The primary's site has not taken over yet, or is the primary no more.
         """
+        held = _Held()
+        try:
+            for step in self._steps():
+                if not held.add(step):
+                    yield held.release()
+                    held.add(step)
+        except FarmError:
+            # What is right before that can be taken.
+            if held.parts:
+                yield held.release()
+            raise
+        if held.parts:
+            yield held.release()
+
+    def _steps(self) -> Iterator[SiteStep]:
         floor = self.proof.batch if self.proof else 0
         numbers = self._numbers(after=max(floor - 1, 0))
         self._prove_past(numbers)
@@ -369,6 +390,44 @@ class SiteLog:
             # The last ones are needed again; a round may be long.
             self._read = {**dict(list(self._read.items())[-3:]), number: found}
         return self._read[number]
+
+
+@dataclass(slots=True)
+class _Held:
+    """Steps that wait for those of the next batches, to be joined with them."""
+
+    parts: list[SiteStep] = field(default_factory=list)
+    transactions: int = 0
+    rows: int = 0
+
+    def add(self, step: SiteStep) -> bool:
+        """Hold a step, too, and say whether that is right; what is held comes first otherwise."""
+        transactions, rows = self.transactions + len(step.transactions), self.rows + step.rows
+        if not self.transactions:
+            # Where only the position moved, the next step moves it further.
+            self.parts = [step]
+        elif not step.transactions:
+            self.parts[-1] = replace(self.parts[-1], contained=step.contained, proof=step.proof)
+        elif self._can_join(step) and transactions <= JOINED_TRANSACTIONS and rows <= JOINED_ROWS:
+            self.parts.append(step)
+        else:
+            return False
+        self.transactions, self.rows = transactions, rows
+        return True
+
+    def _can_join(self, step: SiteStep) -> bool:
+        last = self.parts[-1]
+        if last.is_alone or step.is_alone:
+            return False
+        before, after = last.transactions[-1], step.transactions[0]
+        # A history that began anew may have ticks again that another one had, and has seen less than that in the end.
+        return after.transaction.tick > before.transaction.tick and contains(after.past, before.past)
+
+    def release(self) -> SiteStep:
+        """Return what is held as one step."""
+        step = SiteStep.joined(self.parts)
+        self.parts, self.transactions, self.rows = [], 0, 0
+        return step
 
 
 def _named(origin: Origin, transaction: Transaction) -> Origin:

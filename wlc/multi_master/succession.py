@@ -87,7 +87,5 @@ def _refuse_lost(source: Source, own: SiteStep, circle: Circle, founder: FarmDat
 
 def _as_one(site: str, steps: list[SiteStep]) -> SiteStep:
     """Join steps: a transaction may depend on any that is rejected before it."""
-    transactions = [each for step in steps for each in step.transactions]
-    files = {path: file for step in steps for path, file in step.files.items()}
-    numbered = tuple(replace(each, line=line) for line, each in enumerate(transactions, start=1))
-    return SiteStep(site, numbered, files, {}, None, is_primary=False)
+    none = SiteStep(site, (), {}, {}, None, is_primary=False)
+    return replace(SiteStep.joined([none, *steps]), contained={}, proof=None, is_alone=False, parts=())

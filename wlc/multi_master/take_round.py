@@ -256,11 +256,8 @@ class _Reading:
         return TakenFrom(self.other.name, taken.transactions, taken.rows, log.proof.tick if log.proof else 0)
 
     def _rehearsed(self, log: SiteLog) -> TakenFrom:
-        steps = [step for step in log.steps() if step.transactions]
-        rows = sum(
-            getattr(record, "rows", 0) for step in steps for t in step.transactions for record in t.transaction.records
-        )
-        count = sum(len(step.transactions) for step in steps)
+        steps = list(log.steps())
+        count, rows = sum(len(step.transactions) for step in steps), sum(step.rows for step in steps)
         return TakenFrom(self.other.name, count, rows, log.proof.tick if log.proof else 0, is_dry_run=True)
 
     def _log(self) -> SiteLog:

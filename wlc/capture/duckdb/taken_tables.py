@@ -50,6 +50,16 @@ def tables(connection: duckdb.DuckDBPyConnection, catalog: str) -> tuple[Mapping
     return found, order
 
 
+def constrained(connection: duckdb.DuckDBPyConnection, catalog: str) -> set[Name]:
+    """Return the tables that have a constraint between rows beside the key: UNIQUE, or a FOREIGN KEY from or to it."""
+    indexes = "SELECT schema_name, table_name FROM duckdb_indexes() WHERE database_name = ? AND is_unique"
+    found = {Name(*row) for row in connection.execute(indexes, [catalog]).fetchall()}
+    found.update(duckdb_catalog.unique_keys(connection, catalog))
+    for key in duckdb_catalog.references(connection, catalog):
+        found |= {key.table, key.parent}
+    return found
+
+
 def refuse_triggers(
     connection: duckdb.DuckDBPyConnection, catalog: str, names: Iterable[Name], rows: str = "rows of other sites"
 ) -> None:

@@ -30,7 +30,7 @@ from wlc.farm.errors import CorruptError, ReplayError, UnavailableError, Unsuppo
 from wlc.farm.model import Change, Clear, Ddl, RowsRefreshed
 from wlc.farm.vectors import raised
 from wlc.masters.circle_place import founder_of, without_site_that_lies
-from wlc.masters.contract import TakenCount, database_of
+from wlc.masters.contract import SiteStep, TakenCount, database_of
 from wlc.masters.state import changes
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.sites.judging import Judged
     from wlc.capture.duckdb.sites.lines import LinesTable
     from wlc.farm.model import TableFile
-    from wlc.masters.contract import SiteStep
     from wlc.masters.state import MasterState
 
 # Attempts beside users who commit; the next one keeps them waiting.
@@ -80,7 +79,6 @@ def _take(its: _Round, step: SiteStep) -> int:
     if not step.transactions:
         shared.remember(_remembering(step)(shared.require_state()))
         return 0
-    _refuse_unknown_records(shared, step)
     with shared.publish_lock:
         _refuse_taken(shared, step)
         if shared.is_in_mesh:
@@ -105,11 +103,14 @@ def _refuse_taken(shared: Shared, step: SiteStep) -> None:
 def _take_or_halve(its: _Round, step: SiteStep) -> int:
     """Take a step; one that breaks a constraint as a whole, or meets a user's open transaction, is taken in halves.
 
-    DuckDB does not remove a child row and then its parent in one transaction.
+    DuckDB does not remove a child row and then its parent in one transaction. If a batch cannot be taken at all, those
+    before it are.
 
     Raises:
         UnavailableError: A user's open transaction has changed rows of the first transaction that is not taken.
     """
+    if step.parts and _is_constrained_between(its, step):
+        return sum(_take_or_halve(its, part) for part in step.parts)
     try:
         return _take_beside_users(its, step)
     except duckdb.TransactionException as error:
@@ -127,7 +128,17 @@ def _take_or_halve(its: _Round, step: SiteStep) -> int:
                 f"{_told(step)} does not fit this database: {str(error).splitlines()[0]}",
                 hint="change the row that is in the way, then take again",
             ) from error
+    except (CorruptError, UnsupportedError):
+        if not step.parts:
+            raise
     return sum(_take_or_halve(its, half) for half in _halves(step, its.shared.require_state()))
+
+
+def _is_constrained_between(its: _Round, step: SiteStep) -> bool:
+    """Say whether a batch of a step could break a constraint that the end of the step keeps: it is judged by itself."""
+    records = (record for each in step.transactions for record in each.transaction.records)
+    changed = {record.table for record in records if isinstance(record, Change | RowsRefreshed)}
+    return not changed.isdisjoint(taken_tables.constrained(its.connection, its.shared.catalog))
 
 
 def _told(step: SiteStep) -> str:
@@ -154,6 +165,9 @@ def _take_refused(its: _Round, step: SiteStep) -> int:
 
 
 def _halves(step: SiteStep, state: MasterState) -> tuple[SiteStep, SiteStep]:
+    if step.parts:
+        middle = len(step.parts) // 2
+        return SiteStep.joined(step.parts[:middle]), SiteStep.joined(step.parts[middle:])
     assert state.site is not None
     middle = len(step.transactions) // 2
     first, second = step.transactions[:middle], step.transactions[middle:]
@@ -164,6 +178,7 @@ def _halves(step: SiteStep, state: MasterState) -> tuple[SiteStep, SiteStep]:
 
 def _take_beside_users(its: _Round, step: SiteStep, *, is_refused: bool = False) -> int:
     """Take a step, or reject it if it breaks a constraint and there is a rule by which the primary may."""
+    _refuse_unknown_records(its.shared, step)
     attempt = _take_alone if step.is_alone else partial(_take_lines, is_refused=is_refused)
     for number in range(_ATTEMPTS_BESIDE + 1):
         is_last = number == _ATTEMPTS_BESIDE
