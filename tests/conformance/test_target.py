@@ -28,7 +28,7 @@ from tests.handmade import HandmadeFarm, Rows, time_of
 from tests.lake import to_duckdb
 from tests.oracle import replayed
 from tests.postgres.held import held_by_duckdb, held_in
-from tests.postgres.server import OTHER_MAJORS
+from tests.postgres.server import OLDEST_REPLICA, OTHER_MAJORS
 from wlc.dialect.duckdb.snapshot import take
 from wlc.farm.database import describe_file
 from wlc.farm.errors import CorruptError, ExpiredError, InvalidError, ReplayError, UnavailableError, UnsupportedError
@@ -52,7 +52,7 @@ KINDS = {
     "postgres": lambda request: PostgresKind(request.getfixturevalue("cluster")),
     **{
         f"postgres{major}": lambda request, major=major: PostgresKind(request.getfixturevalue("cluster_of")(major))
-        for major in OTHER_MAJORS
+        for major in (OLDEST_REPLICA, *OTHER_MAJORS)
     },
 }
 PARAMS = [pytest.param(name, marks=pytest.mark.deep if name[-1].isdigit() else ()) for name in KINDS]

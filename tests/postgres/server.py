@@ -26,7 +26,9 @@ def cluster() -> Iterator[Cluster]:
 
 # Majors on which a deep run tries the suites of sources and targets, besides the installed server's.
 OTHER_MAJORS = (14, 16, 18)
-# A folder with the programs of other majors: 14/bin, 16/bin, 18/bin.
+# The oldest one that can be a replica.
+OLDEST_REPLICA = 12
+# A folder with the programs of other majors: 12/bin, 14/bin, 16/bin, 18/bin.
 MAJORS_VARIABLE = "DBFARM_POSTGRES_MAJORS"
 
 

@@ -490,7 +490,8 @@ CASES: dict[str, tuple[str, ...]] = {
         """CREATE TYPE r AS RANGE (SUBTYPE = float8, MULTIRANGE_TYPE_NAME = mr); CREATE TYPE rt AS RANGE (SUBTYPE = text, COLLATION = "C"); CREATE TABLE t (a r, b mr, c rt)""",
         "INSERT INTO t VALUES ('[1,2)', '{[1,2)}', '[B,a]')",
         "CREATE TYPE r2 AS RANGE (SUBTYPE = float8, MULTIRANGE_TYPE_NAME = mr2); CREATE TABLE t2 (a r2, b mr2)",
-        "INSERT INTO t2 VALUES ('[1,2)', '{[1,2)}')",
+        "CREATE TYPE some_range AS RANGE (SUBTYPE = int8); CREATE TABLE t3 (a some_range, b some_multirange, c rt_multirange)",
+        "INSERT INTO t2 VALUES ('[1,2)', '{[1,2)}'); INSERT INTO t3 VALUES ('[1,2)', '{[1,2)}', '{[B,a]}')",
     ),
     "swap": (
         "CREATE TABLE t (a int, b text)",

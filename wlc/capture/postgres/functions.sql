@@ -453,11 +453,15 @@ BEGIN
                 CASE WHEN t.typnotnull THEN ' NOT NULL' ELSE '' END,
                 coalesce((SELECT string_agg(format(' CONSTRAINT %I %s', conname, pg_get_constraintdef(oid)), '')
                           FROM pg_constraint WHERE contypid = object AND contype = 'c' AND convalidated), ''))
-            WHEN 'r' THEN (SELECT format('CREATE TYPE %s AS RANGE (SUBTYPE = %s%s, MULTIRANGE_TYPE_NAME = %s)',
+            -- Replicas before PostgreSQL 14 have no multirange types, and cannot read the name of one.
+            WHEN 'r' THEN (SELECT format('CREATE TYPE %s AS RANGE (SUBTYPE = %s%s%s)',
                     format_type(object, NULL), format_type(rngsubtype, NULL),
                     CASE WHEN rngcollation <> s.typcollation THEN ', COLLATION = ' || rngcollation::regcollation ELSE '' END,
-                    format_type(rngmultitypid, NULL))
-                FROM pg_range JOIN pg_type s ON s.oid = rngsubtype WHERE rngtypid = object)
+                    CASE WHEN (m.typnamespace, m.typname) <> (t.typnamespace, CASE WHEN t.typname ~ 'range'
+                        THEN regexp_replace(t.typname, 'range', 'multirange') ELSE t.typname || '_multirange' END)
+                        THEN ', MULTIRANGE_TYPE_NAME = ' || format_type(m.oid, NULL) ELSE '' END)
+                FROM pg_range JOIN pg_type s ON s.oid = rngsubtype JOIN pg_type m ON m.oid = rngmultitypid
+                WHERE rngtypid = object)
             -- Only a superuser makes a base type, of functions in C. Values are text in the farm, and with this in replicas.
             WHEN 'b' THEN format('CREATE DOMAIN %s AS text', format_type(object, NULL))
             END INTO found FROM pg_type t WHERE t.oid = object;
