@@ -18,7 +18,7 @@ from cli.command import run_app
 from cli.wlc import app
 from tests.oracle import file_contents
 from wlc.farm.database import FarmDatabase, open_database
-from wlc.farm.errors import CorruptError, ExpiredError, GapError, InvalidError
+from wlc.farm.errors import CorruptError, ExpiredError, GapError, InvalidError, UnavailableError
 from wlc.farm.registry import RELAY, replicas
 from wlc.farm.seal import keys
 from wlc.farm.store import local
@@ -437,6 +437,32 @@ def test_files_are_copied_side_by_side(shop: Shop, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(MemoryStore, "create", create_together)
     assert shop.ship(registers=False).files == 4
+    assert shop.objects(shop.relay) == shop.objects(shop.farm)
+
+
+def test_a_run_that_fails_begins_no_other_file(shop: Shop, monkeypatch: pytest.MonkeyPatch):
+    shop.write(*(f"CREATE TABLE t{number} AS SELECT 1 AS i" for number in range(30)))
+    wlc.snapshot(shop.source)
+    fetch, begun = MemoryStore.fetch, list[str]()
+
+    def fetch_or_fail(self: MemoryStore, path: str, bytes_max: int | None = None) -> Path:
+        begun.append(path)
+        if path.startswith("shop_"):
+            is_begun.wait(20)
+            raise UnavailableError("no answer")
+        is_begun.set()
+        is_stopped.wait(20)
+        return fetch(self, path, bytes_max)
+
+    is_begun, is_stopped, stop = threading.Event(), threading.Event(), RunLimit.stop
+    monkeypatch.setattr(RunLimit, "stop", lambda self: (stop(self), is_stopped.set()))
+    monkeypatch.setattr(MemoryStore, "fetch", fetch_or_fail)
+    with pytest.raises(UnavailableError, match="no answer"):
+        shop.ship(registers=False)
+    # The snapshot has 31 files, and eight were on their way.
+    assert 1 <= len([path for path in begun if path.startswith("snapshots/")]) <= copying.REQUESTS
+    monkeypatch.undo()
+    shop.ship()
     assert shop.objects(shop.relay) == shop.objects(shop.farm)
 
 

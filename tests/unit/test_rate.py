@@ -71,3 +71,7 @@ def test_stopped_work_waits_no_longer_and_stops_nobody_else(clock: Clock):
         stopped.spend(1)
     other.spend(1)
     assert clock.now == 3601
+    endless = rate.RateLimit(None).of_one_run()
+    endless.stop()
+    with pytest.raises(UnavailableError, match="copying was stopped"):
+        endless.spend(0)

@@ -53,10 +53,9 @@ class RunLimit:
         """Wait until all bytes that were spent before are over, and note `size` more.
 
         Raises:
-            UnavailableError: The run was stopped meanwhile.
+            UnavailableError: The run was stopped, with or without a limit.
         """
-        wait_s = self._limit.note(size)
-        if wait_s and self._is_stopped.wait(wait_s):
+        if self._is_stopped.wait(self._limit.note(size)):
             raise UnavailableError("copying was stopped", hint="Run it again: it goes on where it stopped.")
 
     def stop(self) -> None:
