@@ -21,6 +21,7 @@ from tests.postgres.held import held_by_postgres
 from wlc.farm.errors import InvalidError, ReplayError, UnavailableError, UnsupportedError
 from wlc.farm.model import Clear, Column, Ddl, Layout, Name, SequencePosition
 from wlc.farm.registry import replicas
+from wlr.engine.postgres import write
 from wlr.engine.postgres.connection import identity
 
 if TYPE_CHECKING:
@@ -102,8 +103,9 @@ def test_only_columns_that_differ_are_written(farm: HandmadeFarm, database_url: 
     assert execute(database_url, "SELECT ctid FROM t WHERE id = 3") == before
 
 
-@pytest.mark.parametrize("columns", [300, 700])
-def test_wide_tables(farm: HandmadeFarm, database_url: str, columns: int) -> None:
+@pytest.mark.parametrize("columns", [write._BINARY_COLUMNS - 1, 300, 700])
+def test_wide_tables(farm: HandmadeFarm, database_url: str, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setattr(write, "_BINARY_ROWS", 0)
     declared = ", ".join(f"c{number} BIGINT" for number in range(columns))
     old, new = (", ".join(["1", *[str(value)] * columns]) for value in (7, 8))
     farm.publish([f"CREATE TABLE t (id INTEGER PRIMARY KEY, {declared})"], [Rows("t", (old,))])

@@ -153,7 +153,8 @@ class _Builder:
         source = fold.rows_sql(table.layout, [self.workshop.scratch.reachable(file) for file in files])
         query = f"{{}} FROM ({source}) AS n{{}}"
         with folding(self.workshop.folder):
-            return write.add(self.connection, self.workshop, described, query, is_folded=False, freezes=freezes)
+            rows = sum(file.rows for file in table.files)
+            return write.add(self.connection, self.workshop, described, query, rows, is_folded=False, freezes=freezes)
 
     @contextmanager
     def _loading(self, what: str) -> Iterator[None]:

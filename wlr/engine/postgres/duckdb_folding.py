@@ -8,20 +8,26 @@ from __future__ import annotations
 import os
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnavailableError
+from wlc.farm.read_ahead import in_order
 from wlr.engine.calculator import Scratch, connect_free_of
+from wlr.engine.postgres import binary_rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
+    import pyarrow as pa
+
     from wlc.dialect.postgres.connection import Connection
 
 _BLOCK_BYTES = 1 << 20
+_BLOCK_ROWS = 1 << 14
 
 
 def work_folder(identity: str) -> Path:
@@ -77,6 +83,32 @@ class Workshop:
                     copy.write(block)
             return cursor.rowcount
 
+    def bring_bytes(self, connection: Connection, query: str, into: str) -> int:
+        """Copy rows that are made as bytes into a PostgreSQL table, and return how many there are.
+
+        Args:
+            connection: In a transaction.
+            query: Its column has the bytes of each row.
+            into: As for `bring`.
+        """
+        # Rows of one block may have more than 2 GiB.
+        self.duckdb.execute("SET arrow_large_buffer_size = true")
+        reader = self.duckdb.sql(query).to_arrow_reader(_BLOCK_ROWS)
+        with connection.cursor() as cursor, ThreadPoolExecutor(1) as pool:
+            try:
+                with (
+                    cursor.copy(into.encode()) as copy,
+                    closing(in_order(pool, lambda _: next(reader, None), count(), lambda: 2)) as blocks,
+                ):
+                    copy.write(binary_rows.BEGIN)
+                    while (block := next(blocks)) is not None:
+                        copy.write(_content(block.column(0)))
+                    copy.write(binary_rows.END)
+            except BaseException:
+                self.duckdb.interrupt()
+                raise
+            return cursor.rowcount
+
     @contextmanager
     def _written(self, query: str, options: str) -> Iterator[BinaryIO]:
         """Open the output of COPY for a query while it is written, so that the server reads it at the same time."""
@@ -106,3 +138,10 @@ class Workshop:
                     pass
                 pipe.unlink()
             writing.result()
+
+
+def _content(rows: pa.Array) -> memoryview:
+    """Return the bytes of all rows, which lie side by side."""
+    _, offsets, data = rows.buffers()
+    ends = memoryview(offsets).cast("q")
+    return memoryview(data)[ends[rows.offset] : ends[rows.offset + len(rows)]]

@@ -10,6 +10,7 @@ A statement reaches the table's own rows only (`ONLY`): tables that inherit from
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -19,7 +20,7 @@ from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import parse
 from wlc.farm.errors import CorruptError
 from wlc.farm.model import WEIGHT, file_column
-from wlr.engine.postgres import types
+from wlr.engine.postgres import binary_rows, types
 from wlr.engine.postgres.connection import cause, fetch, run
 from wlr.fold import misfits
 from wlr.plan.failure import StepError
@@ -46,6 +47,23 @@ _FIXED = """
             WHERE i.indrelid = a.attrelid AND (i.indisunique OR i.indisexclusion)
             AND (a.attnum = ANY(i.indkey) OR i.indexprs IS NOT NULL OR i.indpred IS NOT NULL)))
 """
+
+
+_TYPES = """
+    SELECT attname, atttypid::bigint, atttypmod FROM pg_attribute
+    WHERE attrelid = to_regclass({}) AND attnum > 0 AND NOT attisdropped
+"""
+# Asking for the types of a table's columns takes as long as reading some thousand rows.
+_BINARY_ROWS = 10_000
+# Each makes the expression of a row one deeper, which DuckDB limits.
+_BINARY_COLUMNS = 100
+
+
+class Form(Enum):
+    """How rows pass to the server: the format that COPY reads."""
+
+    TEXT = "csv"
+    BINARY = "binary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +198,11 @@ def stage_removed(connection: Connection, workshop: Workshop, net: NetChange, *,
     stored = net.table.layout.stored
     parts = [StagingColumn("o", number) for number in range(len(stored))]
     _create(connection, net.table, parts, "0::bigint AS w, 0::bigint AS n")
+    # Rows without a key are told apart by their text.
+    form = _form(connection, net.table, net.removed) if net.table.key else Form.TEXT
     moved = f" ANTI JOIN {_images(net, '>')} AS n USING ({_keys(net)})" if keeps else ""
-    texts = _texts(net.table, parts)
-    weight, grouped = f"-o.{WEIGHT}", ""
+    texts = _values(net.table, parts, form)
+    weight, grouped = f"CAST(-o.{WEIGHT} AS BIGINT)", ""
     if not net.table.key:
         # Two values with the same text in PostgreSQL would each find the same rows.
         weight, grouped = (
@@ -195,7 +215,7 @@ def stage_removed(connection: Connection, workshop: Workshop, net: NetChange, *,
     )
     if net.table.key:
         query += f" ORDER BY {_keys(net, 'o.')}"
-    _fill(connection, workshop, net.table, parts, query, ", w, n")
+    _fill(connection, workshop, net.table, parts, query, form, ("w", "n"))
 
 
 def missing(connection: Connection, net: NetChange) -> str | None:
@@ -224,8 +244,9 @@ def _update(
     new = [StagingColumn("n", number) for number, column in enumerate(stored) if column in changed]
     _create(connection, table, [*old, *new])
     # Rows are stored roughly in the order of their keys, so the server passes through its pages once.
-    query = f"SELECT {_texts(table, [*old, *new])} FROM {_pairs(net)} ORDER BY {_keys(net, 'o.')}"
-    _fill(connection, workshop, table, [*old, *new], query)
+    form = _form(connection, table, stays)
+    query = f"SELECT {_values(table, [*old, *new], form)} FROM {_pairs(net)} ORDER BY {_keys(net, 'o.')}"
+    _fill(connection, workshop, table, [*old, *new], query, form)
     values = ", ".join(f"{quote(stored[part.number].name)} = s.{part.name}" for part in new)
     same = f"{_row('t', _names(table))} *= {_row('s', [part.name for part in old])}"
     match = f"{_same_key(table)}{_in_range(workshop, net)} AND {same}"
@@ -241,7 +262,7 @@ def _add(connection: Connection, workshop: Workshop, net: NetChange, added: int,
     table = net.table
     moved = f" ANTI JOIN {_images(net, '<')} AS o USING ({_keys(net)})" if keeps else ""
     query = f"{{}} FROM {net.source} AS n{{}}{moved} WHERE n.{WEIGHT} > 0"
-    found = add(connection, workshop, table, query, is_folded=net.is_temporary)
+    found = add(connection, workshop, table, query, added, is_folded=net.is_temporary)
     if found != added:
         raise CorruptError(f"table {net.change.table}: data files hold {found} rows to add, the log file says {added}")
 
@@ -251,6 +272,7 @@ def add(
     workshop: Workshop,
     table: TargetTable,
     query: str,
+    expected: int,
     *,
     is_folded: bool,
     freezes: bool = False,
@@ -262,20 +284,22 @@ def add(
         workshop: Reads the images.
         table: Where.
         query: `{} FROM … AS n{} WHERE …`, with places for the columns and for another table.
+        expected: About how many images there are.
         is_folded: Images are unordered and may stand for several copies.
         freezes: The table was created in this transaction, so VACUUM need not visit the rows.
     """
     parts = [StagingColumn("n", number) for number in range(len(table.layout.stored))]
     copies = f", range(n.{WEIGHT})" if is_folded and not table.key else ""
-    selected = "SELECT " + query.format(_texts(table, parts), copies)
+    form = _form(connection, table, expected)
+    selected = "SELECT " + query.format(_values(table, parts, form), copies)
     # Folding leaves images unordered; sorted by key they are added to the index faster.
     order = ", ".join(f"n.{quote(file_column(column.name))}" for column in table.key)
     if is_folded and order:
         selected += f" ORDER BY {order}"
     columns = ", ".join(map(quote, _names(table)))
     frozen = ", FREEZE" if freezes else ""
-    into = f"COPY {table.sql} ({columns}) FROM STDIN (FORMAT csv{frozen})"
-    return _bring(connection, workshop, table, parts, selected, into)
+    into = f"COPY {table.sql} ({columns}) FROM STDIN (FORMAT {form.value}{frozen})"
+    return _bring(connection, workshop, table, parts, selected, into, form)
 
 
 # Staging -------------------------------------------------------------------------------------------------------------
@@ -294,11 +318,12 @@ def _fill(
     table: TargetTable,
     parts: list[StagingColumn],
     query: str,
-    more: str = "",
+    form: Form,
+    more: tuple[str, ...] = (),
 ) -> None:
-    names = ", ".join(part.name for part in parts)
-    into = f"COPY {_STAGING} ({names}{more}) FROM STDIN (FORMAT csv)"
-    _bring(connection, workshop, table, parts, query, into)
+    names = ", ".join([*(part.name for part in parts), *more])
+    into = f"COPY {_STAGING} ({names}) FROM STDIN (FORMAT {form.value})"
+    _bring(connection, workshop, table, parts, query, into, form, more)
     # Without statistics PostgreSQL expects a small table, and looks up half a million rows one by one. If there is a
     # key, only its statistics matter.
     keys = ", ".join(f"o{number}" for number in _key_numbers(table))
@@ -306,10 +331,21 @@ def _fill(
 
 
 def _bring(
-    connection: Connection, workshop: Workshop, table: TargetTable, parts: list[StagingColumn], query: str, into: str
+    connection: Connection,
+    workshop: Workshop,
+    table: TargetTable,
+    parts: list[StagingColumn],
+    query: str,
+    into: str,
+    form: Form,
+    more: tuple[str, ...] = (),
 ) -> int:
     names, quoted = _names(table), _quoted(table, parts)
     try:
+        if form is Form.BINARY:
+            columns = [(part.name, table.layout.stored[part.number].type) for part in parts]
+            rows = binary_rows.rows_sql([*columns, *((name, "BIGINT") for name in more)], query)
+            return workshop.bring_bytes(connection, rows, into)
         return workshop.bring(connection, query, quoted, into)
     except psycopg.errors.CharacterNotInRepertoire as error:
         # Text may hold the character 0 everywhere but in PostgreSQL, whose message does not say where.
@@ -326,13 +362,23 @@ def _drop(connection: Connection) -> None:
     run(connection, f"DROP TABLE {_STAGING}")
 
 
-def _texts(table: TargetTable, parts: Iterable[StagingColumn]) -> str:
-    stored = table.layout.stored
-    return ", ".join(
-        f"{types.to_text_sql(column, f'{part.alias}.{quote(file_column(column.name))}')} AS {part.name}"
-        for part in parts
-        for column in (stored[part.number],)
-    )
+def _form(connection: Connection, table: TargetTable, rows: int) -> Form:
+    """Choose the form in which so many rows of a table are read faster."""
+    if rows < _BINARY_ROWS or len(table.layout.stored) > _BINARY_COLUMNS:
+        return Form.TEXT
+    own = {name: (oid, modifier) for name, oid, modifier in fetch(connection, _TYPES.format(literal(table.sql)))}
+    known = (binary_rows.has_bytes(column.type, *own.get(column.name, (0, -1))) for column in table.layout.stored)
+    return Form.BINARY if all(known) else Form.TEXT
+
+
+def _values(table: TargetTable, parts: Iterable[StagingColumn], form: Form) -> str:
+    """Select the values of parts, in text form as text."""
+    stored, selected = table.layout.stored, []
+    for part in parts:
+        column = stored[part.number]
+        value = f"{part.alias}.{quote(file_column(column.name))}"
+        selected.append(f"{value if form is Form.BINARY else types.to_text_sql(column, value)} AS {part.name}")
+    return ", ".join(selected)
 
 
 def _quoted(table: TargetTable, parts: Iterable[StagingColumn]) -> list[str]:
