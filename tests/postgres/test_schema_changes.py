@@ -478,13 +478,13 @@ CASES: dict[str, tuple[str, ...]] = {
         "ALTER TABLE t2 RENAME a TO b",
     ),
     "what others need comes first": (
-        """CREATE TABLE t (a int); CREATE VIEW v AS SELECT a FROM t; CREATE TYPE pair AS (x int); CREATE DOMAIN e AS int; CREATE FUNCTION rows_of() RETURNS SETOF t LANGUAGE sql AS 'SELECT a FROM OWN.t'; CREATE FUNCTION of_view(v) RETURNS int LANGUAGE sql AS 'SELECT ($1).a'; CREATE FUNCTION whole(t) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT ($1).a'; CREATE INDEX ti ON t (whole(t)); CREATE FUNCTION def(int) RETURNS text LANGUAGE sql IMMUTABLE AS 'SELECT ''x''::text'; CREATE DOMAIN d AS text DEFAULT def(4)""",
+        """CREATE TABLE t (a int); CREATE VIEW v AS SELECT a FROM t; CREATE TYPE pair AS (x int); CREATE DOMAIN e AS int; CREATE FUNCTION rows_of() RETURNS SETOF t LANGUAGE sql AS 'SELECT a FROM OWN.t'; CREATE FUNCTION of_view(v) RETURNS int LANGUAGE sql AS 'SELECT ($1).a'; CREATE FUNCTION whole(t) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT ($1).a'; CREATE INDEX ti ON t (whole(t)); CREATE FUNCTION read() RETURNS bigint LANGUAGE sql AS 'SELECT count(*) FROM OWN.t'; CREATE TABLE counted (n bigint DEFAULT read(), s text); CREATE FUNCTION def(int) RETURNS text LANGUAGE sql IMMUTABLE AS 'SELECT ''x''::text'; CREATE DOMAIN d AS text DEFAULT def(4)""",
         "CREATE DOMAIN later AS int DEFAULT length(def(1)); CREATE TYPE other AS (y later[]); ALTER DOMAIN e SET DEFAULT length(def(2))",
         "ALTER TYPE pair ADD ATTRIBUTE o other",
         "CREATE VIEW w AS SELECT a, 1 AS n FROM v; CREATE VIEW first AS SELECT 1 AS a; CREATE VIEW last AS SELECT a FROM w",
         "CREATE OR REPLACE VIEW first AS SELECT a FROM last",
         "CREATE TABLE u (p pair, d d, e e, l later)",
-        "INSERT INTO u (p) VALUES ('(1,\"({2})\")'); INSERT INTO t VALUES (1)",
+        "INSERT INTO u (p) VALUES ('(1,\"({2})\")'); INSERT INTO t VALUES (1); INSERT INTO counted (s) VALUES ('x')",
     ),
     "range types": (
         """CREATE TYPE r AS RANGE (SUBTYPE = float8, MULTIRANGE_TYPE_NAME = mr); CREATE TYPE rt AS RANGE (SUBTYPE = text, COLLATION = "C"); CREATE TABLE t (a r, b mr, c rt)""",

@@ -123,9 +123,12 @@ class _Builder:
 
     def _load(self, new: NewReplica, manifest: Manifest, before: Collection[Name]) -> None:
         held_back: list[PostgresStatement] = []
+        # Functions come before the tables that they read, for defaults and checks call functions.
+        connections.run(self.connection, "SET LOCAL check_function_bodies = off")
         for ddl in manifest.schema:
             with self._loading(str(ddl.object)):
                 self.schema.run(ddl, holds_back=held_back)
+        connections.run(self.connection, "SET LOCAL check_function_bodies = on")
         kinds = PostgresCatalog(self.connection).kinds
 
         def load_table(table: SnapshotTable, files: list[Path]) -> int:
