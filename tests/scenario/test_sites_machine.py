@@ -431,7 +431,8 @@ class Exchange(RuleBasedStateMachine):
         for entry in primary.visible:
             new.write(entry.after, entry.name)
         new.read[PRIMARY] = len(primary.visible)
-        new.published = len(new.log)
+        # What it begins with is the primary's: it may leave before it is read.
+        new.published = primary.read[number] = len(new.log)
         self.model.sites.append(new)
         self.alive.append(number)
         self.connections[number] = wlc.connect(self.sites.file(NAMES[number]))
