@@ -13,6 +13,7 @@ from tests.sites import Sites, windows_compared
 from wlc.capture.duckdb.sites import conflict_window, take_step
 from wlc.farm.circle import EPOCH, EPOCH_TRANS
 from wlc.farm.errors import CorruptError
+from wlc.farm.store.local import LocalStore
 from wlc.multi_master import missing_steps
 from wlc.multi_master.missing_steps import SiteLog
 
@@ -137,3 +138,27 @@ def test_a_backlog_is_taken_at_once_up_to_a_batch_that_cannot_be_taken(two: Site
     assert [key["k"] for _, key, _ in rejected] == [1, 1, 20, 20]
     two.exchange()
     two.refuse_differences("t")
+
+
+def test_files_of_a_step_are_given_up_before_the_next_step(two: Sites) -> None:
+    """A bucket's are downloaded: the disk has room for those of a step, and not for those of a long round."""
+    publish_each(two, "rome", *(f"UPDATE t SET v = 'rome' WHERE k = {k}" for k in range(3)))
+    held: list[Path] = []
+    most = []
+    fetch = LocalStore.fetch
+
+    def fetched(store: LocalStore, path: str, bytes_max: int | None = None) -> Path:
+        held.append(fetch(store, path, bytes_max))
+        most.append(len(held))
+        return held[-1]
+
+    def released(_: LocalStore, file: Path) -> None:
+        held[:] = [each for each in held if each != file]
+
+    with (
+        patch.object(missing_steps, "JOINED_TRANSACTIONS", 1),
+        patch.object(LocalStore, "fetch", fetched),
+        patch.object(LocalStore, "release", released),
+    ):
+        assert two.take("oslo") == 3
+    assert (most, held) == ([1, 1, 1], [])

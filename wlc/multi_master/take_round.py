@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm.circle import NONE, how_to_join_anew, read_circle
@@ -22,12 +22,13 @@ from wlc.multi_master.succession import take_over
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
 
     from wlc.farm.circle import Circle, CircleSite, Reign
     from wlc.farm.database import FarmDatabase
-    from wlc.farm.model import Taken
-    from wlc.masters.contract import Source
+    from wlc.farm.model import TableFile, Taken
+    from wlc.masters.contract import SiteStep, Source
     from wlc.masters.state import SiteState
 
 
@@ -218,6 +219,25 @@ def _read_by(circle: Circle, name: str, only: str | None) -> tuple[CircleSite, .
 
 
 @dataclass(slots=True)
+class _Fetched:
+    """Data files of a log, downloaded for one step at a time: a round may be longer than the disk is large."""
+
+    database: FarmDatabase
+    files: list[Path] = field(default_factory=list)
+
+    def fetch(self, file: TableFile) -> Path:
+        self.files.append(self.database.fetch(file))
+        return self.files[-1]
+
+    def released_after(self, steps: Iterable[SiteStep]) -> Iterator[SiteStep]:
+        """Yield steps, and give up the files of each once the next one is asked for."""
+        for step in steps:
+            yield step
+            while self.files:
+                self.database.release(self.files.pop())
+
+
+@dataclass(slots=True)
 class _Reading:
     """One site's log in one round."""
 
@@ -248,7 +268,8 @@ class _Reading:
         return True
 
     def _taken(self, log: SiteLog) -> TakenFrom:
-        taken = self.source.take(log.steps(), log.database.fetch)
+        files = _Fetched(log.database)
+        taken = self.source.take(files.released_after(log.steps()), files.fetch)
         if not self.is_primary and log.mesh is None:
             self.source.note_contained(self.other.name, log.own_contained())
         if log.proof is not None:
