@@ -11,18 +11,15 @@ import duckdb
 
 import wlc
 import wlr
-from wlc.capture.duckdb.sites.conflict_window import WINDOW, KeptWindow
+from wlc.capture.duckdb.sites.conflict_window import WINDOW, KeptWindow, WantedWindow
 from wlc.farm.clock import utc_now
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.model import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from datetime import timedelta
     from pathlib import Path
-
-    from wlc.farm.vectors import Lineage
-    from wlc.masters.state import MasterState
 
 SCHEMA = """
     CREATE TABLE a (id INTEGER PRIMARY KEY, v VARCHAR, x DOUBLE);
@@ -136,23 +133,15 @@ def windows_compared() -> Iterator[list[int]]:
     """
     cover, sizes = KeptWindow.cover, []
 
-    def compared(
-        kept: KeptWindow,
-        connection: duckdb.DuckDBPyConnection,
-        catalog: str,
-        state: MasterState,
-        known: Mapping[str, int],
-        lineage: Lineage,
-        anew: str,
-    ) -> None:
+    def compared(kept: KeptWindow, connection: duckdb.DuckDBPyConnection, catalog: str, wanted: WantedWindow) -> None:
         def lines() -> list[tuple[object, ...]]:
             found = connection.execute(f"SELECT DISTINCT key, history, tick FROM {WINDOW} ORDER BY ALL").fetchall()
-            return [line for line in found if line[2] > known.get(line[1], 0)]
+            return [line for line in found if line[2] > wanted.known.get(line[1], 0)]
 
-        cover(kept, connection, catalog, state, known, lineage, anew)
+        cover(kept, connection, catalog, wanted)
         shared = lines()
         connection.execute(f"CREATE OR REPLACE TEMP TABLE kept AS FROM {WINDOW}")
-        cover(KeptWindow(), connection, catalog, state, known, lineage, anew)
+        cover(KeptWindow(), connection, catalog, wanted)
         assert lines() == shared
         connection.execute(f"CREATE OR REPLACE TEMP TABLE {WINDOW.removeprefix('temp.')} AS FROM kept")
         sizes.append(len(shared))

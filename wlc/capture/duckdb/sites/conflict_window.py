@@ -108,6 +108,23 @@ class Covered:
     tick: int
 
 
+@dataclass(frozen=True, slots=True)
+class WantedWindow:
+    """What a window is derived for.
+
+    Attributes:
+        state: What the primary remembers.
+        known: What all authors of the step contained.
+        lineage: What vectors leave out.
+        anew: How the site is made anew whose changes are judged.
+    """
+
+    state: MasterState
+    known: Vector
+    lineage: Lineage
+    anew: str
+
+
 @dataclass(slots=True)
 class KeptWindow:
     """The window of a round, on the connection that takes its steps.
@@ -118,33 +135,22 @@ class KeptWindow:
 
     covered: Covered | None = None
 
-    def cover(
-        self,
-        connection: duckdb.DuckDBPyConnection,
-        catalog: str,
-        state: MasterState,
-        known: Vector,
-        lineage: Lineage,
-        anew: str,
-    ) -> None:
+    def cover(self, connection: duckdb.DuckDBPyConnection, catalog: str, wanted: WantedWindow) -> None:
         """Add what the window lacks to judge a step, or derive it if authors of the step had seen less than others.
 
         Args:
             connection: In the transaction of the step; nobody publishes meanwhile.
             catalog: The primary's database.
-            state: What it remembers.
-            known: What all authors of the step contained.
-            lineage: What vectors leave out.
-            anew: How the site is made anew whose changes are judged.
+            wanted: What for.
 
         Raises:
             ExpiredError: The log does not reach back to what the site has seen.
         """
-        at = self.covered
-        if at is None or at.history != state.history or not contains(known, at.floor, lineage):
+        at, state = self.covered, wanted.state
+        if at is None or at.history != state.history or not contains(wanted.known, at.floor, wanted.lineage):
             create(connection)
-            _add_inherited(connection, catalog, state, known, lineage, anew)
-            at = Covered(state.history, known, 0, 0)
+            _add_inherited(connection, catalog, wanted)
+            at = Covered(state.history, wanted.known, 0, 0)
         if state.batch > at.batch:
             add_log(
                 connection,
@@ -153,29 +159,23 @@ class KeptWindow:
                 after_batch=at.batch,
                 last_batch=state.batch,
                 known=at.floor,
-                lineage=lineage,
-                anew=anew,
+                lineage=wanted.lineage,
+                anew=wanted.anew,
             )
         last = add_journal(connection, catalog, state.history, after=at.tick)
         self.covered = Covered(state.history, at.floor, state.batch, max(state.tick, last))
 
 
-def _add_inherited(
-    connection: duckdb.DuckDBPyConnection,
-    catalog: str,
-    state: MasterState,
-    known: Vector,
-    lineage: Lineage,
-    anew: str,
-) -> None:
+def _add_inherited(connection: duckdb.DuckDBPyConnection, catalog: str, wanted: WantedWindow) -> None:
     """Add what the site inherited when it joined a mesh: its own log begins behind that."""
-    if state.site is None or state.site.floor is None:
+    site = wanted.state.site
+    if site is None or site.floor is None:
         return
-    if not contains(known, state.site.floor, lineage):
+    if not contains(wanted.known, site.floor, wanted.lineage):
         raise ExpiredError(
-            f"which changes are newer cannot be said: what site {state.site.name} inherited when it joined does not"
+            f"which changes are newer cannot be said: what site {site.name} inherited when it joined does not"
             " reach back to what their authors had seen",
-            hint=anew or None,
+            hint=wanted.anew or None,
         )
     connection.execute(f"INSERT INTO {WINDOW} SELECT * FROM {quote(catalog)}.wlc.{INHERITED}")
 

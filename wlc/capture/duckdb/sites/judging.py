@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from wlc.capture.duckdb import journal
 from wlc.capture.duckdb.sites import conflict_window, exceptions, newest, refreshing, rejection, verdicts
+from wlc.capture.duckdb.sites.conflict_window import WantedWindow
 from wlc.capture.duckdb.sites.exceptions import Detection
 from wlc.capture.duckdb.sites.verdicts import Seen
 from wlc.dialect.duckdb import catalog as duckdb_catalog
@@ -125,7 +126,7 @@ def keep_newest(
         return
     known = expanded(step.transactions[0].past, circle.lineage())
     anew = how_to_join_anew(founder_of(database_of(state), site).url, site.name)
-    kept.cover(connection, shared.catalog, state, known, circle.lineage(), anew)
+    kept.cover(connection, shared.catalog, WantedWindow(state, known, circle.lineage(), anew))
     found = newest.judge(connection, step.transactions, tables)
     if found.is_empty:
         return
@@ -197,7 +198,7 @@ def judge_step(
 
     def cover(known: Vector, lineage: Lineage) -> None:
         anew = how_to_join_anew(founder_of(database_of(state), site).url, step.site)
-        kept.cover(connection, shared.catalog, state, known, lineage, anew)
+        kept.cover(connection, shared.catalog, WantedWindow(state, known, lineage, anew))
 
     where = Detection(shared.catalog, site.name, step.site, utc_now())
     return judge_by_rules(connection, where, step, tables, site.circle, cover, is_refused=is_refused)
