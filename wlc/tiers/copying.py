@@ -13,7 +13,7 @@ from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import AlreadyExistsError, MissingError, OversizedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from concurrent.futures import ThreadPoolExecutor
 
     from wlc.farm.model import DataFile
@@ -45,18 +45,28 @@ class Copier:
         self._checks = checks
         self._staged: set[Path] = set()
 
-    def copy_files(self, wanted: Mapping[str, DataFile | int], announced_by: str) -> list[int]:
+    def copy_files(
+        self, wanted: Mapping[str, DataFile | int], announced_by: str, held: Collection[str] = ()
+    ) -> list[int]:
         """Copy data files and return their sizes as they lie there.
 
         Args:
             wanted: For each path what a log file or manifest says of it, or the size that was listed.
             announced_by: Path of that log file or manifest, without which the files are nothing.
+            held: Paths of files that a run before this one has created: they are checked, and not copied again.
 
         Raises:
             ExpiredError: They were deleted meanwhile, as `wlc prune` does.
             CorruptError: A file is missing, or not what was published.
         """
-        sizes = list(self._pool.map(lambda path: self._copy_file(path, wanted[path], announced_by), wanted))
+
+        def copy(path: str) -> int:
+            expected = wanted[path]
+            if path in held and not isinstance(expected, int) and self._holds(path, expected):
+                return expected.bytes
+            return self._copy_file(path, expected, announced_by)
+
+        sizes = list(self._pool.map(copy, wanted))
         for path in {path.rpartition("/")[0]: path for path in wanted}.values():
             self.target.raw.settle(path)
         return sizes
@@ -69,6 +79,20 @@ class Copier:
         if not self.source.raw.exists(announced_by):
             raise self.pruned(announced_by)
         return sizes
+
+    def _holds(self, path: str, expected: DataFile) -> bool:
+        """Say whether the target has a file; one that is encrypted says nothing of the bytes that it has elsewhere."""
+        self._limit.spend(0)
+        if self.source.raw is not self.source:
+            return False
+        try:
+            local = self.target.raw.fetch(path, expected.bytes)
+        except (MissingError, OversizedError):
+            return False
+        try:
+            return self._checks.submit(self._is, path, local, expected).result()
+        finally:
+            self.target.raw.release(local)
 
     def _copy_file(self, path: str, expected: DataFile | int, announced_by: str) -> int:
         where = f"{self.source.url}/{path}"

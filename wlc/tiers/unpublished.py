@@ -254,5 +254,7 @@ class Unpublished:
             sizes = self.store.copy_folder(folder, path)
         else:
             wanted = {folder + file.path: file for table in snapshot.manifest.tables for file in table.files}
-            sizes = self.store.copy_files(wanted, path)
+            # A run that was killed may have copied most of a large snapshot.
+            held = {entry.path for entry in self._target.store.raw.list(folder)}
+            sizes = self.store.copy_files(wanted, path, held)
         return CopiedSnapshot(snapshot, self.store.stage(path, snapshot.data), frozenset(wanted), sizes)
