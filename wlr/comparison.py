@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wlc.dialect.duckdb import fold
-from wlc.dialect.duckdb.digest_sql import hash_sql
+from wlc.dialect.duckdb.digest_sql import numbered_sql
 from wlc.dialect.sql import literal, quote
 from wlc.farm import table_names
 from wlc.farm.database import describe_file
@@ -136,14 +136,17 @@ class RestoredTables:
         if self.own.layouts.get(name, layout).shape != layout.shape or name not in self.own.layouts:
             raise InvalidError(f"table {name} has other columns than in the master", hint="Make the replica anew.")
         reference = self._fetch(scan, name)
-        number = hash_sql(layout)
+        columns = [quote(file_column(column.name)) for column in layout.stored]
+        kept = {f"c{index}": column for index, column in enumerate(columns)}
+        ours, theirs = (numbered_sql(layout, f"({query})", None, **kept) for query in (reference, images))
         buckets = (
-            f"SELECT h % {_BUCKETS} AS b FROM (SELECT {number} AS h, 1 AS w FROM ({reference}) UNION ALL"
-            f" SELECT {number}, -1 FROM ({images})) GROUP BY b HAVING sum(w) <> 0 OR sum(CAST(h AS HUGEINT) * w) <> 0"
+            f"SELECT h % {_BUCKETS} AS b FROM (SELECT h, 1 AS w FROM {ours} UNION ALL SELECT h, -1 FROM {theirs})"
+            " GROUP BY b HAVING sum(w) <> 0 OR sum(CAST(h AS HUGEINT) * w) <> 0"
         )
         scan.connection.execute(f"CREATE OR REPLACE TEMP TABLE buckets AS {buckets}")
-        some = f"WHERE {number} % {_BUCKETS} IN (SELECT b FROM temp.buckets)"
-        raw = f"SELECT *, 1 AS {WEIGHT} FROM ({reference}) {some} UNION ALL SELECT *, -1 FROM ({images}) {some}"
+        some = f"WHERE h % {_BUCKETS} IN (SELECT b FROM temp.buckets)"
+        rows = ", ".join(f"{name} AS {column}" for name, column in kept.items())
+        raw = f"SELECT {rows}, 1 AS {WEIGHT} FROM {ours} {some} UNION ALL SELECT {rows}, -1 FROM {theirs} {some}"
         scan.connection.execute(f"CREATE OR REPLACE TEMP TABLE difference AS {fold.sum_sql(layout, raw)}")
 
     def _fetch(self, scan: Scan, name: Name) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import uuid
+from itertools import pairwise
+from pathlib import Path
 
 import duckdb
 import pytest
@@ -29,9 +31,7 @@ from wlc.farm.model import (
     file_column,
 )
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+FORMAT = Path(__file__).parents[2] / "docs" / "format.md"
 T, U = Name("main", "t"), Name("main", "u")
 
 VALUES = {
@@ -40,7 +40,12 @@ VALUES = {
     "BIGINT": "-9223372036854775808, 0, 9223372036854775807",
     "UBIGINT": "18446744073709551615",
     "HUGEINT": "-170141183460469231731687303715884105728, 5",
-    "DECIMAL(5,2)": "1.5, -0.01, 0",
+    "DECIMAL(5,2)": "1.5, -0.01, 0, -999.99",
+    "DECIMAL(18,18)": "-0.999999999999999999, 0.000000000000000001",
+    "DECIMAL(18,6)": "-999999999999.999999, 7",
+    "DECIMAL(11,6)": "-99999.999999, 7",
+    "DECIMAL(17,0)": "-99999999999999999, 7",
+    "DECIMAL(18,0)": "-999999999999999999, 7",
     "DECIMAL(38,10)": "12345678901234567890.0123456789",
     "FLOAT": "'1.5', '-0.0', '0.0', 'nan', 'infinity'",
     "DOUBLE": "'1e300', '-0.0', '0.0', 'nan', '-infinity', '0.1'",
@@ -50,6 +55,7 @@ VALUES = {
     "JSON": """'{"a": [1, 2]}', 'null'""",
     "DATE": "'1970-01-01', '2026-11-20', '0044-03-15 (BC)', '5881580-07-10', 'infinity', '-infinity'",
     "TIME": "'00:00:00', '23:59:59.5', '12:00:00.000001', '24:00:00'",
+    "TIME_NS": "'10:00:00.123456789', '24:00:00'",
     "TIMESTAMP": "'1970-01-01', '2026-11-20 10:00:00.000001', '0001-01-01 (BC)', 'infinity'",
     "TIMESTAMP_S": "'2026-11-20 10:00:00'",
     "TIMESTAMP_MS": "'2026-11-20 10:00:00.5'",
@@ -83,11 +89,12 @@ def test_another_program_gives_rows_of_every_type_the_same_numbers(kind: str, tm
         connection.execute(f"COPY (SELECT {stored} FROM t) TO '{file}' (FORMAT parquet)")
         from_table = digest_sql.sum_rows(connection, layout, "t", store_sql)
         from_file = digest_sql.sum_rows(connection, layout, f"read_parquet('{file}')")
-        texts = connection.execute(f"SELECT count(DISTINCT {digest_sql.hash_sql(layout, store_sql)}) FROM t").fetchall()
+        numbers = digest_sql.numbered_sql(layout, "t", store_sql)
+        found = connection.execute(f"SELECT count(DISTINCT h) FROM {numbers}").fetchall()
     rows, total = witness.digest(file)
     assert from_table == from_file == Digest(rows, total)
     # The values of every type are told apart, and so are the columns that they stand in.
-    assert texts == [(rows,)]
+    assert found == [(rows,)]
 
 
 def _values(kind: str) -> str:
@@ -96,17 +103,83 @@ def _values(kind: str) -> str:
     return f"SELECT unnest([{VALUES[kind]}]::{kind}[]) AS v"
 
 
-def test_text_of_a_row_is_what_the_format_says() -> None:
+def test_number_of_a_row_is_the_one_that_the_format_documents() -> None:
     layout = Layout((Column("a", "INTEGER"), Column("b", "VARCHAR"), Column("c", "DOUBLE"), Column("d", "INTEGER[]")))
-    written = ",1=42,2=5:hello,3=3FF8000000000000,4=2[,=7,]"
+    number = witness.number([42, "hello", 0x3FF8000000000000, "2[,=7,]"])
     with duckdb.connect() as connection:
         connection.execute(
             "CREATE TABLE t AS SELECT 42::INTEGER AS a, 'hello' AS b, 1.5::DOUBLE AS c, [7, NULL]::INTEGER[] AS d"
         )
-        assert digest_sql.sum_rows(connection, layout, "t").sum == witness.number(written)
-        assert connection.execute(f"SELECT {digest_sql.hash_sql(layout)} FROM t").fetchall() == [
-            (witness.number(written),)
-        ]
+        assert digest_sql.sum_rows(connection, layout, "t").sum == number
+    assert f"`{number:016x}`" in FORMAT.read_text(encoding="utf-8")
+
+
+# What goes wrong without changing the sum of any column. A linear number of a row would not notice the first five.
+ACCIDENTS = {
+    "neighbours exchange a": "SELECT id, CASE id % 2 WHEN 0 THEN lead(a) OVER o ELSE lag(a) OVER o END, c, d, b",
+    "neighbours exchange c": "SELECT id, a, CASE id % 2 WHEN 0 THEN lead(c) OVER o ELSE lag(c) OVER o END, d, b",
+    "neighbours exchange b": "SELECT id, a, c, d, CASE id % 2 WHEN 0 THEN lead(b) OVER o ELSE lag(b) OVER o END",
+    "two rows exchange a": "SELECT id, CASE id WHEN 7 THEN 8 * 7 WHEN 8 THEN 7 * 7 ELSE a END, c, d, b",
+    "one more in one row, one less in the next": "SELECT id, a + CASE id WHEN 5 THEN 1 WHEN 6 THEN -1 ELSE 0 END, c, d, b",
+    "one more in a column, one less in another": "SELECT id + 1, a - 1, c, d, b",
+    "all one later": "SELECT id, a, c, d + to_microseconds(1), b",
+    "columns exchanged": "SELECT a, id::INTEGER, c, d, b",
+    "negative zero": "SELECT id, a, CASE id WHEN 0 THEN -c ELSE c END, d, b",
+    "NULL for 0": "SELECT id, nullif(a, 0), c, d, b",
+    "empty text for NULL": "SELECT id, a, c, d, coalesce(b, '')",
+    "text in another column": "SELECT id, a, c, d, CASE id WHEN 3 THEN NULL WHEN 9 THEN 'value 3' ELSE b END",
+}
+
+
+def test_accidents_that_keep_all_sums_of_columns_change_the_digest() -> None:
+    columns = (("id", "BIGINT"), ("a", "INTEGER"), ("c", "DOUBLE"), ("d", "TIMESTAMP"), ("b", "VARCHAR"))
+    layout = Layout(tuple(Column(name, kind) for name, kind in columns))
+    rows = "SELECT i, 7 * i::INTEGER, i::DOUBLE, make_timestamp(i), CASE i % 9 WHEN 0 THEN NULL ELSE 'value ' || i END"
+    with duckdb.connect() as connection:
+        connection.execute(f"CREATE TABLE t ({', '.join(f'{name} {kind}' for name, kind in columns)})")
+        connection.execute(f"INSERT INTO t {rows} FROM range(100) r(i)")
+        sums = {"as they were": digest_sql.sum_rows(connection, layout, "t").sum}
+        for accident, query in ACCIDENTS.items():
+            connection.execute(
+                f"CREATE OR REPLACE TABLE x AS FROM t LIMIT 0; INSERT INTO x {query} FROM t WINDOW o AS (ORDER BY id)"
+            )
+            sums[accident] = digest_sql.sum_rows(connection, layout, "x").sum
+    assert len(set(sums.values())) == 1 + len(ACCIDENTS)
+
+
+@pytest.mark.parametrize("values", ["i", "1000000 * i", "i << 32", "i * i"])
+def test_numbers_of_regular_rows_differ_without_a_rule(values: str) -> None:
+    layout = Layout((Column("a", "BIGINT", nullable=False),))
+    with duckdb.connect() as connection:
+        numbered = digest_sql.numbered_sql(layout, f"(SELECT {values} AS a, i FROM range(4100) r(i))", i="i")
+        found = [number for (number,) in connection.execute(f"SELECT h FROM {numbered} ORDER BY i").fetchall()]
+    for _ in range(4):
+        # Of a polynomial, differences of differences end in a constant.
+        found = [(after - before) % 2**64 for before, after in pairwise(found)]
+        assert len(set(found)) == len(found)
+        for bit in range(64):
+            ones = sum(number >> bit & 1 for number in found)
+            assert abs(ones - len(found) / 2) < 5 * len(found) ** 0.5 / 2
+
+
+LARGEST: dict[str, witness.Counted] = {
+    "BIGINT": -(2**63),
+    "UBIGINT": 2**64 - 1,
+    "UUID": uuid.UUID(int=2**128 - 1),
+    "VARCHAR": "x",
+    "BLOB": b"y",
+}
+
+
+@pytest.mark.parametrize("kind", LARGEST)
+def test_wide_rows_and_columns_of_any_name_have_numbers(kind: str) -> None:
+    largest = LARGEST[kind]
+    names = ["s", "t", "u", "h", "w", "q", *(f"c{index}" for index in range(500 if kind == "BIGINT" else 80))]
+    layout = Layout(tuple(Column(name, kind, nullable=index % 2 > 0) for index, name in enumerate(names)))
+    with duckdb.connect() as connection:
+        values = ", ".join(f"CAST(? AS {kind}) AS {name}" for name in names)
+        connection.execute(f"CREATE TABLE t AS SELECT {values}, 1 AS _weight", [largest] * len(names))
+        assert digest_sql.sum_images(connection, layout, "t") == witness.number([largest] * len(names))
 
 
 def test_columns_that_are_null_can_be_added() -> None:
@@ -131,7 +204,7 @@ def test_sum_of_images_is_linear_in_their_weights(images: list[tuple[int, int]])
         if images:
             connection.executemany("INSERT INTO i VALUES (?, ?)", images)
         found = digest_sql.sum_images(connection, layout, "i")
-    assert found == sum(weight * witness.number(f",1={value}") for value, weight in images) % 2**64
+    assert found == sum(weight * witness.number([value]) for value, weight in images) % 2**64
 
 
 def _ledger(**known: int) -> digest.Ledger:

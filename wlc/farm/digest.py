@@ -1,8 +1,8 @@
 """Digests: what a table holds as a number of rows and a sum that knows no order, kept from what changes.
 
-A row becomes a text that any program can write (docs/format.md), the text a 64-bit number by MD5, and a table the sum
-of its rows' numbers modulo 2^64. The sum is linear: what a transaction adds is added, what it removes is subtracted,
-and the table is not read again. A digest finds errors; signatures find forgeries.
+A row has a 64-bit number that any program can compute (docs/format.md), and a table the sum of its rows' numbers modulo
+2^64. The sum is linear: what a transaction adds is added, what it removes is subtracted, and the table is not read
+again. A digest finds errors; signatures find forgeries.
 """
 
 from __future__ import annotations

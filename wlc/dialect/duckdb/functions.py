@@ -114,12 +114,12 @@ CALLED = frozenset(
     hash hex if ilike_escape isfinite isnan json_extract_string json_object json_serialize_plan json_serialize_sql
     lag last lead least len length like_escape list list_apply list_concat list_contains list_filter list_sort
     list_transform list_value lower map map_entries map_from_entries max md5_number min nextval not_ilike_escape
-    not_like_escape now overlay parquet_file_metadata parquet_metadata parquet_schema parse_formatted_bytes position
-    pragma_table_info range read_blob read_json read_parquet read_text regexp_full_match regexp_matches replace
-    right row row_number setval sign signbit starts_with strftime strlen struct_extract struct_extract_at
-    struct_pack substr substring sum timezone to_days to_hours to_json to_microseconds to_milliseconds to_minutes
-    to_months to_seconds to_years trim txid_current typeof union_extract union_tag unnest uuid
-    variant_bytes_to_variant variant_to_parquet_variant
+    not_like_escape now octet_length overlay parquet_file_metadata parquet_metadata parquet_schema
+    parse_formatted_bytes position pragma_table_info range read_blob read_json read_parquet read_text
+    regexp_full_match regexp_matches replace right row row_number setval sign signbit starts_with strftime strlen
+    struct_extract struct_extract_at struct_pack substr substring sum timezone to_days to_hours to_json
+    to_microseconds to_milliseconds to_minutes to_months to_seconds to_years trim txid_current typeof union_extract
+    union_tag unnest uuid variant_bytes_to_variant variant_to_parquet_variant xor
     """.split()
 )
 _COLLATION = re.compile(r"(icu_)?(collate|sort)_\w+")

@@ -18,15 +18,27 @@ _LITERAL = "'(?:[^']|'')*'"
 
 
 class DigestText(Enum):
-    """How a digest writes a value of a storage type; docs/format.md defines the texts."""
+    """What a digest takes for a value of a storage type: an integer, or a text; docs/format.md defines both.
+
+    A member of a nested value always has a text.
+    """
 
     VALUE = auto()
     """DuckDB's own text, which holds no comma."""
+    INTEGER = auto()
+    """An integer, or a truth value; as a member DuckDB's text."""
+    DECIMAL = auto()
+    """The digits as an integer, if they are few; as a member DuckDB's text."""
+    TIME = auto()
+    """Microseconds since midnight, or nanoseconds; as a member DuckDB's text."""
+    HALVES = auto()
+    """Two integers of 64 bits; as a member DuckDB's text."""
     COUNTED = auto()
     """The text behind its length in bytes."""
     BITS = auto()
-    """The bits of a float in hexadecimal, `nan` for NaN."""
-    HEX = auto()
+    """The bits of a float, as a member in hexadecimal; all NaN are alike."""
+    BYTES = auto()
+    """The bytes, as a member in hexadecimal."""
     DAYS = auto()
     """The number of days since 1970, or the text of an infinity."""
     MICROSECONDS = auto()
@@ -71,7 +83,7 @@ class TypeRow:
         is_float: A binary floating-point number: 0.0 equals -0.0.
         has_equal_twins: SQL's `=` holds for some values that are not identical.
         is_native: The log's listing shows the value itself and not its text.
-        digest: Its text in digests, for types that are stored as themselves.
+        digest: What digests take for a value, for types that are stored as themselves.
         postgres: Type of a PostgreSQL replica's column, with `{}` for the parameters; None for nested types.
         postgres_text: How PostgreSQL writes the value.
         from_postgres: Types of a PostgreSQL master that become this one, as `format_type` writes them.
@@ -110,7 +122,9 @@ class TypeRow:
     delta: str | None = None
 
 
-_integer = partial(TypeRow, is_integer=True, is_native=True, is_exact_in_json=True, casts_alike=True)
+_integer = partial(
+    TypeRow, is_integer=True, is_native=True, digest=DigestText.INTEGER, is_exact_in_json=True, casts_alike=True
+)
 _float = partial(
     TypeRow,
     is_float=True,
@@ -130,6 +144,7 @@ TABLE: tuple[TypeRow, ...] = (
         name="BOOLEAN",
         aliases=("BOOL",),
         is_native=True,
+        digest=DigestText.INTEGER,
         postgres="boolean",
         from_postgres=("boolean",),
         takes_all_postgres=True,
@@ -186,6 +201,7 @@ TABLE: tuple[TypeRow, ...] = (
         aliases=("NUMERIC",),
         parameters=r"\([0-9]+(?:,[0-9]+)?\)",
         parameters_default="(18,3)",
+        digest=DigestText.DECIMAL,
         postgres="numeric{}",
         spark="DecimalType",
         casts_alike=True,
@@ -234,6 +250,7 @@ TABLE: tuple[TypeRow, ...] = (
     ),
     TypeRow(
         name="UUID",
+        digest=DigestText.HALVES,
         postgres="uuid",
         from_postgres=("uuid",),
         takes_all_postgres=True,
@@ -244,7 +261,7 @@ TABLE: tuple[TypeRow, ...] = (
     ),
     TypeRow(
         name="BLOB",
-        digest=DigestText.HEX,
+        digest=DigestText.BYTES,
         postgres="bytea",
         postgres_text=PostgresText.HEX,
         from_postgres=("bytea",),
@@ -277,13 +294,14 @@ TABLE: tuple[TypeRow, ...] = (
     # Spark's TIME ends before 24:00:00.
     TypeRow(
         name="TIME",
+        digest=DigestText.TIME,
         postgres="time",
         from_postgres=("time without time zone",),
         is_exact_in_json=True,
         spark_as="VARCHAR",
         casts_alike=True,
     ),
-    _nanoseconds(name="TIME_NS"),
+    _nanoseconds(name="TIME_NS", digest=DigestText.TIME),
     # Parquet moves the time to UTC and drops the zone.
     TypeRow(
         name="TIME WITH TIME ZONE",
