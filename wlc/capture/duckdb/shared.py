@@ -354,16 +354,21 @@ def open_shared(
         if shared is None:
             first, last = confinement.split(config)
             root = _connect(source, read_only=read_only, config=first)
-            work = confinement.confine(root, last, writes=not read_only)
-            catalog = root.execute("SELECT current_database()").fetchall()[0][0]
-            file = Path(source).absolute()
-            shared = Shared(source, catalog, root, home_at(source), file, work=work, confined_by=last)
-            shared.load()
-            if not read_only:
-                shared.renew_home()
-                packed.sweep(file)
-                if shared.is_master:
-                    packed.create(root, catalog)
+            try:
+                work = confinement.confine(root, last, writes=not read_only)
+                catalog = root.execute("SELECT current_database()").fetchall()[0][0]
+                file = Path(source).absolute()
+                shared = Shared(source, catalog, root, home_at(source), file, work=work, confined_by=last)
+                shared.load()
+                if not read_only:
+                    shared.renew_home()
+                    packed.sweep(file)
+                    if shared.is_master:
+                        packed.create(root, catalog)
+            except BaseException:
+                # Whoever holds the error would hold the file open, too.
+                root.close()
+                raise
             _open[key] = shared
         elif must_agree:
             # DuckDB itself compares mode and settings, and raises an error if they differ.
