@@ -45,6 +45,10 @@ FanoutOfRelay = Annotated[
     int | None,
     typer.Option(metavar="N", min=0, help="How many may read from it; default is the registry's."),
 ]
+KeptByRelay = Annotated[
+    str | None,
+    typer.Option("--keep", metavar="AGE", help="What wlc prune keeps in the relay, as wlc retention sets it: 30d."),
+]
 PruneEvery = Annotated[
     str | None,
     typer.Option("--prune-every", metavar="AGE", help="With --follow: run wlc prune on the relay this often."),
@@ -65,6 +69,7 @@ def ship(
     registry: Registries = None,
     pushes: Pushes = None,
     fanout: FanoutOfRelay = None,
+    keep: KeptByRelay = None,
     prune_every: PruneEvery = None,
     no_register: Unregistered = False,
     farm: Farm = None,
@@ -79,7 +84,7 @@ def ship(
 
     options, target_options = storage_options(storage_option), storage_options(target_option)
     if pushes is not None:
-        _refuse(to or upstream or registry or delay or prune_every or no_register or fanout is not None)
+        _refuse(to or upstream or registry or delay or keep or prune_every or no_register or fanout is not None)
         pusher = wlc.Pusher(
             *(db, pushes),
             class_name=class_name or "",
@@ -109,6 +114,7 @@ def ship(
                 class_name=class_name,
                 registry=registry,
                 fanout=fanout,
+                keep=keep,
                 keepalive=keepalive,
                 progress=progress,
             )

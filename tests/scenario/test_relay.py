@@ -360,6 +360,30 @@ def test_pruning_waits_for_the_relay_and_a_gap_is_refused(shop: Shop):
         shop.ship()
 
 
+def test_a_relay_keeps_what_it_was_told_to(shop: Shop, requests: list[str]):
+    shop.ship(keep="30d")
+    wlc.retention("shop", keep_daily=7, farm=shop.relay)
+    shop.write("INSERT INTO t VALUES (100, 'x')")
+    wlc.snapshot(shop.source)
+    shop.ship(keep="60d")
+    assert wlc.prune("shop", farm=shop.relay, keep_for="0s").delete_batches == ()
+    policy = wlc.retention("shop", farm=shop.relay).policy
+    assert policy is not None
+    assert (policy.keep, policy.keep_daily) == (timedelta(days=60), 7)
+    assert wlc.retention("shop", farm=shop.farm).policy is None
+    with pytest.raises(InvalidError, match="soon"):
+        shop.ship(keep="soon")
+    # What stands already is not written again, and without the option nothing is asked.
+    shop.ship(keep="60d")
+    asked = len(requests)
+    shop.ship(keep="60d")
+    with_policy = requests[asked:]
+    shop.ship()
+    assert len(with_policy) - len(requests[asked + len(with_policy) :]) == 1
+    shop.ship(keep="0s")
+    assert wlc.prune("shop", farm=shop.relay, keep_for="0s").delete_batches
+
+
 def test_a_delayed_relay_stays_behind(shop: Shop):
     with pytest.raises(InvalidError, match="nothing of .* is old enough"):
         shop.ship(delay=timedelta(hours=1))

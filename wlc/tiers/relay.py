@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm.attachment import attachment_object, place_of
 from wlc.farm.clock import parse_age, utc_now
 from wlc.farm.database import FarmDatabase
 from wlc.farm.errors import FarmError, InvalidError
+from wlc.farm.keep_policy import change_policy
 from wlc.farm.model import Position
 from wlc.farm.same_past import is_same_place
 from wlc.farm.store import MissingError, join_url, open_store
@@ -40,6 +42,7 @@ def ship(
     class_name: str | None = None,
     registry: Sequence[str] | str | None = None,
     fanout: int | None = None,
+    keep: timedelta | str | None = None,
     keepalive: Keepalive | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Shipped:
@@ -62,6 +65,7 @@ def ship(
         class_name: Class of the relay, such as `prod`: it serves readers of this class and of lower ones.
         registry: URLs of the database's folder in places whose registries are told; the first decides. Likewise.
         fanout: How many may read from the relay; the registry's number if omitted.
+        keep: What `prune` keeps in the relay, as `retention` sets it; as text, for example `30d`.
         keepalive: Of a program that follows: says between rounds that the relay is there.
         progress: Called with batches done, batches in all, and what is being done.
 
@@ -73,6 +77,7 @@ def ship(
         UnavailableError: A place cannot be reached. Try again: the next run goes on.
     """
     age = parse_age(delay) if isinstance(delay, str) else delay
+    kept = parse_age(keep) if isinstance(keep, str) else keep
     limit = RateLimit(parse_rate(rate) if isinstance(rate, str) else rate)
     source = resolve(db, farm, storage_options=storage_options)
     target = FarmDatabase(source.name, open_store(join_url(to, source.name), target_options), target_options)
@@ -85,15 +90,17 @@ def ship(
         before = (remembered.load() or (None, ""))[0]
         attachment = attachment_of(source, before, upstream or "auto", class_name, registry or (), source.url)
         _leave_registry(source, target, before, attachment, to)
-    if attachment is None:
-        return Shipping(source, target, latest, limit, progress, offer).run(registers=registers)
 
-    def run(place: FarmDatabase, membership: Membership) -> Shipped:
-        if membership.attachment != attachment:
+    def run(place: FarmDatabase, membership: Membership | None = None) -> Shipped:
+        if membership is not None and membership.attachment != attachment:
             remembered.change(lambda _: membership.attachment)
-        shipping = Shipping(place, target, latest, limit, progress, offer, membership)
-        return shipping.run(registers=registers)
+        done = Shipping(place, target, latest, limit, progress, offer, membership).run(registers=registers)
+        if kept is not None:
+            change_policy(target, lambda policy: replace(policy, keep=kept))
+        return done
 
+    if attachment is None:
+        return run(source)
     me = as_reader(target, _position_of(target), None, delay_s)
     return read_through(place_of(source, attachment.registry), me, attachment, run, keepalive)
 

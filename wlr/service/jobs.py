@@ -239,6 +239,7 @@ def _of_relay(name: str, item: RelayItem, farm: ListedFarm | None, settings: Ser
             registry=item.registry or None,
             class_name=item.class_name,
             fanout=item.fanout,
+            keep=item.keep,
             keepalive=keepalive,
             progress=turn.progress,
             **place.where,

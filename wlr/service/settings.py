@@ -121,6 +121,7 @@ class RelayItem:
     class_name: str | None = None
     fanout: int | None = None
     register: bool = True
+    keep: timedelta | None = None
     prune_every: timedelta | None = None
 
 

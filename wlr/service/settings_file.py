@@ -262,6 +262,7 @@ SECTIONS: Mapping[str, tuple[type, Mapping[str, Reader]]] = {
             **_READS,
             "fanout": _count,
             "register": _flag,
+            "keep": _age,
             "prune_every": _every,
         },
     ),
