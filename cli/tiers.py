@@ -6,7 +6,7 @@ import shlex
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -83,16 +83,10 @@ def ship(
     import wlc
 
     options, target_options = storage_options(storage_option), storage_options(target_option)
+    places: dict[str, Any] = {"farm": farm, "storage_options": options, "target_options": target_options}
     if pushes is not None:
         _refuse(to or upstream or registry or delay or keep or prune_every or no_register or fanout is not None)
-        pusher = wlc.Pusher(
-            *(db, pushes),
-            class_name=class_name or "",
-            farm=farm,
-            rate=limit_rate,
-            storage_options=options,
-            target_options=target_options,
-        )
+        pusher = wlc.Pusher(db, pushes, class_name=class_name or "", rate=limit_rate, **places)
         yield from _push_on(pusher, pushes, follow=follow)
         return
     to = _checked_place(_named(db, farm), to, prune_every=prune_every, follow=follow)
@@ -104,11 +98,8 @@ def ship(
             return wlc.ship(
                 db,
                 to=to,
-                farm=farm,
                 delay=delay,
                 rate=limit_rate,
-                storage_options=options,
-                target_options=target_options,
                 registers=not no_register,
                 upstream=upstream,
                 class_name=class_name,
@@ -117,6 +108,7 @@ def ship(
                 keep=keep,
                 keepalive=keepalive,
                 progress=progress,
+                **places,
             )
 
     with keepalive or nullcontext():
