@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from wlc.farm.attachment import Attachment, Keepalive, Membership
+    from wlc.farm.registry import Replica
 
 
 def ship(
@@ -74,26 +75,19 @@ def ship(
         ExpiredError: The log was pruned behind the relay's position, or while it was copied.
         GapError: A batch of the farm is missing. The relay keeps what it has.
         CorruptError: A file is damaged, or the farm and its relay have different pasts. Nothing of it was copied.
-        UnavailableError: A place cannot be reached. Try again: the next run goes on.
+        UnavailableError: A place cannot be reached: try again.
     """
-    age = parse_age(delay) if isinstance(delay, str) else delay
-    kept = parse_age(keep) if isinstance(keep, str) else keep
+    age, kept = (parse_age(each) if isinstance(each, str) else each for each in (delay, keep))
     limit = RateLimit(parse_rate(rate) if isinstance(rate, str) else rate)
     source = resolve(db, farm, storage_options=storage_options)
-    target = FarmDatabase(source.name, open_store(join_url(to, source.name), target_options), target_options)
-    _refuse_itself(target, source, to)
-    latest, delay_s = (utc_now() - age, age.total_seconds()) if age is not None else (None, 0.0)
-    offer = Offer(class_name, fanout, delay_s)
-    remembered = attachment_object(target)
-    attachment = None
-    if upstream is not None or registry:
-        before = (remembered.load() or (None, ""))[0]
-        attachment = attachment_of(source, before, upstream or "auto", class_name, registry or (), source.url)
-        _leave_registry(source, target, before, attachment, to)
+    target = _relay_of(source, to, target_options)
+    latest = utc_now() - age if age is not None else None
+    offer = Offer(class_name, fanout, age.total_seconds() if age is not None else 0.0)
+    attachment = _attachment(source, target, to, upstream, class_name, registry)
 
     def run(place: FarmDatabase, membership: Membership | None = None) -> Shipped:
         if membership is not None and membership.attachment != attachment:
-            remembered.change(lambda _: membership.attachment)
+            attachment_object(target).change(lambda _: membership.attachment)
         done = Shipping(place, target, latest, limit, progress, offer, membership).run(registers=registers)
         if kept is not None:
             change_policy(target, lambda policy: replace(policy, keep=kept))
@@ -101,8 +95,13 @@ def ship(
 
     if attachment is None:
         return run(source)
-    me = as_reader(target, _position_of(target), None, delay_s)
-    return read_through(place_of(source, attachment.registry), me, attachment, run, keepalive)
+    return read_through(place_of(source, attachment.registry), _reader(target, offer), attachment, run, keepalive)
+
+
+def _relay_of(source: FarmDatabase, to: str, options: Mapping[str, Any] | None) -> FarmDatabase:
+    relay = FarmDatabase(source.name, open_store(join_url(to, source.name), options), options)
+    _refuse_itself(relay, source, to)
+    return relay
 
 
 def _refuse_itself(relay: FarmDatabase, place: FarmDatabase, to: str) -> None:
@@ -110,13 +109,27 @@ def _refuse_itself(relay: FarmDatabase, place: FarmDatabase, to: str) -> None:
         raise InvalidError(f"{to} is the farm that {place.name} is in", hint="Give --to another farm.", path=to)
 
 
-def _leave_registry(
-    source: FarmDatabase, relay: FarmDatabase, before: Attachment | None, now: Attachment | None, to: str
-) -> None:
-    """Give up what was claimed in a registry that the relay leaves, unless it is told to read or choose by itself."""
+def _attachment(
+    source: FarmDatabase,
+    relay: FarmDatabase,
+    to: str,
+    upstream: Sequence[str] | str | None,
+    class_name: str | None,
+    registry: Sequence[str] | str | None,
+) -> Attachment | None:
+    """Return what a relay is to remember of where it reads; what it claimed in a registry that it leaves is given up."""
+    if upstream is None and not registry:
+        return None
+    before = (attachment_object(relay).load() or (None, ""))[0]
+    now = attachment_of(source, before, upstream or "auto", class_name, registry or (), source.url)
     for url in (*now.among, *now.registries) if now else ():
         _refuse_itself(relay, place_of(source, url), to)
     detach(source, before, now, relay_id(relay))
+    return now
+
+
+def _reader(relay: FarmDatabase, offer: Offer) -> Replica:
+    return as_reader(relay, _position_of(relay), None, offer.delay_s)
 
 
 def _position_of(relay: FarmDatabase) -> Position | None:
