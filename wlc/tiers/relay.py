@@ -117,7 +117,7 @@ def _attachment(
     class_name: str | None,
     registry: Sequence[str] | str | None,
 ) -> Attachment | None:
-    """Return what a relay is to remember of where it reads; what it claimed in a registry that it leaves is given up."""
+    """Return what a relay is to remember of where it reads, and give up what it claimed in a registry it leaves."""
     if upstream is None and not registry:
         return None
     before = (attachment_object(relay).load() or (None, ""))[0]
