@@ -360,6 +360,19 @@ def test_pruning_waits_for_the_relay_and_a_gap_is_refused(shop: Shop):
         shop.ship()
 
 
+def test_a_snapshot_waits_for_the_batch_that_it_follows(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shop.ship()
+    shop.write("INSERT INTO t VALUES (100, 'x')")
+    wlc.snapshot(shop.source)
+    listed = FarmDatabase.batch_numbers
+    with monkeypatch.context() as behind:
+        behind.setattr(FarmDatabase, "batch_numbers", lambda self, after=0: [n for n in listed(self, after) if n < 2])
+        assert (shop.ship().tick, open_database("shop", shop.relay).snapshot_ticks()) == (2, [])
+    assert wlr.replicate("shop", farm=shop.relay, into=tmp_path / "copy.duckdb", register=False).tick == 2
+    assert shop.ship().tick == 3
+    assert shop.objects(shop.relay) == shop.objects(shop.farm)
+
+
 def test_a_relay_keeps_what_it_was_told_to(shop: Shop, requests: list[str]):
     shop.ship(keep="30d")
     wlc.retention("shop", keep_daily=7, farm=shop.relay)

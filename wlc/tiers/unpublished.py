@@ -45,6 +45,11 @@ class Found:
         return min(self.held, default=self.numbers[0] if self.numbers else 1)
 
     @property
+    def end(self) -> int:
+        """The last batch of both logs, 0 without any."""
+        return max((*self.held, *self.numbers), default=0)
+
+    @property
     def todo(self) -> list[int]:
         """The batches to be copied."""
         return [number for number in self.numbers if number >= self.begin and number not in self.held]
@@ -240,7 +245,8 @@ class Unpublished:
             manifest = None
             if not self.is_sealed(data):
                 manifest = self._source.decoded_manifest(tick, self._source.store.opened(path, data))
-                if self._is_too_young(manifest.clock):
+                if self._is_too_young(manifest.clock) or manifest.position.batch > found.end:
+                    # The log was listed without the batch that it follows: readers of the relay would miss that.
                     return
             yield NewSnapshot(tick, data, manifest)
 
