@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
-from itertools import islice
+from itertools import count, islice, takewhile
 from typing import TYPE_CHECKING, TypeVar
 
 from wlc.farm.errors import FarmError
@@ -131,3 +131,9 @@ def in_order(
     finally:
         for coming in waiting:
             coming.cancel()
+
+
+def one_ahead(pool: Executor, items: Iterator[_Found]) -> Generator[_Found]:
+    """Give the items of an iterator, none of which is None, while a pool of one thread asks it for the next one."""
+    with closing(in_order(pool, lambda _: next(items, None), count(), lambda: 2)) as found:
+        yield from takewhile(lambda item: item is not None, found)

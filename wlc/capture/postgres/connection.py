@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from itertools import count, takewhile
 from typing import TYPE_CHECKING
 
 from wlc.dialect.postgres import connection as connections
 from wlc.dialect.postgres.url import without_password
 from wlc.dialect.sql import literal
 from wlc.farm.errors import UnavailableError
-from wlc.farm.read_ahead import in_order
+from wlc.farm.read_ahead import one_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 _NAME = "dbfarm"
 # Blocks that fit into a processor's cache are taken apart faster.
 _BLOCK_BYTES = str(4 << 20)
-# How many blocks are there or on their way.
-_AHEAD = 2
 
 
 def connect(url: str, *, replication: bool = False) -> Connection:
@@ -95,9 +92,9 @@ class ArrowReader:
             reader = self._cursor.fetch_record_batch()
             with (
                 ThreadPoolExecutor(1, thread_name_prefix="postgres rows") as pool,
-                closing(in_order(pool, lambda _: next(reader, None), count(), lambda: _AHEAD)) as blocks,
+                closing(one_ahead(pool, reader)) as blocks,
             ):
-                yield from takewhile(lambda block: block is not None, blocks)
+                yield from blocks
 
     @contextmanager
     def _talking(self) -> Iterator[None]:

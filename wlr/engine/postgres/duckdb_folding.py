@@ -9,13 +9,12 @@ import os
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnavailableError
-from wlc.farm.read_ahead import in_order
+from wlc.farm.read_ahead import one_ahead
 from wlr.engine.calculator import Scratch, connect_free_of
 from wlr.engine.postgres import binary_rows
 
@@ -98,10 +97,10 @@ class Workshop:
             try:
                 with (
                     cursor.copy(into.encode()) as copy,
-                    closing(in_order(pool, lambda _: next(reader, None), count(), lambda: 2)) as blocks,
+                    closing(one_ahead(pool, reader)) as blocks,
                 ):
                     copy.write(binary_rows.BEGIN)
-                    while (block := next(blocks)) is not None:
+                    for block in blocks:
                         copy.write(_content(block.column(0)))
                     copy.write(binary_rows.END)
             except BaseException:
