@@ -21,7 +21,7 @@ from wlc.dialect.types import store_sql
 from wlc.farm.model import Column, Layout, Name, file_column
 from wlr.engine.calculator import connect
 from wlr.engine.parquet.executor import place_of_added
-from wlr.fold import file_rewrite, misfits
+from wlr.fold import file_rewrite, unfit_changes
 from wlr.fold.files import FilePart, assemble
 from wlr.plan.failure import StepError
 
@@ -175,7 +175,7 @@ class Files:
         shares = file_rewrite.share_out(self.connection, self.table, net, found, work) if found and net.removed else {}
         shared = {number: [file] for number, file in shares.items()}
         if net.removed and not found:
-            raise misfits.missing(self.table.name, net.removed, net.removed)
+            raise unfit_changes.missing(self.table.name, net.removed, net.removed)
         if net.added:
             last = len(self.pieces) - 1 if self.pieces and self.pieces[-1].rows < 4 else len(self.pieces)
             shared.setdefault(last, []).append(net.added_file)

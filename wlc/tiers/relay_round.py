@@ -17,8 +17,8 @@ from wlc.farm.config import first_config, with_batch, with_snapshot
 from wlc.farm.errors import CorruptError, ExpiredError, GapError, InvalidError, UnavailableError
 from wlc.farm.model import Position
 from wlc.farm.store import AlreadyExistsError, MissingError
+from wlc.tiers.copied_ahead import CopiedSnapshot, Found, Unpublished
 from wlc.tiers.offer import Offer, as_reader, is_offered, offer_place
-from wlc.tiers.unpublished import CopiedSnapshot, Found, Unpublished
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from wlc.farm.attachment import Membership
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Config
+    from wlc.tiers.copied_ahead import CopiedBatch
     from wlc.tiers.rate import RateLimit
-    from wlc.tiers.unpublished import CopiedBatch
 
 # The relay's `wlc.config` follows at least so often.
 _NOTE_EVERY = 32

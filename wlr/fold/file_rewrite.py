@@ -21,7 +21,7 @@ from wlc.dialect.duckdb.digest_sql import sum_images
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import storage_type
 from wlc.farm.model import WEIGHT, file_column
-from wlr.fold import misfits
+from wlr.fold import unfit_changes
 from wlr.fold.parquet_file import write_file
 from wlr.plan.failure import StepError
 
@@ -166,7 +166,7 @@ def merge(
     if not removed and not added:
         return Merged((), True, 0, 0)
     if removed > rows:
-        raise misfits.missing(table.name, removed - rows, removed)
+        raise unfit_changes.missing(table.name, removed - rows, removed)
     total = sum_images(connection, table.layout, "temp.net")
     if table.key:
         low, high = _merge_keys(connection, table, base)
@@ -183,7 +183,7 @@ def merge(
         # Folding leaves rows in no order. In that of their keys they are smaller, and are skipped by who looks for one.
         pieces = _write_one(connection, table, f"{kept}({added_rows}{_order(table)})", expected, folder, low, high)
     if (found := sum(piece.rows for piece in pieces)) != expected:
-        raise misfits.missing(table.name, found - expected, removed)
+        raise unfit_changes.missing(table.name, found - expected, removed)
     return Merged(pieces, False, removed, added, total)
 
 
@@ -262,7 +262,7 @@ def share_out(
     )
     taken = connection.execute(f"SELECT coalesce(sum(-{WEIGHT}), 0) FROM temp.shares").fetchall()[0][0]
     if taken != net.removed:
-        raise misfits.missing(table.name, net.removed - int(taken), net.removed)
+        raise unfit_changes.missing(table.name, net.removed - int(taken), net.removed)
     parts = connection.execute(f"SELECT DISTINCT {_PART} FROM temp.shares WHERE {WEIGHT} < 0 ORDER BY 1").fetchall()
     shares = {int(part): folder / f"share {part}.parquet" for (part,) in parts}
     for part, file in shares.items():

@@ -12,7 +12,7 @@ from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.digest_sql import sum_images
 from wlc.dialect.sql import literal
 from wlc.farm.model import WEIGHT, Layout
-from wlr.fold import misfits
+from wlr.fold import unfit_changes
 from wlr.fold.data_check import refuse_other_images
 from wlr.plan.failure import StepError
 
@@ -132,7 +132,7 @@ def _folded(
 ) -> NetChange:
     connection.execute(f"CREATE OR REPLACE TEMP TABLE {name.removeprefix('temp.')} AS {query}")
     removed, added, stays, total = _counts(connection, table, name)
-    misfits.refuse_other_weight(change, 0, total)
+    unfit_changes.refuse_other_weight(change, 0, total)
     return NetChange(table, change, name, removed, added, stays)
 
 

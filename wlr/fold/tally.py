@@ -9,7 +9,7 @@ from wlc.farm import json_fields as fields
 from wlc.farm.digest import EMPTY, plus
 from wlc.farm.errors import CorruptError
 from wlc.farm.model import Digest
-from wlr.fold.misfits import absent
+from wlr.fold.unfit_changes import absent
 from wlr.plan.patterns import matches
 
 if TYPE_CHECKING:

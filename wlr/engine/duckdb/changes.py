@@ -11,7 +11,7 @@ from wlc.farm.errors import CorruptError
 from wlc.farm.model import WEIGHT
 from wlr.engine.calculator import applying
 from wlr.engine.duckdb import guard
-from wlr.fold import misfits
+from wlr.fold import unfit_changes
 from wlr.plan.failure import StepError, naming
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def write(connection: duckdb.DuckDBPyConnection, tables: TargetTables, nets: lis
     ranked = sorted(nets, key=lambda net: order.get(net.change.table, len(order)))
     for net in ranked:
         if net.change.table not in order:
-            raise misfits.absent(net.change.table)
+            raise unfit_changes.absent(net.change.table)
     for net in reversed(ranked):
         with _naming(net, path):
             _remove(connection, net)
@@ -54,7 +54,7 @@ def _remove(connection: duckdb.DuckDBPyConnection, net: NetChange) -> None:
     table, name = net.table, str(net.change.table)
     if net.change.cleared is not None:
         found = _run(connection, f"DELETE FROM {table.sql}")
-        misfits.refuse_other_count(net.change, found)
+        unfit_changes.refuse_other_count(net.change, found)
         if net.removed:
             raise StepError(f"{net.removed} rows were removed that were not there", table=name)
         return
@@ -67,7 +67,7 @@ def _remove(connection: duckdb.DuckDBPyConnection, net: NetChange) -> None:
     else:
         found = _remove_without_rowid(connection, net)
     if found != net.removed:
-        raise misfits.missing(net.change.table, net.removed - found, net.removed)
+        raise unfit_changes.missing(net.change.table, net.removed - found, net.removed)
 
 
 def _remove_without_rowid(connection: duckdb.DuckDBPyConnection, net: NetChange) -> int:

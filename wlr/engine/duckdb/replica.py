@@ -24,8 +24,8 @@ from wlr.engine.duckdb.connection import attach, has_table, work_folder
 from wlr.engine.duckdb.tables import read_tables
 from wlr.engine.misfit import misfit
 from wlr.engine.state import OWNER, after, changed
-from wlr.fold import misfits
 from wlr.fold import net_changes as net_changes
+from wlr.fold import unfit_changes
 from wlr.fold.tally import Tally
 from wlr.plan.failure import StepError
 from wlr.plan.log_steps import LIMITS
@@ -253,7 +253,7 @@ class OpenDuckDB(OpenReplica):
         wanted = tuple(
             change
             for change in action.changes
-            if misfits.is_replicated(change.table, self._replicated, self.state.tables)
+            if unfit_changes.is_replicated(change.table, self._replicated, self.state.tables)
         )
         return net_changes.prepare(
             self._connection,
@@ -304,7 +304,7 @@ class OpenDuckDB(OpenReplica):
                 guard.let_go(self._connection, self._catalog, relevance.named_in(statement, self._replicated))
                 self._take_off_guard(running.altered_table(statement))
                 running.run(self._connection, self._catalog, statement)
-            misfits.refuse_change_of_own(own, self._own_tables(()), statement.statement)
+            unfit_changes.refuse_change_of_own(own, self._own_tables(()), statement.statement)
         except StepError as error:
             error.table = str(statement.object)
             raise

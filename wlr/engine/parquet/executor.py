@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from wlr.engine.alteration import alter
 from wlr.engine.calculator import applying, connect, is_broken
 from wlr.engine.table_files import fetched, publish
-from wlr.fold import file_rewrite, misfits
+from wlr.fold import file_rewrite, unfit_changes
 from wlr.fold.data_check import refuse_other_images
 from wlr.fold.files import Alteration, Executor, FilePart, MergedFiles, MergeJob, assemble
 from wlr.fold.net_changes import sources
@@ -78,7 +78,7 @@ class LocalExecutor(Executor):
             shared.setdefault(place_of_added(job.parts), []).append(net.added_file)
         outcome = self._merge_parts(job, shared, folder)
         if outcome.removed != net.removed:
-            raise misfits.missing(table.name, net.removed - outcome.removed, net.removed)
+            raise unfit_changes.missing(table.name, net.removed - outcome.removed, net.removed)
         return outcome
 
     def _merge_parts(self, job: MergeJob, changes: dict[int, list[Path]], folder: Path) -> MergedFiles:

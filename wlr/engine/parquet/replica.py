@@ -21,7 +21,7 @@ from wlr.engine.parquet.executor import LocalExecutor
 from wlr.engine.parquet.folder import LEASE, LakeFolder, Pointer, TakenOverError, with_version, work_folder
 from wlr.engine.parquet.version import LakeTable, Version
 from wlr.engine.state import after
-from wlr.fold import misfits
+from wlr.fold import unfit_changes
 from wlr.fold.files import Alteration, Executor, FilePart, MergeJob
 from wlr.fold.tally import Tally
 from wlr.plan.failure import StepError, naming
@@ -93,7 +93,7 @@ class _Draft:
 
     def take(self, job: MergeJob, outcome: MergedFiles) -> None:
         """Take in what became of a table."""
-        misfits.refuse_other_weight(job.change, outcome.removed, outcome.added)
+        unfit_changes.refuse_other_weight(job.change, outcome.removed, outcome.added)
         self.tally.fold(job.change, lambda: outcome.total)
         self.tables[job.change.table] = self.noted(outcome.parts, job.parts)
 
@@ -270,7 +270,9 @@ class OpenLake(OpenReplica):
             draft.tally.alter(action)
             return
         changes = [
-            change for change in action.changes if misfits.is_replicated(change.table, draft.tables, self.state.tables)
+            change
+            for change in action.changes
+            if unfit_changes.is_replicated(change.table, draft.tables, self.state.tables)
         ]
         self._change(draft, step, changes, fetch)
         for sequence in action.sequences:
@@ -283,7 +285,7 @@ class OpenLake(OpenReplica):
         for change in changes:
             parts = draft.tables[change.table]
             if change.cleared is not None:
-                misfits.refuse_other_count(change, sum(part.file.rows for part in parts))
+                unfit_changes.refuse_other_count(change, sum(part.file.rows for part in parts))
                 draft.tables[change.table] = parts = ()
             if change.reads:
                 jobs.append(self._job(step, change, parts, fetch))

@@ -21,7 +21,7 @@ from wlr.engine.postgres.ddl import EXTENSION, SchemaChange, missing_extensions,
 from wlr.engine.postgres.duckdb_folding import Workshop
 from wlr.engine.postgres.names import MAIN, Names, refuse_own, refuse_schema
 from wlr.engine.state import encode
-from wlr.fold import misfits
+from wlr.fold import unfit_changes
 from wlr.plan.patterns import matches
 
 if TYPE_CHECKING:
@@ -115,7 +115,9 @@ class _Builder:
             if new.manifest is not None:
                 self._load(new, new.manifest, before)
                 with self._loading("the schema"):
-                    misfits.refuse_change_of_own(own, told_apart(self.connection, ()), "a statement of the snapshot")
+                    unfit_changes.refuse_change_of_own(
+                        own, told_apart(self.connection, ()), "a statement of the snapshot"
+                    )
             states.write(
                 self.connection, {**encode(replace(self.state, left_out=self.left_out)), states.SCHEMA: self.names.main}
             )

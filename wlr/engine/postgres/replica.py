@@ -24,8 +24,8 @@ from wlr.engine.postgres.ddl import SchemaChange, access_of_accepted, text_of
 from wlr.engine.postgres.duckdb_folding import Workshop, work_folder
 from wlr.engine.postgres.names import MAIN, Names, refuse_schema
 from wlr.engine.state import after, changed
-from wlr.fold import misfits
 from wlr.fold import net_changes as net_changes
+from wlr.fold import unfit_changes
 from wlr.fold.tally import Tally
 from wlr.plan.failure import StepError, in_the_way, lost, naming
 from wlr.plan.log_steps import LIMITS
@@ -242,7 +242,7 @@ class OpenPostgres(OpenReplica):
 
     def _is_replicated(self, table: Name) -> bool:
         present = (table,) if self._names.place(table) in self._replicated else ()
-        return misfits.is_replicated(table, present, self.state.tables)
+        return unfit_changes.is_replicated(table, present, self.state.tables)
 
     def _missing_key(
         self, error: StepError, actions: tuple[Action, ...], fetch: Callable[[TableFile], Path]
@@ -295,7 +295,7 @@ class OpenPostgres(OpenReplica):
         states.let_go(self._connection, named_in(ddl, self._replicated))
         is_rewritten = self._clear_ahead(ddl, following, cleared)
         self._schema().run(ddl, is_rewritten=is_rewritten)
-        misfits.refuse_change_of_own(own, told_apart(self._connection, ()), text_of(ddl) or ddl.statement)
+        unfit_changes.refuse_change_of_own(own, told_apart(self._connection, ()), text_of(ddl) or ddl.statement)
         present = PostgresCatalog(self._connection).tables
         self._replicated = (self._replicated & present) | (present - before)
 

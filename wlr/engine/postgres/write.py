@@ -22,7 +22,7 @@ from wlc.farm.errors import CorruptError
 from wlc.farm.model import WEIGHT, file_column
 from wlr.engine.postgres import binary_rows, types
 from wlr.engine.postgres.connection import cause, fetch, run
-from wlr.fold import misfits
+from wlr.fold import unfit_changes
 from wlr.plan.failure import StepError
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def write(
 def _clear(connection: Connection, net: NetChange, cleared_before: int) -> None:
     # TRUNCATE would take the rows from readers that began before the step's end.
     found = run(connection, f"DELETE FROM ONLY {net.table.sql}")
-    misfits.refuse_other_count(net.change, found + cleared_before)
+    unfit_changes.refuse_other_count(net.change, found + cleared_before)
     if net.removed:
         raise StepError(f"{net.removed} rows were removed that were not there")
 
@@ -172,7 +172,7 @@ def _remove(
         found = run(connection, statement)
     _drop(connection)
     if found != removed:
-        raise misfits.missing(net.change.table, removed - found, removed)
+        raise unfit_changes.missing(net.change.table, removed - found, removed)
 
 
 def _delete_copies_sql(table: TargetTable, same: str) -> str:
