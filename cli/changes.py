@@ -32,7 +32,7 @@ class ChangesRequest:
     since: int | str | None
     until: int | str | None
     is_whole: bool
-    format: str
+    format: str | None
     out: str | None
     follows: bool
 
@@ -46,12 +46,12 @@ class ChangesRequest:
         # Importing Arrow takes longer than --help may.
         from wlr.change_output import change_format, resume
 
-        form = change_format(self.format)
+        form = change_format(self.format, self.out)
         self._check(form)
         since = self.since
         with ExitStack() as stack:
             if self.out is None:
-                out = _Terminal(self.format) if sys.stdout.isatty() else sys.stdout.buffer
+                out = _Terminal(form.name) if sys.stdout.isatty() else sys.stdout.buffer
             else:
                 file = Path(self.out)
                 if file.exists():
@@ -63,14 +63,14 @@ class ChangesRequest:
         if self.follows and self.until is not None:
             raise InvalidError("--follow goes on for ever, and --until ends", hint="leave one of them out")
         if not form.is_text and self.follows:
-            raise InvalidError(f"--follow writes lines, and {self.format} has none", hint="--format jsonl")
+            raise InvalidError(f"--follow writes lines, and {form.name} has none", hint="--format jsonl")
         if not form.is_text and self.out is None and sys.stdout.isatty():
-            raise InvalidError(f"{self.format} is not for a terminal", hint=f"--out changes.{self.format}")
+            raise InvalidError(f"{form.name} is not for a terminal", hint=f"--out changes.{form.name}")
         if self.out is not None and Path(self.out).exists():
-            self._check_present(self.out)
+            self._check_present(self.out, form.name)
 
-    def _check_present(self, out: str) -> None:
-        if not (self.follows and self.format == "jsonl"):
+    def _check_present(self, out: str, form: str) -> None:
+        if not (self.follows and form == "jsonl"):
             other = Path(out).with_stem(f"{Path(out).stem}-2")
             message = f"{out} exists: only --follow with --format jsonl goes on in a file"
             raise InvalidError(message, hint=f"--out {shlex.quote(str(other))}", path=out)

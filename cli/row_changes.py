@@ -35,6 +35,14 @@ FeedStart = Annotated[
         "--from", metavar="TICK|TIME|snapshot", help="Where a new feed begins; default is the start of the log."
     ),
 ]
+FeedFormat = Annotated[
+    str | None,
+    typer.Option(metavar="FORMAT", help="json, debezium, or csv; default is what OUTPUT ends in, or json."),
+]
+ChangesFormat = Annotated[
+    str | None,
+    typer.Option(metavar="FORMAT", help="jsonl, csv, parquet, or arrow; default is what FILE ends in, or jsonl."),
+]
 OutputOptions = Annotated[
     list[str] | None,
     typer.Option("--output-option", metavar="K=V", help="Kafka: property of librdkafka; may be repeated."),
@@ -50,7 +58,7 @@ def feed(
         list[str] | None,
         typer.Option("--table", metavar="PATTERN", help="Only tables like main.sales_*; may be repeated."),
     ] = None,
-    format: Annotated[str, typer.Option(metavar="FORMAT", help="json, debezium, or csv.")] = "json",
+    format: FeedFormat = None,
     start: FeedStart = None,
     max_bytes: Annotated[
         str, typer.Option(metavar="N", help="Bytes of records in memory at once, as 64M; 0 for any number.")
@@ -125,7 +133,7 @@ def changes(
     snapshot: Annotated[
         bool, typer.Option("--snapshot", help="Begin with all rows at --since; without --since, with those of the end.")
     ] = False,
-    format: Annotated[str, typer.Option(metavar="FORMAT", help="jsonl, csv, parquet, or arrow.")] = "jsonl",
+    format: ChangesFormat = None,
     out: Annotated[str | None, typer.Option(metavar="FILE", help="A new file; default is standard output.")] = None,
     follow: Follow = False,
     farm: Farm = None,

@@ -339,6 +339,7 @@ ENGINE_FOLDERS = ("wlc/capture/", "wlc/dialect/", "wlr/engine/duckdb/", "wlr/eng
 NAMES_AN_ENGINE = {
     "cli/command.py": "errors that have DuckDB's class stem from the user's SQL",
     "wlc/farm/model.py": "DuckDB's SQL is the dialect of a log that names no other",
+    "wlr/change_output.py": "Parquet is a format of files that changes are written to",
     "wlr/ddl/relevance.py": "a statement of the log names its dialect",
     "wlr/ddl/running.py": "a statement of the log names its dialect",
 }

@@ -17,10 +17,10 @@ from wlc.dialect.types import load_sql
 from wlc.farm.errors import InvalidError
 from wlc.farm.model import WEIGHT, Column, file_column
 from wlr.feeds.values import cells_sql, object_sql, quoted_cell_sql
+from wlr.file_endings import format_of_file
 from wlr.reading.query import feed_column
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
     from typing import BinaryIO
 
@@ -37,9 +37,11 @@ class ChangeFormat(ABC):
     """A format.
 
     Attributes:
+        name: As in `--format`.
         is_text: A terminal shows it.
     """
 
+    name: ClassVar[str]
     is_text: ClassVar[bool] = False
 
     @abstractmethod
@@ -81,6 +83,8 @@ class _Lines(ChangeFormat):
 class JsonLines(_Lines):
     """A JSON object per row."""
 
+    name = "jsonl"
+
     def line(self, columns: list[Column]) -> str:
         time, user = f"""coalesce('"' || {_TIME} || '"', 'null')""", "coalesce(CAST(to_json(_user) AS VARCHAR), 'null')"
         own = f"""'{{"_tick":' || _tick || ',"_weight":' || {WEIGHT} || ',"_committed":' || {time}"""
@@ -89,6 +93,8 @@ class JsonLines(_Lines):
 
 class CommaSeparated(_Lines):
     """Cells as in a feed: NULL is an empty cell, and an empty text is `""`."""
+
+    name = "csv"
 
     def line(self, columns: list[Column]) -> str:
         own = f"_tick || ',' || {WEIGHT} || ',' || coalesce({_TIME}, '') || ',' || {quoted_cell_sql('_user')} || ','"
@@ -104,6 +110,8 @@ class CommaSeparated(_Lines):
 class ArrowStream(ChangeFormat):
     """Arrow's stream format, with values as declared."""
 
+    name = "arrow"
+
     def write(self, feed: ChangeFeed, out: BinaryIO, *, is_first: bool) -> None:  # noqa: ARG002
         with pa.ipc.new_stream(out, feed.schema(load_sql)) as writer:
             for batch in feed.batches(load_sql, _ordered):
@@ -112,6 +120,8 @@ class ArrowStream(ChangeFormat):
 
 class ParquetFile(ChangeFormat):
     """A Parquet file with values in the types of data files, which lose nothing."""
+
+    name = "parquet"
 
     def write(self, feed: ChangeFeed, out: BinaryIO, *, is_first: bool) -> None:  # noqa: ARG002
         with pq.ParquetWriter(out, feed.schema(_stored), compression="zstd") as writer:
@@ -127,19 +137,20 @@ def _ordered(selected: str) -> str:
     return f"SELECT * FROM ({selected}) {_ORDER}"
 
 
-_KINDS: tuple[Callable[[], ChangeFormat], ...] = (JsonLines, CommaSeparated, ParquetFile, ArrowStream)
-_FORMATS = dict(zip("jsonl csv parquet arrow".split(), _KINDS, strict=True))
+_KINDS: tuple[type[ChangeFormat], ...] = (JsonLines, CommaSeparated, ParquetFile, ArrowStream)
+_FORMATS = {kind.name: kind for kind in _KINDS}
+_ENDINGS = {f".{name}": (name,) for name in _FORMATS} | dict.fromkeys((".json", ".ndjson"), (JsonLines.name,))
 
 
-def change_format(name: str) -> ChangeFormat:
-    """Return the format of a name, as in `--format`.
+def change_format(name: str | None, out: str | None) -> ChangeFormat:
+    """Return the format of a name, as in `--format`; without one, what the ending of the output's name says.
 
     Raises:
-        InvalidError: There is none.
+        InvalidError: There is none, or the ending says another one.
     """
-    if name not in _FORMATS:
+    if name is not None and name not in _FORMATS:
         raise InvalidError(f"there is no format {name!r}", hint=f"--format {' or '.join(_FORMATS)}")
-    return _FORMATS[name]()
+    return _FORMATS[format_of_file(out or "", name, _ENDINGS, JsonLines.name)]()
 
 
 def resume(file: Path) -> int:

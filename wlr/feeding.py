@@ -69,7 +69,7 @@ def feed(
     *,
     to: str,
     tables: Sequence[str] | None = None,
-    format: str = "json",  # noqa: A002 - the option's name
+    format: str | None = None,  # noqa: A002 - the option's name
     start: str | int | datetime | None = None,
     max_bytes: int = BYTES_MAX,
     drop: bool = False,
@@ -93,7 +93,7 @@ def feed(
         db: Name in the farm, URL of the database's folder there, or path of the master.
         to: A file, to which lines are appended; or a topic, `kafka://host:9092/topic`.
         tables: Patterns such as `main.sales_*`; all tables if omitted.
-        format: `json`, `debezium` or `csv`.
+        format: `json`, `debezium` or `csv`; if omitted what the file's name ends in, or `json`. Remembered.
         start: Where a new feed begins: at a tick, at a time, or "snapshot" for the rows of the newest snapshot; at the
             start of the log if omitted. A feed that has a position goes on from there. If the log was pruned behind it,
             "snapshot" lets it begin anew.
@@ -168,7 +168,7 @@ def _words(db: str | os.PathLike[str], farm: str | None, shown: str, wanted: _Wa
     for table in wanted.tables:
         yield from ("--table", table)
     yield from ("--to", shown)
-    yield from () if wanted.format == "json" else ("--format", wanted.format)
+    yield from () if wanted.format is None else ("--format", wanted.format)
     yield from () if wanted.bytes_max == BYTES_MAX else ("--max-bytes", str(wanted.bytes_max))
     yield from ("--drop",) if wanted.drops else ()
     yield from ("--name", wanted.name) if wanted.name else ()
@@ -208,7 +208,7 @@ class _Wanted:
     """What the user asked for; `command` is all of it, for hints."""
 
     tables: tuple[str, ...]
-    format: str
+    format: str | None
     start: str | int | datetime | None
     bytes_max: int
     drops: bool
@@ -296,7 +296,7 @@ class _Feeding:
         if given.tables and given.tables != state.tables:
             message = f"feed {state.name} was made of {described(state.tables)}"
             raise InvalidError(message, hint="Leave --table out, or begin another feed: another --to.")
-        if given.format != state.format:
+        if given.format not in (None, state.format):
             message = f"feed {state.name} was made with --format {state.format}"
             raise InvalidError(message, hint=f"--format {state.format}, or begin another feed: another --to.")
         self._output.check_place(state)
@@ -372,19 +372,18 @@ class _Feeding:
         from wlr.feeds.formats import format_of
         from wlr.feeds.log_source import beginning, refuse_idle_tables
 
-        wanted = self._wanted
-        if format_of(wanted.format).has_columns and (len(wanted.tables) != 1 or set("*?[!") & set(wanted.tables[0])):
-            message = f"--format {wanted.format} has the columns of one table"
-            raise InvalidError(message, hint="--table SCHEMA.TABLE once, without a pattern; or --format json")
-        if format_of(wanted.format).has_columns and "." not in wanted.tables[0]:
-            message = (
-                f"--format {wanted.format} has the columns of one table, and each schema can have {wanted.tables[0]}"
-            )
-            raise InvalidError(message, hint=f"--table {shlex.quote(f'main.{wanted.tables[0]}')}")
+        wanted, state = self._wanted, self._blank()
+        has_columns = format_of(state.format).has_columns
+        if has_columns and (len(wanted.tables) != 1 or set("*?[!") & set(wanted.tables[0])):
+            message = f"a file of {state.format} has the columns of one table"
+            raise InvalidError(message, hint="--table SCHEMA.TABLE once, without a pattern; or --to FILE.jsonl")
+        if has_columns and "." not in wanted.tables[0]:
+            table = wanted.tables[0]
+            message = f"a file of {state.format} has the columns of one table, and each schema can have {table}"
+            raise InvalidError(message, hint=f"--table {shlex.quote(f'main.{table}')}")
         self._refuse_other_output(self._membership.registry if self._membership else self._database)
         self._output.check_new()
         refuse_idle_tables(self._place, wanted.tables)
-        state = self._blank()
         if wanted.start == SNAPSHOT:
             return self._at_snapshot(state)
         assert not isinstance(wanted.start, str)
@@ -397,8 +396,8 @@ class _Feeding:
     def _blank(self) -> FeedState:
         from wlr.feeds.state import FeedState
 
-        wanted = self._wanted
-        return FeedState(self._name, self._place.url, self._output.shown, wanted.tables, wanted.format)
+        wanted, form = self._wanted, self._output.choose_format(self._wanted.format)
+        return FeedState(self._name, self._place.url, self._output.shown, wanted.tables, form)
 
     def _at_snapshot(self, state: FeedState) -> FeedState:
         """Return the state from which the rows of the newest snapshot are read, or all of a log without one."""

@@ -150,14 +150,16 @@ def test_the_command_writes_every_format(
     assert row == ["4", "1", "2026-01-01T00:00:04.000000Z", "ann", "4", "\x1b\x85,", "5"]
     for form in ("parquet", "arrow"):
         file = tmp_path / f"changes.{form}"
-        assert run(farm.url, "--table", "t", "--format", form, "--out", file) == 0
+        assert run(farm.url, "--table", "t", "--out", file) == 0
         table = pq.read_table(file) if form == "parquet" else pa.ipc.open_stream(file.read_bytes()).read_all()
         assert [[r["_tick"], r["_weight"], r["i"], r["__user"]] for r in table.to_pylist()] == [r[:4] for r in expected]
         assert b"last" in capfdbinary.readouterr().out
         # A file that is there stays as it is.
-        assert run(farm.url, "--table", "t", "--format", form, "--out", file) == 2
+        assert run(farm.url, "--table", "t", "--out", file) == 2
         assert f"--out {tmp_path}/changes-2.{form}".encode() in capfdbinary.readouterr().err
         empty = tmp_path / f"empty.{form}"
+        assert run(farm.url, "--table", "t", "--format", "jsonl", "--out", empty) == 2
+        assert f"empty.{form} ends in .{form}, and --format is jsonl".encode() in capfdbinary.readouterr().err
         assert run(farm.url, "--table", "t", "--format", form, "--out", empty, "--since", 4) == 0
         table = pq.read_table(empty) if form == "parquet" else pa.ipc.open_stream(empty.read_bytes()).read_all()
         assert (table.num_rows, table.schema.names) == (0, ["i", "__user", "h", *OWN])

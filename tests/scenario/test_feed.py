@@ -250,7 +250,7 @@ def test_debezium_has_its_envelope(shop: Shop, tmp_path: Path):
 
 def test_csv_has_the_columns_of_a_table_and_a_file_per_layout(shop: Shop, tmp_path: Path):
     shop.feed(plain := tmp_path / "plain.jsonl", tables=["main.t"])
-    shop.feed(out := tmp_path / "t.csv", tables=["main.t"], format="csv")
+    shop.feed(out := tmp_path / "t.csv", tables=["main.t"])
     files = sorted(f for f in tmp_path.glob("t.csv*") if not f.name.endswith(lookup.POSITION))
     assert [file.name for file in files] == ["t.csv", "t.csv.000001"]
     rows = []
@@ -271,11 +271,18 @@ def test_csv_has_the_columns_of_a_table_and_a_file_per_layout(shop: Shop, tmp_pa
                 name: value for name, value in row.items() if not name.startswith("_")
             }
     assert out.read_text(encoding="utf-8").splitlines()[0] == "_op,_history,_tick,_n,_committed,_user,_note,id,part,v"
+    # It goes on as it began, and says so to whoever asks for another format.
+    assert shop.feed(out).records == 0
+    with pytest.raises(InvalidError, match="was made with --format csv"):
+        shop.feed(out, format="json")
     with pytest.raises(InvalidError, match="the columns of one table"):
-        shop.feed(tmp_path / "all.csv", format="csv")
+        shop.feed(tmp_path / "all.csv")
     with pytest.raises(InvalidError, match="each schema can have t") as caught:
-        shop.feed(tmp_path / "all.csv", format="csv", tables=["t"])
+        shop.feed(tmp_path / "all.csv", tables=["t"])
     assert caught.value.hint == "--table main.t"
+    with pytest.raises(InvalidError, match=r"all.csv ends in .csv, and --format is debezium"):
+        shop.feed(tmp_path / "all.csv", format="debezium")
+    assert sorted(tmp_path.glob("all*")) == []
 
 
 def test_each_file_of_csv_has_the_header_of_all_of_its_lines(tmp_path: Path):

@@ -29,7 +29,7 @@ class Output(ABC):
     Attributes:
         shown: The place as messages and the registry name it, without credentials.
         label: What the feed is called after, unless its user gives a name.
-        formats: Names of the formats that it can hold.
+        formats: Names of the formats that it can hold, the usual one first.
     """
 
     shown: str
@@ -76,15 +76,23 @@ class Output(ABC):
             CorruptError: It does.
         """
 
-    def check_format(self, name: str) -> None:
-        """Refuse a format that the place cannot hold.
+    def check_format(self, name: str | None) -> None:
+        """Refuse a format that the place cannot hold; None is the one that it chooses.
 
         Raises:
             InvalidError: It cannot.
         """
-        if name not in self.formats:
+        if name is not None and name not in self.formats:
             message = f"{self.shown} takes no {name}"
             raise InvalidError(message, hint=f"--format {' or '.join(self.formats)}")
+
+    def choose_format(self, asked: str | None) -> str:
+        """Return the format of a new feed: what is asked for, or what fits the place.
+
+        Raises:
+            InvalidError: The place says that it holds another one.
+        """
+        return asked or self.formats[0]
 
 
 class OpenOutput(ABC):

@@ -23,6 +23,7 @@ from wlc.farm.paths import check_relative
 from wlc.farm.store.local import synchronize
 from wlr.feeds.contract import OpenOutput, Output
 from wlr.feeds.lookup import POSITION, position_of
+from wlr.file_endings import format_of_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from wlr.feeds.rendering import FeedPiece
     from wlr.feeds.state import FeedState
 
+_JSON = ("json", "debezium")
+_ENDINGS = {".jsonl": _JSON, ".json": _JSON, ".ndjson": _JSON, ".csv": ("csv",)}
 _OTHER_FILES = "Give another --to, or move the file away."
 _ALONE = "Let nothing else write to the file, and run it again."
 
@@ -48,7 +51,7 @@ class FileOutput(Output):
         rotate_bytes: A file that has so many bytes is complete; None for one file.
     """
 
-    formats: ClassVar[tuple[str, ...]] = ("json", "debezium", "csv")
+    formats: ClassVar[tuple[str, ...]] = (*_JSON, "csv")
 
     def __init__(self, path: Path, rotate_bytes: int | None = None) -> None:
         self.path = path.absolute()
@@ -62,6 +65,9 @@ class FileOutput(Output):
 
     def memory(self, database: FarmDatabase, name: str) -> VersionedObject[FeedState]:  # noqa: ARG002
         return position_of(self.path)
+
+    def choose_format(self, asked: str | None) -> str:
+        return format_of_file(self.path, asked, _ENDINGS, self.formats[0])
 
     def check_new(self) -> None:
         with _translated(self.path):

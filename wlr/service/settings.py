@@ -94,7 +94,7 @@ class FeedItem:
     database: str
     farm: str = ""
     tables: tuple[str, ...] = ()
-    format: str = "json"
+    format: str | None = None
     start: str | None = None
     max_bytes: int = BYTES_MAX
     drop: bool = False
