@@ -9,13 +9,19 @@ import typer
 from .options import Database, Farm, Source, StorageOptions, storage_options
 from .output import Listing, Report, Value
 
-RULE_COLUMNS = ("table", "rule", "site", "reads")
+RULE_COLUMNS = ("table", "rule", "site", "reads", "column")
+
+
+RULE_HELP = (
+    "In a star epoch, epoch_trans or owner; in a mesh newest, owner, max, max_delete_wins, max_ins, max_del_win_ins or"
+    " old; none removes the rule."
+)
 
 
 def rule(
     db: Database,
     table: Annotated[str, typer.Argument(metavar="TABLE", help="The table, with its schema if that is not main.")],
-    rule: Annotated[str, typer.Argument(metavar="RULE", help="epoch, epoch_trans, owner, newest or none.")],
+    rule: Annotated[str, typer.Argument(metavar="RULE", help=RULE_HELP)],
     site: Annotated[str, typer.Option(metavar="NAME", help="With owner: the one site that may write the table.")] = "",
     reads: Annotated[
         str,
@@ -25,6 +31,9 @@ def rule(
             " of every SELECT of one table; none.",
         ),
     ] = "none",
+    column: Annotated[
+        str, typer.Option(metavar="C", help="With max and old and their relatives: the whole number that is compared.")
+    ] = "",
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
@@ -32,7 +41,7 @@ def rule(
     import wlc
 
     options = storage_options(storage_option)
-    circle = wlc.set_rule(db, table, rule, site=site, reads=reads, farm=farm, storage_options=options)
+    circle = wlc.set_rule(db, table, rule, site=site, reads=reads, column=column, farm=farm, storage_options=options)
     return Listing(RULE_COLUMNS, [tuple(getattr(each, column) for column in RULE_COLUMNS) for each in circle.rules])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -113,6 +114,22 @@ class Sites:
         assert all(check.outcome == "same" for check in wlr.verify(into).tables)
         # In full: an earlier run of the tests may have verified a farm in a folder of the same name.
         assert wlr.verify_farm(self.log(site).url, full=True).problems == ()
+
+
+def take_from(sites: Sites, *ways: str) -> list[int]:
+    """Let sites take along ways as in `oslo>rome`, each of which publishes first; returns how many transactions."""
+    taken = []
+    for way in ways:
+        source, site = way.split(">")
+        wlc.flush(sites.file(source))
+        taken.append(sum(each.transactions for each in wlc.take(sites.file(site), site=source)))
+    return taken
+
+
+def refuse_repetitions(sites: Sites) -> None:
+    """Each transaction is in each log once, whatever way it came."""
+    for name in sites.names:
+        assert set(Counter((each.history, each.tick) for each in sites.names_of(name)).values()) <= {1}
 
 
 @contextmanager

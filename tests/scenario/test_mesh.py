@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ import pytest
 import wlc
 from cli.command import run_app
 from cli.wlc import app
-from tests.sites import Sites, clock_ahead
+from tests.sites import Sites, clock_ahead, refuse_repetitions, take_from
 from wlc.farm.circle import read_circle
 from wlc.farm.errors import ExpiredError, InvalidError, UnavailableError, UnsupportedError
 
@@ -43,22 +42,6 @@ def new_mesh(folder: Path, *others: str) -> Sites:
     # Once each has read the others' first batches, nothing is left to say.
     sites.exchange()
     return sites
-
-
-def take_from(sites: Sites, *ways: str) -> list[int]:
-    """Let sites take along ways as in `oslo>rome`, each of which publishes first; returns how many transactions."""
-    taken = []
-    for way in ways:
-        source, site = way.split(">")
-        wlc.flush(sites.file(source))
-        taken.append(sum(each.transactions for each in wlc.take(sites.file(site), site=source)))
-    return taken
-
-
-def refuse_repetitions(sites: Sites) -> None:
-    """Each transaction is in each log once, whatever way it came."""
-    for name in sites.names:
-        assert set(Counter((each.history, each.tick) for each in sites.names_of(name)).values()) <= {1}
 
 
 # What the sites commit one after the other while nobody takes, and what t holds everywhere afterwards.

@@ -28,9 +28,16 @@ if TYPE_CHECKING:
 
 PRIMARY, SECONDARY, NONE, PASS = ROLES = ("primary", "secondary", "none", "pass")
 STAR, MESH = READINGS = ("star", "mesh")
-EPOCH, EPOCH_TRANS, OWNER, NEWEST = RULES = ("epoch", "epoch_trans", "owner", "newest")
+EPOCH, EPOCH_TRANS, OWNER, NEWEST = ("epoch", "epoch_trans", "owner", "newest")
+# These compare a column of a change with that of the row that is here, and promise no convergence.
+COLUMN_RULES = (OLD, MAX, MAX_DELETE_WINS, MAX_INS, MAX_DEL_WIN_INS) = (
+    *("old", "max", "max_delete_wins", "max_ins", "max_del_win_ins"),
+)
+# By which all sites of a mesh write a table.
+SHARED_RULES = (NEWEST, *COLUMN_RULES)
+RULES = (EPOCH, EPOCH_TRANS, OWNER, *SHARED_RULES)
 # What decides between concurrent changes: the primary in a star, every site in a mesh.
-_RULES_OF = {STAR: (EPOCH, EPOCH_TRANS, OWNER), MESH: (OWNER, NEWEST)}
+_RULES_OF = {STAR: (EPOCH, EPOCH_TRANS, OWNER), MESH: (OWNER, *SHARED_RULES)}
 NO_READS, SHARED_READS, EXCLUSIVE_READS = READS = ("none", "shared", "exclusive")
 # The founder's folder is that of the database.
 FOUNDER = "."
@@ -41,15 +48,17 @@ class Rule:
     """How a table decides between concurrent changes.
 
     Attributes:
-        rule: `epoch`, `epoch_trans`, `owner` or `newest`.
+        rule: One of `RULES`.
         site: The one site that may write the table, where the rule is `owner`.
         reads: Which reads count: `none`, `shared` or `exclusive`.
+        column: The column that the rule compares, if it is one of `COLUMN_RULES`.
     """
 
     table: Name
     rule: str
     site: str = ""
     reads: str = NO_READS
+    column: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,15 +308,17 @@ def encode_circle(circle: Circle) -> bytes:
         "reading": circle.reading,
         "ddl": circle.ddl,
         "sites": [_site_json(site) for site in circle.sites],
-        "rules": [
-            {"table": fields.name_json(rule.table), "rule": rule.rule, "site": rule.site, "reads": rule.reads}
-            for rule in circle.rules
-        ],
+        "rules": [_rule_json(rule) for rule in circle.rules],
         "past": [_past_json(history) for history in circle.past],
     }
     if circle.reigns:
         content["reigns"] = [_reign_json(reign) for reign in circle.reigns]
     return encode_document("circle", content)
+
+
+def _rule_json(rule: Rule) -> dict[str, Any]:
+    content = {"table": fields.name_json(rule.table), "rule": rule.rule, "site": rule.site, "reads": rule.reads}
+    return {**content, "column": rule.column} if rule.column else content
 
 
 def _site_json(site: CircleSite) -> dict[str, Any]:
@@ -385,6 +396,8 @@ def _problem(circle: Circle) -> str | None:
         return "a rule is unknown"
     if any((rule.rule == OWNER) != (rule.site in names) for rule in circle.rules):
         return "a table is owned by no site"
+    if any((rule.rule in COLUMN_RULES) != bool(rule.column) for rule in circle.rules):
+        return "a rule compares a column that it does not name, or names one that it does not compare"
     if any(rule.rule not in _RULES_OF[circle.reading] for rule in circle.rules):
         return f"a rule has no meaning in a {circle.reading}"
     return None
@@ -439,6 +452,6 @@ def _past(content: dict[str, Any]) -> PastHistory:
 
 
 def _rule(content: dict[str, Any]) -> Rule:
-    fields.known(content, "table rule site reads")
+    fields.known(content, "table rule site reads", "column")
     table = fields.as_name(content["table"])
-    return Rule(table, *(fields.as_text(content[key]) for key in ("rule", "site", "reads")))
+    return Rule(table, *(fields.as_text(content.get(key, "")) for key in ("rule", "site", "reads", "column")))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from wlc.farm.circle import NEWEST, OWNER
+from wlc.farm.circle import OWNER, SHARED_RULES
 
 if TYPE_CHECKING:
     from wlc.farm.circle import Circle
@@ -31,6 +31,6 @@ def author_of(circle: Circle, history: str) -> str | None:
 def may_write(circle: Circle, site: str | None, table: Name) -> bool:
     """Say whether a site of a mesh may write a table: one without a rule belongs to the primary."""
     rule = circle.rule_of(table)
-    if rule is not None and rule.rule == NEWEST:
+    if rule is not None and rule.rule in SHARED_RULES:
         return True
     return site == (rule.site if rule is not None and rule.rule == OWNER else circle.primary)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from wlc.dialect.compared_columns import compared_column
 from wlc.farm.circle import (
+    COLUMN_RULES,
     EPOCH,
     EPOCH_TRANS,
-    NEWEST,
+    MAX,
     NO_READS,
     OWNER,
     READS,
     RULES,
+    SHARED_RULES,
     Rule,
     change_circle,
     read_circle,
@@ -48,6 +51,7 @@ def set_rule(
     *,
     site: str = "",
     reads: str = NO_READS,
+    column: str = "",
     farm: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Circle:
@@ -56,41 +60,43 @@ def set_rule(
     Args:
         db: Name or URL of the database, or the file of one of its sites.
         table: The table, as in `orders` or `main.orders`.
-        rule: In a star of sites `epoch`, `epoch_trans` or `owner`; in a mesh `newest` or `owner`; `none` for no rule.
+        rule: In a star of sites `epoch`, `epoch_trans` or `owner`; in a mesh `newest`, `owner`, or one that compares a
+            column: `max`, `max_delete_wins`, `max_ins`, `max_del_win_ins`, `old`; `none` for no rule.
         site: The one site that may write the table, with `owner`.
         reads: With `epoch_trans`, which reads of the table count in conflicts: `exclusive` for those of queries with
             FOR UPDATE or FOR SHARE, `shared` also for those of all others in transactions that write, or `none`.
+        column: The column that a rule compares; a whole number, not part of the primary key.
         farm: URL of the farm; WLC_FARM if omitted, for a bare name.
         storage_options: Options of the farm's file system.
 
     Raises:
-        InvalidError: There is no such rule, table or site, or the table has no primary key and the rule needs one, or
-            the rule tracks no reads.
-        UnsupportedError: The rule is `newest`, and the table has a UNIQUE or FOREIGN KEY constraint.
+        InvalidError: There is no such rule, table, column or site, or the table has no primary key and the rule needs
+            one, or the rule tracks no reads.
+        UnsupportedError: All sites of a mesh are to write the table, and it has a UNIQUE or FOREIGN KEY constraint.
     """
-    _refuse_call(db, table, rule, site, reads)
+    _refuse_call(db, table, rule, site, reads, column)
     founder = founder_of_database(db, farm, storage_options)
     circle = read_circle(founder)
     primary = site_database(founder, circle.site(circle.primary).folder)
     name, layout = _table(primary, table)
     if rule == NO_RULE:
         return change_circle(founder, lambda circle: without_rule(circle, name))
-    if rule in (EPOCH, EPOCH_TRANS, NEWEST) and not layout.primary_key:
+    if rule in (EPOCH, EPOCH_TRANS, *SHARED_RULES) and not layout.primary_key:
         raise InvalidError(
             f"{name} has no primary key, so rule {rule} cannot tell its rows apart",
             hint=f"give the table a primary key at {circle.primary}, where only the primary may write it without one:"
             f" wlc sql FILE 'ALTER TABLE {name} ADD PRIMARY KEY (COLUMN)', then wlc flush FILE",
         )
-
-    if rule == NEWEST and circle.is_mesh and (problem := beside_key(_statements(primary), name)) is not None:
+    if rule in COLUMN_RULES:
+        column = compared_column(name, layout, rule, column, str(db))
+    if rule in SHARED_RULES and circle.is_mesh and (problem := beside_key(_statements(primary), name)) is not None:
         raise UnsupportedError(
-            f"{name} has {problem}: rule newest keeps the newest change of each row by itself, after which it could be"
-            " broken",
+            f"{name} has {problem}: rule {rule} decides each row by itself, after which it could be broken",
             hint=f"let one site write the table: wlc rule {db} {table} owner --site {circle.primary}",
         )
 
     def change(circle: Circle) -> Circle:
-        changed = with_rule(circle, Rule(name, rule, site, reads))
+        changed = with_rule(circle, Rule(name, rule, site, reads, column))
         if rule == OWNER and site != circle.primary and not layout.primary_key:
             raise InvalidError(
                 f"{name} has no primary key, so site {site} cannot own it: only the primary, {circle.primary}, may"
@@ -102,13 +108,18 @@ def set_rule(
     return change_circle(founder, change)
 
 
-def _refuse_call(db: str | os.PathLike[str], table: str, rule: str, site: str, reads: str) -> None:
+def _refuse_call(db: str | os.PathLike[str], table: str, rule: str, site: str, reads: str, column: str) -> None:
     """Refuse what no database can follow."""
     if rule not in (*RULES, NO_RULE):
         raise InvalidError(f"{rule!r} is no rule", hint=f"the rules are {', '.join(RULES)}, and {NO_RULE} removes one")
     if (rule == OWNER) != bool(site):
         raise InvalidError(
             "the rule owner, and no other one, names a site", hint=f"wlc rule {db} {table} owner --site NAME"
+        )
+    if column and rule not in COLUMN_RULES:
+        raise InvalidError(
+            f"rule {rule} compares no column: {', '.join(COLUMN_RULES)} do",
+            hint=f"wlc rule {db} {table} {rule}, or wlc rule {db} {table} {MAX} --column {column}",
         )
     if reads not in READS:
         raise InvalidError(f"{reads!r} are no reads", hint=f"--reads is one of {', '.join(READS)}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wlc.capture.duckdb import journal
-from wlc.capture.duckdb.sites import conflict_window, exceptions, newest, refreshing, rejection, verdicts
+from wlc.capture.duckdb.sites import conflict_window, exceptions, mesh_verdicts, refreshing, rejection, verdicts
 from wlc.capture.duckdb.sites.conflict_window import WantedWindow
 from wlc.capture.duckdb.sites.exceptions import Detection
 from wlc.capture.duckdb.sites.verdicts import Seen
@@ -99,14 +99,14 @@ def _reported(
             yield place, step
 
 
-def keep_newest(
+def judge_in_mesh(
     connection: duckdb.DuckDBPyConnection,
     shared: Shared,
     step: SiteStep,
     tables: Sequence[StepTable],
     kept: KeptWindow,
 ) -> None:
-    """Delete from a step what is older than what this site of a mesh holds; report it and count it.
+    """Delete from a step what this site of a mesh rejects by the rules of its tables; report it and count it.
 
     Args:
         connection: In the transaction of the step.
@@ -124,10 +124,12 @@ def keep_newest(
     assert circle is not None
     if not any(table.table.layout.primary_key for table in tables):
         return
-    known = expanded(step.transactions[0].past, circle.lineage())
-    anew = how_to_join_anew(founder_of(database_of(state), site).url, site.name)
-    kept.cover(connection, shared.catalog, WantedWindow(state, known, circle.lineage(), anew))
-    found = newest.judge(connection, step.transactions, tables)
+    rules = {table.table.name: rule for table in tables if (rule := circle.rule_of(table.table.name)) is not None}
+    if any(mesh_verdicts.needs_window(table, rules) for table in tables):
+        known = expanded(step.transactions[0].past, circle.lineage())
+        anew = how_to_join_anew(founder_of(database_of(state), site).url, site.name)
+        kept.cover(connection, shared.catalog, WantedWindow(state, known, circle.lineage(), anew))
+    found = mesh_verdicts.judge(connection, step.transactions, tables, rules)
     if found.is_empty:
         return
     origins = [(each.line, each.origin) for each in step.transactions]
@@ -189,7 +191,7 @@ def judge_step(
     state = shared.require_state()
     site = state.site
     if shared.is_in_mesh:
-        keep_newest(connection, shared, step, tables, kept)
+        judge_in_mesh(connection, shared, step, tables, kept)
         return Judged()
     if site is None or site.circle is None or not site.is_leading or step.is_primary:
         return Judged()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wlc.capture.duckdb.journal import JournalledDdl, JournalledImages
-from wlc.farm.circle import NEWEST, OWNER
+from wlc.dialect.compared_columns import compared_column
+from wlc.farm.circle import OWNER, SHARED_RULES
 from wlc.farm.errors import InvalidError, UnsupportedError
 from wlc.farm.model import Clear
 
@@ -61,30 +62,34 @@ def refuse_schema_in_mesh(
         keys: Their foreign keys.
 
     Raises:
-        InvalidError: A transaction changes the schema and writes rows of a table with the rule newest.
+        InvalidError: A transaction changes the schema and writes rows of a table that all sites write, or takes away a
+            column that a rule compares.
         UnsupportedError: Such a table has a constraint beside its primary key.
     """
     circle = site.circle
     if circle is None or not circle.is_mesh:
         return
-    wanted = {rule.table.folded for rule in circle.rules if rule.rule == NEWEST}
+    wanted = {rule.table.folded: rule for rule in circle.rules if rule.rule in SHARED_RULES}
     for record in records:
         if isinstance(record, JournalledImages | Clear) and record.table.folded in wanted:
             raise InvalidError(
-                f"a transaction that changes the schema cannot write rows of {record.table}, which has the rule newest",
+                f"a transaction that changes the schema cannot write rows of {record.table}, which has the rule"
+                f" {wanted[record.table.folded].rule}",
                 hint="commit the schema change by itself; a statement that computes all rows anew needs a new column:"
                 " ADD COLUMN, then UPDATE",
             )
     linked = [(key.table, key.parent) for key in keys]
     for table in tables:
-        if table.name.folded in wanted:
+        if (rule := wanted.get(table.name.folded)) is not None:
+            if rule.column:
+                compared_column(table.name, table.layout, rule.rule, rule.column, circle.database)
             problem = "a UNIQUE constraint" if table.keys is None or len(table.keys) > 1 else None
             if any(table.name in pair for pair in linked):
                 problem = "a FOREIGN KEY"
             if problem is not None:
                 raise UnsupportedError(
-                    f"{table.name} has the rule newest, which keeps the newest change of each row by itself, and cannot"
-                    f" have {problem}",
+                    f"{table.name} has the rule {rule.rule}, which decides each row by itself, and cannot have"
+                    f" {problem}",
                     hint=f"first give the table another rule: wlc rule {circle.database} {table.name} owner --site"
                     f" {site.name}, then wlc take at {site.name}",
                 )

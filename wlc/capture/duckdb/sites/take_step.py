@@ -473,7 +473,7 @@ def _run_change(
     found = lines.load(raw, step, present, fetch)
     _refuse_keyless(shared, step, found)
     if shared.is_in_mesh:
-        judging.keep_newest(raw, shared, step, found, KeptWindow())
+        judging.judge_in_mesh(raw, shared, step, found, KeptWindow())
     taken_tables.refuse_triggers(raw, shared.catalog, (table.table.name for table in found))
     for table in found:
         effect = UnknownEffect(frozenset({table.table.name.name.lower()}))

@@ -1,0 +1,181 @@
+"""Rules of a mesh that compare a column, as MySQL NDB Cluster has them; see docs/sites.md.
+
+The scenarios and what is counted are those of its tests `ndb_rpl_conflict_1.inc`, `_2.inc`, `max_ins_1` and `basic`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+import wlc
+from cli.command import run_app
+from cli.wlc import app
+from tests.sites import Sites, take_from
+from wlc.farm.circle import COLUMN_RULES, read_circle
+from wlc.farm.errors import InvalidError, UnsupportedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def new_mesh(folder: Path, *rules: str, rows: str = "") -> Sites:
+    """Oslo and Rome with a table of the name of each rule."""
+    sites = Sites(folder)
+    tables = (f"CREATE TABLE {rule} (k INTEGER PRIMARY KEY, x UINTEGER, v VARCHAR);" for rule in rules)
+    sites.found("".join((*tables, *(f"INSERT INTO {rule} {rows};" for rule in rules if rows))), mesh=True)
+    for rule in rules:
+        wlc.set_rule("sales", rule, rule, column="x", farm=sites.farm)
+    sites.join("rome")
+    sites.exchange()
+    return sites
+
+
+def everywhere(sites: Sites, site: str, *statements: str) -> None:
+    """Run statements in the table of each rule."""
+    tables = [rule.rule for rule in read_circle(sites.log("oslo")).rules]
+    sites.write(site, *(statement.format(t=table) for table in tables for statement in statements))
+
+
+def rejected(sites: Sites) -> dict[str, int]:
+    """How many rows oslo has rejected by each rule."""
+    return {each.rule: each.value for each in wlc.conflicts(sites.file("oslo")) if each.rule}
+
+
+def column(sites: Sites, table: str) -> dict[int, int]:
+    return {k: x for k, x, _ in sites.rows("oslo", table)}
+
+
+def test_o1_o2_o3_changes_that_meet_other_values(tmp_path: Path) -> None:
+    sites = new_mesh(tmp_path, "old", "max", "max_delete_wins", rows="SELECT range, 10, '' FROM range(1, 5)")
+    everywhere(sites, "oslo", "UPDATE {t} SET x = 12, v = 'target'")
+    everywhere(sites, "rome", "UPDATE {t} SET x = 11, v = 'a' WHERE k < 4", "DELETE FROM {t} WHERE k = 4")
+    take_from(sites, "rome>oslo")
+    assert rejected(sites) == {"old": 4, "max": 4, "max_delete_wins": 3}
+    assert [column(sites, table).get(4) for table in ("old", "max", "max_delete_wins")] == [12, 12, None]
+    found = wlc.exceptions(sites.file("oslo"), table="old")
+    assert [(row.key, row.op_type, row.cause) for row in sorted(found, key=lambda row: str(row.key))] == [
+        ({"k": 1}, "UPDATE_ROW", "DATA_IN_CONFLICT"),
+        ({"k": 2}, "UPDATE_ROW", "DATA_IN_CONFLICT"),
+        ({"k": 3}, "UPDATE_ROW", "DATA_IN_CONFLICT"),
+        ({"k": 4}, "DELETE_ROW", "DATA_IN_CONFLICT"),
+    ]
+    assert {row.source for row in found} == {"rome"}
+    assert {row.dependent for row in found} == {False}
+    (one,) = (row for row in found if row.key == {"k": 1})
+    assert (one.old, one.new) == ({"k": 1, "x": 10, "v": ""}, {"k": 1, "x": 11, "v": "a"})
+    assert one.local == {"k": 1, "x": 12, "v": "target"}
+    # Row 1 becomes what rome has, and row 4 goes.
+    everywhere(sites, "oslo", "UPDATE {t} SET x = 11 WHERE k = 1", "DELETE FROM {t} WHERE k = 4")
+    everywhere(sites, "rome", "UPDATE {t} SET x = 13 WHERE k < 4")
+    take_from(sites, "rome>oslo")
+    assert rejected(sites) == {"old": 6, "max": 4, "max_delete_wins": 3}
+    assert column(sites, "old") == {1: 13, 2: 12, 3: 12}
+    assert column(sites, "max") == column(sites, "max_delete_wins") == {1: 13, 2: 13, 3: 13}
+    # What was rejected has changed nothing, so a plain replica of the site is as the site.
+    sites.replica_equals("oslo", "old", "max", "max_delete_wins")
+
+
+def test_o4_inserts_onto_rows_that_are_there(tmp_path: Path) -> None:
+    sites = new_mesh(tmp_path, "max", "max_ins", "max_del_win_ins")
+    everywhere(sites, "oslo", "INSERT INTO {t} SELECT range, 12, 'target' FROM range(5, 9)")
+    everywhere(sites, "rome", "INSERT INTO {t} VALUES (5, 11, ''), (6, 11, '')")
+    take_from(sites, "rome>oslo")
+    assert rejected(sites) == {"max": 2, "max_ins": 2, "max_del_win_ins": 2}
+    everywhere(sites, "rome", "INSERT INTO {t} VALUES (7, 13, ''), (8, 13, '')")
+    take_from(sites, "rome>oslo")
+    assert rejected(sites) == {"max": 4, "max_ins": 2, "max_del_win_ins": 2}
+    assert column(sites, "max") == {5: 12, 6: 12, 7: 12, 8: 12}
+    assert column(sites, "max_ins") == column(sites, "max_del_win_ins") == {5: 12, 6: 12, 7: 13, 8: 13}
+    assert {row.cause for row in wlc.exceptions(sites.file("oslo"))} == {"ROW_ALREADY_EXISTS"}
+
+
+def test_o5_a_rule_needs_a_column_that_it_can_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each refusal says what to type, and that works."""
+    sites = Sites(tmp_path)
+    sites.found(
+        "CREATE TABLE t (k INTEGER PRIMARY KEY, x UINTEGER, v VARCHAR, twice INTEGER AS (x * 2));"
+        "CREATE TABLE text (k INTEGER PRIMARY KEY, v VARCHAR); CREATE TABLE bag (x INTEGER);"
+        "CREATE TABLE once (k INTEGER PRIMARY KEY, x INTEGER UNIQUE);",
+        mesh=True,
+    )
+    farm = sites.farm
+    for compared, why in (
+        ("", "rule max compares a column"),
+        ("nothing", "has no column 'nothing' of its own"),
+        ("twice", "has no column 'twice' of its own"),
+        ("v", "is VARCHAR, and rule max compares whole numbers"),
+        ("k", "is part of the primary key"),
+    ):
+        with pytest.raises(InvalidError, match=why) as refused:
+            wlc.set_rule("sales", "t", "max", column=compared, farm=farm)
+        assert refused.value.hint == "wlc rule sales main.t max --column x"
+    with pytest.raises(InvalidError, match="compares whole numbers") as refused:
+        wlc.set_rule("sales", "text", "max", column="v", farm=farm)
+    assert refused.value.hint is not None
+    assert "add one" in refused.value.hint
+    with pytest.raises(InvalidError, match="no primary key"):
+        wlc.set_rule("sales", "bag", "max", column="x", farm=farm)
+    with pytest.raises(UnsupportedError, match="a UNIQUE constraint"):
+        wlc.set_rule("sales", "once", "max", column="x", farm=farm)
+    with pytest.raises(InvalidError, match="rule newest compares no column"):
+        wlc.set_rule("sales", "t", "newest", column="x", farm=farm)
+    assert run_app(app, "wlc", ["rule", "sales", "main.t", "max", "--column", "X", "--farm", farm, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["column"] == "x"
+    # Once there is another site, which knows the rule, the column stays.
+    sites.join("rome")
+    sites.exchange()
+    sites.write("oslo", "ALTER TABLE t DROP COLUMN twice")
+    for statement in ("ALTER TABLE t DROP COLUMN x", "ALTER TABLE t ALTER x TYPE VARCHAR"):
+        with pytest.raises(InvalidError, match="column"):
+            sites.write("oslo", statement)
+
+
+def test_a_chain_of_changes_is_compared_with_what_it_leaves(tmp_path: Path) -> None:
+    """Each change of a step meets the row as those accepted before it left it, empty columns included."""
+    sites = new_mesh(tmp_path, *COLUMN_RULES, rows="SELECT range, 10, '' FROM range(1, 4)")
+    everywhere(sites, "oslo", "UPDATE {t} SET x = 12 WHERE k = 1", "DELETE FROM {t} WHERE k = 2")
+    everywhere(
+        sites,
+        "rome",
+        "UPDATE {t} SET x = 13 WHERE k = 1",
+        "UPDATE {t} SET x = 11 WHERE k = 1",
+        "DELETE FROM {t} WHERE k = 1",
+        "INSERT INTO {t} VALUES (1, 14, 'again')",
+        # Gone at oslo: nothing to update, nothing to delete, then there is room.
+        "UPDATE {t} SET x = 20 WHERE k = 2",
+        "DELETE FROM {t} WHERE k = 2",
+        "INSERT INTO {t} VALUES (2, 1, 'new')",
+        # An empty column is lower than any number, and a tie loses.
+        "UPDATE {t} SET x = NULL WHERE k = 3",
+        "UPDATE {t} SET x = 0 WHERE k = 3",
+    )
+    take_from(sites, "rome>oslo")
+    assert column(sites, "old") == {1: 12, 2: 1, 3: 0}
+    # 13 is accepted, 11 is not, and the deletion was made from 11.
+    assert column(sites, "max") == {1: 13, 2: 1, 3: 10}
+    assert column(sites, "max_delete_wins") == {1: 14, 2: 1, 3: 10}
+    assert column(sites, "max_ins") == {1: 14, 2: 1, 3: 10}
+    assert column(sites, "max_del_win_ins") == {1: 14, 2: 1, 3: 10}
+    # old: 13, 11, deletion, insert; 20, deletion. max: 11, deletion, insert; the same; NULL and 0.
+    assert rejected(sites) == {"old": 6, "max": 7, "max_delete_wins": 5, "max_ins": 6, "max_del_win_ins": 5}
+    sites.replica_equals("oslo", *COLUMN_RULES)
+
+
+def test_what_is_rejected_is_handed_on_to_nobody(tmp_path: Path) -> None:
+    """A third site that reads only the one that rejected a change contains it, and does not get it: no convergence."""
+    sites = new_mesh(tmp_path, "max", rows="VALUES (1, 10, 'first')")
+    sites.join("paris")
+    sites.exchange()
+    sites.write("oslo", "UPDATE max SET x = 12, v = 'oslo'")
+    sites.write("rome", "UPDATE max SET x = 11, v = 'rome'")
+    assert take_from(sites, "rome>oslo", "oslo>paris", "rome>paris") == [1, 2, 0]
+    assert sites.rows("paris", "max") == [(1, 12, "oslo")]
+    # A tie is lost at both sites, which stay different: the application's business, as in NDB.
+    sites.write("oslo", "UPDATE max SET x = 20, v = 'oslo'")
+    sites.write("rome", "UPDATE max SET x = 20, v = 'rome'")
+    sites.exchange()
+    assert [sites.rows(site, "max")[0][2] for site in ("oslo", "rome")] == ["oslo", "rome"]
+    assert sum(sites.take(site) for site in sites.names) == 0
