@@ -75,6 +75,7 @@ __all__ = [
     "resubmit",
     "retention",
     "run",
+    "say_paused",
     "set_role",
     "set_rule",
     "set_tiers",
@@ -144,7 +145,7 @@ if TYPE_CHECKING:
     from wlc.multi_master.rejoining import GivenUp, begin_anew
     from wlc.multi_master.take_round import TakenFrom, take
     from wlc.tiers.administration import Fanout, Forgotten, fanout, forget, set_tiers, set_upstream
-    from wlc.tiers.attaching import attachment_of, detach, read_through
+    from wlc.tiers.attaching import attachment_of, detach, read_through, say_paused
     from wlc.tiers.overview import TierMember, TierTree, tier_tree
     from wlc.tiers.pushing import Pushed, Pusher, push_list
     from wlc.tiers.relay import ship
@@ -190,7 +191,7 @@ else:
             "wlc.multi_master.rejoining": ("GivenUp", "begin_anew"),
             "wlc.multi_master.take_round": ("TakenFrom", "take"),
             "wlc.tiers.administration": ("Fanout", "Forgotten", "fanout", "forget", "set_tiers", "set_upstream"),
-            "wlc.tiers.attaching": ("attachment_of", "detach", "read_through"),
+            "wlc.tiers.attaching": ("attachment_of", "detach", "read_through", "say_paused"),
             "wlc.tiers.overview": ("TierMember", "TierTree", "tier_tree"),
             "wlc.tiers.pushing": ("Pushed", "Pusher", "push_list"),
             "wlc.tiers.relay": ("ship",),

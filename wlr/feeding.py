@@ -234,6 +234,9 @@ class _Feeding:
         """Do the round, reading the database itself or an upstream of it."""
         paths.feed_lease_path(self._name)  # Refuses a name that cannot be one.
         state = self._known()
+        if state is not None and state.is_paused:
+            wlc.say_paused(self._database, feed_reader(state), state.attachment, keepalive)
+            return self._result(state)
         attachment = self._attachment(state, reads)
         if attachment is None:
             return self._round(state)
@@ -271,12 +274,11 @@ class _Feeding:
 
     def _round(self, state: FeedState | None) -> Fed:
         config = self._place.config()
-        if state is not None and (state.is_paused or (is_level := self._is_level(state, config))):
-            if not state.is_paused:
-                self._output.check_written(state)
+        if state is not None and self._is_level(state, config):
+            self._output.check_written(state)
             self._remember_place(state)
             # Pruning keeps what it will need.
-            self._register(state, is_level=not state.is_paused and is_level)
+            self._register(state, is_level=True)
             return self._result(state)
         lease = Lease(self._database.store, paths.feed_lease_path(self._name), f"feed {self._name}")
         try:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import secrets
 import shlex
 import uuid
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import wlc
-from wlc.farm.attachment import Membership, place_of
+from wlc.farm.attachment import place_of
 from wlc.farm.clock import parse_age, parse_time, utc_now
 from wlc.farm.database import open_database
 from wlc.farm.errors import FarmError, InvalidError
@@ -24,7 +23,7 @@ from wlr.engine.state import ReplicaState
 from wlr.plan import bounds
 from wlr.plan.patterns import described, listed
 from wlr.plan.stop import Stop
-from wlr.registration import as_replica, register_replica
+from wlr.registration import as_replica
 from wlr.replay import Replay, Replicated
 from wlr.same_database import is_same_database, with_keys
 from wlr.workers import workers
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
-    from wlc.farm.attachment import Attachment, Keepalive
+    from wlc.farm.attachment import Attachment, Keepalive, Membership
     from wlc.farm.database import FarmDatabase
     from wlr.engine.contract import Target
 
@@ -105,7 +104,7 @@ def replicate(
     stop = _not_back(_stop(until, tick, delay, database, is_awaited=waits), state, delay)
     attachment = _attachment(database, state, upstream, class_name, registry, registers=register)
     if state is not None and state.is_paused and not dry_run:
-        return _paused(state, target, database, attachment, registers=register)
+        return _paused(state, target, database, keepalive, registers=register)
     asked = _Asked(stop, _age(delay), patterns or (), _remembered(target, keep, access, open_tables), rebase)
     job = _Job(target, state, asked, register, engine, spark_master, dry_run, progress)
     return job.run_through(_checked(state, patterns, database) if state else database, attachment, keepalive)
@@ -251,14 +250,11 @@ def _read_last(database: FarmDatabase, attachment: Attachment) -> FarmDatabase:
 
 
 def _paused(
-    state: ReplicaState, target: Target, database: FarmDatabase, attachment: Attachment | None, *, registers: bool
+    state: ReplicaState, target: Target, database: FarmDatabase, keepalive: Keepalive | None, *, registers: bool
 ) -> Replicated:
-    """Do nothing but say that the replica is there, so that pruning keeps what it will need."""
+    """Do nothing but say that the replica is there."""
     if registers:
-        with suppress(FarmError):
-            place = database if attachment is None else _read_last(database, attachment)
-            member = Membership(place_of(database, attachment.registry), attachment) if attachment else None
-            register_replica(place, state, target, member)
+        wlc.say_paused(database, as_replica(state, target), state.attachment, keepalive)
     return Replicated(state.position.tick, state.clock, 0, 0, 0, None, is_paused=True, is_reached=False)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
 from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING
@@ -295,8 +297,9 @@ def test_a_class_is_pushed_to_where_nothing_is_yet() -> None:
     push_list(edge, add=Push("uats", class_name="uat"))
     attachment = Attachment(edge, among=(edge,), class_name="uat")
     registry = open_database(edge)
-    with pytest.raises(MissingError):
+    with pytest.raises(MissingError, match="holds nothing yet") as caught:
         read(registry, attachment=attachment)
+    assert str(caught.value.hint).endswith(f": wlc ship DB --pushes {edge}")
     with Pusher(source.url, edge, class_name="prod") as pusher:
         assert [done.tick for done in pusher.push().shipped] == [3]
         assert read(registry, attachment=attachment) == edge
@@ -319,6 +322,23 @@ def test_a_class_is_pushed_to_where_nothing_is_yet() -> None:
             "replicas/me.json",
             "replicas/other.json",
         ]
+
+
+def test_who_is_pinned_to_a_place_that_is_not_filled_is_told_what_to_type(tmp_path: Path) -> None:
+    registry = open_database(ship(farm().url, to=str(tmp_path / "hq"), registers=False).url)
+    place = tmp_path / "edge" / "shop"
+    for position in (None, Position("h", 1, 1, registry.read_batch(1)[1])):
+        attachment = Attachment(registry.url, among=(str(place),))
+        with pytest.raises(MissingError, match=f"{place} holds nothing yet") as caught:
+            read(registry, reader(position), attachment)
+        told, _, command = str(caught.value.hint).partition(": wlc ")
+        assert (told, run_app(app, "wlc", shlex.split(command))) == ("to fill it", 0)
+        assert read(registry, reader(position), attachment) == str(place)
+        shutil.rmtree(place)
+    # Nobody knows where the data comes from.
+    with pytest.raises(MissingError) as caught:
+        read(open_database(str(place)), attachment=Attachment(str(place), among=(str(place),)))
+    assert caught.value.hint == f"to fill it: wlc ship DB --to {place.parent}"
 
 
 def test_a_pinned_place_must_have_the_same_past_and_needs_no_registry() -> None:

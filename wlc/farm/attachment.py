@@ -6,6 +6,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm import json_fields as fields
@@ -15,7 +16,7 @@ from wlc.farm.documents import decode_document, encode_document
 from wlc.farm.errors import FarmError, UnavailableError
 from wlc.farm.model import FORMAT_VERSION
 from wlc.farm.paths import ATTACHMENT, CONFIG
-from wlc.farm.registry import keep_alive, register, register_versioned
+from wlc.farm.registry import keep_alive, register_versioned
 from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import MissingError
 from wlc.farm.upstreams import ORIGIN
@@ -100,7 +101,13 @@ def place_of(database: FarmDatabase, url: str) -> FarmDatabase:
 
 
 def register_reader(
-    place: FarmDatabase, replica: Replica, membership: Membership | None, *, is_level: bool = False, failure: str = ""
+    place: FarmDatabase,
+    replica: Replica,
+    membership: Membership | None,
+    *,
+    is_level: bool = False,
+    failure: str = "",
+    is_paused: bool = False,
 ) -> Replica | None:
     """Make somebody known at the place that is read, and in the registries of the tree.
 
@@ -113,8 +120,9 @@ def register_reader(
         InvalidError: Writing is not permitted: read without registering.
         UnavailableError: The place cannot be reached.
     """
+    said_so = partial(register_versioned, is_level=is_level, failure=failure, is_paused=is_paused)
     if membership is None:
-        return register(place, replica, is_level=is_level, failure=failure)
+        return said_so(place, replica)[0]
     alive = membership.keepalive
     replica = replace(
         replica,
@@ -124,16 +132,14 @@ def register_reader(
     )
     said: dict[str, Said] = {}
     known = replace(replica, registry="" if place.url == membership.registry.url else membership.registry.url)
-    said[place.url] = Said(place, *register_versioned(place, known, is_level=is_level, failure=failure))
+    said[place.url] = Said(place, *said_so(place, known))
     for registry in membership.registries():
         if registry.url in said:
             continue
         with suppress(UnavailableError, MissingError):
             if registry.store.exists(CONFIG):  # A directory that is not mounted must not be made anew.
                 known = _as_told(replica, registry, membership)
-                said[registry.url] = Said(
-                    registry, *register_versioned(registry, known, is_level=is_level, failure=failure)
-                )
+                said[registry.url] = Said(registry, *said_so(registry, known))
     if alive:
         alive.note([said[registry.url] for registry in membership.registries() if registry.url in said])
     first = said.get(membership.registry.url)

@@ -39,13 +39,15 @@ def other_databases(url: str, name: str) -> str:
     """
     farm = url.removesuffix(f"/{name}")
     create = f"wlc master SOURCE --farm {shlex.quote(farm)}"
+    # A relay that waits to be filled is empty, too.
+    create_or_copy = f"{create}, or wlc ship DB --to {shlex.quote(farm)}"
     if "://" in farm:
         return f"check the name and --farm: wlc list {shlex.quote(farm)} shows them; to add a database: {create}"
     if not Path(farm).is_dir():
-        return f"there is no folder {farm}: check --farm and WLC_FARM; to begin a farm there: {create}"
+        return f"there is no folder {farm}: check --farm and WLC_FARM; to begin a farm there: {create_or_copy}"
     others = sorted(found.parent.name for found in islice(Path(farm).glob(f"*/{CONFIG}"), _SEEN_MAX))
     if not others:
-        return f"{farm} holds no database: check --farm and WLC_FARM; to add one: {create}"
+        return f"{farm} holds no database: check --farm and WLC_FARM; to add one: {create_or_copy}"
     first = alike(name, others)
     listed = [*first, *(other for other in others if other not in first)]
     rest = f" and {len(others) - _SHOWN_MAX} more" if len(others) > _SHOWN_MAX else ""

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 REPLICA, RELAY, SITE, FEED = "replica", "relay", "site", "feed"
 KINDS = (REPLICA, RELAY, SITE, FEED)
 
-# States of what is registered: it has nothing yet; it reads or serves; its owner took it out; it cannot go on.
+# States of what is registered: it has nothing yet; it reads or serves; its owner took it out or paused it; it cannot go
+# on.
 PENDING, ACTIVE, INACTIVE, STUCK = "pending", "active", "inactive", "stuck"
 STATES = (PENDING, ACTIVE, INACTIVE, STUCK)
 _TRANSITIONS_MOST = 16
@@ -126,7 +127,9 @@ def this_user() -> str:
         return "unknown"
 
 
-def register(database: FarmDatabase, replica: Replica, *, is_level: bool = False, failure: str = "") -> Replica:
+def register(
+    database: FarmDatabase, replica: Replica, *, is_level: bool = False, failure: str = "", is_paused: bool = False
+) -> Replica:
     """Make a replica and its position known; later calls with the same id replace what was said before.
 
     Args:
@@ -134,6 +137,7 @@ def register(database: FarmDatabase, replica: Replica, *, is_level: bool = False
         replica: What it says. Its interval, its transitions and when it progressed follow from what it said before.
         is_level: It has nothing to do.
         failure: Why it cannot go on.
+        is_paused: Its owner wants it to stay where it is.
 
     Returns:
         What was written.
@@ -142,11 +146,11 @@ def register(database: FarmDatabase, replica: Replica, *, is_level: bool = False
         InvalidError: The id is invalid, or writing is not permitted: replicate without registering.
         UnavailableError: The farm cannot be reached. Try again.
     """
-    return register_versioned(database, replica, is_level=is_level, failure=failure)[0]
+    return register_versioned(database, replica, is_level=is_level, failure=failure, is_paused=is_paused)[0]
 
 
 def register_versioned(
-    database: FarmDatabase, replica: Replica, *, is_level: bool = False, failure: str = ""
+    database: FarmDatabase, replica: Replica, *, is_level: bool = False, failure: str = "", is_paused: bool = False
 ) -> tuple[Replica, str]:
     """Do what `register` does, and return the version of what was written, too."""
     # What was said before does not matter, so a damaged registration is replaced like any other: bytes stay bytes.
@@ -159,7 +163,7 @@ def register_versioned(
         before = None
         with suppress(CorruptError):
             before = None if data is None else decode_replica(data, place.path)
-        written = _following(replica, before, is_level=is_level, failure=failure)
+        written = _following(replica, before, is_level=is_level, failure=failure, is_paused=is_paused)
         return encode_replica(written)
 
     version = place.change_versioned(change)[1]
@@ -167,15 +171,19 @@ def register_versioned(
     return written, version
 
 
-def _following(replica: Replica, before: Replica | None, *, is_level: bool, failure: str) -> Replica:
+def _following(replica: Replica, before: Replica | None, *, is_level: bool, failure: str, is_paused: bool) -> Replica:
     """Complete what a replica says by what it said before."""
     is_still = before is not None and before.position == replica.position and not is_level
     progressed = before.progressed if before and is_still else replica.seen
     transitions, actor = before.transitions if before else (), f"{replica.user}@{replica.host}"
-    if failure:
+    if is_paused:
+        transitions = moved_to(transitions, INACTIVE, "paused", replica.seen, actor)
+    elif failure:
         transitions = moved_to(transitions, STUCK, failure, replica.seen, actor)
     elif replica.position is None:
-        transitions = transitions or moved_to((), PENDING, "registered", replica.seen, actor)
+        if not transitions or transitions[-1].state == INACTIVE:
+            cause = "goes on" if transitions else "registered"
+            transitions = moved_to(transitions, PENDING, cause, replica.seen, actor)
     elif not transitions or transitions[-1].state != STUCK or not is_still:
         cause = "holds a position" if before is None or before.position is None else "goes on"
         transitions = moved_to(transitions, ACTIVE, cause, replica.seen, actor)

@@ -169,10 +169,12 @@ def decode_settings(data: bytes, where: str) -> TierSettings:
 
 
 def _settings(content: dict[str, Any]) -> TierSettings:
-    json_fields.known_format(content, " ".join(("fanouts", *NAMES)), "info")
-    read: dict[str, Any] = {name: json_fields.as_beat(content[name]) for name in NAMES if name != "classes"}
-    read |= {name: json_fields.as_count(content[name]) for name in _COUNTS}
+    # What an older version did not know has its default.
+    json_fields.known_format(content, "fanouts", " ".join((*NAMES, "info")))
+    given = [name for name in NAMES if name in content]
+    read: dict[str, Any] = {name: json_fields.as_beat(content[name]) for name in given if name != "classes"}
+    read |= {name: json_fields.as_count(content[name]) for name in given if name in _COUNTS}
     fanouts = {name: json_fields.as_count(n) for name, n in json_fields.as_object(content["fanouts"]).items()}
-    classes = json_fields.as_text(content["classes"])
+    classes = json_fields.as_text(content.get("classes", DEFAULTS.classes))
     _check_classes(classes)
     return _checked(TierSettings(**read, fanouts=fanouts, classes=classes))

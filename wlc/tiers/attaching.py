@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from wlc.farm.attachment import Attachment, Membership, place_of, unregistered_id
+from wlc.farm.attachment import Attachment, Membership, place_of, register_reader, unregistered_id
 from wlc.farm.clock import utc_now
 from wlc.farm.database import open_database
 from wlc.farm.errors import CorruptError, ExpiredError, FarmError, InvalidError, UnavailableError
-from wlc.farm.paths import PUSHES, log_path, replica_path
+from wlc.farm.paths import CONFIG, PUSHES, log_path, replica_path
 from wlc.farm.registry import INACTIVE, RELAY, decode_replica, register, unregister
 from wlc.farm.same_past import prove_same_database, prove_same_past, resolved
 from wlc.farm.store import MissingError
@@ -142,6 +143,32 @@ def detach(database: FarmDatabase, before: Attachment | None, now: Attachment | 
         release_claim(place_of(database, before.registry), Claim(before.upstream, before.slot, reader))
 
 
+def say_paused(database: FarmDatabase, me: Replica, attachment: Attachment | None, keepalive: Keepalive | None) -> None:
+    """Say that a reader is there which its owner has paused: it keeps its place and its slot, and chooses nothing.
+
+    Args:
+        database: The place that it was given.
+        me: Who it is, and where it stands, so that pruning keeps what it will need.
+        attachment: What it remembers of its upstream.
+        keepalive: Of a process that goes on after the round.
+    """
+    # Nothing depends on it but that others know.
+    with suppress(FarmError):
+        if attachment is None:
+            register_reader(database, me, None, is_paused=True)
+            return
+        registry = place_of(database, attachment.registry)
+        if keepalive and keepalive.interval_s is None:
+            keepalive.interval_s = _interval_s(attachment, read_settings(registry), registry.config())
+        place = place_of(database, attachment.pinned or attachment.url or database.url)
+        register_reader(place, me, Membership(registry, attachment, keepalive), is_paused=True)
+
+
+def _interval_s(attachment: Attachment, settings: TierSettings, config: Config) -> float:
+    """Return how often a process that goes on says that it is there."""
+    return say_every_s(settings, config.beat_s, max(len(attachment.registries), 1))
+
+
 def _url_of(database: FarmDatabase, url: str) -> str:
     place = open_database(url, storage_options=database.storage_options)
     if place.name != database.name:
@@ -222,8 +249,13 @@ class _Reading:
             with suppress(FarmError):
                 # Also of a place that is still empty: somebody may be told to fill it.
                 self._announce(taken)
-            self._prove_position(place)
-            self._prove_database(place)
+            try:
+                self._prove_position(place)
+                self._prove_database(place)
+            except MissingError as error:
+                raise MissingError(
+                    f"{place.url} holds nothing yet", hint=self._filling(place), path=place.url
+                ) from error
             before = self.attachment
             try:
                 self._move(taken, place)
@@ -235,15 +267,28 @@ class _Reading:
                     release_claim(self._registry, Claim(before.upstream, before.slot, self._me.id))
         if self._keepalive and self._keepalive.interval_s is None:
             with suppress(FarmError):
-                self._keepalive.interval_s = self._interval_s(read_settings(self._registry), self._registry.config())
+                settings = read_settings(self._registry)
+                self._keepalive.interval_s = _interval_s(self.attachment, settings, self._registry.config())
         return place
+
+    def _filling(self, place: FarmDatabase) -> str:
+        """Return what to type so that a place gets what the reader is to find there."""
+        to, is_pushed, has_data = place.url.rpartition("/")[0], False, False
+        with suppress(FarmError):
+            is_pushed = bool(self._registry.store.list(PUSHES))
+            has_data = self._registry.store.exists(CONFIG)
+        if is_pushed:
+            command = f"wlc ship DB --pushes {shlex.quote(self._registry.url)}"
+            return f"its pusher has not come yet; where the data comes from: {command}"
+        db = shlex.quote(self._registry.url) if has_data else "DB"
+        return f"to fill it: wlc ship {db} --to {shlex.quote(to)}"
 
     def _holds(self) -> bool:
         """Say whether the last choice stands: neither due again, nor lost, nor taken out by its owner."""
         config = self._registry.config()  # Without it the registry is away.
         settings, last = read_settings(self._registry), self.attachment
         if self._keepalive:
-            self._keepalive.interval_s = self._interval_s(settings, config)
+            self._keepalive.interval_s = _interval_s(self.attachment, settings, config)
         now = utc_now()
         if last.chosen is None or not timedelta(0) <= now - last.chosen < timedelta(seconds=settings.rechoose_s):
             return False
@@ -255,9 +300,6 @@ class _Reading:
         fanout = settings.fanout_of(last.upstream, upstream.fanout if upstream is not None else None)
         claim = read_claim(self._registry, last.upstream, last.slot)
         return last.slot < fanout and claim is not None and claim.holder == self._me.id
-
-    def _interval_s(self, settings: TierSettings, config: Config) -> float:
-        return say_every_s(settings, config.beat_s, max(len(self.attachment.registries), 1))
 
     # Choosing --------------------------------------------------------------------------------------------------------
 
@@ -297,7 +339,7 @@ class _Reading:
         above = self.attachment.upstream
         interval_s = None
         if self._keepalive:
-            interval_s = self._keepalive.interval_s = self._interval_s(settings, config)
+            interval_s = self._keepalive.interval_s = _interval_s(self.attachment, settings, config)
         now = replace(
             self._me,
             seen=utc_now(),

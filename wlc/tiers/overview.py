@@ -206,7 +206,8 @@ def _marks(node: Node, tree: Tree, member: Member, nodes: Mapping[str, Node]) ->
     found = []
     if tree.is_silent(member):
         found.append("silent")
-    if replica.state == STUCK or is_stuck(node, ahead, idle_s, tree.config.beat_s, tree.settings):
+    is_paused = replica.state == INACTIVE
+    if replica.state == STUCK or (not is_paused and is_stuck(node, ahead, idle_s, tree.config.beat_s, tree.settings)):
         found.append(STUCK)
     since = replica.transitions[-1].time if replica.transitions else replica.seen
     if replica.state == PENDING and (replica.seen - since).total_seconds() > tree.settings.pending_s:
