@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 import wlc
-from tests.bench import tables
+from tests.bench import by_hand, tables
 from tests.bench.measure import Line, Setting, compare, timed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 BULK_ROWS = 5_000_000
 SINGLE_TABLE_ROWS = 100_000
@@ -25,6 +26,10 @@ THREADS_COMMITS = 1_000
 WARM_UP = 20
 # Other rows than those that are measured.
 WARM_UP_FROM = 10**8 + 50_000
+
+
+# Runs transaction number n on a connection.
+Transaction = Callable[[Any, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +51,18 @@ class Bulk:
 
 
 def run(setting: Setting) -> Iterator[Line]:
-    """Yield bulk statements first, then single-row transactions of one connection, and of several at once."""
+    """Yield bulk statements, single-row transactions of one connection, both by hand, and transactions of threads."""
     for bulk in bulks(setting):
         if setting.wants(bulk.name):
             yield _bulk(setting, bulk)
+    for bulk in bulks(setting)[:2]:
+        if setting.wants(name := f"{bulk.name}, captured and flushed"):
+            yield _bulk(setting, replace(bulk, name=name, goal=1.5), flushes=True)
+        if setting.wants(name := f"by hand: {bulk.name}, and a data file"):
+            yield by_hand.bulk(setting, name, bulk)
     yield from _singles(setting)
+    rows = setting.rows(SINGLE_TABLE_ROWS)
+    yield from by_hand.singles(setting, rows, {name: run for name, _, run in single_transactions(rows)})
     each = max(1, setting.rows(THREADS_COMMITS) // THREADS)
     name = f"{each * THREADS:,} commits of {THREADS} threads, 1 row each"
     if setting.wants(name):
@@ -71,7 +83,7 @@ def bulks(setting: Setting) -> list[Bulk]:
     ]
 
 
-def _bulk(setting: Setting, bulk: Bulk) -> Line:
+def _bulk(setting: Setting, bulk: Bulk, *, flushes: bool = False) -> Line:
     seed = tables.make_plain(setting.folder / "seed.duckdb", bulk.table, tables.insert_sql(0, bulk.rows))
     master = setting.folder / "master"
 
@@ -85,9 +97,15 @@ def _bulk(setting: Setting, bulk: Bulk) -> Line:
         path = tables.fresh(master) / "t.duckdb"
         shutil.copy(seed, path)
         with wlc.connect(tables.make_master(path)) as connection:
-            seconds = timed(lambda: connection.execute(bulk.statement))
-            images = wlc.flush(path).rows
-            assert images == bulk.images, f"{images} images were journalled instead of {bulk.images}"
+            images = []
+
+            def flush() -> None:
+                images.append(wlc.flush(path).rows)
+
+            seconds = timed(lambda: (connection.execute(bulk.statement), flushes and flush()))
+            if not flushes:
+                flush()
+            assert images == [bulk.images], f"{images[0]} images were journalled instead of {bulk.images}"
             return seconds
 
     try:
@@ -109,7 +127,7 @@ def _singles(setting: Setting) -> Iterator[Line]:
                 assert published >= setting.singles, f"{published} of {setting.singles} transactions were journalled"
 
 
-def single_transactions(rows: int) -> list[tuple[str, float | None, Callable[[Any, int], None]]]:
+def single_transactions(rows: int) -> list[tuple[str, float | None, Transaction]]:
     """Names, goals, and what runs transaction number n on a connection; `rows` are there from the start."""
     insert, values = "INSERT INTO t VALUES (?, ?, ?, ?, ?)", "2026-01-01 00:00:00"
 
@@ -145,9 +163,7 @@ def single_transactions(rows: int) -> list[tuple[str, float | None, Callable[[An
     ]
 
 
-def _single(
-    setting: Setting, name: str, goal: float | None, transaction: Callable[[Any, int], None], plain: Any, ours: Any
-) -> Line:
+def _single(setting: Setting, name: str, goal: float | None, transaction: Transaction, plain: Any, ours: Any) -> Line:
     for number in range(min(WARM_UP, setting.singles)):
         transaction(plain, WARM_UP_FROM + number)
         transaction(ours, WARM_UP_FROM + number)
@@ -189,7 +205,7 @@ def _insert_at_once(connection: Any, each: int) -> float:
     return seconds
 
 
-def _turn(transaction: Callable[[Any, int], None], connection: Any, numbers: Iterator[int]) -> Callable[[], float]:
+def _turn(transaction: Transaction, connection: Any, numbers: Iterator[int]) -> Callable[[], float]:
     def turn() -> float:
         number = next(numbers)
         started = perf_counter()

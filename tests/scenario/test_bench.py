@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 TINY = ("--scale", "0.00001", "--rounds", "1", "--singles", "2")
 LINES = {
-    "capture": 12,
+    "capture": 21,
     "flush": 2,
     "snapshot": 2,
     "replay": 5,

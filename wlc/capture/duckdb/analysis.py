@@ -323,7 +323,23 @@ class _Write:
         where, returning = self._find("WHERE", at), self._find("RETURNING", at)
         joined = self._find("FROM", at)
         source = self._slice(joined + 1, min(where, returning)) if joined < min(where, returning) else None
-        return self._touch(start, target, alias, source, where, returning, deletes=False)
+        touch = self._touch(start, target, alias, source, where, returning, deletes=False)
+        if not touch.is_simple:
+            return touch
+        return replace(touch, assignments=self._assignments(at + 1, min(where, returning)))
+
+    def _assignments(self, at: int, end: int) -> tuple[tuple[str, str], ...]:
+        if any(token.text in ("[", "{") for token in self.parts[at:end]):
+            # Their commas would look like those between assignments.
+            return ()
+        found = []
+        while at < end:
+            if self.parts[at + 1].text != "=":
+                return ()
+            after = next((i for i in range(at, end) if self.parts[i].text == "," and not self.parts[i].depth), end)
+            found.append((self.parts[at].name, self._slice(at + 2, after)))
+            at = after + 1
+        return tuple(found)
 
     def _delete(self, start: int) -> Effect | None:
         if self.parts[start].word == "TRUNCATE":

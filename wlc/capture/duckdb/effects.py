@@ -37,6 +37,7 @@ class TouchEffect:
         is_stable: False where a second run may choose other rows, even if all functions are deterministic.
         deletes: True for DELETE and TRUNCATE, False for UPDATE.
         is_simple: All of it is simple (see `AppendEffect`), and it returns no rows.
+        assignments: Columns that an UPDATE assigns, and the text of their values; () if it assigns anything else.
     """
 
     target: tuple[str, ...]
@@ -50,6 +51,7 @@ class TouchEffect:
     is_stable: bool
     deletes: bool
     is_simple: bool = False
+    assignments: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

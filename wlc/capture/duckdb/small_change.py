@@ -1,11 +1,13 @@
 """A statement that changes few rows and commits at once: its images are journalled by the statement itself.
 
-A writable common table expression returns the rows that an INSERT adds, and puts them into the image table: one
-statement of DuckDB instead of two. Rows of an UPDATE are found again by their row ids. (An UPDATE with `RETURNING`
-would move its rows behind all others, and no longer exclude another one of the same row.) DuckDB's `RETURNING` loses
-rows where several threads work, so the number of rows is compared with one that was found without it: the rows of the
-VALUES list, or those that the user's statement reports. The commit lock is held all the time. So the transaction's
-tick and commit time are known before its rows are written, and no other transaction can come in between.
+A writable common table expression returns the rows that an INSERT adds, or a DELETE of one key removes, and puts them
+into the image table: one statement of DuckDB instead of two. The rows of an UPDATE are saved as they are and as they
+will be, by one query with its condition and its values. If the values are no plain expressions of constants,
+parameters and columns, the rows are found again by their row ids. (An UPDATE with `RETURNING` would move its rows
+behind all others, and no longer exclude another one of the same row.) DuckDB's `RETURNING` loses rows where several
+threads work, so the number of rows is compared with one that was found without it: the rows of the VALUES list, the
+one row that a key can have, or those that the user's statement reports. The commit lock is held all the time. So the
+transaction's tick and commit time are known before its rows are written, and no other transaction can come in between.
 
 Whoever cannot be captured in this way, or fails, or has other counts, is rolled back and captured like everything else.
 """
@@ -24,10 +26,11 @@ from wlc.capture.duckdb.analysis import called
 from wlc.capture.duckdb.effects import AppendEffect, Effect, TouchEffect, target_of
 from wlc.capture.duckdb.images import FEW
 from wlc.capture.duckdb.journal import LOCAL_ROWID
+from wlc.dialect import types
 from wlc.dialect.duckdb.lexer import numbered, tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from wlc.capture.duckdb.captured_tables import CapturedTables
     from wlc.capture.duckdb.journal import CapturedTable
@@ -39,6 +42,8 @@ _MOST_REMEMBERED = 1000
 _LONGEST_REMEMBERED = 2000
 # In a condition with one of these words, a test of the key may leave many rows.
 _WIDE_WORDS = (" or ", " or(", ")or ", ")or(", "not ", "not(", "case ")
+# Keywords that are values.
+_VALUES = frozenset({"null", "true", "false"})
 # Functions of DuckDB that a column's default may call: none of them waits for another connection.
 _DEFAULTS = frozenset({"cast", "current_date", "get_current_timestamp", "now", "random", "today", "uuid"})
 
@@ -50,12 +55,16 @@ class _Statements:
     """What DuckDB runs for one statement of the user, parsed.
 
     Attributes:
-        save: Saves the rows that an UPDATE or DELETE finds, and returns their row ids; None for an INSERT.
-        write: The user's statement; an INSERT journals its rows, too.
+        save: Saves the rows that an UPDATE or DELETE finds; None if `write` journals the rows.
+        parameters: Those of the user that `save` has, too.
+        images: Number of images that it saves of a row; 0 if it returns row ids, by which the images after are found.
+        write: The user's statement.
         tick: Name of the parameter that stands for the tick, and `meta` for the transaction's own data.
     """
 
     save: duckdb.Statement | None
+    parameters: frozenset[str]
+    images: int
     write: duckdb.Statement
     tick: str
     meta: str
@@ -73,7 +82,7 @@ class SmallChanges:
     tables: CapturedTables
     added: int = 0
     removed: int = 0
-    _parsed: dict[tuple[str, frozenset[str], bool, int], _Statements | None] = field(default_factory=dict)
+    _parsed: dict[tuple[str, tuple[tuple[str, bool], ...], bool, int], _Statements | None] = field(default_factory=dict)
 
     def table(self, effect: Effect, values: object, *, settings_vary: bool) -> CapturedTable | None:
         """The table of a statement that may be a small change; None for all others.
@@ -125,17 +134,26 @@ class SmallChanges:
         if parsed is None:
             return None
         own = {parsed.tick: tick, parsed.meta: meta}
-        if isinstance(effect, AppendEffect):
-            self.added, self.removed = self._count(parsed.write, _with(values, own)), 0
-            return self.added if self.added == effect.values else None
-        assert parsed.save is not None
-        saved = self.connection.execute(parsed.save, {**superset.subset(values, effect.parameters), **own}).fetchall()
-        self.removed = len(saved)
+        if parsed.save is None:
+            count = self._count(parsed.write, _with(values, own))
+            self.added, self.removed = (count, 0) if isinstance(effect, AppendEffect) else (0, count)
+            return count if count == (effect.values if isinstance(effect, AppendEffect) else 1) else None
+        assert isinstance(effect, TouchEffect)
+        given = {**superset.subset(values, parsed.parameters), **own}
+        if parsed.images:
+            saved = self._count(parsed.save, given)
+            if saved > FEW:
+                return None
+            changed = self._count(parsed.write, values)
+            self.removed, self.added = changed, 0 if effect.deletes else changed
+            return changed if saved == changed * parsed.images else None
+        rowids = [row[0] for row in self.connection.execute(parsed.save, given).fetchall()]
+        self.removed = len(rowids)
         if self.removed > FEW:
             return None
         changed = self._count(parsed.write, values)
-        self.added = 0 if effect.deletes or not changed else self._add(table, [row[0] for row in saved], tick)
-        return changed if changed == self.removed and (effect.deletes or self.added == changed) else None
+        self.added = self._add(table, rowids, tick) if changed else 0
+        return changed if changed == self.removed == self.added else None
 
     def _add(self, table: CapturedTable, rowids: list[int], tick: int) -> int:
         """Journal updated rows as they are now: in their places, and those that DuckDB moved to local storage."""
@@ -152,9 +170,9 @@ class SmallChanges:
     def _statements(
         self, effect: AppendEffect | TouchEffect, table: CapturedTable, text: str, values: _Values
     ) -> _Statements | None:
-        names = values if isinstance(values, dict) else map(str, range(1, len(values or ()) + 1))
-        given = frozenset(str(name).lower() for name in names)
-        key = text, given, isinstance(values, dict), table.id
+        pairs = values.items() if isinstance(values, dict) else enumerate(values or (), start=1)
+        given = {str(name).lower(): type(value) is int and abs(value) < 1 << 63 for name, value in pairs}
+        key = text, tuple(given.items()), isinstance(values, dict), table.id
         if key in self._parsed:
             return self._parsed[key]
         found = self._parse(effect, table, text, values, given)
@@ -170,27 +188,32 @@ class SmallChanges:
         table: CapturedTable,
         text: str,
         values: _Values,
-        given: frozenset[str],
+        given: dict[str, bool],
     ) -> _Statements | None:
         number = len(values or ())
         tick, meta = ("wlc_tick", "wlc_meta") if isinstance(values, dict) else (str(number + 1), str(number + 2))
-        write, save = _bare(numbered(text)), None
+        write = _bare(numbered(text))
         wanted = {name.lower() for name in self._one(write).named_parameters}
-        if wanted != given or not given.isdisjoint((tick, meta)):
+        if wanted != given.keys() or not given.keys().isdisjoint((tick, meta)):
             # Our own parameters must not stand in for some of the user's that are missing.
             return None
-        if isinstance(effect, TouchEffect):
-            save = self._one(
-                f"INSERT INTO {table.images} SELECT ${tick}, -1, rowid, ${meta}, {', '.join(table.values)}"
-                f" FROM {superset.touched_rows(effect, table)} RETURNING _rowid"
-            )
-        else:
+        if isinstance(effect, AppendEffect) or (effect.deletes and superset.finds_one(effect, table, given)):
             # The text keeps lines of its own: it may end in a comment.
             write = (
-                f'WITH "wlc rows" AS (\n{write}\nRETURNING {table.named_values})'
-                f' INSERT INTO {table.images} SELECT ${tick}, 1, NULL, ${meta}, * FROM "wlc rows"'
+                f'WITH "wlc rows" AS (\n{write}\nRETURNING {table.named_values}) INSERT INTO {table.images}'
+                f' SELECT ${tick}, {1 if isinstance(effect, AppendEffect) else -1}, NULL, ${meta}, * FROM "wlc rows"'
             )
-        return _Statements(save, self._one(write), tick, meta)
+            return _Statements(None, frozenset(), 0, self._one(write), tick, meta)
+        after = None if effect.deletes else _after(effect, table)
+        values_sql, rest = table.values, "" if effect.deletes or after else " RETURNING _rowid"
+        if after:
+            values_sql = [f"unnest([{one}, {after[n]}])" if n in after else one for n, one in enumerate(table.values)]
+        save = self._one(
+            f"INSERT INTO {table.images} SELECT ${tick}, {'unnest([-1, 1])' if after else '-1'}, rowid, ${meta},"
+            f" {', '.join(values_sql)} FROM {superset.touched_rows(effect, table)}{rest}"
+        )
+        images = 2 if after else int(effect.deletes)
+        return _Statements(save, frozenset(save.named_parameters) - {tick, meta}, images, self._one(write), tick, meta)
 
     def _one(self, text: str) -> duckdb.Statement:
         (statement,) = self.connection.extract_statements(text)
@@ -214,6 +237,31 @@ def _bare(text: str) -> str:
 def _with(values: _Values, own: Mapping[str, Any]) -> Any:
     """The parameters of a statement and our own, which follow them."""
     return {**values, **own} if isinstance(values, dict) else [*(values or ()), *own.values()]
+
+
+def _after(effect: TouchEffect, table: CapturedTable) -> dict[int, str] | None:
+    """SQL of what an UPDATE writes, by the columns' places; None if it is more than plain expressions."""
+    places = {column.name.lower(): number for number, column in enumerate(table.layout.stored)}
+    found = {}
+    for name, value in effect.assignments:
+        place = places.get(name.lower())
+        if place is None or not _is_plain_value(value, places):
+            return None
+        column = table.layout.stored[place]
+        # DuckDB casts what is assigned in the same way.
+        found[place] = types.store_sql(column, f"CAST({value} AS {column.type})")
+    return found or None
+
+
+def _is_plain_value(text: str, columns: Iterable[str]) -> bool:
+    """Whether all names in an expression are those of columns (in lower case) and parameters."""
+    parts = tokens(text)
+    named = (
+        token.name.lower()
+        for before, token in zip([None, *parts], parts, strict=False)
+        if (token.word or token.text[0] == '"') and (before is None or before.text != "$")
+    )
+    return all(name in columns or name in _VALUES for name in named)
 
 
 @lru_cache(maxsize=1000)

@@ -11,12 +11,16 @@ from wlc.capture.duckdb.analysis import aggregates_in_order_free
 from wlc.capture.duckdb.effects import MergeEffect, TouchEffect, UpsertEffect
 from wlc.capture.duckdb.images import FEW
 from wlc.capture.duckdb.values import typed
+from wlc.dialect.duckdb.lexer import tokens
 from wlc.dialect.sql import literal, quote
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from wlc.capture.duckdb.captured_tables import CapturedTables
     from wlc.capture.duckdb.journal import CapturedTable
 
+_INTEGERS = frozenset("TINYINT SMALLINT INTEGER BIGINT UTINYINT USMALLINT UINTEGER UBIGINT".split())
 # FROM and WHERE text with the names of the parameters in it, or nothing.
 RowsSql = tuple[str, frozenset[str]] | tuple[()]
 
@@ -134,6 +138,32 @@ def pins_key(effect: TouchEffect, table: CapturedTable) -> bool:
     keys = table.keys or ()
     return effect.source is None and any(
         all(re.search(rf'(?<![\w$]){re.escape(column.lower())}"?\s*=', condition) for column in key) for key in keys
+    )
+
+
+def finds_one(effect: TouchEffect, table: CapturedTable, integers: Mapping[str, bool]) -> bool:
+    """Whether the condition consists of tests for equality, one for each column of a key, so that it finds one row.
+
+    Args:
+        effect: An UPDATE or DELETE without other relations.
+        table: Its table.
+        integers: By the names of the parameters, whether they are integers of at most 64 bits.
+    """
+    # Values of other types may be equal to several keys: 1e16 to integers, a text to others in its collation.
+    types = {column.name.lower(): column.type for column in table.layout.stored}
+    tested, parts = set(), tokens(effect.condition or "")
+    while len(parts) >= 3 and parts[1].text == "=":
+        is_parameter = parts[2].text == "$" and len(parts) > 3
+        if not (integers.get(parts[3].text.lower()) if is_parameter else parts[2].text.isdecimal()):
+            return False
+        tested.add(parts[0].name.lower())
+        rest = parts[4 if is_parameter else 3 :]
+        if rest and rest[0].word != "AND":
+            return False
+        parts = rest[1:]
+    return not parts and any(
+        all(column.lower() in tested and types[column.lower()] in _INTEGERS for column in key)
+        for key in table.keys or ()
     )
 
 
