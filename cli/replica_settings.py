@@ -105,6 +105,13 @@ def lock(target: Target) -> Report:
     return Sentence(said, {"is_unlocked": False})
 
 
+def drop(target: Target, storage_option: StorageOptions = None) -> Report:
+    """Remove a replica that was made with --adopt from its file, and leave what else is there."""
+    forgotten = wlr.drop(target, storage_options=storage_options(storage_option))
+    known = "and its farm has forgotten it" if forgotten else "but its farm was not told: wlc forget DB ID"
+    return Sentence(f"{place_of(target)} holds no replica any more, {known}.", {"is_forgotten": forgotten})
+
+
 # Each with the example that its help shows.
 COMMANDS = (
     (status, "wlr status copy.duckdb --json"),
@@ -115,4 +122,5 @@ COMMANDS = (
     (resume, "wlr resume copy.duckdb"),
     (unlock, "wlr unlock copy.duckdb"),
     (lock, "wlr lock copy.duckdb"),
+    (drop, "wlr drop app.duckdb"),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 app = new_app(
     "Roll a replica forward from a farm: to the end, to a time, or to a transaction.",
     {
-        "Replicate": ("replicate", "switch", "pause", "resume", "beat"),
+        "Replicate": ("replicate", "switch", "pause", "resume", "beat", "drop"),
         "Look": ("status", "tick", "clock", "files", "attach"),
         "Check and mend": ("verify", "repair", "drill", "accept", "retry", "unlock", "lock", "prune"),
         "Changes of rows": ("feed", "changes", "diff"),
@@ -87,6 +87,9 @@ Access = Annotated[
     bool | None,
     typer.Option("--access/--no-access", help="PostgreSQL: give roles what the farm grants; default: if signed."),
 ]
+Adopt = Annotated[
+    bool, typer.Option("--adopt", help="DuckDB: make it inside a file that has tables of its own, beside them.")
+]
 SparkMaster = Annotated[
     str | None, typer.Option("--master", metavar="URL", help="Spark master, if no session or defaults name one.")
 ]
@@ -107,6 +110,7 @@ def replicate(
     keep: Keep = None,
     open_tables: OpenTables = None,
     access: Access = None,
+    adopt: Adopt = False,
     engine: Engine = "auto",
     spark_master: SparkMaster = None,
     upstream: Upstreams = None,
@@ -121,6 +125,7 @@ def replicate(
     waits = follow and (until is not None or tick is not None)
     done: wlr.Replicated | None = None
     options = storage_options(storage_option)
+    kind: dict[str, Any] = {"keep": keep, "open_tables": open_tables, "access": access, "adopt": adopt}
     keepalive = wlc.Keepalive() if follow else None
 
     def roll_forward() -> wlr.Replicated:
@@ -136,9 +141,7 @@ def replicate(
                 delay=delay,
                 tables=tables or None,
                 ignore=ignore or None,
-                keep=keep,
-                open_tables=open_tables,
-                access=access,
+                **kind,
                 engine=engine,
                 spark_master=spark_master,
                 storage_options=options,

@@ -50,6 +50,7 @@ __all__ = [
     "diff",
     "differing_rows",
     "drill",
+    "drop",
     "examine",
     "fast_forward",
     "feed",
@@ -93,6 +94,7 @@ if TYPE_CHECKING:
     from wlr.comparison import KeyRange
     from wlr.doctor import Checkup, examine
     from wlr.drills import Drill, drill
+    from wlr.dropping import drop
     from wlr.farm_audit import FarmAudit, FarmProblem, verify_farm
     from wlr.feed_lag import FeedStatus, feed_status
     from wlr.feeding import Fed, feed
@@ -128,6 +130,7 @@ else:
             "wlr.comparison": ("KeyRange",),
             "wlr.doctor": ("Checkup", "examine"),
             "wlr.drills": ("Drill", "drill"),
+            "wlr.dropping": ("drop",),
             "wlr.plan.failure": ("Failure",),
             "wlr.plan.common_position": ("Refusal", "fast_forward"),
             "wlr.farm_audit": ("FarmAudit", "FarmProblem", "verify_farm"),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from wlc.farm import newest_batches
 from wlc.farm.beat import BEAT_S
 from wlc.farm.errors import FarmError, ReplayError, UnavailableError, UnsupportedError
+from wlc.farm.model import Ddl
 from wlc.farm.read_ahead import Fetcher
 from wlc.farm.store import MissingError
 from wlr import log_reader
@@ -140,8 +141,16 @@ class Replay:
         steps = self._steps(state)
         if not may_be_idle:
             self._refuse_idle_patterns(steps, manifest, tables)
+        self.into.refuse_taken(self._schema_changes(state, manifest), tables)
         self._build(state, manifest, self.into.build)
         return self.roll_forward()
+
+    def _schema_changes(self, state: ReplicaState, manifest: Manifest | None) -> Iterator[Ddl]:
+        """Return the statements of the snapshot, and those of the log after it up to the stop."""
+        if manifest is not None:
+            yield from (*manifest.schema, *manifest.schema_after)
+        for step in self._steps(state):
+            yield from (ddl for transaction in step.transactions for ddl in transaction.records if isinstance(ddl, Ddl))
 
     def make_anew(self, before: ReplicaState, why: str, *, dry_run: bool = False) -> Replicated:
         """Make a replica that exists anew, in its place, and roll it forward.

@@ -52,6 +52,7 @@ def replicate(
     keep: str | None = None,
     open_tables: str | None = None,
     access: bool | None = None,
+    adopt: bool = False,
     engine: str = "auto",
     spark_master: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -79,6 +80,7 @@ def replicate(
         keep: How many old ticks of a Parquet replica stay readable, or for how long ("3 days"); remembered.
         open_tables: "delta": readers of Delta tables can read a Parquet replica; "none" ends that. Remembered.
         access: Roles of a PostgreSQL replica get what its farm grants; remembered. Default: if made with keys.
+        adopt: A new replica is made inside the DuckDB file that is there, beside the tables of its owner.
         engine: Who does large work: "local" is this process, "spark" is Spark, "auto" decides by its size.
         spark_master: Master at which to start a Spark session, unless the program has one.
         storage_options: Of the file systems of farm and Parquet replica, over those that a master's path remembers.
@@ -98,13 +100,10 @@ def replicate(
         CorruptError: A file of the farm is damaged. All transactions before it were applied.
         UnavailableError: The replica or the farm is in use or out of reach: try again.
     """
-    target = target_at(into, storage_options)
-    state, patterns = target.find_state(), listed(tables, ignore)
-    database = _database(master, farm, state, storage_options)
+    target, state = _found(into, storage_options, adopts=adopt)
+    patterns, database = listed(tables, ignore), _database(master, farm, state, storage_options)
     stop = _not_back(_stop(until, tick, delay, database, is_awaited=waits), state, delay)
     attachment = _attachment(database, state, upstream, class_name, registry, registers=register)
-    if state is not None and state.is_paused and not dry_run:
-        return _paused(state, target, database, keepalive, registers=register)
     asked = _Asked(stop, _age(delay), patterns or (), _remembered(target, keep, access, open_tables), rebase)
     job = _Job(target, state, asked, register, engine, spark_master, dry_run, progress)
     return job.run_through(_checked(state, patterns, database) if state else database, attachment, keepalive)
@@ -152,6 +151,8 @@ class _Job:
         self, database: FarmDatabase, attachment: Attachment | None, keepalive: Keepalive | None
     ) -> Replicated:
         """Read the database itself, or an upstream of it."""
+        if self.state is not None and self.state.is_paused and not self.is_dry_run:
+            return _paused(self.state, self.target, database, keepalive, registers=self.registers)
         try:
             done = self._run_through(database, attachment, keepalive)
         except FarmError as error:
@@ -213,6 +214,15 @@ class _Job:
         if self.is_dry_run:
             return replay.rehearse(state)
         return replay.make(self.asked.patterns) if state is None else replay.roll_forward(state)
+
+
+def _found(
+    into: str | os.PathLike[str], storage_options: Mapping[str, Any] | None, *, adopts: bool
+) -> tuple[Target, ReplicaState | None]:
+    target = target_at(into, storage_options)
+    if adopts:
+        target.adopt()
+    return target, target.find_state()
 
 
 def _id_of(target: Target) -> str:

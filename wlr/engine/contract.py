@@ -16,14 +16,14 @@ from wlr.plan.memory import MEMORY_HINT
 from wlr.plan.patterns import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from types import TracebackType
     from typing import Any
 
     import duckdb
 
-    from wlc.farm.model import DataFile, Manifest, Name, SnapshotTable, TableFile
+    from wlc.farm.model import DataFile, Ddl, Manifest, Name, SnapshotTable, TableFile
     from wlr.engine.bulk import Bulk
     from wlr.engine.place import Place
     from wlr.engine.quarantine_tables import Quarantined
@@ -100,6 +100,35 @@ class Target(ABC):
         """
         message = f"{self} is {self.noun}, which cannot be made anew in its place"
         raise UnsupportedError(message, hint="Replicate into another place.", path=str(self))
+
+    def adopt(self) -> None:
+        """Let the replica be made inside the database that is there, beside what it holds.
+
+        Raises:
+            InvalidError: Replicas of this kind have a place of their own.
+        """
+        message = f"{self} is {self.noun}: --adopt is for DuckDB files that have tables of their own"
+        raise InvalidError(message, hint="Leave --adopt out.")
+
+    def refuse_taken(self, statements: Iterable[Ddl], patterns: tuple[str, ...]) -> None:  # noqa: B027
+        """Refuse to make a replica that would have something with the name of what is there already.
+
+        Args:
+            statements: Those that will make it; read only where something is there.
+            patterns: Of the tables that it will have.
+
+        Raises:
+            InvalidError: A name is taken; nothing was written.
+        """
+
+    def remove(self) -> None:
+        """Remove the replica, and nothing else, from the database that it was adopted into.
+
+        Raises:
+            InvalidError: There is no replica, or it is all that the place holds.
+        """
+        message = f"{self} was not made with --adopt, and holds nothing but the replica"
+        raise InvalidError(message, hint="Delete the place itself, then: wlc forget DB ID", path=str(self))
 
     @abstractmethod
     def open(self, folders: Sequence[Path] = (), bulk: Bulk | None = None) -> OpenReplica:

@@ -134,6 +134,7 @@ def _of_replica(name: str, item: ReplicaItem, farm: ListedFarm | None, _: Servic
             keep=item.keep,
             open_tables=item.open,
             access=item.access,
+            adopt=item.adopt,
             engine=item.engine,
             register=item.register,
             upstream=item.upstream or None,

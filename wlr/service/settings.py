@@ -77,6 +77,7 @@ class ReplicaItem:
     keep: str | None = None
     open: str | None = None
     access: bool | None = None
+    adopt: bool = False
     engine: str = "auto"
     upstream: tuple[str, ...] = ()
     registry: tuple[str, ...] = ()

@@ -226,6 +226,7 @@ SECTIONS: Mapping[str, tuple[type, Mapping[str, Reader]]] = {
             "keep": _text,
             "open": _text,
             "access": _flag,
+            "adopt": _flag,
             "engine": _text,
             "register": _flag,
             **_READS,

@@ -23,11 +23,11 @@ from wlr.fold.net_changes import NetChange
 from wlr.plan.step import TableChange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     import duckdb
 
-    from wlc.farm.model import Ddl, Manifest, SnapshotTable
+    from wlc.farm.model import Ddl, Manifest, Name, SnapshotTable
     from wlr.engine.state import ReplicaState
 
 
@@ -46,7 +46,7 @@ def build(into: Path, new: NewReplica, *, replaces: bool = False) -> None:
             scratch.confine(connection)
             states.install(connection, state.catalog)
         if new.manifest is not None:
-            _load(connection, new, new.manifest, scratch)
+            load(connection, new, new.manifest, scratch)
         with using(half):
             _finish(connection, state)
         scratch.remove()
@@ -137,7 +137,8 @@ def _begin(half: Path, catalog: str) -> duckdb.DuckDBPyConnection:
             raise
 
 
-def _load(connection: duckdb.DuckDBPyConnection, new: NewReplica, manifest: Manifest, scratch: Scratch) -> None:
+def load(connection: duckdb.DuckDBPyConnection, new: NewReplica, manifest: Manifest, scratch: Scratch) -> None:
+    """Load a snapshot into a database."""
     state = new.state
     _run_schema(connection, state, manifest.schema)
     with using(Path(state.catalog)):
@@ -185,14 +186,18 @@ def _loading(what: str) -> Iterator[None]:
 
 def _finish(connection: duckdb.DuckDBPyConnection, state: ReplicaState) -> None:
     """Write what makes the file a replica, all of it into the file itself."""
-    tables = read_tables(connection, state.catalog).order
     connection.execute("BEGIN")
-    states.write(connection, state.catalog, encode(state))
-    states.write_tables(connection, state.catalog, tables)
-    guard.put_on(connection, state.catalog, tables)
+    mark_as_replica(connection, state, read_tables(connection, state.catalog).order)
     connection.execute("COMMIT")
     # DuckDB writes it through to the disk. Opening the file here to do so would give up DuckDB's lock on it.
     connection.execute("CHECKPOINT")
+
+
+def mark_as_replica(connection: duckdb.DuckDBPyConnection, state: ReplicaState, tables: Collection[Name]) -> None:
+    """Write what makes a database a replica that holds these tables, in the caller's transaction."""
+    states.write(connection, state.catalog, encode(state))
+    states.write_tables(connection, state.catalog, tables)
+    guard.put_on(connection, state.catalog, tables)
 
 
 def _put_in_place(half: Path, into: Path, empty: tuple[int, ...] | None) -> None:

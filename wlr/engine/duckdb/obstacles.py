@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb.statements import GUARD
 from wlc.farm.model import Ddl
+from wlr.engine.duckdb.objects import OWNERS
 from wlr.plan.failure import Obstacle, in_the_way, lost
 from wlr.plan.step import tables_of
 
@@ -36,7 +37,7 @@ def find(
         if isinstance(record, Ddl) and record.kind.startswith("CREATE ") and error.table == str(record.object):
             is_own = record.object.folded not in held
             has_own = record.object.folded in {name.folded for name in tables.order}
-            if is_own and (has_own or "already exists" in error.cause):
+            if is_own and (has_own or "already exists" in error.cause or OWNERS in error.cause):
                 return in_the_way(f"{record.kind.removeprefix('CREATE ').lower()} {record.object}")
     changed = tables_of(records)
     if error.is_reference:

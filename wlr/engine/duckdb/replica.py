@@ -18,7 +18,7 @@ from wlr.ddl import relevance, running
 from wlr.engine import quarantine_tables
 from wlr.engine.calculator import Scratch, applying, is_broken, using
 from wlr.engine.contract import OpenReplica
-from wlr.engine.duckdb import changes, guard, obstacles
+from wlr.engine.duckdb import changes, guard, objects, obstacles
 from wlr.engine.duckdb import state as states
 from wlr.engine.duckdb.connection import attach, has_table, work_folder
 from wlr.engine.duckdb.tables import read_tables
@@ -90,8 +90,13 @@ class OpenDuckDB(OpenReplica):
         self._connection = connection
         self._catalog = state.catalog
         self._scratch = scratch
-        self._replicated = states.read_tables(connection, self._catalog)
-        self._tables = read_tables(connection, self._catalog)
+        self._read_catalog()
+
+    def _read_catalog(self) -> None:
+        self._replicated = states.read_tables(self._connection, self._catalog)
+        self._tables = read_tables(self._connection, self._catalog)
+        # What replication made besides tables; None unless the file is shared with things of an owner's.
+        self._made = objects.noted(self._connection, self._catalog)
 
     @property
     def parents(self) -> Mapping[Name, Collection[Name]]:
@@ -184,7 +189,7 @@ class OpenDuckDB(OpenReplica):
                     if number not in skipped:
                         self._act(action, fetch, prepared if number == 0 else None, tally)
                 if has_ddl:
-                    states.write_tables(self._connection, self._catalog, self._replicated)
+                    self._note_made()
                 if actions:
                     guard.put_on(self._connection, self._catalog, self._replicated)
                 self._commit(step, tally.settle(step, self._replicated, self.state.tables))
@@ -235,8 +240,7 @@ class OpenDuckDB(OpenReplica):
         try:
             self._connection.execute("ROLLBACK")
             self._connection.execute(f"USE {quote(self._catalog)}.main")
-            self._replicated = states.read_tables(self._connection, self._catalog)
-            self._tables = read_tables(self._connection, self._catalog)
+            self._read_catalog()
         except duckdb.Error:
             # No transaction is open any more, unless DuckDB failed. The error that led here is reported.
             if is_broken(self._connection):
@@ -246,8 +250,7 @@ class OpenDuckDB(OpenReplica):
         self._connection.close()
         self._connection = attach(self._path, self._catalog)
         self._scratch.confine(self._connection)
-        self._replicated = states.read_tables(self._connection, self._catalog)
-        self._tables = read_tables(self._connection, self._catalog)
+        self._read_catalog()
 
     def _prepare(self, action: Fold, fetch: Callable[[TableFile], Path]) -> list[NetChange]:
         wanted = tuple(
@@ -298,6 +301,7 @@ class OpenDuckDB(OpenReplica):
         if not relevance.is_run(statement, self.state.tables):
             return
         before, own = set(self._tables.order), self._own_tables(self._replicated)
+        others = objects.present(self._connection, self._catalog) if self._made is not None else {}
         try:
             with applying(self._path):
                 running.check(self._connection, self._catalog, statement)
@@ -305,12 +309,21 @@ class OpenDuckDB(OpenReplica):
                 self._take_off_guard(running.altered_table(statement))
                 running.run(self._connection, self._catalog, statement)
             unfit_changes.refuse_change_of_own(own, self._own_tables(()), statement.statement)
+            if self._made is not None:
+                now = objects.present(self._connection, self._catalog)
+                objects.refuse_change_of_own(self._made, others, now, statement.statement)
+                self._made = objects.made_since(self._made, others, now)
         except StepError as error:
             error.table = str(statement.object)
             raise
         self._tables = read_tables(self._connection, self._catalog)
         present = set(self._tables.order)
         self._replicated = (self._replicated & present) | (present - before)
+
+    def _note_made(self) -> None:
+        states.write_tables(self._connection, self._catalog, self._replicated)
+        if self._made is not None:
+            objects.note(self._connection, self._catalog, self._made)
 
     def _take_off_guard(self, altered: str | None) -> None:
         if altered is not None:

@@ -64,10 +64,14 @@ def _signature(into: Path) -> tuple[int, ...] | None:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-def find_state(into: Path) -> ReplicaState | None:
+def find_state(into: Path, *, adopts: bool = False) -> ReplicaState | None:
     """Read what a replica remembers of itself; None if nothing is there, or an empty database.
 
     Whoever opens the file reads the state again: the file may have changed since.
+
+    Args:
+        into: The file.
+        adopts: A database of somebody else's counts as empty, unless it is a master.
 
     Raises:
         InvalidError: Something else is there.
@@ -94,10 +98,12 @@ def find_state(into: Path) -> ReplicaState | None:
                 if has_table(connection, _PROBE, "wlr", "state"):
                     raise
             if connection.execute(_OBJECTS, [_PROBE]).fetchall()[0][0]:
-                hint = "Replicate into a file that does not exist yet."
+                hint = "Replicate into a file that does not exist yet, or with --adopt beside its tables."
                 if has_table(connection, _PROBE, "wlc", "state"):
                     hint = f"wlc status {shlex.quote(str(into))}; a replica needs a file of its own"
                     raise InvalidError(f"{into} is a master, not a replica", hint=hint, path=str(into))
+                if adopts:
+                    return None
                 raise InvalidError(f"{into} is a DuckDB database, but not a replica", hint=hint, path=str(into))
             return None
     finally:

@@ -10,11 +10,12 @@ from wlr.engine.duckdb.connection import work_folder
 from wlr.engine.duckdb.state import find_state, wal_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
     from typing import Any
 
+    from wlc.farm.model import Ddl
     from wlr.engine.bulk import Bulk
     from wlr.engine.contract import NewReplica
     from wlr.engine.duckdb.replica import OpenDuckDB
@@ -30,8 +31,11 @@ class DuckDBTarget(Target):
     # The name that the file is opened under, once it is known: DuckDB takes long to open a file.
     _catalog: str | None = None
 
+    # Whether a new replica is made inside the file that is there.
+    _adopts = False
+
     def find_state(self) -> ReplicaState | None:
-        state = find_state(self.place.path)
+        state = find_state(self.place.path, adopts=self._adopts)
         self._catalog = state.catalog if state else None
         return state
 
@@ -44,17 +48,46 @@ class DuckDBTarget(Target):
         # The round that ends must not wait for it.
         threading.Thread(target=connect_ahead).start()
 
-    def build(self, new: NewReplica) -> None:
-        from wlr.engine.duckdb.build import build
+    def adopt(self) -> None:
+        self._adopts = True
 
-        build(self.place.path, new)
+    def refuse_taken(self, statements: Iterable[Ddl], patterns: tuple[str, ...]) -> None:
+        if self._adopts and self._has_content():
+            from wlr.engine.duckdb.adoption import refuse_taken
+
+            refuse_taken(self.place.path, statements, patterns)
+
+    def _has_content(self) -> bool:
+        return self.place.path.exists() and self.place.path.stat().st_size > 0
+
+    def build(self, new: NewReplica) -> None:
+        if self._adopts and self._has_content():
+            from wlr.engine.duckdb.adoption import adopt
+
+            adopt(self.place.path, new)
+        else:
+            from wlr.engine.duckdb.build import build
+
+            build(self.place.path, new)
         self._catalog = new.state.catalog
 
     def rebuild(self, new: NewReplica) -> None:
+        from wlr.engine.duckdb.adoption import is_adopted, make_anew
         from wlr.engine.duckdb.build import build
 
-        build(self.place.path, new, replaces=True)
+        if is_adopted(self.place.path):
+            make_anew(self.place.path, new)
+        else:
+            build(self.place.path, new, replaces=True)
         self._catalog = new.state.catalog
+
+    def remove(self) -> None:
+        from wlr.engine.duckdb.adoption import is_adopted, remove
+
+        catalog = self.read_state().catalog
+        if not is_adopted(self.place.path):
+            super().remove()
+        remove(self.place.path, catalog)
 
     def open(self, folders: Sequence[Path] = (), bulk: Bulk | None = None) -> OpenDuckDB:
         from wlr.engine.duckdb.replica import open_replica

@@ -1,0 +1,139 @@
+"""What a database holds besides tables, told apart by who made it: replication, or the owner of the file.
+
+A file that a replica was adopted into has a table `wlr.objects` of what replication made besides tables, which are in
+`wlr.tables`. Whatever is in neither belongs to the owner.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wlc.dialect.duckdb import catalog as catalogs
+from wlc.dialect.sql import quote
+from wlc.farm.model import Name
+from wlr.engine.duckdb.connection import has_table
+from wlr.plan.failure import StepError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    import duckdb
+
+    from wlc.farm.model import Ddl
+
+OWNERS = "belongs to the replica's owner"
+# In the order in which they can be dropped, when all tables are gone.
+_DROPS = ("VIEW", "MACRO", "MACRO TABLE", "SEQUENCE", "TYPE", "SCHEMA")
+_LISTED = f"""
+    SELECT 'VIEW', schema_name, view_name, view_oid FROM duckdb_views() WHERE {catalogs.USER} AND NOT temporary
+    UNION ALL SELECT CASE function_type WHEN 'macro' THEN 'MACRO' ELSE 'MACRO TABLE' END, schema_name, function_name,
+        max(function_oid) FROM duckdb_functions() WHERE {catalogs.USER} GROUP BY ALL
+    UNION ALL SELECT 'SEQUENCE', schema_name, sequence_name, sequence_oid FROM duckdb_sequences()
+        WHERE {catalogs.OWNED} AND NOT temporary
+    UNION ALL SELECT 'TYPE', schema_name, type_name, max(type_oid) FROM duckdb_types()
+        WHERE {catalogs.USER} GROUP BY ALL
+    UNION ALL SELECT 'SCHEMA', schema_name, schema_name, oid FROM duckdb_schemas()
+        WHERE {catalogs.USER} AND schema_name <> 'main'
+"""
+_TABLES = f"""
+    SELECT 'TABLE', schema_name, table_name FROM duckdb_tables() WHERE {catalogs.USER} AND NOT temporary
+    UNION ALL SELECT 'INDEX', schema_name, index_name FROM duckdb_indexes() WHERE {catalogs.OWNED}
+"""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DatabaseObject:
+    """An object of a database that is no table; as in the log, a schema is in the schema of its own name."""
+
+    kind: str
+    name: Name
+
+    def __str__(self) -> str:
+        return shown(self.kind, self.name)
+
+    @property
+    def drop_sql(self) -> str:
+        """The statement that drops it, for a connection that stands in its database."""
+        return f"DROP {self.kind} {quote(self.name.name) if self.kind == 'SCHEMA' else self.name.sql}"
+
+
+def shown(kind: str, name: Name) -> str:
+    """Name an object in a message."""
+    return f"{kind.lower()} {name.name if kind == 'SCHEMA' else name}"
+
+
+def present(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[DatabaseObject, int]:
+    """Return the objects that a database holds besides tables, each with what tells it from a new one of its name."""
+    found = catalogs.rows(connection, catalog, _LISTED)
+    return {DatabaseObject(kind, Name(schema, name)): oid for kind, schema, name, oid in found}
+
+
+def install(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
+    """Create the table of what replication makes."""
+    connection.execute(
+        f"CREATE TABLE {quote(catalog)}.wlr.objects (kind VARCHAR, schema_name VARCHAR, object_name VARCHAR)"
+    )
+
+
+def noted(connection: duckdb.DuckDBPyConnection, catalog: str) -> frozenset[DatabaseObject] | None:
+    """Return what replication has made besides tables; None if the file holds nothing but the replica."""
+    if not has_table(connection, catalog, "wlr", "objects"):
+        return None
+    rows = connection.execute(f"SELECT kind, schema_name, object_name FROM {quote(catalog)}.wlr.objects").fetchall()
+    return frozenset(DatabaseObject(kind, Name(schema, name)) for kind, schema, name in rows)
+
+
+def note(connection: duckdb.DuckDBPyConnection, catalog: str, made: Collection[DatabaseObject]) -> None:
+    """Replace what replication has made, in the caller's transaction."""
+    table, before = f"{quote(catalog)}.wlr.objects", noted(connection, catalog) or frozenset()
+    for gone in sorted(before - set(made)):
+        condition = "kind = ? AND schema_name = ? AND object_name = ?"
+        connection.execute(f"DELETE FROM {table} WHERE {condition}", [gone.kind, gone.name.schema, gone.name.name])
+    for new in sorted(set(made) - before):
+        connection.execute(f"INSERT INTO {table} VALUES (?, ?, ?)", [new.kind, new.name.schema, new.name.name])
+
+
+def taken(connection: duckdb.DuckDBPyConnection, catalog: str, statements: Iterable[Ddl]) -> list[str]:
+    """Return the objects of a database whose names the statements would give to something else, for a message."""
+    listed = [*((kind, Name(schema, name)) for kind, schema, name in catalogs.rows(connection, catalog, _TABLES))]
+    listed += [(each.kind, each.name) for each in present(connection, catalog)]
+    there = {_place(kind, name): shown(kind, name) for kind, name in listed}
+    wanted = {_place(ddl.kind, ddl.object) for ddl in statements if ddl.kind.startswith("CREATE")}
+    return sorted(text for place, text in there.items() if place in wanted)
+
+
+def _place(kind: str, name: Name) -> tuple[str, bytes, bytes]:
+    """Return what two objects cannot have in common; kinds such as tables and views share their names."""
+    last = "MACRO" if "MACRO" in kind else kind.split()[-1]
+    schema, own = name.folded
+    return {"VIEW": "TABLE", "FUNCTION": "MACRO"}.get(last, last), b"" if last == "SCHEMA" else schema, own
+
+
+def refuse_change_of_own(
+    made: Collection[DatabaseObject],
+    before: Mapping[DatabaseObject, int],
+    now: Mapping[DatabaseObject, int],
+    statement: str,
+) -> None:
+    """Refuse a statement from the farm that changed what belongs to the owner.
+
+    Raises:
+        StepError: It did.
+    """
+    if touched := sorted(each for each, oid in before.items() if each not in made and now.get(each) != oid):
+        message = f"{touched[0]} {OWNERS}, and is not the farm's to change: {statement}"
+        raise StepError(message)
+
+
+def made_since(
+    made: Collection[DatabaseObject], before: Mapping[DatabaseObject, int], now: Mapping[DatabaseObject, int]
+) -> frozenset[DatabaseObject]:
+    """Return what replication has made, after a statement of it."""
+    return frozenset(each for each in now if each in made or each not in before)
+
+
+def drop_all(connection: duckdb.DuckDBPyConnection, made: Collection[DatabaseObject]) -> None:
+    """Drop objects, in the caller's transaction, once the tables that use them are gone."""
+    for each in sorted(made, key=lambda each: _DROPS.index(each.kind)):
+        connection.execute(each.drop_sql)
