@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
+    from wlc.capture.duckdb.shared import Shared
+
 DIES_BEFORE = "dies before"
 DIES_AFTER = "dies after"
 FAILS = "fails at"
@@ -285,5 +287,11 @@ def breakable_database(breaker: Breaker) -> Iterator[None]:
 def abandon_masters() -> None:
     """Close what a run that died has left open in this process."""
     for shared in list(shared_masters._open.values()):
-        shared.close()
-    shared_masters._open.clear()
+        abandon_master(shared)
+
+
+def abandon_master(shared: Shared) -> None:
+    """Close one of them."""
+    shared.close()
+    for key in [key for key, found in shared_masters._open.items() if found is shared]:
+        del shared_masters._open[key]
