@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def refuse_other_images(
     connection: duckdb.DuckDBPyConnection, change: TableChange, found: Sequence[RowImages], *, is_whole: bool = True
-) -> None:
+) -> bool:
     """Refuse data files that do not hold the row images which the log lists.
 
     Args:
@@ -32,6 +32,9 @@ def refuse_other_images(
         change: What the log says.
         found: Where its images are.
         is_whole: All images of the change are in these files, so that they can be counted.
+
+    Returns:
+        Whether all images are those of one transaction.
 
     Raises:
         CorruptError: The files have other columns, types, weights or ticks; the message names them.
@@ -43,14 +46,18 @@ def refuse_other_images(
         refuse_other_columns(connection, layouts[-1], paths, is_images=True)
         refuse_missing_values(connection, set.intersection(*map(required, layouts)), paths)
     if not local:
-        return
+        return False
     images = " UNION ALL ".join(
-        f"SELECT {WEIGHT} AS w FROM {read_sql(source.files)} WHERE _tick BETWEEN {source.first} AND {source.last}"
+        f"SELECT {WEIGHT} AS w, _tick AS t FROM {read_sql(source.files)}"
+        f" WHERE _tick BETWEEN {source.first} AND {source.last}"
         for source in found
     )
     with reading(", ".join(sorted(set(paths.values())))):
-        query = f"SELECT count(*) FILTER (w = 1), count(*) FILTER (w = -1), count(*) FROM ({images})"
-        added, removed, rows = connection.execute(query).fetchall()[0]
+        query = (
+            "SELECT count(*) FILTER (w = 1), count(*) FILTER (w = -1), count(*), coalesce(min(t) = max(t), false)"
+            f" FROM ({images})"
+        )
+        added, removed, rows, is_one = connection.execute(query).fetchall()[0]
     is_right = (added, removed) == (change.added, change.removed) or not is_whole
     if added + removed != rows or not is_right:
         files = ", ".join(sorted({read.file.file.path for read in change.reads}))
@@ -59,3 +66,4 @@ def refuse_other_images(
         counted = f"{added} rows of weight 1 and {removed} of weight -1{more}"
         ticks = f"transactions {change.reads[0].first} to {change.reads[-1].last}"
         raise CorruptError(f"{files}: {ticks} have {counted} of {change.table}{told}", path=files)
+    return bool(is_one)

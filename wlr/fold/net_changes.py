@@ -41,6 +41,7 @@ class NetChange:
     Attributes:
         source: Temporary table, or query in parentheses, with the images and their weights.
         removed: Copies to remove for good; `added`: copies to add; `stays`: rows that take other values.
+        is_presumed: Nobody has added the images up. They are the net change if the target has all rows to remove.
     """
 
     table: TargetTable
@@ -49,11 +50,22 @@ class NetChange:
     removed: int
     added: int
     stays: int = 0
+    is_presumed: bool = False
 
     @property
     def is_temporary(self) -> bool:
         """Whether `source` is a table that has to be dropped."""
         return self.source.startswith("temp.")
+
+
+class PresumedError(Exception):
+    """A step failed whose net changes were presumed: it has to be tried again with images added up."""
+
+
+def doubt(nets: Sequence[NetChange], error: BaseException) -> None:
+    """Raise PresumedError if a step may have failed because its net changes were presumed."""
+    if isinstance(error, StepError) and any(net.is_presumed for net in nets):
+        raise PresumedError from error
 
 
 class Describes(Protocol):
@@ -86,8 +98,18 @@ def prepare(
     action: Fold,
     fetch: Callable[[Read], str],
     elsewhere: FoldsElsewhere | None = None,
+    *,
+    presumes: bool = False,
 ) -> list[NetChange]:
     """Fold the changes of every table into its net change; the target is not read, and may be another database.
+
+    Args:
+        connection: That folds.
+        tables: The target's.
+        action: What to fold.
+        fetch: Gives local files.
+        elsewhere: Folds what is large.
+        presumes: Take what one transaction did to a table with a primary key for its net change.
 
     Raises:
         CorruptError: Data files do not hold what the log file says.
@@ -100,7 +122,7 @@ def prepare(
     folded = elsewhere(changes) if elsewhere else [None] * len(changes)
     for number, ((table, change), files) in enumerate(zip(changes, folded, strict=True)):
         if files is None:
-            nets.append(_net(connection, table, change, fetch, f'temp."net {number}"'))
+            nets.append(_net(connection, table, change, fetch, f'temp."net {number}"', presumes=presumes))
         else:
             query = f"SELECT * FROM read_parquet([{', '.join(map(literal, files))}], hive_partitioning = false)"
             nets.append(_folded(connection, table, change, query, f'temp."net {number}"'))
@@ -113,17 +135,23 @@ def _net(
     change: TableChange,
     fetch: Callable[[Read], str],
     name: str,
+    *,
+    presumes: bool,
 ) -> NetChange:
     found = sources(change, fetch)
     if not found:
         return NetChange(table, change, "", 0, 0)
-    refuse_other_images(connection, change, found)
+    is_one = refuse_other_images(connection, change, found)
     # A change that only adds or only removes rows needs no folding: it is read straight from the files.
     raw = f"({fold.raw_sql(table.layout, found)})"
     if not change.removed and not table.references_itself:
         return NetChange(table, change, raw, 0, change.added)
     if not change.added and table.key and not table.keeps_rows:
         return NetChange(table, change, raw, change.removed, 0)
+    # A transaction changes a row once, as a rule. If all rows to remove are there, once each as keys are, then rows
+    # minus these plus those to add are the same whether images are added up before or not. If not, fold and try again.
+    if presumes and is_one and table.key and not (table.keeps_rows or table.references_itself):
+        return NetChange(table, change, raw, change.removed, change.added, is_presumed=True)
     return _folded(connection, table, change, fold.net_sql(table, fold.raw_sql(table.layout, found)), name)
 
 

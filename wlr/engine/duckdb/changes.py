@@ -95,7 +95,7 @@ def add(connection: duckdb.DuckDBPyConnection, net: NetChange) -> int:
     """Insert what a net change adds, and return how many rows that is."""
     if net.table.references_itself:
         return _insert_in_generations(connection, net)
-    if net.is_temporary:
+    if net.is_temporary or net.is_presumed:
         return _run(connection, fold.insert_new_sql(net.table, net.source))
     return _run(connection, fold.insert_sql(net.table, net.source))
 

@@ -169,10 +169,20 @@ class OpenDuckDB(OpenReplica):
 
     def apply(self, step: Step, fetch: Callable[[TableFile], Path]) -> None:
         actions = step.actions()
-        relevance.leaving_out(lambda skipped: self._try(step, actions, fetch, skipped))
+        try:
+            relevance.leaving_out(lambda skipped: self._try(step, actions, fetch, skipped, presumes=True))
+        except net_changes.PresumedError:
+            # If images need not be added up first, this finds the same error.
+            relevance.leaving_out(lambda skipped: self._try(step, actions, fetch, skipped))
 
     def _try(
-        self, step: Step, actions: tuple[Action, ...], fetch: Callable[[TableFile], Path], skipped: set[int]
+        self,
+        step: Step,
+        actions: tuple[Action, ...],
+        fetch: Callable[[TableFile], Path],
+        skipped: set[int],
+        *,
+        presumes: bool = False,
     ) -> int | None:
         """Apply a step; returns the number of an action that failed and may be left out, None once it is done."""
         has_ddl = any(isinstance(action, Ddl) for action in actions)
@@ -183,7 +193,7 @@ class OpenDuckDB(OpenReplica):
             with applying(self._path):
                 # A fold does not read the target, so it need not be done while a transaction is open.
                 if actions and isinstance(actions[0], Fold):
-                    prepared = self._prepare(actions[0], fetch)
+                    prepared = self._prepare(actions[0], fetch, presumes=presumes)
                 self._connection.execute("BEGIN")
                 for number, action in enumerate(actions):
                     if number not in skipped:
@@ -195,6 +205,7 @@ class OpenDuckDB(OpenReplica):
                 self._commit(step, tally.settle(step, self._replicated, self.state.tables))
         except BaseException as error:
             self._rollback()
+            net_changes.doubt(prepared or (), error)
             if (
                 isinstance(error, StepError)
                 and number not in skipped
@@ -252,7 +263,7 @@ class OpenDuckDB(OpenReplica):
         self._scratch.confine(self._connection)
         self._read_catalog()
 
-    def _prepare(self, action: Fold, fetch: Callable[[TableFile], Path]) -> list[NetChange]:
+    def _prepare(self, action: Fold, fetch: Callable[[TableFile], Path], *, presumes: bool = False) -> list[NetChange]:
         wanted = tuple(
             change
             for change in action.changes
@@ -264,6 +275,7 @@ class OpenDuckDB(OpenReplica):
             replace(action, changes=wanted),
             lambda read: self._scratch.reachable(fetch(read.file)),
             self._elsewhere,
+            presumes=presumes,
         )
 
     def _missing_key(
