@@ -9,12 +9,12 @@ import typer
 from .options import Database, Farm, Source, StorageOptions, storage_options
 from .output import Listing, Report, Value
 
-RULE_COLUMNS = ("table", "rule", "site", "reads", "column")
+RULE_COLUMNS = ("table", "rule", "site", "reads", "column", "add")
 
 
 RULE_HELP = (
-    "In a star epoch, epoch_trans or owner; in a mesh newest, owner, max, max_delete_wins, max_ins, max_del_win_ins or"
-    " old; none removes the rule."
+    "In a star epoch, epoch_trans or owner; in a mesh newest, add, owner, max, max_delete_wins, max_ins,"
+    " max_del_win_ins or old; none removes the rule."
 )
 
 
@@ -34,6 +34,10 @@ def rule(
     column: Annotated[
         str, typer.Option(metavar="C", help="With max and old and their relatives: the whole number that is compared.")
     ] = "",
+    add: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COL", help="With newest: a number whose changes at all sites are added. Repeatable."),
+    ] = None,
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
@@ -41,7 +45,9 @@ def rule(
     import wlc
 
     options = storage_options(storage_option)
-    circle = wlc.set_rule(db, table, rule, site=site, reads=reads, column=column, farm=farm, storage_options=options)
+    circle = wlc.set_rule(
+        db, table, rule, site=site, reads=reads, column=column, add=add or (), farm=farm, storage_options=options
+    )
     return Listing(RULE_COLUMNS, [tuple(getattr(each, column) for column in RULE_COLUMNS) for each in circle.rules])
 
 

@@ -90,7 +90,7 @@ class Sites:
     def refuse_differences(self, *tables: str) -> None:
         for table in tables:
             # As text, where NaN is itself and -0.0 is not 0.0.
-            held = {site: repr(self.rows(site, table)) for site in self.names}
+            held = {site: repr(sorted(self.rows(site, table), key=repr)) for site in self.names}
             assert len(set(held.values())) == 1, held
 
     def names_of(self, site: str) -> list[Origin]:

@@ -1,4 +1,5 @@
-"""Whatever sites of a mesh write and take from whomever, each row is what the newest change made of it (P1, P4, P5, P6).
+"""Whatever sites of a mesh write and take from whomever, each row is what the newest change made of it (P1, P4, P5, P6),
+and each number is the sum of what was added to it (P11).
 
 The model knows every transaction by name and by the time of its commit, which it reads from the log of the site that
 made it. In the end all sites hold the newest change of each row, digests included, each transaction is in each log once,
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,6 +29,8 @@ SCHEMA = """
     CREATE TABLE t (k VARCHAR PRIMARY KEY, v VARCHAR);
     CREATE TABLE o (k VARCHAR PRIMARY KEY, v VARCHAR);
     CREATE TABLE p (k VARCHAR PRIMARY KEY, v VARCHAR);
+    CREATE TABLE s (k VARCHAR PRIMARY KEY, v VARCHAR, n DECIMAL(9, 2) NOT NULL);
+    CREATE TABLE b (v VARCHAR);
     INSERT INTO t VALUES ('a', 'first'), ('b', 'first'), ('A', 'first');
 """
 KEYS = ("a", "b", "A")
@@ -44,6 +48,8 @@ class Mesh(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         self.sites = Sites(self.folder)
         self.count = 0
+        self.sums: dict[str, int] = {}
+        self.bag: Counter[str] = Counter()
         self.skews: dict[str, timedelta] = {}
         # Of each site what its own transactions made of rows, in their order.
         self.written: dict[str, list[dict[Key, str | None]]] = {}
@@ -62,6 +68,8 @@ class Mesh(RuleBasedStateMachine):
             if table != "p":
                 rule_name = "owner" if owner else "newest"
                 wlc.set_rule("sales", table, rule_name, site="" if owner != "paris" else "oslo", farm=self.sites.farm)
+        wlc.set_rule("sales", "s", "newest", add=["n"], farm=self.sites.farm)
+        wlc.set_rule("sales", "b", "add", farm=self.sites.farm)
         for name in NAMES[:3]:
             self.sites.join(name) if name != "oslo" else None
             self.written[name], self.skews[name] = [], timedelta()
@@ -100,6 +108,35 @@ class Mesh(RuleBasedStateMachine):
             connection.execute("COMMIT")
         if made:
             self.written[name].append(made)
+
+    @rule(site=sites, key=st.sampled_from(KEYS), by=st.integers(-3, 3), writes=st.booleans())
+    def add(self, site: int, key: str, by: int, writes: bool) -> None:
+        """Add to a number, or write the rest of its row, too."""
+        name = self.pick(site)
+        if not writes and (by == 0 or key not in [row[0] for row in self.sites.rows(name, "s")]):
+            return
+        self.count += 1
+        value = f"{name} {self.count}"
+        text = f"UPDATE s SET n = n + {by} WHERE k = '{key}'"
+        if writes:
+            values = f"INSERT INTO s VALUES ('{key}', '{value}', {by})"
+            text = f"{values} ON CONFLICT DO UPDATE SET v = excluded.v, n = s.n + excluded.n"
+        with clock_ahead(self.skews[name]), wlc.connect(self.sites.file(name)) as connection:
+            connection.execute(text)
+        self.written[name].append({("s", key): value} if writes else {})
+        self.sums[key] = self.sums.get(key, 0) + by
+
+    @rule(site=sites, value=st.sampled_from(KEYS), removes=st.booleans())
+    def add_row(self, site: int, value: str, removes: bool) -> None:
+        """Add a row that has no key, or let the primary remove one."""
+        name = "oslo" if removes else self.pick(site)
+        if removes and (value,) not in self.sites.rows(name, "b"):
+            return
+        text = f"DELETE FROM b WHERE rowid = (SELECT min(rowid) FROM b WHERE v = '{value}')"
+        with clock_ahead(self.skews[name]), wlc.connect(self.sites.file(name)) as connection:
+            connection.execute(text if removes else f"INSERT INTO b VALUES ('{value}')")
+        self.written[name].append({})
+        self.bag[value] += -1 if removes else 1
 
     @rule(site=sites, other=sites)
     def take_from(self, site: int, other: int) -> None:
@@ -145,12 +182,14 @@ class Mesh(RuleBasedStateMachine):
                 break
         else:
             raise AssertionError("they never fall silent")
-        self.sites.refuse_differences(*TABLES)
+        self.sites.refuse_differences(*TABLES, "s", "b")
+        assert self.sites.rows("oslo", "b") == [(value,) for value in sorted(self.bag.elements())]
+        assert {key: n for key, _, n in self.sites.rows("oslo", "s")} == self.sums
         self.check_newest()
         for name in self.sites.names:
             found = self.sites.names_of(name)
             assert len(found) == len({(each.history, each.tick) for each in found})
-        self.sites.replica_equals(self.sites.names[self.count % len(self.sites.names)], *TABLES)
+        self.sites.replica_equals(self.sites.names[self.count % len(self.sites.names)], *TABLES, "s", "b")
         for name in self.sites.names:
             assert all(check.outcome == "same" for check in wlc.verify_source(self.sites.file(name)))
 
@@ -175,6 +214,8 @@ class Mesh(RuleBasedStateMachine):
         for table in TABLES:
             expected = sorted((key, value) for (of, key), (_, value) in newest.items() if of == table and value)
             assert self.sites.rows("oslo", table) == expected
+        values = {key: value for (of, key), (_, value) in newest.items() if of == "s"}
+        assert {key: value for key, value, _ in self.sites.rows("oslo", "s")} == values
 
 
 def test_each_row_is_its_newest_change() -> None:

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 PRIMARY, SECONDARY, NONE, PASS = ROLES = ("primary", "secondary", "none", "pass")
 STAR, MESH = READINGS = ("star", "mesh")
-EPOCH, EPOCH_TRANS, OWNER, NEWEST = ("epoch", "epoch_trans", "owner", "newest")
+EPOCH, EPOCH_TRANS, OWNER, NEWEST, ADD = ("epoch", "epoch_trans", "owner", "newest", "add")
 # These compare a column of a change with that of the row that is here, and promise no convergence.
 COLUMN_RULES = (OLD, MAX, MAX_DELETE_WINS, MAX_INS, MAX_DEL_WIN_INS) = (
     *("old", "max", "max_delete_wins", "max_ins", "max_del_win_ins"),
 )
 # By which all sites of a mesh write a table.
-SHARED_RULES = (NEWEST, *COLUMN_RULES)
+SHARED_RULES = (NEWEST, ADD, *COLUMN_RULES)
 RULES = (EPOCH, EPOCH_TRANS, OWNER, *SHARED_RULES)
 # What decides between concurrent changes: the primary in a star, every site in a mesh.
 _RULES_OF = {STAR: (EPOCH, EPOCH_TRANS, OWNER), MESH: (OWNER, *SHARED_RULES)}
@@ -52,6 +52,7 @@ class Rule:
         site: The one site that may write the table, where the rule is `owner`.
         reads: Which reads count: `none`, `shared` or `exclusive`.
         column: The column that the rule compares, if it is one of `COLUMN_RULES`.
+        add: Columns whose changes are added, with `newest`.
     """
 
     table: Name
@@ -59,6 +60,7 @@ class Rule:
     site: str = ""
     reads: str = NO_READS
     column: str = ""
+    add: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,11 @@ class Circle:
     def rule_of(self, table: Name) -> Rule | None:
         """Return the rule of a table, None if it has none."""
         return next((rule for rule in self.rules if rule.table.folded == table.folded), None)
+
+    def added_columns(self, table: Name) -> tuple[str, ...]:
+        """Return the columns of a table whose changes are added."""
+        rule = self.rule_of(table)
+        return rule.add if rule is not None else ()
 
     def sources_of(self, name: str) -> tuple[CircleSite, ...]:
         """Return the sites whose logs a site reads, by name."""
@@ -318,7 +325,8 @@ def encode_circle(circle: Circle) -> bytes:
 
 def _rule_json(rule: Rule) -> dict[str, Any]:
     content = {"table": fields.name_json(rule.table), "rule": rule.rule, "site": rule.site, "reads": rule.reads}
-    return {**content, "column": rule.column} if rule.column else content
+    optional = {"column": rule.column, "add": list(rule.add)}
+    return {**content, **{key: value for key, value in optional.items() if value}}
 
 
 def _site_json(site: CircleSite) -> dict[str, Any]:
@@ -398,6 +406,8 @@ def _problem(circle: Circle) -> str | None:
         return "a table is owned by no site"
     if any((rule.rule in COLUMN_RULES) != bool(rule.column) for rule in circle.rules):
         return "a rule compares a column that it does not name, or names one that it does not compare"
+    if any(rule.add and rule.rule != NEWEST for rule in circle.rules):
+        return f"a table has columns that are added, and not the rule {NEWEST}"
     if any(rule.rule not in _RULES_OF[circle.reading] for rule in circle.rules):
         return f"a rule has no meaning in a {circle.reading}"
     return None
@@ -452,6 +462,8 @@ def _past(content: dict[str, Any]) -> PastHistory:
 
 
 def _rule(content: dict[str, Any]) -> Rule:
-    fields.known(content, "table rule site reads", "column")
-    table = fields.as_name(content["table"])
-    return Rule(table, *(fields.as_text(content.get(key, "")) for key in ("rule", "site", "reads", "column")))
+    fields.known(content, "table rule site reads", "column add")
+    table, add = fields.as_name(content["table"]), fields.as_list(content.get("add", []))
+    rule, site, reads = (fields.as_text(content[key]) for key in ("rule", "site", "reads"))
+    column = fields.as_text(content.get("column", ""))
+    return Rule(table, rule, site, reads, column, tuple(fields.as_text(each) for each in add))

@@ -348,8 +348,13 @@ class Source(ABC):
         """
         raise UnsupportedError(f"{self} cannot be one of several sites", hint="only DuckDB masters can")
 
-    def inherit(self, log: FarmDatabase, last: int) -> Mapping[str, int]:
+    def inherit(self, log: FarmDatabase, last: int, added: Callable[[Name], Sequence[str]]) -> Mapping[str, int]:  # noqa: ARG002
         """Keep what the log of a mesh's site says of rows up to a batch, with which this database has begun.
+
+        Args:
+            log: That site's folder.
+            last: The batch.
+            added: Columns of tables whose changes are added.
 
         Returns:
             The vector from which on that log says it.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wlc.dialect.compared_columns import compared_column
+from wlc.dialect.rule_columns import added_column, compared_column
 from wlc.farm.circle import (
+    ADD,
     COLUMN_RULES,
     EPOCH,
     EPOCH_TRANS,
     MAX,
+    NEWEST,
     NO_READS,
     OWNER,
     READS,
@@ -29,11 +31,11 @@ from wlc.masters.circle_place import site_database
 from wlc.masters.lookup import opened_master
 from wlc.masters.publish import publish
 from wlc.multi_master.administration import founder_of_database
-from wlc.multi_master.table_constraints import beside_key
+from wlc.multi_master.table_constraints import beside_key, has_check
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
 
     from wlc.farm.circle import Circle
@@ -52,6 +54,7 @@ def set_rule(
     site: str = "",
     reads: str = NO_READS,
     column: str = "",
+    add: Sequence[str] = (),
     farm: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Circle:
@@ -60,12 +63,15 @@ def set_rule(
     Args:
         db: Name or URL of the database, or the file of one of its sites.
         table: The table, as in `orders` or `main.orders`.
-        rule: In a star of sites `epoch`, `epoch_trans` or `owner`; in a mesh `newest`, `owner`, or one that compares a
-            column: `max`, `max_delete_wins`, `max_ins`, `max_del_win_ins`, `old`; `none` for no rule.
+        rule: In a star of sites `epoch`, `epoch_trans` or `owner`; in a mesh `newest`, `owner`, `add` for tables
+            without a primary key, or one that compares a column: `max`, `max_delete_wins`, `max_ins`,
+            `max_del_win_ins`, `old`; `none` for no rule.
         site: The one site that may write the table, with `owner`.
         reads: With `epoch_trans`, which reads of the table count in conflicts: `exclusive` for those of queries with
             FOR UPDATE or FOR SHARE, `shared` also for those of all others in transactions that write, or `none`.
         column: The column that a rule compares; a whole number, not part of the primary key.
+        add: With `newest`, columns whose changes are added; whole numbers or DECIMAL that are NOT NULL. Rows of the
+            table cannot be deleted then.
         farm: URL of the farm; WLC_FARM if omitted, for a bare name.
         storage_options: Options of the farm's file system.
 
@@ -74,29 +80,24 @@ def set_rule(
             one, or the rule tracks no reads.
         UnsupportedError: All sites of a mesh are to write the table, and it has a UNIQUE or FOREIGN KEY constraint.
     """
-    _refuse_call(db, table, rule, site, reads, column)
+    _refuse_call(db, table, rule, site, reads)
+    _refuse_columns(db, table, rule, column, add)
     founder = founder_of_database(db, farm, storage_options)
     circle = read_circle(founder)
     primary = site_database(founder, circle.site(circle.primary).folder)
     name, layout = _table(primary, table)
     if rule == NO_RULE:
         return change_circle(founder, lambda circle: without_rule(circle, name))
-    if rule in (EPOCH, EPOCH_TRANS, *SHARED_RULES) and not layout.primary_key:
-        raise InvalidError(
-            f"{name} has no primary key, so rule {rule} cannot tell its rows apart",
-            hint=f"give the table a primary key at {circle.primary}, where only the primary may write it without one:"
-            f" wlc sql FILE 'ALTER TABLE {name} ADD PRIMARY KEY (COLUMN)', then wlc flush FILE",
-        )
+    _refuse_key(db, name, layout, rule, circle)
     if rule in COLUMN_RULES:
         column = compared_column(name, layout, rule, column, str(db))
-    if rule in SHARED_RULES and circle.is_mesh and (problem := beside_key(_statements(primary), name)) is not None:
-        raise UnsupportedError(
-            f"{name} has {problem}: rule {rule} decides each row by itself, after which it could be broken",
-            hint=f"let one site write the table: wlc rule {db} {table} owner --site {circle.primary}",
-        )
+    added = tuple(dict.fromkeys(added_column(name, layout, each, str(db)) for each in add))
+    wanted = Rule(name, rule, site, reads, column, added)
+    if rule in SHARED_RULES and circle.is_mesh:
+        _refuse_constraints(db, wanted, _statements(primary), circle)
 
     def change(circle: Circle) -> Circle:
-        changed = with_rule(circle, Rule(name, rule, site, reads, column))
+        changed = with_rule(circle, wanted)
         if rule == OWNER and site != circle.primary and not layout.primary_key:
             raise InvalidError(
                 f"{name} has no primary key, so site {site} cannot own it: only the primary, {circle.primary}, may"
@@ -108,7 +109,38 @@ def set_rule(
     return change_circle(founder, change)
 
 
-def _refuse_call(db: str | os.PathLike[str], table: str, rule: str, site: str, reads: str, column: str) -> None:
+def _refuse_key(db: str | os.PathLike[str], name: Name, layout: Layout, rule: str, circle: Circle) -> None:
+    """Refuse a table without a primary key that the rule needs, or with one that it does not go by."""
+    if rule == ADD and layout.primary_key:
+        raise InvalidError(
+            f"{name} has a primary key: rule {ADD} is for tables without one, whose rows are only added up",
+            hint=f"wlc rule {db} {name} {NEWEST} decides row by row, and --add COL adds up a number",
+        )
+    if rule in (EPOCH, EPOCH_TRANS, *SHARED_RULES) and rule != ADD and not layout.primary_key:
+        alone = f"; or wlc rule {db} {name} {ADD}, by which all sites add rows" if circle.is_mesh else ""
+        raise InvalidError(
+            f"{name} has no primary key, so rule {rule} cannot tell its rows apart",
+            hint=f"give the table a primary key at {circle.primary}, where only the primary may write it without one:"
+            f" wlc sql FILE 'ALTER TABLE {name} ADD PRIMARY KEY (COLUMN)', then wlc flush FILE{alone}",
+        )
+
+
+def _refuse_constraints(db: str | os.PathLike[str], rule: Rule, statements: Iterator[Ddl], circle: Circle) -> None:
+    """Refuse a table of a mesh with a constraint that each site keeps and all sites together do not."""
+    made, name = list(statements), rule.table
+    if (problem := beside_key(made, name)) is not None:
+        raise UnsupportedError(
+            f"{name} has {problem}: rule {rule.rule} decides each row by itself, after which it could be broken",
+            hint=f"let one site write the table: wlc rule {db} {name} owner --site {circle.primary}",
+        )
+    if rule.add and has_check(made, name):
+        raise UnsupportedError(
+            f"{name} has a CHECK constraint, which a sum of the changes of several sites could break",
+            hint=f"wlc rule {db} {name} {NEWEST}, without --add, keeps it",
+        )
+
+
+def _refuse_call(db: str | os.PathLike[str], table: str, rule: str, site: str, reads: str) -> None:
     """Refuse what no database can follow."""
     if rule not in (*RULES, NO_RULE):
         raise InvalidError(f"{rule!r} is no rule", hint=f"the rules are {', '.join(RULES)}, and {NO_RULE} removes one")
@@ -116,17 +148,26 @@ def _refuse_call(db: str | os.PathLike[str], table: str, rule: str, site: str, r
         raise InvalidError(
             "the rule owner, and no other one, names a site", hint=f"wlc rule {db} {table} owner --site NAME"
         )
-    if column and rule not in COLUMN_RULES:
-        raise InvalidError(
-            f"rule {rule} compares no column: {', '.join(COLUMN_RULES)} do",
-            hint=f"wlc rule {db} {table} {rule}, or wlc rule {db} {table} {MAX} --column {column}",
-        )
     if reads not in READS:
         raise InvalidError(f"{reads!r} are no reads", hint=f"--reads is one of {', '.join(READS)}")
     if reads != NO_READS and rule != EPOCH_TRANS:
         raise InvalidError(
             f"rule {rule} tracks no reads: only {EPOCH_TRANS} judges transactions as a whole",
             hint=f"wlc rule {db} {table} {EPOCH_TRANS} --reads {reads}",
+        )
+
+
+def _refuse_columns(db: str | os.PathLike[str], table: str, rule: str, column: str, add: Sequence[str]) -> None:
+    """Refuse columns that the rule does not go by."""
+    if column and rule not in COLUMN_RULES:
+        raise InvalidError(
+            f"rule {rule} compares no column: {', '.join(COLUMN_RULES)} do",
+            hint=f"wlc rule {db} {table} {rule}, or wlc rule {db} {table} {MAX} --column {column}",
+        )
+    if add and rule != NEWEST:
+        raise InvalidError(
+            f"rule {rule} adds no columns: only {NEWEST} does",
+            hint=f"wlc rule {db} {table} {NEWEST} --add {' --add '.join(add)}",
         )
 
 

@@ -275,7 +275,8 @@ class _Announcement:
             return joined
         primary = self.circle.site(self.circle.primary)
         proof = self.site.proof_of(primary.name)
-        floor = self.source.inherit(site_database(self.founder, primary.folder), proof.batch if proof else 0)
+        log, last = site_database(self.founder, primary.folder), proof.batch if proof else 0
+        floor = self.source.inherit(log, last, self.circle.added_columns)
         return replace(joined, floor=floor)
 
 

@@ -41,6 +41,12 @@ def beside_key(statements: Iterable[Ddl], table: Name) -> str | None:
     return None
 
 
+def has_check(statements: Iterable[Ddl], table: Name) -> bool:
+    """Say whether a table has a CHECK constraint, as far as the statements that made the schema say."""
+    texts = [ddl.statement for ddl in statements if ddl.kind.startswith("CREATE TABLE") and ddl.object == table]
+    return bool(texts) and "CHECK" in (token.word for token in tokens(texts[-1]))
+
+
 def _follows(statement: str, word: str, table: Name) -> bool:
     """Say whether a keyword of a statement is followed by the name of a table."""
     found = tokens(statement)

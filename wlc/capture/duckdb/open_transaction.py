@@ -228,6 +228,8 @@ class OpenTransaction:
             keys = duckdb_catalog.references(self.connection, self.tables.catalog)
             permitted.refuse_schema_in_mesh(site, self.records, self.tables.by_name.values(), keys)
         permitted.refuse_rows(site, (images.table for images in self._settled if images.added or images.removed))
+        removed = (images.table for images in self._settled if images.removed)
+        permitted.refuse_deletions(self.connection, site, removed, self.tick)
 
     def _refuse_unlike(self, pending: Sequence[Images]) -> None:
         """Refuse rows that only the settings of the session have let pass."""

@@ -341,9 +341,9 @@ class DuckDBSource(Source):
     def take(self, steps: Iterable[SiteStep], fetch: Callable[[TableFile], Path]) -> TakenCount:
         return take_step.take(self._shared, steps, fetch)
 
-    def inherit(self, log: FarmDatabase, last: int) -> Mapping[str, int]:
+    def inherit(self, log: FarmDatabase, last: int, added: Callable[[Name], Sequence[str]]) -> Mapping[str, int]:
         with self._shared.root.cursor() as connection:
-            return inheritance.inherit(connection, self._shared.catalog, log, last)
+            return inheritance.inherit(connection, self._shared.catalog, log, last, added)
 
     def note_contained(self, site: str, tick: int) -> None:
         shared = self._shared

@@ -20,6 +20,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from wlc.capture.duckdb import journal, unpublished
+from wlc.capture.duckdb.images import exact_sql
 from wlc.capture.duckdb.journal import JournalledImages, JournalledReads, JournalledRefresh
 from wlc.dialect import types
 from wlc.dialect.duckdb.file_columns import read_sql
@@ -33,7 +34,7 @@ from wlc.farm.vectors import NO_LINEAGE, contains
 from wlc.masters.contract import database_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     import duckdb
 
@@ -42,12 +43,20 @@ if TYPE_CHECKING:
     from wlc.farm.vectors import Lineage, Vector
     from wlc.masters.state import MasterState
 
+    # Given a table, the columns whose changes are added.
+    AddedColumns = Callable[[Name], Collection[str]]
+
 WINDOW = 'temp."wlc window"'
 # A table of the journal's schema with the columns of the window.
 INHERITED = "inherited"
 _COLUMNS = "key UHUGEINT, history VARCHAR, tick BIGINT, committed BIGINT"
 _NAMES = 'temp."wlc names"'
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def no_added_columns(_: Name) -> Collection[str]:
+    """Return none: the changes of every column replace what is there."""
+    return ()
 
 
 def key_sql(name: Name, columns: Sequence[Column], values: Sequence[str]) -> str:
@@ -79,6 +88,26 @@ def key_columns(layout: Layout) -> list[Column]:
 def key_value(column: Column, value: str) -> str:
     """Return a value of a key column as the index compares it: it knows no collation, and may hold 'A' and 'a'."""
     return f'({value} COLLATE "binary")' if column.type == "VARCHAR" else value
+
+
+def others_sql(layout: Layout, added: Collection[str], names: Sequence[str]) -> str:
+    """Return the values of the columns that are neither added nor in the key as one value of SQL.
+
+    Args:
+        layout: The table's columns.
+        added: Which are added.
+        names: SQL of each stored column.
+    """
+    left_out = {*added, *layout.primary_key}
+    columns = zip(layout.stored, names, strict=True)
+    values = [exact_sql(column.type, name) for column, name in columns if column.name not in left_out]
+    return f"row({', '.join(['1', *values])})"
+
+
+def has_written(others: str) -> str:
+    """Return the condition by which a group of images of one row and transaction has written its other columns."""
+    is_said = "bool_or(_weight NOT IN (-1, 1))"
+    return f"(min(_weight) = max(_weight) OR {is_said} OR count(DISTINCT {others}) > 1)"
 
 
 def create(connection: duckdb.DuckDBPyConnection) -> None:
@@ -161,9 +190,15 @@ class KeptWindow:
                 known=at.floor,
                 lineage=wanted.lineage,
                 anew=wanted.anew,
+                added=added_columns_of(state),
             )
-        last = add_journal(connection, catalog, state.history, after=at.tick)
+        last = add_journal(connection, catalog, state.history, after=at.tick, added=added_columns_of(state))
         self.covered = Covered(state.history, at.floor, state.batch, max(state.tick, last))
+
+
+def added_columns_of(state: MasterState) -> AddedColumns:
+    """Return which columns are added, by the rules that a site remembers."""
+    return state.circle.added_columns if state.circle is not None else no_added_columns
 
 
 def _add_inherited(connection: duckdb.DuckDBPyConnection, catalog: str, wanted: WantedWindow) -> None:
@@ -190,6 +225,7 @@ def add_log(
     known: Vector,
     lineage: Lineage = NO_LINEAGE,
     anew: str = "",
+    added: AddedColumns = no_added_columns,
 ) -> None:
     """Add what the primary's log says behind a tick.
 
@@ -202,6 +238,7 @@ def add_log(
         known: What all of them contain. A primary that only takes has no ticks of its own to go by.
         lineage: What vectors leave out.
         anew: How the site is made anew whose changes are judged.
+        added: Columns of tables whose changes are added: who changes only these does not write the row.
 
     Raises:
         ExpiredError: The log does not reach back to the tick: a part of it was pruned.
@@ -221,13 +258,18 @@ def add_log(
             return
         if has_seen(known, batch, lineage):
             return
-        add_batch(connection, batch, database)
+        add_batch(connection, batch, database, added)
         if batch.first <= after_tick + 1:
             return
         number -= 1
 
 
-def add_batch(connection: duckdb.DuckDBPyConnection, batch: Batch, database: FarmDatabase) -> None:
+def add_batch(
+    connection: duckdb.DuckDBPyConnection,
+    batch: Batch,
+    database: FarmDatabase,
+    added: AddedColumns = no_added_columns,
+) -> None:
     """Add one batch of the primary's log."""
     records = [(each, record) for each in batch.transactions for record in each.records]
     named = [(each.tick, each.origin, each.committed) for each in batch.transactions]
@@ -240,7 +282,9 @@ def add_batch(connection: duckdb.DuckDBPyConnection, batch: Batch, database: Far
             key = key_sql(file.table, columns, values)
             local = database.fetch(file)
             try:
-                _add(connection, f"SELECT DISTINCT _tick, {key} AS key FROM {read_sql([str(local)])} AS i")
+                names = [f"i.{quote(file_column(column.name))}" for column in file.layout.stored]
+                written = _written(file.layout, added(file.table), names)
+                _add(connection, f"SELECT _tick, {key} AS key FROM {read_sql([str(local)])} AS i {written}")
             finally:
                 database.release(local)
     _add_clears(connection, [(each.tick, record.table) for each, record in records if isinstance(record, Clear)])
@@ -254,7 +298,21 @@ def _counts(record: Record) -> bool:
     return not isinstance(record, RowsRead) or record.exclusive
 
 
-def add_journal(connection: duckdb.DuckDBPyConnection, catalog: str, history: str, *, after: int) -> int:
+def _written(layout: Layout, added: Collection[str], names: Sequence[str]) -> str:
+    """Group the images of a table by transaction and row, and leave those that have written the row."""
+    if not added:
+        return "GROUP BY ALL"
+    return f"GROUP BY ALL HAVING {has_written(others_sql(layout, added, names))}"
+
+
+def add_journal(
+    connection: duckdb.DuckDBPyConnection,
+    catalog: str,
+    history: str,
+    *,
+    after: int,
+    added: AddedColumns = no_added_columns,
+) -> int:
     """Add what the primary has committed behind a tick and not published, as the connection's transaction sees it.
 
     Returns:
@@ -274,7 +332,9 @@ def add_journal(connection: duckdb.DuckDBPyConnection, catalog: str, history: st
             key = key_sql(name, key_columns(layout), [f"c{place}" for place in layout.key_places])
             images = journal.images_sql(catalog, number)
             wanted = f"_weight <> {journal.READ} AND _tick > {after}"
-            _add(connection, f"SELECT DISTINCT _tick, {key} AS key FROM {images} WHERE {wanted}")
+            names = [f"c{place}" for place in range(len(layout.stored))]
+            written = _written(layout, added(name), names)
+            _add(connection, f"SELECT _tick, {key} AS key FROM {images} WHERE {wanted} {written}")
     _add_clears(connection, [(tick, record.table) for tick, record in records if isinstance(record, Clear)])
     return waiting.ticks[-1] if waiting.transactions else after
 

@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wlc.capture.duckdb import journal
-from wlc.capture.duckdb.sites import conflict_window, exceptions, mesh_verdicts, refreshing, rejection, verdicts
+from wlc.capture.duckdb.sites import (
+    added_columns,
+    added_rows,
+    conflict_window,
+    exceptions,
+    mesh_verdicts,
+    refreshing,
+    rejection,
+    verdicts,
+)
 from wlc.capture.duckdb.sites.conflict_window import WantedWindow
 from wlc.capture.duckdb.sites.exceptions import Detection
 from wlc.capture.duckdb.sites.verdicts import Seen
@@ -15,7 +24,7 @@ from wlc.farm.circle import EPOCH, EPOCH_TRANS, NONE, OWNER, PASS, how_to_join_a
 from wlc.farm.clock import utc_now
 from wlc.farm.mesh import author_of
 from wlc.farm.vectors import expanded
-from wlc.masters.circle_place import founder_of
+from wlc.masters.circle_place import founder_of, without_site_that_lies
 from wlc.masters.contract import database_of
 
 if TYPE_CHECKING:
@@ -122,21 +131,41 @@ def judge_in_mesh(
     site, circle = state.site, state.circle
     assert site is not None
     assert circle is not None
+    founder = founder_of(database_of(state), site).url
+    added_rows.refuse_removals(
+        connection, circle, step.transactions, tables, without_site_that_lies(founder, step.site)
+    )
     if not any(table.table.layout.primary_key for table in tables):
         return
     rules = {table.table.name: rule for table in tables if (rule := circle.rule_of(table.table.name)) is not None}
     if any(mesh_verdicts.needs_window(table, rules) for table in tables):
         known = expanded(step.transactions[0].past, circle.lineage())
-        anew = how_to_join_anew(founder_of(database_of(state), site).url, site.name)
+        anew = how_to_join_anew(founder, site.name)
         kept.cover(connection, shared.catalog, WantedWindow(state, known, circle.lineage(), anew))
     found = mesh_verdicts.judge(connection, step.transactions, tables, rules)
-    if found.is_empty:
-        return
+    added = {place: add for place, table in enumerate(tables) if (add := circle.added_columns(table.table.name))}
+    if not found.is_empty:
+        _report(connection, shared, step, tables, found)
+        rejection.remove(connection, tables, kept=added)
+    for place, columns in added.items():
+        added_columns.merge(connection, place, tables[place], columns)
+
+
+def _report(
+    connection: duckdb.DuckDBPyConnection,
+    shared: Shared,
+    step: SiteStep,
+    tables: Sequence[StepTable],
+    found: verdicts.Verdicts,
+) -> None:
+    """Write what a site of a mesh rejects, and count it."""
+    site, circle = shared.require_state().site, shared.require_state().circle
+    assert site is not None
+    assert circle is not None
     origins = [(each.line, each.origin) for each in step.transactions]
     authors = {each.history: author_of(circle, each.history) or step.site for _, each in origins}
     where = Detection(shared.catalog, site.name, step.site, utc_now(), authors)
     list(_reported(connection, where, origins, tables))
-    rejection.remove(connection, tables)
     exceptions.count(connection, shared.catalog, step.site, found.counts)
 
 

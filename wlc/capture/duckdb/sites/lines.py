@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from wlc.capture.duckdb.images import any_sql, exact_sql, unspoil
 from wlc.capture.duckdb.journal import ABSENT, READ, READ_EXCLUSIVELY, CapturedTable
-from wlc.capture.duckdb.sites.conflict_window import key_value
+from wlc.capture.duckdb.sites.conflict_window import key_value, no_added_columns
 from wlc.dialect.duckdb.file_columns import read_sql, refuse_missing_values, refuse_other_columns, required
 from wlc.dialect.duckdb.parquet import reading
 from wlc.dialect.sql import quote
@@ -23,7 +23,7 @@ from wlc.farm.errors import CorruptError, ReplayError, UnsupportedError
 from wlc.farm.model import WEIGHT, Change, RowsRead, RowsRefreshed, file_column
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     import duckdb
@@ -100,6 +100,7 @@ def load(
     fetch: Callable[[TableFile], Path],
     *,
     with_reads: bool = False,
+    added: Callable[[Name], Collection[str]] = no_added_columns,
 ) -> list[LinesTable]:
     """Load the images of a step, and check that they are those that its log lists.
 
@@ -109,6 +110,7 @@ def load(
         tables: The master's tables.
         fetch: Returns a local file with the content of a data file.
         with_reads: Load the rows that the transactions have only read, too.
+        added: Columns of tables whose changes are added.
 
     Raises:
         CorruptError: A data file does not hold what the log says.
@@ -126,7 +128,7 @@ def load(
         files.setdefault(step.files[path].table, []).append(step.files[path])
     found = []
     for number, (name, of_table) in enumerate(sorted(files.items())):
-        has_reads = any(file.file.path in listed.read for file in of_table)
+        has_reads = bool(added(name)) or any(file.file.path in listed.read for file in of_table)
         if name not in tables:
             if all(file.file.path in listed.read for file in of_table):
                 continue

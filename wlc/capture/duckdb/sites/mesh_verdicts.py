@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from wlc.capture.duckdb.sites import column_rules, newest, verdicts
+from wlc.capture.duckdb.sites import added_columns, column_rules, newest, verdicts
 from wlc.capture.duckdb.sites.verdicts import DIRECT, REFUSED, SPOILT, Verdicts
 from wlc.dialect.sql import literal
 from wlc.farm.circle import COLUMN_RULES, EPOCH, NEWEST
@@ -56,6 +56,8 @@ def judge(
         # Rejected row by row, as by that rule.
         verdicts.touch(connection, place, table, EPOCH)
         rule = rules.get(table.table.name)
+        if rule is not None and rule.add:
+            added_columns.keep_written(connection, place, table, rule.add)
         if rule is not None and rule.rule in COLUMN_RULES:
             rejected[rule.rule, rule.rule] += column_rules.reject(connection, place, table, rule)
         else:

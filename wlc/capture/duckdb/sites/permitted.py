@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wlc.capture.duckdb.journal import JournalledDdl, JournalledImages
-from wlc.dialect.compared_columns import compared_column
-from wlc.farm.circle import OWNER, SHARED_RULES
+from wlc.capture.duckdb.sites import added_rows
+from wlc.dialect.rule_columns import refuse_without_columns
+from wlc.farm.circle import ADD, OWNER, SHARED_RULES
 from wlc.farm.errors import InvalidError, UnsupportedError
 from wlc.farm.model import Clear
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    import duckdb
 
     from wlc.capture.duckdb.journal import CapturedTable, JournalRecord
     from wlc.dialect.duckdb.catalog import ForeignKey
@@ -81,9 +84,12 @@ def refuse_schema_in_mesh(
     linked = [(key.table, key.parent) for key in keys]
     for table in tables:
         if (rule := wanted.get(table.name.folded)) is not None:
-            if rule.column:
-                compared_column(table.name, table.layout, rule.rule, rule.column, circle.database)
-            problem = "a UNIQUE constraint" if table.keys is None or len(table.keys) > 1 else None
+            refuse_without_columns(table.name, table.layout, rule, circle.database)
+            problem = (
+                "a UNIQUE constraint"
+                if table.keys is None or len(table.keys) > bool(table.layout.primary_key)
+                else None
+            )
             if any(table.name in pair for pair in linked):
                 problem = "a FOREIGN KEY"
             if problem is not None:
@@ -92,6 +98,37 @@ def refuse_schema_in_mesh(
                     f" {problem}",
                     hint=f"first give the table another rule: wlc rule {circle.database} {table.name} owner --site"
                     f" {site.name}, then wlc take at {site.name}",
+                )
+
+
+def refuse_deletions(
+    connection: duckdb.DuckDBPyConnection, site: SiteState, tables: Iterable[CapturedTable], tick: int
+) -> None:
+    """Refuse to delete rows of tables in which columns are added, or to which other sites only add rows.
+
+    Args:
+        connection: In the transaction, whose images are complete.
+        site: The site.
+        tables: Tables from which rows are removed.
+        tick: Under which the images are journalled.
+
+    Raises:
+        InvalidError: A row is deleted, or its key changes; or a row of a table without a key is changed.
+    """
+    if site.circle is None:
+        return
+    for table in tables:
+        added_rows.refuse_own_removals(connection, site.circle, site.name, table, tick)
+        if site.circle.added_columns(table.name):
+            keys = ", ".join(f"c{place}" for place in table.layout.key_places)
+            gone = f"FROM {table.images} WHERE _tick = {tick} GROUP BY {keys} HAVING sum(_weight) < 0 LIMIT 1"
+            if connection.execute(f"SELECT 1 {gone}").fetchall():
+                columns = ", ".join(site.circle.added_columns(table.name))
+                raise InvalidError(
+                    f"rows of {table.name} cannot be deleted, or get another key: changes of {columns} are added, and"
+                    " what another site adds to a row meanwhile would be lost",
+                    hint="mark the row instead, in a column for that; or let all sites take everything, then"
+                    f" wlc rule {site.circle.database} {table.name} newest",
                 )
 
 
@@ -118,9 +155,10 @@ def refuse_rows(site: SiteState, tables: Iterable[CapturedTable]) -> None:
                 f"site {site.name} cannot write {table.name}: the table belongs to site {rule.site}",
                 hint=f"write it at {rule.site}; wlc rule {circle.database} {table.name} changes that",
             )
-        if not table.layout.primary_key and circle.primary != site.name:
+        if not table.layout.primary_key and circle.primary != site.name and (rule is None or rule.rule != ADD):
             raise InvalidError(
                 f"site {site.name} cannot write {table.name}, which has no primary key: only the primary,"
                 f" {circle.primary}, can",
-                hint=f"write it at {circle.primary}, or give the table a primary key there",
+                hint=f"write it at {circle.primary}, or give the table a primary key there"
+                + (f"; wlc rule {circle.database} {table.name} add lets all sites add rows" if circle.is_mesh else ""),
             )

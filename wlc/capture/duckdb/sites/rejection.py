@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from wlc.capture.duckdb.sites.verdicts import REFUSED, REJECTED, TOUCHED, key_names, same_key, step_key
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     import duckdb
 
@@ -86,9 +86,11 @@ def after_sql(place: int) -> str:
     )
 
 
-def remove(connection: duckdb.DuckDBPyConnection, steps: Sequence[StepTable]) -> None:
-    """Delete what is rejected from the step."""
+def remove(connection: duckdb.DuckDBPyConnection, steps: Sequence[StepTable], *, kept: Container[int] = ()) -> None:
+    """Delete what is rejected from the step, but for the tables at the places that are kept."""
     for place, step in enumerate(steps):
+        if place in kept:
+            continue
         for relation in (step.lines, *([step.reads] if step.reads else [])):
             connection.execute(f"DELETE FROM {relation} WHERE _line IN (SELECT line FROM {REFUSED})")
         if not step.table.layout.primary_key:
