@@ -55,3 +55,17 @@ def test_a_damaged_replica_is_not_taken_for_another_database(tmp_path: Path) -> 
         connection.execute("DROP TABLE wlr.guard")
     with pytest.raises(CorruptError, match="not as the replay left it"):
         target.find_state()
+
+
+def test_what_looked_into_a_file_opens_it_and_does_not_keep_it_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tmp_path / "copy.duckdb", "memory")
+    target = target_at(tmp_path / "copy.duckdb")
+    assert target.read_state().catalog == "memory"
+    with duckdb.connect(tmp_path / "copy.duckdb") as other:
+        other.execute("CREATE TABLE own (x INTEGER)")
+    target.read_state()
+    monkeypatch.setattr("wlr.engine.calculator._connect_free", lambda: pytest.fail("another connection was made"))
+    with target.open() as replica:
+        assert replica.state.catalog == "memory"

@@ -57,12 +57,17 @@ def connect(work: Path, *, threads: int | None = None, memory: str | None = None
     return connection
 
 
-def connect_free_of(catalog: str) -> duckdb.DuckDBPyConnection:
-    """Open a database in memory that leaves a name free, for another one to be attached under it."""
+def connect_free_of(catalog: str, spare: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyConnection:
+    """Open a database in memory that leaves a name free, for another one to be attached under it.
+
+    Args:
+        catalog: The name.
+        spare: A connection of this kind, with nothing attached, to be used.
+    """
     # A connection in memory is called `memory`; a master may be called so, too, and then a connection to the file
     # itself under another name is needed. DuckDB names a file after its stem and takes no other name, so a second
     # database in memory is attached, and `memory` freed by detaching it.
-    connection = _made_ahead.pop() if _made_ahead else _connect_free()
+    connection = spare or (_made_ahead.pop() if _made_ahead else _connect_free())
     if catalog.lower() == _MEMORY:
         connection.execute("ATTACH ':memory:' AS wlr_scratch")
         connection.execute("USE wlr_scratch")

@@ -45,7 +45,14 @@ if TYPE_CHECKING:
     from wlr.plan.step import Action, Step
 
 
-def open_replica(into: Path, catalog: str, folders: Sequence[Path] = (), bulk: Bulk | None = None) -> OpenDuckDB:
+def open_replica(
+    into: Path,
+    catalog: str,
+    folders: Sequence[Path] = (),
+    bulk: Bulk | None = None,
+    *,
+    spare: duckdb.DuckDBPyConnection | None = None,
+) -> OpenDuckDB:
     """Open a replica for writing; nobody else can open it until it is closed.
 
     Args:
@@ -53,11 +60,12 @@ def open_replica(into: Path, catalog: str, folders: Sequence[Path] = (), bulk: B
         catalog: The replica's name of the database.
         folders: Folders that data files will be read from.
         bulk: How to do large work.
+        spare: What looked into the file, to open it with.
 
     Raises:
         UnavailableError: It is in use, or another replica has taken its place.
     """
-    connection = attach(into, catalog)
+    connection = attach(into, catalog, spare=spare)
     scratch = Scratch(work_folder(into), folders)
     try:
         with using(into):

@@ -17,7 +17,7 @@ from wlc.dialect.sql import quote
 from wlc.farm.errors import InvalidError
 from wlc.farm.model import Name
 from wlr.engine.calculator import using
-from wlr.engine.duckdb.connection import attach, has_table
+from wlr.engine.duckdb.connection import attach, detach, has_table
 from wlr.engine.state import OWNER, decode
 
 if TYPE_CHECKING:
@@ -65,6 +65,14 @@ def _signature(into: Path) -> tuple[int, ...] | None:
 
 
 def find_state(into: Path, *, adopts: bool = False) -> ReplicaState | None:
+    """Read what a replica remembers of itself, as `look` does."""
+    state, connection = look(into, adopts=adopts)
+    if connection is not None:
+        connection.close()
+    return state
+
+
+def look(into: Path, *, adopts: bool = False) -> tuple[ReplicaState | None, duckdb.DuckDBPyConnection | None]:
     """Read what a replica remembers of itself; None if nothing is there, or an empty database.
 
     Whoever opens the file reads the state again: the file may have changed since.
@@ -72,6 +80,9 @@ def find_state(into: Path, *, adopts: bool = False) -> ReplicaState | None:
     Args:
         into: The file.
         adopts: A database of somebody else's counts as empty, unless it is a master.
+
+    Returns:
+        The state, and a connection to open the file with, if one was made; it does not keep the file open.
 
     Raises:
         InvalidError: Something else is there.
@@ -82,32 +93,39 @@ def find_state(into: Path, *, adopts: bool = False) -> ReplicaState | None:
             f"there is no folder {into.parent}", hint=f"mkdir -p {shlex.quote(str(into.parent))}", path=str(into)
         )
     if not into.exists() or (into.is_file() and into.stat().st_size == 0):
-        return None
+        return None, None
     if not into.is_file():
         raise InvalidError(f"{into} is a folder, not a DuckDB file", path=str(into))
     closed = _closed.get(into)
     if closed and closed[0] == _signature(into):
-        return closed[1]
+        return closed[1], None
     connection = attach(into, _PROBE, read_only=True)
     try:
         with using(into):
-            # To ask first whether the table is there takes as long as to open the file.
-            try:
-                return read(connection, _PROBE, str(into))
-            except duckdb.CatalogException:
-                if has_table(connection, _PROBE, "wlr", "state"):
-                    raise
-            if connection.execute(_OBJECTS, [_PROBE]).fetchall()[0][0]:
-                hint = "Replicate into a file that does not exist yet, or with --adopt beside its tables."
-                if has_table(connection, _PROBE, "wlc", "state"):
-                    hint = f"wlc status {shlex.quote(str(into))}; a replica needs a file of its own"
-                    raise InvalidError(f"{into} is a master, not a replica", hint=hint, path=str(into))
-                if adopts:
-                    return None
-                raise InvalidError(f"{into} is a DuckDB database, but not a replica", hint=hint, path=str(into))
-            return None
-    finally:
+            state = _read_or_refuse(connection, into, adopts=adopts)
+            detach(connection, _PROBE)
+    except BaseException:
         connection.close()
+        raise
+    return state, connection
+
+
+def _read_or_refuse(connection: duckdb.DuckDBPyConnection, into: Path, *, adopts: bool) -> ReplicaState | None:
+    # To ask first whether the table is there takes as long as to open the file.
+    try:
+        return read(connection, _PROBE, str(into))
+    except duckdb.CatalogException:
+        if has_table(connection, _PROBE, "wlr", "state"):
+            raise
+    if connection.execute(_OBJECTS, [_PROBE]).fetchall()[0][0]:
+        hint = "Replicate into a file that does not exist yet, or with --adopt beside its tables."
+        if has_table(connection, _PROBE, "wlc", "state"):
+            hint = f"wlc status {shlex.quote(str(into))}; a replica needs a file of its own"
+            raise InvalidError(f"{into} is a master, not a replica", hint=hint, path=str(into))
+        if adopts:
+            return None
+        raise InvalidError(f"{into} is a DuckDB database, but not a replica", hint=hint, path=str(into))
+    return None
 
 
 def read(connection: duckdb.DuckDBPyConnection, catalog: str, path: str) -> ReplicaState:

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 from wlr.engine.contract import Target
 from wlr.engine.duckdb.connection import work_folder
-from wlr.engine.duckdb.state import find_state, wal_of
+from wlr.engine.duckdb.state import look, wal_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
     from typing import Any
+
+    import duckdb
 
     from wlc.farm.model import Ddl
     from wlr.engine.bulk import Bulk
@@ -31,11 +33,14 @@ class DuckDBTarget(Target):
     # The name that the file is opened under, once it is known: DuckDB takes long to open a file.
     _catalog: str | None = None
 
+    # What looked into the file last, to open it with.
+    _spare: duckdb.DuckDBPyConnection | None = None
+
     # Whether a new replica is made inside the file that is there.
     _adopts = False
 
     def find_state(self) -> ReplicaState | None:
-        state = find_state(self.place.path, adopts=self._adopts)
+        state, self._spare = look(self.place.path, adopts=self._adopts)
         self._catalog = state.catalog if state else None
         return state
 
@@ -95,7 +100,8 @@ class DuckDBTarget(Target):
         catalog = self._catalog
         if catalog is None or not self.place.path.exists():
             catalog = self.read_state().catalog
-        return open_replica(self.place.path, catalog, folders, bulk)
+        spare, self._spare = self._spare, None
+        return open_replica(self.place.path, catalog, folders, bulk, spare=spare)
 
     def scanned(
         self,
