@@ -24,7 +24,7 @@ import wlc
 from tests.fault.breaker import abandon_masters
 from tests.sites import Sites
 from wlc.capture.duckdb.home import Home
-from wlc.farm.errors import CorruptError, FarmError
+from wlc.farm.errors import CorruptError, FarmError, UnavailableError
 from wlc.farm.seal.checksum import CHECKSUM_LINE_BYTES, LINES_END, with_checksum
 from wlc.farm.store import memory
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 Lines = list[dict[str, Any]]
 EXAMPLES = int(os.environ.get("DBFARM_EXAMPLES", "0"))
-FARM = "memory://hostile-sites"
 TABLES = ("t", "n", "untouched", "o", "bag")
 
 
@@ -42,7 +41,7 @@ class HostileSites(Sites):
 
     @property
     def farm(self) -> str:
-        return FARM
+        return f"memory://{self.folder.name}"
 
 
 @dataclass
@@ -54,6 +53,7 @@ class Scene:
     lines: Lines
     histories: dict[str, str]
     farm: dict[str, bytes]
+    is_mesh: bool = False
     before: Any = None
 
     def take(self, lines: Lines) -> FarmError | None:
@@ -62,16 +62,20 @@ class Scene:
         memory._objects[self.path] = with_checksum(body, LINES_END)
         if self.before is None:
             self.before = self.held()
+        found = None
         try:
-            wlc.take(self.sites.file("oslo"))
+            wlc.take(self.sites.file("oslo"), site="rome")
         except FarmError as error:
-            assert self.held() == self.before, f"{error} was too late"
-            return error
+            found = error
+            if not self.is_mesh:
+                assert self.held() == self.before, f"{error} was too late"
+                return error
+            # What comes before it in the log may have been taken.
         try:
-            self._check_taken(lines)
+            self._check_taken(lines if found is None else self.lines)
         finally:
             self.restore()
-        return None
+        return found
 
     def _check_taken(self, lines: Lines) -> None:
         held, before = self.held(), self.before
@@ -93,40 +97,60 @@ class Scene:
     def restore(self) -> None:
         abandon_masters()
         shutil.copy(self.sites.folder / "oslo.before", self.sites.file("oslo"))
-        for key in [key for key in memory._objects if key.startswith(FARM)]:
+        for key in [key for key in memory._objects if key.startswith(self.sites.farm)]:
             del memory._objects[key]
         memory._objects.update(self.farm)
 
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    yield from _scene(HostileSites(tmp_path_factory.mktemp("star")), {"t": "epoch_trans"}, is_mesh=False)
+
+
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """The same, where rome and paris may write t, n and bag, and paris has written what rome hands on."""
+    rules = {"t": "newest", "n": "newest", "bag": "add"}
+    yield from _scene(HostileSites(tmp_path_factory.mktemp("mesh")), rules, is_mesh=True)
+
+
+def _scene(sites: HostileSites, rules: dict[str, str], *, is_mesh: bool) -> Iterator[Scene]:
     with _one_home():
-        sites = HostileSites(tmp_path_factory.mktemp("hostile"))
         sites.found(
             "; ".join(f"CREATE TABLE {table} (k INTEGER PRIMARY KEY, v VARCHAR)" for table in TABLES[:-1])
             + "; CREATE TABLE bag (k INTEGER, v VARCHAR)"
-            + "".join(f"; INSERT INTO {table} VALUES (1, 'x'), (2, 'x'), (3, 'x')" for table in TABLES)
+            + "".join(f"; INSERT INTO {table} VALUES (1, 'x'), (2, 'x'), (3, 'x')" for table in TABLES),
+            mesh=is_mesh,
         )
         sites.join("rome")
-        wlc.set_rule("sales", "t", "epoch_trans", farm=FARM)
-        wlc.set_rule("sales", "o", "owner", site="oslo", farm=FARM)
+        for table, rule in rules.items():
+            wlc.set_rule("sales", table, rule, farm=sites.farm)
+        wlc.set_rule("sales", "o", "owner", site="oslo", farm=sites.farm)
         sites.exchange()
+        if is_mesh:
+            sites.join("paris")
         sites.write("oslo", "UPDATE untouched SET v = 'oslo' WHERE k = 1")
         sites.exchange()
+        if is_mesh:
+            sites.write("paris", "UPDATE t SET v = 'paris' WHERE k = 3")
+            wlc.flush(sites.file("paris"))
         # The program goes on, so that what is committed is one batch.
         with wlc.connect(sites.file("rome")) as rome:
             rome.execute("UPDATE t SET v = 'rome' WHERE k = 1")
             rome.execute("BEGIN; INSERT INTO t VALUES (9, 'new'); DELETE FROM n WHERE k = 2; COMMIT")
             rome.execute("UPDATE t SET v = 'again' WHERE k = 1")
+            if is_mesh:
+                with patch("wlc.multi_master.take_round.publish"):
+                    rome.wlc.take()
         log = sites.log("rome")
         path = f"{log.url}/wlc_logs/rome_{log.batch_numbers()[-1]:012}"
         data = memory._objects[path]
         lines = [json.loads(line) for line in data[: -len(LINES_END) - CHECKSUM_LINE_BYTES].splitlines()]
-        histories = {site.site: site.history for site in wlc.sites("sales", farm=FARM)}
+        histories = {site.site: site.history for site in wlc.sites("sales", farm=sites.farm)}
         abandon_masters()
         shutil.copy(sites.file("oslo"), sites.folder / "oslo.before")
-        farm = {key: data for key, data in memory._objects.items() if key.startswith(FARM)}
-        yield Scene(sites, path, lines, histories, farm)
+        farm = {key: data for key, data in memory._objects.items() if key.startswith(sites.farm)}
+        yield Scene(sites, path, lines, histories, farm, is_mesh)
         abandon_masters()
 
 
@@ -284,6 +308,78 @@ def test_rows_of_a_table_of_another_owner_are_rejected(scene: Scene) -> None:
     scene.restore()
 
 
+# In a mesh -----------------------------------------------------------------------------------------------------------
+
+
+def _removal_from_a_bag(scene: Scene, lines: Lines) -> None:
+    """Rows of the table that it may only add to."""
+    _keyless_table(scene, lines)
+
+
+def _vector_of_another_rises(scene: Scene, lines: Lines) -> None:
+    kinds(lines, "end")[0]["vector"][scene.histories["paris"]] += 1
+
+
+def _tick_that_its_author_has_not(scene: Scene, lines: Lines) -> None:
+    origin = next(each["origin"] for each in kinds(lines, "begin") if each.get("origin"))
+    origin["tick"] += 5
+    kinds(lines, "end")[0]["vector"][scene.histories["paris"]] = origin["tick"]
+
+
+def _rows_of_the_owner(scene: Scene, lines: Lines) -> None:
+    for holder in (*kinds(lines, "change"), *kinds(lines, "end")[0]["files"]):
+        if holder["table"] == ["main", "n"]:
+            holder["table"] = ["main", "o"]
+
+
+def _rows_of_the_primary(scene: Scene, lines: Lines) -> None:
+    for holder in (*kinds(lines, "change"), *kinds(lines, "end")[0]["files"]):
+        if holder["table"] == ["main", "n"]:
+            holder["table"] = ["main", "untouched"]
+
+
+def _clock_of_2099(scene: Scene, lines: Lines) -> None:
+    kinds(lines, "commit")[0]["committed"] = "2099-01-01T00:00:00.000000Z"
+
+
+def _clock_of_another_in_2099(scene: Scene, lines: Lines) -> None:
+    origin = next(each["origin"] for each in kinds(lines, "begin") if each.get("origin"))
+    origin["committed"] = "2099-01-01T00:00:00.000000Z"
+
+
+IN_MESH = (
+    *(_schema_change, _clear, _own_tick_again, _unknown_origin, _vector_falls, _vector_rises, _more_rows),
+    *(_internal_table, _path_elsewhere, _removal_from_a_bag, _vector_of_another_rises, _tick_that_its_author_has_not),
+    *(_rows_of_the_owner, _rows_of_the_primary, _clock_of_2099, _clock_of_another_in_2099),
+)
+
+
+def test_in_a_mesh_the_log_itself_is_taken(mesh: Scene) -> None:
+    assert mesh.take(mesh.lines) is None
+
+
+@pytest.mark.parametrize("lie", IN_MESH, ids=lambda lie: lie.__name__[1:])
+def test_in_a_mesh_a_lie_is_refused(mesh: Scene, lie: Callable[[Scene, Lines], None]) -> None:
+    lines = deepcopy(mesh.lines)
+    lie(mesh, lines)
+    assert lines != mesh.lines
+    error = mesh.take(lines)
+    assert isinstance(error, UnavailableError if "clock" in lie.__name__ else FarmError), repr(error)
+    assert "rome" in str(error), repr(error)
+
+
+@settings(
+    max_examples=EXAMPLES or (1000 if os.environ.get("DBFARM_DEEP") else 10),
+    deadline=None,
+    database=None,
+    derandomize=not EXAMPLES,
+    suppress_health_check=list(HealthCheck),
+)
+@given(data=st.data())
+def test_in_a_mesh_random_lines_change_nothing_that_is_not_theirs(mesh: Scene, data: st.DataObject) -> None:
+    _take_random_lines(mesh, data)
+
+
 @settings(
     max_examples=EXAMPLES or (1000 if os.environ.get("DBFARM_DEEP") else 10),
     deadline=None,
@@ -293,6 +389,10 @@ def test_rows_of_a_table_of_another_owner_are_rejected(scene: Scene) -> None:
 )
 @given(data=st.data())
 def test_random_lines_change_nothing_that_is_not_theirs(scene: Scene, data: st.DataObject) -> None:
+    _take_random_lines(scene, data)
+
+
+def _take_random_lines(scene: Scene, data: st.DataObject) -> None:
     lines = deepcopy(scene.lines)
     texts = ["main", "wlc", "state", "t", "untouched", "bag", "o", "rome", "", "f" * 32, *scene.histories.values()]
     value = st.one_of(st.integers(-1, 12), st.sampled_from(texts), st.none(), st.booleans())
