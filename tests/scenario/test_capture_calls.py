@@ -94,9 +94,9 @@ def test_queries_are_not_tokenized_and_statements_once(master: str, monkeypatch:
         connection.execute("BEGIN")
         connection.execute("INSERT INTO t VALUES (?)", [7])
         connection.execute("ROLLBACK")
-        # As a transaction of its own, the statement is prepared in another way once the table is known.
-        connection.execute("INSERT INTO t VALUES (?)", [5])
-        connection.execute("INSERT INTO t VALUES (?)", [6])
+        # As a transaction of its own, the statement is parsed once the table is known, and prepared when it comes again.
+        for number in (4, 5, 6):
+            connection.execute("INSERT INTO t VALUES (?)", [number])
         before = len(calls)
         connection.execute("INSERT INTO t VALUES (?)", [7])
         connection.execute("INSERT INTO t VALUES (?)", [8])

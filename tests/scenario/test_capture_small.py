@@ -33,8 +33,10 @@ SEED = """
     CREATE TABLE wide (id INTEGER PRIMARY KEY, paid_id INTEGER, paid BOOLEAN, n INTEGER);
     INSERT INTO wide SELECT i, i % 2, false, i FROM range(9) r(i);
     CREATE TABLE child (id INTEGER PRIMARY KEY, of INTEGER);
-    INSERT INTO child VALUES (1, 50);
+    INSERT INTO child VALUES (1, 50), (2, 60);
     CREATE MACRO later(x) AS x + 1;
+    CREATE TABLE plain (id BIGINT PRIMARY KEY, a SMALLINT, b VARCHAR DEFAULT 'none', c DOUBLE, d DECIMAL(9, 2), t TIMESTAMP,
+        is_set BOOLEAN, of INTEGER REFERENCES child);
     CREATE TABLE computed (id INTEGER, v INTEGER DEFAULT later(1));
 """
 # Text and parameters, and whether the statement is a small change.
@@ -124,7 +126,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Any, s
 
 def learn_names(captured: Any) -> None:
     """Let the connection resolve all names, which it forgets when a statement fails."""
-    for table in ("keyed", "sales.main.keyed", '"odd ""one"', "hides", "child", "computed", "wide"):
+    for table in ("keyed", "plain", "sales.main.keyed", '"odd ""one"', "hides", "child", "computed", "wide"):
         captured.execute(f"DELETE FROM {table} WHERE false")
 
 
@@ -169,6 +171,86 @@ def test_results_and_rows_are_those_of_duckdb(pair: tuple[Any, Any, str], small:
     assert contents(captured._raw, "sales") == contents(plain, "sales")
     wlc.flush(captured._shared.path)
     assert published(farm) == contents(plain, "sales")
+
+
+def prepared(connection: Any) -> list[str]:
+    found = connection._raw.execute(
+        "SELECT statement FROM duckdb_prepared_statements() WHERE name LIKE 'wlc %'"
+    ).fetchall()
+    return [text for (text,) in found]
+
+
+def test_an_insert_that_comes_again_is_prepared(pair: tuple[Any, Any, str], small: list[int | None]) -> None:
+    plain, captured, farm = pair
+    learn_names(captured)
+    texts = [
+        "INSERT INTO plain VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        "insert into plain (c, b, id, d) values ($1, $2, $3, $4) -- again",
+        "INSERT INTO plain (id, a) VALUES ($2, $1)",
+        "INSERT INTO plain (id, a) VALUES (?, 5)",
+    ]
+    rows: list[tuple[str, list[Any]]] = [
+        (texts[0], [n, n, "it's", n / 3, n / 7, "2026-01-01", True, 1]) for n in range(5)
+    ]
+    rows += [
+        (texts[0], [1 << 40, 1, "", 1, 1, None, None, None]),
+        (texts[0], [1 << 41, 2.5, "\\ é😀\n", "5", "1", *[None] * 3]),
+    ]
+    rows += [(texts[0], [1 << 42, "7", 5, True, False, datetime.datetime(2026, 1, 2), "no", 2])]
+    rows += [(texts[1], [value, None, 10 + n, 1.005]) for n, value in enumerate((-0.0, 1e308, 5e-324, 0.1 + 0.2, 1e22))]
+    rows += [(texts[1], [value, "x", 20 + n, 1.0]) for n, value in enumerate((float("nan"), float("-inf"), 7, None))]
+    # These fail: a key that is there, no such parent, too large, no number, no time, too few, too many.
+    rows += [(texts[0], [30, 1, "", 0.0, 0.0, "2026-01-01", True, 99]), (texts[0], [2, 1, "", 0.0, 0.0, None, True, 1])]
+    rows += [
+        (texts[0], [31, 99999, "", 0.0, 0.0, "2026-01-01", True, 1]),
+        (texts[0], [32, 1, "", 0.0, 1e9, "2026-01-01", True, 1]),
+    ]
+    rows += [(texts[0], [33, 1, "", 0.0, 0.0, "soon", True, 1]), (texts[0], [34, 1]), (texts[1], [1.0] * 5)]
+    rows += [(texts[2], [n, 40 + n]) for n in range(3)] + [(texts[3], [50 + n]) for n in range(3)]
+    for text, values in rows:
+        assert outcome(captured, text, values) == outcome(plain, text, values), (text, values)
+        learn_names(captured)
+    assert [text.count("$") for text in sorted(prepared(captured))] == [10, 6]
+    assert contents(captured._raw, "sales") == contents(plain, "sales")
+    wlc.flush(captured._shared.path)
+    assert published(farm) == contents(plain, "sales")
+
+
+def test_prepared_statements_end_with_what_they_were_made_for(
+    pair: tuple[Any, Any, str], small: list[int | None]
+) -> None:
+    _, captured, farm = pair
+    insert, keys = "INSERT INTO plain (id, b) VALUES (?, ?)", iter(range(100, 200))
+
+    def insert_twice() -> None:
+        learn_names(captured)
+        small.clear()
+        for _ in range(2):
+            captured.execute(insert, [next(keys), "x"])
+        assert small == [1, 1]
+
+    insert_twice()
+    (before,) = {text for text in prepared(captured) if "(id, b)" in text}
+    with captured.cursor() as other:
+        other.execute("ALTER TABLE plain ADD COLUMN more INTEGER DEFAULT 5")
+    # The first one learns of the change.
+    captured.execute(insert, [next(keys), "x"])
+    insert_twice()
+    assert before not in prepared(captured)
+    captured.execute("CREATE SCHEMA elsewhere; CREATE TABLE elsewhere.plain (id BIGINT, b VARCHAR); USE elsewhere")
+    captured.execute(insert, [next(keys), "there"])
+    captured.execute(insert, [next(keys), "there"])
+    captured.execute("USE sales.main")
+    captured.execute(insert, [next(keys), "here"])
+    assert captured.execute("SELECT count(*) FROM elsewhere.plain").fetchall() == [(2,)]
+    insert_twice()
+    for (name,) in captured._raw.execute("SELECT name FROM duckdb_prepared_statements()").fetchall():
+        captured._raw.execute(f'DEALLOCATE "{name}"')
+    learn_names(captured)
+    captured.execute(insert, [next(keys), "x"])
+    insert_twice()
+    wlc.flush(captured._shared.path)
+    assert published(farm) == contents(captured._raw, "sales")
 
 
 def test_a_transaction_has_its_rows_times_and_user(pair: tuple[Any, Any, str], small: list[int | None]) -> None:

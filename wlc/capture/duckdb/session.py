@@ -92,6 +92,7 @@ class CaptureSession:
             # Those read nothing, and DuckDB detaches only what the transaction has not looked at.
             self.before_read(text, kind)
         self.tables.forget_names()
+        self._small.prepared.is_outdated = True
         if names_row_setting(text):
             self._note_row_settings()
         if "enable_external_access" in text.lower():

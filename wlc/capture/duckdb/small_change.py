@@ -26,6 +26,7 @@ from wlc.capture.duckdb.analysis import called
 from wlc.capture.duckdb.effects import AppendEffect, Effect, TouchEffect, target_of
 from wlc.capture.duckdb.images import FEW
 from wlc.capture.duckdb.journal import LOCAL_ROWID
+from wlc.capture.duckdb.prepared import PreparedInserts
 from wlc.dialect import types
 from wlc.dialect.duckdb.lexer import numbered, tokens
 
@@ -76,13 +77,18 @@ class SmallChanges:
 
     Attributes:
         added: Rows that the last one added, and `removed` those that it removed; an updated row counts as both.
+        prepared: Those of its statements that are prepared.
     """
 
     connection: duckdb.DuckDBPyConnection
     tables: CapturedTables
     added: int = 0
     removed: int = 0
+    prepared: PreparedInserts = field(init=False)
     _parsed: dict[tuple[str, tuple[tuple[str, bool], ...], bool, int], _Statements | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.prepared = PreparedInserts(self.connection, self.tables)
 
     def table(self, effect: Effect, values: object, *, settings_vary: bool) -> CapturedTable | None:
         """The table of a statement that may be a small change; None for all others.
@@ -135,7 +141,11 @@ class SmallChanges:
             return None
         own = {parsed.tick: tick, parsed.meta: meta}
         if parsed.save is None:
-            count = self._count(parsed.write, _with(values, own))
+            count = None
+            if isinstance(effect, AppendEffect) and effect.values == 1 and isinstance(values, (list, tuple)):
+                count = self.prepared.run(table, text, values, tick, meta)
+            if count is None:
+                count = self._count(parsed.write, _with(values, own))
             self.added, self.removed = (count, 0) if isinstance(effect, AppendEffect) else (0, count)
             return count if count == (effect.values if isinstance(effect, AppendEffect) else 1) else None
         assert isinstance(effect, TouchEffect)
