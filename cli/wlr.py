@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,6 +59,22 @@ Patterns = Annotated[
     list[str] | None, typer.Option(metavar="PATTERN", help="Only tables like main.sales_*; may be repeated.")
 ]
 Ignored = Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Leave these tables out; may be repeated.")]
+Where = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TABLE: CONDITION", help="Only rows like \"orders: region = 'EU'\"; may be repeated."),
+]
+Columns = Annotated[
+    list[str] | None, typer.Option(metavar="TABLE: NAMES", help="Only columns like 'users: id, name'; may be repeated.")
+]
+Masks = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TABLE: COLUMN = MASK", help="Hide values: hash, null, constant:VALUE, truncate:N; may be repeated."
+    ),
+]
+MaskKey = Annotated[
+    str | None, typer.Option(metavar="FILE", help="File with the key of hashes; only its path is remembered.")
+]
 Delay = Annotated[
     str | None, typer.Option(metavar="AGE", help="Stay this far behind: 1h, '2 days'. Give it every time.")
 ]
@@ -106,6 +122,10 @@ def replicate(
     rebase: Annotated[bool, typer.Option("--rebase", help="Take back, or make anew, what the log lacks.")] = False,
     tables: Patterns = None,
     ignore: Ignored = None,
+    where: Where = None,
+    columns: Columns = None,
+    mask: Masks = None,
+    mask_key: MaskKey = None,
     delay: Delay = None,
     keep: Keep = None,
     open_tables: OpenTables = None,
@@ -123,15 +143,14 @@ def replicate(
     """Create a replica from the newest suitable snapshot, or roll it forward from its position."""
     stop = _fixed(until, dry_run=dry_run) if follow else until
     waits = follow and (until is not None or tick is not None)
-    done: wlr.Replicated | None = None
     options = storage_options(storage_option)
     kind: dict[str, Any] = {"keep": keep, "open_tables": open_tables, "access": access, "adopt": adopt}
+    filters = wlr.row_filters(where, columns, mask, mask_key)
     keepalive = wlc.Keepalive() if follow else None
 
     def roll_forward() -> wlr.Replicated:
-        nonlocal done
         with working(f"rolling {place_of(into)} forward") as progress:
-            done = wlr.replicate(
+            return wlr.replicate(
                 master,
                 into=into,
                 farm=farm,
@@ -141,6 +160,7 @@ def replicate(
                 delay=delay,
                 tables=tables or None,
                 ignore=ignore or None,
+                filters=filters,
                 **kind,
                 engine=engine,
                 spark_master=spark_master,
@@ -154,17 +174,29 @@ def replicate(
                 dry_run=dry_run,
                 progress=progress,
             )
-        return done
 
     with keepalive or nullcontext():
-        yield record(roll_forward())
-        if follow:
-            yield from follow_on(
-                lambda: record(now) if (now := roll_forward()).transactions else None,
-                lambda: wlr.beat(into, storage_options=options),
-                lambda: place_read(into, storage_options=options),
-                lambda: waits and done is not None and done.is_reached,
-            )
+        yield from _rounds(into, roll_forward, options, waits=waits) if follow else [record(roll_forward())]
+
+
+def _rounds(
+    into: str, roll_forward: Callable[[], wlr.Replicated], options: dict[str, Any] | None, *, waits: bool
+) -> Iterator[Report]:
+    """Roll forward at once, then whenever there may be news."""
+    done = roll_forward()
+    yield record(done)
+
+    def once_more() -> Report | None:
+        nonlocal done
+        done = roll_forward()
+        return record(done) if done.transactions else None
+
+    yield from follow_on(
+        once_more,
+        lambda: wlr.beat(into, storage_options=options),
+        lambda: place_read(into, storage_options=options),
+        lambda: waits and done.is_reached,
+    )
 
 
 def _fixed(until: str | None, *, dry_run: bool) -> str | datetime | None:

@@ -29,7 +29,7 @@ APPS = {"wlc": cli.wlc.app, "wlr": cli.wlr.app}
 # What somebody types, or a file that runs a command.
 TYPED = {"sh", "python", "cron", "ini", "sql", "console"}
 # Commands that touch nothing but the folder of the story.
-PLAIN = {"mkdir", "cat", "mv", "cp", "echo"}
+PLAIN = {"mkdir", "cat", "mv", "cp", "echo", "head"}
 ABSOLUTE = re.compile(r"(?<![\w./])/(srv|var|data|etc)(?=/)")
 
 _MARK = r"(?:^ *<!-- (?P<mark>no-run|run-by): (?P<says>[^\n]+) -->\n)?"

@@ -31,6 +31,7 @@ __all__ = [
     "ReplicaStatus",
     "Replicated",
     "Retried",
+    "RowFilters",
     "Switched",
     "TableCheck",
     "TableDifference",
@@ -66,6 +67,7 @@ __all__ = [
     "report_page",
     "resume",
     "retry",
+    "row_filters",
     "snapshot_from_log",
     "status",
     "switch",
@@ -106,6 +108,7 @@ if TYPE_CHECKING:
     from wlr.plan.common_position import Refusal, fast_forward
     from wlr.plan.failure import Failure
     from wlr.plan.retention import PrunedTicks
+    from wlr.plan.row_filters import RowFilters, row_filters
     from wlr.reading.change_feed import changes
     from wlr.reading.difference import TableDifference, diff, differing_rows
     from wlr.reading.table import read
@@ -142,6 +145,7 @@ else:
             "wlr.lake_views": ("Attached", "attach"),
             "wlr.log_snapshot": ("snapshot_from_log",),
             "wlr.plan.retention": ("PrunedTicks",),
+            "wlr.plan.row_filters": ("RowFilters", "row_filters"),
             "wlr.skipped_transactions": ("Retried", "accept", "retry"),
             "wlr.reading.change_feed": ("changes",),
             "wlr.reading.difference": ("TableDifference", "diff", "differing_rows"),

@@ -86,11 +86,12 @@ def opened_reference(
     file = work / "reference.duckdb"
     make = partial(replicate, into=file, tick=state.position.tick, storage_options=storage_options, register=False)
     try:
-        make(state.master, tables=[exactly(name) for name in names])
+        tables = [exactly(name) for name in names]
+        make(state.master, tables=tables, filters=state.filters.only(names) or None)
     except UnsupportedError:
         # A table that refers to another one cannot be made without it.
         file.unlink(missing_ok=True)
-        make(state.master, tables=state.tables or None)
+        make(state.master, tables=state.tables or None, filters=state.filters or None)
     with target_at(file).scanned(work) as scan:
         yield RestoredTables(scan, work)
 

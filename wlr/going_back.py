@@ -112,6 +112,8 @@ def way_back(database: FarmDatabase, state: ReplicaState, stop: Stop, limits: Li
     if skipped := sorted(tick for tick in state.accepted if point.position.tick < tick <= here.tick):
         # A repair since then, or a snapshot that the replica was made from, may have brought what was skipped.
         return WayBack(point, anew=f"transaction {skipped[0]} was accepted, so that its rows may be here or not")
+    if state.filters:
+        return WayBack(point, anew="the log says what is undone in whole tables, and the replica holds chosen rows")
     try:
         steps = tuple(_steps(log, point, state, limits))
     except (InvalidError, ExpiredError) as error:

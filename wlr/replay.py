@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import secrets
+import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wlc.farm import newest_batches
@@ -23,7 +25,8 @@ from wlr.engine.state import ReplicaState
 from wlr.plan import bounds
 from wlr.plan.contained_transactions import of_footer, of_snapshot
 from wlr.plan.log_steps import LIMITS, Limits, cut
-from wlr.plan.patterns import idle, matches
+from wlr.plan.patterns import ANY, idle, matches
+from wlr.plan.row_filters import EVERYTHING
 from wlr.plan.step_totals import StepTotals
 from wlr.plan.stop import Stop
 from wlr.registration import register_replica
@@ -33,7 +36,6 @@ from wlr.step_run import StepRun
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import datetime
-    from pathlib import Path
 
     from wlc.farm.attachment import Membership
     from wlc.farm.database import FarmDatabase
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from wlr.engine.bulk import Bulk
     from wlr.engine.contract import Target
     from wlr.plan.contained_transactions import Contained
+    from wlr.plan.row_filters import RowFilters
     from wlr.plan.step import Step
 
 
@@ -88,6 +91,7 @@ class Replay:
         delay_s: How far it stays behind on purpose.
         identity: Id of the replica if it is made; a random one if empty.
         open_tables: Whose readers a Parquet replica's tables are open to, to be remembered; None as `keep`.
+        key_file: Where the key of hashes is, to be remembered; "" as `keep`.
         access: Whether roles get privileges from the farm; None: as remembered, a new one if it verifies signatures.
     """
 
@@ -103,6 +107,7 @@ class Replay:
     identity: str = ""
     open_tables: str | None = None
     access: bool | None = None
+    key_file: str = ""
     _made_from: int | None = None
     _peeked: tuple[Batch, str] | None = None
     _fetcher: Fetcher = field(init=False)
@@ -128,17 +133,26 @@ class Replay:
             tick, clock = step.last, step.clock or clock
         return self._result(tick, clock, is_dry_run=True)
 
-    def make(self, tables: tuple[str, ...], *, may_be_idle: bool = False) -> Replicated:
+    def make(
+        self, tables: tuple[str, ...], filters: RowFilters = EVERYTHING, *, may_be_idle: bool = False
+    ) -> Replicated:
         """Make the replica and roll it forward.
 
         Args:
             tables: Patterns of the tables that it holds; all if there are none.
+            filters: Which rows, columns and values it holds of some tables.
             may_be_idle: Whether a pattern may match no table.
         """
         manifest = self._choose()
-        state = self._new_state(manifest, tables)
+        # Of what a filter leaves out, views and the like are ignored as in a replica of some tables.
+        state = self._new_state(manifest, tables or (ANY,) if filters else tables)
         # Before anything is changed: this fails if the log cannot be read from there on.
         steps = self._steps(state)
+        if filters:
+            from wlr.filtering.tables import named_tables
+
+            named = named_tables(filters, manifest, steps)
+            steps, state = self._steps(state), replace(state, filters=named)
         if not may_be_idle:
             self._refuse_idle_patterns(steps, manifest, tables)
         self.into.refuse_taken(self._schema_changes(state, manifest), tables)
@@ -162,7 +176,7 @@ class Replay:
         """
         refuse_unlocked(before, self.into, why)
         manifest = self._choose()
-        state = self._new_state(manifest, before.tables)
+        state = replace(self._new_state(manifest, before.tables), filters=before.filters)
         if dry_run:
             return replace(self.rehearse(None), anew=why)
         self._steps(state)
@@ -178,7 +192,14 @@ class Replay:
         fetch = partial(self.database.fetch_snapshot, manifest) if manifest else self.database.fetch
         new = NewReplica(state, manifest, fetch, self.database.release, self._folders(), self.progress)
         try:
-            build(new)
+            if not state.filters:
+                build(new)
+                return
+            # It needs DuckDB, which takes long to import.
+            from wlr.filtering.snapshots import filtered
+
+            with tempfile.TemporaryDirectory(prefix="wlr-filter-") as work, filtered(new, Path(work)) as chosen:
+                build(chosen)
         except UnavailableError as error:
             raise with_space(error, self.into, new) from error
 
@@ -256,6 +277,7 @@ class Replay:
             beat_s=self._beat_s if state.follows_beat else state.beat_s,
             attachment=self.membership.attachment if self.membership else None,
             access=state.access if self.access is None else self.access,
+            filters=replace(state.filters, key_file=self.key_file) if self.key_file else state.filters,
         )
 
     def _note_witness(self, state: ReplicaState) -> None:

@@ -36,6 +36,7 @@ class ReplicaStatus:
         upstream: Id of the upstream that it chose or is pinned to, as `wlc tiers` shows it; empty if it reads what it
             was given.
         registries: URLs of the registries that it chooses by; the first one decides. Empty likewise.
+        filters: What it holds of the tables that it has not whole, in words.
     """
 
     master: str
@@ -55,6 +56,7 @@ class ReplicaStatus:
     left_out: Mapping[str, str] = field(default_factory=dict)
     upstream: str = ""
     registries: tuple[str, ...] = ()
+    filters: tuple[str, ...] = ()
 
 
 def status(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> ReplicaStatus:
@@ -87,6 +89,7 @@ def status(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] |
         state.open_tables,
         state.left_out,
         *chosen(state.attachment),
+        filters=tuple(map(str, state.filters.tables)),
     )
 
 

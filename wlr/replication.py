@@ -22,6 +22,7 @@ from wlr.engine.adapters import target_at
 from wlr.engine.state import ReplicaState
 from wlr.plan import bounds
 from wlr.plan.patterns import described, listed
+from wlr.plan.row_filters import EVERYTHING
 from wlr.plan.stop import Stop
 from wlr.registration import as_replica
 from wlr.replay import Replay, Replicated
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from wlc.farm.attachment import Attachment, Keepalive, Membership
     from wlc.farm.database import FarmDatabase
     from wlr.engine.contract import Target
+    from wlr.plan.row_filters import RowFilters
 
 
 def replicate(
@@ -49,6 +51,7 @@ def replicate(
     delay: str | timedelta | None = None,
     tables: Sequence[str] | None = None,
     ignore: Sequence[str] | None = None,
+    filters: RowFilters | None = None,
     keep: str | None = None,
     open_tables: str | None = None,
     access: bool | None = None,
@@ -77,6 +80,7 @@ def replicate(
         delay: Stay this far behind now, as `1h`; `until` and `tick` let a delayed replica go ahead once instead.
         tables: Patterns such as `main.sales_*`; only tables that match one are replicated. For a new replica only.
         ignore: Patterns of tables that are left out, their data files, too. For a new replica only.
+        filters: Which rows, columns and values are replicated, see `wlr.row_filters`. For a new replica only.
         keep: How many old ticks of a Parquet replica stay readable, or for how long ("3 days"); remembered.
         open_tables: "delta": readers of Delta tables can read a Parquet replica; "none" ends that. Remembered.
         access: Roles of a PostgreSQL replica get what its farm grants; remembered. Default: if made with keys.
@@ -100,13 +104,12 @@ def replicate(
         CorruptError: A file of the farm is damaged. All transactions before it were applied.
         UnavailableError: The replica or the farm is in use or out of reach: try again.
     """
-    target, state = _found(into, storage_options, adopts=adopt)
-    patterns, database = listed(tables, ignore), _database(master, farm, state, storage_options)
-    stop = _not_back(_stop(until, tick, delay, database, is_awaited=waits), state, delay)
+    target, state, database = _found(master, farm, into, storage_options, adopts=adopt)
+    stop, names = _not_back(_stop(until, tick, delay, database, is_awaited=waits), state, delay), listed(tables, ignore)
     attachment = _attachment(database, state, upstream, class_name, registry, registers=register)
-    asked = _Asked(stop, _age(delay), patterns or (), _remembered(target, keep, access, open_tables), rebase)
+    asked = _Asked(stop, _age(delay), names, _kept(target, keep, access, open_tables), rebase, _keyed(state, filters))
     job = _Job(target, state, asked, register, engine, spark_master, dry_run, progress)
-    return job.run_through(_checked(state, patterns, database) if state else database, attachment, keepalive)
+    return job.run_through(_checked(state, asked, database) if state else database, attachment, keepalive)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +127,10 @@ class _Asked:
 
     stop: Stop
     delay: timedelta
-    patterns: tuple[str, ...]
+    patterns: tuple[str, ...] | None
     remembered: _Remembered
     rebase: bool = False
+    filters: RowFilters | None = None
 
     @property
     def delay_s(self) -> float:
@@ -196,6 +200,7 @@ class _Job:
             identity=self.identity,
             open_tables=self.asked.remembered.open_tables,
             access=self.asked.remembered.access,
+            key_file=self.asked.filters.key_file if self.asked.filters else "",
         )
         if state is not None and (self.asked.rebase or not is_same_database(state, place)):
             # Most replications stay where they are.
@@ -213,16 +218,24 @@ class _Job:
             return go_back(replay, state, dry_run=self.is_dry_run)
         if self.is_dry_run:
             return replay.rehearse(state)
-        return replay.make(self.asked.patterns) if state is None else replay.roll_forward(state)
+        if state is not None:
+            return replay.roll_forward(state)
+        return replay.make(self.asked.patterns or (), self.asked.filters or EVERYTHING)
 
 
 def _found(
-    into: str | os.PathLike[str], storage_options: Mapping[str, Any] | None, *, adopts: bool
-) -> tuple[Target, ReplicaState | None]:
+    master: str | os.PathLike[str] | None,
+    farm: str | None,
+    into: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None,
+    *,
+    adopts: bool,
+) -> tuple[Target, ReplicaState | None, FarmDatabase]:
     target = target_at(into, storage_options)
     if adopts:
         target.adopt()
-    return target, target.find_state()
+    state = target.find_state()
+    return target, state, _database(master, farm, state, storage_options)
 
 
 def _id_of(target: Target) -> str:
@@ -331,7 +344,7 @@ def _not_back(stop: Stop, state: ReplicaState | None, delay: str | timedelta | N
     return stop
 
 
-def _remembered(target: Target, keep: str | None, access: bool | None, open_tables: str | None) -> _Remembered:
+def _kept(target: Target, keep: str | None, access: bool | None, open_tables: str | None) -> _Remembered:
     """Refuse what replicas of the target's kind do not have."""
     if keep is not None:
         target.check_keep(keep)
@@ -342,13 +355,26 @@ def _remembered(target: Target, keep: str | None, access: bool | None, open_tabl
     return _Remembered(keep, access, "" if open_tables == "none" else open_tables)
 
 
-def _checked(state: ReplicaState, patterns: tuple[str, ...] | None, database: FarmDatabase) -> FarmDatabase:
-    """Return the database with the keys of the replica, which must be of these tables."""
-    _check_same(state, patterns)
-    return with_keys(state.verify, database)
+def _keyed(state: ReplicaState | None, filters: RowFilters | None) -> RowFilters | None:
+    """Return filters with the key of their hashes: that of the replica unless another file is given."""
+    known = state.filters if state else EVERYTHING
+    if filters is None:
+        return None
+    # It needs DuckDB, which takes long to import.
+    from wlr.filtering.images import other_key, with_key
+
+    keyed = with_key(filters if filters or not known else replace(known, key_file=filters.key_file), known.key_file)
+    if keyed.key_mark and known.key_mark not in ("", keyed.key_mark):
+        raise other_key(keyed.key_file)
+    return keyed
 
 
-def _check_same(state: ReplicaState, patterns: tuple[str, ...] | None) -> None:
-    if patterns is not None and patterns != state.tables:
+def _checked(state: ReplicaState, asked: _Asked, database: FarmDatabase) -> FarmDatabase:
+    """Return the database with the keys of the replica, which must be of these tables and rows."""
+    if asked.patterns is not None and asked.patterns != state.tables:
         message = f"the replica was made of {described(state.tables)}"
         raise InvalidError(message, hint="Make another replica for other tables.")
+    if asked.filters is not None and not asked.filters.is_same(state.filters):
+        held = "; ".join(map(str, state.filters.tables)) or "whole tables"
+        raise InvalidError(f"the replica was made of {held}", hint="Make another replica for other rows or columns.")
+    return with_keys(state.verify, database)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from wlr.engine.contract import Target
     from wlr.engine.state import ReplicaState
     from wlr.plan.failure import Failure
+    from wlr.plan.row_filters import RowFilters
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def accept(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] |
         if target.has_quarantine:
             state = target.read_state()
             database = open_database(place_read(into, storage_options=storage_options), storage_options=storage_options)
-            kept = _rows_of(with_keys(state.verify, database), failure.tick, work)
+            kept = _rows_of(with_keys(state.verify, database), failure.tick, work, state.filters)
         with target.open([work]) as replica:
             if _failure_of(target, replica.state).tick != failure.tick:
                 raise UnavailableError(f"{target} was rolled forward meanwhile", hint="try again", path=str(target))
@@ -85,8 +86,8 @@ def _failure_of(target: Target, state: ReplicaState) -> Failure:
     return failure
 
 
-def _rows_of(database: FarmDatabase, tick: int, work: Path) -> list[Quarantined]:
-    """Copy the images of a transaction, a file for each table."""
+def _rows_of(database: FarmDatabase, tick: int, work: Path, filters: RowFilters) -> list[Quarantined]:
+    """Copy the images of a transaction, a file for each table; not those of tables that the replica has not whole."""
     batch, _ = database.read_batch(log_reader.batch_of(database, tick))
     files = {file.file.path: file for file in batch.files}
     found = []
@@ -95,6 +96,9 @@ def _rows_of(database: FarmDatabase, tick: int, work: Path) -> list[Quarantined]
             found.append(Quarantined(tick, record.object, statement=record.statement))
         elif isinstance(record, Clear):
             found.append(Quarantined(tick, record.table, removed=record.removed, statement="TRUNCATE"))
+        elif isinstance(record, Change) and filters.of(record.table):
+            not_kept = "rows of a table of which not all is replicated are not kept"
+            found.append(Quarantined(tick, record.table, record.added, record.removed, statement=not_kept))
         elif isinstance(record, Change):
             local = database.fetch(files[record.path])
             try:

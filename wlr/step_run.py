@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -50,8 +50,8 @@ class StepRun:
     def apply(self, replica: OpenReplica, step: Step) -> None:
         """Apply a step; cut one that fails in halves until the transaction at fault is alone."""
         try:
-            with self._with_moved(replica, step) as whole:
-                replica.apply(whole, self.fetcher.fetch)
+            with self._with_moved(replica, step) as whole, self._filtered(replica, step, whole) as chosen:
+                replica.apply(chosen, self.fetcher.fetch)
         except StepError as error:
             if len(step.transactions) == 1:
                 raise self._failed(replica, step, error) from error
@@ -82,6 +82,39 @@ class StepRun:
                 yield whole
             finally:
                 self.fetcher.forget(local)
+
+    @contextmanager
+    def _filtered(self, replica: OpenReplica, step: Step, whole: Step) -> Iterator[Step]:
+        """Leave out what filters do not let pass; `step` is as the log has it, `whole` has moved tables, too."""
+        if not replica.state.filters:
+            yield whole
+            return
+        # They need DuckDB, which takes long to import.
+        from wlr.filtering.images import key_of, masking
+        from wlr.filtering.steps import FilteredSteps
+
+        # A key that is not there is no fault of a transaction.
+        key = key_of(replica.state.filters)
+        with tempfile.TemporaryDirectory(prefix="wlr-filter-") as folder:
+            work = Path(folder)
+
+            def restore(ddl: Ddl, old: Name, new: Name) -> EnteringTable | None:
+                (transaction,) = step.transactions
+                at = next(number for number, record in enumerate(transaction.records) if record is ddl)
+                part = replace(transaction, records=transaction.records[: at + 1])
+                return self._restored(step, work, part, old, new)
+
+            with ExitStack() as opened:
+                masks = partial(masking, key, work)
+                run = FilteredSteps(
+                    replica.state, lambda: opened.enter_context(masks()), work, self.fetcher.fetch, restore
+                )
+                chosen = run.filtered(whole)
+            self.fetcher.put(run.local)
+            try:
+                yield chosen
+            finally:
+                self.fetcher.forget(run.local)
 
     def _restored(
         self, step: Step, folder: Path, transaction: Transaction, old: Name, new: Name

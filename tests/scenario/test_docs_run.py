@@ -167,6 +167,7 @@ STORIES: dict[str, tuple[Callable[[Shell], None], dict[str, str]]] = {
     "docs/exactness.md": (nothing, {}),
     "docs/faq.md": (orders, {}),
     "docs/feeds.md": (orders, {"s3://bucket/farm": "farm"}),
+    "docs/filters.md": (orders, {}),
     "docs/howto/bucket.md": (
         nothing,
         {"https://s3.example.com": "$AWS_ENDPOINT_URL", "ID=KEY": "ID=testing", "KEY=SECRET": "KEY=topsecretvalue"},

@@ -14,6 +14,7 @@ from wlc.farm.model import Position
 from wlr.fold.tally import as_tally, tally_json
 from wlr.plan.contained_transactions import NOTHING, Contained
 from wlr.plan.failure import as_failure, failure_json
+from wlr.plan.row_filters import EVERYTHING, as_filters, filters_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from wlc.farm.model import Name
     from wlr.fold.tally import Held
     from wlr.plan.failure import Failure
+    from wlr.plan.row_filters import RowFilters
     from wlr.plan.step import Step
 
 FORMAT = 1
@@ -55,6 +57,7 @@ class ReplicaState:
         access: Roles get privileges from the farm here; only PostgreSQL replicas have roles.
         contained: What its position contains, of other sites, too, with the proofs of where those stood.
         attachment: Which upstream it reads, if it chooses one or was told which; None if it reads `master` itself.
+        filters: Which rows, columns and values it holds of the tables that it has not whole.
         verify: Keys as text. One of them must have signed each file that is read from the farm; empty for no check.
     """
 
@@ -80,6 +83,7 @@ class ReplicaState:
     open_tables: str = ""
     attachment: Attachment | None = None
     contained: Contained = NOTHING
+    filters: RowFilters = EVERYTHING
 
 
 class Standing(Protocol):
@@ -132,6 +136,7 @@ def settings_json(state: ReplicaState) -> dict[str, Any]:
         "open_tables": state.open_tables,
         "attachment": _attachment_json(state.attachment) if state.attachment else None,
         "left_out": dict(state.left_out),
+        "filters": filters_json(state.filters),
         "accepted": sorted(state.accepted),
         "failure": failure_json(state.failure),
     }
@@ -158,6 +163,7 @@ def as_settings(content: Mapping[str, Any]) -> ReplicaState:
         open_tables=fields.as_text(content.get("open_tables", "")),
         attachment=None if content.get("attachment") is None else _as_attachment(content["attachment"]),
         left_out={what: fields.as_text(cause) for what, cause in fields.as_object(content["left_out"]).items()},
+        filters=as_filters(content.get("filters")),
         accepted=frozenset(map(fields.as_tick, fields.as_list(content["accepted"]))),
         failure=as_failure(content["failure"]),
     )

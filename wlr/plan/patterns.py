@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # Begins the patterns of tables that a replica leaves out.
 IGNORED = "!"
+# All tables match it. A replica of these is one of chosen tables, nevertheless.
+ANY = "*"
 
 
 def matches(name: Name, patterns: Collection[str]) -> bool:
@@ -64,5 +66,5 @@ def hash_of(patterns: Collection[str]) -> str:
 def described(patterns: Collection[str]) -> str:
     """Say in words what a replica holds."""
     wanted, ignored = _parted(patterns)
-    held = f"tables {', '.join(wanted)}" if wanted else "all tables"
+    held = f"tables {', '.join(wanted)}" if wanted not in ([], [ANY]) else "all tables"
     return f"{held} but {', '.join(ignored)}" if ignored else held

@@ -93,6 +93,7 @@ class Step:
         retried: Ticks of accepted transactions that are applied after all.
         footer: What the last batch that ends in the step says it contains; None if none ends in it.
         is_start: Nothing is committed up to its position: the step goes back to where the log begins.
+        given: What a replica of chosen rows does instead of what the transactions say; None for their own actions.
     """
 
     transactions: Sequence[Transaction]
@@ -106,6 +107,7 @@ class Step:
     footer: Contained | None = None
     retried: frozenset[int] = frozenset()
     is_start: bool = False
+    given: tuple[Action, ...] | None = None
 
     @property
     def first(self) -> int:
@@ -177,7 +179,7 @@ class Step:
 
     def actions(self) -> tuple[Action, ...]:
         """What to do, in this order: DDL as recorded, everything between two DDL statements folded."""
-        return actions_of(self.applied, self.files)
+        return actions_of(self.applied, self.files) if self.given is None else self.given
 
     def halves(self) -> tuple[Step, Step]:
         """Cut the step of two or more transactions into two that are half as long."""

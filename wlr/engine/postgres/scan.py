@@ -52,7 +52,7 @@ def scanned(place: Place, work: Path, storage_options: Mapping[str, Any] | None)
         known = _layouts(database, state.position, state.accepted)
         layouts = {
             name: _present(layout, found.get(names.place(name), ()))
-            for name, layout in known.items()
+            for name, layout in state.filters.projected(known).items()
             if names.place(name) in replicated and names.place(name) in found
         }
 

@@ -1,0 +1,94 @@
+"""Schema statements of a replica of chosen rows: its filtered tables have columns and a key, and nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wlc.dialect.duckdb.lexer import tokens
+from wlc.dialect.sql import quote
+from wlc.farm.errors import InvalidError
+from wlc.farm.model import Ddl, Name
+from wlr.ddl.relevance import about_table, is_created, is_run
+
+if TYPE_CHECKING:
+    from wlc.dialect.duckdb.lexer import Token
+    from wlc.farm.model import Layout
+    from wlr.plan.row_filters import RowFilters, TableFilter
+
+
+def created(table: Name, layout: Layout, *, replaces: bool = False) -> Ddl:
+    """Return the statement that creates a table of a layout."""
+    items = [f"{quote(c.name)} {c.type}{'' if c.nullable else ' NOT NULL'}" for c in layout.columns]
+    if layout.primary_key:
+        items.append(f"PRIMARY KEY ({', '.join(map(quote, layout.primary_key))})")
+    how = "CREATE OR REPLACE TABLE" if replaces else "CREATE TABLE"
+    return Ddl("CREATE TABLE", table, f"{how} {table.sql} ({', '.join(items)})", (table.schema,), layout=layout)
+
+
+def dropped(table: Name) -> Ddl:
+    """Return the statement that drops a table."""
+    return Ddl("DROP TABLE", table, f"DROP TABLE {table.sql}", (table.schema,))
+
+
+def is_replacing(ddl: Ddl) -> bool:
+    """Say whether the statement that creates a table may replace one."""
+    return [token.word for token in tokens(ddl.statement)[:3]] == ["CREATE", "OR", "REPLACE"]
+
+
+def filtered_subject(ddl: Ddl, filters: RowFilters) -> TableFilter | None:
+    """Return the filter of the table that an index, a comment or the like is about; None for other statements."""
+    listed = tokens(ddl.statement)
+    words = [token.word for token in listed]
+    if ddl.kind == "COMMENT" and words[2:3] in (["TABLE"], ["COLUMN"]):
+        return filters.of(ddl.object)
+    if words[:1] == ["CREATE"] and "INDEX" in words[1:3] and "ON" in words:
+        return filters.of(_name(listed, words.index("ON") + 1, ddl.object.schema)[0])
+    # What one engine alone has, such as a policy.
+    return filters.of(ddl.object) if not is_run(ddl, ()) and about_table(ddl) is None else None
+
+
+def concerns(ddl: Ddl, chosen: TableFilter) -> bool:
+    """Say whether ALTER TABLE may change what a filter lets pass: all that names no column of it does not."""
+    if not chosen.columns:
+        return True
+    listed = tokens(ddl.statement)
+    if {token.word for token in listed} & {"CONSTRAINT", "KEY"}:
+        return True
+    own = {*chosen.columns, *(mask.column for mask in chosen.masks), *(token.name for token in tokens(chosen.where))}
+    return not {name.lower() for name in own}.isdisjoint(token.name.lower() for token in listed)
+
+
+def refuse_references(ddl: Ddl, filters: RowFilters) -> None:
+    """Refuse a table that the replica has whole, with a foreign key to one that it does not have whole.
+
+    Raises:
+        InvalidError: The rows that it refers to may be left out.
+    """
+    is_altered = (about := about_table(ddl)) is not None and not about.is_drop
+    if not is_created(ddl) and not is_altered:
+        return
+    table = about.table if about else ddl.object
+    if filters.of(table) is not None:
+        return
+    for text in filter(None, (ddl.statement, ddl.original)):
+        listed = tokens(text)
+        for at, token in enumerate(listed):
+            if token.word == "REFERENCES":
+                parent, _ = _name(listed, at + 1, table.schema)
+                if filters.of(parent) is not None:
+                    raise InvalidError(
+                        f"table {table} has a foreign key to {parent}, of which not all is replicated",
+                        hint=f"Leave it out: --ignore {table}; or its foreign keys: --where '{table}: true'",
+                    )
+
+
+def _name(listed: list[Token], at: int, schema: str) -> tuple[Name, int]:
+    """Return the table that is named at a place, and the place behind it."""
+    said = []
+    while at < len(listed):
+        said.append(listed[at].name)
+        at += 1
+        if at >= len(listed) or listed[at].text != ".":
+            break
+        at += 1
+    return Name(said[-2] if len(said) > 1 else schema, said[-1] if said else ""), at
