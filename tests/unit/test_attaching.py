@@ -133,6 +133,34 @@ def test_a_place_that_is_behind_has_the_same_past_also_when_a_new_history_began(
     assert read(registry) == behind.url
 
 
+def test_a_relay_that_died_ahead_of_another_one_does_not_take_that_for_another_past() -> None:
+    registry = farm(batches=3)
+    relay = f"memory://farm-{next(_unique)}"
+    mine = FarmDatabase("shop", open_database(f"{relay}/shop").store)
+    at_first = registry.config()
+    ship(registry.url, to=relay, upstream="auto")
+    # It died before its wlc.config followed; so it seems to stand where the other one is, too.
+    mine.change_config(lambda config: replace(config, batches=2, tick=1))
+    behind = copied(registry)
+    behind.delete_batch(3)
+    behind.change_config(lambda config: replace(config, batches=3, tick=2))
+    offer(registry, behind)
+    set_upstream(registry.url, ORIGIN, is_active=False)
+    with pytest.raises(UnavailableError, match="ends with batch 2, and the relay goes on to batch 3"):
+        ship(registry.url, to=relay, upstream="auto")
+    set_upstream(registry.url, ORIGIN, is_active=True)
+    assert ship(registry.url, to=relay, upstream="auto").tick == 3
+    assert mine.config().batches == at_first.batches
+
+
+def test_a_master_that_died_before_its_config_followed_serves_who_has_read_its_log() -> None:
+    registry = farm(batches=3)
+    position = Position("h", 3, 3, registry.read_batch(3)[1])
+    registry.change_config(lambda config: replace(config, batches=3, tick=2))
+    me = replace(reader(), position=position)
+    assert read_through(registry, me, Attachment(registry.url), where)[0] == registry.url
+
+
 @pytest.mark.parametrize("pins", [False, True])
 def test_a_place_that_is_pruned_while_a_reader_comes_is_not_taken(
     monkeypatch: pytest.MonkeyPatch, *, pins: bool

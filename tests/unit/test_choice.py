@@ -68,9 +68,11 @@ def test_match_overlap(first: int, last: int, is_match: bool) -> None:
 def test_phys_rep_nomatch() -> None:
     far = [relay("a", first=100, last=140), relay("b", first=100, last=140)]
     assert chosen(TOP, *far).candidates == (ORIGIN,)
-    found = chosen(replace(TOP, last=20), *far)
+    # The `wlc.config` of a master that died lags behind its log.
+    assert chosen(replace(TOP, last=20), *far).candidates == (ORIGIN,)
+    found = chosen(relay("c", last=20), *far)
     assert found.candidates == ()
-    assert found.rejected[ORIGIN] == "it ends with batch 20, before the reader's batch 30"
+    assert found.rejected["c"] == "it ends with batch 20, before the reader's batch 30"
     assert found.rejected["a"] == "it begins with batch 100, after the reader's batch 30"
 
 

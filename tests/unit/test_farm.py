@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from wlc.farm import newest_batches
 from wlc.farm.database import FarmDatabase, describe_file, open_database
 from wlc.farm.errors import CorruptError, FencedError, GapError, InvalidError
 from wlc.farm.model import (
@@ -219,6 +220,18 @@ def test_missing_batches_are_a_gap_or_not_there_yet(database: FarmDatabase, make
     with pytest.raises(MissingError, match="batch 4 of sales is not published"):
         database.read_batch(4)
     assert database.batch_numbers() == [1, 3]
+
+
+def test_batches_that_come_while_one_looks_are_no_gap(
+    database: FarmDatabase, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def numbers_after(found: FarmDatabase, missing: int) -> list[int]:
+        publish_three(found, make)
+        return later(found, missing)
+
+    later = newest_batches.numbers_after
+    monkeypatch.setattr(newest_batches, "numbers_after", numbers_after)
+    assert database.read_batch(1)[0].number == 1
 
 
 def test_a_log_file_under_a_wrong_name_is_corrupt(database: FarmDatabase, make: Make) -> None:

@@ -259,15 +259,7 @@ class FarmDatabase:
             MissingError: Neither it nor a later one exists.
             CorruptError: It is damaged, or another one's, or its chain is broken. Apply nothing of it.
         """
-        try:
-            data = self.logs.read(paths.log_path(self.name, number))
-        except MissingError as error:
-            where = f"{self.logs.url}/{paths.log_path(self.name, number)}"
-            later = newest_batches.numbers_after(self, number)
-            if later:
-                message = f"batch {number} of {self.name} is missing, batch {later[0]} is there"
-                raise GapError(message, hint="Start from a snapshot after the gap.", path=where) from error
-            raise MissingError(f"batch {number} of {self.name} is not published", path=where) from error
+        data = newest_batches.read_log_file(self, number)
         return self.decoded_batch(number, data, previous, is_own=is_own)
 
     def decoded_batch(

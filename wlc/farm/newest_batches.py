@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from wlc.farm import paths
-from wlc.farm.errors import CorruptError
+from wlc.farm.errors import CorruptError, GapError
 from wlc.farm.store import MissingError
 
 if TYPE_CHECKING:
@@ -54,6 +54,29 @@ def numbers_after(database: Log, missing: int) -> list[int]:
         except (MissingError, CorruptError):
             pass
     return database.batch_numbers(after=missing)
+
+
+def read_log_file(database: Log, number: int) -> bytes:
+    """Return the bytes of a log file.
+
+    Raises:
+        GapError: It is missing while later ones exist.
+        MissingError: Neither it nor a later one exists.
+    """
+    path = paths.log_path(database.name, number)
+    where = f"{database.logs.url}/{path}"
+    try:
+        return database.logs.read(path)
+    except MissingError as error:
+        later = numbers_after(database, number)
+        if not later:
+            raise MissingError(f"batch {number} of {database.name} is not published", path=where) from error
+    try:
+        # It may have come with the later one, after the first look.
+        return database.logs.read(path)
+    except MissingError as error:
+        message = f"batch {number} of {database.name} is missing, batch {later[0]} is there"
+        raise GapError(message, hint="Start from a snapshot after the gap.", path=where) from error
 
 
 def _exists(database: Log, number: int) -> bool:

@@ -18,7 +18,7 @@ from wlc.farm.same_past import prove_same_database, prove_same_past, resolved
 from wlc.farm.store import MissingError
 from wlc.farm.tier_settings import read_settings
 from wlc.farm.upstreams import ORIGIN, Claim, find_upstream, read_claim, release_claim, take_claim, upstreams
-from wlc.tiers.choice import Node, Reader, choose, penalized, say_every_s, tiers_of
+from wlc.tiers.choice import BEGINS_LATER, Node, Reader, choose, penalized, say_every_s, tiers_of
 from wlc.tiers.tree import read_tree
 
 if TYPE_CHECKING:
@@ -305,11 +305,13 @@ class _Reading:
 
     def _choose(self) -> FarmDatabase:
         reasons: dict[str, str] = {}
+        too_new: set[str] = set()
         for _ in range(_ATTEMPTS):
             tree = self._registered_tree()
             choice = self._choice(tree)
+            too_new |= {name for name, why in choice.rejected.items() if why.startswith(BEGINS_LATER)}
             if not choice.candidates:
-                raise self._nothing({**choice.rejected, **reasons})
+                raise self._nothing({**choice.rejected, **reasons}, too_new)
             for name in self._in_order(choice, tree):
                 slot = None
                 if not choice.is_over_fanout:
@@ -326,11 +328,13 @@ class _Reading:
                     self._move(taken, place)
                 except FarmError as error:
                     reasons[name] = error.message
+                    if isinstance(error, ExpiredError):
+                        too_new.add(name)
                     self._pass_over(before, taken, place)
                     continue
                 self._release_others(tree)
                 return place
-        raise self._nothing(reasons)
+        raise self._nothing(reasons, too_new)
 
     def _registered_tree(self) -> Tree:
         """Register before anything is read: pruning waits from now on, and the store's clock is known."""
@@ -479,10 +483,10 @@ class _Reading:
                 with suppress(FarmError):
                     release_claim(self._registry, claim)
 
-    def _nothing(self, reasons: dict[str, str]) -> FarmError:
+    def _nothing(self, reasons: dict[str, str], too_new: set[str]) -> FarmError:
         told = "; ".join(f"{name}: {why}" for name, why in sorted(reasons.items()))
         position = self._me.position
-        if reasons and position and all(" batch " in why for why in reasons.values()):
+        if reasons and position and reasons.keys() <= too_new:
             return ExpiredError(
                 f"no upstream of {self._registry.url} holds batch {position.batch} of {self._me.target} ({told})",
                 hint=f"Make the replica anew: wlr replicate {self._registry.url} --into ANOTHER",

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # The tier of what has no path to the origin.
 NOWHERE = 10**6
+# How the reason begins not to read what is past the reader's position.
+BEGINS_LATER = "it begins with batch"
 # What a process without news may ask, and what a round of one asks at most; more for each registry after the first.
 REQUESTS_A_MINUTE = 6
 IDLE_ROUND_REQUESTS = 16
@@ -154,8 +156,9 @@ def _refusal_of_range(node: Node, me: Reader) -> str:
     if me.batch is None:
         return ""
     if node.first is not None and node.first > me.batch + 1:
-        return f"it begins with batch {node.first}, after the reader's batch {me.batch}"
-    if node.last is not None and node.last < me.batch:
+        return f"{BEGINS_LATER} {node.first}, after the reader's batch {me.batch}"
+    # The origin's `wlc.config` follows its log, where the batch is looked for before anything is read.
+    if node.id != ORIGIN and node.last is not None and node.last < me.batch:
         return f"it ends with batch {node.last}, before the reader's batch {me.batch}"
     if node.last == me.batch and node.chain and me.chain and node.chain != me.chain:
         return "it has another past"

@@ -17,6 +17,7 @@ from wlc.farm.config import first_config, with_batch, with_snapshot
 from wlc.farm.errors import CorruptError, ExpiredError, GapError, InvalidError, UnavailableError
 from wlc.farm.model import Position
 from wlc.farm.store import AlreadyExistsError, MissingError
+from wlc.farm.upstreams import ORIGIN
 from wlc.tiers.copied_ahead import CopiedSnapshot, Found, Unpublished
 from wlc.tiers.offer import Offer, as_reader, is_offered, offer_place
 
@@ -147,9 +148,14 @@ class Shipping:
         if found.held:
             last = max(found.held)
             if not found.numbers or last > found.numbers[-1]:
+                if self._is_relay_behind(found):
+                    raise UnavailableError(
+                        f"{self._source.url} ends with batch {found.numbers[-1]}, and the relay goes on to batch {last}",
+                        hint=f"wlc tiers {self._source.url}",
+                        path=self._source.url,
+                    )
                 raise self._other_past(f"ends at tick {wanted.tick}, and the relay goes on to batch {last}")
-            path = paths.log_path(self._source.name, last)
-            if last in found.numbers and self._target.logs.raw.read(path) != self._source.logs.raw.read(path):
+            if last in found.numbers and not self._is_same(last):
                 raise self._other_past(f"has another batch {last} than the relay")
         elif found.held_ticks:
             tick = found.held_ticks[-1]
@@ -161,6 +167,17 @@ class Shipping:
                 manifest = self._source.decoded_manifest(tick, self._source.store.opened(path, ours))
                 self._positions[manifest.position.batch] = manifest.position
                 self._now = with_snapshot(self._now, manifest)
+
+    def _is_relay_behind(self, found: Found) -> bool:
+        """Say whether the source is another relay that has not come so far; what the origin loses is lost."""
+        if self._membership is None or self._membership.attachment.upstream == ORIGIN or not found.numbers:
+            return False
+        newest = found.numbers[-1]
+        return newest in found.held and self._is_same(newest)
+
+    def _is_same(self, number: int) -> bool:
+        path = paths.log_path(self._source.name, number)
+        return self._target.logs.raw.read(path) == self._source.logs.raw.read(path)
 
     def _refuse_gap(self, found: Found) -> None:
         """Refuse to leave out a batch: the relay's log would have a hole."""
