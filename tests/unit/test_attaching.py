@@ -146,7 +146,7 @@ def test_a_relay_that_died_ahead_of_another_one_does_not_take_that_for_another_p
     behind.change_config(lambda config: replace(config, batches=3, tick=2))
     offer(registry, behind)
     set_upstream(registry.url, ORIGIN, is_active=False)
-    with pytest.raises(UnavailableError, match="ends with batch 2, and the relay goes on to batch 3"):
+    with pytest.raises(UnavailableError, match="ends with batch 2, the relay goes on to batch 3"):
         ship(registry.url, to=relay, upstream="auto")
     set_upstream(registry.url, ORIGIN, is_active=True)
     assert ship(registry.url, to=relay, upstream="auto").tick == 3

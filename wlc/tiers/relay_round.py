@@ -150,7 +150,7 @@ class Shipping:
             if not found.numbers or last > found.numbers[-1]:
                 if self._is_relay_behind(found):
                     raise UnavailableError(
-                        f"{self._source.url} ends with batch {found.numbers[-1]}, and the relay goes on to batch {last}",
+                        f"{self._source.url} ends with batch {found.numbers[-1]}, the relay goes on to batch {last}",
                         hint=f"wlc tiers {self._source.url}",
                         path=self._source.url,
                     )

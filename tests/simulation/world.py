@@ -1,0 +1,198 @@
+"""Simulations made from a seed: who takes part, what goes wrong and when, and what must hold at the end."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.hub import BEGIN, Hub
+from tests.simulation.network import Network
+from tests.simulation.nodes import ROUND_S, Master, Node, Relay, ReplicaNode, Site
+from tests.simulation.source import NAME, SimulatedSource, master_state
+from wlc.farm.circle import MESH, STAR, SiteHistory, circle_object
+from wlc.farm.database import FarmDatabase, open_database
+from wlc.farm.membership import founded, with_site
+from wlc.farm.registry import register
+from wlc.farm.tier_settings import change_settings
+from wlc.farm.upstreams import ORIGIN
+from wlc.masters.circle_place import site_database
+from wlc.masters.state import SiteState
+from wlc.multi_master.take_round import as_reader
+from wlc.tiers.choice import ancestors
+from wlc.tiers.offer import relay_id
+from wlc.tiers.tree import read_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+FARM = "memory://top"
+DATABASE = f"{FARM}/{NAME}"
+RECHOOSE_S = 120
+
+
+@dataclass(eq=False)
+class World:
+    """Nodes, and what happens to them.
+
+    Attributes:
+        nodes: All of them, by name; those of `masters` write.
+    """
+
+    hub: Hub
+    network: Network
+    nodes: dict[str, Node] = field(default_factory=dict)
+
+    def add(self, node: Any) -> Any:
+        self.nodes[node.name] = node
+        return node
+
+    @property
+    def masters(self) -> list[Master]:
+        return [node for node in self.nodes.values() if isinstance(node, Master)]
+
+    @property
+    def readers(self) -> list[Node]:
+        return [node for node in self.nodes.values() if not isinstance(node, Master)]
+
+    def start(self) -> None:
+        for node in self.nodes.values():
+            node.start(skew_s=self.hub.random.uniform(-2, 2))
+
+    def trouble(self, rounds: int, *, kills: float = 0.1, cuts: float = 0.1) -> None:
+        """Let rounds pass in which processes are killed and begin again later, and places are away for some."""
+        chance = self.hub.random
+        for _ in range(rounds):
+            for node in self.nodes.values():
+                if node.is_running and chance.random() < kills:
+                    node.kill()
+                elif not node.is_running and chance.random() < 0.5:
+                    node.start(skew_s=chance.uniform(-2, 2))
+            places = ["top", *(node.name for node in self.nodes.values() if isinstance(node, Relay))]
+            pairs = [(name, place) for name in self.nodes for place in places if name != place]
+            self.network.cut = {pair for pair in pairs if chance.random() < cuts}
+            self.run_rounds(1)
+
+    def run_rounds(self, rounds: float) -> None:
+        self.hub.run_until(self.hub.now_s + rounds * ROUND_S)
+
+    def calm(self, gone: tuple[str, ...] = ()) -> None:
+        """Let nothing go wrong any more, and nobody write; those who are gone do not come back."""
+        self.network.cut, self.network.loss = set(), 0.0
+        for master in self.masters:
+            master.writes = 0
+        for node in self.nodes.values():
+            if node.name in gone:
+                node.kill()
+            elif not node.is_running:
+                node.start()
+
+    def rounds_until_settled(self, most: int, gone: tuple[str, ...] = ()) -> int:
+        """Run rounds until everybody who is there holds everything; returns how many."""
+        for number in range(most):
+            if self.is_settled(gone):
+                return number
+            self.run_rounds(1)
+        assert self.is_settled(gone), self.standing()
+        return most
+
+    def is_settled(self, gone: tuple[str, ...] = ()) -> bool:
+        sources = [master.source for master in self.masters]
+        wanted = {source.author: source.values.get(source.author, 0) for source in sources}
+        wanted = {author: value for author, value in wanted.items() if value}
+        if any(source.journal or source.values != wanted for source in sources):
+            return False
+        last = sources[0].state
+        readers = [node for node in self.readers if node.name not in gone]
+        replicas = [node for node in readers if isinstance(node, ReplicaNode)]
+        relays = [node for node in readers if isinstance(node, Relay)]
+        if any(replica.values != wanted for replica in replicas):
+            return False
+        return all(_batches(open_database(relay.url)) == last.batch for relay in relays)
+
+    def standing(self) -> str:
+        """Say where everybody stands."""
+        told = [f"seed {self.hub.seed}, {self.hub.now_s:.0f} s"]
+        for node in self.nodes.values():
+            if isinstance(node, Master):
+                state = node.source.state
+                told.append(f"{node.name}: tick {state.tick}, waiting {len(node.source.journal)}, {node.source.values}")
+            elif isinstance(node, ReplicaNode):
+                reads = node.attachment.upstream if node.attachment else None
+                told.append(f"{node.name}: {node.position}, {node.values}, reads {reads}")
+            elif isinstance(node, Relay):
+                told.append(f"{node.name}: batch {_batches(open_database(node.url))}")
+            told += [f"    {failure}" for failure in node.failures[-3:]]
+        return "\n".join(told)
+
+
+def _batches(database: FarmDatabase) -> int:
+    return max(database.batch_numbers(), default=0)
+
+
+@contextmanager
+def world(seed: int, *, loss: float = 0.02, latency_s: float = 0.3) -> Iterator[World]:
+    """An empty world."""
+    hub = Hub(seed)
+    network = Network(hub, latency_s=latency_s, loss=loss)
+    with hub.machine(), network.opened():
+        found = World(hub, network)
+        yield found
+        for node in found.nodes.values():
+            node.kill()
+
+
+def tree_of_tiers(found: World, relays: int, replicas: int, fanout: int = 3) -> None:
+    """A master with relays and replicas that find their places by themselves."""
+    hub = found.hub
+    source = SimulatedSource("sales", master_state(FARM, NAME, "aa", hub.clock()), hub.clock)
+    open_database(DATABASE).create_config(source.state.config())
+    change_settings(open_database(DATABASE), (f"rechoose_s={RECHOOSE_S}", f"fanout={fanout}"))
+    found.add(Master(hub, "master", source=source))
+    for number in range(relays):
+        found.add(Relay(hub, f"relay{number}", registry=DATABASE, fanout=fanout))
+    for number in range(replicas):
+        found.add(ReplicaNode(hub, f"replica{number}", registry=DATABASE))
+
+
+def sites(found: World, names: tuple[str, ...], *, is_mesh: bool) -> None:
+    """Several masters in one farm; the first one is the founder."""
+    hub, founder = found.hub, names[0]
+    database = open_database(DATABASE)
+    circle = founded(NAME, founder, _history(founder), BEGIN, MESH if is_mesh else STAR)
+    for name in names[1:]:
+        circle = with_site(circle, name, SiteHistory(_history(name)), BEGIN)
+    circle_object(database).replace(circle, None)
+    for name in names:
+        folder = circle.site(name).folder
+        log = site_database(database, folder)
+        state = _site_state(log, name, folder, hub.clock())
+        log.create_config(state.config())
+        found.add(Site(hub, name, source=SimulatedSource(name, state, hub.clock)))
+        # As `wlc join` does: nothing is pruned before those have read it who are going to.
+        for other in circle.sources_of(name):
+            register(site_database(database, other.folder), as_reader(SiteState(name, folder), name, None))
+
+
+def _history(site: str) -> str:
+    return f"h-{site}"
+
+
+def _site_state(log: FarmDatabase, name: str, folder: str, now: datetime) -> Any:
+    farm, _, database = log.url.rpartition("/")
+    return master_state(farm, database, _history(name), now, SiteState(name, folder))
+
+
+def refuse_bad_tree(found: World, gone: tuple[str, ...] = ()) -> None:
+    """Check what the registry says of the tree: no circle, no more readers than slots, and nobody reads who is gone."""
+    tree = read_tree(open_database(DATABASE))
+    silent = [relay_id(open_database(found.nodes[name].url)) for name in gone]  # type: ignore[attr-defined]
+    assert not [name for name, member in tree.members.items() if member.replica.upstream in silent], found.standing()
+    known = {node.id: node for node in tree.nodes()}
+    known |= {member.replica.id: tree.node(member) for member in tree.members.values()}
+    for name in known:
+        if name != ORIGIN:
+            assert ancestors(name, known)[-1] == ORIGIN, (name, ancestors(name, known), found.standing())
+    for name, count in tree.children().items():
+        assert count <= tree.fanout(name), (name, count, found.standing())
