@@ -185,6 +185,8 @@ def explain(error: BaseException, *, verbose: bool = False) -> int:
         print(printable("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     if message:
         print(printable(f"error: {message}"), file=sys.stderr)
+    for note in getattr(error, "__notes__", ()):
+        print(printable(f"also: {note}"), file=sys.stderr)
     if hint:
         print(printable(f"hint: {hint}"), file=sys.stderr)
     return code

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wlc.farm.errors import InvalidError
+from wlc.farm.errors import FarmError, InvalidError
 
 from .following import follow_on
 from .options import Database, Farm, Follow, Source, StorageOptions, storage_options
@@ -141,7 +141,12 @@ def take(
         done = taken()
         return _listing(done) if any(each.transactions for each in done) else None
 
-    yield _listing(taken())
+    try:
+        yield _listing(taken())
+    except FarmError as error:
+        if error.done:
+            yield _listing(list(error.done))
+        raise
     if follow and not dry_run:
         yield from follow_on(news, lambda: wlc.beat(source, storage_options=options))
 

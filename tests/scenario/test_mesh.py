@@ -227,6 +227,12 @@ def test_c3_rings_and_chains_that_break(tmp_path: Path) -> None:
     sites.write("oslo", "UPDATE t SET v = 'chain 2' WHERE k = 1", "UPDATE t SET v = 'chain 3' WHERE k = 2")
     assert take_from(sites, "oslo>rome", "oslo>paris", "rome>paris") == [2, 2, 0]
     sites.refuse_differences("t")
+    # What two logs hold is taken once, and counted once by who only looks.
+    sites.write("rome", "UPDATE t SET v = 'twice' WHERE k = 1")
+    take_from(sites, "rome>paris")
+    expected = [(each.transactions, each.rows) for each in wlc.take(sites.file("oslo"), dry_run=True)]
+    assert [(each.transactions, each.rows) for each in wlc.take(sites.file("oslo"))] == expected
+    assert sum(count for count, _ in expected) == 1
     refuse_repetitions(sites)
 
 
@@ -322,6 +328,7 @@ def test_a_clock_that_is_ahead_waits_and_wins_nothing_for_ever(tmp_path: Path, a
         sites.take("oslo")
     assert waits.value.hint is not None
     assert "--site rome --again" in waits.value.hint
+    assert [(each.site, each.transactions) for each in waits.value.done] == [("paris", 1)]
     # What came before it is there, and what others wrote.
     assert sites.rows("oslo", "t") == [(1, "on time"), (2, "paris")]
     # It does not come through anybody else, either.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -131,6 +132,26 @@ def test_what_cannot_be_a_site_says_so(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
     with pytest.raises(InvalidError, match="no replica of alone"):
         wlc.join(tmp_path / "other.duckdb", name="alone", farm=farm, site="rome")
+
+
+def test_a_log_that_cannot_be_taken_holds_up_no_other_site(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sites = Sites(tmp_path)
+    sites.found()
+    for number, name in enumerate(("paris", "rome", "york")):
+        sites.join(name)
+        wish = "u VALUES (9, 'other')" if name == "rome" else f"u VALUES ({number}, 'same')"
+        sites.write(name, f"INSERT INTO {wish}")
+        wlc.flush(sites.file(name))
+    sites.write("oslo", "INSERT INTO u VALUES (5, 'same')")
+    for expected in ("1", "0"):
+        assert run_app(app, "wlc", ["take", str(sites.file("oslo"))]) == 5
+        out, err = capsys.readouterr()
+        assert [line.split()[:2] for line in out.splitlines()[1:]] == [["rome", expected]]
+        assert re.search("error: tick 1 of history .*, which site paris published, does not fit", err)
+        assert re.search("also: tick 1 of history .*, which site york published, does not fit", err)
+    assert sites.rows("oslo", "u") == [(5, "same"), (9, "other")]
+    # It was published and registered, so that rome need not keep it.
+    assert sites.take("paris") == 2
 
 
 def test_a_site_that_was_stopped_or_left_goes_on_as_its_hints_say(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,9 +19,14 @@ class FarmError(Exception):
         hint: The next command to type, or what to change.
         path: File or object that the error is about.
         position: Replica or master position at which it happened.
+
+    Attributes:
+        done: What was done nevertheless, as the function would have returned it; only of functions that say so. What
+            else failed is in the error's notes.
     """
 
     exit_code = 1
+    done: tuple[Any, ...] = ()
 
     def __init__(
         self,

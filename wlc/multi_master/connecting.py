@@ -103,6 +103,6 @@ class Taker:
                 self.failure = None
             except FarmError as error:
                 if self.failure is None or self.failure.message != error.message:
-                    _log.warning("%s took nothing: %s", self._source, error)
+                    _log.warning("%s did not take everything: %s", self._source, error)
                 self.failure = error
             self._is_stopped.wait(max(pause_s or 0, PAUSE_LEAST_S))

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.farm.circle import NONE, how_to_join_anew, read_circle
 from wlc.farm.clock import utc_now
-from wlc.farm.errors import ExpiredError, FarmError, InvalidError
+from wlc.farm.errors import ExpiredError, FarmError, FencedError, InvalidError
 from wlc.farm.model import Position
 from wlc.farm.registry import SITE, Replica, register, this_host, this_user
-from wlc.farm.vectors import expanded
+from wlc.farm.vectors import expanded, merged
 from wlc.masters.circle_place import founder_of, site_database, with_circle
 from wlc.masters.handover import note_handover
 from wlc.masters.lookup import opened_master
@@ -113,22 +113,54 @@ def take_into(
         assert known.circle is not None
     if known.circle is not None and known.circle.is_mesh:
         return _take_in_mesh(source, database, known, site, dry_run=dry_run)
-    readings, is_over = [], False
-    for reading in _readings(source, database, known, site, leads=not dry_run):
-        is_over = is_over or reading.read_on(dry_run=dry_run)
-        readings.append(reading)
-        if is_over:
-            break
-    done = [reading.done for reading in readings if reading.done is not None]
-    if dry_run:
-        return done
-    with source.publishing():
-        publish(source, database)
-    # Only what this site has published by then says up to where the others may prune.
-    for reading in readings:
-        reading.register()
+    readings: list[_Reading] = []
+    errors: list[FarmError] = []
+    is_over = False
+    try:
+        for reading in _readings(source, database, known, site, leads=not dry_run):
+            readings.append(reading)
+            try:
+                is_over = reading.read_on(dry_run=dry_run)
+            except FarmError as error:
+                # What a primary's log says comes before all others', and nobody publishes who may be another past.
+                if reading.is_primary or isinstance(error, FencedError):
+                    raise
+                errors.append(error)
+            if is_over:
+                break
+    except FarmError as error:
+        raise _told(readings, [error, *errors]) from error.__cause__
+    done = _ended(source, database, readings, errors, dry_run=dry_run)
     # A site that was named is read as it was then; what another primary has is for the next round.
     return done + take_into(source, database) if is_over and site is None else done
+
+
+def _ended(
+    source: Source, database: FarmDatabase, readings: list[_Reading], errors: list[FarmError], *, dry_run: bool
+) -> list[TakenFrom]:
+    """End a round: publish what was taken, say how far the logs were read, and raise the first error, if any."""
+    if not dry_run:
+        with source.publishing():
+            publish(source, database)
+        # Only what this site has published by then says up to where the others may prune.
+        for reading in readings:
+            reading.register()
+    if errors:
+        raise _told(readings, errors) from errors[0].__cause__
+    return _done(readings)
+
+
+def _done(readings: list[_Reading]) -> list[TakenFrom]:
+    return [reading.done for reading in readings if reading.done is not None]
+
+
+def _told(readings: list[_Reading], errors: list[FarmError]) -> FarmError:
+    """Return the first error, which says what was taken nevertheless, and what else failed."""
+    first, *others = errors
+    first.done = tuple(_done(readings))
+    for other in others:
+        first.add_note(str(other))
+    return first
 
 
 def _take_in_mesh(
@@ -141,8 +173,10 @@ def _take_in_mesh(
     circle = known.circle
     assert circle is not None
     published = Published(founder_of(database, known), circle)
+    seen: dict[str, int] = {}
     wanted = [
-        _Reading(source, database, circle, other, published=published) for other in _read_by(circle, known.name, only)
+        _Reading(source, database, circle, other, seen, published=published)
+        for other in _read_by(circle, known.name, only)
     ]
     errors: dict[str, FarmError] = {}
     for reading in (*wanted, *wanted):
@@ -155,14 +189,7 @@ def _take_in_mesh(
             errors[reading.other.name] = error
         else:
             errors.pop(reading.other.name, None)
-    if not dry_run:
-        with source.publishing():
-            publish(source, database)
-        for reading in wanted:
-            reading.register()
-    if errors:
-        raise next(iter(errors.values()))
-    return [reading.done for reading in wanted if reading.done is not None]
+    return _ended(source, database, wanted, list(errors.values()), dry_run=dry_run)
 
 
 def _publish(source: Source, database: FarmDatabase) -> None:
@@ -183,13 +210,14 @@ def _readings(
     circle, name = site.circle, site.name
     assert circle is not None
     wanted = _read_by(circle, name, only)
+    seen: dict[str, int] = {}
     for reign in circle.reigns if circle.site(name).role != NONE else ():
         # One's own, too: a primary that was restored from a backup may go on behind an earlier tick of it.
         if reign.is_effective and not _contains(source, circle, reign):
-            yield _Reading(source, database, circle, circle.reigning(reign), reign=reign)
+            yield _Reading(source, database, circle, circle.reigning(reign), seen, reign=reign)
     if leads and circle.primary == name and not site.is_leading:
         take_over(source, database, circle)
-    yield from (_Reading(source, database, circle, other) for other in wanted)
+    yield from (_Reading(source, database, circle, other, seen) for other in wanted)
 
 
 def _contains(source: Source, circle: Circle, reign: Reign) -> bool:
@@ -239,12 +267,17 @@ class _Fetched:
 
 @dataclass(slots=True)
 class _Reading:
-    """One site's log in one round."""
+    """One site's log in one round.
+
+    Attributes:
+        seen: In a rehearsal, what the logs that were read before it contain; all of a round share it.
+    """
 
     source: Source
     database: FarmDatabase
     circle: Circle
     other: CircleSite
+    seen: dict[str, int]
     reign: Reign | None = None
     published: Published | None = None
     read: tuple[FarmDatabase, Taken] | None = None
@@ -277,8 +310,12 @@ class _Reading:
         return TakenFrom(self.other.name, taken.transactions, taken.rows, log.proof.tick if log.proof else 0)
 
     def _rehearsed(self, log: SiteLog) -> TakenFrom:
-        steps = list(log.steps())
-        count, rows = sum(len(step.transactions) for step in steps), sum(step.rows for step in steps)
+        # What another log has brought would not be taken again.
+        log.contained = merged(log.contained, self.seen, log.lineage)
+        count = rows = 0
+        for step in log.steps():
+            count, rows = count + len(step.transactions), rows + step.rows
+        self.seen.update(log.contained)
         return TakenFrom(self.other.name, count, rows, log.proof.tick if log.proof else 0, is_dry_run=True)
 
     def _log(self) -> SiteLog:
