@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
@@ -13,7 +16,9 @@ from tests.sites import Sites, windows_compared
 from wlc.capture.duckdb.sites import conflict_window, take_step
 from wlc.farm.circle import EPOCH, EPOCH_TRANS
 from wlc.farm.errors import CorruptError
+from wlc.farm.model import Batch
 from wlc.farm.store.local import LocalStore
+from wlc.masters.contract import SiteTransaction
 from wlc.multi_master import missing_steps
 from wlc.multi_master.missing_steps import SiteLog
 
@@ -162,3 +167,57 @@ def test_files_of_a_step_are_given_up_before_the_next_step(two: Sites) -> None:
     ):
         assert two.take("oslo") == 3
     assert (most, held) == ([1, 1, 1], [])
+
+
+@pytest.mark.parametrize("is_each_published", [True, False])
+def test_a_round_holds_one_step_at_a_time(two: Sites, is_each_published: bool) -> None:
+    """Many small log files, or a large one: what was taken is given up, and what comes later is not read yet."""
+    statements = [f"UPDATE t SET v = 'rome' WHERE k = {k}" for k in range(24)]
+    if is_each_published:
+        publish_each(two, "rome", *statements)
+    else:
+        two.write("rome", *statements)
+    steps, held = SiteLog.steps, []
+
+    def counting(log: SiteLog) -> Iterator[SiteStep]:
+        for step in steps(log):
+            gc.collect()
+            # A log file of which a part is taken is read as a whole.
+            kind = Batch if is_each_published else SiteTransaction
+            held.append((len(step.transactions), sum(type(each) is kind for each in gc.get_objects())))
+            yield step
+
+    with (
+        patch.object(missing_steps, "JOINED_TRANSACTIONS", 2),
+        patch.object(missing_steps, "STEP_TRANSACTIONS", 2),
+        patch.object(SiteLog, "steps", counting),
+    ):
+        assert two.take("oslo") == 24
+    assert [transactions for transactions, _ in held] == [2] * 12
+    # The step itself, what it was joined from, and the next one; of log files the last four.
+    assert max(count for _, count in held) <= 6
+
+
+TAKEN = """
+import resource, sys, wlc
+config = {"memory_limit": "200MB", "threads": 1}
+with wlc.connect(sys.argv[1], config=config) as connection:
+    print(connection.wlc.take()[0].transactions, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.deep
+def test_a_long_round_takes_no_more_memory_than_a_short_one(two: Sites) -> None:
+    """Beside DuckDB's own memory, which its limit bounds: the long round's images are more than that."""
+    two.write("oslo", "INSERT INTO t SELECT range, repeat('o', 200) FROM range(100, 50100)")
+    two.exchange()
+    peaks = []
+    for batches in (3, 30):
+        changes = [f"UPDATE t SET v = md5(k || '{batches} {number}') || repeat('r', 200)" for number in range(batches)]
+        publish_each(two, "rome", *changes)
+        command = [sys.executable, "-c", TAKEN, str(two.file("oslo"))]
+        count, peak = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+        assert int(count) == batches
+        peaks.append(int(peak))
+        two.exchange()
+    assert peaks[1] < 1.5 * peaks[0], peaks

@@ -11,6 +11,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import duckdb
 import pytest
@@ -18,8 +19,9 @@ import pytest
 import wlc
 from cli.command import run_app
 from cli.wlc import app
-from tests.sites import Sites
+from tests.sites import Sites, take_from
 from wlc.farm.circle import read_circle
+from wlc.multi_master import missing_steps
 from wlc.multi_master.missing_steps import SiteLog
 
 if TYPE_CHECKING:
@@ -82,18 +84,18 @@ def test_every_case_of_the_lists_is_there(where: str) -> None:
     assert name in path.read_text()
 
 
-TABLES = ("x1", "x2", "x4", "x5", "c1", "c3")
+RULES = {**dict.fromkeys(("x1", "x2", "x4", "x5", "c1", "c2", "c3", "p7"), "epoch"), "p7_trans": "epoch_trans"}
 
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Sites:
     sites = Sites(tmp_path_factory.mktemp("three"))
-    sites.found("; ".join(f"CREATE TABLE {table} (k INTEGER PRIMARY KEY, v VARCHAR)" for table in TABLES))
-    sites.write("oslo", *(f"INSERT INTO {table} VALUES (1, 'a'), (2, 'a'), (3, 'a')" for table in TABLES))
+    sites.found("; ".join(f"CREATE TABLE {table} (k INTEGER PRIMARY KEY, v VARCHAR)" for table in RULES))
+    sites.write("oslo", *(f"INSERT INTO {table} VALUES (1, 'a'), (2, 'a'), (3, 'a')" for table in RULES))
     sites.join("rome")
     sites.join("paris")
-    for table in TABLES:
-        wlc.set_rule(sites.file("oslo"), table, "epoch")
+    for table, rule in RULES.items():
+        wlc.set_rule(sites.file("oslo"), table, rule)
     sites.exchange()
     return sites
 
@@ -132,9 +134,11 @@ def test_x1_a_newer_change_survives_the_echo_of_an_older_one(three: Sites) -> No
     assert three.rows("oslo", "x1") == [(1, "new"), (2, "new"), (3, "a"), (4, "new")]
 
 
-def test_x2_a_row_that_was_overwritten_and_is_gone_is_reported(three: Sites) -> None:
-    # Rome's changes are in two batches, which are taken at once and answered once.
-    with counted(three, epoch=2, refreshed=1):
+@pytest.mark.parametrize("joined", [missing_steps.JOINED_TRANSACTIONS, 1])
+def test_x2_a_row_that_was_overwritten_and_is_gone_is_reported(three: Sites, joined: int) -> None:
+    """Rome's changes are in two batches: taken in one step they are answered once, and by themselves each is."""
+    refreshed = 2 if joined == 1 else 1
+    with patch.object(missing_steps, "JOINED_TRANSACTIONS", joined), counted(three, epoch=2, refreshed=refreshed):
         three.write("oslo", "INSERT INTO x2 VALUES (5, 'oslo')")
         wlc.flush(three.file("oslo"))
         three.write("rome", "INSERT INTO x2 VALUES (5, 'rome')")
@@ -143,9 +147,51 @@ def test_x2_a_row_that_was_overwritten_and_is_gone_is_reported(three: Sites) -> 
         three.write("rome", "UPDATE x2 SET v = 'rome' WHERE k = 5")
         three.write("oslo", "DELETE FROM x2 WHERE k = 5")
         three.exchange()
-    assert causes(three, "x2") == ["WRITE_ROW DATA_IN_CONFLICT", "UPDATE_ROW ROW_DOES_NOT_EXIST"]
+    assert causes(three, "x2")[-2:] == ["WRITE_ROW DATA_IN_CONFLICT", "UPDATE_ROW ROW_DOES_NOT_EXIST"]
     three.refuse_differences("x2")
     assert three.rows("oslo", "x2") == [(1, "a"), (2, "a"), (3, "a")]
+
+
+@pytest.mark.parametrize(
+    ("base", "order"),
+    [
+        (10, "rome>oslo paris>oslo oslo>rome oslo>paris"),
+        (20, "paris>oslo rome>oslo oslo>paris oslo>rome"),
+        (30, "oslo>rome paris>oslo oslo>paris rome>oslo"),
+        (40, "oslo>paris oslo>rome rome>oslo paris>oslo"),
+    ],
+)
+def test_p7_the_order_in_which_sites_take_changes_no_verdict(three: Sites, base: int, order: str) -> None:
+    """Where two secondaries change one row, the first that the primary reads is accepted, and the other one is not."""
+
+    def updated(table: str, value: str, *keys: int) -> str:
+        return f"UPDATE {table} SET v = '{value}' WHERE k IN ({', '.join(str(base + key) for key in keys)})"
+
+    three.write("oslo", *(f"INSERT INTO {t} SELECT {base} + range, 'a' FROM range(6)" for t in ("p7", "p7_trans")))
+    three.exchange()
+    three.write("oslo", updated("p7", "oslo", 0), updated("p7_trans", "oslo", 0))
+    three.write("rome", updated("p7", "rome", 0, 1, 5), updated("p7_trans", "rome", 0, 1))
+    three.write("rome", updated("p7_trans", "again", 1), updated("p7_trans", "rome", 5))
+    three.write("paris", f"DELETE FROM p7 WHERE k = {base}", updated("p7", "paris", 2, 5))
+    three.write("paris", updated("p7_trans", "paris", 2), updated("p7_trans", "paris", 4, 5))
+    for site in three.names:
+        wlc.flush(three.file(site))
+    before = len(wlc.exceptions(three.file("oslo")))
+    assert min(take_from(three, *order.split())) > 0
+    three.exchange()
+    found = {
+        (row.source, row.table.name, int(str(row.key["k"])) - base, row.op_type)
+        for row in wlc.exceptions(three.file("oslo"))[before:]
+    }
+    update = "UPDATE_ROW"
+    always = {("rome", "p7", 0, update), ("paris", "p7", 0, "DELETE_ROW")}
+    always |= {("rome", "p7_trans", key, update) for key in (0, 1)}
+    if order.index("rome>oslo") < order.index("paris>oslo"):
+        second = {("paris", "p7", 5, update), *(("paris", "p7_trans", key, update) for key in (4, 5))}
+    else:
+        second = {("rome", "p7", 5, update), ("rome", "p7_trans", 5, update)}
+    assert found == always | second
+    three.refuse_differences("p7", "p7_trans")
 
 
 def test_x5_stable_not_stable_stable(three: Sites) -> None:
@@ -189,7 +235,10 @@ def test_c1_roles(three: Sites, capsys: pytest.CaptureFixture[str]) -> None:
         ("rome", "slave", 2),
     ):
         assert run_app(app, "wlc", ["role", str(three.file("oslo")), site, role]) == code, (site, role)
-        assert code == 0 or "hint" in capsys.readouterr().err.lower()
+        assert code == 0 or "hint" in (err := capsys.readouterr().err)
+        if (site, role) == ("rome", "pass") and code:
+            # Typed as it is, without a farm in the environment.
+            assert f"hint: wlc role {three.log('oslo').url} rome none" in err
     assert [site.role for site in read_circle(three.log("oslo")).sites] == ["primary", "secondary", "secondary"]
 
 
@@ -237,10 +286,13 @@ def test_x4_pass(three: Sites) -> None:
 
 def test_c2_rules_are_one_object_and_exceptions_have_one_layout(three: Sites) -> None:
     """conflict_basic: a rule at one site only, or an exceptions table that lacks columns, cannot be."""
+    for site in ("oslo", "rome"):
+        three.write(site, f"UPDATE c2 SET v = '{site}' WHERE k = 1")
+    three.exchange()
     rules = {(str(rule.table), rule.rule) for rule in read_circle(three.log("oslo")).rules}
-    assert rules == {(f"main.{table}", "epoch") for table in TABLES}
+    assert rules == {(f"main.{table}", rule) for table, rule in RULES.items()}
     with duckdb.connect(three.file("oslo"), read_only=True) as connection:
-        found = connection.execute('DESCRIBE wlc."x2$EX"').fetchall()
+        found = connection.execute('DESCRIBE wlc."c2$EX"').fetchall()
         keys = connection.execute(
             "SELECT count(*), count(DISTINCT (site, source, source_tick, count)) FROM wlc.exceptions"
         ).fetchall()

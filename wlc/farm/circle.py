@@ -6,14 +6,16 @@ has one master. What may be changed is decided here, by pure functions from one 
 
 from __future__ import annotations
 
+import re
 import shlex
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm import json_fields as fields
 from wlc.farm.clock import format_time
 from wlc.farm.documents import decode_document, encode_document
-from wlc.farm.errors import InvalidError
+from wlc.farm.errors import FarmError, InvalidError
 from wlc.farm.model import FORMAT_VERSION, Name, Origin
 from wlc.farm.paths import CIRCLE, is_folder_of
 from wlc.farm.seal.signatures import is_signed_manifest, signed_manifest, verify_manifest
@@ -21,7 +23,7 @@ from wlc.farm.vectors import Heir, Lineage
 from wlc.farm.versioned import VersionedObject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
@@ -286,7 +288,19 @@ def change_circle(database: FarmDatabase, change: Callable[[Circle], Circle]) ->
         InvalidError: The database has one master only.
         CorruptError: The object is damaged.
     """
-    return circle_object(database).change(lambda present: change(_present(database, present)))
+    with naming(lambda: database.url):
+        return circle_object(database).change(lambda present: change(_present(database, present)))
+
+
+@contextmanager
+def naming(url: Callable[[], str]) -> Iterator[None]:
+    """Name the database by its URL where the hint of an error says DB: a bare name would need a farm."""
+    try:
+        yield
+    except FarmError as error:
+        if error.hint:
+            error.hint = re.sub(r"\bDB\b", lambda _: shlex.quote(url()), error.hint)
+        raise
 
 
 def _present(database: FarmDatabase, circle: Circle | None) -> Circle:

@@ -64,13 +64,11 @@ def without_site(circle: Circle, name: str, heirs: Heirs = NO_HEIRS) -> Circle:
     if name == circle.primary:
         raise InvalidError(
             f"{name} is the primary of {circle.database}, whose log all other sites read",
-            hint=f"wlc sites {circle.database}",
+            hint="wlc sites DB",
         )
     owned = [str(rule.table) for rule in circle.rules if rule.site == name]
     if owned:
-        raise InvalidError(
-            f"only site {name} may write {owned[0]}", hint=f"wlc rule {circle.database} {owned[0]} owner --site OTHER"
-        )
+        raise InvalidError(f"only site {name} may write {owned[0]}", hint=f"wlc rule DB {owned[0]} owner --site OTHER")
     rest = tuple(each for each in circle.sites if each.name != name)
     return replace(circle, sites=rest, past=(*circle.past, *_past_of(site, heirs)))
 

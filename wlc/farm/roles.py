@@ -30,11 +30,11 @@ def with_role(circle: Circle, name: str, role: str) -> Circle:
             f"site {circle.primary} is the primary of {circle.database} until it hands over to another one",
             hint=f"wlc role FILE {other} primary, with the file of site {circle.primary}",
         )
-    refuse_role(circle, site, role)
+    refuse_role(site, role)
     return replace(circle, sites=tuple(replace(each, role=role) if each is site else each for each in circle.sites))
 
 
-def refuse_role(circle: Circle, site: CircleSite, role: str) -> None:
+def refuse_role(site: CircleSite, role: str) -> None:
     """Refuse a role that cannot follow the one that a site has.
 
     Raises:
@@ -43,7 +43,7 @@ def refuse_role(circle: Circle, site: CircleSite, role: str) -> None:
     if PASS in (role, site.role) and NONE not in (role, site.role):
         raise InvalidError(
             f"site {site.name} has the role {site.role}, which {role} cannot follow",
-            hint=f"wlc role {circle.database} {site.name} none",
+            hint=f"wlc role DB {site.name} none",
         )
 
 
@@ -66,7 +66,7 @@ def with_primary(circle: Circle, handover: Handover, reign: Reign) -> Circle:
         raise CorruptError(
             f"batch {reign.batch} of site {reign.site} begins term {handover.term} of {circle.database}, which is in"
             f" term {circle.term} of {circle.primary}",
-            hint=f"wlc sites {circle.database}",
+            hint="wlc sites DB",
         )
     primary = handover.to if handover.to in [site.name for site in circle.sites] else circle.primary
     return replace(_led_by(circle, primary), reigns=(*circle.reigns, reign))

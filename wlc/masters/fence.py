@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -85,10 +86,11 @@ def outdated(database: FarmDatabase, state: MasterState, number: int) -> FencedE
     hint = "to go on from this copy: wlc stop SOURCE, then wlc master SOURCE, which starts a new history"
     if state.site is not None and state.circle is not None:
         name, circle = state.site.name, state.circle
+        url = founder_at(database, state.site.folder).url
         if name == circle.primary:
-            hint = f"let the other sites leave, wlc leave {circle.database} SITE; {hint}; then they join again"
+            hint = f"let the other sites leave, wlc leave {shlex.quote(url)} SITE; {hint}; then they join again"
         else:
-            hint = how_to_join_anew(founder_at(database, state.site.folder).url, name, "SOURCE")
+            hint = how_to_join_anew(url, name, "SOURCE")
     return FencedError(
         f"batch {number} of {database.name} was published by another master, or by this one before it was restored",
         hint=f"run exactly one master; {hint}",

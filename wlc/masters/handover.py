@@ -12,9 +12,10 @@ waits for a lease to expire, and a primary that was halted for an hour can publi
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
-from wlc.farm.circle import PRIMARY, Reign, change_circle, read_circle
+from wlc.farm.circle import PRIMARY, Reign, change_circle, naming, read_circle
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import CorruptError, FencedError, InvalidError
 from wlc.farm.model import Batch, Handover, Transaction
@@ -45,12 +46,14 @@ def hand_over(founder: FarmDatabase, to: str) -> Circle:
     circle = read_circle(founder, to_change=True)
     former = circle.primary
     while circle.primary == former != to:
-        refuse_role(circle, circle.site(to), PRIMARY)
+        with naming(lambda: founder.url):
+            refuse_role(circle.site(to), PRIMARY)
         circle = _end_history(founder, circle, to)
     if circle.primary != to:
         raise InvalidError(
             f"site {circle.primary} has become the primary of {circle.database} meanwhile",
-            hint=f"wlc role {circle.database} {to} primary --lost {circle.primary}, if it is to be {to} all the same",
+            hint=f"wlc role {shlex.quote(founder.url)} {to} primary --lost {circle.primary}, if it is to be {to}"
+            " all the same",
         )
     return circle
 

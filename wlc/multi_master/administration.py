@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm.anchors import has_seen
-from wlc.farm.circle import NONE, PASS, PRIMARY, change_circle, find_circle, read_circle
+from wlc.farm.circle import NONE, PASS, PRIMARY, change_circle, find_circle, naming, read_circle
 from wlc.farm.config import STARTED, STOPPED
 from wlc.farm.errors import InvalidError, UnsupportedError
 from wlc.farm.membership import without_site
@@ -146,6 +146,11 @@ def leave(
         InvalidError: There is no such site, it is the primary, or others lack something of it.
     """
     founder = founder_of_database(db, farm, storage_options)
+    with naming(lambda: founder.url):
+        return _leave(founder, site, force=force)
+
+
+def _leave(founder: FarmDatabase, site: str, *, force: bool) -> Circle:
     circle = read_circle(founder, to_change=True)
     leaving = circle.site(site)
     without_site(circle, site)
@@ -202,7 +207,7 @@ def _refuse_unread(place: FarmDatabase, circle: Circle, leaving: CircleSite) -> 
         reads = other.name == circle.primary or leaving in circle.sources_of(other.name)
         done = read.get(other.name, 0)
         if reads and done < numbers[-1]:
-            first = f"wlc role {circle.database} {leaving.name} secondary; " if leaving.role == NONE else ""
+            first = f"wlc role DB {leaving.name} secondary; " if leaving.role == NONE else ""
             raise InvalidError(
                 f"site {other.name} has read site {leaving.name} up to batch {done} of {numbers[-1]}",
                 hint=f"{first}run wlc take at {other.name} first; --force gives up what it lacks",

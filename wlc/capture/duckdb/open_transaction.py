@@ -31,7 +31,10 @@ from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb.settings import row_settings_changed
 from wlc.dialect.sql import quote
 from wlc.dialect.types import parse
+from wlc.farm.circle import naming
 from wlc.farm.model import Clear, Name, SequencePosition
+from wlc.masters.circle_place import founder_of
+from wlc.masters.contract import database_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -223,13 +226,14 @@ class OpenTransaction:
         """Refuse what only another site may write."""
         if (site := self.shared.site) is None:
             return
-        permitted.refuse_schema_change(site, self.records, self.tables.by_name)
-        if self.changes_schema and self.shared.is_in_mesh:
-            keys = duckdb_catalog.references(self.connection, self.tables.catalog)
-            permitted.refuse_schema_in_mesh(site, self.records, self.tables.by_name.values(), keys)
-        permitted.refuse_rows(site, (images.table for images in self._settled if images.added or images.removed))
-        removed = (images.table for images in self._settled if images.removed)
-        permitted.refuse_deletions(self.connection, site, removed, self.tick)
+        with naming(lambda: founder_of(database_of(self.shared.require_state()), site).url):
+            permitted.refuse_schema_change(site, self.records, self.tables.by_name)
+            if self.changes_schema and self.shared.is_in_mesh:
+                keys = duckdb_catalog.references(self.connection, self.tables.catalog)
+                permitted.refuse_schema_in_mesh(site, self.records, self.tables.by_name.values(), keys)
+            permitted.refuse_rows(site, (images.table for images in self._settled if images.added or images.removed))
+            removed = (images.table for images in self._settled if images.removed)
+            permitted.refuse_deletions(self.connection, site, removed, self.tick)
 
     def _refuse_unlike(self, pending: Sequence[Images]) -> None:
         """Refuse rows that only the settings of the session have let pass."""

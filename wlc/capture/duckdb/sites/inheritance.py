@@ -1,7 +1,8 @@
 """What a site of a mesh inherits from the log of the site with whose rows it began: who changed which rows when.
 
 Its own log begins behind that. Without this, a change that another site made before it knew of a deletion would bring
-the row back here, and nowhere else.
+the row back here, and nowhere else. It is written once, when the site joins, and never grows: the site's own log holds
+what comes later. Who may still publish something that knows nothing of it cannot be said for ever, so it is kept.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def refuse_schema_change(site: SiteState, records: Sequence[JournalRecord], pres
         if name.folded not in left and (rule := circle.rule_of(name)) is not None:
             raise InvalidError(
                 f"cannot rename or drop {name}, which has the rule {rule.rule}",
-                hint=f"first remove the rule: wlc rule {circle.database} {name} none, then wlc take at {site.name}",
+                hint=f"first remove the rule: wlc rule DB {name} none, then wlc take at {site.name}",
             )
 
 
@@ -84,7 +84,7 @@ def refuse_schema_in_mesh(
     linked = [(key.table, key.parent) for key in keys]
     for table in tables:
         if (rule := wanted.get(table.name.folded)) is not None:
-            refuse_without_columns(table.name, table.layout, rule, circle.database)
+            refuse_without_columns(table.name, table.layout, rule, "DB")
             problem = (
                 "a UNIQUE constraint"
                 if table.keys is None or len(table.keys) > bool(table.layout.primary_key)
@@ -96,7 +96,7 @@ def refuse_schema_in_mesh(
                 raise UnsupportedError(
                     f"{table.name} has the rule {rule.rule}, which decides each row by itself, and cannot have"
                     f" {problem}",
-                    hint=f"first give the table another rule: wlc rule {circle.database} {table.name} owner --site"
+                    hint=f"first give the table another rule: wlc rule DB {table.name} owner --site"
                     f" {site.name}, then wlc take at {site.name}",
                 )
 
@@ -128,7 +128,7 @@ def refuse_deletions(
                     f"rows of {table.name} cannot be deleted, or get another key: changes of {columns} are added, and"
                     " what another site adds to a row meanwhile would be lost",
                     hint="mark the row instead, in a column for that; or let all sites take everything, then"
-                    f" wlc rule {site.circle.database} {table.name} newest",
+                    f" wlc rule DB {table.name} newest",
                 )
 
 
@@ -147,18 +147,18 @@ def refuse_rows(site: SiteState, tables: Iterable[CapturedTable]) -> None:
             raise InvalidError(
                 f"site {site.name} cannot write {table.name}, which has no rule: only the primary, {circle.primary},"
                 " can",
-                hint=f"wlc rule {circle.database} {table.name} newest lets all sites write it, each from its next wlc"
-                f" take; or wlc rule {circle.database} {table.name} owner --site {site.name}",
+                hint=f"wlc rule DB {table.name} newest lets all sites write it, each from its next wlc"
+                f" take; or wlc rule DB {table.name} owner --site {site.name}",
             )
         if rule is not None and rule.rule == OWNER and rule.site != site.name:
             raise InvalidError(
                 f"site {site.name} cannot write {table.name}: the table belongs to site {rule.site}",
-                hint=f"write it at {rule.site}; wlc rule {circle.database} {table.name} changes that",
+                hint=f"write it at {rule.site}; wlc rule DB {table.name} changes that",
             )
         if not table.layout.primary_key and circle.primary != site.name and (rule is None or rule.rule != ADD):
             raise InvalidError(
                 f"site {site.name} cannot write {table.name}, which has no primary key: only the primary,"
                 f" {circle.primary}, can",
                 hint=f"write it at {circle.primary}, or give the table a primary key there"
-                + (f"; wlc rule {circle.database} {table.name} add lets all sites add rows" if circle.is_mesh else ""),
+                + (f"; wlc rule DB {table.name} add lets all sites add rows" if circle.is_mesh else ""),
             )
