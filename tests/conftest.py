@@ -31,6 +31,7 @@ WHOLE = ("tests/postgres/", "tests/spark/")
 LONGEST = (
     *WHOLE,
     "tests/conformance/test_target.py",
+    "tests/scenario/test_tiers_processes.py",
     "tests/scenario/test_schema_end_to_end.py",
     "tests/fault/test_broken_calls.py",
     "tests/fault/test_bit_rot.py",

@@ -353,7 +353,7 @@ def test_a_feed_can_begin_with_the_rows_of_a_snapshot(tmp_path: Path):
         shop.feed(tmp_path / "new.jsonl")
 
 
-def test_what_is_too_much_is_dropped_and_said(shop: Shop, tmp_path: Path):
+def test_defect_e_what_is_too_much_is_dropped_and_said(shop: Shop, tmp_path: Path):
     shop.feed(whole := tmp_path / "whole.jsonl")
     records = whole.read_bytes().splitlines(keepends=True)
     newest = records[-7:]

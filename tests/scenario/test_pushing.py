@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,43 +47,6 @@ def pusher(source: Path, tmp_path: Path) -> Iterator[wlc.Pusher]:
 
 def url(folder: Path, name: str) -> str:
     return str(folder / name / "shop")
-
-
-def test_places_are_filled_from_above_and_read_below(source: Path, tmp_path: Path, pusher: wlc.Pusher) -> None:
-    edge = url(tmp_path, "edge")
-    assert pusher.push() == wlc.Pushed((), {})
-    wlc.push_list(edge, add=Push("edge", to=edge))
-    assert [done.url for done in wait_for(pusher, 1).shipped] == [edge]
-    wlr.replicate(edge, into=(copy := tmp_path / "copy.duckdb"), upstream=edge)
-    # The upper tier cannot be reached from below: the replica knows only its own place.
-    state = wlr.status(copy)
-    assert state.master == edge
-    (tmp_path / "edge").rename(tmp_path / "away")
-    with pytest.raises(MissingError):
-        wlr.replicate(into=copy)
-    (tmp_path / "away").rename(tmp_path / "edge")
-    tick = write(source)
-    assert pusher.push().bytes > 0
-    # Nobody below can reach what is above.
-    (source / "farm").rename(source / "unreachable")
-    try:
-        assert wlr.replicate(into=copy).tick == tick
-        new = wlr.replicate(edge, into=tmp_path / "new.duckdb", upstream="auto")
-        assert (new.tick, wlr.status(tmp_path / "new.duckdb").master) == (tick, edge)
-    finally:
-        (source / "unreachable").rename(source / "farm")
-    assert pusher.push().bytes == 0
-    handles = _handles()
-    for _ in range(10):
-        pusher.push()
-    assert all(now <= before for now, before in zip(_handles(), handles, strict=True))
-    # Pruning above waits for the place.
-    assert edge in {found.target for found in replicas(open_database(str(source / "farm" / "shop")))}
-
-
-def _handles() -> tuple[int, int]:
-    """Open files and threads of this process."""
-    return len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
 
 
 def wait_for(pusher: wlc.Pusher, places: int) -> wlc.Pushed:

@@ -525,13 +525,6 @@ def test_every_byte_of_a_data_file_counts_against_the_rate(shop: Shop, monkeypat
     assert (held, done.snapshots) == (shop.objects(shop.farm), 1)
 
 
-def test_a_relay_in_a_bucket(shop: Shop, s3_url: str, tmp_path: Path):
-    wlc.ship("shop", farm=shop.farm, to=s3_url)
-    assert shop.objects(s3_url) == shop.objects(shop.farm)
-    wlc.ship("shop", farm=s3_url, to=str(tmp_path / "branch"))
-    assert shop.objects(str(tmp_path / "branch")) == shop.objects(shop.farm)
-
-
 def test_a_replica_changes_the_place_that_it_reads(shop: Shop, tmp_path: Path):
     shop.ship()
     wlr.replicate("shop", farm=shop.farm, into=(copy := tmp_path / "copy.duckdb"))

@@ -112,7 +112,7 @@ def test_a_process_tests_the_store_of_a_lake_once(tmp_path, s3_url) -> None:
     assert writes == [4, 1, 1]
 
 
-def test_an_idle_follower_asks_six_times_a_minute_at_most(tmp_path) -> None:
+def test_defect_f_an_idle_follower_asks_six_times_a_minute_at_most(tmp_path) -> None:
     """On the default beat, with its registration and what it says between rounds, where that costs most."""
     source, hq, other = tmp_path / "sales.duckdb", "memory://idle-hq", "memory://idle-other"
     wlc.master(source, farm=hq, create=True)

@@ -12,7 +12,7 @@ from wlc.farm.documents import decode_document, encode_document
 from wlc.farm.errors import CorruptError, InvalidError
 from wlc.farm.model import FORMAT_VERSION
 from wlc.farm.paths import PUSHES, parse_push_path, push_path
-from wlc.farm.store import AlreadyExistsError
+from wlc.farm.store import AlreadyExistsError, MissingError
 
 if TYPE_CHECKING:
     from wlc.farm.database import FarmDatabase
@@ -43,6 +43,21 @@ class Push:
         is_class = not self.class_name or fnmatchcase(replica.class_name, self.class_name)
         is_site = not self.site or (bool(replica.site) and fnmatchcase(replica.site, self.site))
         return not self.to and bool(replica.place) and is_host and is_class and is_site
+
+
+def refuse_absent(registry: FarmDatabase) -> None:
+    """Refuse a registry that is away: a directory that is not mounted must not be made anew.
+
+    A place that has a list of whom to push to is there, and waits to be filled.
+
+    Raises:
+        MissingError: There is neither a database nor a list.
+    """
+    try:
+        registry.config()
+    except MissingError:
+        if not registry.store.list(PUSHES):
+            raise
 
 
 def add_push(database: FarmDatabase, push: Push) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import InvalidError
 from wlc.farm.paths import claim_path, feed_lease_path, feed_path, parse_feed_id, replica_path, upstream_path
+from wlc.farm.pushes import refuse_absent
 from wlc.farm.registry import ACTIVE, INACTIVE, moved_to, this_host, this_user
 from wlc.farm.tier_settings import change_fanout, change_settings
 from wlc.farm.upstreams import ORIGIN, Upstream, change_upstream, claims, unknown_upstream, upstream_object
@@ -61,7 +62,9 @@ def set_tiers(
     Raises:
         InvalidError: A setting or a value is invalid. Nothing was changed.
     """
-    return change_settings(_opened(db, farm, storage_options), tuple(pairs))
+    database = resolve(db, farm, storage_options=storage_options, changes=True)
+    refuse_absent(database)
+    return change_settings(database, tuple(pairs))
 
 
 def set_upstream(

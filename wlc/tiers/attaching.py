@@ -13,6 +13,7 @@ from wlc.farm.clock import utc_now
 from wlc.farm.database import open_database
 from wlc.farm.errors import CorruptError, ExpiredError, FarmError, InvalidError, UnavailableError
 from wlc.farm.paths import CONFIG, PUSHES, log_path, replica_path
+from wlc.farm.pushes import refuse_absent
 from wlc.farm.registry import INACTIVE, RELAY, decode_replica, register, unregister
 from wlc.farm.same_past import prove_same_database, prove_same_past, resolved
 from wlc.farm.store import MissingError
@@ -445,12 +446,7 @@ class _Reading:
                 unregister(place, self._me.id)
 
     def _announce(self, taken: Attachment) -> None:
-        try:
-            self._registry.config()  # A directory that is not mounted must not be made anew.
-        except MissingError:
-            # One that has a list of whom to push to is there, and waits to be filled.
-            if not self._registry.store.list(PUSHES):
-                raise
+        refuse_absent(self._registry)
         above = "" if taken.upstream == ORIGIN else taken.upstream
         known = replace(self._me, seen=utc_now(), upstream=above, place=taken.pinned, class_name=taken.class_name)
         register(self._registry, known)
