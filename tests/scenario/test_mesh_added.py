@@ -73,6 +73,11 @@ def test_other_columns_are_those_that_were_written_last(tmp_path: Path) -> None:
     assert [(row.source, row.cause, row.new and row.new["name"]) for row in reported] == [
         ("rome", "DATA_IN_CONFLICT", "by rome")
     ]
+    # Written again, it gives the row its name, and adds nothing once more.
+    assert wlc.resubmit(sites.file("oslo"), reported[0].id) == 1
+    sites.exchange()
+    sites.refuse_differences("stock")
+    assert stock(sites)[1] == ("by rome", 111)
 
 
 def test_a_write_of_what_is_there_is_not_undone_by_an_older_one(tmp_path: Path) -> None:

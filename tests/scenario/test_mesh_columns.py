@@ -179,3 +179,24 @@ def test_what_is_rejected_is_handed_on_to_nobody(tmp_path: Path) -> None:
     sites.exchange()
     assert [sites.rows(site, "max")[0][2] for site in ("oslo", "rome")] == ["oslo", "rome"]
     assert sum(sites.take(site) for site in sites.names) == 0
+
+
+def test_numbers_of_one_site_each_make_all_sites_equal(tmp_path: Path) -> None:
+    """As docs/sites.md says of max_ins: numbers rise, no two sites write the same one, and nobody deletes."""
+    sites = new_mesh(tmp_path, "max_ins", rows="VALUES (1, 0, 'first')")
+    sites.join("paris")
+    sites.exchange()
+    for beat in (1, 2):
+        for number, site in enumerate(sites.names):
+            version = f"{beat}0{number if beat == 1 else 2 - number}"
+            sites.write(
+                site,
+                f"UPDATE max_ins SET x = {version}, v = '{site} {beat}' WHERE k = 1",
+                f"INSERT INTO max_ins VALUES (2, {version}, '{site} {beat}')"
+                f" ON CONFLICT DO UPDATE SET x = excluded.x, v = excluded.v",
+            )
+        # Round the ring one way, then the other; each hop passes on what it has accepted only.
+        take_from(sites, *(("oslo>rome", "rome>paris") if beat == 1 else ("paris>rome", "rome>oslo")))
+    sites.exchange()
+    sites.refuse_differences("max_ins")
+    assert sites.rows("paris", "max_ins") == [(1, 202, "oslo 2"), (2, 202, "oslo 2")]

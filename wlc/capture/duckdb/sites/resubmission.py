@@ -12,6 +12,7 @@ from wlc.capture.duckdb import taken_tables
 from wlc.capture.duckdb.analysis import analyse
 from wlc.capture.duckdb.session import CaptureSession
 from wlc.capture.duckdb.sites import exceptions
+from wlc.capture.duckdb.sites.conflict_window import no_added_columns
 from wlc.capture.duckdb.sites.verdicts import DELETE_ROW, READ_ROW, WRITE_ROW
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql, storage_type
@@ -34,7 +35,9 @@ def resubmit(shared: Shared, source: str, tick: int, count: int | None) -> int:
         try:
             rows = _chosen(exceptions.read(raw, shared.catalog), source, tick, count)
             present, order = taken_tables.tables(raw, shared.catalog)
-            writes = [_Write(row, _table(row, {name: each.table for name, each in present.items()})) for row in rows]
+            tables, circle = {name: each.table for name, each in present.items()}, shared.require_state().circle
+            added = circle.added_columns if circle is not None else no_added_columns
+            writes = [_Write(row, _table(row, tables), frozenset(added(row.table))) for row in rows]
             for write in writes:
                 write.refuse_other_row(raw)
             for write in sorted(writes, key=lambda write: write.place(order)):
@@ -86,10 +89,15 @@ def _run(session: CaptureSession, write: _Write) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """One rejected row that is written again."""
+    """One rejected row that is written again.
+
+    Attributes:
+        added: Columns of the table whose changes are added: what a rejected transaction added to them counts already.
+    """
 
     row: RejectedRow
     table: CapturedTable
+    added: frozenset[str] = frozenset()
 
     def place(self, order: Mapping[Name, int]) -> tuple[int, int]:
         """Return its place: what is removed first, children before parents, then all others, parents first."""
@@ -112,9 +120,13 @@ class _Write:
             names = ", ".join(quote(each.name) for each in columns)
             values = ", ".join(_value(each, new[each.name]) for each in columns)
             return f"INSERT INTO {self.table.sql} ({names}) VALUES ({values})"
+        columns = [each for each in columns if each.name not in self.added]
         changed = [each for each in columns if each.name not in old or new[each.name] != old[each.name]] or columns[:1]
         sets = ", ".join(f"{quote(each.name)} = {_value(each, new[each.name])}" for each in changed)
         return f"UPDATE {self.table.sql} SET {sets} WHERE {self._key}"
+
+    def _without_added(self, image: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        return None if image is None else {name: each for name, each in image.items() if name not in self.added}
 
     def refuse_other_row(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Refuse to write over what the owner cannot have seen in the exception.
@@ -137,7 +149,8 @@ class _Write:
                 f"{what} has a row {_text(self.row.key)} already: {_text(present)}",
                 hint="update it as it should be now: wlc sql SOURCE",
             )
-        if present is not None and present not in (self.row.local, self.row.old):
+        shown_then = [self._without_added(image) for image in (self.row.local, self.row.old)]
+        if present is not None and self._without_added(present) not in shown_then:
             raise InvalidError(
                 f"{what} row {_text(self.row.key)} has changed since it was rejected, and is {_text(present)}",
                 hint="update it as it should be now: wlc sql SOURCE",
