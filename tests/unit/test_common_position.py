@@ -1,0 +1,190 @@
+"""Where in another log a replica stands: what is proven is what replaying both logs says, over any ways of taking."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from hashlib import sha256
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.sampling import machine_settings
+from wlc.farm.model import Batch, Clear, Name, Origin, Position, Taken, Transaction
+from wlc.farm.vectors import NO_LINEAGE
+from wlr.engine.state import START
+from wlr.plan.common_position import Point, Refusal, end_of, fast_forward
+from wlr.plan.contained_transactions import NOTHING, Contained
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from wlc.farm.model import Digest
+
+NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
+ROWS = (Clear(Name("main", "t"), 1),)
+NAMES = ("oslo", "rome", "paris", "york", "bergen")
+
+
+@dataclass
+class ModelLog:
+    """A site whose history is called as itself; it is a `SourceLog` and a `HomeLog`."""
+
+    site: str
+    log: list[Transaction] = field(default_factory=list)
+    batches: list[tuple[Batch, str]] = field(default_factory=list)
+    read: dict[str, int] = field(default_factory=dict)
+    vector: dict[str, int] = field(default_factory=dict)
+    taken: dict[str, Taken] = field(default_factory=dict)
+    lineage = NO_LINEAGE
+    start = Point(START, 0, NOTHING)
+
+    @property
+    def numbers(self) -> list[int]:
+        return list(range(1, len(self.batches) + 1))
+
+    def batch(self, number: int) -> tuple[Batch, str]:
+        return self.batches[number - 1]
+
+    def chain(self, number: int) -> str | None:
+        return self.batch(number)[1] if number in self.numbers else None
+
+    def earlier_proofs(self) -> Iterator[Taken]:
+        for batch, _ in reversed(self.batches):
+            yield from batch.taken
+
+    def digests(self, _: Position) -> Mapping[Name, Digest]:
+        # Vectors and proofs alone have to tell.
+        return {}
+
+    def commit(self, origin: Origin | None = None) -> None:
+        tick = len(self.log) + 1
+        self.log.append(Transaction(tick, "ann", NOW, NOW, ROWS, origin))
+        self.vector[self.site] = tick
+        if origin is not None:
+            self.vector[origin.history] = origin.tick
+
+    def publish(self) -> None:
+        done = self.batches[-1][0].last if self.batches else 0
+        if len(self.log) == done:
+            return
+        own = max((t.tick for t in self.log if t.origin is None), default=0)
+        previous, transactions = self.batches[-1][1] if self.batches else "", tuple(self.log[done:])
+        batch = Batch(
+            self.site,
+            len(self.batches) + 1,
+            self.site,
+            done + 1,
+            len(self.log),
+            previous,
+            self.site,
+            transactions,
+            vector=dict(self.vector),
+            own=own if self.taken else None,
+            taken=tuple(self.taken.values()),
+        )
+        self.batches.append((batch, sha256(repr(batch).encode()).hexdigest()))
+
+    def take(self, other: ModelLog) -> None:
+        """Take what is missing of another log, batch by batch."""
+        for batch, chain in other.batches[self.read.get(other.site, 0) :]:
+            for each in batch.transactions:
+                name = each.origin or Origin(batch.history, each.tick)
+                if self.vector.get(name.history, 0) < name.tick:
+                    self.commit(name)
+            # That of the other log contains ticks that only repeat what is contained.
+            self.vector[batch.history] = max(self.vector.get(batch.history, 0), batch.last)
+            self.taken[other.site] = Taken(other.site, batch.history, batch.last, batch.number, chain)
+        self.read[other.site] = len(other.batches)
+
+    def held(self, tick: int) -> frozenset[tuple[str, int]]:
+        """By brute force: which transactions a replay of the log up to a tick has applied."""
+        named = ((each.origin, each.tick) for each in self.log[:tick])
+        return frozenset((o.history, o.tick) if o else (self.site, at) for o, at in named)
+
+
+@dataclass(frozen=True)
+class ModelReplica:
+    position: Position
+    contained: Contained
+    tables: tuple[str, ...] = ()
+    accepted: frozenset[int] = frozenset()
+    is_unlocked: bool = False
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> list[ModelLog]:
+    """Two to five sites, in a chain, a ring or any other way, that have written, published and taken by chance."""
+    sites = [ModelLog(name) for name in NAMES[: draw(st.integers(2, 5))]]
+    several = st.integers(0, len(sites) - 1)
+    for kind, one, other in draw(
+        st.lists(st.tuples(st.sampled_from("wpttttt"), several, several), min_size=12, max_size=40)
+    ):
+        match kind:
+            case "w":
+                sites[one].commit()
+            case "p":
+                sites[one].publish()
+            case _ if one != other:
+                sites[other].publish()
+                sites[one].take(sites[other])
+            case _:
+                pass
+    for site in sites:
+        site.publish()
+    return sites
+
+
+def replicas(sites: list[ModelLog]) -> Iterator[tuple[ModelLog, ModelReplica]]:
+    """A replica after each batch of each site."""
+    for home in sites:
+        for batch, chain in home.batches:
+            place = end_of(batch, chain)
+            yield home, ModelReplica(place.position, place.contained)
+
+
+@machine_settings(150)
+@given(sites=worlds())
+def test_what_is_accepted_is_what_replaying_both_logs_says(sites: list[ModelLog]) -> None:
+    for home, replica in replicas(sites):
+        held = home.held(replica.position.tick)
+        for source in sites:
+            if source is home or not source.batches:
+                continue
+            found = fast_forward(replica, source, home)
+            equal = [tick for tick in range(len(source.log) + 1) if source.held(tick) == held]
+            if isinstance(found, Position):
+                assert found.tick in equal, (home.site, replica, source.site, found)
+
+
+@machine_settings(60)
+@given(sites=worlds(), bit=st.integers(0, 255))
+def test_one_bit_flipped_in_a_proof_is_refused(sites: list[ModelLog], bit: int) -> None:
+    for home, replica in replicas(sites):
+        for proof in replica.contained.proofs:
+            source = next(site for site in sites if site.site == proof.site)
+            flipped = f"{int(proof.chain, 16) ^ 1 << bit:064x}"
+            for wrong in (replace(proof, chain=flipped), replace(proof, batch=proof.batch ^ (1 + bit % 4))):
+                others = tuple(wrong if each is proof else each for each in replica.contained.proofs)
+                lying = replace(replica, contained=replace(replica.contained, proofs=others))
+                assert isinstance(fast_forward(lying, source, home), Refusal), (proof, wrong)
+
+
+def test_a_chain_of_five_is_proven_by_its_ends() -> None:
+    """Oslo's transaction goes down the chain; a replica of its last site can go on one hop before."""
+    sites = [ModelLog(name) for name in NAMES]
+    sites[0].commit()
+    sites[0].publish()
+    for before, after in pairwise(sites):
+        after.take(before)
+        after.publish()
+    end = sites[-1].batches[-1]
+    place = end_of(*end)
+    replica = ModelReplica(place.position, place.contained)
+    batch, chain = sites[-2].batches[-1]
+    assert fast_forward(replica, sites[-2], sites[-1]) == end_of(batch, chain).position
+    refused = fast_forward(replica, sites[0], sites[-1])
+    assert isinstance(refused, Refusal)
+    assert "lacks tick 1 of history" in refused.reason
