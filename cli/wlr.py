@@ -106,6 +106,10 @@ Access = Annotated[
 Adopt = Annotated[
     bool, typer.Option("--adopt", help="DuckDB: make it inside a file that has tables of its own, beside them.")
 ]
+Swap = Annotated[
+    bool | None,
+    typer.Option("--swap/--no-swap", help="DuckDB: write to a second file that takes its place; remembered."),
+]
 SparkMaster = Annotated[
     str | None, typer.Option("--master", metavar="URL", help="Spark master, if no session or defaults name one.")
 ]
@@ -131,6 +135,7 @@ def replicate(
     open_tables: OpenTables = None,
     access: Access = None,
     adopt: Adopt = False,
+    swap: Swap = None,
     engine: Engine = "auto",
     spark_master: SparkMaster = None,
     upstream: Upstreams = None,
@@ -144,7 +149,7 @@ def replicate(
     stop = _fixed(until, dry_run=dry_run) if follow else until
     waits = follow and (until is not None or tick is not None)
     options = storage_options(storage_option)
-    kind: dict[str, Any] = {"keep": keep, "open_tables": open_tables, "access": access, "adopt": adopt}
+    kind: dict[str, Any] = {"keep": keep, "open_tables": open_tables, "access": access, "adopt": adopt, "swap": swap}
     filters = wlr.row_filters(where, columns, mask, mask_key)
     keepalive = wlc.Keepalive() if follow else None
 

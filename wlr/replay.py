@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from wlc.farm import newest_batches
 from wlc.farm.beat import BEAT_S
-from wlc.farm.errors import FarmError, ReplayError, UnavailableError, UnsupportedError
+from wlc.farm.errors import CorruptError, ExpiredError, FarmError, ReplayError, UnavailableError, UnsupportedError
 from wlc.farm.model import Ddl
 from wlc.farm.read_ahead import Fetcher
 from wlc.farm.store import MissingError
@@ -182,7 +182,8 @@ class Replay:
         self._steps(state)
         # Not what was accepted: in another past, its tick is that of another transaction.
         known = {
-            name: getattr(before, name) for name in ("id", "keep", "open_tables", "access", "beat_s", "follows_beat")
+            name: getattr(before, name)
+            for name in ("id", "keep", "open_tables", "access", "beat_s", "follows_beat", "swaps")
         }
         self._build(replace(state, **known, verify=state.verify or before.verify), manifest, self.into.rebuild)
         return replace(self.roll_forward(), anew=why)
@@ -225,6 +226,12 @@ class Replay:
         """
         try:
             return self._roll_forward(found)
+        except (CorruptError, ExpiredError):
+            # What lies between an older file of the replica and the replica itself may have been pruned.
+            if not self.into.begins_again():
+                raise
+            self._totals = StepTotals()
+            return self._roll_forward(None)
         except ReplayError:
             changed = None
             # What failed is reported, whatever reading the replica meets.
@@ -243,10 +250,10 @@ class Replay:
                 self._register(found)
                 self._note_witness(found)
                 return self._result(found.position.tick, found.clock)
-        with self.into.open(self._folders(), self.bulk) as replica:
+        with self.into.open_to_roll(self._folders(), self.bulk) as replica:
+            if ahead is None or replica.state != found:
+                ahead = self._ahead(replica.state)
             start = replica.state
-            if ahead is None or start != found:
-                ahead = self._ahead(start)
             steps = self._cut(start, ahead, replica.limits)
             self._register(start)
             known = self._with_settings(start)
@@ -277,6 +284,7 @@ class Replay:
             beat_s=self._beat_s if state.follows_beat else state.beat_s,
             attachment=self.membership.attachment if self.membership else None,
             access=state.access if self.access is None else self.access,
+            swaps=self.into.wants_swaps(state.swaps),
             filters=replace(state.filters, key_file=self.key_file) if self.key_file else state.filters,
         )
 

@@ -56,6 +56,7 @@ def replicate(
     open_tables: str | None = None,
     access: bool | None = None,
     adopt: bool = False,
+    swap: bool | None = None,
     engine: str = "auto",
     spark_master: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -85,6 +86,7 @@ def replicate(
         open_tables: "delta": readers of Delta tables can read a Parquet replica; "none" ends that. Remembered.
         access: Roles of a PostgreSQL replica get what its farm grants; remembered. Default: if made with keys.
         adopt: A new replica is made inside the DuckDB file that is there, beside the tables of its owner.
+        swap: Rounds go to a second file, which then takes the DuckDB file's place; remembered.
         engine: Who does large work: "local" is this process, "spark" is Spark, "auto" decides by its size.
         spark_master: Master at which to start a Spark session, unless the program has one.
         storage_options: Of the file systems of farm and Parquet replica, over those that a master's path remembers.
@@ -100,16 +102,14 @@ def replicate(
     Raises:
         InvalidError: The target cannot be reached, or an argument is invalid. Nothing was changed.
         ExpiredError: The next batch was pruned: make the replica anew.
-        ReplayError: A transaction cannot be applied; all before it were. Repair the replica, or accept.
-        CorruptError: A file of the farm is damaged. All transactions before it were applied.
+        ReplayError, CorruptError: A transaction does not fit, or a file is damaged. All before it were applied.
         UnavailableError: The replica or the farm is in use or out of reach: try again.
     """
-    target, state, database = _found(master, farm, into, storage_options, adopts=adopt)
+    target, state, database = _found(master, farm, into, storage_options, adopts=adopt, swaps=swap)
     stop, names = _not_back(_stop(until, tick, delay, database, is_awaited=waits), state, delay), listed(tables, ignore)
-    attachment = _attachment(database, state, upstream, class_name, registry, registers=register)
     asked = _Asked(stop, _age(delay), names, _kept(target, keep, access, open_tables), rebase, _keyed(state, filters))
     job = _Job(target, state, asked, register, engine, spark_master, dry_run, progress)
-    return job.run_through(_checked(state, asked, database) if state else database, attachment, keepalive)
+    return job.run_through(database, _attachment(database, job, upstream, class_name, registry), keepalive)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +155,8 @@ class _Job:
         self, database: FarmDatabase, attachment: Attachment | None, keepalive: Keepalive | None
     ) -> Replicated:
         """Read the database itself, or an upstream of it."""
+        if self.state is not None:
+            database = _checked(self.state, self.asked, database)
         if self.state is not None and self.state.is_paused and not self.is_dry_run:
             return _paused(self.state, self.target, database, keepalive, registers=self.registers)
         try:
@@ -230,10 +232,16 @@ def _found(
     storage_options: Mapping[str, Any] | None,
     *,
     adopts: bool,
+    swaps: bool | None,
 ) -> tuple[Target, ReplicaState | None, FarmDatabase]:
     target = target_at(into, storage_options)
+    if adopts and swaps:
+        message = "--adopt and --swap exclude each other: what the owner writes would be lost with the next swap"
+        raise InvalidError(message, hint="Give one of them.")
     if adopts:
         target.adopt()
+    if swaps is not None:
+        target.set_swaps(swaps)
     state = target.find_state()
     return target, state, _database(master, farm, state, storage_options)
 
@@ -244,22 +252,20 @@ def _id_of(target: Target) -> str:
 
 def _attachment(
     database: FarmDatabase,
-    state: ReplicaState | None,
+    job: _Job,
     upstream: Sequence[str] | str | None,
     class_name: str | None,
     registry: Sequence[str] | str | None,
-    *,
-    registers: bool,
 ) -> Attachment | None:
     """Return what the replica remembers of its upstream, changed by what is asked for."""
-    before = state.attachment if state else None
+    before = job.state.attachment if job.state else None
     if (before, upstream, class_name, registry) == (None,) * 4:
         return None
-    reads = state.master if state else database.url
+    reads = job.state.master if job.state else database.url
     wanted = wlc.attachment_of(database, before, upstream, class_name, registry, reads)
     if wanted is None and class_name is not None:
         raise InvalidError(f"class {class_name} is of no use without an upstream", hint="--upstream auto")
-    if (upstream is not None or registry) and wanted is not None and not wanted.pinned and not registers:
+    if (upstream is not None or registry) and wanted is not None and not wanted.pinned and not job.registers:
         raise InvalidError(
             "a replica that nobody knows cannot choose its upstream",
             hint="Leave out --no-register, or name one place: --upstream URL",

@@ -6,6 +6,7 @@ A new engine is one more class here and one more entry of `KINDS`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import duckdb
@@ -14,11 +15,11 @@ import psycopg
 from tests.lake import any_file, surplus
 from tests.postgres.cluster import Cluster, execute
 from tests.postgres.held import Held, held_by_duckdb, held_by_postgres
+from wlr.engine.duckdb.swapping import lock_of, spare_of
 from wlr.engine.postgres.connection import identity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 
 class Kind(ABC):
@@ -27,6 +28,7 @@ class Kind(ABC):
     Attributes:
         noun: What messages call such a replica.
         refusal: What a direct write to a replicated table is refused with; "" if nobody can write to a table.
+        holds_own: The replica's owner can have tables there, too.
         names_keys: A conflict names the key of its row.
         bag_conflict: How a row of a table without a key that is there too few times is reported.
         is_readable_while_open: Others can read the replica while a run has it open.
@@ -35,6 +37,7 @@ class Kind(ABC):
 
     noun: ClassVar[str]
     refusal: ClassVar[str] = ""
+    holds_own: ClassVar[bool] = True
     names_keys: ClassVar[bool] = True
     bag_conflict: ClassVar[str] = r"id = 1, v = a"
     is_readable_while_open: ClassVar[bool] = True
@@ -90,8 +93,20 @@ class DuckDBKind(Kind):
         return [path.name for path in self.folder.iterdir() if path.name.startswith(".")]
 
 
+class SwappingKind(DuckDBKind):
+    """A DuckDB file whose rounds go to a second one, as if every caller said so."""
+
+    holds_own = False
+    is_readable_while_open = True
+
+    def left_over(self, into: str) -> list[str]:
+        kept = {spare_of(Path(into)).name, lock_of(Path(into)).name}
+        return [name for name in super().left_over(into) if name not in kept]
+
+
 class ParquetKind(Kind):
     noun = "a Parquet replica"
+    holds_own = False
     names_keys = False
     bag_conflict = "1 of 3 rows to remove"
     deaths = (
@@ -141,7 +156,6 @@ class PostgresKind(Kind):
 
     def left_over(self, into: str) -> list[str]:
         import tempfile
-        from pathlib import Path
 
         with psycopg.connect(into) as connection:
             left = Path(tempfile.gettempdir()) / f"wlr-{identity(connection)}"

@@ -21,7 +21,7 @@ import pytest
 import wlc
 import wlr
 from tests import handmade
-from tests.conformance.targets import DuckDBKind, ParquetKind, PostgresKind
+from tests.conformance.targets import DuckDBKind, ParquetKind, PostgresKind, SwappingKind
 from tests.data_files import OTHER_IMAGES, write_parquet
 from tests.fault.processes import wants_all
 from tests.handmade import HandmadeFarm, Rows, time_of
@@ -35,6 +35,7 @@ from wlc.farm.errors import CorruptError, ExpiredError, InvalidError, ReplayErro
 from wlc.farm.model import Clear, Ddl, Manifest, Name, Origin, Position, SequencePosition, SnapshotTable
 from wlc.farm.registry import replicas
 from wlr import going_back
+from wlr.engine.duckdb.target import DuckDBTarget
 from wlr.plan.log_steps import Limits
 from wlr.plan.memory import MEMORY_VARIABLE
 
@@ -48,6 +49,7 @@ T = Name("main", "t")
 KEYED = "CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR)"
 KINDS = {
     "duckdb": lambda request: DuckDBKind(request.getfixturevalue("tmp_path")),
+    "duckdb2": lambda request: SwappingKind(request.getfixturevalue("tmp_path")),
     "parquet": lambda request: ParquetKind(request.getfixturevalue("tmp_path")),
     "postgres": lambda request: PostgresKind(request.getfixturevalue("cluster")),
     **{
@@ -59,7 +61,9 @@ PARAMS = [pytest.param(name, marks=pytest.mark.deep if name[-1].isdigit() else (
 
 
 @pytest.fixture(params=PARAMS)
-def kind(request: pytest.FixtureRequest) -> Kind:
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Kind:
+    if request.param == "duckdb2":
+        monkeypatch.setattr(DuckDBTarget, "_swaps", True)
     return KINDS[request.param](request)
 
 
@@ -452,7 +456,7 @@ def test_failing_ddl_undoes_its_whole_transaction(kind: Kind, farm: HandmadeFarm
     farm.publish([KEYED], [Rows("t", rows(1))])
     replicate(farm, into)
     statement = "ALTER TABLE t ALTER v TYPE INTEGER"
-    if kind.refusal:
+    if kind.holds_own:
         # A table of the owner's is in the way.
         kind.write(into, "CREATE TABLE mine (a INTEGER)")
         statement = "CREATE TABLE mine (b INTEGER)"
@@ -464,8 +468,8 @@ def test_failing_ddl_undoes_its_whole_transaction(kind: Kind, farm: HandmadeFarm
 
 
 def test_what_belongs_to_the_owner_is_named_and_not_skipped(kind: Kind, farm: HandmadeFarm, into: str) -> None:
-    if not kind.refusal:
-        pytest.skip("a Parquet replica holds nothing of its owner's")
+    if not kind.holds_own:
+        pytest.skip("it holds nothing of its owner's")
     farm.publish([KEYED], [Rows("t", rows(1))])
     replicate(farm, into)
     kind.write(into, "CREATE TABLE mine (a INTEGER)")

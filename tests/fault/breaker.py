@@ -26,6 +26,7 @@ from wlc.capture.duckdb import shared as shared_masters
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import FarmError, UnavailableError
 from wlc.farm.store import Store, StoredObject
+from wlr.engine.duckdb import swapping
 from wlr.engine.parquet import executor
 from wlr.engine.parquet import folder as lakes
 
@@ -263,7 +264,7 @@ def breakable_store(breaker: Breaker, *, breaks: bool) -> Iterator[None]:
 
 @contextmanager
 def breakable_database(breaker: Breaker) -> Iterator[None]:
-    """Every statement that makes something durable goes through the breaker: commits, and writes outside of one."""
+    """What makes something durable goes through the breaker: commits, writes outside of one, new names of files."""
     execute = duckdb.DuckDBPyConnection.execute
     open_transactions: defaultdict[int, bool] = defaultdict(bool)
 
@@ -277,9 +278,19 @@ def breakable_database(breaker: Breaker) -> Iterator[None]:
             return breaker.call(name, effect, error=duckdb.IOException(f"disk full at {name}"), tear=None)
         return effect()
 
+    def breakable_name(change: Callable[[Path, Path], None]) -> Callable[[Path, Path], None]:
+        def changed(present: Path, name: Path) -> None:
+            said = f"{change.__name__} {present.name} {name.name}"
+            breaker.call(said, lambda: change(present, name), error=OSError(5, f"failed: {said}"), tear=None)
+
+        return changed
+
     duckdb.DuckDBPyConnection.execute = breakable_execute  # type: ignore[method-assign]
     try:
-        yield
+        with pytest.MonkeyPatch.context() as patch:
+            for change in (swapping.link, swapping.rename):
+                patch.setattr(swapping, change.__name__, breakable_name(change))
+            yield
     finally:
         duckdb.DuckDBPyConnection.execute = execute  # type: ignore[method-assign]
 

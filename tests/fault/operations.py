@@ -19,6 +19,7 @@ from wlc.farm.database import open_database
 from wlc.farm.errors import ReplayError
 from wlc.farm.paths import CONFIG
 from wlc.farm.registry import replicas
+from wlr.engine.duckdb.swapping import lock_of, spare_of
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -101,6 +102,23 @@ def _with_replica(world: World) -> None:
     wlr.replicate(NAME, farm=world.farm, into=world.replica)
     _write(world, SECOND)
     wlc.flush(world.source)
+
+
+def _with_swapping_replica(world: World) -> None:
+    """Twice, so that there is a spare, which is behind."""
+    _flushed(world)
+    for tick in (1, 2):
+        wlr.replicate(NAME, farm=world.farm, into=world.replica, swap=True, tick=tick)
+    _write(world, SECOND)
+    wlc.flush(world.source)
+
+
+def _is_not_behind(world: World) -> None:
+    """What the next round would write to is level, or one round behind, and nothing else is left."""
+    names = {path.name for path in world.folder.iterdir() if world.replica.name in path.name}
+    beside = {spare_of(world.replica).name, lock_of(world.replica).name}
+    assert names <= {world.replica.name, *beside}
+    assert wlr.status(world.replica).tick == wlc.tick(NAME, farm=world.farm)
 
 
 def _is_master(world: World) -> bool:
@@ -464,6 +482,7 @@ STOP = Operation("stop", _waiting, _stop, _stop_again, _restarts)
 RESTART = Operation("master again", _stopped, _master, _master_again, _has_snapshot)
 FIRST_REPLICATION = Operation("first replication", _published, _replicate, _replicate)
 REPLICATION = Operation("replication", _with_replica, _replicate, _replicate)
+SWAP = Operation("replication that swaps", _with_swapping_replica, _replicate, _replicate, _is_not_behind)
 LAKE = Operation("first Parquet replication", _published, _replicate_lake, _replicate_lake)
 LAKE_FORWARD = Operation("Parquet replication", _with_lake, _replicate_lake, _replicate_lake)
 TO_A_TICK = Operation("replication to a tick", _published, _replicate_to_a_tick, _to_the_end)
@@ -508,4 +527,5 @@ OPERATIONS = (
     SHIP_FORWARD,
     OPEN_LAKE,
     OPEN_LAKE_ANEW,
+    SWAP,
 )

@@ -110,6 +110,20 @@ class Target(ABC):
         message = f"{self} is {self.noun}: --adopt is for DuckDB files that have tables of their own"
         raise InvalidError(message, hint="Leave --adopt out.")
 
+    def set_swaps(self, swaps: bool) -> None:
+        """Let rounds go to a second file that then takes the replica's place, or end that.
+
+        Raises:
+            InvalidError: Readers of a replica of this kind are never blocked.
+        """
+        if swaps:
+            message = f"{self} is {self.noun}, whose readers are never blocked: --swap is for DuckDB replicas"
+            raise InvalidError(message, hint="Leave --swap out.")
+
+    def wants_swaps(self, known: bool) -> bool:
+        """Say whether rounds go to a second file from now on, given what the replica remembers of that."""
+        return known
+
     def refuse_taken(self, statements: Iterable[Ddl], patterns: tuple[str, ...]) -> None:  # noqa: B027
         """Refuse to make a replica that would have something with the name of what is there already.
 
@@ -142,6 +156,17 @@ class Target(ABC):
             InvalidError: There is no replica.
             UnavailableError: Another process, or this one, has it open.
         """
+
+    def open_to_roll(self, folders: Sequence[Path] = (), bulk: Bulk | None = None) -> OpenReplica:
+        """Open the replica to apply the log from wherever what is opened stands, which may be behind the replica.
+
+        Arguments and errors are those of `open`.
+        """
+        return self.open(folders, bulk)
+
+    def begins_again(self) -> bool:
+        """Give up what stood behind the replica when it was opened to roll; say whether there was such a thing."""
+        return False
 
     @abstractmethod
     def scanned(self, work: Path, storage_options: Mapping[str, Any] | None = None) -> AbstractContextManager[Scan]:

@@ -54,6 +54,7 @@ class ReplicaState:
         names_digests: The log, or the snapshot, has named digests.
         left_out: What the replica does not have because its engine cannot hold or make it, by name, with the cause.
         open_tables: Which format's logs a Parquet replica keeps over its files, "delta"; empty for none.
+        swaps: Rounds go to a second file, which then takes the replica's place; only DuckDB replicas do that.
         access: Roles get privileges from the farm here; only PostgreSQL replicas have roles.
         contained: What its position contains, of other sites, too, with the proofs of where those stood.
         attachment: Which upstream it reads, if it chooses one or was told which; None if it reads `master` itself.
@@ -81,6 +82,7 @@ class ReplicaState:
     verify: str = ""
     access: bool = False
     open_tables: str = ""
+    swaps: bool = False
     attachment: Attachment | None = None
     contained: Contained = NOTHING
     filters: RowFilters = EVERYTHING
@@ -134,6 +136,7 @@ def settings_json(state: ReplicaState) -> dict[str, Any]:
         "verify": state.verify,
         "access": state.access,
         "open_tables": state.open_tables,
+        "swaps": state.swaps,
         "attachment": _attachment_json(state.attachment) if state.attachment else None,
         "left_out": dict(state.left_out),
         "filters": filters_json(state.filters),
@@ -161,6 +164,7 @@ def as_settings(content: Mapping[str, Any]) -> ReplicaState:
         verify=fields.as_text(content["verify"]),
         access=fields.as_flag(content.get("access", False)),
         open_tables=fields.as_text(content.get("open_tables", "")),
+        swaps=fields.as_flag(content.get("swaps", False)),
         attachment=None if content.get("attachment") is None else _as_attachment(content["attachment"]),
         left_out={what: fields.as_text(cause) for what, cause in fields.as_object(content["left_out"]).items()},
         filters=as_filters(content.get("filters")),

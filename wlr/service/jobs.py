@@ -135,6 +135,7 @@ def _of_replica(name: str, item: ReplicaItem, farm: ListedFarm | None, _: Servic
             open_tables=item.open,
             access=item.access,
             adopt=item.adopt,
+            swap=item.swap,
             engine=item.engine,
             register=item.register,
             upstream=item.upstream or None,

@@ -78,6 +78,7 @@ class ReplicaItem:
     open: str | None = None
     access: bool | None = None
     adopt: bool = False
+    swap: bool | None = None
     engine: str = "auto"
     upstream: tuple[str, ...] = ()
     registry: tuple[str, ...] = ()

@@ -227,6 +227,7 @@ SECTIONS: Mapping[str, tuple[type, Mapping[str, Reader]]] = {
             "open": _text,
             "access": _flag,
             "adopt": _flag,
+            "swap": _flag,
             "engine": _text,
             "register": _flag,
             **_READS,

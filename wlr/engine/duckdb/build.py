@@ -16,6 +16,7 @@ from wlr.engine.contract import NewReplica, loading
 from wlr.engine.duckdb import changes, guard
 from wlr.engine.duckdb import state as states
 from wlr.engine.duckdb.connection import attach, work_folder
+from wlr.engine.duckdb.file_opens import watched_opens
 from wlr.engine.duckdb.state import find_state
 from wlr.engine.duckdb.tables import TargetTables, read_tables
 from wlr.engine.state import encode
@@ -34,10 +35,17 @@ if TYPE_CHECKING:
 _HINT = "The snapshot was made by another version, or does not fit --tables."
 
 
-def build(into: Path, new: NewReplica, *, replaces: bool = False) -> None:
-    """Make a new replica; see `wlr.engine.contract.Target.build`, or `rebuild` where it replaces another one."""
+def build(into: Path, new: NewReplica, *, replaces: bool = False, is_read: bool = False) -> None:
+    """Make a new replica; see `wlr.engine.contract.Target.build`, or `rebuild` where it replaces another one.
+
+    Args:
+        into: The file.
+        new: What it is made of.
+        replaces: It takes the place of a replica.
+        is_read: Others may read that one meanwhile; they keep what they have opened.
+    """
     state = new.state
-    empty = _refuse_own_tables(into) if replaces else _refuse_occupied(into)
+    empty = _refuse_own_tables(into, is_read=is_read) if replaces else _refuse_occupied(into)
     half = into.with_name(f".{into.name}.building")
     connection = _begin(half, state.catalog)
     scratch = Scratch(work_folder(half), new.folders)
@@ -51,7 +59,7 @@ def build(into: Path, new: NewReplica, *, replaces: bool = False) -> None:
             _finish(connection, state)
         scratch.remove()
         # The file stays locked until it is in place: another run must not take it for one that a killed run left.
-        with alone(into), _unopened(into, state.catalog) if replaces else nullcontext():
+        with alone(into), _unwritten(into, state.catalog, is_read=is_read) if replaces else nullcontext():
             _put_in_place(half, into, empty)
     except BaseException:
         scratch.remove()
@@ -76,12 +84,12 @@ def _refuse_occupied(into: Path) -> tuple[int, ...] | None:
     return _identity(into)
 
 
-def _refuse_own_tables(into: Path) -> tuple[int, ...] | None:
+def _refuse_own_tables(into: Path, *, is_read: bool) -> tuple[int, ...] | None:
     """Refuse to replace a replica that holds more than what is replicated; return what tells it from another file."""
     state = find_state(into)
     if state is not None:
         # Opened for writing, nobody else has it; closed, it has no write-ahead log that would outlive it.
-        connection = attach(into, state.catalog)
+        connection = attach(into, state.catalog, read_only=is_read)
         try:
             with using(into):
                 replicated = states.read_tables(connection, state.catalog)
@@ -98,16 +106,20 @@ def _refuse_own_tables(into: Path) -> tuple[int, ...] | None:
 
 
 @contextmanager
-def _unopened(into: Path, catalog: str) -> Iterator[None]:
+def _unwritten(into: Path, catalog: str, *, is_read: bool) -> Iterator[None]:
     """Keep a file that is to be replaced from being open anywhere: its write-ahead log would stay beside the new one.
+
+    If it `is_read`, others may have it open for reading, and nobody for writing.
 
     It may be under another name than the new file's database, which does not matter here.
     """
     if _wal(into).exists():
         raise UnavailableError(f"{into} was written to meanwhile", hint="Run it again.", path=str(into))
-    connection = attach(into, catalog) if into.exists() else None
+    connection = attach(into, catalog, read_only=is_read) if into.exists() else None
     try:
-        yield
+        with watched_opens(into) if is_read else nullcontext(lambda: None) as await_quiet:
+            await_quiet()
+            yield
     finally:
         if connection is not None:
             connection.close()

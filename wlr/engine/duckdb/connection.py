@@ -98,3 +98,8 @@ def has_table(connection: duckdb.DuckDBPyConnection, catalog: str, schema: str, 
 def work_folder(into: Path) -> Path:
     """Return the folder for temporary files, on the replica's own disk."""
     return into.with_name(f".{into.name}.work")
+
+
+def present_before(into: Path) -> Path:
+    """Return the name under which a swap keeps the present file until the new one is in its place."""
+    return into.with_name(f".{into.name}.old")

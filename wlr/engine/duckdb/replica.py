@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import duckdb
 
@@ -43,41 +43,6 @@ if TYPE_CHECKING:
     from wlr.fold.tally import Held
     from wlr.plan.failure import Obstacle
     from wlr.plan.step import Action, Step
-
-
-def open_replica(
-    into: Path,
-    catalog: str,
-    folders: Sequence[Path] = (),
-    bulk: Bulk | None = None,
-    *,
-    spare: duckdb.DuckDBPyConnection | None = None,
-) -> OpenDuckDB:
-    """Open a replica for writing; nobody else can open it until it is closed.
-
-    Args:
-        into: The file.
-        catalog: The replica's name of the database.
-        folders: Folders that data files will be read from.
-        bulk: How to do large work.
-        spare: What looked into the file, to open it with.
-
-    Raises:
-        UnavailableError: It is in use, or another replica has taken its place.
-    """
-    connection = attach(into, catalog, spare=spare)
-    scratch = Scratch(work_folder(into), folders)
-    try:
-        with using(into):
-            scratch.confine(connection)
-            # It may have been written to, or made anew, since it was looked at.
-            state = states.read(connection, catalog, str(into))
-            if state.catalog != catalog:
-                raise UnavailableError(f"{into} was made anew meanwhile", hint="Run it again.", path=str(into))
-            return OpenDuckDB(into, connection, state, scratch, bulk.folding(scratch.folder) if bulk else None)
-    except BaseException:
-        connection.close()
-        raise
 
 
 class OpenDuckDB(OpenReplica):
@@ -355,3 +320,54 @@ class OpenDuckDB(OpenReplica):
         query = f"SELECT schema_name, table_name, table_oid, sql FROM duckdb_tables() WHERE {catalogs.USER}"
         found = catalogs.rows(self._connection, self._catalog, query)
         return {Name(*row[:2]): row[2:] for row in found if Name(*row[:2]) not in replicated}
+
+
+Opened = TypeVar("Opened", bound=OpenDuckDB)
+
+
+def open_replica(
+    into: Path,
+    catalog: str,
+    folders: Sequence[Path] = (),
+    bulk: Bulk | None = None,
+    *,
+    spare: duckdb.DuckDBPyConnection | None = None,
+) -> OpenDuckDB:
+    """Open a replica for writing; see `open_as`."""
+    return open_as(OpenDuckDB, into, catalog, folders, bulk, spare)
+
+
+def open_as(
+    kind: type[Opened],
+    into: Path,
+    catalog: str,
+    folders: Sequence[Path],
+    bulk: Bulk | None,
+    spare: duckdb.DuckDBPyConnection | None = None,
+) -> Opened:
+    """Open a replica for writing; nobody else can open it until it is closed.
+
+    Args:
+        kind: What it is opened as.
+        into: The file.
+        catalog: The replica's name of the database.
+        folders: Folders that data files will be read from.
+        bulk: How to do large work.
+        spare: What looked into the file, to open it with.
+
+    Raises:
+        UnavailableError: It is in use, or another replica has taken its place.
+    """
+    connection = attach(into, catalog, spare=spare)
+    scratch = Scratch(work_folder(into), folders)
+    try:
+        with using(into):
+            scratch.confine(connection)
+            # It may have been written to, or made anew, since it was looked at.
+            state = states.read(connection, catalog, str(into))
+            if state.catalog != catalog:
+                raise UnavailableError(f"{into} was made anew meanwhile", hint="Run it again.", path=str(into))
+            return kind(into, connection, state, scratch, bulk.folding(scratch.folder) if bulk else None)
+    except BaseException:
+        connection.close()
+        raise

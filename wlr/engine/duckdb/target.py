@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from wlr.engine.contract import Target
-from wlr.engine.duckdb.connection import work_folder
+from wlr.engine.duckdb.connection import present_before, work_folder
 from wlr.engine.duckdb.state import look, wal_of
 
 if TYPE_CHECKING:
@@ -36,16 +36,22 @@ class DuckDBTarget(Target):
     # What looked into the file last, to open it with.
     _spare: duckdb.DuckDBPyConnection | None = None
 
+    # Whether rounds go to a second file: what the user wants, and what the replica remembers.
+    _swaps: bool | None = None
+    _did_swap = False
+    _was_behind = False
     # Whether a new replica is made inside the file that is there.
     _adopts = False
 
     def find_state(self) -> ReplicaState | None:
         state, self._spare = look(self.place.path, adopts=self._adopts)
         self._catalog = state.catalog if state else None
+        self._did_swap = state is not None and state.swaps
         return state
 
     def is_settled(self) -> bool:
-        return not (wal_of(self.place.path).exists() or work_folder(self.place.path).exists())
+        left = wal_of, work_folder, present_before
+        return not any(name(self.place.path).exists() for name in left)
 
     def expect_round(self) -> None:
         from wlr.engine.calculator import connect_ahead
@@ -80,11 +86,24 @@ class DuckDBTarget(Target):
         from wlr.engine.duckdb.adoption import is_adopted, make_anew
         from wlr.engine.duckdb.build import build
 
-        if is_adopted(self.place.path):
+        if self._is_swapped():
+            from wlr.engine.duckdb.swapping import rebuild
+
+            rebuild(self.place.path, new)
+        elif is_adopted(self.place.path):
             make_anew(self.place.path, new)
         else:
             build(self.place.path, new, replaces=True)
         self._catalog = new.state.catalog
+
+    def set_swaps(self, swaps: bool) -> None:
+        self._swaps = swaps
+
+    def wants_swaps(self, known: bool) -> bool:
+        return known if self._swaps is None else self._swaps
+
+    def _is_swapped(self) -> bool:
+        return self._did_swap if self._swaps is None else self._swaps
 
     def remove(self) -> None:
         from wlr.engine.duckdb.adoption import is_adopted, remove
@@ -95,13 +114,37 @@ class DuckDBTarget(Target):
         remove(self.place.path, catalog)
 
     def open(self, folders: Sequence[Path] = (), bulk: Bulk | None = None) -> OpenDuckDB:
+        return self._open(folders, bulk, rolls=False)
+
+    def open_to_roll(self, folders: Sequence[Path] = (), bulk: Bulk | None = None) -> OpenDuckDB:
+        return self._open(folders, bulk, rolls=True)
+
+    def begins_again(self) -> bool:
+        from wlr.engine.duckdb.swapping import give_up
+
+        if was_behind := self._was_behind:
+            give_up(self.place.path)
+        self._was_behind = False
+        return was_behind
+
+    def _open(self, folders: Sequence[Path], bulk: Bulk | None, *, rolls: bool) -> OpenDuckDB:
         from wlr.engine.duckdb.replica import open_replica
 
-        catalog = self._catalog
-        if catalog is None or not self.place.path.exists():
-            catalog = self.read_state().catalog
+        if self._catalog is None or not self.place.path.exists():
+            self.read_state()
+        assert self._catalog is not None
+        if self._is_swapped():
+            from wlr.engine.duckdb.swapping import open_swapping
+
+            opened = open_swapping(self.place.path, folders, bulk, rolls=rolls)
+            self._was_behind = opened.is_behind
+            return opened
+        if self._did_swap:
+            from wlr.engine.duckdb.swapping import end
+
+            end(self.place.path)
         spare, self._spare = self._spare, None
-        return open_replica(self.place.path, catalog, folders, bulk, spare=spare)
+        return open_replica(self.place.path, self._catalog, folders, bulk, spare=spare)
 
     def scanned(
         self,

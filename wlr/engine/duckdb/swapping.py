@@ -1,0 +1,363 @@
+"""A replica whose readers are never blocked: rounds go to a second file, which then takes the place of the first one.
+
+`copy.duckdb` is what readers open. `.copy.duckdb.spare` is what was there before the last swap: one or more rounds
+behind, and brought up to date by the same log. It is written to, checkpointed and closed, and then renamed over
+`copy.duckdb`. Readers keep the file that they have opened; whoever opens the name gets the new one. What is held by a
+reader, or cannot be brought up to date from the log, is given up, and the spare is copied anew.
+
+Names change in an order that leaves a whole file under `copy.duckdb` at every moment, and tells the next run what is
+missing: the present file also becomes `.copy.duckdb.old`, the spare becomes `copy.duckdb`, `.old` becomes the spare.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shlex
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from wlc.dialect.duckdb.opening import alone
+from wlc.farm.errors import CorruptError, InvalidError, UnavailableError
+from wlc.farm.store.local import synchronize
+from wlr.engine.calculator import using
+from wlr.engine.duckdb import objects
+from wlr.engine.duckdb import state as states
+from wlr.engine.duckdb.build import build
+from wlr.engine.duckdb.connection import attach, present_before, work_folder
+from wlr.engine.duckdb.file_opens import is_open_elsewhere, watched_opens
+from wlr.engine.duckdb.replica import OpenDuckDB, open_as
+from wlr.engine.duckdb.tables import read_tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    import duckdb
+
+    from wlc.farm.model import TableFile
+    from wlr.engine.bulk import Bulk
+    from wlr.engine.contract import NewReplica
+    from wlr.engine.quarantine_tables import Quarantined
+    from wlr.engine.state import ReplicaState
+    from wlr.plan.step import Step
+
+
+def spare_of(into: Path) -> Path:
+    """Return where the second file is."""
+    return into.with_name(f".{into.name}.spare")
+
+
+def _half_copy_of(into: Path) -> Path:
+    return into.with_name(f".{into.name}.copying")
+
+
+def lock_of(into: Path) -> Path:
+    """Return the file that a run locks while it uses the other ones."""
+    return into.with_name(f".{into.name}.lock")
+
+
+class Lock:
+    """Keeps other runs from a replica that swaps; the kernel releases it when the process dies."""
+
+    def __init__(self, into: Path) -> None:
+        path = lock_of(into)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.read(self._descriptor, 20).decode(errors="replace").strip()
+            os.close(self._descriptor)
+            message = f"{into} is in use by process {holder}: try again when it is done"
+            raise UnavailableError(message, path=str(into)) from error
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, str(os.getpid()).encode(), 0)
+
+    def close(self) -> None:
+        """Let others go on."""
+        os.close(self._descriptor)
+
+
+def open_swapping(into: Path, folders: Sequence[Path], bulk: Bulk | None, *, rolls: bool) -> SwappingDuckDB:
+    """Open the spare of a replica for writing; closing it puts it in the replica's place if it holds something else.
+
+    Args:
+        into: The replica.
+        folders: Folders that data files will be read from.
+        bulk: How to do large work.
+        rolls: The caller goes on from wherever the spare stands; otherwise it is where the replica is.
+
+    Raises:
+        UnavailableError: It is in use, or there is no room for a second file.
+        InvalidError: It has tables of its owner's.
+    """
+    lock = Lock(into)
+    try:
+        _recover(into)
+        current = states.find_state(into)
+        if current is None:
+            raise UnavailableError(f"{into} is gone", hint="Run it again.", path=str(into))
+        found = _open_spare(into, current, folders, bulk) if rolls else None
+        if found is None:
+            _copy(into, current)
+            found = open_as(SwappingDuckDB, spare_of(into), current.catalog, folders, bulk)
+        return found.is_for(_Swap(into, current, lock, rolls))
+    except BaseException:
+        lock.close()
+        raise
+
+
+def rebuild(into: Path, new: NewReplica) -> None:
+    """Make a replica that swaps anew; its readers keep what they have opened."""
+    lock = Lock(into)
+    try:
+        _recover(into)
+        discard(into)
+        build(into, new, replaces=True, is_read=True)
+    finally:
+        lock.close()
+
+
+def _recover(into: Path) -> None:
+    """Finish, or take back, what a killed run began."""
+    old, spare = present_before(into), spare_of(into)
+    _half_copy_of(into).unlink(missing_ok=True)
+    if old.exists():
+        if old.samefile(into) or spare.exists():
+            # The spare did not come into its place: the old file still is the present one.
+            old.unlink()
+        else:
+            rename(old, spare)
+
+
+def _open_spare(into: Path, current: ReplicaState, folders: Sequence[Path], bulk: Bulk | None) -> SwappingDuckDB | None:
+    """Open the spare where it stands, with what the replica remembers now; None if it is of no use."""
+    spare = spare_of(into)
+    # While tables may be written to, only the file itself knows what they hold.
+    if current.is_unlocked or not spare.exists() or is_open_elsewhere(spare):
+        return None
+    try:
+        replica = open_as(SwappingDuckDB, spare, current.catalog, folders, bulk)
+    except (UnavailableError, CorruptError, InvalidError):
+        return None
+    state = replica.state
+    same = (state.id, state.tables, state.accepted, state.position.history, state.is_unlocked)
+    if (
+        same != (current.id, current.tables, current.accepted, current.position.history, False)
+        or state.position.tick > current.position.tick
+    ):
+        replica.close()
+        return None
+    known = replace(
+        current,
+        position=state.position,
+        batch_last=state.batch_last,
+        clock=state.clock,
+        digests=state.digests,
+        names_digests=state.names_digests,
+        contained=state.contained,
+        left_out=state.left_out,
+    )
+    if known != state:
+        replica.remember(known)
+    return replica
+
+
+def _copy(into: Path, current: ReplicaState) -> None:
+    """Copy the present file to the spare's place, all or nothing."""
+    spare, half = spare_of(into), _half_copy_of(into)
+    if states.wal_of(into).exists():
+        # Somebody has written to it. Opened and closed for writing, it is whole again.
+        attach(into, current.catalog).close()
+    connection = attach(into, current.catalog, read_only=True)
+    try:
+        _refuse_own_tables(into, connection, current.catalog)
+    finally:
+        connection.close()
+    discard(into)
+    needed, free = into.stat().st_size, shutil.disk_usage(into.parent).free
+    if needed > free:
+        raise UnavailableError(
+            f"{into} has {needed} bytes, and {into.parent} has {free} bytes free: no room for a second file",
+            hint=f"free disk space, or write to the only file: wlr replicate --into {shlex.quote(str(into))} --no-swap",
+            path=str(into),
+        )
+    before = _identity(into)
+    try:
+        shutil.copyfile(into, half)
+        shutil.copymode(into, half)
+    except OSError as error:
+        half.unlink(missing_ok=True)
+        message = f"{into} cannot be copied: {error.strerror}"
+        raise UnavailableError(message, hint="Nothing was lost: run it again.", path=str(into)) from error
+    if _identity(into) != before or states.wal_of(into).exists():
+        half.unlink()
+        raise UnavailableError(f"{into} was written to meanwhile", hint="Run it again.", path=str(into))
+    half.replace(spare)
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _refuse_own_tables(into: Path, connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
+    """Refuse a file with tables of its owner's: what is written to them would be gone with the next swap."""
+    with using(into):
+        replicated = states.read_tables(connection, catalog)
+        own = [name for name in read_tables(connection, catalog).order if name not in replicated]
+        is_shared = objects.noted(connection, catalog) is not None
+    if own or is_shared:
+        named = f"tables of its owner: {', '.join(map(str, own[:5]))}" if own else "things of its owner (--adopt)"
+        raise InvalidError(
+            f"{into} has {named}, which would be lost when the file is swapped",
+            hint=f"move them to another file, or: wlr replicate --into {shlex.quote(str(into))} --no-swap",
+            path=str(into),
+        )
+
+
+def discard(into: Path) -> None:
+    """Remove the spare; the caller holds the lock."""
+    spare = spare_of(into)
+    spare.unlink(missing_ok=True)
+    states.wal_of(spare).unlink(missing_ok=True)
+    shutil.rmtree(work_folder(spare), ignore_errors=True)
+
+
+def end(into: Path) -> None:
+    """Remove what only a replica that swaps has beside it."""
+    give_up(into)
+    lock_of(into).unlink(missing_ok=True)
+
+
+def give_up(into: Path) -> None:
+    """Remove the spare, so that it is copied anew."""
+    lock = Lock(into)
+    try:
+        _recover(into)
+        discard(into)
+    finally:
+        lock.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Swap:
+    """What a spare is for.
+
+    Attributes:
+        into: The replica.
+        current: What it remembers.
+        lock: Given up at the end.
+        rolls: The spare may stand behind the replica, and the log brings it up to date.
+    """
+
+    into: Path
+    current: ReplicaState
+    lock: Lock
+    rolls: bool
+
+
+class SwappingDuckDB(OpenDuckDB):
+    """A replica's second file, open for writing; closed, it takes the place of the first one."""
+
+    _swap: _Swap | None = None
+    _is_written = False
+
+    def is_for(self, swap: _Swap) -> SwappingDuckDB:
+        """Say what it is opened for; until then, it is a file like others."""
+        self._swap, self._is_written = swap, False
+        return self
+
+    def apply(self, step: Step, fetch: Callable[[TableFile], Path]) -> None:
+        super().apply(step, fetch)
+        self._is_written = True
+
+    def remember(self, state: ReplicaState) -> None:
+        super().remember(state)
+        self._is_written = True
+
+    def quarantine(self, state: ReplicaState, kept: Sequence[Quarantined]) -> None:
+        super().quarantine(state, kept)
+        self._is_written = True
+
+    @property
+    def is_behind(self) -> bool:
+        """It stands behind the replica."""
+        return self._swap is not None and self.state.position != self._swap.current.position
+
+    def close(self) -> None:
+        """Close the spare, and put it in the replica's place if readers find something else in it."""
+        swap = self._swap
+        try:
+            super().close()
+            if swap is not None:
+                self._settle(swap)
+        finally:
+            if swap is not None:
+                swap.lock.close()
+
+    def _settle(self, swap: _Swap) -> None:
+        if states.wal_of(self._path).exists():
+            message = f"{swap.into} stays as it was: what was written cannot be moved into its second file"
+            raise UnavailableError(message, hint="Free disk space, then run it again.", path=str(swap.into))
+        if swap.rolls and self.state.position.tick < swap.current.position.tick:
+            # It broke off before it was level. What fails here did not fail in the replica, so the spare differs.
+            if self.state.failure is not None:
+                discard(swap.into)
+            return
+        if self._is_written if not swap.rolls else self.state != swap.current:
+            # What the log does not say is in the new file only: the log does not bring the old one up to date.
+            exchange(swap.into, swap.current, keeps=swap.rolls)
+            with suppress(OSError):
+                states.note_closed(swap.into, self.state)
+
+
+def exchange(into: Path, current: ReplicaState, *, keeps: bool) -> None:
+    """Put the spare in the replica's place; the caller holds the lock, and the spare is closed.
+
+    Args:
+        into: The replica.
+        current: What it remembers.
+        keeps: The present file becomes the spare.
+
+    Raises:
+        UnavailableError: Somebody has the replica open for writing.
+        InvalidError: It has tables of its owner's.
+    """
+    spare, old = spare_of(into), present_before(into)
+    synchronize(spare)
+    # Whoever reads keeps others from writing: no write-ahead log is left beside the new file.
+    with watched_opens(into) as await_quiet, alone(into):
+        held = attach(into, current.catalog, read_only=True)
+        try:
+            _refuse_own_tables(into, held, current.catalog)
+            if states.wal_of(into).exists():
+                raise UnavailableError(f"{into} was written to meanwhile", hint="Run it again.", path=str(into))
+            if keeps:
+                # A file system without hard links has no spare after the swap, and it is copied.
+                with suppress(OSError):
+                    link(into, old)
+            await_quiet()
+            rename(spare, into)
+            if old.exists():
+                # Otherwise the next run does it.
+                with suppress(OSError):
+                    rename(old, spare)
+            synchronize(into.parent)
+        except OSError as error:
+            message = f"{into} stays as it was: its second file cannot take its place: {error.strerror}"
+            raise UnavailableError(message, hint="Nothing was lost: run it again.", path=str(into)) from error
+        finally:
+            held.close()
+
+
+def link(present: Path, name: Path) -> None:
+    """Give a file a second name."""
+    name.hardlink_to(present)
+
+
+def rename(present: Path, name: Path) -> None:
+    """Give a file another name, in the place of the one that has it."""
+    present.replace(name)
