@@ -47,6 +47,18 @@ def filtered_subject(ddl: Ddl, filters: RowFilters) -> TableFilter | None:
     return filters.of(ddl.object) if not is_run(ddl, ()) and about_table(ddl) is None else None
 
 
+def altered(ddl: Ddl) -> tuple[Name, Name] | None:
+    """Return the names, before and after, of the table that ALTER TABLE is about; None for other statements."""
+    about = about_table(ddl)
+    if about is None or about.is_drop:
+        return None
+    if about.renamed is not None:
+        return about.table, about.renamed
+    # PostgreSQL's statements can have more words before the name, such as ONLY.
+    table = ddl.object if ddl.kind == "ALTER TABLE" and not is_run(ddl, ()) else about.table
+    return table, table
+
+
 def concerns(ddl: Ddl, chosen: TableFilter) -> bool:
     """Say whether ALTER TABLE may change what a filter lets pass: all that names no column of it does not."""
     if not chosen.columns:
@@ -64,10 +76,10 @@ def refuse_references(ddl: Ddl, filters: RowFilters) -> None:
     Raises:
         InvalidError: The rows that it refers to may be left out.
     """
-    is_altered = (about := about_table(ddl)) is not None and not about.is_drop
-    if not is_created(ddl) and not is_altered:
+    names = altered(ddl)
+    if not is_created(ddl) and names is None:
         return
-    table = about.table if about else ddl.object
+    table = names[0] if names else ddl.object
     if filters.of(table) is not None:
         return
     for text in filter(None, (ddl.statement, ddl.original)):

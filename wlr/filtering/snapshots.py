@@ -13,7 +13,7 @@ from wlc.dialect.sql import literal
 from wlc.farm.database import describe_file
 from wlc.farm.digest import EMPTY
 from wlc.farm.model import Ddl, SnapshotTable
-from wlr.ddl.relevance import about_table, is_created
+from wlr.ddl.relevance import is_created
 from wlr.engine.calculator import reading
 from wlr.filtering import schema
 from wlr.filtering.images import chosen_images, key_of, masking, refuse_unfit
@@ -114,5 +114,5 @@ class _Snapshot:
                 yield ddl
 
     def _is_altered(self, ddl: Ddl) -> bool:
-        about = about_table(ddl)
-        return about is not None and self.filters.of(about.table) is not None
+        names = schema.altered(ddl)
+        return names is not None and self.filters.of(names[0]) is not None

@@ -141,7 +141,6 @@ class FilteredSteps:
 
     def _ddl(self, ddl: Ddl, following: tuple[Action, ...], tick: int) -> Iterator[Action]:
         schema.refuse_references(ddl, self.state.filters)
-        about = about_table(ddl)
         if is_created(ddl):
             replaces = schema.is_replacing(ddl)
             yield self._created(ddl, ddl.object, replaces=replaces) if self._of(ddl.object) else ddl
@@ -150,9 +149,9 @@ class FilteredSteps:
             self._refuse_leaving(*move)
             if not any(map(self._of, move)):
                 yield ddl
-        elif about is not None and not about.is_drop:
-            yield from self._altered(ddl, about.table, about.renamed or about.table, following, tick)
-        elif about is not None or schema.filtered_subject(ddl, self.state.filters) is None:
+        elif names := schema.altered(ddl):
+            yield from self._altered(ddl, *names, following, tick)
+        elif about_table(ddl) is not None or schema.filtered_subject(ddl, self.state.filters) is None:
             yield ddl
 
     def _created(self, ddl: Ddl, table: Name, *, replaces: bool) -> Ddl:
