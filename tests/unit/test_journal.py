@@ -108,3 +108,11 @@ def test_compare_tells_replaced_from_altered_and_renamed() -> None:
     assert replaced.replaced_tables == {T}
     renamed = compare(objects(t=(1, "a")), objects(u=(1, "a")))
     assert (renamed.altered_tables, renamed.dropped_tables, renamed.renamed_tables) == ((U,), (T,), ((T, U),))
+
+
+def test_a_variable_of_the_caller_is_not_taken_for_the_state() -> None:
+    """DuckDB looks for a table that is not there among the Python variables of all callers."""
+    with duckdb.connect() as connection:
+        state = connection.sql("SELECT 'name' AS key, 'mine' AS value")
+        assert journal.read_state(connection, "memory") == {}
+        assert state.fetchall() == [("name", "mine")]

@@ -209,13 +209,14 @@ def refuse_replica(connection: duckdb.DuckDBPyConnection, catalog: str, shown: s
 
 def read_state(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[str, str]:
     """All of `wlc.state`; empty where the database has never been a master."""
-    import duckdb
-
-    try:
-        # Looking for the table first would take far longer: DuckDB then makes all its views.
-        return dict(connection.execute(f"SELECT key, value FROM {quote(catalog)}.wlc.state").fetchall())
-    except duckdb.CatalogException:
+    # Reading it at once would find any caller's Python variable `state` where there is no such table.
+    found = connection.execute(
+        "SELECT count(*) FROM duckdb_tables() WHERE database_name = ? AND schema_name = 'wlc' AND table_name = 'state'",
+        [catalog],
+    ).fetchall()
+    if not found[0][0]:
         return {}
+    return dict(connection.execute(f"SELECT key, value FROM {quote(catalog)}.wlc.state").fetchall())
 
 
 def write_state(connection: duckdb.DuckDBPyConnection, catalog: str, values: dict[str, str]) -> None:
