@@ -37,6 +37,7 @@ NAMES = (
     "memory",
     "lake",
     "lake_curve",
+    "executors",
     "postgres",
     "encryption",
     "growth",

@@ -21,7 +21,7 @@ LINES = {
     "replay": 5,
     "digests": 7,
     "small": 3,
-    "start": 4,
+    "start": 8,
     "memory": 3,
     "encryption": 2,
     "growth": 12,
@@ -33,7 +33,7 @@ LINES = {
 }
 LONG = {"growth", "tiers", "visible", "reading", "capture", "replay", "digests", "memory", "feeds", "start", "sites"}
 # tests/spark/test_bench.py tries these: there is a session already, which takes longer to start than all the rest here.
-ON_SPARK = {"lake", "lake_curve"}
+ON_SPARK = {"lake", "lake_curve", "executors"}
 # tests/postgres/test_bench.py tries this: it needs a server.
 WITH_A_SERVER = {"postgres"}
 
@@ -49,7 +49,7 @@ def test_a_benchmark_prints_a_figure_for_every_line(
     assert run.main([name, *TINY, "--folder", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     machine, _, table = printed.partition(f"\n{name} (")
-    figures = re.findall(r"  [\d,.]+(?:x| requests| rows/s| transactions/s| MB/s| s| GB)$", table, re.MULTILINE)
+    figures = re.findall(r"  [\d,.]+(?:x| requests| rows/s| transactions/s| MB/s| s| ms| GB)$", table, re.MULTILINE)
     assert len(figures) == LINES[name], printed
     assert re.search(r"^CPU .*cores$", machine, re.MULTILINE)
 

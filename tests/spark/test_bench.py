@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.bench import lake_curve, rivals, run
+from tests.bench import executors, lake_curve, rivals, run
 from tests.bench.measure import Setting
 
 if TYPE_CHECKING:
@@ -28,6 +28,16 @@ def test_lake_prints_a_figure_for_every_line(
     figures = re.findall(r"  [\d,.]+(?:x| rows/s| GB)$", printed.out.partition("\nlake (")[2], re.MULTILINE)
     assert len(figures) == (8 if rivals.has_delta() else 6), printed.out
     assert ("pip install" in printed.err) != rivals.has_delta()
+
+
+@pytest.mark.deep
+def test_executors_are_counted_apart(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executors, "WARM_UPS", 0)
+    assert run.main(["executors", "--scale", "0.0001", "--rounds", "1", "--folder", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out.partition("\nexecutors (")[2]
+    assert len(re.findall(r"  -?[\d,.]+ (?:s|%)$", printed, re.MULTILINE)) == 3, printed
 
 
 @pytest.mark.deep
