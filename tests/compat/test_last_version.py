@@ -1,0 +1,67 @@
+"""The version that landed before this one, and this one, work on one farm and one replica, in turns."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+# A commit that writes the same format. Whoever changes the format moves it to the first commit that has it.
+BASE = "cdf23b9"
+ROOT = Path(__file__).parents[2]
+# Run by one version or the other: what it is told to do, in a folder.
+TURN = """
+import sys, wlc, wlr
+assert wlc.__file__.startswith(sys.argv[1]), wlc.__file__
+what, value = sys.argv[2:]
+if what == "master":
+    wlc.master("sales.duckdb", farm="farm", beat_s=0, create=True)
+    with wlc.connect("sales.duckdb") as connection:
+        connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, v VARCHAR)")
+if what == "write":
+    with wlc.connect("sales.duckdb") as connection:
+        connection.execute(f"INSERT INTO t (id, v) VALUES ({value}, 'x'); UPDATE t SET v = 'by {value}' WHERE id < {value}")
+        connection.execute(f"ALTER TABLE t ADD COLUMN c{value} INTEGER DEFAULT {value}")
+    wlc.snapshot("sales.duckdb")
+if what == "replicate":
+    for into in ("copy.duckdb", "lake"):
+        tick = wlr.replicate("sales", farm="farm", into=into, engine="local").tick
+        assert tick == wlc.tick("sales", farm="farm"), into
+        assert {table.outcome for table in wlr.verify(into).tables} == {"same"}, into
+    audit = wlr.verify_farm("farm/sales", full=True)
+    assert audit.problems == (), audit
+"""
+
+
+@pytest.fixture
+def last(tmp_path: Path) -> Path:
+    """A folder with the packages of the base."""
+    command = ["git", "-C", str(ROOT), "archive", BASE, "wlc", "wlr"]
+    try:
+        done = subprocess.run(command, capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip(f"there is no history with {BASE} here: a shallow clone, or no git")
+    folder = tmp_path / "last"
+    with tarfile.open(fileobj=BytesIO(done.stdout)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def test_two_versions_take_turns_on_one_farm(last: Path, tmp_path: Path) -> None:
+    (work := tmp_path / "work").mkdir()
+
+    def turn(packages: Path, what: str, value: int = 0) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(packages)}
+        command = [sys.executable, "-c", TURN, str(packages), what, str(value)]
+        done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, f"{what} by {packages}: {done.stderr}"
+
+    turn(last, "master")
+    for value, (writes, reads) in enumerate([(last, ROOT), (ROOT, last), (last, ROOT)], 1):
+        turn(writes, "write", value)
+        turn(reads, "replicate")
