@@ -35,7 +35,8 @@ from wlc.farm.upstreams import claims
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-SOON = ("keepalive_s=0.5", "penalty_s=0.2", "penalty_most_s=0.5", "push_dial_s=0.3", "push_list_s=0.3")
+# Nobody is silent because the machine is busy.
+SOON = ("keepalive_s=0.5", "recent_s=600", "penalty_s=0.2", "penalty_most_s=0.5", "push_dial_s=0.3", "push_list_s=0.3")
 # Processes that are waited for share the machine, and the bucket is served by this process.
 LOOKED_EVERY_S = 0.3
 
@@ -188,9 +189,10 @@ def test_readers_find_a_relay_move_and_end_equal(land: Land) -> None:
     wlc.set_tiers(hq, ["recent_s=1"])
     land.wait_for("r", marks=("silent",))
     assert "it was not heard of for" in land.replicate("z", hq, *auto, code=75)
-    wlc.set_tiers(hq, ["recent_s=60"])
+    wlc.set_tiers(hq, ["recent_s=600"])
+    said = land.members()["r"].seen
     land.start(*ship)
-    land.wait_for("r", marks=(), tick=wlc.tick(hq))
+    wait_until(lambda: land.members()["r"].seen != said)
     land.replicate("z", hq, *auto)
     # rtcpu_source: what is taken out is left by who follows, too.
     wlc.set_upstream(hq, "origin", is_active=True)
@@ -272,8 +274,8 @@ def test_places_below_are_filled_by_one_pusher_that_may_be_killed(land: Land) ->
     for _ in range(5):
         tick = land.write()
         wait_until(lambda tick=tick: wlc.tick(land.place("of-a")) == tick)
-    # revconn_leak_test: ten at most, the connections of the third place included.
-    assert _handles(pusher) <= handles + 10
+    # revconn_leak_test: when it has nothing to do, ten more at most; connections that wait for another request end.
+    wait_until(lambda: _handles(pusher) <= handles + 10)
     pusher.kill()
     # Another one takes the places over, and goes on where the first was killed.
     tick = land.write()
