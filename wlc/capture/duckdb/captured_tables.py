@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import duckdb
+
 from wlc.capture.duckdb import checks, journal
 from wlc.capture.duckdb.journal import CapturedTable
+from wlc.capture.duckdb.prepared import PreparedStatements
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb.lexer import unquoted, words
 from wlc.dialect.sql import quote
@@ -17,11 +21,13 @@ from wlc.farm import table_names
 from wlc.farm.model import Layout, Name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import duckdb
+    from collections.abc import Callable, Hashable, Iterable
 
     from wlc.farm.model import Settings
+
+
+# A parsed statement takes thirty times the memory of its text.
+_MOST_PARSED = 1000
 
 
 @dataclass
@@ -31,6 +37,8 @@ class CapturedTables:
     Attributes:
         generation: The catalog's generation when it was read; -1 if that is not certain.
         triggers: For each trigger its table and the words of its body, in lower case.
+        prepared: The connection's prepared statements.
+        journals: What journals few rows of a table, by the table's id.
         row_settings: Settings of the session that change which rows are accepted; None until they are read.
     """
 
@@ -43,7 +51,13 @@ class CapturedTables:
     triggers: tuple[tuple[str, frozenset[str]], ...] = ()
     rules: frozenset[checks.RowRule] = frozenset()
     row_settings: Settings | None = None
+    prepared: PreparedStatements = field(init=False)
+    journals: dict[int, str | None] = field(default_factory=dict)
     _resolved: dict[tuple[str, ...], CapturedTable | None] = field(default_factory=dict)
+    _parsed: dict[Hashable, duckdb.Statement | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.prepared = PreparedStatements(self.connection)
 
     def refresh(self, generation: int, present: dict[Name, Layout] | None = None) -> None:
         """Read the catalog again, inside the connection's transaction; `present` are the tables, if they are known."""
@@ -102,6 +116,17 @@ class CapturedTables:
     def known(self, parts: tuple[str, ...]) -> CapturedTable | None:
         """Return the same as `resolve` for a name that it has resolved, and None for others."""
         return self._resolved.get(parts)
+
+    def parsed(self, key: Hashable, text: Callable[[], str | None]) -> duckdb.Statement | None:
+        """Return a statement, parsed once; None if there is no text, or it is more than a statement."""
+        if key not in self._parsed:
+            if len(self._parsed) >= _MOST_PARSED:
+                self._parsed.clear()
+            self._parsed[key] = None
+            # A semicolon in the middle, with a comment behind it.
+            with suppress(duckdb.ParserException):
+                (self._parsed[key],) = self.connection.extract_statements(text() or "") or (None,)
+        return self._parsed[key]
 
     def named(self, words: Iterable[str]) -> list[CapturedTable]:
         """Captured tables whose name is among lower-case words."""

@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING
 import duckdb
 
 from wlc.capture.duckdb import packed
+from wlc.capture.duckdb.by_key import FEW
 from wlc.capture.duckdb.journal import LOCAL_ROWID
 from wlc.dialect.sql import literal
 from wlc.dialect.types import DigestText, parse, storage_type
 from wlc.farm.errors import UnsupportedError
 
 if TYPE_CHECKING:
+    from wlc.capture.duckdb.few_rows import FewRows
     from wlc.capture.duckdb.journal import CapturedTable
     from wlc.capture.duckdb.packed import Packing
     from wlc.farm.model import Column, Name
-
-# Up to this number, saved rows are looked up by literal row ids, which DuckDB finds without a scan.
-FEW = 64
 
 # Another connection cannot read the table as ours does if others have dropped or altered it since. DuckDB itself then
 # refuses to commit what ours did to the table.
@@ -44,6 +43,7 @@ class Images:
         last_rowid: Greatest row id before the transaction removed all rows.
         carries_meta: Some image carries the transaction's own data.
         packed: Bytes of the data file that holds the images, if they are not in the image table.
+        few: What its statements have changed, as long as that is enough to know.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -65,9 +65,23 @@ class Images:
     removed: int = 0
     carries_meta: bool = False
     packed: int = 0
+    few: FewRows | None = None
     _rows_now: int | None = None
 
     # Before a statement ---------------------------------------------------------------------------------------------
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether nothing was done and saved yet."""
+        nothing = self.saved == self.statements == 0 and self.copy is None and self.cleared is None
+        return nothing and self.is_reported and self.few is None
+
+    def settle(self) -> None:
+        """Save the few rows that were kept, as other statements save theirs."""
+        few, self.few = self.few, None
+        if few is not None and few.changed:
+            self.saved, _ = few.journal(self.tick, None, is_whole=False)
+            self.rowids = list(few.changed)
 
     def remember_count(self) -> None:
         """Learn how many rows the table had, from its present count and what was reported since."""
@@ -82,6 +96,7 @@ class Images:
             parameters: Values of the `$` markers in it.
             is_few: Expect few rows, so that fetching their row ids costs nothing.
         """
+        self.settle()
         unsaved = ""
         if self.saved:
             unsaved = f" AND rowid NOT IN (SELECT _rowid FROM {self._saved()})"
@@ -109,6 +124,7 @@ class Images:
 
     def save_local(self) -> None:
         """Save the rows that the transaction has added so far: the state with which a new layout starts."""
+        self.settle()
         self.has_local = True
         self.saved += self._changed(
             f"INSERT INTO {self.table.images} SELECT {self.tick}, -1, rowid, NULL, {', '.join(self.table.values)}"
@@ -119,6 +135,7 @@ class Images:
 
     def save_whole(self) -> None:
         """Copy all committed rows that are not saved yet: the superset that is always right."""
+        self.settle()
         self.is_reported, self.has_local = False, True
         if self.copy is not None or self.cleared is not None:
             return
@@ -138,7 +155,7 @@ class Images:
         if self.saved:
             self.connection.execute(f"DELETE FROM {self.table.images} WHERE _tick = {self.tick}")
         self._drop_copy()
-        self.has_local = True
+        self.few, self.has_local = None, True
         self.saved, self.rowids, self.is_reported = 0, None, False
         self.cleared = self.rows_before
 
@@ -147,6 +164,7 @@ class Images:
 
         DuckDB finds the rows of each quickly, and reads the whole table where the two are one condition.
         """
+        self.settle()
         if self.copy is not None or not self.table.has_rowid:
             return ("true",)
         saved = f"rowid IN (SELECT _rowid FROM {self._saved()})"
@@ -164,6 +182,11 @@ class Images:
         Raises:
             UnsupportedError: The images do not account for the table's rows.
         """
+        if self.few is not None and self._is_known():
+            self.removed, self.added = self.few.journal(self.tick, meta, is_whole=True)
+            self.carries_meta = meta is not None and self.removed + self.added > 0
+            return
+        self.settle()
         if self.cleared is not None and self.table.has_rowid:
             self._spare_others()
         self.removed, self.added = self.saved, 0
@@ -264,14 +287,25 @@ class Images:
 
     def failed(self) -> None:
         """Account by counting from now on: rows were saved for a statement that failed, and the transaction goes on."""
+        self.settle()
         if self.saved or self.copy is not None:
             self.remember_count()
             self.is_reported, self.has_local = False, True
 
     def discard(self) -> None:
         """Forget the table, which the transaction has dropped."""
+        self.few = None
         self.connection.execute(f"DELETE FROM {self.table.images} WHERE _tick = {self.tick}")
         self._drop_copy()
+
+    def _is_known(self) -> bool:
+        """Whether the rows that were kept account for all that the statements reported."""
+        few = self.few
+        if few is None or self.saved or self.copy is not None or self.cleared is not None or not self.is_reported:
+            return False
+        if few.added is not None:
+            return self.statements == self.net == 1 and not few.changed
+        return not self.has_local and few.found == self.updated + self.deleted and self.net == -self.deleted
 
     def _only_deleted(self) -> bool:
         return self.is_reported and self.deleted == self.saved and not self.updated

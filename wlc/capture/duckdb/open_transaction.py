@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from wlc.capture.duckdb import acceptance, checks, digests, journal, schema_change, superset
+from wlc.capture.duckdb import acceptance, checks, digests, few_changes, journal, schema_change, superset
 from wlc.capture.duckdb.effects import (
     AppendEffect,
     Effect,
@@ -201,11 +201,10 @@ class OpenTransaction:
         self._settle_tick()
         entry = JournalEntry(self.tick, self.user, self.started, committed, after=self.last_seen)
         alone = len(pending) == 1 and not has_more and pending[0].cleared is None
-        meta = entry.header if alone else None
         self._refuse_unlike(pending)
         packing = self.shared.packing if self.taking is None else None
         for images in pending:
-            self._complete_images(images, meta, packing)
+            self._complete_images(images, entry.header if alone else None, packing)
         self._refuse_conflicts()
         if self.taking is not None:
             self.taking.journal(replace(entry, records=tuple(self.records)))
@@ -237,7 +236,9 @@ class OpenTransaction:
 
     def _refuse_unlike(self, pending: Sequence[Images]) -> None:
         """Refuse rows that only the settings of the session have let pass."""
-        written = dict.fromkeys(self._rewritten, ("true",)) | {image.table.name: image.written() for image in pending}
+        ruled = {rule.table for rule in self.tables.rules}
+        written: dict[Name, tuple[str, ...]] = dict.fromkeys(self._rewritten & ruled, ("true",))
+        written |= {image.table.name: image.written() for image in pending if image.table.name in ruled}
         rules = {rule for rule in self.tables.rules if rule.table in written}
         if rules:
             self.note_row_settings()
@@ -357,13 +358,19 @@ class OpenTransaction:
         where = superset.touched_rows(effect, table)
         if (effect.source is not None or effect.with_clause) and not superset.binds(self.connection, where):
             return [self._whole(table)]
+        if self.keeps_few and few_changes.find(self.tables, effect, images, parameters):
+            return [images]
         if images.copy is None and images.cleared is None:
             if effect.source is not None:
                 images.remember_count()
                 images.is_reported = False
-            values = superset.subset(parameters, effect.parameters)
-            images.save(where, values, is_few=superset.pins_key(effect, table))
+            images.save(where, superset.subset(parameters, effect.parameters), is_few=superset.pins_key(effect, table))
         return [images]
+
+    @property
+    def keeps_few(self) -> bool:
+        """Whether few rows may be kept until the commit: nobody needs them before."""
+        return self.shared.site is None and self.taking is None and not self.changes_schema
 
     def _clears(self, effect: TouchEffect, table: CapturedTable) -> bool:
         """Say whether one record may stand for all rows; other sites must know which rows were removed."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from wlc.capture.duckdb import acceptance, imports, journal, locking
+from wlc.capture.duckdb import acceptance, few_changes, imports, journal, locking
 from wlc.capture.duckdb.analysis import MAY_CREATE, SEQUENCE_MOVERS, analyse, detached
 from wlc.capture.duckdb.captured_tables import CapturedTables
 from wlc.capture.duckdb.effects import Effect, SchemaEffect, UnknownEffect
@@ -92,7 +92,7 @@ class CaptureSession:
             # Those read nothing, and DuckDB detaches only what the transaction has not looked at.
             self.before_read(text, kind)
         self.tables.forget_names()
-        self._small.prepared.is_outdated = True
+        self.tables.prepared.is_outdated = True
         if names_row_setting(text):
             self._note_row_settings()
         if "enable_external_access" in text.lower():
@@ -130,7 +130,10 @@ class CaptureSession:
             try:
                 touched = transaction.before(effect, parameters, is_counted="returning" not in text.lower())
                 self._refuse_early(effect, touched)
-                outcome = self._submit(effect, text, parameters)
+                outcome = None
+                if transaction.keeps_few:
+                    outcome = few_changes.insert(self.tables, effect, touched, text, parameters)
+                outcome = outcome or self._submit(effect, text, parameters)
             except duckdb.Error as error:
                 transaction.failed()
                 raise self._error_of_whole(error, text) from error.__cause__

@@ -21,17 +21,16 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from wlc.capture.duckdb import superset
+from wlc.capture.duckdb import by_key, superset
 from wlc.capture.duckdb.analysis import called
+from wlc.capture.duckdb.by_key import FEW
 from wlc.capture.duckdb.effects import AppendEffect, Effect, TouchEffect, target_of
-from wlc.capture.duckdb.images import FEW
 from wlc.capture.duckdb.journal import LOCAL_ROWID
-from wlc.capture.duckdb.prepared import PreparedInserts
-from wlc.dialect import types
+from wlc.capture.duckdb.prepared_insert import insert
 from wlc.dialect.duckdb.lexer import numbered, tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from wlc.capture.duckdb.captured_tables import CapturedTables
     from wlc.capture.duckdb.journal import CapturedTable
@@ -41,10 +40,6 @@ MOST_VALUES = 1000
 _MOST_REMEMBERED = 1000
 # A parsed statement takes thirty times the memory of its text.
 _LONGEST_REMEMBERED = 2000
-# In a condition with one of these words, a test of the key may leave many rows.
-_WIDE_WORDS = (" or ", " or(", ")or ", ")or(", "not ", "not(", "case ")
-# Keywords that are values.
-_VALUES = frozenset({"null", "true", "false"})
 # Functions of DuckDB that a column's default may call: none of them waits for another connection.
 _DEFAULTS = frozenset({"cast", "current_date", "get_current_timestamp", "now", "random", "today", "uuid"})
 
@@ -77,18 +72,13 @@ class SmallChanges:
 
     Attributes:
         added: Rows that the last one added, and `removed` those that it removed; an updated row counts as both.
-        prepared: Those of its statements that are prepared.
     """
 
     connection: duckdb.DuckDBPyConnection
     tables: CapturedTables
     added: int = 0
     removed: int = 0
-    prepared: PreparedInserts = field(init=False)
     _parsed: dict[tuple[str, tuple[tuple[str, bool], ...], bool, int], _Statements | None] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.prepared = PreparedInserts(self.connection, self.tables)
 
     def table(self, effect: Effect, values: object, *, settings_vary: bool) -> CapturedTable | None:
         """The table of a statement that may be a small change; None for all others.
@@ -143,7 +133,7 @@ class SmallChanges:
         if parsed.save is None:
             count = None
             if isinstance(effect, AppendEffect) and effect.values == 1 and isinstance(values, (list, tuple)):
-                count = self.prepared.run(table, text, values, tick, meta)
+                count = insert(self.tables, table, text, values, tick, meta)
             if count is None:
                 count = self._count(parsed.write, _with(values, own))
             self.added, self.removed = (count, 0) if isinstance(effect, AppendEffect) else (0, count)
@@ -214,7 +204,7 @@ class SmallChanges:
                 f' SELECT ${tick}, {1 if isinstance(effect, AppendEffect) else -1}, NULL, ${meta}, * FROM "wlc rows"'
             )
             return _Statements(None, frozenset(), 0, self._one(write), tick, meta)
-        after = None if effect.deletes else _after(effect, table)
+        after = None if effect.deletes else by_key.assigned(effect, table)
         values_sql, rest = table.values, "" if effect.deletes or after else " RETURNING _rowid"
         if after:
             values_sql = [f"unnest([{one}, {after[n]}])" if n in after else one for n, one in enumerate(table.values)]
@@ -231,12 +221,11 @@ class SmallChanges:
 
 
 def _is_small(effect: Effect) -> bool:
-    if isinstance(effect, AppendEffect):
-        return 0 < effect.values <= MOST_VALUES
-    if not isinstance(effect, TouchEffect) or not effect.is_simple or not effect.is_stable:
-        return False
-    condition = f" {effect.condition or ''}".lower()
-    return not any(word in condition for word in _WIDE_WORDS)
+    return by_key.is_row_wise(effect) if isinstance(effect, TouchEffect) else 0 < _rows(effect) <= MOST_VALUES
+
+
+def _rows(effect: Effect) -> int:
+    return effect.values if isinstance(effect, AppendEffect) else 0
 
 
 def _bare(text: str) -> str:
@@ -247,31 +236,6 @@ def _bare(text: str) -> str:
 def _with(values: _Values, own: Mapping[str, Any]) -> Any:
     """The parameters of a statement and our own, which follow them."""
     return {**values, **own} if isinstance(values, dict) else [*(values or ()), *own.values()]
-
-
-def _after(effect: TouchEffect, table: CapturedTable) -> dict[int, str] | None:
-    """SQL of what an UPDATE writes, by the columns' places; None if it is more than plain expressions."""
-    places = {column.name.lower(): number for number, column in enumerate(table.layout.stored)}
-    found = {}
-    for name, value in effect.assignments:
-        place = places.get(name.lower())
-        if place is None or not _is_plain_value(value, places):
-            return None
-        column = table.layout.stored[place]
-        # DuckDB casts what is assigned in the same way.
-        found[place] = types.store_sql(column, f"CAST({value} AS {column.type})")
-    return found or None
-
-
-def _is_plain_value(text: str, columns: Iterable[str]) -> bool:
-    """Whether all names in an expression are those of columns (in lower case) and parameters."""
-    parts = tokens(text)
-    named = (
-        token.name.lower()
-        for before, token in zip([None, *parts], parts, strict=False)
-        if (token.word or token.text[0] == '"') and (before is None or before.text != "$")
-    )
-    return all(name in columns or name in _VALUES for name in named)
 
 
 @lru_cache(maxsize=1000)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from wlc.capture.duckdb.analysis import aggregates_in_order_free
+from wlc.capture.duckdb.by_key import FEW
 from wlc.capture.duckdb.effects import MergeEffect, TouchEffect, UpsertEffect
-from wlc.capture.duckdb.images import FEW
 from wlc.capture.duckdb.values import typed
 from wlc.dialect.duckdb.lexer import tokens
 from wlc.dialect.sql import literal, quote

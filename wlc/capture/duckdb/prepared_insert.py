@@ -1,0 +1,103 @@
+"""An INSERT of one row that is journalled by itself, as a prepared statement.
+
+The plan may hold what settings and the names' meanings were when it was made. So it writes to one table, holds no
+constants, and computes nothing with types or defaults that depend on settings. The user's values are cast to the types
+that DuckDB would have given to the Python values.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from wlc.capture.duckdb.prepared import is_plain_type, is_text
+from wlc.dialect.duckdb.lexer import numbered, tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wlc.capture.duckdb.captured_tables import CapturedTables
+    from wlc.capture.duckdb.journal import CapturedTable
+
+_LONGEST = 2000
+_LONGEST_VALUE = 1000
+_OF_CONSTANTS = frozenset({"AS", "CAST", "FALSE", "NULL", "TRUE"})
+
+
+def insert(
+    tables: CapturedTables, table: CapturedTable, text: str, values: Sequence[object], tick: int, meta: str
+) -> int | None:
+    """Insert and journal a row in the open transaction; returns how many were journalled.
+
+    Args:
+        tables: The connection's.
+        table: The table that the statement writes to.
+        text: An INSERT of one row of a VALUES list.
+        values: Its parameters.
+        tick: The transaction's tick.
+        meta: The transaction's own data as JSON.
+
+    Returns:
+        None if the statement cannot be prepared, or came for the first time; nothing was done then.
+    """
+    if not values or len(text) > _LONGEST or not is_text(meta):
+        return None
+    typed = [_typed(value) for value in values]
+    types = tuple(one[0] for one in typed if one is not None)
+    if len(types) < len(typed):
+        return None
+    given = [one[1] for one in typed if one is not None]
+    return tables.prepared.run(
+        tables.generation,
+        (text, types, table.id),
+        lambda: _text(tables, table, text, types),
+        [*given, str(tick), meta],
+    )
+
+
+def _text(tables: CapturedTables, table: CapturedTable, text: str, types: tuple[str, ...]) -> str | None:
+    head = _head(text, len(types))
+    if head is None or any(rule.table == table.name for rule in tables.rules):
+        return None
+    if not all(is_plain_type(column.type) and _is_constant(column.default or "") for column in table.layout.stored):
+        return None
+    casts = [f"CAST(${number}::VARCHAR AS {type_})" for number, type_ in enumerate((*types, "BIGINT"), start=1)]
+    tick = casts.pop()
+    return (
+        f'WITH "wlc rows" AS (\n{head} ({", ".join(casts)})\nRETURNING {table.named_values})'
+        f' INSERT INTO {table.images} SELECT {tick}, 1, NULL, ${len(types) + 2}::VARCHAR, * FROM "wlc rows"'
+    )
+
+
+def _typed(value: object) -> tuple[str, str | None] | None:
+    """The type that DuckDB gives to a Python value, and the value as a text; None for others than plain values."""
+    match value:
+        case None:
+            return "VARCHAR", None
+        case bool():
+            return "BOOLEAN", str(value)
+        case int() if type(value) is int and -(1 << 63) <= value < 1 << 63:
+            return "INTEGER" if -(1 << 31) <= value < 1 << 31 else "BIGINT", str(value)
+        case str() if type(value) is str and len(value) <= _LONGEST_VALUE and is_text(value):
+            return "VARCHAR", value
+        case float() if type(value) is float and math.isfinite(value):
+            return "DOUBLE", repr(value)
+    return None
+
+
+def _is_constant(default: str) -> bool:
+    return all(
+        token.word in _OF_CONSTANTS or is_plain_type(token.word)
+        for token in tokens(default)
+        if token.word or token.text[0] == '"'
+    )
+
+
+def _head(text: str, count: int) -> str | None:
+    """The text of an INSERT as far as VALUES, if parameters follow in their order and nothing else; else None."""
+    text = numbered(text)
+    parts = [token for token in tokens(text) if token.text != ";"]
+    at = next((number for number, token in enumerate(parts) if token.word == "VALUES" and not token.depth), len(parts))
+    listed = [token.text for token in parts[at + 1 :]]
+    wanted = [part for number in range(1, count + 1) for part in ("$", str(number), ",")]
+    return text[: parts[at].end] if listed == ["(", *wanted[:-1], ")"] else None
