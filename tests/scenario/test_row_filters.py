@@ -26,6 +26,7 @@ from tests.scenario.test_types_end_to_end import WIDE, change, fill
 from tests.unit.test_types import VALUES
 from wlc.dialect.sql import literal
 from wlc.farm.model import Clear, Name
+from wlr.engine.state import ReplicaState, decode, encode
 from wlr.plan.row_filters import RowFilters, TableFilter
 
 if TYPE_CHECKING:
@@ -317,6 +318,17 @@ def test_filters_and_key_stay_as_they_were(tmp_path: Path, key: Path, capsys: py
     # The log undoes whole tables only.
     assert wlr.replicate(into=into, tick=2).anew
     assert wlr.read(into, "users").fetchall() == [(2, MASKS[0][1]("b@x"))]
+
+
+def test_a_version_that_knows_no_filters_refuses_the_replica() -> None:
+    filters = wlr.row_filters(["users: id > 1"])
+    assert filters
+    content = encode(ReplicaState("id", "sales", "sales", filters=filters))
+    assert decode(content, "copy.duckdb", is_unlocked=False).filters == filters
+    # It reads the keys that it knows.
+    del content["filters"]
+    with pytest.raises(wlr.CorruptError, match="format 2 is unknown, this version reads 1"):
+        decode(content, "copy.duckdb", is_unlocked=False)
 
 
 def test_an_accepted_transaction_leaves_no_hidden_values(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -67,7 +67,7 @@ def connect_free_of(catalog: str, spare: duckdb.DuckDBPyConnection | None = None
     # A connection in memory is called `memory`; a master may be called so, too, and then a connection to the file
     # itself under another name is needed. DuckDB names a file after its stem and takes no other name, so a second
     # database in memory is attached, and `memory` freed by detaching it.
-    connection = spare or (_made_ahead.pop() if _made_ahead else _connect_free())
+    connection = spare or _taken_ahead() or _connect_free()
     if catalog.lower() == _MEMORY:
         connection.execute("ATTACH ':memory:' AS wlr_scratch")
         connection.execute("USE wlr_scratch")
@@ -79,6 +79,13 @@ def connect_ahead() -> None:
     """Make the database of the next `connect_free_of` before it is needed: it takes longer than a small step."""
     if not _made_ahead:
         _made_ahead.append(_connect_free())
+
+
+def _taken_ahead() -> duckdb.DuckDBPyConnection | None:
+    # Of two threads that want it, one finds the list empty.
+    with suppress(IndexError):
+        return _made_ahead.pop()
+    return None
 
 
 def _connect_free() -> duckdb.DuckDBPyConnection:

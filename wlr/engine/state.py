@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from wlr.plan.row_filters import RowFilters
     from wlr.plan.step import Step
 
-FORMAT = 1
+# A version that knows no filters must not roll a filtered replica forward: it would write what is kept out.
+FORMAT, FILTERED_FORMAT = 1, 2
 START = Position("", 0)
 # Who allows direct writes, as the guard of a database records it.
 OWNER = "owner"
@@ -124,6 +125,7 @@ def after(state: ReplicaState, step: Step, digests: Mapping[Name, Held]) -> Repl
 def settings_json(state: ReplicaState) -> dict[str, Any]:
     """Write what a replica remembers besides where it stands."""
     return {
+        "format": FILTERED_FORMAT if state.filters else FORMAT,
         "id": state.id,
         "master": state.master,
         "catalog": state.catalog,
@@ -151,6 +153,7 @@ def as_settings(content: Mapping[str, Any]) -> ReplicaState:
     Raises:
         ValueError, KeyError: The content is something else.
     """
+    fields.as_format(content["format"], FILTERED_FORMAT if content.get("filters") else FORMAT)
     return ReplicaState(
         id=fields.as_text(content["id"]),
         master=fields.as_text(content["master"]),
@@ -240,7 +243,7 @@ def _as_contained(value: object) -> Contained:
 
 def encode(state: ReplicaState) -> dict[str, str]:
     """Write a state as keys and JSON texts, for the table `wlr.state` of a database."""
-    content = {"format": FORMAT, **settings_json(state), **standing_json(state)}
+    content = {**settings_json(state), **standing_json(state)}
     return {key: json.dumps(value) for key, value in content.items()}
 
 
@@ -263,7 +266,6 @@ def decode(values: Mapping[str, str], place: str, *, is_unlocked: bool) -> Repli
     """
     try:
         content = {key: fields.DECODER.decode(values[key]) for key in _KEYS if key in values}
-        fields.as_format(content["format"], FORMAT)
         return replace(as_settings(content), **as_standing(content), is_unlocked=is_unlocked)
     except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise CorruptError(

@@ -27,7 +27,7 @@ from wlc.farm.seal.checksum import checksum
 from wlc.farm.store import ConflictError, MissingError, open_store
 from wlc.farm.versioned import VersionedObject
 from wlr.engine.contract import no_replica
-from wlr.engine.parquet.version import ANEW, FORMAT, Version, decode_version, encode_version
+from wlr.engine.parquet.version import ANEW, Version, decode_version, encode_version
 from wlr.engine.state import as_settings, settings_json
 from wlr.engine.table_files import DATA
 
@@ -293,7 +293,6 @@ def encode_pointer(pointer: Pointer) -> bytes:
             "manifest_sha256": pointer.sha256,
             "run": pointer.run,
             **settings_json(pointer.state),
-            "format": FORMAT,
         },
     )
 
@@ -302,7 +301,6 @@ def decode_pointer(data: bytes, where: str) -> Pointer:
     """Read and check a pointer; the state in it lacks what the manifest says."""
 
     def read(content: dict[str, Any]) -> Pointer:
-        fields.as_format(content["format"], FORMAT)
         state = as_settings(content)
         manifest, sha256 = fields.as_text(content["manifest"]), fields.as_sha256(content["manifest_sha256"])
         return Pointer(paths.check_relative(manifest, where), sha256, fields.as_text(content["run"]), state)
