@@ -137,6 +137,8 @@ class Breaker:
             return effect()
         if how == REPEATS_LATE:
             self.late.append(effect)
+        if not isinstance(result, list):
+            return result  # The calls of threads come in another order now and then.
         if how == SHUFFLES:
             random.Random(f"{self.fault}").shuffle(result)
         return result[:-1] if how == OMITS else result

@@ -222,6 +222,22 @@ def test_missing_batches_are_a_gap_or_not_there_yet(database: FarmDatabase, make
     assert database.batch_numbers() == [1, 3]
 
 
+@pytest.mark.parametrize("named", [0, 3])
+def test_the_newest_batch_is_found_where_listings_lag(
+    database: FarmDatabase, make: Make, monkeypatch: pytest.MonkeyPatch, named: int
+) -> None:
+    assert newest_batches.read_newest(database) is None
+    publish_three(database, make)
+    if named:
+        database.delete_batch(1)
+        database.create_config(replace(CONFIG, batches=named + 1))
+    listed = [] if named else [1, 2]
+    monkeypatch.setattr(FarmDatabase, "batch_numbers", lambda database, after=0: listed)
+    newest = newest_batches.read_newest(database)
+    assert newest is not None
+    assert newest[0].number == 3
+
+
 def test_batches_that_come_while_one_looks_are_no_gap(
     database: FarmDatabase, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

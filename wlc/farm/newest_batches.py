@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from wlc.farm import paths
@@ -9,7 +10,7 @@ from wlc.farm.errors import CorruptError, GapError
 from wlc.farm.store import MissingError
 
 if TYPE_CHECKING:
-    from wlc.farm.model import Config
+    from wlc.farm.model import Batch, Config
     from wlc.farm.store import Store
 
 
@@ -22,6 +23,7 @@ class Log(Protocol):
     def logs(self) -> Store: ...
     def config(self) -> Config: ...
     def batch_numbers(self, after: int = 0) -> list[int]: ...
+    def read_batch(self, number: int) -> tuple[Batch, str]: ...
 
 
 def numbers_from(database: Log, number: int) -> list[int]:
@@ -54,6 +56,21 @@ def numbers_after(database: Log, missing: int) -> list[int]:
         except (MissingError, CorruptError):
             pass
     return database.batch_numbers(after=missing)
+
+
+def read_newest(database: Log) -> tuple[Batch, str] | None:
+    """Return the newest batch and its chain hash, None if nothing was published.
+
+    Where listings lag, the newest one is found by its name: whoever goes on behind another batch publishes nothing.
+    """
+    newest = max(database.batch_numbers(), default=0)
+    with suppress(MissingError, CorruptError):
+        named = database.config().batches - 1
+        if named > newest and _exists(database, named):
+            newest = named
+    while _exists(database, newest + 1):
+        newest += 1
+    return database.read_batch(newest) if newest else None
 
 
 def read_log_file(database: Log, number: int) -> bytes:

@@ -17,6 +17,7 @@ from wlc.farm.config import STARTED, STOPPED
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import InvalidError
 from wlc.farm.model import Origin
+from wlc.farm.newest_batches import read_newest
 from wlc.farm.paths import LOGS, check_database_name
 from wlc.farm.seal.keys import ALLOW_UNENCRYPTED, Keys
 from wlc.farm.store import AlreadyExistsError, MissingError
@@ -273,8 +274,7 @@ def _first_state(database: FarmDatabase, present: Config | None, old: MasterStat
     )
     if present is None:
         return state
-    numbers = database.batch_numbers()
-    batch, chain = database.read_batch(numbers[-1]) if numbers else (None, "")
+    batch, chain = read_newest(database) or (None, "")
     last = max(present.tick, batch.last if batch else 0)
     return replace(
         state,

@@ -19,6 +19,7 @@ from wlc.farm.circle import PRIMARY, Reign, change_circle, naming, read_circle
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import CorruptError, FencedError, InvalidError
 from wlc.farm.model import Batch, Handover, Transaction
+from wlc.farm.newest_batches import read_newest
 from wlc.farm.paths import CIRCLE
 from wlc.farm.registry import this_user
 from wlc.farm.roles import refuse_role, with_primary, with_successor_of_none
@@ -78,7 +79,7 @@ def _end_history(founder: FarmDatabase, circle: Circle, to: str) -> Circle:
     """Try once to end the history of the present primary, and return the circle as it is then."""
     primary = circle.site(circle.primary)
     log = site_database(founder, primary.folder)
-    newest = _newest(log)
+    newest = read_newest(log)
     if newest is not None and (newest[0].term or 0) > circle.term:
         # Somebody has died before the circle followed, or it has changed since it was read.
         return _present(founder, log, newest[0], circle)
@@ -108,11 +109,6 @@ def _present(founder: FarmDatabase, log: FarmDatabase, newest: Batch, known: Cir
             path=log.url,
         )
     return circle
-
-
-def _newest(log: FarmDatabase) -> tuple[Batch, str] | None:
-    numbers = log.batch_numbers()
-    return log.read_batch(numbers[-1]) if numbers else None
 
 
 def _last_batch(log: FarmDatabase, circle: Circle, newest: tuple[Batch, str] | None, to: str) -> Batch:

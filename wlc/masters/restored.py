@@ -34,6 +34,7 @@ from wlc.farm.config import STARTED
 from wlc.farm.errors import CorruptError, FencedError, GapError
 from wlc.farm.membership import with_site
 from wlc.farm.model import Origin
+from wlc.farm.newest_batches import read_newest
 from wlc.farm.store import MissingError
 from wlc.farm.vectors import expanded
 from wlc.masters.circle_place import founder_of, is_member, site_database
@@ -210,17 +211,12 @@ def _known_elsewhere(source: Source, database: FarmDatabase, circle: Circle) -> 
         meets = circle.is_mesh or circle.primary in (other.name, state.site.name)
         if other.name != state.site.name and meets:
             try:
-                newest = _newest(site_database(founder, other.folder))
+                newest = read_newest(site_database(founder, other.folder))
                 known.append(expanded(newest[0].vector, circle.lineage()).get(state.history, 0) if newest else 0)
             except CorruptError as error:
                 # Whoever takes from that site reports it; it must not keep this one from publishing.
                 _log.warning("%s was not compared with site %s: %s", source, other.name, error)
     return max(known)
-
-
-def _newest(log: FarmDatabase) -> tuple[Batch, str] | None:
-    numbers = log.batch_numbers()
-    return log.read_batch(numbers[-1]) if numbers else None
 
 
 def _begin_history(
@@ -236,8 +232,7 @@ def _begin_history(
     """
     state = source.require_state()
     assert state.site is not None
-    newest = _newest(database)
-    batch, chain = newest if newest else (None, "")
+    batch, chain = read_newest(database) or (None, "")
     last = max(state.tick, batch.last if batch else 0, _known_elsewhere(source, database, circle))
     times = (utc_now(), batch.clock if batch else None, state.clock)
     contained = {**state.site.contained, state.history: state.tick}
