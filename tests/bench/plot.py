@@ -7,7 +7,7 @@ from math import ceil, floor, log10
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _WIDTH, _HEIGHT, _MARGIN = 340, 230, 50
 _COLOURS = ("#1f6fb4", "#d2691e", "#2e8b57", "#8b3a8b")
@@ -25,7 +25,7 @@ class Panel:
     title: str
     below: str
     unit: str
-    curves: dict[str, Sequence[tuple[float, float]]]
+    curves: Mapping[str, Sequence[tuple[float, float]]]
     is_log: bool = False
 
 

@@ -46,6 +46,7 @@ NAMES = (
     "visible",
     "reading",
     "sites",
+    "scale",
 )
 
 

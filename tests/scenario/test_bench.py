@@ -30,6 +30,7 @@ LINES = {
     "visible": 2,
     "reading": 6,
     "sites": 9,
+    "scale": 15,
 }
 LONG = {"growth", "tiers", "visible", "reading", "capture", "replay", "digests", "memory", "feeds", "start", "sites"}
 # tests/spark/test_bench.py tries these: there is a session already, which takes longer to start than all the rest here.
@@ -49,7 +50,8 @@ def test_a_benchmark_prints_a_figure_for_every_line(
     assert run.main([name, *TINY, "--folder", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     machine, _, table = printed.partition(f"\n{name} (")
-    figures = re.findall(r"  [\d,.]+(?:x| requests| rows/s| transactions/s| MB/s| s| ms| GB)$", table, re.MULTILINE)
+    units = "x| requests| kB| \\$| rounds| rows/s| transactions/s| MB/s| s| ms| GB"
+    figures = re.findall(rf"  [\d,.]+(?:{units})$", table, re.MULTILINE)
     assert len(figures) == LINES[name], printed
     assert re.search(r"^CPU .*cores$", machine, re.MULTILINE)
 

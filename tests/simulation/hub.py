@@ -10,8 +10,10 @@ import concurrent.futures
 import random
 import secrets
 import sys
+import threading
 import time
 import uuid
+from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -43,13 +45,15 @@ class Process:
 
     Attributes:
         skew_s: How far its machine's clock is ahead of the true time.
-        requests: How many it has made of stores; `bytes`: what they carried.
+        threads: What it has begun besides itself, which ends with it.
+        requests: How many of each kind it has made of stores; `bytes`: what they carried.
     """
 
     name: str
     greenlet: Any = None
     skew_s: float = 0.0
-    requests: int = 0
+    threads: list[Process] = field(default_factory=list)
+    requests: Counter[str] = field(default_factory=Counter)
     bytes: int = 0
     is_over: bool = False
 
@@ -92,12 +96,20 @@ class Hub:
 
     def kill(self, process: Process) -> None:
         """End a process where it waits."""
+        for thread in process.threads:
+            self.kill(thread)
         if not process.is_over and process is not self.running:
             before, self.running = self.running, process
             process.is_over = True
             if process.greenlet:  # Otherwise it has not begun.
                 process.greenlet.throw(Died)
             self.running = before
+
+    def thread(self, target: Callable[[], None]) -> None:
+        """Begin a thread of the process that runs."""
+        process = self.running
+        assert process is not None
+        process.threads.append(self.spawn(process.name, target, process.skew_s))
 
     def sleep(self, seconds: float) -> None:
         """Let others run for so long."""
@@ -147,6 +159,9 @@ class Hub:
             ),
             id(secrets): SimpleNamespace(**{**vars(secrets), "token_hex": lambda count: named.randbytes(count).hex()}),
             id(uuid): SimpleNamespace(**{**vars(uuid), "uuid4": lambda: uuid.UUID(bytes=named.randbytes(16))}),
+            id(threading): SimpleNamespace(
+                **{**vars(threading), "Event": lambda: Flag(self), "Thread": lambda **how: Thread(self, how["target"])}
+            ),
             id(ThreadPoolExecutor): AtOnce,
             id(utc_now): self.clock,
             id(this_host): lambda: self.running.name if self.running else "nobody",
@@ -158,6 +173,39 @@ class Hub:
                     if id(value) in stands_in:
                         patch.setattr(module, name, stands_in[id(value)])
             yield
+
+
+@dataclass
+class Thread:
+    """A thread of a process, which is a process of the hub."""
+
+    hub: Hub
+    target: Callable[[], None]
+
+    def start(self) -> None:
+        self.hub.thread(self.target)
+
+    def join(self, timeout: float | None = None) -> None:
+        """Threads here end with their process."""
+
+
+@dataclass
+class Flag:
+    """An event that threads wait for in virtual time."""
+
+    hub: Hub
+    is_raised: bool = False
+
+    def set(self) -> None:
+        self.is_raised = True
+
+    def is_set(self) -> bool:
+        return self.is_raised
+
+    def wait(self, timeout: float) -> bool:
+        # What is left of a sum of floats may be too little to move the clock.
+        self.hub.sleep(max(timeout, 0.001))
+        return self.is_raised
 
 
 class AtOnce:

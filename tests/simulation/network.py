@@ -38,7 +38,6 @@ class Network:
     latency_s: float = 0.1
     loss: float = 0.0
     cut: set[tuple[str, str]] = field(default_factory=set)
-    requests: int = 0
     _objects: dict[str, dict[str, bytes]] = field(default_factory=dict)
     _journal: Any = field(default_factory=hashlib.sha256)
 
@@ -56,7 +55,7 @@ class Network:
         hub, process = self.hub, self.hub.running
         if process is None:
             return do()
-        process.requests += 1
+        process.requests[name] += 1
         process.bytes += sent
         self._journal.update(f"{hub.now_s:.6f} {process.name} {name} {store.url}/{path}\n".encode())
         where = f"{store.url}/{path}"

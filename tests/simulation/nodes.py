@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -37,6 +38,7 @@ class Node:
 
     Attributes:
         failures: Errors that passed; each ended a round.
+        requests: Of all its processes, by kind; `bytes` likewise.
     """
 
     hub: Hub
@@ -45,7 +47,7 @@ class Node:
     process: Process | None = None
     failures: list[str] = field(default_factory=list)
     rounds: int = 0
-    requests: int = 0
+    requests: Counter[str] = field(default_factory=Counter)
     bytes: int = 0
 
     @property
@@ -64,8 +66,10 @@ class Node:
 
     def _count(self) -> None:
         assert self.process is not None
-        self.requests, self.process.requests = self.requests + self.process.requests, 0
-        self.bytes, self.process.bytes = self.bytes + self.process.bytes, 0
+        for each in (self.process, *self.process.threads):
+            self.requests += each.requests
+            each.requests.clear()
+            self.bytes, each.bytes = self.bytes + each.bytes, 0
 
     def _main(self) -> None:
         self.begin()
@@ -148,8 +152,7 @@ class Relay(Node):
         return f"{self.farm}/{NAME}"
 
     def begin(self) -> None:
-        # It announces how often it comes; a round says that it is there, so that no thread has to.
-        self.keepalive = Keepalive()
+        self.keepalive = Keepalive().__enter__()
 
     def round(self) -> None:
         ship(self.registry, to=self.farm, upstream="auto", fanout=self.fanout, keepalive=self.keepalive)
@@ -172,7 +175,7 @@ class ReplicaNode(Node):
     keepalive: Keepalive | None = None
 
     def begin(self) -> None:
-        self.keepalive = Keepalive()
+        self.keepalive = Keepalive().__enter__()
 
     def round(self) -> None:
         registry = open_database(self.registry)

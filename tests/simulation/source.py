@@ -45,10 +45,12 @@ def counted(values: dict[str, int], records: Iterable[Any], where: str) -> None:
         values[author] = record.value
 
 
-def master_state(farm: str, name: str, history: str, now: datetime, site: SiteState | None = None) -> MasterState:
+def master_state(
+    farm: str, name: str, history: str, now: datetime, beat_s: float, site: SiteState | None = None
+) -> MasterState:
     """What a master remembers that has published nothing."""
     return MasterState(
-        farm, name, history, 0, 0, "", None, {}, None, 10.0, "wlc_logs", state=STARTED, began=now, site=site
+        farm, name, history, 0, 0, "", None, {}, None, beat_s, "wlc_logs", state=STARTED, began=now, site=site
     )
 
 

@@ -25,7 +25,6 @@ from wlc.tiers.tree import read_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from datetime import datetime
 
 FARM = "memory://top"
 DATABASE = f"{FARM}/{NAME}"
@@ -37,11 +36,13 @@ class World:
     """Nodes, and what happens to them.
 
     Attributes:
+        round_s: Time between two rounds of each, which is the beat, too.
         nodes: All of them, by name; those of `masters` write.
     """
 
     hub: Hub
     network: Network
+    round_s: float = ROUND_S
     nodes: dict[str, Node] = field(default_factory=dict)
 
     def add(self, node: Any) -> Any:
@@ -75,7 +76,7 @@ class World:
             self.run_rounds(1)
 
     def run_rounds(self, rounds: float) -> None:
-        self.hub.run_until(self.hub.now_s + rounds * ROUND_S)
+        self.hub.run_until(self.hub.now_s + rounds * self.round_s)
 
     def calm(self, gone: tuple[str, ...] = ()) -> None:
         """Let nothing go wrong any more, and nobody write; those who are gone do not come back."""
@@ -132,28 +133,28 @@ def _batches(database: FarmDatabase) -> int:
 
 
 @contextmanager
-def world(seed: int, *, loss: float = 0.02, latency_s: float = 0.3) -> Iterator[World]:
+def world(seed: int, *, loss: float = 0.02, latency_s: float = 0.3, round_s: float = ROUND_S) -> Iterator[World]:
     """An empty world."""
     hub = Hub(seed)
     network = Network(hub, latency_s=latency_s, loss=loss)
     with hub.machine(), network.opened():
-        found = World(hub, network)
+        found = World(hub, network, round_s)
         yield found
         for node in found.nodes.values():
             node.kill()
 
 
-def tree_of_tiers(found: World, relays: int, replicas: int, fanout: int = 3) -> None:
+def tree_of_tiers(found: World, relays: int, replicas: int, fanout: int = 3, rechoose_s: float = RECHOOSE_S) -> None:
     """A master with relays and replicas that find their places by themselves."""
     hub = found.hub
-    source = SimulatedSource("sales", master_state(FARM, NAME, "aa", hub.clock()), hub.clock)
+    source = SimulatedSource("sales", master_state(FARM, NAME, "aa", hub.clock(), found.round_s), hub.clock)
     open_database(DATABASE).create_config(source.state.config())
-    change_settings(open_database(DATABASE), (f"rechoose_s={RECHOOSE_S}", f"fanout={fanout}"))
-    found.add(Master(hub, "master", source=source))
+    change_settings(open_database(DATABASE), (f"rechoose_s={rechoose_s}", f"fanout={fanout}"))
+    found.add(Master(hub, "master", found.round_s, source=source))
     for number in range(relays):
-        found.add(Relay(hub, f"relay{number}", registry=DATABASE, fanout=fanout))
+        found.add(Relay(hub, f"relay{number}", found.round_s, registry=DATABASE, fanout=fanout))
     for number in range(replicas):
-        found.add(ReplicaNode(hub, f"replica{number}", registry=DATABASE))
+        found.add(ReplicaNode(hub, f"replica{number}", found.round_s, registry=DATABASE))
 
 
 def sites(found: World, names: tuple[str, ...], *, is_mesh: bool) -> None:
@@ -167,9 +168,9 @@ def sites(found: World, names: tuple[str, ...], *, is_mesh: bool) -> None:
     for name in names:
         folder = circle.site(name).folder
         log = site_database(database, folder)
-        state = _site_state(log, name, folder, hub.clock())
+        state = _site_state(log, name, folder, found)
         log.create_config(state.config())
-        found.add(Site(hub, name, source=SimulatedSource(name, state, hub.clock)))
+        found.add(Site(hub, name, found.round_s, source=SimulatedSource(name, state, hub.clock)))
         # As `wlc join` does: nothing is pruned before those have read it who are going to.
         for other in circle.sources_of(name):
             register(site_database(database, other.folder), as_reader(SiteState(name, folder), name, None))
@@ -179,9 +180,10 @@ def _history(site: str) -> str:
     return f"h-{site}"
 
 
-def _site_state(log: FarmDatabase, name: str, folder: str, now: datetime) -> Any:
+def _site_state(log: FarmDatabase, name: str, folder: str, found: World) -> Any:
     farm, _, database = log.url.rpartition("/")
-    return master_state(farm, database, _history(name), now, SiteState(name, folder))
+    state = SiteState(name, folder)
+    return master_state(farm, database, _history(name), found.hub.clock(), found.round_s, state)
 
 
 def refuse_bad_tree(found: World, gone: tuple[str, ...] = ()) -> None:
