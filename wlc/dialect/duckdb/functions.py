@@ -109,17 +109,17 @@ CALLED = frozenset(
     abs any_value arg_max arg_min array_agg array_extract array_slice array_to_string base64 bool_or chr concat
     concat_ws constant_or_null contains count count_star current_database current_schemas current_setting date_diff
     date_part duckdb_columns duckdb_constraints duckdb_databases duckdb_extensions duckdb_functions duckdb_indexes
-    duckdb_schemas duckdb_sequences duckdb_settings duckdb_tables duckdb_triggers duckdb_types duckdb_views
-    element_at encode enum_code epoch_ns epoch_us error filter first generate_series get_current_timestamp greatest
-    hash hex if ilike_escape isfinite isnan json_extract_string json_object json_serialize_plan json_serialize_sql
-    lag last lead least len length like_escape list list_apply list_concat list_contains list_filter list_sort
+    duckdb_schemas duckdb_sequences duckdb_settings duckdb_tables duckdb_triggers duckdb_types duckdb_views element_at
+    encode enum_code epoch_ns epoch_us error filter first generate_series get_current_timestamp getvariable greatest
+    hash hex if ilike_escape isfinite isnan json_extract_string json_object json_serialize_plan json_serialize_sql lag
+    last lead least left len length like_escape list list_apply list_concat list_contains list_filter list_sort
     list_transform list_value lower map map_entries map_from_entries max md5_number min nextval not_ilike_escape
-    not_like_escape now octet_length overlay parquet_file_metadata parquet_metadata parquet_schema
-    parse_formatted_bytes position pragma_table_info range read_blob read_json read_parquet read_text
-    regexp_full_match regexp_matches replace right row row_number setval sign signbit starts_with strftime strlen
-    struct_extract struct_extract_at struct_pack substr substring sum timezone to_days to_hours to_json
-    to_microseconds to_milliseconds to_minutes to_months to_seconds to_years trim txid_current typeof union_extract
-    union_tag unnest uuid variant_bytes_to_variant variant_to_parquet_variant xor
+    not_like_escape now octet_length overlay parquet_file_metadata parquet_metadata parquet_schema parse_formatted_bytes
+    position pragma_table_info range read_blob read_json read_parquet read_text regexp_full_match regexp_matches replace
+    right row row_number setval sha256 sign signbit starts_with strftime strlen struct_extract struct_extract_at
+    struct_pack substr substring sum timezone to_days to_hours to_json to_microseconds to_milliseconds to_minutes
+    to_months to_seconds to_years trim txid_current typeof unhex union_extract union_tag unnest uuid
+    variant_bytes_to_variant variant_to_parquet_variant xor
     """.split()
 )
 _COLLATION = re.compile(r"(icu_)?(collate|sort)_\w+")
