@@ -1,4 +1,4 @@
-"""The benchmarks of docs/benchmarks.md run, on next to no rows; how fast they are is not a test's business."""
+"""The benchmarks of docs/benchmarks.md and docs/scale.md run, on next to no rows; how fast they are is not a test's business."""
 
 from __future__ import annotations
 
