@@ -209,6 +209,38 @@ CASES = {
         counts={"epoch": 1, "refreshed": 1},
         after=([(2, "new")],),
     ),
+    # A row whose key changes is one that is deleted and another one that is inserted.
+    "renamed": Case(
+        before=(many(1, 1),),
+        oslo=("UPDATE {t} SET v = 'oslo'",),
+        rome=("UPDATE {t} SET k = 5",),
+        rejected=(f"t {DELETED}",),
+        counts={"epoch": 1, "refreshed": 1},
+        after=([(1, "oslo"), (5, "x")],),
+    ),
+    "renamedwhole": Case(
+        rules=TRANS,
+        before=(many(1, 1),),
+        oslo=("UPDATE {t} SET v = 'oslo'",),
+        rome=("UPDATE {t} SET k = 5", "UPDATE {t} SET v = 'rome' WHERE k = 5"),
+        rejected=(f"t DELETE_ROW {IN_TRANSACTION}",)
+        + (f"t WRITE_ROW {IN_TRANSACTION}", f"t UPDATE_ROW {IN_TRANSACTION}"),
+        counts={"row_conflicts": 1, "row_rejects": 3, "rejects": 2, "dependents": 1, "refreshed": 2},
+        after=([(1, "oslo")],),
+    ),
+    "twice": Case(
+        rules={"t": "epoch", "u": "epoch_trans"},
+        before=(many(1, 1), "INSERT INTO {u} FROM {t}"),
+        oslo=(),
+        rome=tuple(
+            f"INSERT INTO {t} VALUES (2, 'a'); UPDATE {t} SET v = 'b'; UPDATE {t} SET v = 'c' WHERE k = 2;"
+            f" DELETE FROM {t} WHERE k = 1; INSERT INTO {t} VALUES (1, 'again')"
+            for t in ("{t}", "{u}")
+        ),
+        rejected=(),
+        counts={},
+        after=([(1, "again"), (2, "c")], [(1, "again"), (2, "c")]),
+    ),
     "t1": Case(
         rules=TRANS,
         before=(many(2, 2),),

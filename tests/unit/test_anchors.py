@@ -183,13 +183,23 @@ def test_scenarios_of_the_first_load(mine: dict[str, int], expected: int | None)
         pytest.param([[("c", 1)]], 5, id="3.1: a new history that the consumer does not have"),
         pytest.param([[("c", 1)], [("a", 4), ("c", 2)]], 5, id="3.1: and more of a known one behind it"),
         pytest.param([[("a", 4)], [("c", 1)]], 5, id="3.1: and more of a known one before it"),
-        pytest.param([[("d", 2)], [("a", 4)]], 6, id="3.2: a new history that the consumer has from elsewhere"),
+        pytest.param([[("d", 2)]], None, id="3.1: a new history that the consumer has from elsewhere, and nothing else"),
+        pytest.param([[("d", 2)], [("a", 4)]], 6, id="3.1: one that it has from elsewhere, and more of a known one"),
+        pytest.param([[("d", 1)], [("d", 2)], [("d", 3)]], 7, id="3.1: a new history that the consumer has in part"),
+        pytest.param([[("d", 2)], [("d", 3)], [("a", 4)]], 6, id="3.1: in part, and more of a known one behind it"),
+        pytest.param([[("a", 4)], [("d", 3)]], 5, id="3.1: in part, and more of a known one before it"),
+        pytest.param([[("b", 3)], [("b", 4)]], None, id="3.2: more of a known history that the consumer has by now"),
+        pytest.param([[("b", 4)], [("b", 5)]], 6, id="3.2: of which it lacks what came last"),
+        pytest.param([[("f", 2)], [("b", 5)]], 5, id="3.2: of which it lacks all that is new, the other one before it"),
     ],
 )
 def test_scenarios_of_a_reload(more: Log, expected: int | None) -> None:
     """The next round computes everything again; the last anchor is a lower bound."""
-    mine = {"a": 3, "b": 2, "d": 2}
-    assert Reading(AB + more).anchor(mine) == Reading(AB + more).anchor(mine, floor=4) == expected
+    mine = {"a": 3, "b": 4, "d": 2, "f": 1}
+    log = AB + more
+    assert Reading(log).anchor(mine) == Reading(log).anchor(mine, floor=4) == expected
+    missing = [change for batch in log for change in batch if change[1] > mine.get(change[0], 0)]
+    assert sent(log, expected, mine) == sent(log, anchor_389(log, mine), mine) == missing
 
 
 def test_a_batch_that_appears_meanwhile_is_read_in_the_next_round() -> None:
