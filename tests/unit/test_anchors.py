@@ -183,7 +183,9 @@ def test_scenarios_of_the_first_load(mine: dict[str, int], expected: int | None)
         pytest.param([[("c", 1)]], 5, id="3.1: a new history that the consumer does not have"),
         pytest.param([[("c", 1)], [("a", 4), ("c", 2)]], 5, id="3.1: and more of a known one behind it"),
         pytest.param([[("a", 4)], [("c", 1)]], 5, id="3.1: and more of a known one before it"),
-        pytest.param([[("d", 2)]], None, id="3.1: a new history that the consumer has from elsewhere, and nothing else"),
+        pytest.param(
+            [[("d", 2)]], None, id="3.1: a new history that the consumer has from elsewhere, and nothing else"
+        ),
         pytest.param([[("d", 2)], [("a", 4)]], 6, id="3.1: one that it has from elsewhere, and more of a known one"),
         pytest.param([[("d", 1)], [("d", 2)], [("d", 3)]], 7, id="3.1: a new history that the consumer has in part"),
         pytest.param([[("d", 2)], [("d", 3)], [("a", 4)]], 6, id="3.1: in part, and more of a known one behind it"),
