@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from wlc.farm.attachment import Attachment
+    from wlc.farm.model import Taken
     from wlr.plan.failure import Failure
 
 
@@ -37,6 +38,8 @@ class ReplicaStatus:
             was given.
         registries: URLs of the registries that it chooses by; the first one decides. Empty likewise.
         filters: What it holds of the tables that it has not whole, in words.
+        proofs: If it reads a site: how far that one had read the logs of the others, which proves to `wlr switch` that
+            the replica can go on from there.
     """
 
     master: str
@@ -57,6 +60,7 @@ class ReplicaStatus:
     upstream: str = ""
     registries: tuple[str, ...] = ()
     filters: tuple[str, ...] = ()
+    proofs: tuple[Taken, ...] = ()
 
 
 def status(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> ReplicaStatus:
@@ -90,6 +94,7 @@ def status(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] |
         state.left_out,
         *chosen(state.attachment),
         filters=tuple(map(str, state.filters.tables)),
+        proofs=state.contained.proofs,
     )
 
 

@@ -302,7 +302,7 @@ def _stop(
     if sum(given is not None for given in (until, tick, delay)) > 1:
         raise InvalidError("--tick, --until and --delay exclude each other", hint="Give one of them.")
     if delay is not None:
-        return Stop(None, utc_now() - _age(delay))
+        return Stop(None, utc_now() - _age(delay), is_moving=True)
     if tick is not None and tick < 0:
         raise InvalidError(f"tick {tick} is invalid", hint="Ticks are 0 (before the first transaction), 1, 2, …")
     if until is None:

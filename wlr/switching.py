@@ -76,7 +76,9 @@ def switch(
         if register:
             register_replica(database, state, target)
             prove_again(database, state)
-        attachment = state.attachment and replace(state.attachment, among=(database.url,), slot=None, chosen=None)
+        attachment = state.attachment and replace(
+            state.attachment, among=(database.url,), upstream="", slot=None, chosen=None
+        )
         replica.remember(replace(state, master=database.url, attachment=attachment))
     leave(state, database, storage_options)
     return Switched(state.position.tick, state.master, database.url)

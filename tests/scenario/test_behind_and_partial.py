@@ -11,7 +11,7 @@ import pytest
 import wlc
 import wlr
 from wlc.farm.database import FarmDatabase
-from wlc.farm.errors import InvalidError, UnsupportedError
+from wlc.farm.errors import InvalidError, UnavailableError, UnsupportedError
 from wlr.service.jobs import works_of
 from wlr.service.settings_file import read_settings
 
@@ -51,6 +51,9 @@ def test_a_delayed_replica_stays_behind_until_it_is_sent_ahead(source: Path, tmp
     write(source, "CREATE TABLE t (a INTEGER)", "INSERT INTO t VALUES (1)")
     wlc.snapshot(source)
     copy = tmp_path / "copy.duckdb"
+    # What is younger than that comes with a later run.
+    with pytest.raises(UnavailableError, match="nothing is old enough yet"):
+        wlr.replicate(source, into=copy, delay="1h")
     assert wlr.replicate(source, into=copy, delay=timedelta(0)).tick == 2
     write(source, "DROP TABLE t")
     for _ in range(2):

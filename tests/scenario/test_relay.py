@@ -398,7 +398,7 @@ def test_a_relay_keeps_what_it_was_told_to(shop: Shop, requests: list[str]):
 
 
 def test_a_delayed_relay_stays_behind(shop: Shop):
-    with pytest.raises(InvalidError, match="nothing of .* is old enough"):
+    with pytest.raises(UnavailableError, match="nothing of .* is old enough"):
         shop.ship(delay=timedelta(hours=1))
     assert shop.ship(delay=timedelta(0)).tick == 2
     shop.write("INSERT INTO t VALUES (100, 'new')")

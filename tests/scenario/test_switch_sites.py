@@ -57,6 +57,7 @@ def test_there_and_back(two: Sites, name: str) -> None:
     assert state.contained.vector == {oslo.history: 2, rome.history: rome.tick}
     assert [proof.site for proof in state.contained.proofs] == ["oslo"]
     assert state.contained.own == 0
+    assert wlr.status(into).proofs == state.contained.proofs
     planned = wlr.switch(into, two.log("oslo").url, dry_run=True)
     assert planned == wlr.Switched(2, two.log("rome").url, two.log("oslo").url, is_dry_run=True)
     assert target_at(into).read_state() == state

@@ -168,6 +168,11 @@ def test_a_pin_and_a_list_are_kept_and_ended(town: Town) -> None:
     assert len(claims(town.registry)) == 1
     wlr.switch(town.folder / "x.duckdb", town.url("a"))
     assert claims(town.registry) == []
+    # Until its next round it has no other upstream than the place that it was given.
+    assert (wlr.status(town.folder / "x.duckdb").master, wlr.status(town.folder / "x.duckdb").upstream) == (
+        town.url("a"),
+        "",
+    )
     assert town.replica("x") == "a"
 
 

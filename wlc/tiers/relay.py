@@ -71,11 +71,11 @@ def ship(
         progress: Called with batches done, batches in all, and what is being done.
 
     Raises:
-        InvalidError: There is no such database, nothing of it is old enough, or an argument cannot be read.
+        InvalidError: There is no such database, or an argument cannot be read.
         ExpiredError: The log was pruned behind the relay's position, or while it was copied.
         GapError: A batch of the farm is missing. The relay keeps what it has.
         CorruptError: A file is damaged, or the farm and its relay have different pasts. Nothing of it was copied.
-        UnavailableError: A place cannot be reached: try again.
+        UnavailableError: A place cannot be reached, or nothing of the database is old enough: try again.
     """
     age, kept = (parse_age(each) if isinstance(each, str) else each for each in (delay, keep))
     limit = RateLimit(parse_rate(rate) if isinstance(rate, str) else rate)

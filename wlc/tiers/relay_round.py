@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from wlc.farm import paths
 from wlc.farm.attachment import register_reader
 from wlc.farm.config import first_config, with_batch, with_snapshot
-from wlc.farm.errors import CorruptError, ExpiredError, GapError, InvalidError, UnavailableError
+from wlc.farm.errors import CorruptError, ExpiredError, GapError, UnavailableError
 from wlc.farm.model import Position
 from wlc.farm.store import AlreadyExistsError, MissingError
 from wlc.farm.upstreams import ORIGIN
@@ -361,7 +361,7 @@ class Shipping:
             if self._latest is None:
                 message = f"{self._source.url} begins with batch {found.begin} and has no snapshot"
                 raise ExpiredError(message, hint="wlc snapshot SOURCE", path=self._source.url)
-            raise InvalidError(
+            raise UnavailableError(
                 f"nothing of {self._source.url} is old enough to be copied yet",
                 hint="Run it again later, or with a shorter --delay.",
                 path=self._source.url,

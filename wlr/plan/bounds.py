@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from wlc.farm.clock import format_time
 from wlc.farm.did_you_mean import tables_meant
-from wlc.farm.errors import CorruptError, ExpiredError, InvalidError
+from wlc.farm.errors import CorruptError, ExpiredError, InvalidError, UnavailableError
 from wlc.farm.model import Origin, Position
 from wlr.plan.patterns import IGNORED, idle
 
@@ -135,9 +135,15 @@ def refuse_before_first(first: Batch, stop: Stop) -> None:
 
     Raises:
         InvalidError: It is; a replica at it would be empty.
+        UnavailableError: It moves on with the clock, and is still before it.
     """
     committed = next((t.committed for t in first.transactions if t.committed is not None), None)
     if stop.until is not None and committed is not None and stop.until < committed:
+        if stop.is_moving:
+            raise UnavailableError(
+                f"nothing is old enough yet: the first transaction was committed at {format_time(committed)}",
+                hint="Run it again later, or with a shorter --delay.",
+            )
         raise InvalidError(
             f"{stop} is before the first transaction, which was committed at {format_time(committed)}",
             hint=f"--until {format_time(committed)}; an empty replica: --tick 0",

@@ -19,11 +19,13 @@ class Stop:
 
     Attributes:
         is_awaited: What is not published yet is no error, and neither is a replica that is further already.
+        is_moving: It moves on with the clock: what is too young now is not later.
     """
 
     tick: int | None = None
     until: datetime | None = None
     is_awaited: bool = False
+    is_moving: bool = False
 
     def is_passed(self, tick: int, clock: datetime | None) -> bool:
         """Say whether nothing more can come at or before the stop, given the last tick and its commit time."""
