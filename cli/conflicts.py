@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from wlc.farm.errors import InvalidError
+
 from .options import Database, Farm, Source, StorageOptions, storage_options
 from .output import Listing, Report, Value
 
@@ -20,8 +22,10 @@ RULE_HELP = (
 
 def rule(
     db: Database,
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="The table, with its schema if that is not main.")],
-    rule: Annotated[str, typer.Argument(metavar="RULE", help=RULE_HELP)],
+    table: Annotated[
+        str | None, typer.Argument(metavar="TABLE", help="The table, with its schema if that is not main.")
+    ] = None,
+    rule: Annotated[str | None, typer.Argument(metavar="RULE", help=RULE_HELP)] = None,
     site: Annotated[str, typer.Option(metavar="NAME", help="With owner: the one site that may write the table.")] = "",
     reads: Annotated[
         str,
@@ -41,14 +45,26 @@ def rule(
     farm: Farm = None,
     storage_option: StorageOptions = None,
 ) -> Report:
-    """Say how a table decides between changes that two sites make at the same time."""
+    """Say how a table decides between changes that two sites make at the same time; without RULE, show the rules."""
     import wlc
 
     options = storage_options(storage_option)
-    circle = wlc.set_rule(
-        db, table, rule, site=site, reads=reads, column=column, add=add or (), farm=farm, storage_options=options
-    )
-    return Listing(RULE_COLUMNS, [tuple(getattr(each, column) for column in RULE_COLUMNS) for each in circle.rules])
+    if table is None or rule is None:
+        _refuse_options(db, table, site=site, reads=reads, column=column, add=add)
+        found = wlc.rules(db, table, farm=farm, storage_options=options)
+    else:
+        found = wlc.set_rule(
+            db, table, rule, site=site, reads=reads, column=column, add=add or (), farm=farm, storage_options=options
+        ).rules
+    return Listing(RULE_COLUMNS, [tuple(getattr(each, name) for name in RULE_COLUMNS) for each in found])
+
+
+def _refuse_options(db: str, table: str | None, *, site: str, reads: str, column: str, add: list[str] | None) -> None:
+    """Refuse what belongs to a rule, where only the rules are shown."""
+    if site or column or add or reads != "none":
+        raise InvalidError(
+            "the options belong to a rule, and none is given", hint=f"wlc rule {db} {table or 'TABLE'} RULE …"
+        )
 
 
 EXCEPTION_COLUMNS = (

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -112,7 +113,8 @@ def master(
     options = storage_options(storage_option)
     if not yes:
         _agree_to_identity(source, tables or ())
-    with working("making the first snapshot"):
+    given = {"--farm": farm, "--name": name, "--logs": logs, "--beat": beat, "--site": site}
+    with working("making the first snapshot"), _creating_as_given(given, mesh=mesh):
         return record(
             wlc.master(
                 source,
@@ -128,6 +130,19 @@ def master(
                 storage_options=options,
             )
         )
+
+
+@contextmanager
+def _creating_as_given(given: Mapping[str, object], *, mesh: bool) -> Iterator[None]:
+    """Where a hint says how the file is created, repeat the options with which that was tried."""
+    try:
+        yield
+    except InvalidError as error:
+        if error.hint:
+            known = (None, os.environ.get("WLC_FARM"))
+            told = [f"{name} {shlex.quote(str(value))}" for name, value in given.items() if value not in known]
+            error.hint = error.hint.replace("--create", " ".join(["--create", *told, *["--mesh"] * mesh]))
+        raise
 
 
 def _agree_to_identity(source: str, patterns: Sequence[str]) -> None:

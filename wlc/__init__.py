@@ -74,6 +74,7 @@ __all__ = [
     "resolve",
     "resubmit",
     "retention",
+    "rules",
     "run",
     "say_paused",
     "set_role",
@@ -138,7 +139,7 @@ if TYPE_CHECKING:
     from wlc.masters.running import run
     from wlc.masters.status import MasterStatus, preparation, status, tables_to_change
     from wlc.multi_master.administration import leave, set_role
-    from wlc.multi_master.conflicts import conflicts, exceptions, resubmit, set_rule
+    from wlc.multi_master.conflicts import conflicts, exceptions, resubmit, rules, set_rule
     from wlc.multi_master.connecting import connect
     from wlc.multi_master.joining import JoinedFrom, join, joined_from
     from wlc.multi_master.overview import SiteStatus, sites
@@ -184,7 +185,7 @@ else:
             "wlc.masters.running": ("run",),
             "wlc.masters.status": ("MasterStatus", "preparation", "status", "tables_to_change"),
             "wlc.multi_master.administration": ("leave", "set_role"),
-            "wlc.multi_master.conflicts": ("conflicts", "exceptions", "resubmit", "set_rule"),
+            "wlc.multi_master.conflicts": ("conflicts", "exceptions", "resubmit", "rules", "set_rule"),
             "wlc.multi_master.connecting": ("connect",),
             "wlc.multi_master.overview": ("SiteStatus", "sites"),
             "wlc.multi_master.joining": ("JoinedFrom", "join", "joined_from"),

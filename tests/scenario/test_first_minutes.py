@@ -59,7 +59,7 @@ def farm(folder: Path) -> Path:
 def test_a_master_is_made_where_there_is_no_file(folder: Path, capsys) -> None:
     code, message, hint = mistake(capsys, "wlc master 'my sales.duckdb' --name sales")
     assert (code, message) == (2, "there is no database my sales.duckdb")
-    assert hint == "wlc master 'my sales.duckdb' --create makes it"
+    assert hint == "wlc master 'my sales.duckdb' --create --name sales makes it"
     with pytest.raises(InvalidError) as caught:
         wlc.connect("new.duckdb")
     assert caught.value.hint == "wlc master new.duckdb --create makes it"

@@ -17,6 +17,7 @@ from wlc.farm.circle import (
     read_circle,
     with_rule,
 )
+from wlc.farm.config import first_config
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import CorruptError, ExpiredError, FarmError, InvalidError
 from wlc.farm.membership import founded, with_site, with_site_anew, without_site
@@ -116,6 +117,9 @@ def test_histories_of_a_site_that_left_stay_known() -> None:
 
 def test_the_circle_is_one_object_of_the_farm() -> None:
     database = FarmDatabase("sales", MemoryStore("memory://circle/sales"))
+    with pytest.raises(InvalidError, match="no database 'sales'"):
+        read_circle(database)
+    database.create_config(first_config("sales"))
     with pytest.raises(InvalidError, match="one master"):
         read_circle(database)
     circle_object(database).change(lambda present: present or FOUNDED)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm import json_fields as fields
 from wlc.farm.clock import format_time
 from wlc.farm.documents import decode_document, encode_document
-from wlc.farm.errors import FarmError, InvalidError
+from wlc.farm.errors import CorruptError, FarmError, InvalidError
 from wlc.farm.model import FORMAT_VERSION, Name, Origin
 from wlc.farm.paths import CIRCLE, is_folder_of
 from wlc.farm.seal.signatures import is_signed_manifest, signed_manifest, verify_manifest
@@ -305,6 +305,9 @@ def naming(url: Callable[[], str]) -> Iterator[None]:
 
 def _present(database: FarmDatabase, circle: Circle | None) -> Circle:
     if circle is None:
+        with suppress(CorruptError):
+            # A name that was mistyped.
+            database.config()
         raise InvalidError(
             f"{database.url} has one master and no sites",
             hint="wlc master SOURCE --site NAME makes its master the first site",

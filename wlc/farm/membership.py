@@ -64,13 +64,24 @@ def without_site(circle: Circle, name: str, heirs: Heirs = NO_HEIRS) -> Circle:
     if name == circle.primary:
         raise InvalidError(
             f"{name} is the primary of {circle.database}, whose log all other sites read",
-            hint="wlc sites DB",
+            hint=how_another_leads(circle),
         )
     owned = [str(rule.table) for rule in circle.rules if rule.site == name]
     if owned:
         raise InvalidError(f"only site {name} may write {owned[0]}", hint=f"wlc rule DB {owned[0]} owner --site OTHER")
     rest = tuple(each for each in circle.sites if each.name != name)
     return replace(circle, sites=rest, past=(*circle.past, *_past_of(site, heirs)))
+
+
+def how_another_leads(circle: Circle) -> str:
+    """Say what to type so that another site is the primary, after which this one can do what others can."""
+    other = next((each.name for each in circle.sites if each.role == SECONDARY), None)
+    if circle.is_mesh or other is None:
+        return f"{circle.primary} stays the primary as long as there is no secondary; wlc sites DB"
+    return (
+        f"let another site become the primary first: wlc role FILE {other} primary, with the file of site"
+        f" {circle.primary}; or, if that is lost: wlc role DB {other} primary --lost {circle.primary}"
+    )
 
 
 def _past_of(site: CircleSite, heirs: Heirs) -> list[PastHistory]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from wlc.dialect.rule_columns import added_column, compared_column
@@ -19,15 +20,17 @@ from wlc.farm.circle import (
     SHARED_RULES,
     Rule,
     change_circle,
+    find_circle,
     read_circle,
     with_rule,
     without_rule,
 )
 from wlc.farm.clock import parse_time
-from wlc.farm.errors import InvalidError, UnsupportedError
+from wlc.farm.did_you_mean import tables_meant
+from wlc.farm.errors import InvalidError, UnavailableError, UnsupportedError
 from wlc.farm.model import Ddl
 from wlc.farm.table_names import is_meant
-from wlc.masters.circle_place import site_database
+from wlc.masters.circle_place import founder_of, site_database
 from wlc.masters.lookup import opened_master
 from wlc.masters.publish import publish
 from wlc.multi_master.administration import founder_of_database
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from wlc.farm.circle import Circle
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Layout, Name
+    from wlc.masters.contract import Source
     from wlc.masters.rejected import ConflictCounter, RejectedRow
 
 NO_RULE = "none"
@@ -109,6 +113,34 @@ def set_rule(
     return change_circle(founder, change)
 
 
+def rules(
+    db: str | os.PathLike[str],
+    table: str | None = None,
+    *,
+    farm: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> tuple[Rule, ...]:
+    """Return the rules by which tables decide between concurrent changes, ordered by table.
+
+    Args:
+        db: Name or URL of the database, or the file of one of its sites.
+        table: Only that of this table, as in `orders` or `main.orders`.
+        farm: URL of the farm; WLC_FARM if omitted, for a bare name.
+        storage_options: Options of the farm's file system.
+
+    Raises:
+        InvalidError: The database has one master only, or no such table.
+    """
+    founder = founder_of_database(db, farm, storage_options)
+    circle = read_circle(founder)
+    if table is None:
+        return circle.rules
+    found = tuple(each for each in circle.rules if is_meant(each.table, table))
+    if not found:
+        _table(site_database(founder, circle.site(circle.primary).folder), table)
+    return found
+
+
 def _refuse_key(db: str | os.PathLike[str], name: Name, layout: Layout, rule: str, circle: Circle) -> None:
     """Refuse a table without a primary key that the rule needs, or with one that it does not go by."""
     if rule == ADD and layout.primary_key:
@@ -145,8 +177,10 @@ def _refuse_call(db: str | os.PathLike[str], table: str, rule: str, site: str, r
     if rule not in (*RULES, NO_RULE):
         raise InvalidError(f"{rule!r} is no rule", hint=f"the rules are {', '.join(RULES)}, and {NO_RULE} removes one")
     if (rule == OWNER) != bool(site):
+        without = "" if rule == OWNER else f"wlc rule {db} {table} {rule}; or "
         raise InvalidError(
-            "the rule owner, and no other one, names a site", hint=f"wlc rule {db} {table} owner --site NAME"
+            "the rule owner, and no other one, names a site",
+            hint=f"{without}wlc rule {db} {table} owner --site {site or 'NAME'}",
         )
     if reads not in READS:
         raise InvalidError(f"{reads!r} are no reads", hint=f"--reads is one of {', '.join(READS)}")
@@ -185,22 +219,28 @@ def _statements(primary: FarmDatabase) -> Iterator[Ddl]:
 def _table(primary: FarmDatabase, table: str) -> tuple[Name, Layout]:
     """Find a table in what the primary has published."""
     dropped: set[Name] = set()
+    known: set[Name] = set()
     ticks = primary.snapshot_ticks()
     manifest = primary.read_manifest(ticks[-1]) if ticks else None
     for number in reversed(primary.batch_numbers(after=manifest.position.batch if manifest else 0)):
         batch = primary.read_batch(number)[0]
         for record in (record for each in reversed(batch.transactions) for record in reversed(each.records)):
-            if isinstance(record, Ddl) and is_meant(record.object, table) and record.object not in dropped:
-                if record.layout is not None:
+            if not isinstance(record, Ddl) or record.object in dropped:
+                continue
+            if record.layout is not None:
+                known.add(record.object)
+                if is_meant(record.object, table):
                     return record.object, record.layout
-                if record.kind == "DROP TABLE":
-                    dropped.add(record.object)
+            if record.kind == "DROP TABLE":
+                dropped.add(record.object)
     for found in manifest.tables if manifest else ():
-        if is_meant(found.table, table) and found.table not in dropped:
-            return found.table, found.layout
+        if found.table not in dropped:
+            known.add(found.table)
+            if is_meant(found.table, table):
+                return found.table, found.layout
     raise InvalidError(
         f"{primary.url} has no table {table!r}",
-        hint="wlc flush SOURCE publishes a new table, SOURCE being the file of its site",
+        hint=f"{tables_meant(table, known)} wlc flush SOURCE publishes a new one, SOURCE being the file of its site",
     )
 
 
@@ -218,11 +258,27 @@ def exceptions(
         table: Only this table, as in `orders` or `main.orders`.
         since: Only what was rejected at this time or later.
         storage_options: Options of the farm's file system.
+
+    Raises:
+        InvalidError: The primary has published no such table.
     """
     time = None if since is None else parse_time(since)
-    with opened_master(source, storage_options) as (found, _):
+    with opened_master(source, storage_options) as (found, database):
         rows = found.rejected_rows(time)
-    return [row for row in rows if table is None or is_meant(row.table, table)]
+        chosen = [row for row in rows if table is None or is_meant(row.table, table)]
+        if table is not None and not chosen:
+            _refuse_unknown(found, database, table)
+    return chosen
+
+
+def _refuse_unknown(source: Source, database: FarmDatabase, table: str) -> None:
+    """Refuse the name of a table of which nothing was rejected because there is none."""
+    site = source.require_state().site
+    # The farm is not needed to say that nothing was rejected.
+    with suppress(UnavailableError):
+        founder = founder_of(database, site) if site is not None else database
+        if site is not None and (circle := site.circle or find_circle(founder)) is not None:
+            _table(site_database(founder, circle.site(circle.primary).folder), table)
 
 
 def resubmit(

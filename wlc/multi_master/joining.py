@@ -288,7 +288,8 @@ def _held(
     state = source.state
     if position is None:
         if state is None or state.site is None or state.site.name != site or state.is_master:
-            raise InvalidError(f"{source} is no replica of {circle.database}", hint=_how_to_join(founder, site))
+            what = f"is a master, {state.name}, and" if state is not None and state.is_master else "is"
+            raise InvalidError(f"{source} {what} no replica of {circle.database}", hint=_how_to_join(founder, site))
         return state.site.contained, state.site.proofs
     for other in circle.sites:
         if position.history in ("", *(history.history for history in other.histories)):

@@ -5,6 +5,7 @@ What it had written and the primary has not taken is not thrown away: its file i
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.farm.circle import read_circle
 from wlc.farm.errors import InvalidError
+from wlc.farm.membership import how_another_leads
 from wlc.masters import adapters
 from wlc.masters.circle_place import founder_of, site_database
 from wlc.masters.contract import database_of
@@ -87,7 +89,7 @@ def begin_anew(
     if site == circle.primary:
         raise InvalidError(
             f"{site} is the primary of {circle.database}, by whose log all other sites go: it cannot begin anew",
-            hint=f"wlc sites {founder.url}",
+            hint=how_another_leads(circle).replace("DB", shlex.quote(founder.url)),
         )
     state, unpublished = _of_file(source, founder, site)
     if state is not None and state.state == BEGINNING:

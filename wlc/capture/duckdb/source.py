@@ -156,6 +156,10 @@ def _existing(source: str) -> Path:
     path = _file(source)
     if not path.exists():
         make = f"wlc master {shlex.quote(source)} --create makes it"
+        if not path.suffix:
+            # Commands about a farm take the name that a database has there, and this one takes the file.
+            file = shlex.quote(f"{source}.duckdb")
+            make = f"name the master's file, such as {file}; wlc master {file} --create makes one"
         meant = file_meant(path)
         hint = f"did you mean {meant}? If not: {make}" if meant else make
         raise InvalidError(f"there is no database {source}", hint=hint, path=source)

@@ -56,7 +56,10 @@ def _chosen(rows: Sequence[RejectedRow], source: str, tick: int, count: int | No
     found = [row for row in of_transaction if row.op_type != READ_ROW and count in (None, row.count)]
     shown = f"{source}:{tick}" if count is None else f"{source}:{tick}:{count}"
     if not found:
-        raise InvalidError(f"nothing that could be written was rejected as {shown}", hint="wlc exceptions SOURCE")
+        raise InvalidError(
+            f"nothing that could be written was rejected here as {shown}",
+            hint="wlc exceptions SOURCE; in a star of sites it is the primary that rejects, and that lists it",
+        )
     for row in found:
         if row.resubmitted is not None:
             raise InvalidError(
