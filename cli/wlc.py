@@ -110,11 +110,10 @@ def master(
 
     if print_sql:
         return Value("sql", wlc.preparation(source))
-    options = storage_options(storage_option)
     if not yes:
         _agree_to_identity(source, tables or ())
-    given = {"--farm": farm, "--name": name, "--logs": logs, "--beat": beat, "--site": site}
-    with working("making the first snapshot"), _creating_as_given(given, mesh=mesh):
+    given = {"farm": farm, "name": name, "logs": logs, "beat": beat, "site": site, "mesh": mesh or None}
+    with working("making the first snapshot"), _creating_as(given):
         return record(
             wlc.master(
                 source,
@@ -127,21 +126,25 @@ def master(
                 create=create,
                 site=site,
                 mesh=mesh,
-                storage_options=options,
+                storage_options=storage_options(storage_option),
             )
         )
 
 
 @contextmanager
-def _creating_as_given(given: Mapping[str, object], *, mesh: bool) -> Iterator[None]:
+def _creating_as(given: Mapping[str, object]) -> Iterator[None]:
     """Where a hint says how the file is created, repeat the options with which that was tried."""
     try:
         yield
     except InvalidError as error:
         if error.hint:
             known = (None, os.environ.get("WLC_FARM"))
-            told = [f"{name} {shlex.quote(str(value))}" for name, value in given.items() if value not in known]
-            error.hint = error.hint.replace("--create", " ".join(["--create", *told, *["--mesh"] * mesh]))
+            told = [
+                f"--{name}" if value is True else f"--{name} {shlex.quote(str(value))}"
+                for name, value in given.items()
+                if value not in known
+            ]
+            error.hint = error.hint.replace("--create", " ".join(["--create", *told]))
         raise
 
 

@@ -77,9 +77,9 @@ MISTAKES = {
         "it is the primary that rejects",
     ),
     "a site of no file": (
-        "wlc master york.duckdb --name sales --site york",
+        "wlc master york.duckdb --name sales --site york --mesh",
         "there is no database york.duckdb",
-        "wlc master york.duckdb --create --name sales --site york makes it",
+        "wlc master york.duckdb --create --name sales --site york --mesh makes it",
     ),
 }
 
