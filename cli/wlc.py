@@ -21,6 +21,7 @@ from wlc.farm.errors import CorruptError, FarmError, FencedError, InvalidError
 
 from .command import command, new_app, run_app
 from .conflicts import COMMANDS as CONFLICT_COMMANDS
+from .deriving import COMMANDS as DERIVING_COMMANDS
 from .human_form import counted, for_person
 from .interruption import stop_on_signal
 from .log_lines import log_report
@@ -43,6 +44,7 @@ app = new_app(
     "Capture what a master database commits and publish it to a farm.",
     {
         "Write and publish": ("master", "sql", "run", "flush", "beat", "snapshot", "stop"),
+        "Choose what leaves": ("derive",),
         "Look": ("status", "tick", "clock", "log", "list", "replicas", "doctor", "report"),
         "Mend and go back": ("verify", "repair", "undo"),
         "Keep and delete": ("retention", "tag", "prune", "forget"),
@@ -421,7 +423,15 @@ def key(
 
 command(app, example="wlc log sales --since yesterday --what DROP")(log)
 command(app, example="wlc list s3://bucket/farm", name="list")(list_databases)
-_MORE = (*LOOKING_COMMANDS, *KEEPING_COMMANDS, *COMMANDS, *SITE_COMMANDS, *CONFLICT_COMMANDS, *UNDO_COMMANDS)
+_MORE = (
+    *LOOKING_COMMANDS,
+    *KEEPING_COMMANDS,
+    *COMMANDS,
+    *SITE_COMMANDS,
+    *CONFLICT_COMMANDS,
+    *UNDO_COMMANDS,
+    *DERIVING_COMMANDS,
+)
 for _function, _example in _MORE:
     command(app, example=_example)(_function)
 

@@ -17,6 +17,7 @@ from wlr.engine.adapters import locate as place_of
 from wlr.replica_settings import place_read
 
 from .checking import COMMANDS as CHECKING_COMMANDS
+from .choosing import Columns, MaskKey, Masks, Where
 from .command import command, new_app, run_app
 from .following import follow_on
 from .options import (
@@ -59,22 +60,6 @@ Patterns = Annotated[
     list[str] | None, typer.Option(metavar="PATTERN", help="Only tables like main.sales_*; may be repeated.")
 ]
 Ignored = Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Leave these tables out; may be repeated.")]
-Where = Annotated[
-    list[str] | None,
-    typer.Option(metavar="TABLE: CONDITION", help="Only rows like \"orders: region = 'EU'\"; may be repeated."),
-]
-Columns = Annotated[
-    list[str] | None, typer.Option(metavar="TABLE: NAMES", help="Only columns like 'users: id, name'; may be repeated.")
-]
-Masks = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="TABLE: COLUMN = MASK", help="Hide values: hash, null, constant:VALUE, truncate:N; may be repeated."
-    ),
-]
-MaskKey = Annotated[
-    str | None, typer.Option(metavar="FILE", help="File with the key of hashes; only its path is remembered.")
-]
 Delay = Annotated[
     str | None, typer.Option(metavar="AGE", help="Stay this far behind: 1h, '2 days'. Give it every time.")
 ]

@@ -11,6 +11,7 @@ __all__ = [
     "Checkup",
     "CorruptError",
     "DatabaseReport",
+    "Derived",
     "Drill",
     "ExpiredError",
     "Failure",
@@ -48,6 +49,7 @@ __all__ = [
     "check_drill",
     "check_verified",
     "clock",
+    "derive",
     "diff",
     "differing_rows",
     "drill",
@@ -94,6 +96,7 @@ if TYPE_CHECKING:
     from wlc.farm.model import Manifest
     from wlc.farm.version import __version__
     from wlr.comparison import KeyRange
+    from wlr.deriving import Derived, derive
     from wlr.doctor import Checkup, examine
     from wlr.drills import Drill, drill
     from wlr.dropping import drop
@@ -131,6 +134,7 @@ else:
             "wlc.farm.model": ("Manifest",),
             "wlc.farm.version": ("__version__",),
             "wlr.comparison": ("KeyRange",),
+            "wlr.deriving": ("Derived", "derive"),
             "wlr.doctor": ("Checkup", "examine"),
             "wlr.drills": ("Drill", "drill"),
             "wlr.dropping": ("drop",),

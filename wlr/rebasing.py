@@ -54,16 +54,13 @@ def joined(replay: Replay, state: ReplicaState, *, rebases: bool, dry_run: bool)
 def _join_past(replay: Replay, state: ReplicaState, *, dry_run: bool) -> Replicated | None:
     """Undo what came after the last tick that replica and log share; make the replica anew where that is impossible."""
     database = replay.database
-    try:
-        Replay(replay.into, database, Stop()).rehearse(state)
-    except (InvalidError, ExpiredError, CorruptError) as error:
-        why = error.message
-    else:
+    why = _hindrance(replay, state)
+    if not why:
         return None
     before = home_log(open_database(state.master, storage_options=database.storage_options))
     common = _last_common(before, FarmLog(database), state) if before else None
     way = way_back(before.database, state, Stop(common.position.tick)) if before and common else None
-    if before is None or way is None or way.point is None or way.anew:
+    if before is None or way is None or way.point is None or way.anew or _hindrance(replay, _at(way.point, state)):
         return replay.make_anew(state, why, dry_run=dry_run)
     if dry_run:
         return way.done(is_dry_run=True)
@@ -75,6 +72,19 @@ def _join_past(replay: Replay, state: ReplicaState, *, dry_run: bool) -> Replica
         replica.remember(replace(replica.state, master=database.url, attachment=None))
     leave(state, database, database.storage_options)
     return None
+
+
+def _hindrance(replay: Replay, state: ReplicaState) -> str:
+    """Return why the log does not lead on from where a replica stands, "" if it does."""
+    try:
+        Replay(replay.into, replay.database, Stop()).rehearse(state)
+    except (InvalidError, ExpiredError, CorruptError) as error:
+        return error.message
+    return ""
+
+
+def _at(point: Point, state: ReplicaState) -> ReplicaState:
+    return replace(state, position=point.position, batch_last=point.batch_last, clock=point.clock)
 
 
 def _last_common(before: FarmLog, now: FarmLog, state: ReplicaState) -> Point | None:

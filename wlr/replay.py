@@ -39,9 +39,10 @@ if TYPE_CHECKING:
 
     from wlc.farm.attachment import Membership
     from wlc.farm.database import FarmDatabase
-    from wlc.farm.model import Batch, Config, Manifest, Position
+    from wlc.farm.model import Batch, Config, Manifest, Name, Position, Transaction
     from wlr.engine.bulk import Bulk
     from wlr.engine.contract import Target
+    from wlr.moved_tables import EnteringTable
     from wlr.plan.contained_transactions import Contained
     from wlr.plan.row_filters import RowFilters
     from wlr.plan.step import Step
@@ -128,7 +129,7 @@ class Replay:
         if state is None:
             state = self._new_state(self._choose(), ())
         tick, clock = state.position.tick, state.clock
-        for step in self._steps(state):
+        for step in self.steps(state):
             self._totals.add(step)
             tick, clock = step.last, step.clock or clock
         return self._result(tick, clock, is_dry_run=True)
@@ -147,12 +148,12 @@ class Replay:
         # Of what a filter leaves out, views and the like are ignored as in a replica of some tables.
         state = self._new_state(manifest, tables or (ANY,) if filters else tables)
         # Before anything is changed: this fails if the log cannot be read from there on.
-        steps = self._steps(state)
+        steps = self.steps(state)
         if filters:
             from wlr.filtering.tables import named_tables
 
             named = named_tables(filters, manifest, steps)
-            steps, state = self._steps(state), replace(state, filters=named)
+            steps, state = self.steps(state), replace(state, filters=named)
         if not may_be_idle:
             self._refuse_idle_patterns(steps, manifest, tables)
         self.into.refuse_taken(self._schema_changes(state, manifest), tables)
@@ -163,7 +164,7 @@ class Replay:
         """Return the statements of the snapshot, and those of the log after it up to the stop."""
         if manifest is not None:
             yield from (*manifest.schema, *manifest.schema_after)
-        for step in self._steps(state):
+        for step in self.steps(state):
             yield from (ddl for transaction in step.transactions for ddl in transaction.records if isinstance(ddl, Ddl))
 
     def make_anew(self, before: ReplicaState, why: str, *, dry_run: bool = False) -> Replicated:
@@ -179,7 +180,7 @@ class Replay:
         state = replace(self._new_state(manifest, before.tables), filters=before.filters)
         if dry_run:
             return replace(self.rehearse(None), anew=why)
-        self._steps(state)
+        self.steps(state)
         # Not what was accepted: in another past, its tick is that of another transaction.
         known = {
             name: getattr(before, name)
@@ -341,7 +342,7 @@ class Replay:
             return self.database.name
         return self._peeked[0].catalog
 
-    def _steps(self, state: ReplicaState) -> Iterator[Step]:
+    def steps(self, state: ReplicaState) -> Iterator[Step]:
         """Check that the target can be reached from a state, and cut the log between the two into steps."""
         return self._cut(state, self._ahead(state))
 
@@ -406,7 +407,17 @@ class Replay:
             return self._peeked
         return self.database.read_batch(number, previous)
 
+    def begins_with(self, manifest: Manifest | None) -> None:
+        """Plan what follows a snapshot that was chosen elsewhere, None for an empty database."""
+        self._made_from = manifest.position.tick if manifest else None
+
     # Applying
+
+    def restored(
+        self, step: Step, transaction: Transaction, old: Name, new: Name, folder: Path
+    ) -> EnteringTable | None:
+        """Restore a table from the farm as a part of a step's one transaction leaves it; None for a view."""
+        return self._run.restored(step, folder, transaction, old, new)
 
     def _scratch(self, file: Path, tick: int, tables: tuple[str, ...]) -> Target:
         """Make a replica of some tables in a scratch file."""

@@ -74,7 +74,7 @@ class StepRun:
         from wlr.moved_tables import with_moved
 
         with tempfile.TemporaryDirectory(prefix="wlr-moved-") as folder:
-            restore = partial(self._restored, step, Path(folder))
+            restore = partial(self.restored, step, Path(folder))
             whole, entering = with_moved(step, patterns, replica.holds, restore)
             local = {table.file.file.path: table.local for table in entering if table.file}
             self.fetcher.put(local)
@@ -102,7 +102,7 @@ class StepRun:
                 (transaction,) = step.transactions
                 at = next(number for number, record in enumerate(transaction.records) if record is ddl)
                 part = replace(transaction, records=transaction.records[: at + 1])
-                return self._restored(step, work, part, old, new)
+                return self.restored(step, work, part, old, new)
 
             with ExitStack() as opened:
                 masks = partial(masking, key, work)
@@ -116,7 +116,7 @@ class StepRun:
             finally:
                 self.fetcher.forget(run.local)
 
-    def _restored(
+    def restored(
         self, step: Step, folder: Path, transaction: Transaction, old: Name, new: Name
     ) -> EnteringTable | None:
         """Restore a table from the farm as a part of a step's transaction leaves it."""

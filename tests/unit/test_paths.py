@@ -21,6 +21,7 @@ def test_formatting_and_parsing_are_inverses(name: str, number: int, file: int, 
     assert paths.parse_snapshot_data_path(paths.snapshot_data_path(file, stamp)) == (file, stamp)
     assert paths.parse_snapshot_folder(paths.snapshot_folder(number)) == number
     assert paths.parse_manifest_path(paths.manifest_path(number)) == number
+    assert paths.parse_derived_path(paths.derived_path(name, number)) == (name, number)
     assert paths.check_relative(paths.data_path(name, number, file, stamp), "x")
     plain = paths.data_path(name, number, file)
     assert paths.with_stamp(plain, stamp) == paths.data_path(name, number, file, stamp)

@@ -26,6 +26,7 @@ RETENTION = "retention.json"
 TAGS = "tags/"
 SNAPSHOT_LEASE = "snapshot.lease"
 PRUNING = "pruning/"
+DERIVED = "derived/"
 
 _DATABASE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", re.ASCII)
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
@@ -225,6 +226,17 @@ def parse_pruning_path(path: str) -> str | None:
     """Return the id of a process that prunes, None if `path` is something else."""
     process = path.removeprefix(PRUNING).removesuffix(".json")
     return process if _TOKEN.fullmatch(process) and path == pruning_path(process) else None
+
+
+def derived_path(name: str, number: int) -> str:
+    """Path of document `number` (1 …) about the database of that name which is derived from this one."""
+    return f"{DERIVED}{check_database_name(name)}/{_digits(number)}.json"
+
+
+def parse_derived_path(path: str) -> tuple[str, int] | None:
+    """Return the name of a derived database and the number of the document, None if `path` is something else."""
+    found = re.fullmatch(DERIVED + f"({_DATABASE_NAME.pattern})/{_NUMBER}" + r"\.json", path, re.ASCII)
+    return (found.group(1), int(found.group(2))) if found and _is_name(found.group(1)) else None
 
 
 def upstream_path(upstream: str) -> str:

@@ -141,7 +141,9 @@ class ChosenImages:
     sql: str
 
 
-def chosen_images(connection: duckdb.DuckDBPyConnection, chosen: TableFilter, layout: Layout, raw: str) -> ChosenImages:
+def chosen_images(
+    connection: duckdb.DuckDBPyConnection, chosen: TableFilter, layout: Layout, raw: str, *, keeps_ticks: bool = False
+) -> ChosenImages:
     """Return the images of a table that its filter lets pass.
 
     Args:
@@ -149,6 +151,7 @@ def chosen_images(connection: duckdb.DuckDBPyConnection, chosen: TableFilter, la
         chosen: The filter. A row for which its condition is NULL does not pass.
         layout: Of the master's table.
         raw: A query that selects images as stored and their weight.
+        keeps_ticks: It selects their ticks, too, and so does what is returned.
 
     Raises:
         InvalidError: The filter does not fit the table.
@@ -163,8 +166,9 @@ def chosen_images(connection: duckdb.DuckDBPyConnection, chosen: TableFilter, la
         f"{_value(column, chosen.mask_of(column.name), kept[column])} AS {quote(file_column(column.name))}"
         for column in chosen.kept(layout)
     )
-    source = f'SELECT {both}, {WEIGHT} AS "dbfarm weight" FROM ({raw})'
-    listed = ", ".join([f'CAST("dbfarm weight" AS TINYINT) AS {WEIGHT}', *values])
+    ticks = (', _tick AS "dbfarm tick"', '"dbfarm tick" AS _tick, ') if keeps_ticks else ("", "")
+    source = f'SELECT {both}, {WEIGHT} AS "dbfarm weight"{ticks[0]} FROM ({raw})'
+    listed = ticks[1] + ", ".join([f'CAST("dbfarm weight" AS TINYINT) AS {WEIGHT}', *values])
     return ChosenImages(own, f"SELECT {listed} FROM ({source}) AS {quote(chosen.table.name)} WHERE {condition}")
 
 

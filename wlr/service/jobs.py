@@ -12,10 +12,11 @@ import wlr
 from wlc.farm.beat import BEAT_S
 from wlc.farm.clock import format_age
 from wlc.farm.errors import InvalidError
+from wlc.farm.store import join_url
 from wlr.replica_settings import place_read
 from wlr.service import measuring
 from wlr.service.job_states import Done, Observed, WorkStanding
-from wlr.service.settings import DatabaseItem, FeedItem, MasterItem, RelayItem, ReplicaItem
+from wlr.service.settings import DatabaseItem, DerivedItem, FeedItem, MasterItem, RelayItem, ReplicaItem
 
 if TYPE_CHECKING:
     import threading
@@ -270,6 +271,27 @@ def _of_relay(name: str, item: RelayItem, farm: ListedFarm | None, settings: Ser
     return works
 
 
+def _of_derived(name: str, item: DerivedItem, farm: ListedFarm | None, settings: ServiceSettings) -> list[Work]:
+    place, to = _Place.of(item.database, farm), settings.farms[item.to]
+    target = join_url(to.url, item.name)
+
+    def follow(turn: Turn) -> Done:
+        done = wlr.derive(
+            place.database,
+            target,
+            filters=wlr.row_filters(item.where, item.columns, item.mask, item.mask_key),
+            tables=item.tables or None,
+            target_options=to.options or None,
+            progress=turn.progress,
+            **place.where,
+        )
+        facts = facts_of(done) if done.batches else {}
+        return Done(done.tick, done.clock, done.transactions, done.rows, 0, facts)
+
+    observe = partial(measuring.reader, place.url, place.options, target)
+    return [Work(name, FOLLOW, (item, farm, to), follow, beat_s=place.beat_s, reads=place.url, observe=observe)]
+
+
 # Masters and databases.
 
 
@@ -362,4 +384,5 @@ _MAKERS: Mapping[type, Callable[[str, Any, ListedFarm | None, ServiceSettings], 
     ReplicaItem: _of_replica,
     FeedItem: _of_feed,
     RelayItem: _of_relay,
+    DerivedItem: _of_derived,
 }

@@ -128,6 +128,21 @@ class RelayItem:
 
 
 @dataclass(frozen=True, slots=True)
+class DerivedItem:
+    """A derived database that follows the one it is derived from; `to` is a farm of the file, `name` its name there."""
+
+    database: str
+    farm: str = ""
+    to: str = ""
+    name: str = ""
+    tables: tuple[str, ...] = ()
+    where: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    mask: tuple[str, ...] = ()
+    mask_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceOptions:
     """What concerns the whole service.
 
@@ -149,7 +164,7 @@ class ServiceOptions:
     on_failure_limit: timedelta = timedelta(seconds=30)
 
 
-Item = DatabaseItem | MasterItem | ReplicaItem | FeedItem | RelayItem
+Item = DatabaseItem | MasterItem | ReplicaItem | FeedItem | RelayItem | DerivedItem
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from wlc.farm.errors import FarmError, InvalidError
 from wlc.farm.store.options import recalled, refuse_unknown, remembered
 from wlr.service.settings import (
     DatabaseItem,
+    DerivedItem,
     FeedItem,
     Item,
     ListedFarm,
@@ -268,6 +269,20 @@ SECTIONS: Mapping[str, tuple[type, Mapping[str, Reader]]] = {
             "prune_every": _every,
         },
     ),
+    "derived": (
+        DerivedItem,
+        {
+            "database": _text,
+            "farm": _text,
+            "to": _text,
+            "name": _text,
+            "tables": _texts,
+            "where": _texts,
+            "columns": _texts,
+            "mask": _texts,
+            "mask_key": _place,
+        },
+    ),
 }
 # Keys whose fields have another name, because Python uses theirs.
 _FIELDS = {"class": "class_name", "from": "start"}
@@ -341,11 +356,20 @@ class _Reading:
             raise self._wrong(path[:2], f'must name its farm, as in farm = "{next(iter(farms))}"')
         if not item.farm and not farms and section == "databases":
             raise self._wrong(path[:2], "must be in a farm: add [farms.main] with its url")
+        if isinstance(item, DerivedItem):
+            return self._derived((section, name), item, farms)
         if isinstance(item, DatabaseItem):
             if (item.keep_daily or item.keep_weekly) and item.keep is None:
                 raise self._wrong((*path[:2], "keep_daily"), "is about what is older than keep, which is missing")
             return item if item.name else replace(item, name=name)
         return self._with_places(path[:2], item, farms)
+
+    def _derived(self, path: tuple[str, str], item: DerivedItem, farms: Mapping[str, ListedFarm]) -> DerivedItem:
+        if not farms:
+            raise self._wrong(path, "must be in a farm: add [farms.main] with its url")
+        if item.to and item.to not in farms:
+            raise self._wrong((*path, "to"), f"there is no farm {item.to!r} in this file{_meant(item.to, farms)}")
+        return replace(item, name=item.name or path[1], to=item.to or item.farm or next(iter(farms)))
 
     def _with_places(self, path: tuple[str, ...], item: Any, farms: Mapping[str, ListedFarm]) -> Any:
         """Return an item with paths in it that may be names, too."""

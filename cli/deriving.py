@@ -1,0 +1,79 @@
+"""The command `wlc derive`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import wlc
+
+from .choosing import Columns, MaskKey, Masks, Where
+from .following import follow_on
+from .options import Database, Farm, Follow, StorageOptions, storage_options
+from .output import Report, record
+from .progress import working
+
+if TYPE_CHECKING:
+    from wlr import Derived
+
+
+def derive(
+    db: Database,
+    name: Annotated[str, typer.Option("--as", metavar="NAME", help="Name in the same farm, or URL of its folder.")],
+    where: Where = None,
+    columns: Columns = None,
+    mask: Masks = None,
+    mask_key: MaskKey = None,
+    tables: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="All of these tables, like main.sales_*; may be repeated."),
+    ] = None,
+    anew: Annotated[
+        bool, typer.Option("--anew", help="Begin a new history from the newest snapshot, also with other filters.")
+    ] = False,
+    follow: Follow = False,
+    farm: Farm = None,
+    storage_option: StorageOptions = None,
+    target_option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="K=V", help="Option, or key, of the derived database's place; may be repeated."),
+    ] = None,
+) -> Iterator[Report]:
+    """Publish chosen tables, rows, columns and values as another farm database, which has a log of its own.
+
+    Only tables that are named pass. The first round needs the choice, later ones remember it.
+    """
+    import wlr
+
+    options, target_options = storage_options(storage_option), storage_options(target_option)
+    filters = wlr.row_filters(where, columns, mask, mask_key)
+
+    def derive_round(*, begins: bool = False) -> Derived:
+        with working(f"deriving {name}") as progress:
+            return wlr.derive(
+                db,
+                name,
+                farm=farm,
+                filters=filters,
+                tables=tables or None,
+                anew=anew and begins,
+                storage_options=options,
+                target_options=target_options,
+                progress=progress,
+            )
+
+    yield record(derive_round(begins=True))
+    if not follow:
+        return
+    read = wlc.resolve(db, farm, storage_options=options).url
+
+    def once_more() -> Report | None:
+        done = derive_round()
+        return record(done) if done.batches else None
+
+    yield from follow_on(once_more, lambda: wlc.beat(db, farm=farm, storage_options=options), lambda: read)
+
+
+COMMANDS = ((derive, "wlc derive sales --as sales_eu --where \"orders: region = 'EU'\" --columns 'users: id, name'"),)

@@ -1,0 +1,260 @@
+"""Steps of a log as a derived database publishes them: filtered transactions with their ticks, times and origins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from wlc.dialect.duckdb import fold
+from wlc.dialect.duckdb.digest_sql import sum_images
+from wlc.dialect.sql import literal, quote
+from wlc.farm.database import describe_file
+from wlc.farm.digest import EMPTY, plus
+from wlc.farm.errors import ReplayError
+from wlc.farm.model import Change, Clear, Ddl, Name, Origin, TableFile, Transaction
+from wlc.farm.paths import data_path
+from wlc.farm.table_names import MAIN
+from wlr.ddl.relevance import about_table, is_created, schema_move
+from wlr.derivation.rows import write_passing
+from wlr.engine.state import ReplicaState
+from wlr.filtering import schema
+from wlr.filtering.steps import FilteredSteps
+from wlr.fold.data_check import refuse_other_images
+from wlr.plan.failure import StepError
+from wlr.plan.step import Fold, Read, TableChange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    import duckdb
+
+    from wlc.farm.model import Digest, Layout, Record
+    from wlr.derivation.choice import ChosenTables
+    from wlr.derivation.rows import PassedFile
+    from wlr.moved_tables import EnteringTable
+    from wlr.plan.step import Step
+
+# Restores a table as a part of a step's one transaction leaves it, given its names before and after.
+RestorePart = Callable[["Step", Transaction, Name, Name], "EnteringTable | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedPart:
+    """What a derived database publishes of a step.
+
+    Attributes:
+        transactions: Those of which something passes.
+        files: Their data files, as those of the batch that was named.
+        local: For the path of each data file the local file.
+        digests: What all tables hold afterwards.
+    """
+
+    transactions: tuple[Transaction, ...]
+    files: tuple[TableFile, ...]
+    local: Mapping[str, Path]
+    digests: Mapping[Name, Digest]
+
+
+@dataclass(slots=True)
+class _Run:
+    """The changes of a step in one data file."""
+
+    table: Name
+    first: int
+    last: int
+    added: int = 0
+    removed: int = 0
+
+
+@dataclass(slots=True)
+class StepContent:
+    """Makes the content of a derived database's batch from a step of the log of the first.
+
+    Attributes:
+        name: Of the derived database.
+        number: Of its batch.
+        choice: What passes.
+        digests: What its tables hold; all of them are listed.
+        connection: Filters, see `wlr.filtering.images.masking`.
+        work: Folder for data files.
+        fetch: Returns the local copy of a data file of the first database.
+    """
+
+    name: str
+    number: int
+    choice: ChosenTables
+    digests: dict[Name, Digest]
+    connection: duckdb.DuckDBPyConnection
+    work: Path
+    fetch: Callable[[TableFile], Path]
+    _files: list[TableFile] = field(default_factory=list)
+    _local: dict[str, Path] = field(default_factory=dict)
+
+    def of(self, step: Step, restore: RestorePart) -> DerivedPart:
+        """Return what passes of a step.
+
+        Raises:
+            ReplayError: A filter does not fit what a transaction makes of its table.
+        """
+        is_schema = any(type(record) is Ddl for record in step.transactions[0].records)
+        made = tuple(self._altered(step, restore) if is_schema else self._changed(step))
+        return DerivedPart(made, tuple(self._files), self._local, dict(self.digests))
+
+    def _transaction(self, step: Step, original: Transaction, records: list[Record]) -> Transaction:
+        # Who wrote it, and how many transactions of others ran then, is nobody's concern.
+        return Transaction(
+            original.tick, self.name, original.started, original.committed, tuple(records), origin_of(step, original)
+        )
+
+    def _add_file(self, file: Path, table: Name, rows: int, layout: Layout) -> str:
+        path = data_path(self.name, self.number, len(self._files))
+        self._files.append(TableFile(describe_file(file, path, rows), table, layout))
+        self._local[path] = file
+        return path
+
+    # Rows
+
+    def _changed(self, step: Step) -> Iterator[Transaction]:
+        runs: dict[str, _Run] = {}
+        for transaction in step.applied:
+            for record in transaction.records:
+                if type(record) is Change and self.choice.of(record.table):
+                    run = runs.setdefault(record.path, _Run(record.table, transaction.tick, transaction.tick))
+                    run.last = transaction.tick
+                    run.added += record.added
+                    run.removed += record.removed
+        passed: dict[str, tuple[str, PassedFile]] = {}
+        for path, run in runs.items():
+            if (found := self._passing(step.files[path], run)) is not None:
+                passed[path] = found
+        for transaction in step.applied:
+            records = list(self._records(transaction, passed))
+            if records:
+                yield self._transaction(step, transaction, records)
+
+    def _passing(self, file: TableFile, run: _Run) -> tuple[str, PassedFile] | None:
+        chosen, local = self.choice.of(run.table), self.fetch(file)
+        assert chosen is not None
+        images = fold.RowImages((str(local),), run.first, run.last)
+        change = TableChange(run.table, (Read(file, run.first, run.last),), run.added, run.removed)
+        refuse_other_images(self.connection, change, [images])
+        into = self.work / f"passed {self.number} {len(self._files)}.parquet"
+        found = write_passing(self.connection, chosen, file.layout, images, into)
+        return (self._add_file(into, run.table, found.rows, found.layout), found) if found.rows else None
+
+    def _records(self, transaction: Transaction, passed: Mapping[str, tuple[str, PassedFile]]) -> Iterator[Record]:
+        for record in transaction.records:
+            if type(record) is Change and record.path in passed:
+                path, file = passed[record.path]
+                if (found := file.by_tick.get(transaction.tick)) is not None:
+                    held = self.digests.get(record.table, EMPTY)
+                    self.digests[record.table] = plus(held, found.added - found.removed, found.total)
+                    yield Change(record.table, path, found.added, found.removed)
+            elif type(record) is Clear and self.choice.of(record.table):
+                if held_rows := self.digests.get(record.table, EMPTY).rows:
+                    yield Clear(record.table, held_rows)
+                self.digests[record.table] = EMPTY
+
+    # Schema
+
+    def _altered(self, step: Step, restore: RestorePart) -> Iterator[Transaction]:
+        (original,) = step.transactions
+        concerned = tuple(self._concerned(original.records))
+        if original.committed is None or not concerned:
+            return
+        run = FilteredSteps(
+            ReplicaState("", "", "", digests=dict(self.digests), filters=self.choice),
+            lambda: self.connection,
+            self.work,
+            self.fetch,
+            lambda ddl, old, new: restore(step, _until(original, ddl), old, new),
+        )
+        try:
+            whole = run.filtered(replace(step, transactions=(replace(original, records=concerned),)))
+        except StepError as error:
+            message = f"transaction {original.tick} cannot be derived: {error.cause}"
+            raise ReplayError(message, hint=error.remedy) from error
+        records: list[Record] = []
+        for action in whole.actions():
+            records += self._folded(action, run.local) if isinstance(action, Fold) else self._ddl(action)
+        if records:
+            yield self._transaction(step, original, records)
+
+    def _concerned(self, records: tuple[Record, ...]) -> Iterator[Record]:
+        """Return the records of chosen tables; what leaves the choice is dropped."""
+        for record in records:
+            if isinstance(record, Change | Clear):
+                if self.choice.of(record.table):
+                    yield record
+            elif isinstance(record, Ddl):
+                yield from self._concerned_ddl(record)
+
+    def _concerned_ddl(self, ddl: Ddl) -> Iterator[Ddl]:
+        if ddl.kind == "DROP SCHEMA":
+            # What goes with it is not named one by one.
+            gone = ddl.object.name.lower()
+            yield from [schema.dropped(name) for name in self.digests if name.schema.lower() == gone]
+        elif names := schema_move(ddl) or schema.altered(ddl):
+            old, new = names
+            if self.choice.of(old) and not self.choice.of(new):
+                yield schema.dropped(self._known(old))
+            elif self.choice.of(new) and not schema_move(ddl):
+                yield ddl
+        else:
+            about = about_table(ddl)
+            table = ddl.object if is_created(ddl) else about.table if about else None
+            if table and self.choice.of(table):
+                yield ddl
+
+    def _known(self, table: Name) -> Name:
+        return next((name for name in self.digests if name.folded == table.folded), table)
+
+    def _ddl(self, ddl: Ddl) -> Iterator[Record]:
+        """Yield the statements for one that creates or drops a table; there are no others here."""
+        if is_created(ddl):
+            self.digests.pop(self._known(ddl.object), None)
+            self.digests[ddl.object] = EMPTY
+            yield from schema_of(ddl.object)
+            yield ddl
+        elif (about := about_table(ddl)) is not None and (name := self._known(about.table)) in self.digests:
+            del self.digests[name]
+            yield schema.dropped(name)
+
+    def _folded(self, action: Fold, local: Mapping[str, Path]) -> Iterator[Record]:
+        for change in action.changes:
+            held = self.digests.get(change.table, EMPTY)
+            if change.cleared:
+                yield Clear(change.table, change.cleared)
+            if change.cleared is not None:
+                held = EMPTY
+            for read in change.reads:
+                file, layout = local[read.file.file.path], read.file.layout
+                path = self._add_file(file, change.table, read.file.file.rows, layout)
+                total = sum_images(self.connection, layout, f"read_parquet({literal(str(file))})")
+                held = plus(held, change.added - change.removed, total)
+                yield Change(change.table, path, change.added, change.removed)
+            self.digests[change.table] = held
+
+
+def origin_of(step: Step, transaction: Transaction) -> Origin:
+    """Return where a transaction was first committed: in the first database, or in another site of it."""
+    if transaction.origin is not None:
+        return transaction.origin
+    history = next(mark.history for mark in step.marks if mark.last >= transaction.tick)
+    return Origin(history, transaction.tick)
+
+
+def schema_of(table: Name) -> Iterator[Ddl]:
+    """Yield the statement that creates a table's schema unless it is there."""
+    if table.schema != MAIN:
+        yield Ddl(
+            "CREATE SCHEMA", Name(table.schema, table.schema), f"CREATE SCHEMA IF NOT EXISTS {quote(table.schema)}"
+        )
+
+
+def _until(transaction: Transaction, ddl: Ddl) -> Transaction:
+    """Return a transaction up to one of its statements."""
+    at = next(number for number, record in enumerate(transaction.records) if record is ddl)
+    return replace(transaction, records=transaction.records[: at + 1])
