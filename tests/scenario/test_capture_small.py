@@ -11,6 +11,7 @@ import pytest
 
 import wlc
 from tests.oracle import contents, published
+from wlc.capture.duckdb import independent_insert
 from wlc.capture.duckdb.shared import Shared
 from wlc.capture.duckdb.small_change import SmallChanges
 from wlc.farm.database import open_database
@@ -134,13 +135,19 @@ def learn_names(captured: Any) -> None:
 def small(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     """What came of each statement that was tried as a small change."""
     found: list[int | None] = []
-    run = SmallChanges.run
+    run, run_independent = SmallChanges.run, independent_insert.run
 
     def spy(self: SmallChanges, *args: Any) -> int | None:
         found.append(run(self, *args))
         return found[-1]
 
+    def spy_independent(*args: Any) -> int | None:
+        if (count := run_independent(*args)) is not None:
+            found.append(count)
+        return count
+
     monkeypatch.setattr(SmallChanges, "run", spy)
+    monkeypatch.setattr(independent_insert, "run", spy_independent)
     return found
 
 

@@ -30,6 +30,17 @@ if TYPE_CHECKING:
 _MOST_PARSED = 1000
 
 
+@dataclass(frozen=True, slots=True)
+class SeenCatalog:
+    """What a connection has read of the committed catalog, for others that see the same one."""
+
+    generation: int
+    by_name: dict[Name, CapturedTable]
+    has_sequences: bool
+    rules: frozenset[checks.RowRule]
+    refers: dict[int, bool]
+
+
 @dataclass
 class CapturedTables:
     """Captured tables as the connection's current transaction sees them.
@@ -53,6 +64,7 @@ class CapturedTables:
     row_settings: Settings | None = None
     prepared: PreparedStatements = field(init=False)
     journals: dict[int, str | None] = field(default_factory=dict)
+    _refers: dict[int, bool] = field(default_factory=dict)
     _resolved: dict[tuple[str, ...], CapturedTable | None] = field(default_factory=dict)
     _parsed: dict[Hashable, duckdb.Statement | None] = field(default_factory=dict)
 
@@ -87,6 +99,18 @@ class CapturedTables:
         self.rules = checks.read_rules(self.connection, self.catalog)
         self.forget_names()
 
+    def see(self, generation: int, seen: SeenCatalog | None) -> SeenCatalog:
+        """Know the committed catalog of a generation, from another connection if that has read it; returns it."""
+        if seen is None or seen.generation != generation:
+            self.refresh(generation)
+            return SeenCatalog(generation, dict(self.by_name), self.has_sequences, self.rules, self._refers)
+        self.generation, self.by_name, self._refers = generation, dict(seen.by_name), seen.refers
+        self.has_sequences, self.rules = seen.has_sequences, seen.rules
+        # Temporary tables of the connection may have triggers, too.
+        self._read_triggers()
+        self.forget_names()
+        return seen
+
     @property
     def functions(self) -> dict[str, str]:
         """DuckDB's word for how stable each of its own functions is, by lower-case names."""
@@ -116,6 +140,12 @@ class CapturedTables:
     def known(self, parts: tuple[str, ...]) -> CapturedTable | None:
         """Return the same as `resolve` for a name that it has resolved, and None for others."""
         return self._resolved.get(parts)
+
+    def has_foreign_keys(self, table: CapturedTable) -> bool:
+        """Say whether rows of a table refer to other rows."""
+        if table.id not in self._refers:
+            self._refers[table.id] = table.name in duckdb_catalog.foreign_keys(self.connection, self.catalog)
+        return self._refers[table.id]
 
     def parsed(self, key: Hashable, text: Callable[[], str | None]) -> duckdb.Statement | None:
         """Return a statement, parsed once; None if there is no text, or it is more than a statement."""

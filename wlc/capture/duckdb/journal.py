@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from wlc.dialect import types
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 
 # Rows that an open transaction added have row ids from here on; probed at connect, never assumed.
 LOCAL_ROWID = 36028797018960000
+# `json.dumps` would make one for every text.
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
 # Weights of images that change nothing.
 READ, READ_EXCLUSIVELY, REFRESHED, ABSENT = 10, 11, 20, 21
 
@@ -178,7 +181,11 @@ class JournalEntry:
     @property
     def header(self) -> str:
         """The transaction's own data as JSON, without its records."""
-        return _json_text(_header_json(self))
+        if self.origin is not None or self.after or self.proof is not None:
+            return _json_text(_header_json(self))
+        # The same as below, in a quarter of the time.
+        committed = "null" if self.committed is None else f'"{format_time(self.committed)}"'
+        return f'{{"user": {_text(self.user)}, "started": "{format_time(self.started)}", "committed": {committed}}}'
 
 
 def install(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
@@ -318,8 +325,13 @@ def last_commit(
     return max(tick or 0 for tick, _ in found), max((time for time in times if time), default=None)
 
 
-def _json_text(content: dict[str, Any]) -> str:
-    return json.dumps(content, ensure_ascii=False)
+@cache
+def _text(user: str) -> str:
+    return _json_text(user)
+
+
+def _json_text(content: object) -> str:
+    return _ENCODER.encode(content)
 
 
 def _header_json(entry: JournalEntry) -> dict[str, Any]:

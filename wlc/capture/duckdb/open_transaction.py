@@ -308,13 +308,13 @@ class OpenTransaction:
             return
         self._has_looked = True
         # DuckDB takes a transaction's snapshot when it first looks something up: now.
-        with self.shared.commit_lock:
-            self.shared.take_snapshot(self.connection)
-            if self.shared.site is not None:
-                self.last_seen = self.shared.last_tick or None
-        is_certain = self.shared.generation == self.generation and self.generation % 2 == 0
-        if not is_certain or self.tables.generation != self.generation:
-            self.tables.refresh(self.generation if is_certain else -1)
+        with (shared := self.shared).commit_lock:
+            shared.take_snapshot(self.connection)
+            self.last_seen = shared.last_tick or None if shared.site is not None else None
+        if shared.generation != self.generation or self.generation % 2:
+            self.tables.refresh(-1)
+        elif self.tables.generation != self.generation:
+            shared.seen = self.tables.see(self.generation, shared.seen)
 
     def of(self, table: CapturedTable) -> Images:
         """The images of a table, started when the transaction first touches it."""

@@ -41,6 +41,32 @@ class PreparedStatements:
     _names: dict[Hashable, str | None] = field(default_factory=dict)
     _number: int = 0
 
+    def name(self, generation: int, key: Hashable, text: Callable[[], str | None]) -> str | None:
+        """Return the name of a statement, prepared when it comes for the second time.
+
+        Args:
+            generation: The catalog's.
+            key: Stands for the statement's text.
+            text: Returns the text; None if it must not be prepared.
+
+        Returns:
+            None if it is not prepared, or came for the first time.
+        """
+        if not self._is_valid(generation) or len(self._names) >= _MOST:
+            self._clear(generation)
+        if key not in self._names:
+            self._names[key] = ""
+            return None
+        if self._names[key] == "":
+            # If it fails, nobody tries again.
+            self._names[key] = None
+            self._names[key] = self._prepare(text())
+        return self._names[key]
+
+    def refuses(self, generation: int, key: Hashable) -> bool:
+        """Say whether it is known that a statement is not prepared."""
+        return self._is_valid(generation) and self._names.get(key, "") is None
+
     def run(
         self, generation: int, key: Hashable, text: Callable[[], str | None], values: Iterable[str | None]
     ) -> int | None:
@@ -55,24 +81,26 @@ class PreparedStatements:
         Returns:
             How many rows it changed; None if it is not prepared, or came for the first time. Nothing was done then.
         """
-        if self.is_outdated or self._generation != generation or len(self._names) >= _MOST:
-            self._clear(generation)
-        if key not in self._names:
-            self._names[key] = ""
-            return None
-        if (name := self._names[key]) == "":
-            # If it fails, nobody tries again.
-            self._names[key] = None
-            name = self._names[key] = self._prepare(text())
-        if name is None:
-            return None
-        listed = ", ".join("NULL::VARCHAR" if value is None else literal(value) for value in values)
+        name = self.name(generation, key, text)
+        return None if name is None else self.execute(key, name, listed(values))
+
+    def execute(self, key: Hashable, name: str, values: str) -> int:
+        """Run a prepared statement that changes rows, and return how many it changed.
+
+        Args:
+            key: Stands for the statement's text.
+            name: What `name` returned.
+            values: Its parameters, `listed`.
+        """
         try:
-            return int(self.connection.execute(f"EXECUTE {name}({listed})").fetchall()[0][0])
+            return int(self.connection.execute(f"EXECUTE {name}({values})").fetchall()[0][0])
         except (duckdb.BinderException, duckdb.CatalogException):
             # Somebody has dropped it, or what it writes to.
             self._names[key] = None
             raise
+
+    def _is_valid(self, generation: int) -> bool:
+        return not self.is_outdated and self._generation == generation
 
     def _prepare(self, text: str | None) -> str | None:
         if text is None:
@@ -88,6 +116,11 @@ class PreparedStatements:
         self.is_outdated, self._generation = False, generation
         for name in names:
             self.connection.execute(f"DEALLOCATE {name}")
+
+
+def listed(values: Iterable[str | None]) -> str:
+    """Return parameters as EXECUTE takes them."""
+    return ", ".join(["NULL::VARCHAR" if value is None else literal(value) for value in values])
 
 
 def is_plain_type(type_: str) -> bool:

@@ -1,8 +1,10 @@
-"""An INSERT of one row that is journalled by itself, as a prepared statement.
+"""The prepared statement for an INSERT of one row that journals itself.
 
 The plan may hold what settings and the names' meanings were when it was made. So it writes to one table, holds no
 constants, and computes nothing with types or defaults that depend on settings. The user's values are cast to the types
 that DuckDB would have given to the Python values.
+
+It is a transaction by itself. DuckDB's `RETURNING` is not believed alone: the statement fails unless it returns a row.
 """
 
 from __future__ import annotations
@@ -10,12 +12,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from wlc.capture.duckdb.prepared import is_plain_type, is_text
+from wlc.capture.duckdb.prepared import is_plain_type, is_text, listed
 from wlc.dialect.duckdb.lexer import numbered, tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from wlc.capture.duckdb.captured_tables import CapturedTables
     from wlc.capture.duckdb.journal import CapturedTable
 
@@ -24,48 +24,39 @@ _LONGEST_VALUE = 1000
 _OF_CONSTANTS = frozenset({"AS", "CAST", "FALSE", "NULL", "TRUE"})
 
 
-def insert(
-    tables: CapturedTables, table: CapturedTable, text: str, values: Sequence[object], tick: int, meta: str
-) -> int | None:
-    """Insert and journal a row in the open transaction; returns how many were journalled.
+def types_and_values(values: object) -> tuple[tuple[str, ...], str] | None:
+    """Return the types of parameters, and the parameters as EXECUTE takes them; None if it cannot take them."""
+    if not values or not isinstance(values, (list, tuple)):
+        return None
+    typed = [_typed(value) for value in values]
+    if None in typed:
+        return None
+    types, given = zip(*typed, strict=True)
+    return types, listed(given)
+
+
+def statement(tables: CapturedTables, table: CapturedTable, text: str, types: tuple[str, ...]) -> str | None:
+    """Return what is to be prepared; None if the statement must not be prepared.
+
+    The tick and the transaction's own data as JSON follow the user's parameters.
 
     Args:
         tables: The connection's.
         table: The table that the statement writes to.
         text: An INSERT of one row of a VALUES list.
-        values: Its parameters.
-        tick: The transaction's tick.
-        meta: The transaction's own data as JSON.
-
-    Returns:
-        None if the statement cannot be prepared, or came for the first time; nothing was done then.
+        types: Types of its parameters.
     """
-    if not values or len(text) > _LONGEST or not is_text(meta):
-        return None
-    typed = [_typed(value) for value in values]
-    types = tuple(one[0] for one in typed if one is not None)
-    if len(types) < len(typed):
-        return None
-    given = [one[1] for one in typed if one is not None]
-    return tables.prepared.run(
-        tables.generation,
-        (text, types, table.id),
-        lambda: _text(tables, table, text, types),
-        [*given, str(tick), meta],
-    )
-
-
-def _text(tables: CapturedTables, table: CapturedTable, text: str, types: tuple[str, ...]) -> str | None:
-    head = _head(text, len(types))
+    head = _head(text, len(types)) if len(text) <= _LONGEST else None
     if head is None or any(rule.table == table.name for rule in tables.rules):
         return None
     if not all(is_plain_type(column.type) and _is_constant(column.default or "") for column in table.layout.stored):
         return None
-    casts = [f"CAST(${number}::VARCHAR AS {type_})" for number, type_ in enumerate((*types, "BIGINT"), start=1)]
-    tick = casts.pop()
+    *casts, tick = [f"CAST(${number}::VARCHAR AS {type_})" for number, type_ in enumerate((*types, "BIGINT"), start=1)]
+    row = ", ".join(f"any_value({column})" for column in table.columns)
     return (
         f'WITH "wlc rows" AS (\n{head} ({", ".join(casts)})\nRETURNING {table.named_values})'
-        f' INSERT INTO {table.images} SELECT {tick}, 1, NULL, ${len(types) + 2}::VARCHAR, * FROM "wlc rows"'
+        f" INSERT INTO {table.images} SELECT CASE WHEN count(*) = 1 THEN {tick} ELSE error('rows were lost') END,"
+        f' 1, NULL, ${len(types) + 2}::VARCHAR, {row} FROM "wlc rows"'
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from wlc.capture.duckdb import acceptance, few_changes, imports, journal, locking
+from wlc.capture.duckdb import acceptance, few_changes, imports, independent_insert, journal, locking
 from wlc.capture.duckdb.analysis import MAY_CREATE, SEQUENCE_MOVERS, analyse, detached
 from wlc.capture.duckdb.captured_tables import CapturedTables
 from wlc.capture.duckdb.effects import Effect, SchemaEffect, UnknownEffect
@@ -123,9 +123,14 @@ class CaptureSession:
         """
         if self.transaction is None:
             table = self._small.table(effect, parameters, settings_vary=self._shared.row_settings_vary)
-            count = None if table is None else self._run_small(effect, table, text, parameters)
-            if count is not None:
-                return counted(count)
+            if table is not None:
+                count = independent_insert.run(self._shared, self.tables, table, effect, text, parameters)
+                if count is None:
+                    count = self._run_small(effect, table, text, parameters)
+                if count:
+                    self._publish()
+                if count is not None:
+                    return counted(count)
         with self.captured() as transaction:
             try:
                 touched = transaction.before(effect, parameters, is_counted="returning" not in text.lower())
@@ -169,8 +174,6 @@ class CaptureSession:
             if count:
                 name = (table.name,)
                 shared.committed(tick, committed, name if small.removed else (), name if small.added else ())
-        if count:
-            self._publish()
         return count
 
     def write(self, effect: Effect, call: Callable[[], int | None], text: str = "") -> int | None:

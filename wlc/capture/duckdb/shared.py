@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from wlc.capture.duckdb import confinement, journal, packed
+from wlc.capture.duckdb.commit_lock import CommitLock
 from wlc.capture.duckdb.home import Home, decode_home, elsewhere, encode_home, home_at
 from wlc.capture.duckdb.packed import Packing
 from wlc.dialect.duckdb.opening import alone
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from datetime import datetime
 
+    from wlc.capture.duckdb.captured_tables import SeenCatalog
     from wlc.farm.model import Name
     from wlc.masters.background import Publisher
     from wlc.masters.state import MasterState, SiteState
@@ -47,8 +49,10 @@ class Shared:
         base: The connection that keeps the database open; everybody else uses `root`.
         publish_lock: Held while publishing; whoever needs both locks takes this one first.
         commit_lock: Held from settling a transaction's tick until its COMMIT has returned, so that tick order is
-            commit order.
+            commit order. Inserts that depend on no other transaction share it: their order among each other does not
+            matter, and whoever reads or writes the journal has to wait until all of them are committed.
         generation: Rises before and again after a COMMIT that changes the schema, so that it is odd in between.
+        seen: The catalog of the latest generation that a connection has read.
         commits: Captured commits in this process; rises after a COMMIT has returned.
         beat_s: Seconds a committed transaction may wait; 0 publishes with every commit.
         here: Where the file was when it was opened.
@@ -71,11 +75,12 @@ class Shared:
     last_tick: int = 0
     last_commit: datetime | None = None
     generation: int = 0
+    seen: SeenCatalog | None = None
     commits: int = 0
     sequences: dict[Name, int | None] = field(default_factory=dict)
     publisher: Publisher | None = None
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    commit_lock: threading.RLock = field(default_factory=threading.RLock)
+    commit_lock: CommitLock = field(default_factory=CommitLock)
     publish_lock: threading.RLock = field(default_factory=threading.RLock)
     row_settings_vary: bool = False
     work: Path | None = None
@@ -143,20 +148,20 @@ class Shared:
 
     def new_tick(self) -> int:
         """Return a tick that no transaction had; a transaction that rolls back leaves a gap."""
-        with self.commit_lock:
+        with self.commit_lock.turn:
             self._tick = max(self._tick, self.last_tick) + 1
             return self._tick
 
     def new_ticks(self, count: int) -> int:
         """Reserve consecutive ticks, and return the first one."""
-        with self.commit_lock:
+        with self.commit_lock.turn:
             first = self.new_tick()
             self._tick += count - 1
             return first
 
     def new_layout(self) -> int:
         """Return the number of a new image table."""
-        with self.commit_lock:
+        with self.commit_lock.turn:
             self._layout += 1
             return self._layout
 
@@ -170,6 +175,15 @@ class Shared:
             return now
         return max(now, last + STEP) if self.is_in_mesh else max(now, last)
 
+    def next_commit(self) -> tuple[int, datetime]:
+        """Return the tick and the time of a transaction that shares the commit lock.
+
+        Whoever asks later gets a greater tick and no earlier time, whichever of them commits first.
+        """
+        with self.commit_lock.turn:
+            self.last_commit = self.commit_time()
+            return self.new_tick(), self.last_commit
+
     def witness(self, time: datetime) -> None:
         """Let all commits from now on be later than one of another site."""
         with self.commit_lock:
@@ -179,11 +193,15 @@ class Shared:
     def committed(
         self, tick: int, time: datetime, removed_from: Iterable[Name] = (), added_to: Iterable[Name] = ()
     ) -> None:
-        """Note a commit, and in which tables it removed, changed or added rows; the caller holds the commit lock."""
-        self.last_tick, self.last_commit = tick, time
-        self.commits += 1
-        self._removals.update(dict.fromkeys(removed_from, self.commits))
-        self._additions.update(dict.fromkeys(added_to, self.commits))
+        """Note a commit, and in which tables it removed, changed or added rows; the caller has the commit lock."""
+        with self.commit_lock.turn:
+            if tick > self.last_tick:
+                self.last_tick, self.last_commit = tick, max(time, self.last_commit or time)
+            self.commits += 1
+            for name in removed_from:
+                self._removals[name] = self.commits
+            for name in added_to:
+                self._additions[name] = self.commits
 
     def has_removed_since(self, table: Name, commits: int) -> bool:
         """Say whether rows of a table were removed or changed after the database had seen so many commits."""

@@ -24,9 +24,8 @@ import duckdb
 from wlc.capture.duckdb import by_key, superset
 from wlc.capture.duckdb.analysis import called
 from wlc.capture.duckdb.by_key import FEW
-from wlc.capture.duckdb.effects import AppendEffect, Effect, TouchEffect, target_of
+from wlc.capture.duckdb.effects import AppendEffect, Effect, TouchEffect
 from wlc.capture.duckdb.journal import LOCAL_ROWID
-from wlc.capture.duckdb.prepared_insert import insert
 from wlc.dialect.duckdb.lexer import numbered, tokens
 
 if TYPE_CHECKING:
@@ -78,6 +77,7 @@ class SmallChanges:
     tables: CapturedTables
     added: int = 0
     removed: int = 0
+    _known: dict[int, tuple[Effect, CapturedTable, bool]] = field(default_factory=dict)
     _parsed: dict[tuple[str, tuple[tuple[str, bool], ...], bool, int], _Statements | None] = field(default_factory=dict)
 
     def table(self, effect: Effect, values: object, *, settings_vary: bool) -> CapturedTable | None:
@@ -88,17 +88,22 @@ class SmallChanges:
             values: Its parameters.
             settings_vary: A session may have settings with which other rows are accepted.
         """
-        if not isinstance(values, (dict, list, tuple, NoneType)) or not _is_small(effect):
+        if not isinstance(values, (dict, list, tuple, NoneType)) or not isinstance(effect, (AppendEffect, TouchEffect)):
             return None
-        table = self.tables.known(target_of(effect))
-        if table is None or not table.has_rowid or self.tables.has_sequences or self.tables.triggers:
+        table = self.tables.known(effect.target)
+        if table is None or self.tables.has_sequences or self.tables.triggers or not self._may_be_small(effect, table):
             return None
         has_rules = any(rule.table == table.name for rule in self.tables.rules)
-        if has_rules and (settings_vary or self.tables.row_settings != ()):
-            return None
-        if isinstance(effect, TouchEffect):
-            return table if superset.pins_key(effect, table) else None
-        return table if all(_is_plain(c.default) for c in table.layout.stored if c.default) else None
+        return None if has_rules and (settings_vary or self.tables.row_settings != ()) else table
+
+    def _may_be_small(self, effect: AppendEffect | TouchEffect, table: CapturedTable) -> bool:
+        # Both are remembered by those who hand them in: looking at their values takes longer.
+        known = self._known.get(id(effect))
+        if known is None or known[0] is not effect or known[1] is not table:
+            if len(self._known) >= _MOST_REMEMBERED:
+                self._known.clear()
+            known = self._known[id(effect)] = effect, table, _may_be_small(effect, table)
+        return known[2]
 
     def run(self, effect: Effect, table: CapturedTable, text: str, values: _Values, tick: int, meta: str) -> int | None:
         """Run the statement in the open transaction, captured.
@@ -131,11 +136,7 @@ class SmallChanges:
             return None
         own = {parsed.tick: tick, parsed.meta: meta}
         if parsed.save is None:
-            count = None
-            if isinstance(effect, AppendEffect) and effect.values == 1 and isinstance(values, (list, tuple)):
-                count = insert(self.tables, table, text, values, tick, meta)
-            if count is None:
-                count = self._count(parsed.write, _with(values, own))
+            count = self._count(parsed.write, _with(values, own))
             self.added, self.removed = (count, 0) if isinstance(effect, AppendEffect) else (0, count)
             return count if count == (effect.values if isinstance(effect, AppendEffect) else 1) else None
         assert isinstance(effect, TouchEffect)
@@ -220,12 +221,12 @@ class SmallChanges:
         return statement
 
 
-def _is_small(effect: Effect) -> bool:
-    return by_key.is_row_wise(effect) if isinstance(effect, TouchEffect) else 0 < _rows(effect) <= MOST_VALUES
-
-
-def _rows(effect: Effect) -> int:
-    return effect.values if isinstance(effect, AppendEffect) else 0
+def _may_be_small(effect: AppendEffect | TouchEffect, table: CapturedTable) -> bool:
+    if not table.has_rowid:
+        return False
+    if isinstance(effect, TouchEffect):
+        return by_key.is_row_wise(effect) and superset.pins_key(effect, table)
+    return 0 < effect.values <= MOST_VALUES and all(_is_plain(c.default) for c in table.layout.columns if c.default)
 
 
 def _bare(text: str) -> str:

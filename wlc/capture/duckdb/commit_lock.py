@@ -1,0 +1,78 @@
+"""Who commits: one transaction alone, or several short inserts at a time."""
+
+from __future__ import annotations
+
+import threading
+from typing import Self
+
+
+class CommitLock:
+    """A lock that one thread holds alone, or that several threads share.
+
+    `with lock:` waits until nobody else has it. `with lock.shared:` shares it, unless somebody waits to have it alone:
+    then it is held alone as well, so that nobody waits longer than the statements take that run already.
+
+    Attributes:
+        turn: Whoever holds the lock alone has it all the time. Others have it for moments, and do not call DuckDB then.
+        shared: The lock, to share it.
+    """
+
+    def __init__(self) -> None:
+        self.turn = threading.RLock()
+        self.shared = _SharedCommitLock(self)
+        self._has_left = threading.Condition(self.turn)
+        self._sharing: set[int] = set()
+        self._waiting = 0
+
+    def __enter__(self) -> Self:
+        self.turn.acquire()
+        if self._sharing:
+            self._wait()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.turn.release()
+
+    def _wait(self) -> None:
+        self._waiting += 1
+        try:
+            # A signal's handler would wait for the statement that it has interrupted.
+            assert threading.get_ident() not in self._sharing, "a thread that commits tries to commit something else"
+            while self._sharing:
+                self._has_left.wait()
+        except BaseException:
+            self._waiting -= 1
+            self.turn.release()
+            raise
+        self._waiting -= 1
+
+    def share(self) -> None:
+        """Share the lock, or wait until it is held alone."""
+        thread = threading.get_ident()
+        self.turn.acquire()
+        if self._waiting or thread in self._sharing:
+            self._wait()
+        else:
+            self._sharing.add(thread)
+            self.turn.release()
+
+    def leave(self) -> None:
+        """Give up what `share` took."""
+        thread = threading.get_ident()
+        if thread in self._sharing:
+            self.turn.acquire()
+            self._sharing.discard(thread)
+            if self._waiting and not self._sharing:
+                self._has_left.notify_all()
+        self.turn.release()
+
+
+class _SharedCommitLock:
+    def __init__(self, lock: CommitLock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        self._lock.share()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.leave()
