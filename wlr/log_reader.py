@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import warnings
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +20,7 @@ from wlr.plan import bounds
 from wlr.plan.log_steps import cut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
@@ -230,22 +232,42 @@ def steps_after(database: FarmDatabase, manifest: Manifest | None, stop: Stop) -
     return cut(batches_from(database, first, numbers, position), position, stop)
 
 
+Read = Callable[[int], tuple["Batch", str]]
+
+
 def batch_of(database: FarmDatabase, tick: int) -> int:
     """Return the number of the first batch that ends at a tick or after it, one more than the last if none does.
 
     Raises:
         ExpiredError: That batch was pruned.
     """
-    numbers = database.batch_numbers()
-    place = bisect_left(numbers, tick, key=lambda number: database.read_batch(number)[0].last)
+    return _batch_of(database, tick, database.batch_numbers(), database.read_batch)
+
+
+def _batch_of(database: FarmDatabase, tick: int, numbers: Sequence[int], read: Read) -> int:
+    place = bisect_left(numbers, tick, key=lambda number: read(number)[0].last)
     if place == 0 and numbers and numbers[0] > 1:
-        oldest = database.read_batch(numbers[0])[0].first
+        oldest = read(numbers[0])[0].first
         if oldest > tick:
             message = f"the log of {database.name} before tick {oldest} was pruned"
             raise ExpiredError(message, hint=f"Read the changes from tick {oldest} on.")
     if place < len(numbers):
         return numbers[place]
     return numbers[-1] + 1 if numbers else 1
+
+
+def batches_of(database: FarmDatabase, first: int, last: int) -> list[tuple[Batch, str]]:
+    """Read the batches that hold a range of ticks, both included, with their chain hashes; every log file once.
+
+    Raises:
+        ExpiredError: The first of them was pruned.
+        InvalidError: A new history begins between them with changes that no log holds.
+    """
+    numbers = database.batch_numbers()
+    read = cache(database.read_batch)
+    start = _batch_of(database, first, numbers, read)
+    end = min(_batch_of(database, last, numbers, read), numbers[-1] if numbers else 0)
+    return _followed(database, start, end, None, read)
 
 
 def batches_between(database: FarmDatabase, first: int, last: int, chain: str | None = None) -> list[tuple[Batch, str]]:
@@ -265,11 +287,20 @@ def batches_between(database: FarmDatabase, first: int, last: int, chain: str | 
     if numbers and first < numbers[0]:
         message = f"batch {first} of {database.name} was pruned, the oldest one is {numbers[0]}"
         raise ExpiredError(message, hint="Read the table anew, then the changes after its tick.")
+    return _followed(database, first, last, chain, database.read_batch)
+
+
+def _followed(
+    database: FarmDatabase, first: int, last: int, previous: str | None, read: Read
+) -> list[tuple[Batch, str]]:
     found: list[tuple[Batch, str]] = []
     for number in range(first, last + 1):
-        batch, chain = database.read_batch(number, chain)
+        batch, chain = read(number)
+        if previous is not None:
+            refuse_other_past(batch, previous, f"{database.logs.url}/{log_path(database.name, number)}")
         if found:
             before, before_chain = found[-1]
             bounds.check_history(batch, Position(before.history, before.last, before.number, before_chain))
         found.append((batch, chain))
+        previous = chain
     return found

@@ -200,3 +200,10 @@ def follow(farm: HandmadeFarm, out: Path, lines: int) -> None:
         assert len(list(write_round())) == 1
         assert list(write_round()) == []
     assert len(out.read_text(encoding="utf-8").split("\n")[:-1]) == lines
+
+
+def test_since_a_time_before_the_table_was_created(tmp_path: Path) -> None:
+    farm = HandmadeFarm(tmp_path)
+    farm.publish([], ["CREATE TABLE t (i INTEGER)", Rows("t", added=("1",))])
+    for moment in ("2000-01-01", time_of(1)):
+        assert rows_of(wlr.changes(farm.url, "t", since=moment)) == [(2, 1, (1,))]

@@ -9,6 +9,7 @@ import duckdb
 
 from tests.oracle import contents, replayed
 from wlc.dialect.sql import quote
+from wlr.spark import FarmDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,6 +32,22 @@ def texts(frame: DataFrame) -> Texts:
         connection.register("got", arrow)
         columns = ", ".join(f"CAST({quote(name)} AS VARCHAR)" for name in frame.columns)
         return Counter(connection.execute(f"SELECT {columns} FROM got").fetchall())
+
+
+def tasks_rows(url: str, table: str, *columns: str, **options: str) -> Texts:
+    """Run the tasks of a read in this process and return their rows as text."""
+    source = FarmDataSource({"database": url, "table": table, **options})
+    schema = source.schema()
+    reader = source.reader(schema)
+    names = columns or tuple(field.name for field in schema.fields)
+    found: Texts = Counter()
+    with duckdb.connect() as connection:
+        for task in reader.partitions():
+            for batch in reader.read(task):
+                connection.register("got", batch)
+                listed = ", ".join(f"CAST({quote(name)} AS VARCHAR)" for name in names)
+                found.update(connection.execute(f"SELECT {listed} FROM got").fetchall())
+    return found
 
 
 def expected(url: str, table: str, tick: int) -> Texts:

@@ -6,7 +6,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from tests.handmade import HandmadeFarm, Rows
-from tests.spark.test_history import tasks_rows
+from tests.spark.reading import tasks_rows
 from wlc.farm.model import Clear, Name
 
 if TYPE_CHECKING:

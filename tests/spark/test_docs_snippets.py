@@ -25,11 +25,12 @@ def test_snippets_run_in_their_order(spark: SparkSession, tmp_path: Path, capsys
     assert len(snippets) > 5
     names: dict[str, object] = {}
     for snippet in snippets:
-        exec(snippet.replace('"/data/', f'"{tmp_path}/'), names)
+        exec(re.sub("([\"'])/data/", rf"\1{tmp_path}/", snippet), names)
+    spark.sql("DROP TABLE orders")
     spark.conf.unset("spark.sql.python.filterPushdown.enabled")
     shown = capsys.readouterr().out
     assert "|  1|  9.5|" in shown
-    assert "|  1|  1.5|    3|     -1|2026-01-01 00:00:03|  ann|" in shown
+    assert "|  1|  1.5|    3|     -1| update_preimage|2026-01-01 00:00:03|  ann|" in shown
     out = spark.read.parquet(f"{tmp_path}/out").select("id", "price", "_tick", "_weight")
     assert texts(out) == texts(read(spark, farm.url, "orders", changes=True).select("id", "price", "_tick", "_weight"))
 

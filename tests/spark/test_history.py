@@ -11,31 +11,13 @@ import pytest
 
 import wlc
 from tests.new_master import new_master
-from tests.spark.reading import Texts, expected
-from wlc.dialect.sql import quote
+from tests.spark.reading import Texts, expected, tasks_rows
 from wlc.farm.database import open_database
-from wlr.spark import FarmDataSource
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 ROUNDS = 30
-
-
-def tasks_rows(url: str, table: str, *columns: str, **options: str) -> Texts:
-    """Run the tasks of a read in this process and return their rows as text."""
-    source = FarmDataSource({"database": url, "table": table, **options})
-    schema = source.schema()
-    reader = source.reader(schema)
-    names = columns or tuple(field.name for field in schema.fields)
-    found: Texts = Counter()
-    with duckdb.connect() as connection:
-        for task in reader.partitions():
-            for batch in reader.read(task):
-                connection.register("got", batch)
-                listed = ", ".join(f"CAST({quote(name)} AS VARCHAR)" for name in names)
-                found.update(connection.execute(f"SELECT {listed} FROM got").fetchall())
-    return found
 
 
 class Life:

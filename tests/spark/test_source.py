@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import duckdb
 import pytest
-from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import (
     EqualTo,
     GreaterThan,
@@ -25,7 +24,7 @@ from pyspark.sql.datasource import (
 import wlc
 from tests.handmade import HandmadeFarm, Rows, time_of
 from tests.new_master import new_master
-from tests.spark.reading import expected, read, texts
+from tests.spark.reading import expected, read, tasks_rows, texts
 from wlc.farm.clock import format_time
 from wlc.farm.database import open_database
 from wlc.farm.model import Clear, Name
@@ -75,28 +74,18 @@ def test_table_is_what_the_log_says_at_every_tick(spark: SparkSession, shop: str
     assert texts(read(spark, shop, table)) == expected(shop, f"main.{table}", end(shop))
 
 
-def test_a_view_in_sql_is_read_and_a_table_of_the_catalog_refused(spark: SparkSession, shop: str) -> None:
-    options = f"database '{shop}', `table` 'orders'"
-    spark.sql(f"CREATE TEMPORARY VIEW shop_orders USING dbfarm OPTIONS ({options})")
-    try:
-        assert texts(spark.sql("SELECT * FROM shop_orders")) == expected(shop, "main.orders", end(shop))
-    finally:
-        spark.sql("DROP VIEW shop_orders")
-    with pytest.raises(AnalysisException, match="CREATE TEMPORARY VIEW"):
-        spark.sql(f"CREATE TABLE shop_orders USING dbfarm OPTIONS ({options})")
-
-
 def test_weights_of_all_changes_add_up_to_the_table(spark: SparkSession, shop: str) -> None:
     changes = read(spark, shop, "visits", changes=True)
-    assert changes.columns == ["who", "pages", "_tick", "_weight", "_committed", "_user"]
+    assert changes.columns == ["who", "pages", "_tick", "_weight", "_change_type", "_committed", "_user"]
     assert [field.dataType.simpleString() for field in changes.schema.fields[2:]] == [
         "bigint",
         "tinyint",
+        "string",
         "timestamp",
         "string",
     ]
     total: Counter[tuple[str | None, ...]] = Counter()
-    for row, copies in texts(changes.drop("_tick", "_committed", "_user")).items():
+    for row, copies in texts(changes.drop("_tick", "_change_type", "_committed", "_user")).items():
         total[row[:2]] += int(row[2] or 0) * copies
     assert +total == expected(shop, "main.visits", end(shop))
 
@@ -203,13 +192,52 @@ def test_range_of_changes_includes_both_ends(spark: SparkSession, tmp_path: Path
         read(spark, farm.url, "t", changes=True, to_tick=9)
 
 
+def test_a_range_may_be_of_times(tmp_path: Path) -> None:
+    farm = HandmadeFarm(tmp_path)
+    farm.publish(["CREATE TABLE t (i INTEGER)"], *[[Rows("t", added=(str(tick),))] for tick in range(2, 8)])
+    times = {"from_time": format_time(time_of(3)), "to_time": format_time(time_of(6))}
+    assert sorted(tasks_rows(farm.url, "t", "i", changes="true", **times)) == [(str(tick),) for tick in range(3, 7)]
+    long_ago = tasks_rows(farm.url, "t", "i", changes="true", from_time="2000-01-01", to_tick="2")
+    assert long_ago == {("2",): 1}
+    assert tasks_rows(farm.url, "t", "i", changes="true", from_time="now") == {}
+
+
+def test_changes_have_types(tmp_path: Path) -> None:
+    farm = HandmadeFarm(tmp_path)
+    farm.publish(["CREATE TABLE t (i INTEGER, j INTEGER, v VARCHAR, PRIMARY KEY (i, j))", "CREATE TABLE b (v VARCHAR)"])
+    farm.publish([Rows("t", added=("1, 1, 'a'", "1, 2, 'b'")), Rows("b", added=("'x'",))])
+    farm.publish(
+        [Rows("t", removed=("1, 1, 'a'", "1, 2, 'b'"), added=("1, 1, 'c'", "1, 3, 'b'"))],
+        # A key that another transaction of the same file removed is none that this one updates.
+        [Rows("t", removed=("1, 1, 'c'",)), Rows("b", removed=("'x'",), added=("'y'",))],
+        [Rows("t", added=("1, 1, 'd'",))],
+    )
+    farm.publish([Clear(T, 2), Rows("t", added=("1, 1, 'e'",))])
+    feed = tasks_rows(farm.url, "t", "_tick", "i", "j", "v", "_change_type", "_weight", changes="true")
+    assert sorted(feed) == [
+        ("2", "1", "1", "a", "insert", "1"),
+        ("2", "1", "2", "b", "insert", "1"),
+        ("3", "1", "1", "a", "update_preimage", "-1"),
+        ("3", "1", "1", "c", "update_postimage", "1"),
+        ("3", "1", "2", "b", "delete", "-1"),
+        ("3", "1", "3", "b", "insert", "1"),
+        ("4", "1", "1", "c", "delete", "-1"),
+        ("5", "1", "1", "d", "insert", "1"),
+        ("6", "1", "1", "d", "delete", "-1"),
+        ("6", "1", "1", "e", "insert", "1"),
+        ("6", "1", "3", "b", "delete", "-1"),
+    ]
+    bag = tasks_rows(farm.url, "b", "_tick", "v", "_change_type", changes="true")
+    assert sorted(bag) == [("2", "x", "insert"), ("4", "x", "delete"), ("4", "y", "insert")]
+
+
 def test_older_layouts_map_by_name(spark: SparkSession, tmp_path: Path) -> None:
     farm = HandmadeFarm(tmp_path)
     farm.publish(["CREATE TABLE t (i INTEGER, gone INTEGER, _tick VARCHAR)", Rows("t", added=("1, 2, 'x'",))])
     farm.publish(["ALTER TABLE t DROP COLUMN gone"], ["ALTER TABLE t ADD COLUMN more HUGEINT DEFAULT 3"])
     farm.publish([Rows("t", added=("2, 'y', 4",))])
     feed = read(spark, farm.url, "t", changes=True)
-    assert feed.columns == ["i", "__tick", "more", "_tick", "_weight", "_committed", "_user"]
+    assert feed.columns == ["i", "__tick", "more", "_tick", "_weight", "_change_type", "_committed", "_user"]
     assert texts(feed.select("i", "__tick", "more", "_tick")) == {("1", "x", None, "1"): 1, ("2", "y", "4", "4"): 1}
     assert read(spark, farm.url, "t").columns == ["i", "_tick", "more"]
 
@@ -313,6 +341,9 @@ def test_a_schema_chooses_columns(spark: SparkSession, shop: str) -> None:
     [
         ({"tick": 3, "time": "now"}, "'tick' and 'time' exclude each other"),
         ({"tikc": 3}, "unknown option 'tikc'"),
+        ({"versionAsOf": 3}, "It is called 'tick' here"),
+        ({"from_tick": 3, "from_time": "now", "changes": True}, "'from_tick' and 'from_time' exclude each other"),
+        ({"to_time": "now"}, "option 'to_time' needs option"),
         ({"tick": -3}, "option 'tick' is a number from 0 on, not '-3'"),
         ({"from_tick": 3}, "option 'from_tick' needs option"),
         ({"tick": 3, "changes": True}, "use from_tick and to_tick"),

@@ -19,7 +19,7 @@ from wlr import log_reader
 from wlr.engine.calculator import connect, reading
 from wlr.plan.stop import Stop
 from wlr.reading import query
-from wlr.reading.contents import contents_at, refuse_broken
+from wlr.reading.contents import contents_at, refuse_broken, tick_at
 from wlr.reading.feed import FeedTransaction, RemovedRows, plan_feed
 from wlr.reading.local_copies import LocalCopies
 from wlr.reading.place import stop_of
@@ -138,7 +138,7 @@ class ChangeFeed:
         if since is None:
             after = last if is_whole else 0
         else:
-            after = since if isinstance(since, int) else contents_at(database, table, _stop(since))[2]
+            after = since if isinstance(since, int) else tick_at(database, _stop(since))
         whole = None
         if is_whole:
             name_then, held, _ = contents_at(database, str(name), Stop(tick=after))
@@ -264,15 +264,13 @@ def batches_of(database: FarmDatabase, first: int, last: int) -> list[tuple[Batc
     Raises:
         ExpiredError: The first of them was pruned.
     """
-    numbers = database.batch_numbers()
     try:
-        start = log_reader.batch_of(database, first)
+        return log_reader.batches_of(database, first, last)
     except ExpiredError as error:
+        numbers = database.batch_numbers()
         oldest = database.read_batch(numbers[0])[0].first - 1
         hint = f"Begin with --since {oldest} (since={oldest}), or with all rows: --snapshot (snapshot=True)."
         raise ExpiredError(error.message, hint=hint) from error
-    end = min(log_reader.batch_of(database, last), numbers[-1] if numbers else 0)
-    return log_reader.batches_between(database, start, end)
 
 
 def _stored(_: Column, stored: str) -> str:

@@ -45,6 +45,11 @@ def tables_at(database: FarmDatabase, stop: Stop) -> dict[Name, TableContents]:
     return _followed(database, stop)[0].tables
 
 
+def tick_at(database: FarmDatabase, stop: Stop) -> int:
+    """Return the last tick that counts at the stop, 0 if it is before the first; raises as `contents_at` does."""
+    return _followed(database, stop)[1]
+
+
 def _followed(database: FarmDatabase, stop: Stop) -> tuple[Trace, int]:
     manifest = log_reader.choose_snapshot(database, stop)
     trace, tick = Trace.begin(manifest), manifest.position.tick if manifest else 0

@@ -31,9 +31,11 @@ if TYPE_CHECKING:
     # Makes a reader's value of a column from the SQL of its stored value: `load_sql`, for a reader of declared types.
     Loads = Callable[[Column, str], str]
 
-_FEED_NAME = re.compile(r"_+(tick|weight|committed|user)", re.IGNORECASE)
-# Columns of a change feed that are not the table's, and their types.
+_FEED_NAME = re.compile(r"_+(tick|weight|change_type|committed|user)", re.IGNORECASE)
+# Columns of every change feed that are not the table's, and their types.
 FEED = (("_tick", "BIGINT"), (WEIGHT, "TINYINT"), ("_committed", "TIMESTAMP WITH TIME ZONE"), ("_user", "VARCHAR"))
+# A column of change feeds for readers that do not know weights, in the words of Delta's change data feed.
+CHANGE_TYPE = "_change_type"
 # Arrow table in the connection: tick, committed and user of the transactions of a feed.
 TRANSACTIONS = "transactions"
 
@@ -110,7 +112,14 @@ def output_sql(layout: Layout, wanted: Sequence[str], stored: str, loads: Loads,
 
 
 def feed_sql(
-    layout: Layout, old: Layout, wanted: Sequence[str], images: str, loads: Loads, conditions: Sequence[str] = ()
+    layout: Layout,
+    old: Layout,
+    wanted: Sequence[str],
+    images: str,
+    loads: Loads,
+    conditions: Sequence[str] = (),
+    *,
+    has_updates: bool = True,
 ) -> str:
     """Select wanted columns of a change feed.
 
@@ -121,6 +130,7 @@ def feed_sql(
         images: A query that selects images as stored, with `_tick` and `_weight`.
         loads: Makes the reader's values.
         conditions: Conditions on the columns of the feed.
+        has_updates: An image that was removed and one that was added may be of one row.
     """
     values = {feed_column(column.name): _mapped(column, old, loads) for column in layout.stored}
     values |= {
@@ -128,6 +138,7 @@ def feed_sql(
         WEIGHT: f"i.{WEIGHT}",
         "_committed": "CAST(t.committed AS TIMESTAMPTZ)",
         "_user": "t.user_name",
+        CHANGE_TYPE: _change_type_sql(old.primary_key if has_updates else ()),
     }
     selected = ", ".join(f"{values[name]} AS {quote(name)}" for name in wanted)
     return _where(f"SELECT {selected} FROM ({images}) AS i JOIN {TRANSACTIONS} AS t ON i._tick = t.tick", conditions)
@@ -145,8 +156,25 @@ def held_sql(contents: TableContents, local: Mapping[str, str], tick: int, weigh
     return f"SELECT *, CAST({tick} AS BIGINT) AS _tick, CAST({weight} AS TINYINT) AS {WEIGHT} FROM ({rows})"
 
 
+def _change_type_sql(key: Sequence[str]) -> str:
+    """Return the SQL of what an image is to readers who think of rows.
+
+    A row is updated by a transaction that removes an image of its key and adds another one. Without a key, nobody can
+    say which image became which.
+    """
+    if not key:
+        return f"CASE WHEN i.{WEIGHT} < 0 THEN 'delete' ELSE 'insert' END"
+    same_row = ", ".join(["i._tick", *(f"i.{quote(file_column(name))}" for name in key)])
+    window = f"OVER (PARTITION BY {same_row})"
+    both = f"min(i.{WEIGHT}) {window} < max(i.{WEIGHT}) {window}"
+    return (
+        f"CASE WHEN i.{WEIGHT} < 0 THEN CASE WHEN {both} THEN 'update_preimage' ELSE 'delete' END"
+        f" WHEN {both} THEN 'update_postimage' ELSE 'insert' END"
+    )
+
+
 def feed_column(name: str) -> str:
-    """Name of a table's column in a change feed, where `_tick`, `_weight`, `_committed` and `_user` are taken."""
+    """Name of a table's column in a change feed, where the names of `FEED` and `CHANGE_TYPE` are taken."""
     return "_" + name if _FEED_NAME.fullmatch(name) else name
 
 

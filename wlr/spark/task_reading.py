@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import duckdb
@@ -13,13 +12,12 @@ import duckdb
 from wlc.dialect.sql import literal
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import CorruptError, FarmError, UnavailableError, UnsupportedError
+from wlr.reading.local_copies import LocalCopies
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
     import pyarrow as pa
-
-    from wlc.farm.model import DataFile, TableFile
 
 MEMORY = "1GB"
 Item = TypeVar("Item")
@@ -73,39 +71,10 @@ def grouped(items: Iterable[Item], rows: Callable[[Item], int], enough: int) -> 
     return runs
 
 
-class TaskFiles:
-    """Local copies of the data files of a task."""
-
-    def __init__(self, database: FarmDatabase) -> None:
-        self._database = database
-        self.local: dict[str, str] = {}
-
-    def fetch_log(self, files: Iterable[TableFile]) -> None:
-        """Fetch data files of batches, verified."""
-        for file in files:
-            if file.file.path not in self.local:
-                self.local[file.file.path] = str(self._database.fetch(file))
-
-    def fetch_snapshot(self, tick: int | None, files: Iterable[DataFile]) -> None:
-        """Fetch data files of the snapshot at a tick, verified."""
-        wanted = [file for file in files if file.path not in self.local]
-        if not wanted or tick is None:
-            return
-        manifest = self._database.read_manifest(tick)
-        for file in wanted:
-            self.local[file.path] = str(self._database.fetch_snapshot(manifest, file))
-
-    def release(self) -> None:
-        """Give all copies up."""
-        for file in self.local.values():
-            self._database.release(Path(file))
-        self.local.clear()
-
-
 @contextmanager
-def files_of(place: FarmPlace) -> Iterator[TaskFiles]:
-    """Open the farm for one task; local copies of its files are removed afterwards."""
-    files = TaskFiles(place.open())
+def files_of(place: FarmPlace, *, is_checked: bool = True, only: Container[str] | None = None) -> Iterator[LocalCopies]:
+    """Open the farm for one task; local copies of its files are removed afterwards. See `LocalCopies`."""
+    files = LocalCopies(place.open(), is_checked=is_checked, only=only)
     try:
         yield files
     finally:
@@ -113,7 +82,7 @@ def files_of(place: FarmPlace) -> Iterator[TaskFiles]:
 
 
 def run(
-    sql: str, files: TaskFiles, memory: str, schema: pa.Schema, tables: Mapping[str, pa.Table] | None = None
+    sql: str, files: LocalCopies, memory: str, schema: pa.Schema, tables: Mapping[str, pa.Table] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Run a query over fetched files and give its rows as batches of exactly `schema`.
 

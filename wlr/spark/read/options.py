@@ -15,13 +15,27 @@ from wlr.spark.task_reading import MEMORY, FarmPlace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
 
 _STORAGE = "storage."
-_OF_A_CATALOG = "option."
-_VIEW = "CREATE TEMPORARY VIEW orders USING dbfarm OPTIONS (farm '…', database '…', `table` 'orders') is read as one."
+_OF_A_TABLE, _OF_A_FEED = ("tick", "time"), ("from_tick", "from_time", "to_tick", "to_time", "maxbatchespertrigger")
 _KNOWN = {
-    *("farm", "database", "table", "tick", "time", "changes", "from_tick", "to_tick"),
-    *("maxbatchespertrigger", "memory", "partitions", "pushdown"),
+    *("farm", "database", "table", "changes", "memory", "partitions", "pushdown", "verify"),
+    *_OF_A_TABLE,
+    *_OF_A_FEED,
+}
+_TOGETHER = (_OF_A_TABLE, ("from_tick", "from_time"), ("to_tick", "to_time"))
+# Names of options that readers of Delta tables have, and ours.
+_IN_DELTA = {
+    "versionasof": "tick",
+    "timestampasof": "time",
+    "readchangefeed": "changes",
+    "readchangedata": "changes",
+    "startingversion": "from_tick",
+    "startingtimestamp": "from_time",
+    "endingversion": "to_tick",
+    "endingtimestamp": "to_time",
+    "maxfilespertrigger": "maxBatchesPerTrigger",
 }
 _PARTITIONS = 32
 
@@ -33,10 +47,11 @@ class ReadOptions:
     Attributes:
         table: Name of the table, in the case in which it was typed.
         stop: The moment as of which a table is read; the end of a change feed.
-        changes: Read the change feed, from tick `first` on if given.
+        changes: Read the change feed, from tick `first` on, or from the first transaction at or after a time `since`.
         batches_max: Most log files in one micro-batch of a stream; None for all.
         partitions: Most tasks of a read, about.
         pushdown: Use Spark's filter pushdown.
+        verify: Compare every data file with its checksum, which reads all of it once.
     """
 
     place: FarmPlace
@@ -44,9 +59,11 @@ class ReadOptions:
     stop: Stop
     changes: bool
     first: int | None
+    since: datetime | None
     batches_max: int | None
     partitions: int
     pushdown: bool
+    verify: bool
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
@@ -57,47 +74,62 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
             option.
     """
     options = {name.lower(): value for name, value in given.items()}
-    if any(name.startswith(_OF_A_CATALOG) for name in options):
-        # So begins every option of CREATE TABLE … USING. When Spark reads such a table, it gives us none of them.
-        raise InvalidError("Spark gives a source no options for a table of its catalog", hint=_VIEW)
     storage = {name.removeprefix(_STORAGE): options.pop(name) for name in list(options) if name.startswith(_STORAGE)}
     unknown = sorted(set(options) - _KNOWN)
     if unknown:
-        raise InvalidError(
-            f"unknown option {unknown[0]!r}", hint=f"Options are {', '.join(sorted(_KNOWN))}, storage.…."
-        )
+        raise InvalidError(f"unknown option {unknown[0]!r}", hint=_known(unknown[0]))
     for name in ("database", "table"):
         if not options.get(name):
-            raise InvalidError(f"option {name!r} is missing", hint=f'Add .option("{name}", …).')
-    changes = _flag(options, "changes")
+            raise InvalidError(f"option {name!r} is missing", hint=_add(name, options))
+    changes = _flag(options, "changes", "false")
     _refuse_others(options, changes)
     memory = options.get("memory", MEMORY)
     place = FarmPlace(options["database"], options.get("farm"), for_tasks(_nested(storage)), memory)
-    until = parse_time(options["time"]) if "time" in options else None
-    stop = Stop(_number(options, "to_tick" if changes else "tick", 0), until)
+    stop = (
+        Stop(_number(options, "to_tick", 0), _time(options, "to_time"))
+        if changes
+        else Stop(_number(options, "tick", 0), _time(options, "time"))
+    )
     return ReadOptions(
         place,
         _table(options["table"]),
         stop,
         changes,
         _number(options, "from_tick", 1),
+        _time(options, "from_time"),
         _number(options, "maxbatchespertrigger", 1),
         _number(options, "partitions", 1) or _PARTITIONS,
-        _flag(options, "pushdown"),
+        _flag(options, "pushdown", "false"),
+        _flag(options, "verify", "true"),
     )
+
+
+def _known(unknown: str) -> str:
+    if unknown in _IN_DELTA:
+        return f"It is called {_IN_DELTA[unknown]!r} here."
+    return f"Options are {', '.join(sorted(_KNOWN))}, storage.…."
+
+
+def _add(missing: str, options: Mapping[str, str]) -> str:
+    if not options:
+        # Spark does not ask for the columns of a table that says them itself.
+        return "If it is a table of Spark's catalog: create it with OPTIONS (…) and without columns."
+    return f'Add .option("{missing}", …).'
 
 
 def _refuse_others(options: Mapping[str, str], changes: bool) -> None:
     """Refuse options that would have no effect: whoever gives them expects one."""
-    others = ("tick", "time") if changes else ("from_tick", "to_tick", "maxbatchespertrigger")
-    for name in others:
+    for name in _OF_A_TABLE if changes else _OF_A_FEED:
         if name in options:
             reason = (
-                "is not for a change feed: use from_tick and to_tick" if changes else 'needs option("changes", "true")'
+                f"is not for a change feed: use from_{name} and to_{name}"
+                if changes
+                else 'needs option("changes", "true")'
             )
             raise InvalidError(f"option {name!r} {reason}")
-    if "tick" in options and "time" in options:
-        raise InvalidError("options 'tick' and 'time' exclude each other")
+    for one, other in _TOGETHER:
+        if one in options and other in options:
+            raise InvalidError(f"options {one!r} and {other!r} exclude each other")
 
 
 def _table(text: str) -> Name:
@@ -105,11 +137,15 @@ def _table(text: str) -> Name:
     return Name(schema or "main", name)
 
 
-def _flag(options: Mapping[str, str], name: str) -> bool:
-    value = options.get(name, "false").lower()
+def _flag(options: Mapping[str, str], name: str, default: str) -> bool:
+    value = options.get(name, default).lower()
     if value not in ("true", "false"):
         raise InvalidError(f"option {name!r} is true or false, not {value!r}")
     return value == "true"
+
+
+def _time(options: Mapping[str, str], name: str) -> datetime | None:
+    return parse_time(options[name]) if name in options else None
 
 
 def _number(options: Mapping[str, str], name: str, least: int) -> int | None:

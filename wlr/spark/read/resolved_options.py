@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from wlc.farm.errors import InvalidError
-from wlr.reading.contents import contents_at, refuse_broken
-from wlr.reading.query import FEED, feed_column
+from wlr.plan.stop import Stop
+from wlr.reading.contents import contents_at, refuse_broken, tick_at
+from wlr.reading.query import CHANGE_TYPE, FEED, feed_column
 from wlr.spark.read.types import spark_schema, table_schema
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ class FoundTable:
 
     Attributes:
         table: Name of the table as it is written in the log.
+        first: The first transaction that counts in a change feed; None for the beginning of the log.
         tick: The last transaction that counts.
         contents: What the table holds then, so that the log is read once for a query; None for a change feed.
     """
@@ -28,7 +31,12 @@ class FoundTable:
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
         stop = options.stop
-        self.table, contents, self.tick = contents_at(options.place.open(), str(options.table), stop)
+        database = options.place.open()
+        self.table, contents, self.tick = contents_at(database, str(options.table), stop)
+        self.first = options.first
+        if options.since is not None:
+            # What was committed at that very time counts, too.
+            self.first = tick_at(database, Stop(until=options.since - timedelta(microseconds=1))) + 1
         self.layout = contents.layout
         self.contents: TableContents | None = None
         if not options.changes:
@@ -41,7 +49,8 @@ class FoundTable:
         if not self.options.changes:
             return table_schema(self.layout)
         columns = [(feed_column(column.name), column.type) for column in self.layout.stored]
-        return spark_schema([*columns, *FEED])
+        tick, weight, *others = FEED
+        return spark_schema([*columns, tick, weight, (CHANGE_TYPE, "VARCHAR"), *others])
 
     def check(self, schema: StructType) -> None:
         """Refuse a schema given by the user if a column does not exist, has another type, or is not nullable."""

@@ -9,6 +9,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles, Sup
 
 from wlc.farm.errors import CorruptError, InvalidError
 from wlr import log_reader
+from wlr.plan.stop import Stop
 from wlr.reading.feed import plan_feed
 from wlr.spark.read.tasks import ReadJob, ReadTask, feed_tasks
 from wlr.spark.task_reading import speaking
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from wlc.farm.database import FarmDatabase
     from wlr.spark.read.resolved_options import FoundTable
 
-# {"batch": number of the last log file that was read, "chain": its chain hash}
+# {"batch": number of the last log file that was read, "chain": its chain hash}, and "first", a tick, until the stream
+# has reached it. A query that is started again goes on from its checkpoint, whatever its options say then.
 Offset = dict[str, Any]
 
 
@@ -35,21 +37,24 @@ class FarmStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
     """
 
     def __init__(self, found: FoundTable, schema: StructType) -> None:
-        if found.options.stop.tick is not None:
-            raise InvalidError("a stream has no option 'to_tick'", hint="Stop it with trigger(availableNow=True).")
+        stop = found.options.stop
+        if stop != Stop():
+            name = "to_time" if stop.tick is None else "to_tick"
+            raise InvalidError(f"a stream has no option {name!r}", hint="Stop it with trigger(availableNow=True).")
         self.found = found
-        self.job = ReadJob(found.options.place, schema)
+        self.job = ReadJob(found.options.place, schema, found.options.verify)
         self._last: int | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name, as those below.
         with speaking():
             database = self._open()
             numbers = database.batch_numbers()
-            first = self.found.options.first
+            first = self.found.first
             number = log_reader.batch_of(database, first) if first is not None else (numbers[0] if numbers else 1)
             if number not in numbers:
-                return _offset(database, number - 1)
-            return {"batch": number - 1, "chain": database.read_batch(number)[0].previous}
+                return _offset(database, number - 1, first)
+            begun = {} if first is None else {"first": first}
+            return {"batch": number - 1, "chain": database.read_batch(number)[0].previous, **begun}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         with speaking():
@@ -60,7 +65,7 @@ class FarmStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
             if isinstance(limit, ReadMaxFiles):
                 numbers = numbers[: limit.max_files]
             if numbers:
-                return _offset(database, numbers[-1])
+                return _offset(database, numbers[-1], start.get("first"))
             return start
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -80,8 +85,7 @@ class FarmStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
             batches = log_reader.batches_between(database, start["batch"] + 1, end["batch"], start["chain"])
             if batches[-1][1] != end["chain"]:
                 raise _other_past(database, end["batch"])
-            ticks = (options.first or 1, None)
-            plan = plan_feed(database, batches, self.found.table, ticks)
+            plan = plan_feed(database, batches, self.found.table, (start.get("first", 1), None))
             return feed_tasks(self.found.layout, plan, options.partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -91,8 +95,12 @@ class FarmStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         return self.found.options.place.open()
 
 
-def _offset(database: FarmDatabase, number: int) -> Offset:
-    return {"batch": number, "chain": database.read_batch(number)[1] if number else ""}
+def _offset(database: FarmDatabase, number: int, first: int | None) -> Offset:
+    last, chain = 0, ""
+    if number:
+        batch, chain = database.read_batch(number)
+        last = batch.last
+    return {"batch": number, "chain": chain, **({} if first is None or last >= first else {"first": first})}
 
 
 def _other_past(database: FarmDatabase, number: int) -> CorruptError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from wlc.farm.model import Layout
+    from wlc.farm.model import DataFile, Layout, TableFile
     from wlr.plan.step import Read
     from wlr.reading.feed import FeedPlan, FeedTransaction
+    from wlr.reading.local_copies import LocalCopies
     from wlr.reading.query import FileSlice
     from wlr.reading.trace import TableContents
-    from wlr.spark.task_reading import FarmPlace, TaskFiles
+    from wlr.spark.task_reading import FarmPlace
 
 # Rows in a row group of DuckDB; a slice that ends inside a row group reads all of it.
 _GROUP_ROWS = 122_880
@@ -36,10 +37,18 @@ _BUCKET_ROWS = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class ReadJob:
-    """What all tasks of a read have in common: the farm, the columns that Spark wants, and conditions on the rows."""
+    """What all tasks of a read have in common.
+
+    Attributes:
+        place: The farm.
+        schema: The columns that Spark wants.
+        is_checked: Data files are compared with their checksums.
+        conditions: Conditions on the rows.
+    """
 
     place: FarmPlace
     schema: StructType
+    is_checked: bool = True
     conditions: tuple[str, ...] = ()
 
     @property
@@ -52,18 +61,31 @@ class ReadJob:
         return query.output_sql(layout, self.wanted, stored, spark_sql, self.conditions)
 
 
+@dataclass(frozen=True)
 class ReadTask(InputPartition, ABC):  # type: ignore[misc]  # pyspark has no types that mypy follows.
-    """A part of a read."""
+    """A part of a read.
 
-    def __init__(self) -> None:
-        """Spark's own constructor takes a value, which our tasks do not have."""
+    Attributes:
+        checks: Paths of the data files that this task compares with their checksums; other tasks compare the others.
+    """
+
+    checks: frozenset[str] = field(default=frozenset(), kw_only=True)
 
     @abstractmethod
-    def fetch(self, files: TaskFiles) -> None:
-        """Fetch the data files that the query reads."""
+    def log_files(self) -> list[TableFile]:
+        """List the data files of the log that the query reads."""
+
+    def snapshot_files(self) -> tuple[int | None, list[DataFile]]:
+        """List the data files of a snapshot that the query reads, after its tick."""
+        return None, []
+
+    @property
+    def paths(self) -> set[str]:
+        """Paths of all data files that the query reads."""
+        return {file.file.path for file in self.log_files()} | {file.path for file in self.snapshot_files()[1]}
 
     @abstractmethod
-    def sql(self, job: ReadJob, files: TaskFiles) -> str:
+    def sql(self, job: ReadJob, files: LocalCopies) -> str:
         """Return the query, over fetched files."""
 
     def tables(self) -> dict[str, pa.Table]:
@@ -73,9 +95,23 @@ class ReadTask(InputPartition, ABC):  # type: ignore[misc]  # pyspark has no typ
     def read(self, job: ReadJob) -> Iterator[pa.RecordBatch]:
         """Give the rows of the task."""
         schema = to_arrow_schema(job.schema, timezone="UTC")
-        with speaking(), files_of(job.place) as files:
-            self.fetch(files)
+        with speaking(), files_of(job.place, is_checked=job.is_checked, only=self.checks) as files:
+            files.fetch_snapshot(*self.snapshot_files())
+            files.fetch_log(self.log_files())
             yield from run(self.sql(job, files), files, job.place.memory, schema, self.tables())
+
+
+def checking(tasks: Sequence[ReadTask]) -> list[ReadTask]:
+    """Let every data file be compared with its checksum once: by the first task that reads it.
+
+    A query whose first task fails gives no rows of the others: Spark runs them in order where it does not run them all.
+    """
+    seen: set[str] = set()
+    made = []
+    for task in tasks:
+        made.append(replace(task, checks=frozenset(task.paths - seen)))
+        seen |= task.paths
+    return made
 
 
 # A table as of a moment ----------------------------------------------------------------------------------------------
@@ -88,12 +124,13 @@ class SnapshotTask(ReadTask):
     contents: TableContents
     slice: FileSlice
 
-    def fetch(self, files: TaskFiles) -> None:
-        files.fetch_snapshot(self.contents.snapshot, [f for f in self.contents.files if f.path == self.slice.path])
-        if self.contents.removed:
-            files.fetch_log(part.read.file for part in self.contents.parts)
+    def log_files(self) -> list[TableFile]:
+        return _log_files(self.contents) if self.contents.removed else []
 
-    def sql(self, job: ReadJob, files: TaskFiles) -> str:
+    def snapshot_files(self) -> tuple[int | None, list[DataFile]]:
+        return self.contents.snapshot, [file for file in self.contents.files if file.path == self.slice.path]
+
+    def sql(self, job: ReadJob, files: LocalCopies) -> str:
         return job.sql(self.contents.layout, query.snapshot_sql(self.contents, [self.slice], files.local))
 
 
@@ -105,10 +142,13 @@ class NetTask(ReadTask):
     bucket: int
     buckets: int
 
-    def fetch(self, files: TaskFiles) -> None:
-        _fetch_all(files, self.contents)
+    def log_files(self) -> list[TableFile]:
+        return _log_files(self.contents)
 
-    def sql(self, job: ReadJob, files: TaskFiles) -> str:
+    def snapshot_files(self) -> tuple[int | None, list[DataFile]]:
+        return self.contents.snapshot, list(self.contents.files)
+
+    def sql(self, job: ReadJob, files: LocalCopies) -> str:
         return job.sql(self.contents.layout, query.net_sql(self.contents, files.local, self.bucket, self.buckets))
 
 
@@ -118,16 +158,16 @@ class LogTask(ReadTask):
 
     contents: TableContents
 
-    def fetch(self, files: TaskFiles) -> None:
-        files.fetch_log(part.read.file for part in self.contents.parts)
+    def log_files(self) -> list[TableFile]:
+        return _log_files(self.contents)
 
-    def sql(self, job: ReadJob, files: TaskFiles) -> str:
+    def sql(self, job: ReadJob, files: LocalCopies) -> str:
         return job.sql(self.contents.layout, query.log_sql(self.contents, files.local))
 
 
 def table_tasks(contents: TableContents, partitions: int) -> list[ReadTask]:
     """Cut a table as of a moment into about `partitions` tasks at most; none if the table has no rows."""
-    return [*_snapshot_tasks(contents, partitions), *_log_tasks(contents, partitions)]
+    return checking([*_snapshot_tasks(contents, partitions), *_log_tasks(contents, partitions)])
 
 
 def _snapshot_tasks(contents: TableContents, partitions: int) -> list[ReadTask]:
@@ -161,9 +201,8 @@ def _runs(reads: Sequence[Read], partitions: int) -> list[list[Read]]:
     return grouped(reads, lambda read: read.file.file.rows, max(TASK_ROWS, -(-rows // partitions)))
 
 
-def _fetch_all(files: TaskFiles, contents: TableContents) -> None:
-    files.fetch_log(part.read.file for part in contents.parts)
-    files.fetch_snapshot(contents.snapshot, contents.files)
+def _log_files(contents: TableContents) -> list[TableFile]:
+    return [part.read.file for part in contents.parts]
 
 
 # Changes -------------------------------------------------------------------------------------------------------------
@@ -177,13 +216,13 @@ class ChangesTask(ReadTask):
     reads: tuple[Read, ...]
     transactions: tuple[FeedTransaction, ...]
 
-    def fetch(self, files: TaskFiles) -> None:
-        files.fetch_log(read.file for read in self.reads)
+    def log_files(self) -> list[TableFile]:
+        return [read.file for read in self.reads]
 
     def tables(self) -> dict[str, pa.Table]:
         return {query.TRANSACTIONS: query.transactions_table(self.transactions)}
 
-    def sql(self, job: ReadJob, files: TaskFiles) -> str:
+    def sql(self, job: ReadJob, files: LocalCopies) -> str:
         selects = []
         for old, reads in groupby(self.reads, key=lambda read: read.file.layout):
             images = " UNION ALL ".join(
@@ -201,15 +240,20 @@ class RemovedTask(ReadTask):
     contents: TableContents
     transaction: FeedTransaction
 
-    def fetch(self, files: TaskFiles) -> None:
-        _fetch_all(files, self.contents)
+    def log_files(self) -> list[TableFile]:
+        return _log_files(self.contents)
+
+    def snapshot_files(self) -> tuple[int | None, list[DataFile]]:
+        return self.contents.snapshot, list(self.contents.files)
 
     def tables(self) -> dict[str, pa.Table]:
         return {query.TRANSACTIONS: query.transactions_table((self.transaction,))}
 
-    def sql(self, job: ReadJob, files: TaskFiles) -> str:
+    def sql(self, job: ReadJob, files: LocalCopies) -> str:
         images = query.held_sql(self.contents, files.local, self.transaction.tick, -1)
-        return query.feed_sql(self.layout, self.contents.layout, job.wanted, images, spark_sql, job.conditions)
+        # What such a transaction adds is new, whatever its key.
+        old = self.contents.layout
+        return query.feed_sql(self.layout, old, job.wanted, images, spark_sql, job.conditions, has_updates=False)
 
 
 def feed_tasks(layout: Layout, plan: FeedPlan, partitions: int) -> list[ReadTask]:
@@ -222,4 +266,4 @@ def feed_tasks(layout: Layout, plan: FeedPlan, partitions: int) -> list[ReadTask
         first, last = min(read.first for read in run_), max(read.last for read in run_)
         own = tuple(one for one, _ in plan.transactions if first <= one.tick <= last)
         tasks.append(ChangesTask(layout, tuple(run_), own))
-    return tasks
+    return checking(tasks)

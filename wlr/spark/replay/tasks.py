@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from wlr.fold.file_rewrite import Merged
     from wlr.fold.files import Alteration, FilePart
     from wlr.plan.step import Read
+    from wlr.reading.local_copies import LocalCopies
     from wlr.spark.replay.jobs import Share
-    from wlr.spark.task_reading import FarmPlace, TaskFiles
+    from wlr.spark.task_reading import FarmPlace
 
 # How much memory DuckDB may use in a task before it writes to disk, unless the executors' environment says otherwise.
 MEMORY = "1GB"
@@ -217,7 +218,7 @@ class GatherTask(SparkTask):
 
 
 def _sources(
-    connection: duckdb.DuckDBPyConnection, table: TargetTable, reads: tuple[Read, ...], files: TaskFiles
+    connection: duckdb.DuckDBPyConnection, table: TargetTable, reads: tuple[Read, ...], files: LocalCopies
 ) -> list[RowImages]:
     files.fetch_log(read.file for read in reads)
     change = TableChange(table.name, reads, 0, 0)
