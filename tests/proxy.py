@@ -1,4 +1,4 @@
-"""A server in front of an S3 server that misbehaves on request."""
+"""A server in front of the server of a store that misbehaves on request."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ FAULTS = ("drop", "lose", "cut", "delay", "500", "503")
 
 @dataclass
 class Proxy:
-    """A server in front of the S3 server that misbehaves on request.
+    """A server in front of the store's server that misbehaves on request.
 
     `loses_answer` gets method and path and says whether the answer is thrown away after the request was carried out;
     `fault` gets the same and returns one of FAULTS, or "". `stripped` are request headers that are not passed on, in
-    lower case, and `answers` replaces the server's answer: status, headers and content. `denied` gets method, path and
+    lower case, `rewritten` changes the path that is, and `answers` replaces the server's answer: status, headers and content. `denied` gets method, path and
     headers and says whether the request is not allowed.
     """
 
     url: str = ""
     stripped: frozenset[str] = frozenset()
+    rewritten: Callable[[str], str] = lambda path: path
     loses_answer: Callable[[str, str], bool] = lambda method, path: False
     fault: Callable[[str, str], str] = lambda method, path: ""
     answers: tuple[int, dict[str, str], bytes] | None = None
@@ -80,7 +81,7 @@ class Handler(BaseHTTPRequestHandler):
         kept = {name: value for name, value in self.headers.items() if name.lower() not in self.proxy.stripped}
         kept.pop("Expect", None)
         connection = http.client.HTTPConnection(self.target, timeout=20)
-        connection.request(self.command, self.path, body, kept)
+        connection.request(self.command, self.proxy.rewritten(self.path), body, kept)
         answer = connection.getresponse()
         content = answer.read()
         connection.close()

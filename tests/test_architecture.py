@@ -64,6 +64,10 @@ HOMES = {
     "fsspec": ("wlc/farm/store/",),
     "s3fs": ("wlc/farm/store/",),
     "botocore": ("wlc/farm/store/",),
+    "google": ("wlc/farm/store/google.py",),
+    "requests": ("wlc/farm/store/google.py",),
+    "azure": ("wlc/farm/store/azure.py",),
+    "asyncssh": ("wlc/farm/store/sftp.py",),
     "pyspark": ("wlr/spark/",),
     # A data file is read with DuckDB for the DBA and for Spark; a schema is tried on a database in memory; a snapshot is
     # counted; the files of a farm are read once more.

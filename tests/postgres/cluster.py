@@ -7,13 +7,14 @@ import itertools
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,13 +128,6 @@ def new_folder() -> Path:
     """A folder that another user can reach, in memory if there is such a place."""
     memory = Path("/dev/shm")
     return Path(tempfile.mkdtemp(prefix="dbfarm-postgres-", dir=memory if memory.is_dir() else None))
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def user_that_may_run_it() -> pwd.struct_passwd | None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import duckdb
 
-from tests.postgres.cluster import free_port, new_folder, program, user_that_may_run_it
+from tests.ports import free_port
+from tests.postgres.cluster import new_folder, program, user_that_may_run_it
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = re.compile(r"```sh\n(.*?)```", re.DOTALL)

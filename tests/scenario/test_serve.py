@@ -28,6 +28,7 @@ import wlc
 from cli.command import run_app
 from tests.lake import rebuilt
 from tests.oracle import contents, file_contents
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -137,11 +138,6 @@ def service(folder: Path, *arguments: str, **environment: str) -> Iterator[Runni
             running.process.wait()
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
                 end.sendto(b"", str(folder / "notify"))
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def page(port: int, path: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import wlc
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,11 +44,6 @@ def running(*command: object, folder: Path) -> Iterator[subprocess.Popen[bytes]]
     finally:
         process.terminate()
         process.wait(timeout=PATIENCE_S)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def ask(port: int, path: str, **query: str) -> Any:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.ports import free_port
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -122,12 +124,6 @@ def process(name: str, folder: Path, *arguments: str, own: Mapping[str, str] | N
 
 def registered(folder: Path) -> bool:
     return b"Successfully registered with master" in (folder / "log").read_bytes()
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def is_open(port: int) -> bool:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from wlc.farm.errors import InvalidError
+from wlc.farm.errors import InvalidError, UnsupportedError
 from wlc.farm.seal.keys import without_keys
 from wlc.farm.store.local import LocalStore
 from wlc.farm.store.options import refuse_unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from wlc.farm.store.contract import Store
 
@@ -21,8 +22,9 @@ def open_store(url: str, storage_options: Mapping[str, Any] | None = None) -> St
     """Open the store at `url`; nothing is read or written yet.
 
     Args:
-        url: A path, or a URL with scheme file, memory or s3.
-        storage_options: For S3, what `s3fs.S3FileSystem` takes; the usual AWS environment variables work without.
+        url: A path, or a URL with scheme file, memory, s3, gs, az or sftp.
+        storage_options: Options of the store, as docs/object_stores.md lists them; the usual environment variables of
+            its service work without. For S3, what `s3fs.S3FileSystem` takes.
 
     Raises:
         InvalidError: The URL is not one of these, or holds credentials; or an option is unknown.
@@ -34,7 +36,8 @@ def open_store(url: str, storage_options: Mapping[str, Any] | None = None) -> St
         return LocalStore(local_path(url))
     scheme = url.partition("://")[0].lower()
     if scheme not in _SCHEMES:
-        raise InvalidError(f"cannot use a store with scheme {scheme!r}", hint="Use a directory or s3://bucket/folder.")
+        hint = "Use a directory, or a URL that begins with s3://, gs://, az:// or sftp://."
+        raise InvalidError(f"cannot use a store with scheme {scheme!r}", hint=hint)
     return _SCHEMES[scheme](url, without_keys(storage_options))
 
 
@@ -61,7 +64,44 @@ def _s3(url: str, options: dict[str, Any]) -> Store:
     return S3Store(location, options)
 
 
-_SCHEMES: Mapping[str, Callable[[str, dict[str, Any]], Store]] = {"file": _file, "memory": _memory, "s3": _s3}
+def _google(url: str, options: dict[str, Any]) -> Store:
+    with _needing("google-auth", "gs"):
+        from wlc.farm.store.google import GoogleStore
+
+    return GoogleStore(_location(url), options)
+
+
+def _azure(url: str, options: dict[str, Any]) -> Store:
+    with _needing("azure-storage-blob", "az"):
+        from wlc.farm.store.azure import AzureStore
+
+    return AzureStore(_location(url), options)
+
+
+def _sftp(url: str, options: dict[str, Any]) -> Store:
+    with _needing("asyncssh", "sftp"):
+        from wlc.farm.store.sftp import SftpStore
+
+    return SftpStore(url, options)
+
+
+@contextmanager
+def _needing(library: str, extra: str) -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        hint = f"pip install 'dbfarm[{extra}]'"
+        raise UnsupportedError(f"a store with {extra}:// needs {library}", hint=hint) from error
+
+
+_SCHEMES: Mapping[str, Callable[[str, dict[str, Any]], Store]] = {
+    "az": _azure,
+    "file": _file,
+    "gs": _google,
+    "memory": _memory,
+    "s3": _s3,
+    "sftp": _sftp,
+}
 
 
 def _location(url: str) -> str:

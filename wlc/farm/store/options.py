@@ -15,16 +15,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 # Names of credentials with s3fs, botocore and S3 itself, at any depth: key, aws_access_key_id, SSECustomerKey, …
-_SECRET = re.compile(r"secret|token|passw|credential|authorization|^username$|access_?key|key$", re.IGNORECASE)
+_SECRET = re.compile(
+    r"secret|token|passw|credential|authorization|^username$|access_?key|key$|connection_string", re.IGNORECASE
+)
 
 
-# What `s3fs.S3FileSystem` takes, and what it hands on to fsspec and to botocore's session.
+# What `s3fs.S3FileSystem` takes, and what it hands on to fsspec and to botocore's session; then what other stores take.
 KNOWN = frozenset(
     """
     anon asynchronous cache_regions client_kwargs config_kwargs default_block_size default_cache_type default_fill_cache
     endpoint_url event_hooks fixed_upload_size include_builtin_handlers key listings_expiry_time loader
     local_expiry_check loop max_concurrency max_paths password profile requester_pays s3_additional_kwargs secret
     session session_vars token use_listings_cache use_ssl username version_aware
+    account_key account_name client_keys connection_string credentials_file known_hosts sas_token
     """.split()
 )
 

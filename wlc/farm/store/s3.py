@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import secrets
 import threading
 from contextlib import suppress
 from datetime import timedelta
@@ -20,19 +19,16 @@ from s3fs import S3FileSystem
 
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import FarmError, InvalidError, UnavailableError
-from wlc.farm.paths import check_relative
 from wlc.farm.retry import CLIENT_ATTEMPTS, CONNECT_TIMEOUT_S, READ_TIMEOUT_S, REQUEST_ATTEMPTS
-from wlc.farm.store.contract import Store, StoredObject, StoredObjects
-from wlc.farm.store.downloads import Downloads
+from wlc.farm.store.bucket import STAMP, BucketStore, ObjectHead
+from wlc.farm.store.contract import StoredObject, StoredObjects
 from wlc.farm.store.options import lay_over
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 # What s3fs lets through: its own OSErrors, botocore's and aiohttp's errors, and ValueError for a bad endpoint.
 _DRIVER_ERRORS = (OSError, BotoCoreError, ClientError, ConnectionFailure, ValueError)
-_STAMP = "wlc-attempt"
-_REFUSED = {"400", "401", "403", "405", "501"}
 _CREDENTIALS = (
     "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE), and AWS_ENDPOINT_URL if it is not AWS;"
     " or add --storage-option key=… --storage-option secret=… to the command."
@@ -51,27 +47,16 @@ _placed: dict[int, S3FileSystem] = {}
 _opening = threading.Lock()
 
 
-class S3Store(Store):
-    """Objects below one prefix of a bucket.
+class S3Store(BucketStore):
+    """Objects below one prefix of a bucket of S3, or of a server that speaks it."""
 
-    Every conditional write carries a random stamp in the object's metadata. When its answer is lost or ambiguous (a
-    retry inside the client finds what its first attempt wrote), the stamp that is read back says whether it was ours.
-    """
-
-    is_remote = True
+    driver_errors = _DRIVER_ERRORS
 
     def __init__(self, location: str, options: dict[str, Any]) -> None:
-        self.bucket, _, self._prefix = location.partition("/")
-        if not self.bucket:
-            raise InvalidError("the S3 URL names no bucket", hint="Write s3://bucket/folder.")
-        self.url = f"s3://{location}"
+        super().__init__("s3", location)
         self._options = options
-        self._downloads = Downloads()
         self._opened: S3FileSystem | None = None
         self._opening = threading.Lock()
-
-    def read(self, path: str) -> bytes:
-        return self.read_versioned(path)[0]
 
     def read_versioned(self, path: str) -> tuple[bytes, str]:
         key = self._key(path)
@@ -90,7 +75,8 @@ class S3Store(Store):
         limits: dict[str, Any] = {}
         if bytes_max is not None and bytes_max > self._fs.default_block_size:
             # Parts of a large object are downloaded side by side, and compared too late.
-            self.refuse_more(path, (self._head(path) or {}).get("ContentLength", 0), bytes_max)
+            found = self._head(path)
+            self.refuse_more(path, found.bytes if found else 0, bytes_max)
         elif bytes_max is not None:
             limits = {"callback": _Limit(self, path, bytes_max), "max_concurrency": 1}
         try:
@@ -100,46 +86,21 @@ class S3Store(Store):
             raise
         return file
 
-    def release(self, file: Path) -> None:
-        self._downloads.release(file)
-
-    def list(self, prefix: str = "", *, recursive: bool = True, after: str = "") -> StoredObjects:
-        start = len(self._prefix) + 1 if self._prefix else 0
+    def _listed(self, prefix: str, *, recursive: bool, after: str = "") -> tuple[StoredObjects, Sequence[str]]:
         wanted: dict[str, Any] = {"Prefix": self._below(prefix)}
         wanted |= {} if recursive else {"Delimiter": "/"}
         wanted |= {"StartAfter": self._below(after)} if after else {}
         entries: StoredObjects = []
+        folders: list[str] = []
         while True:
             page = self._do("", lambda: self._fs.call_s3("list_objects_v2", Bucket=self.bucket, **wanted))
             for item in page.get("Contents", ()):
                 if not item["Key"].endswith("/"):
-                    entries.append(StoredObject(item["Key"][start:], item["Size"], item["LastModified"]))
+                    entries.append(StoredObject(self._name(item["Key"]), item["Size"], item["LastModified"]))
+            folders += [item["Prefix"] for item in page.get("CommonPrefixes", ())]
             if not page.get("IsTruncated"):
-                # S3 lists in the order of UTF-8, most others do; nothing promises it.
-                return sorted(entries)
+                return entries, folders
             wanted["ContinuationToken"] = page["NextContinuationToken"]
-
-    def folders(self, prefix: str = "") -> Sequence[str]:
-        wanted: dict[str, Any] = {"Prefix": self._below(prefix), "Delimiter": "/"}
-        start, names = len(wanted["Prefix"]), set[str]()
-        while True:
-            page = self._do("", lambda: self._fs.call_s3("list_objects_v2", Bucket=self.bucket, **wanted))
-            names.update(item["Prefix"][start:].rstrip("/") for item in page.get("CommonPrefixes", ()))
-            if not page.get("IsTruncated"):
-                return sorted(names - {""})
-            wanted["ContinuationToken"] = page["NextContinuationToken"]
-
-    def exists(self, path: str) -> bool:
-        return self._head(path) is not None
-
-    def create(self, path: str, data: bytes | Path) -> None:
-        if isinstance(data, Path):
-            self._write(path, lambda stamp: self._upload(path, data, stamp), None, self.already_exists)
-        else:
-            self._write(path, lambda stamp: self._put(path, data, stamp, None), None, self.already_exists)
-
-    def replace(self, path: str, data: bytes, version: str | None) -> str:
-        return self._write(path, lambda stamp: self._put(path, data, stamp, version), version, self.conflict)
 
     def delete(self, path: str) -> None:
         key = self._key(path)
@@ -186,66 +147,34 @@ class S3Store(Store):
                 self._opened = _open_file_system(self._options)
             return self._opened
 
-    def _below(self, path: str) -> str:
-        return f"{self._prefix}/{path}" if self._prefix else path
-
-    def _key(self, path: str) -> str:
-        return self._below(check_relative(path, self.url))
-
-    def _put(self, path: str, data: bytes, stamp: str, version: str | None) -> str:
+    def _put(self, path: str, data: bytes | Path, stamp: str, version: str | None) -> str:
+        if isinstance(data, Path):
+            # Only what is created comes from a file.
+            target = f"{self.bucket}/{self._key(path)}"
+            self._fs.put_file(str(data), target, mode="create", Metadata={STAMP: stamp})
+            return ""
         condition = {"IfNoneMatch": "*"} if version is None else {"IfMatch": version}
-        place = {"Bucket": self.bucket, "Key": self._key(path), "Metadata": {_STAMP: stamp}}
+        place = {"Bucket": self.bucket, "Key": self._key(path), "Metadata": {STAMP: stamp}}
         answer = self._fs.call_s3("put_object", Body=data, **place, **condition)
         return str(answer["ETag"])
 
-    def _upload(self, path: str, file: Path, stamp: str) -> str:
-        target = f"{self.bucket}/{self._key(path)}"
-        self._fs.put_file(str(file), target, mode="create", Metadata={_STAMP: stamp})
-        return ""
-
-    def _write(
-        self, path: str, write: Callable[[str], str], version: str | None, refusal: Callable[[str], FarmError]
-    ) -> str:
-        """Write if the object has `version` (None: if it does not exist). A lost answer is settled by reading back."""
-        stamp = secrets.token_hex(16)
-        for attempt in range(1, REQUEST_ATTEMPTS + 1):
-            try:
-                return write(stamp)
-            except _DRIVER_ERRORS as error:
-                status = _status(error)
-                if status in _REFUSED or _code(error) == "NoSuchBucket":
-                    self._raise(error, path)
-                present = self._head(path)
-                if present is not None and present["Metadata"].get(_STAMP) == stamp:
-                    return str(present["ETag"])
-                has_version = version == (present["ETag"] if present else None)
-                if status == "412" or not has_version:
-                    raise refusal(path) from error
-                # 409 and the version still there: a competing write was under way and failed.
-                if status != "409" or attempt == REQUEST_ATTEMPTS:
-                    self._raise(error, path)
-        raise AssertionError("the last attempt returns or raises")
-
-    def _head(self, path: str) -> dict[str, Any] | None:
+    def _head(self, path: str) -> ObjectHead | None:
         key = self._key(path)
         try:
-            found: dict[str, Any] = self._fs.call_s3("head_object", Bucket=self.bucket, Key=key)
+            found = self._fs.call_s3("head_object", Bucket=self.bucket, Key=key)
         except _DRIVER_ERRORS as error:
             if _status(error) == "404":
                 return None
             self._raise(error, path)
-        return found
+        return ObjectHead(str(found["ETag"]), found["Metadata"].get(STAMP, ""), found["ContentLength"])
 
-    def _do(self, path: str, call: Callable[[], Any]) -> Any:
-        try:
-            return call()
-        except FarmError:
-            raise
-        except _DRIVER_ERRORS as error:
-            self._raise(error, path)
+    def _status(self, error: Exception) -> str:
+        return _status(error)
+
+    def _is_no_bucket(self, error: Exception) -> bool:
+        return _code(error) == "NoSuchBucket"
 
     def _raise(self, error: Exception, path: str) -> NoReturn:
-        """Translate what s3fs and botocore raise; their texts can hold credentials, so only codes and names pass."""
         if isinstance(error, FarmError):
             raise error
         where = f"{self.url}/{path}" if path else self.url
@@ -293,7 +222,7 @@ def _translated(error: Exception, where: str) -> FarmError:
         return InvalidError(f"the credentials for {where} are valid no more ({code})", hint=_CREDENTIALS, path=where)
     if status in ("401", "403"):
         return InvalidError(f"no permission for {where} ({code})", hint=_CREDENTIALS, path=where)
-    is_refused = status in _REFUSED and code != "RequestTimeout"
+    is_refused = status in S3Store.refused and code != "RequestTimeout"
     if is_refused or kind in ("ParamValidationError", "InvalidRegionError", "ValueError"):
         return InvalidError(f"{where}: the request was refused ({code or kind})", hint=_CREDENTIALS, path=where)
     hint = "Check the network and AWS_ENDPOINT_URL, then try again."

@@ -1,0 +1,98 @@
+"""What only an SFTP server can do to us: lost answers, holders of a lock that die or sleep, logins that are refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import asyncssh
+import pytest
+
+from wlc.farm.errors import InvalidError, UnsupportedError
+from wlc.farm.store import AlreadyExistsError, ConflictError, open_store, sftp
+from wlc.farm.store.sftp import SftpStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def store(sftp_url: str, monkeypatch: pytest.MonkeyPatch) -> SftpStore:
+    monkeypatch.setattr(sftp, "LOCK_S", 0.2)
+    return SftpStore(sftp_url, {})
+
+
+def test_a_holder_of_the_lock_that_slept_changes_nothing(store: SftpStore, sftp_url: str) -> None:
+    store.create("config", b"1")
+    sleeper = sftp._Lock(store, "config", b"from the sleeper")
+    sleeper.__enter__()
+    _, version = open_store(sftp_url).read_versioned("config")
+    open_store(sftp_url).replace("config", b"2", version)
+    with pytest.raises(ConflictError, match="config was changed by another process"):
+        sleeper.commit()
+    sleeper.__exit__()
+    assert store.read("config") == b"2"
+    # Nothing stays behind.
+    assert {name for name in store._do("", lambda client: client.listdir(store.root)) if name.strip(".")} == {"config"}
+
+
+def test_a_deletion_waits_for_who_changes_the_object(store: SftpStore, sftp_url: str) -> None:
+    store.create("config", b"1")
+    with sftp._Lock(store, "config", b"2") as holder:
+        open_store(sftp_url).delete("config")
+        with pytest.raises((ConflictError, InvalidError)):
+            holder.commit()
+    assert not store.exists("config")
+
+
+@pytest.mark.parametrize("lost", ["link", "rename", "posix_rename"])
+def test_lost_answers_are_settled_by_looking(store: SftpStore, lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = getattr(asyncssh.SFTPClient, lost)
+    losses: list[str] = []
+
+    async def losing(client: asyncssh.SFTPClient, *arguments: Any) -> None:
+        await original(client, *arguments)
+        if not losses:
+            losses.append(lost)
+            raise asyncssh.SFTPConnectionLost("lost")
+
+    monkeypatch.setattr(asyncssh.SFTPClient, lost, losing)
+    store.create("x", b"1")
+    _, version = store.read_versioned("x")
+    second = store.replace("x", b"2", version)
+    with pytest.raises(AlreadyExistsError):
+        store.create("x", b"2")
+    with pytest.raises(ConflictError):
+        store.replace("x", b"3", version)
+    assert (store.read_versioned("x"), losses) == ((b"2", second), [lost])
+
+
+def test_a_connection_that_broke_is_made_again(store: SftpStore) -> None:
+    store.create("x", b"1")
+    assert store._opened is not None
+    store._opened.exit()
+    assert store.read("x") == b"1"
+
+
+def test_a_server_without_hard_links_is_refused(store: SftpStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unknown(*_: object) -> None:
+        raise asyncssh.SFTPOpUnsupported("no such request")
+
+    monkeypatch.setattr(asyncssh.SFTPClient, "link", unknown)
+    with pytest.raises(UnsupportedError, match="knows no hard links") as caught:
+        store.probe()
+    assert "OpenSSH" in str(caught.value.hint)
+
+
+def test_unknown_servers_and_refused_logins_are_named(
+    sftp_url: str, sftp_server: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    keys = sftp_server[1] / ".ssh"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(InvalidError, match="is not known") as unknown:
+        open_store(sftp_url).list()
+    assert "ssh-keyscan" in str(unknown.value.hint)
+    options = {"known_hosts": str(keys / "known_hosts"), "client_keys": str(keys / "host")}
+    with pytest.raises(InvalidError, match="refuses the login"):
+        open_store(sftp_url, options).list()
+    assert open_store(sftp_url, options | {"client_keys": str(keys / "user")}).list() == []
