@@ -20,6 +20,7 @@ import wlc
 from wlc.farm.byte_count import format_bytes
 from wlc.farm.clock import format_age, utc_now
 from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableError, UnsupportedError
+from wlc.farm.human_form import ForPeople
 from wlc.farm.store.contract import PROBE
 from wlr.engine.adapters import target_at
 
@@ -38,7 +39,7 @@ _CLOCK_MOST = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True)
-class Checkup:
+class Checkup(ForPeople):
     """The result of one check.
 
     Attributes:

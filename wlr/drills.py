@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import wlc
 from wlc.farm.errors import InvalidError
+from wlc.farm.human_form import ForPeople
 from wlc.farm.reachable_past import read_window
 from wlr import log_reader
 from wlr.replication import replicate
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Drill:
+class Drill(ForPeople):
     """The result of a drill.
 
     Attributes:

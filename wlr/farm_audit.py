@@ -18,6 +18,7 @@ from wlc.farm import digest
 from wlc.farm.clock import parse_age, utc_now
 from wlc.farm.digest import EMPTY, Ledger
 from wlc.farm.errors import CorruptError, FarmError
+from wlc.farm.human_form import ForPeople
 from wlc.farm.manifest import encode_manifest
 from wlc.farm.model import Change, Ddl, Position, RowsRead, RowsRefreshed
 from wlc.farm.reachable_past import Window, read_window
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class FarmProblem:
+class FarmProblem(ForPeople):
     """What is wrong with a file of the farm."""
 
     path: str
@@ -47,7 +48,7 @@ class FarmProblem:
 
 
 @dataclass(frozen=True, slots=True)
-class FarmAudit:
+class FarmAudit(ForPeople):
     """The result of checking a farm's database.
 
     Attributes:

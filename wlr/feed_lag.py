@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from wlc.farm.human_form import ForPeople
 from wlr.replica_status import chosen, lag
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class FeedStatus:
+class FeedStatus(ForPeople):
     """Where a feed stands.
 
     Attributes:

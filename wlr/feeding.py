@@ -15,6 +15,7 @@ from wlc.farm import paths
 from wlc.farm.attachment import place_of, register_reader
 from wlc.farm.clock import parse_time, utc_now
 from wlc.farm.errors import ExpiredError, FarmError, InvalidError, UnavailableError
+from wlc.farm.human_form import ForPeople
 from wlc.farm.lease import Lease
 from wlc.farm.registry import FEED, Replica, known_replicas, this_host, this_user
 from wlc.farm.store import MissingError
@@ -42,7 +43,7 @@ _PRIVATE = re.compile(r"\.pem$|\.key$|config$")
 
 
 @dataclass(frozen=True, slots=True)
-class Fed:
+class Fed(ForPeople):
     """What a round of a feed wrote, and where the feed stands.
 
     Attributes:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql
 from wlc.farm.errors import InvalidError, UnsupportedError
+from wlc.farm.human_form import ForPeople
 from wlc.farm.model import Name
 from wlr.engine.adapters import target_at
 from wlr.engine.calculator import connect_free_of, reading, using
@@ -29,7 +30,7 @@ _NOTES = "wlr_views.attached"
 
 
 @dataclass(frozen=True, slots=True)
-class Attached:
+class Attached(ForPeople):
     """The views that a DuckDB file has of a Parquet replica.
 
     Attributes:

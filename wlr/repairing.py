@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import InvalidError, ReplayError, UnavailableError
+from wlc.farm.human_form import ForPeople
 from wlc.farm.model import Change, Transaction
 from wlr.comparison import chosen_tables, opened_reference
 from wlr.engine.adapters import target_at
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class RepairedTable:
+class RepairedTable(ForPeople):
     """What was changed in one table of a replica."""
 
     table: str

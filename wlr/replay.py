@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from wlc.farm import newest_batches
 from wlc.farm.beat import BEAT_S
 from wlc.farm.errors import CorruptError, ExpiredError, FarmError, ReplayError, UnavailableError, UnsupportedError
+from wlc.farm.human_form import ForPeople
 from wlc.farm.model import Ddl
 from wlc.farm.read_ahead import Fetcher
 from wlc.farm.store import MissingError
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Replicated:
+class Replicated(ForPeople):
     """What a replication did, or would do.
 
     Attributes:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm.errors import FarmError
+from wlc.farm.human_form import ForPeople
 from wlr.engine.adapters import target_at
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaStatus:
+class ReplicaStatus(ForPeople):
     """Where a replica stands.
 
     Attributes:

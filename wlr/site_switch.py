@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import wlc
 from wlc.farm.database import open_database
 from wlc.farm.errors import ExpiredError, FarmError, InvalidError, UnavailableError
+from wlc.farm.human_form import ForPeople
 from wlc.farm.registry import unregister
 from wlc.farm.same_past import is_same_place, prove_same_past
 from wlr.farm_log import FarmLog, home_log
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Switched:
+class Switched(ForPeople):
     """Which place a replica read before, and which it reads now.
 
     Attributes:

@@ -12,6 +12,7 @@ from wlc.dialect.sql import literal
 from wlc.farm.clock import utc_now
 from wlc.farm.database import describe_file, open_database
 from wlc.farm.errors import CorruptError, InvalidError, ReplayError, UnavailableError
+from wlc.farm.human_form import ForPeople
 from wlc.farm.model import Change, Clear, Ddl, TableFile, Transaction
 from wlr import log_reader
 from wlr.engine.adapters import target_at
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Retried:
+class Retried(ForPeople):
     """What retrying an accepted transaction did.
 
     Attributes:

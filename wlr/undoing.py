@@ -13,6 +13,7 @@ import wlc
 from wlc.dialect.duckdb import fold
 from wlc.dialect.sql import literal
 from wlc.farm.errors import ExpiredError, InvalidError, UnsupportedError
+from wlc.farm.human_form import ForPeople
 from wlc.farm.model import Change, Clear, Ddl
 from wlr import log_reader
 from wlr.engine.calculator import connect
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Undone:
+class Undone(ForPeople):
     """What undoing transactions gave.
 
     Attributes:

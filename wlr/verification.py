@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.farm.digest import DIFFERS, compared
 from wlc.farm.errors import UnsupportedError
+from wlc.farm.human_form import ForPeople
 from wlc.farm.model import Digest
 from wlr.comparison import chosen_tables, opened_reference
 from wlr.engine.adapters import target_at
@@ -29,7 +30,7 @@ _LOCATED = (DIFFERS, *(why.value for why in Uncompared))
 
 
 @dataclass(frozen=True, slots=True)
-class TableCheck:
+class TableCheck(ForPeople):
     """The result of comparing one table.
 
     Attributes:
@@ -52,7 +53,7 @@ class TableCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class Verified(ForPeople):
     """The result of comparing a replica with its master, whose folder in the farm has the URL `master`."""
 
     master: str

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from cli.human_form import counted, duration, for_person
+from cli.human_form import counted, for_person
 from cli.output import Sentence, show
 from wlc.farm.clock import utc_now
 
@@ -68,14 +68,6 @@ def test_a_sentence_is_said_everywhere_and_json_has_its_values(stream: type[io.S
     assert out.getvalue() == "Each commit is published at once.\n"
     show(Sentence("…", {"beat_s": 0.0}), as_json=True, stream=machine)
     assert json.loads(machine.getvalue()) == {"beat_s": 0.0}
-
-
-@pytest.mark.parametrize(
-    "seconds, text",
-    [(0, "0s"), (0.04, "0s"), (59.94, "59.9s"), (60, "1m"), (3601, "1h"), (3660, "1h 1m"), (200_000, "2d 7h")],
-)
-def test_lengths_of_time_have_two_units(seconds: float, text: str) -> None:
-    assert duration(timedelta(seconds=seconds)) == text
 
 
 def test_numbers_have_their_noun() -> None:

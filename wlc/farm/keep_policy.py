@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from wlc.farm import json_fields as fields
 from wlc.farm.documents import decode_document, encode_document
 from wlc.farm.errors import InvalidError
+from wlc.farm.human_form import ForPeople
 from wlc.farm.model import FORMAT_VERSION
 from wlc.farm.paths import RETENTION
 from wlc.farm.versioned import VersionedObject
@@ -24,7 +25,7 @@ AGE_MOST = timedelta(days=36_525)
 
 
 @dataclass(frozen=True, slots=True)
-class KeepPolicy:
+class KeepPolicy(ForPeople):
     """What pruning keeps, and when a snapshot is due.
 
     Attributes:

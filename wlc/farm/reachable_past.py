@@ -6,6 +6,8 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from wlc.farm.human_form import ForPeople
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime, timedelta
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class Window(ForPeople):
     """What can be gone back to.
 
     Attributes:

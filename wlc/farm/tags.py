@@ -12,6 +12,7 @@ from wlc.farm.did_you_mean import alike
 from wlc.farm.document_folder import parted, read_folder
 from wlc.farm.documents import decode_document, encode_document
 from wlc.farm.errors import InvalidError
+from wlc.farm.human_form import ForPeople
 from wlc.farm.model import FORMAT_VERSION
 from wlc.farm.paths import TAGS, is_tag_name, parse_tag_path, tag_path
 from wlc.farm.store import AlreadyExistsError, MissingError
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Tag:
+class Tag(ForPeople):
     """A name for a tick, who gave it (`user@host`), and when."""
 
     name: str

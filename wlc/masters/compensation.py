@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from wlc.farm.human_form import ForPeople
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -37,7 +39,7 @@ class ChangedRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Compensated:
+class Compensated(ForPeople):
     """What was written.
 
     Attributes:

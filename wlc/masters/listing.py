@@ -13,6 +13,7 @@ from wlc.farm.clock import utc_now
 from wlc.farm.config import STARTED
 from wlc.farm.database import open_database
 from wlc.farm.errors import CorruptError, InvalidError
+from wlc.farm.human_form import ForPeople
 from wlc.farm.paths import ATTACHMENT, CONFIG, SITES, SNAPSHOTS, check_database_name
 from wlc.farm.reachable_past import Window, read_window
 from wlc.farm.registry import known_replicas
@@ -32,7 +33,7 @@ _AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class FarmEntry:
+class FarmEntry(ForPeople):
     """One database of a farm.
 
     Attributes:
@@ -58,7 +59,7 @@ class FarmEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class RegisteredReader:
+class RegisteredReader(ForPeople):
     """Somebody who registered with a database.
 
     Attributes:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from wlc.farm.config import STOPPED
 from wlc.farm.digest import DIFFERS, compared
 from wlc.farm.errors import FencedError, GapError, InvalidError
+from wlc.farm.human_form import ForPeople
 from wlc.farm.store import MissingError
 from wlc.masters import adapters, founding
 from wlc.masters.claim import Wish, claim
@@ -231,7 +232,7 @@ def compensate(
 
 
 @dataclass(frozen=True, slots=True)
-class SourceCheck:
+class SourceCheck(ForPeople):
     """What comparing a table of a master with what was captured gave.
 
     Attributes:

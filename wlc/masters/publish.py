@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wlc.farm.errors import FencedError, GapError
+from wlc.farm.human_form import ForPeople
 from wlc.farm.model import Batch
 from wlc.farm.store import MissingError
 from wlc.farm.vectors import normal
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Flushed:
+class Flushed(ForPeople):
     """What was published; `tick` is the last published one afterwards."""
 
     batches: int

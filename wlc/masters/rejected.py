@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from wlc.farm.human_form import ForPeople
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class RejectedRow:
+class RejectedRow(ForPeople):
     """A row that was rejected.
 
     Attributes:
@@ -57,7 +59,7 @@ class RejectedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ConflictCounter:
+class ConflictCounter(ForPeople):
     """A counter: of the changes of one site, by rule or ("") by none."""
 
     site: str

@@ -7,6 +7,7 @@ from datetime import UTC, timedelta
 from typing import TYPE_CHECKING
 
 from wlc.farm.clock import format_time
+from wlc.farm.human_form import ForPeople
 from wlc.farm.reachable_past import begins_empty, is_joined
 from wlc.farm.registry import RELAY
 
@@ -36,7 +37,7 @@ class SnapshotPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
+class Retention(ForPeople):
     """What can go, what stays, and why.
 
     Attributes:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.farm.clock import format_time, parse_age, utc_now
 from wlc.farm.errors import ExpiredError, InvalidError
+from wlc.farm.human_form import ForPeople
 from wlc.farm.keep_policy import KeepPolicy, change_policy, end_policy, read_policy
 from wlc.farm.prune_notice import announced_windows
 from wlc.farm.reachable_past import Window, read_window
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
+class Keeping(ForPeople):
     """What is to be kept, and what can be gone back to now; `policy` is None if nobody has set one."""
 
     policy: KeepPolicy | None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.farm.config import STARTED
 from wlc.farm.errors import CorruptError, FencedError, InvalidError
+from wlc.farm.human_form import ForPeople
 from wlc.farm.reachable_past import Window, read_window
 from wlc.farm.store import MissingError
 from wlc.masters import adapters
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class MasterStatus:
+class MasterStatus(ForPeople):
     """State of a master. What only the source itself knows is None where only the farm was asked.
 
     Attributes:

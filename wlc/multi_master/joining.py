@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from wlc.farm.circle import FOUNDER, SiteHistory, change_circle, how_to_join_anew, read_circle
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import CorruptError, ExpiredError, InvalidError, UnsupportedError
+from wlc.farm.human_form import ForPeople
 from wlc.farm.membership import with_site, with_site_anew
 from wlc.farm.model import Taken
 from wlc.farm.paths import SITES, site_folder
@@ -94,7 +95,7 @@ def join(
 
 
 @dataclass(frozen=True, slots=True)
-class JoinedFrom:
+class JoinedFrom(ForPeople):
     """The site of which a file becomes a replica before it becomes a site itself.
 
     Attributes:

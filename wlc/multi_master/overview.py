@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.farm.circle import NONE, read_circle
 from wlc.farm.clock import utc_now
+from wlc.farm.human_form import ForPeople
 from wlc.farm.model import RowsRefreshed
 from wlc.farm.registry import SITE, known_replicas
 from wlc.farm.vectors import expanded
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class SiteStatus:
+class SiteStatus(ForPeople):
     """One site as the farm shows it.
 
     Attributes:

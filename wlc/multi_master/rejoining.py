@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.farm.circle import read_circle
 from wlc.farm.errors import InvalidError
+from wlc.farm.human_form import ForPeople
 from wlc.farm.membership import how_another_leads
 from wlc.masters import adapters
 from wlc.masters.circle_place import founder_of, site_database
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class GivenUp:
+class GivenUp(ForPeople):
     """What a site gives up that begins anew: nobody takes it any more.
 
     Attributes:

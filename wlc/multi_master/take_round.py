@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from wlc.farm.circle import NONE, how_to_join_anew, read_circle
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import ExpiredError, FarmError, FencedError, InvalidError
+from wlc.farm.human_form import ForPeople
 from wlc.farm.model import Position
 from wlc.farm.registry import SITE, Replica, register, this_host, this_user
 from wlc.farm.vectors import expanded, merged
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class TakenFrom:
+class TakenFrom(ForPeople):
     """What was taken from one site, or would be.
 
     Attributes:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import InvalidError
+from wlc.farm.human_form import ForPeople
 from wlc.farm.paths import claim_path, feed_lease_path, feed_path, parse_feed_id, replica_path, upstream_path
 from wlc.farm.pushes import refuse_absent
 from wlc.farm.registry import ACTIVE, INACTIVE, moved_to, this_host, this_user
@@ -26,7 +27,7 @@ _FANOUT_MOST = 10**6
 
 
 @dataclass(frozen=True, slots=True)
-class Fanout:
+class Fanout(ForPeople):
     """How many may read from a place, and who says so.
 
     Attributes:
@@ -41,7 +42,7 @@ class Fanout:
 
 
 @dataclass(frozen=True, slots=True)
-class Forgotten:
+class Forgotten(ForPeople):
     """What was known of somebody who is gone."""
 
     id: str

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm.clock import utc_now
+from wlc.farm.human_form import ForPeople
 from wlc.farm.registry import INACTIVE, PENDING, RELAY, STUCK, Transition
 from wlc.farm.upstreams import ORIGIN
 from wlc.masters.lookup import resolve
@@ -26,7 +27,7 @@ CUT_OFF = "cut off"
 
 
 @dataclass(frozen=True, slots=True)
-class TierMember:
+class TierMember(ForPeople):
     """Somebody in the tree.
 
     Attributes:
@@ -73,7 +74,7 @@ class TierMember:
 
 
 @dataclass(frozen=True, slots=True)
-class TierTree:
+class TierTree(ForPeople):
     """Everybody in the tree, a reader after what it reads, and the settings that hold.
 
     Attributes:

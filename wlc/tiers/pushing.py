@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.farm.database import open_database
 from wlc.farm.errors import FarmError, InvalidError, UnavailableError
+from wlc.farm.human_form import ForPeople
 from wlc.farm.lease import Lease
 from wlc.farm.pushes import Push, add_push, pushes, remove_push
 from wlc.farm.registry import INACTIVE, known_replicas
@@ -37,7 +38,7 @@ _LEASE = "push.lease"
 
 
 @dataclass(frozen=True, slots=True)
-class Pushed:
+class Pushed(ForPeople):
     """What one round did.
 
     Attributes:

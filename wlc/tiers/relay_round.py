@@ -15,6 +15,7 @@ from wlc.farm import paths
 from wlc.farm.attachment import register_reader
 from wlc.farm.config import first_config, with_batch, with_snapshot
 from wlc.farm.errors import CorruptError, ExpiredError, GapError, UnavailableError
+from wlc.farm.human_form import ForPeople
 from wlc.farm.model import Position
 from wlc.farm.store import AlreadyExistsError, MissingError
 from wlc.farm.upstreams import ORIGIN
@@ -38,7 +39,7 @@ _HALTED_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Shipped:
+class Shipped(ForPeople):
     """What one round copied, and where the relay stands.
 
     Attributes:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from wlc.farm.anchors import anchor
 from wlc.farm.digest import DIFFERS, UNKNOWN, compared
+from wlc.farm.human_form import ForPeople
 from wlc.farm.model import Position
 from wlc.farm.vectors import expanded
 from wlr.plan.contained_transactions import Contained, having_applied, of_footer
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(ForPeople):
     """Why a replica cannot go on from another log.
 
     Attributes:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.farm import json_fields as fields
 from wlc.farm.clock import format_time
+from wlc.farm.human_form import ForPeople
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +23,7 @@ _CAUSE_MAX = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(ForPeople):
     """The transaction that could not be applied, and why.
 
     Attributes:

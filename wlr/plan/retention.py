@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from wlc.farm.clock import unit_s
 from wlc.farm.errors import InvalidError
+from wlc.farm.human_form import ForPeople
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +27,7 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
-class PrunedTicks:
+class PrunedTicks(ForPeople):
     """What was removed, or would be.
 
     Attributes:

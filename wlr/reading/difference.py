@@ -14,6 +14,7 @@ from wlc.dialect.sql import quote
 from wlc.dialect.types import load_sql
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import InvalidError
+from wlc.farm.human_form import ForPeople
 from wlc.farm.model import WEIGHT, Change, Clear, Ddl, file_column
 from wlr import log_reader
 from wlr.engine.calculator import connect
@@ -36,7 +37,7 @@ _CHANGE = "_change"
 
 
 @dataclass(frozen=True, slots=True)
-class TableDifference:
+class TableDifference(ForPeople):
     """How many rows of a table differ between two ticks.
 
     Attributes:

@@ -1,0 +1,101 @@
+"""How a person sees what was found: names in words, units that need no calculating, tables in a notebook."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from wlc.farm.byte_count import format_bytes
+from wlc.farm.clock import format_age, utc_now
+
+# Names that end so are of this unit.
+_SECONDS, _BYTES = "_s", "bytes"
+
+
+class ForPeople:
+    """A frozen dataclass that notebooks show as a table, and rich as a list of names and values."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return f"<table>{''.join(_row(name, value) for name, value in _present(self))}</table>"
+
+    def __rich_repr__(self) -> Iterator[tuple[str, object]]:
+        for name, value in _present(self):
+            yield name, in_words(name, value)
+
+
+def _present(found: Any) -> Iterator[tuple[str, object]]:
+    values = ((field.name, getattr(found, field.name)) for field in fields(found))
+    return ((name, value) for name, value in values if not is_absent(value))
+
+
+def _row(name: str, value: object) -> str:
+    return f'<tr><th style="text-align: left">{_escaped(label(name))}</th><td>{_cell(name, value)}</td></tr>'
+
+
+def _cell(name: str, value: object) -> str:
+    if isinstance(value, list | tuple) and value and all(is_dataclass(each) for each in value):
+        return _rows_of(value)
+    if is_dataclass(value):
+        return _rows_of([value])
+    if isinstance(value, Mapping):
+        return f"<table>{''.join(_row(str(key), inner) for key, inner in value.items())}</table>"
+    if isinstance(value, list | tuple):
+        return "<br>".join(_escaped(in_words(name, each)) for each in value)
+    return _escaped(in_words(name, value))
+
+
+def _rows_of(found: list[Any] | tuple[Any, ...]) -> str:
+    """Write several of one kind as a table with their names as a head; what all of them lack is left out."""
+    names = [field.name for field in fields(found[0])]
+    names = [name for name in names if not all(is_absent(getattr(each, name, None)) for each in found)]
+    head = "".join(f"<th>{_escaped(label(name))}</th>" for name in names)
+    lines = ("".join(f"<td>{_cell(name, getattr(each, name, None))}</td>" for name in names) for each in found)
+    return f"<table><tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+def _escaped(value: object) -> str:
+    # What a farm or a table holds must not become markup.
+    return "" if value is None else html.escape(str(value))
+
+
+def is_absent(value: object) -> bool:
+    """Say whether a person is not told of this value."""
+    return value is None or value is False or (isinstance(value, str | tuple | Mapping) and not value)
+
+
+def label(name: str) -> str:
+    """Write the name of a field in words."""
+    return name.removesuffix(_SECONDS).removeprefix("is_").replace("_", " ")
+
+
+def in_words(name: str, value: object) -> object:
+    """Write the value of the field `name` in units that need no calculating; others stay as they are."""
+    if value is True:
+        return "yes"
+    if isinstance(value, datetime):
+        past = utc_now() - value
+        ago = f" ({duration(past)} ago)" if past >= timedelta(0) else ""
+        return f"{value.astimezone():%Y-%m-%d %H:%M:%S}{ago}"
+    if isinstance(value, int | float) and name.endswith(_SECONDS):
+        return duration(timedelta(seconds=value))
+    if isinstance(value, int) and name.endswith(_BYTES):
+        return format_bytes(value)
+    return f"{value:,}" if isinstance(value, int) else value
+
+
+def duration(length: timedelta) -> str:
+    """Write a length of time in its two largest units, such as `3d 4h`; below a minute in seconds with a fraction."""
+    seconds = length.total_seconds()
+    if seconds < 60:
+        return format_age(timedelta(seconds=round(seconds, 1)))
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [(days, "d"), (hours, "h"), (minutes, "m"), (seconds, "s")]
+    first = next(place for place, (count, _) in enumerate(parts) if count)
+    return " ".join(f"{count}{unit}" for count, unit in parts[first : first + 2] if count)
