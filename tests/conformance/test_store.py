@@ -119,7 +119,7 @@ def test_replace_wants_the_version(store: Store, open_again: Open) -> None:
     first = store.replace("config", b"1", None)
     assert open_again().read_versioned("config") == (b"1", first)
     second = open_again().replace("config", b"2", first)
-    for stale in (first, None):
+    for stale in (first, None, store.unused_version):
         with pytest.raises(ConflictError, match="config was changed by another process"):
             store.replace("config", b"3", stale)
     assert store.read_versioned("config") == (b"2", second)

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 
-# No object has this version: the hash of nothing that anybody writes, in the quotes of an ETag.
-_NO_VERSION = f'"{"0" * 32}"'
-
 
 @dataclass(frozen=True, slots=True)
 class VersionedObject(Generic[Value]):
@@ -88,7 +85,7 @@ class VersionedObject(Generic[Value]):
         data = self.encode(value)
         for version, defect in (
             (None, "overwrites an object that must be created exclusively"),
-            (_NO_VERSION, "replaces an object that has another version"),
+            (self.store.unused_version, "replaces an object that has another version"),
         ):
             try:
                 self.store.replace(self.path, data, version)

@@ -72,11 +72,13 @@ class Store(ABC):
         url: Where the store is, without a slash at its end and without credentials.
         seeks: Whether `list` goes to `after` at once; a directory is read whole.
         is_remote: Whether a request takes long, so that several at once take less time.
+        unused_version: A version that no object has: a hash of nothing that anybody writes, in the quotes of an ETag.
     """
 
     url: str
     seeks: bool = True
     is_remote: bool = False
+    unused_version: str = f'"{"0" * 32}"'
 
     @property
     def raw(self) -> Store:

@@ -74,7 +74,7 @@ class EncryptedStore(Store):
     def __init__(self, inner: Store, place: str, keys: Keys) -> None:
         self.inner = inner
         self.url = inner.url
-        self.seeks, self.is_remote = inner.seeks, inner.is_remote
+        self.seeks, self.is_remote, self.unused_version = inner.seeks, inner.is_remote, inner.unused_version
         self._place = place
         self._keys = keys
         self._downloads = Downloads()

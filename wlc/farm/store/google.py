@@ -43,6 +43,8 @@ _CHUNK_BYTES = 1 << 20
 class GoogleStore(BucketStore):
     """Objects below one prefix of a bucket of Google Cloud Storage."""
 
+    # Generations are microseconds.
+    unused_version = "1"
     driver_errors = (requests.RequestException, GoogleAuthError, OSError)
 
     def __init__(self, location: str, options: dict[str, Any]) -> None:
