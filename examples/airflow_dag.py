@@ -1,14 +1,14 @@
 """A DAG for Airflow: a nightly job writes into a master, publishes, rolls a replica forward, and verifies it.
 
-Airflow's tasks are processes of their own, so each opens the master for itself: one writer at a time, as always. A task
-that is tried again does no harm: `wlc.flush` and `wlr.replicate` go on where they were, and the load is one transaction.
-Copy this file into the folder of your DAGs; DBFARM_WORK names the folder of the databases.
+Airflow's tasks are processes of their own, so each opens the master for itself: one writer at a time, as always. A
+task that is tried again does no harm: `wlc.flush` and `wlr.replicate` go on where they were, and the load is one
+transaction. Copy this file into the folder of your DAGs; DBFARM_WORK names the folder of the databases.
 """
 
 from __future__ import annotations
 
 import os
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from airflow.sdk import dag, task
@@ -21,7 +21,7 @@ MASTER, REPLICA, FARM = WORK / "sales.duckdb", WORK / "copy.duckdb", str(WORK / 
 AGAIN = {"retries": 3, "retry_delay": timedelta(seconds=30)}
 
 
-@dag(schedule="@daily", start_date=datetime(2026, 1, 1), catchup=False, default_args=AGAIN)
+@dag(schedule="@daily", start_date=datetime(2026, 1, 1, tzinfo=UTC), catchup=False, default_args=AGAIN)
 def nightly_sales() -> None:
     """Load, publish, replicate, verify."""
 

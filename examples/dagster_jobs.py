@@ -1,7 +1,8 @@
 """Assets for Dagster: a table of a master, and a replica of it, with a check that compares both.
 
-Each asset is made in a process of its own, or one after the other in one. Materializing again does no harm: the load is
-one transaction, and `wlc.flush` and `wlr.replicate` go on where they were. DBFARM_WORK names the folder of the databases.
+Each asset is made in a process of its own, or one after the other in one. Materializing again does no harm: the load
+is one transaction, and `wlc.flush` and `wlr.replicate` go on where they were. DBFARM_WORK names the folder of the
+databases.
 
     dagster asset materialize --select '*' -f dagster_jobs.py
 """
@@ -22,7 +23,9 @@ MASTER, REPLICA, FARM = WORK / "sales.duckdb", WORK / "copy.duckdb", str(WORK / 
 def sales() -> MaterializeResult:
     """What the stores sold, in the master, and published."""
     with wlc.connect(MASTER) as connection:
-        connection.execute("CREATE OR REPLACE TABLE sales AS SELECT range AS store, range * 1.5 AS amount FROM range(100)")
+        connection.execute(
+            "CREATE OR REPLACE TABLE sales AS SELECT range AS store, range * 1.5 AS amount FROM range(100)"
+        )
     return MaterializeResult(metadata={"tick": wlc.flush(MASTER).tick})
 
 
