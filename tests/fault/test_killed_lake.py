@@ -494,8 +494,10 @@ def test_open_replica_is_given_up_when_it_cannot_be_read(lake: Path, monkeypatch
     def broken(*_: object) -> None:
         raise UnavailableError("no memory")
 
-    monkeypatch.setattr(LakeCatalog, "load", broken)
-    with pytest.raises(UnavailableError, match="no memory"):
-        target_at(lake).open()
+    with monkeypatch.context() as patched:
+        patched.setattr(LakeCatalog, "load", broken)
+        with pytest.raises(UnavailableError, match="no memory"):
+            wlr.replicate(into=lake, engine="local")
     assert surplus(lake) == []
     assert version_of(lake).position.tick == 2
+    assert wlr.replicate(into=lake, engine="local").tick == 3

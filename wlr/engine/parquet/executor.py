@@ -21,6 +21,8 @@ from wlr.plan.failure import StepError, naming
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    import duckdb
+
     from wlc.dialect.duckdb.fold import TargetTable
     from wlc.farm.model import Name, TableFile
     from wlc.farm.store import Store
@@ -47,7 +49,19 @@ class LocalExecutor(Executor):
         self._store = store
         self._work = work
         work.mkdir(parents=True, exist_ok=True)
-        self._connection = connect(work)
+        self._opened: duckdb.DuckDBPyConnection | None = None
+
+    @property
+    def _connection(self) -> duckdb.DuckDBPyConnection:
+        # Opening takes a tenth of a run that finds nothing to do.
+        if self._opened is None:
+            self._opened = connect(self._work)
+        return self._opened
+
+    def _disconnect(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
 
     def merge(self, jobs: Sequence[MergeJob], fetch: Callable[[TableFile], Path]) -> list[MergedFiles]:
         return [self._merge(job, fetch) for job in jobs]
@@ -120,7 +134,7 @@ class LocalExecutor(Executor):
         return parts
 
     def close(self) -> None:
-        self._connection.close()
+        self._disconnect()
         shutil.rmtree(self._work, ignore_errors=True)
 
     @contextmanager
@@ -130,8 +144,7 @@ class LocalExecutor(Executor):
                 yield Path(folder)
             except StepError:
                 if is_broken(self._connection):
-                    self._connection.close()
-                    self._connection = connect(self._work)
+                    self._disconnect()
                 raise
 
 

@@ -58,9 +58,9 @@ def open_replica(folder: LakeFolder, bulk: Bulk | None = None) -> OpenLake:
             opened.level(current, pointer.manifest)
         folder.sweep(current.position.tick, version, current.paths)
         executor: Executor = LocalExecutor(folder.store, work_folder(folder, lease))
-        if bulk is not None:
-            executor = bulk.executor(executor, folder.url, folder.storage_options)
         try:
+            if bulk is not None:
+                executor = bulk.executor(executor, folder.url, folder.storage_options)
             return OpenLake(folder, lease, pointer, version, current, executor, opened)
         except BaseException:
             executor.close()
@@ -121,20 +121,29 @@ class OpenLake(OpenReplica):
         self._current = current
         self._executor = executor
         self._opened = opened
-        self._catalog = self._open_catalog()
+        self._loaded: LakeCatalog | None = None
 
     def holds(self, table: Name) -> bool:
         return table.folded in {held.table.folded for held in self._current.tables}
 
     def close(self) -> None:
-        self._catalog.close()
+        self._forget_catalog()
         self._executor.close()
         self._lease.release()
 
-    def _open_catalog(self) -> LakeCatalog:
-        catalog = LakeCatalog(self._current.catalog, self.state.tables, self._folder.url)
-        catalog.load((*self._current.schema, *self._current.schema_after), self._current.sequences)
-        return catalog
+    @property
+    def _catalog(self) -> LakeCatalog:
+        # A run that finds nothing to do needs none.
+        if self._loaded is None:
+            catalog = LakeCatalog(self._current.catalog, self.state.tables, self._folder.url)
+            catalog.load((*self._current.schema, *self._current.schema_after), self._current.sequences)
+            self._loaded = catalog
+        return self._loaded
+
+    def _forget_catalog(self) -> None:
+        if self._loaded is not None:
+            self._loaded.close()
+            self._loaded = None
 
     @property
     def current(self) -> Version:
@@ -195,8 +204,7 @@ class OpenLake(OpenReplica):
                     self._act(draft, step, action, actions[number + 1 : number + 2], fetch)
             self._commit(draft, step)
         except BaseException as error:
-            self._catalog.close()
-            self._catalog = self._open_catalog()
+            self._forget_catalog()
             # Files of the failed step do not count. If they cannot be removed now, the next run removes them.
             if not draft.is_manifest_written:
                 with suppress(FarmError):
