@@ -5,6 +5,8 @@ Each program has its own statements parsed beforehand, and DuckDB plans and runs
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shutil
 from itertools import count
 from time import perf_counter
@@ -14,6 +16,8 @@ import duckdb
 
 from tests.bench import tables
 from tests.bench.measure import Line, Setting, compare, timed
+from wlc.dialect.duckdb.digest_sql import sum_rows
+from wlc.farm.model import Column, Layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,6 +38,10 @@ _SAVE = (
 )
 _UPDATE = "UPDATE t SET a = ? WHERE id = ?"
 _VALUES = (1, "value", 0.5, "2026-01-01 00:00:00")
+
+
+_TYPES = {"id": "BIGINT", "a": "INTEGER", "b": "VARCHAR", "c": "DOUBLE", "d": "TIMESTAMP"}
+_LAYOUT = Layout(tuple(Column(name, type_) for name, type_ in _TYPES.items()))
 
 
 class _Program:
@@ -123,8 +131,11 @@ def _single(setting: Setting, name: str, plain: Transaction, connection: Any, ou
     )
 
 
-def bulk(setting: Setting, name: str, line: Bulk) -> Line:
-    """A bulk INSERT beside the same one whose rows are written as a data file before its COMMIT."""
+def bulk(setting: Setting, name: str, line: Bulk, *, flushes: bool = False) -> Line:
+    """A bulk INSERT beside the same one whose rows are written as a data file before its COMMIT.
+
+    With `flushes`, the file is also published: its rows are digested, its checksum is computed, and it is on disk.
+    """
     seed = tables.make_plain(setting.folder / "seed.duckdb", line.table)
 
     def plain(*more: str) -> float:
@@ -135,7 +146,19 @@ def bulk(setting: Setting, name: str, line: Bulk) -> Line:
 
     file = setting.folder / "by_hand" / "rows.parquet"
     copy = f"COPY (SELECT 1 AS tick, 1::TINYINT AS weight, * FROM t) TO '{file}' (FORMAT parquet, COMPRESSION zstd)"
+
+    def publish() -> float:
+        def call() -> None:
+            with duckdb.connect() as connection:
+                sum_rows(connection, _LAYOUT, f"read_parquet('{file}')")
+            with file.open("rb") as stream:
+                hashlib.file_digest(stream, "sha256")
+                os.fsync(stream.fileno())
+
+        return timed(call)
+
     try:
-        return compare(name, setting.rounds, plain, lambda: plain(copy), None, line.changed)
+        ours = (lambda: plain(copy) + publish()) if flushes else lambda: plain(copy)
+        return compare(name, setting.rounds, plain, ours, None, line.changed)
     finally:
         seed.unlink()

@@ -60,6 +60,8 @@ def run(setting: Setting) -> Iterator[Line]:
             yield _bulk(setting, replace(bulk, name=name, goal=1.5), flushes=True)
         if setting.wants(name := f"by hand: {bulk.name}, and a data file"):
             yield by_hand.bulk(setting, name, bulk)
+        if setting.wants(name := f"by hand: {bulk.name}, a data file, published"):
+            yield by_hand.bulk(setting, name, bulk, flushes=True)
     yield from _singles(setting)
     rows = setting.rows(SINGLE_TABLE_ROWS)
     yield from by_hand.singles(setting, rows, {name: run for name, _, run in single_transactions(rows)})

@@ -1,8 +1,10 @@
-"""How the work grows with the number of tables and with the length of the log: CPU seconds, and requests to a bucket."""
+"""How the work grows with the number of tables, of batches and of replicas: CPU seconds, and requests to a bucket."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from itertools import count
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,10 @@ from tests.bench.bucket import bucket_at, s3_client
 from tests.bench.measure import Line, Setting
 from tests.bench.plot import Panel, draw
 from tests.requests import counted_requests
+from wlc.farm.clock import utc_now
+from wlc.farm.database import open_database
+from wlc.farm.model import Position
+from wlc.farm.registry import Replica, register, replicas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,6 +28,7 @@ TABLES = (10, 30, 100, 300, 1000)
 BATCHES = (10, 100, 1000, 10_000)
 # The server of the bucket is a simulation in Python, which needs longer for an object than all the rest together.
 BATCHES_IN_A_BUCKET = BATCHES[:-1]
+REPLICAS = (10, 30, 100, 300, 1000)
 
 # For each curve: the size and what was needed.
 Curves = dict[str, list[tuple[float, float]]]
@@ -29,7 +36,7 @@ Curves = dict[str, list[tuple[float, float]]]
 
 def run(setting: Setting) -> Iterator[Line]:
     """Yield CPU seconds and requests for every size, and draw them if that is asked for."""
-    by_tables, by_batches, requests = Curves(), Curves(), Curves()
+    by_tables, by_batches, requests, by_replicas = Curves(), Curves(), Curves(), Curves()
     for number in _sizes(setting, TABLES):
         yield from _noted(by_tables, "tables", "s", number, _with_tables(setting.folder, number))
     with bucket_at("growth") as farm:
@@ -43,8 +50,11 @@ def run(setting: Setting) -> Iterator[Line]:
                 found = _with_batches(source, "bucket", source.parent, farm, asked)
                 yield from _noted(by_batches, "batches", "s", number, found)
                 yield from _noted(requests, "batches", "requests", number, asked)
+    source = _master(setting.folder, "many")
+    for number in _sizes(setting, REPLICAS):
+        yield from _noted(by_replicas, "replicas", "s", number, _with_replicas(source, number))
     if setting.plots:
-        picture = draw(_panels(by_tables, by_batches, requests))
+        picture = draw(_panels(by_tables, by_batches, requests, by_replicas))
         (setting.plots / "growth.svg").write_text(picture, encoding="utf-8")
 
 
@@ -129,6 +139,37 @@ def _with_batches(
     return found
 
 
+# Replicas ------------------------------------------------------------------------------------------------------------
+
+
+def _with_replicas(source: Path, number: int) -> dict[str, float]:
+    """Measure a farm in which so many replicas are registered."""
+    database = open_database(str(source.parent / "farm" / "m"))
+    config = database.config()
+    position = Position(config.history, config.tick, config.batches - 1, database.read_batch(config.batches - 1)[1])
+    for place in range(len(replicas(database)), number):
+        known = Replica(f"r{place}", f"/r{place}", position, config.write, utc_now(), "host", "ann")
+        register(database, replace(known, interval_s=3600.0))
+    copy, turns = source.parent / "copy.duckdb", count()
+    wlr.replicate(source, into=copy)
+
+    def insert() -> None:
+        with wlc.connect(source) as connection:
+            connection.execute(f"INSERT INTO t VALUES ({number * 1000 + next(turns)})")
+
+    works: dict[str, Callable[[], object]] = {
+        "commit and publish a row": insert,
+        "a registered replica takes a row": lambda: wlr.replicate(into=copy),
+        "wlc prune": lambda: wlc.prune(source),
+        "wlc status": lambda: wlc.status(source),
+    }
+    seconds: dict[str, list[float]] = {what: [] for what in works}
+    for _ in range(3):
+        for what, call in works.items():
+            seconds[what].append(_cpu_s(call))
+    return {what: median(found) for what, found in seconds.items()}
+
+
 # A bucket ------------------------------------------------------------------------------------------------------------
 
 
@@ -149,7 +190,7 @@ def _upload(farm: Path, url: str) -> None:
 # Pictures ------------------------------------------------------------------------------------------------------------
 
 
-def _panels(by_tables: Curves, by_batches: Curves, requests: Curves) -> list[Panel]:
+def _panels(by_tables: Curves, by_batches: Curves, requests: Curves, by_replicas: Curves) -> list[Panel]:
     def chosen(curves: Curves, *words: str) -> Curves:
         return {name: curve for name, curve in curves.items() if any(word in name for word in words)}
 
@@ -160,4 +201,5 @@ def _panels(by_tables: Curves, by_batches: Curves, requests: Curves) -> list[Pan
         ("log: replication without news", "batches", chosen(by_batches, "without news")),
     ]
     panels = [Panel(title, below, "s", dict(curves), is_log=True) for title, below, curves in seconds]
-    return [*panels, Panel("log: requests to a bucket", "batches", "", dict(requests), is_log=True)]
+    asked = Panel("log: requests to a bucket", "batches", "", dict(requests), is_log=True)
+    return [*panels, asked, Panel("replicas", "registered replicas", "s", dict(by_replicas), is_log=True)]

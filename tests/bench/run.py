@@ -45,6 +45,7 @@ NAMES = (
     "tiers",
     "visible",
     "reading",
+    "peers",
     "sites",
     "scale",
 )
