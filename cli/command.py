@@ -6,6 +6,7 @@ import copy
 import functools
 import inspect
 import logging
+import os
 import signal
 import sys
 import traceback
@@ -137,7 +138,8 @@ def command(
 
 def _refuse_memory(options: Mapping[str, object]) -> None:
     """Refuse a farm in memory, which would be gone when the command ends."""
-    for given in options.values():
+    by_default = os.environ.get("WLC_FARM") if options.get("farm", "") is None else None
+    for given in (*options.values(), by_default):
         if isinstance(given, str) and given.lower().startswith("memory://"):
             message = f"{given} is in the memory of one process, and this command would end with it"
             raise InvalidError(message, hint="give a directory or s3://bucket/folder")

@@ -486,6 +486,14 @@ CASES: dict[str, tuple[str, ...]] = {
         "CREATE TABLE u (p pair, d d, e e, l later)",
         "INSERT INTO u (p) VALUES ('(1,\"({2})\")'); INSERT INTO t VALUES (1); INSERT INTO counted (s) VALUES ('x')",
     ),
+    "types of rows": (
+        "CREATE TABLE a (x int); CREATE TABLE b (id int PRIMARY KEY, t text); ALTER TABLE a ADD b b; CREATE VIEW v AS SELECT t FROM b; CREATE TABLE of_v (x v[]); INSERT INTO a VALUES (1, '(2,x)'); INSERT INTO of_v VALUES ('{(q)}')",
+        "CREATE TYPE c AS (n int, b b[]); CREATE DOMAIN d AS b CHECK ((VALUE).id > 0); CREATE TABLE p (k int) PARTITION BY LIST (k); CREATE TABLE p1 PARTITION OF p DEFAULT",
+        "CREATE TABLE cd (c c, d d, p p)",
+        "ALTER TABLE p1 RENAME TO p2; CREATE TABLE of_p2 (x p2); ALTER TABLE a ADD later of_p2",
+        "INSERT INTO cd VALUES (ROW(1, ARRAY[ROW(1, 'x')::b]), ROW(2, 'y'), ROW(3)); INSERT INTO a VALUES (2, NULL, ROW(ROW(4)))",
+        "CREATE VIEW of_cd AS SELECT d, p FROM cd; CREATE TABLE first (x of_cd); ALTER VIEW of_cd RENAME COLUMN d TO dd",
+    ),
     "range types": (
         """CREATE TYPE r AS RANGE (SUBTYPE = float8, MULTIRANGE_TYPE_NAME = mr); CREATE TYPE rt AS RANGE (SUBTYPE = text, COLLATION = "C"); CREATE TABLE t (a r, b mr, c rt)""",
         "INSERT INTO t VALUES ('[1,2)', '{[1,2)}', '[B,a]')",

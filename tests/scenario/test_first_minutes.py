@@ -149,7 +149,7 @@ def test_a_copy_that_lost_its_place_is_not_told_to_flush(farm: Path, capsys) -> 
     assert mistake(capsys, "wlc flush sales.duckdb")[2] == hint
 
 
-def test_what_would_be_silently_wrong_is_refused(farm: Path, capsys) -> None:
+def test_what_would_be_silently_wrong_is_refused(farm: Path, capsys, monkeypatch) -> None:
     replicate = "wlr replicate sales --into c2.duckdb"
     for pattern, meant in (("nope*", ""), ("main.order", "Did you mean main.orders? ")):
         assert mistake(capsys, f"{replicate} --tables '{pattern}'") == (
@@ -164,6 +164,9 @@ def test_what_would_be_silently_wrong_is_refused(farm: Path, capsys) -> None:
     assert (code, message, hint) == (2, "there is no storage option 'endpointurl'", "did you mean endpoint_url?")
     for line in (f"{replicate} --farm memory://farm", "wlr replicate memory://farm/sales --into c2.duckdb"):
         assert "is in the memory of one process" in mistake(capsys, line)[1]
+    with monkeypatch.context() as changed:
+        changed.setenv("WLC_FARM", "memory://farm")
+        assert mistake(capsys, replicate)[1].startswith("memory://farm is in the memory of one process")
     code, message, hint = mistake(capsys, f"{replicate} --until 2020-01-01")
     assert code == 2
     assert "is before the first transaction, which was committed at" in message

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from wlc.capture.postgres import ddl
+from wlc.capture.postgres.creation_order import in_order
 from wlc.capture.postgres.described import DescribedColumn, DescribedConstraint, DescribedTable, Parent
-from wlc.capture.postgres.setup import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -263,12 +263,12 @@ def _changed_identity(old: DescribedColumn, new: DescribedColumn) -> Iterator[st
 
 def _added_column(draft: _Draft, column: DescribedColumn) -> Iterator[tuple[str, str | None]]:
     start = f"ALTER TABLE {draft.sql} ADD COLUMN"
+    # It has come with that of a table above, unless a replica of some tables lacks that one.
+    where = f"{start} IF NOT EXISTS" if column.is_inherited else start
     declared, missing = duckdb_type(column.base), column.missing
     # The description holds the value that existing rows got, so that a default such as now() is the same everywhere.
     default = f" DEFAULT {literal(missing)}::{column.type}" if missing is not None else ""
-    original = f"{start} {_column_sql(replace(column, default=None))}{default}"
-    if column.is_inherited:
-        original = ""
+    original = f"{where} {_column_sql(replace(column, default=None))}{default}"
     if column.generated is not None:
         yield original, None
         return

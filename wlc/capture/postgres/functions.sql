@@ -54,6 +54,16 @@ BEGIN
         ELSE CASE WHEN found.typlen = -1 AND found.typelem <> 0 THEN wlc.shape(found.typelem) END END;
 END $$;
 
+-- Whether a relation is a table that is replicated.
+CREATE FUNCTION wlc.is_captured(relation oid) RETURNS boolean LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp AS $$
+    SELECT EXISTS (
+        SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace, wlc.state s
+        WHERE c.oid = relation AND c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND n.nspname !~ '^pg_'
+            AND n.nspname NOT IN ('information_schema', 'wlc', 'wlr') AND s.key = 'tables'
+            AND (n.nspname || '.' || c.relname ~ s.value OR c.relname ~ s.value))
+$$;
+
 -- Everything about a table that a replica needs, in text forms that do not depend on the settings of whoever asks.
 CREATE FUNCTION wlc.describe(relation oid) RETURNS jsonb LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 SET timezone = 'UTC' SET datestyle = 'ISO' SET intervalstyle = 'postgres' SET extra_float_digits = 1
@@ -76,7 +86,9 @@ SET bytea_output = 'hex' AS $$
                 'generated', CASE WHEN a.attgenerated <> '' THEN pg_get_expr(d.adbin, d.adrelid) END,
                 'expression', CASE WHEN a.attgenerated <> '' THEN
                     md5(regexp_replace(d.adbin::text, ':location -?\d+', '', 'g')) END,
-                'is_inherited', a.attinhcount > 0,
+                -- What a table has from one that is not replicated is its own.
+                'is_inherited', a.attinhcount > 0 AND EXISTS (SELECT FROM pg_attribute x
+                    WHERE x.attrelid = ANY (above.oids) AND x.attname = a.attname AND NOT x.attisdropped),
                 -- From PostgreSQL 17 on, a partition has the identity of the table above it, without a sequence of its own.
                 'identity', CASE WHEN c.relispartition AND a.attinhcount > 0 THEN NULL ELSE nullif(a.attidentity, '') END,
                 'identity_options', CASE WHEN a.attidentity <> '' AND NOT c.relispartition THEN (
@@ -101,9 +113,12 @@ SET bytea_output = 'hex' AS $$
             -- A foreign key to a partitioned table has a part for each partition, which comes and goes with it.
             SELECT jsonb_object_agg(p.conname, jsonb_build_object(
                 'oid', p.oid::bigint, 'type', p.contype, 'definition', pg_get_constraintdef(p.oid),
-                'is_inherited', p.conparentid <> 0 OR p.coninhcount > 0,
-                'is_local', p.conparentid = 0 AND p.conislocal))
-            FROM pg_constraint p WHERE p.conrelid = c.oid AND p.contype IN ('p', 'u', 'c', 'f', 'x')
+                'is_inherited', found.is_inherited,
+                'is_local', NOT found.is_inherited OR p.conparentid = 0 AND p.conislocal))
+            FROM pg_constraint p CROSS JOIN LATERAL (SELECT (p.conparentid <> 0 OR p.coninhcount > 0) AND EXISTS (
+                SELECT FROM pg_constraint x WHERE x.conrelid = ANY (above.oids)
+                AND (x.oid = p.conparentid OR x.conname = p.conname AND x.contype = p.contype))) AS found (is_inherited)
+            WHERE p.conrelid = c.oid AND p.contype IN ('p', 'u', 'c', 'f', 'x')
                 AND NOT EXISTS (SELECT FROM pg_constraint whole
                     WHERE whole.oid = p.conparentid AND whole.conrelid = p.conrelid)
                 -- The key of a partitioned table (ALTER TABLE ONLY) that not all partitions have yet, as pg_dump writes it.
@@ -114,18 +129,9 @@ SET bytea_output = 'hex' AS $$
         'parents', coalesce((
             SELECT jsonb_agg(jsonb_build_array(i.inhparent::bigint, pn.nspname, pc.relname) ORDER BY i.inhseqno)
             FROM pg_inherits i JOIN pg_class pc ON pc.oid = i.inhparent JOIN pg_namespace pn ON pn.oid = pc.relnamespace
-            WHERE i.inhrelid = c.oid AND NOT i.inhdetachpending), '[]'))
-    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = relation
-$$;
-
--- Whether a relation is a table that is replicated.
-CREATE FUNCTION wlc.is_captured(relation oid) RETURNS boolean LANGUAGE sql STABLE
-SET search_path = pg_catalog, pg_temp AS $$
-    SELECT EXISTS (
-        SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace, wlc.state s
-        WHERE c.oid = relation AND c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND n.nspname !~ '^pg_'
-            AND n.nspname NOT IN ('information_schema', 'wlc', 'wlr') AND s.key = 'tables'
-            AND (n.nspname || '.' || c.relname ~ s.value OR c.relname ~ s.value))
+            WHERE i.inhrelid = c.oid AND NOT i.inhdetachpending AND i.inhparent = ANY (above.oids)), '[]'))
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace CROSS JOIN LATERAL (SELECT array_agg(inhparent)
+        FROM pg_inherits WHERE inhrelid = c.oid AND wlc.is_captured(inhparent)) AS above (oids) WHERE c.oid = relation
 $$;
 
 -- Everybody may write messages into the log. Only who reads `wlc.state` knows the prefix of ours.
@@ -374,6 +380,7 @@ BEGIN
             PERFORM wlc.look_at(parent);
         END LOOP;
         PERFORM wlc.adopt(relation);
+        PERFORM wlc.look_at_foreign_rows('pg_class'::regclass, relation);
         PERFORM wlc.say(jsonb_build_object('table', relation::bigint, 'old', NULL, 'new', new));
         IF is_table THEN
             EXECUTE format('SELECT EXISTS (SELECT FROM ONLY %s)', relation::regclass) INTO has_rows;
@@ -389,6 +396,7 @@ BEGIN
         IF wlc.plain(old) <> wlc.plain(new) THEN
             PERFORM wlc.refuse(relation, new);
             UPDATE wlc.tables SET description = new WHERE oid = relation;
+            PERFORM wlc.look_at_foreign_rows('pg_class'::regclass, relation);
             PERFORM wlc.say(jsonb_build_object('table', relation::bigint, 'old', old, 'new', new));
         END IF;
         IF is_table AND (old->'key' <> new->'key' OR old->'schema' <> new->'schema' OR wlc.has_retyped(old, new)
@@ -396,6 +404,9 @@ BEGIN
             PERFORM wlc.resend(relation, is_rewritten);
         END IF;
     ELSIF old IS NOT NULL THEN
+        -- Replicas drop it. Its children are on their own before.
+        PERFORM wlc.look_at(t.oid) FROM wlc.tables t WHERE t.description @> jsonb_build_object(
+            'parents', jsonb_build_array(jsonb_build_array(relation::bigint)));
         DELETE FROM wlc.tables WHERE oid = relation RETURNING wlc.tables.identity INTO identity;
         IF is_table THEN
             PERFORM wlc.run(format('ALTER PUBLICATION %I DROP TABLE ONLY %s',
@@ -504,7 +515,8 @@ BEGIN
             WHEN relation.relkind IN ('i', 'I') AND EXISTS (SELECT FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
                     WHERE i.indexrelid = object AND i.indisvalid AND (c.relkind = 'm' OR wlc.is_captured(c.oid))) AND NOT EXISTS (SELECT FROM pg_constraint k JOIN pg_index i
                     ON i.indexrelid = k.conindid AND i.indrelid = k.conrelid WHERE k.conindid = object) THEN
-                parts := jsonb_build_object('is_part', relation.relispartition);
+                parts := jsonb_build_object('is_part', relation.relispartition AND EXISTS (SELECT FROM pg_inherits h
+                    JOIN pg_index i ON i.indexrelid = h.inhparent WHERE h.inhrelid = object AND wlc.is_captured(i.indrelid)));
             ELSE RETURN NULL;
         END CASE;
     ELSIF class = 'pg_type'::regclass THEN
@@ -513,7 +525,10 @@ BEGIN
             WHEN type.typtype = 'e' THEN
                 SELECT jsonb_agg(jsonb_build_array(oid::bigint, enumlabel) ORDER BY enumsortorder) INTO parts
                 FROM pg_enum WHERE enumtypid = object;
-            WHEN type.typtype = 'c' AND EXISTS (SELECT FROM pg_class WHERE oid = type.typrelid AND relkind = 'c') THEN
+            -- The rows of a foreign table are not replicated. Where something is made with their type, replicas get that.
+            WHEN type.typtype = 'c' AND EXISTS (SELECT FROM pg_class WHERE oid = type.typrelid AND (relkind = 'c'
+                    OR relkind = 'f' AND EXISTS (SELECT FROM pg_depend WHERE refclassid = 'pg_type'::regclass
+                        AND refobjid IN (type.oid, type.typarray) AND deptype = 'n'))) THEN
                 SELECT coalesce(jsonb_agg(jsonb_build_array(attnum, attname, format_type(atttypid, atttypmod)
                     || CASE WHEN attcollation NOT IN (0, 100) THEN ' COLLATE ' || attcollation::regcollation ELSE '' END,
                     jsonb_build_array(atttypid::bigint, atttypmod, attcollation::bigint)) ORDER BY attnum), '[]') INTO parts
@@ -556,6 +571,7 @@ BEGIN
     IF old IS DISTINCT FROM new THEN
         DELETE FROM wlc.objects o WHERE o.class = class_ AND o.oid = object;
         IF new IS NOT NULL THEN
+            PERFORM wlc.look_at_foreign_rows(class_, object);
             INSERT INTO wlc.objects VALUES (class_, object, new);
         END IF;
         PERFORM wlc.say(jsonb_build_object('object', object::bigint, 'tag', tag, 'old', old, 'new', new,
@@ -563,6 +579,18 @@ BEGIN
     END IF;
     PERFORM wlc.look_at_access(class_, object);
 END $$;
+
+-- Tell of the foreign tables whose rows are the type of a column, attribute or argument.
+CREATE FUNCTION wlc.look_at_foreign_rows(class oid, object oid) RETURNS void LANGUAGE sql
+SET search_path = pg_catalog, pg_temp AS $$
+    SELECT wlc.look_at_object('pg_type'::regclass, found.reltype, 'CREATE TYPE') FROM (
+        SELECT DISTINCT f.reltype FROM pg_depend d
+        JOIN pg_type t ON t.oid = d.refobjid LEFT JOIN pg_type e ON e.oid = t.typelem
+        JOIN pg_class f ON f.oid = coalesce(nullif(t.typrelid, 0), e.typrelid) AND f.relkind = 'f'
+        WHERE d.refclassid = 'pg_type'::regclass AND d.deptype = 'n' AND (d.classid, d.objid) IN (SELECT $1, $2
+            UNION ALL SELECT 'pg_class'::regclass, c.typrelid FROM pg_type c WHERE $1 = 'pg_type'::regclass AND c.oid = $2)
+    ) found ORDER BY found.reltype
+$$;
 
 -- Tell what became of the sequences of a table, which follow it into another schema.
 CREATE FUNCTION wlc.look_at_sequences(relation oid, tag text) RETURNS void LANGUAGE sql
@@ -605,7 +633,7 @@ SET search_path = pg_catalog, pg_temp AS $$
     SELECT found.class, found.oid FROM (
         -- Every table has two types more, which nobody made.
         SELECT 1 AS place, 'pg_type'::regclass AS class, t.oid, typnamespace AS namespace FROM pg_type t
-            LEFT JOIN pg_class c ON c.oid = typrelid WHERE typtype IN ('e', 'd', 'r') OR typtype = 'c' AND relkind = 'c'
+            LEFT JOIN pg_class c ON c.oid = typrelid WHERE typtype IN ('e', 'd', 'r') OR typtype = 'c' AND relkind IN ('c', 'f')
                 OR t.oid >= 16384 AND typtype = 'b' AND wlc.is_base(t.oid)
         UNION ALL SELECT 2, 'pg_class'::regclass, oid, relnamespace FROM pg_class
             WHERE relkind = 'S' AND relpersistence = 'p'
@@ -724,6 +752,8 @@ BEGIN
                 IF is_known THEN
                     PERFORM wlc.look_at_indexes(relation, command.command_tag, true);
                 END IF;
+                PERFORM wlc.look_at_object('pg_type'::regclass, reltype, command.command_tag)
+                    FROM pg_class WHERE oid = relation AND relkind = 'f';
                 PERFORM wlc.look_at(relation);
                 IF NOT is_known THEN
                     PERFORM wlc.look_at_indexes(relation, command.command_tag, false);
@@ -815,7 +845,8 @@ BEGIN
         END IF;
         DELETE FROM wlc.objects o WHERE o.class = dropped.classid AND o.oid = dropped.objid AND dropped.objsubid = 0
             RETURNING description INTO old;
-        IF FOUND AND (dropped.object_type = 'sequence' OR dropped.original OR dropped.normal) THEN
+        -- The type of the rows of a foreign table goes with the table.
+        IF FOUND AND (dropped.object_type IN ('sequence', 'type') OR dropped.original OR dropped.normal) THEN
             PERFORM wlc.say(jsonb_build_object('object', dropped.objid::bigint, 'tag', TG_TAG, 'old', old, 'new', NULL,
                 'user', session_user));
         END IF;

@@ -72,6 +72,11 @@ def create(new: DescribedObject) -> Iterator[Ddl]:
         yield _postgres(f"CREATE {new.kind.upper()}", new, new.definition)
 
 
+def refresh(view: DescribedObject) -> Ddl:
+    """Fill a materialized view that was created before the rows that it reads."""
+    return _postgres("REFRESH MATERIALIZED VIEW", view, f"REFRESH MATERIALIZED VIEW {view.identity}")
+
+
 def _dropped(old: DescribedObject) -> Iterator[Ddl]:
     kind = old.kind.upper()
     # The index of a partition goes with the one above it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
@@ -15,11 +15,11 @@ from wlc.dialect.sql import literal
 from wlc.farm.model import Name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from wlc.capture.postgres.creation_order import Thing
     from wlc.dialect.postgres.connection import Connection
 
-_T = TypeVar("_T")
 _PROBLEM = "problem"
 _TRIGGERS = frozenset({"wlc_on_ddl", "wlc_on_drop", "wlc_on_rewrite"})
 _BYPASSED = """
@@ -42,20 +42,6 @@ _LOCKED = """
     AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) ORDER BY 1
 """
 NOT_CHECKED = "not checked: locked"
-# Which objects others are made with. The catalogs note attributes at the relation of a composite type, what a view
-# reads at its rule, the checks of a domain at the constraint, and arrays and multiranges as types of their own.
-_NEEDS = """
-    SELECT CASE WHEN c.oid IS NOT NULL OR k.oid IS NOT NULL THEN 'pg_type'::regclass
-            WHEN w.oid IS NOT NULL THEN 'pg_class'::regclass ELSE d.classid END::oid,
-        coalesce(c.reltype, k.contypid, w.ev_class, d.objid), d.refclassid, coalesce(r.rngtypid, e.oid, d.refobjid)
-    FROM pg_depend d
-    LEFT JOIN pg_class c ON d.classid = 'pg_class'::regclass AND c.oid = d.objid AND c.relkind = 'c'
-    LEFT JOIN pg_constraint k ON d.classid = 'pg_constraint'::regclass AND k.oid = d.objid AND k.contypid <> 0
-    LEFT JOIN pg_rewrite w ON d.classid = 'pg_rewrite'::regclass AND w.oid = d.objid
-    LEFT JOIN pg_type t ON d.refclassid = 'pg_type'::regclass AND t.oid = d.refobjid
-    LEFT JOIN pg_type e ON e.oid = t.typelem LEFT JOIN pg_range r ON r.rngmultitypid = coalesce(e.oid, t.oid)
-    WHERE d.refobjid >= 16384 AND d.deptype IN ('n', 'a')
-"""
 
 
 def read_state(connection: Connection) -> dict[str, str]:
@@ -194,8 +180,8 @@ def descriptions(connection: Connection) -> dict[int, DescribedTable]:
     return {oid: DescribedTable.read(description) for oid, description in rows}
 
 
-def objects(connection: Connection, first: int, last: int) -> list[DescribedObject]:
-    """Describe the objects that are not tables and that a replica needs, in the order in which they can be created.
+def objects(connection: Connection, first: int, last: int) -> dict[Thing, DescribedObject]:
+    """Describe the objects that are not tables and that a replica needs, kind by kind.
 
     Args:
         connection: Its transaction decides what is described.
@@ -203,26 +189,8 @@ def objects(connection: Connection, first: int, last: int) -> list[DescribedObje
         last: The same; inclusive.
     """
     query = "SELECT class, object, wlc.describe_object(class, object) FROM wlc.all_objects(%s, %s)"
-    found = {(class_, oid): description for class_, oid, description in connection.execute(query, [first, last])}
-    needs: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for class_, oid, *needed in connection.execute(_NEEDS):
-        needs.setdefault((class_, oid), []).append((needed[0], needed[1]))
-    return [DescribedObject(**found[each]) for each in in_order(found, needs) if found[each] is not None]
-
-
-def in_order(things: Iterable[_T], needs: Mapping[_T, Iterable[_T]]) -> Iterator[_T]:
-    """Yield all things, each behind those that it needs, and otherwise in their order."""
-    waiting = dict.fromkeys(things)
-
-    def pull(thing: _T) -> Iterator[_T]:
-        if thing in waiting:
-            del waiting[thing]
-            for needed in needs.get(thing, ()):
-                yield from pull(needed)
-            yield thing
-
-    while waiting:
-        yield from pull(next(iter(waiting)))
+    found = connection.execute(query, [first, last]).fetchall()
+    return {(class_, oid): DescribedObject(**description) for class_, oid, description in found if description}
 
 
 def described_access(connection: Connection) -> list[DescribedAccess]:

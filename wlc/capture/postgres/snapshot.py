@@ -7,11 +7,12 @@ import tempfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wlc.capture.postgres import access, ddl, digests, objects, setup
 from wlc.capture.postgres.connection import connect, talking
 from wlc.capture.postgres.copying import copy_tables
+from wlc.capture.postgres.creation_order import CATALOG_OF_TABLES, in_order, needs
 from wlc.capture.postgres.sequences import read_sequences
 from wlc.dialect.postgres.url import without_password
 from wlc.dialect.sql import literal, quote
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from wlc.capture.postgres.copying import Copied
     from wlc.capture.postgres.described import DescribedTable
     from wlc.capture.postgres.sequences import Sequences
+    from wlc.dialect.postgres.connection import Connection
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Digest
     from wlc.masters.state import Reached
@@ -171,7 +173,7 @@ def take(
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         connection.execute(f"SET TRANSACTION SNAPSHOT {literal(moment.name)}")
         tables = setup.descriptions(connection)
-        first, last = _objects(connection, 1, 3), _objects(connection, 4, 5)
+        made_before, made_after = _created(connection, tables)
         # Captured tables are in these schemas only.
         schemas = connection.execute("SELECT nspname FROM pg_namespace WHERE NOT wlc.is_system(nspname)").fetchall()
         ordered = sorted(tables.values(), key=lambda table: table.oid)
@@ -184,13 +186,12 @@ def take(
         before = (
             *(objects.extension(name) for (name,) in extensions),
             *(objects.schema(schema) for (schema,) in sorted(schemas)),
-            *first,
-            *(statement for table in ordered for statement in ddl.create(table, is_snapshot=True)),
+            *made_before,
         )
         after = (
             *(statement for table in ordered for statement in ddl.connect(table)),
             *(ddl.partition_view(root, ordered) for root in lowest_first),
-            *last,
+            *made_after,
             *(statement for found in setup.described_access(connection) for statement in access.changed(None, found)),
         )
         positions = (SequencePosition(name, value) for name, value in sequences.values() if value is not None)
@@ -253,6 +254,25 @@ def _as_declared(tables: list[DescribedTable], copied: Copied, folder: Path) -> 
     }
 
 
-def _objects(connection: Any, first: int, last: int) -> list[Ddl]:
-    """Return statements for objects that are not tables: types, sequences and functions; indexes and views."""
-    return [statement for found in setup.objects(connection, first, last) for statement in objects.create(found)]
+def _created(connection: Connection, tables: Mapping[int, DescribedTable]) -> tuple[list[Ddl], list[Ddl]]:
+    """Return the statements that create tables and other objects: before rows are loaded, and afterwards.
+
+    Types, sequences, functions and tables come before the rows, with what they are made with; indexes, views and what
+    else is made of tables and views come afterwards.
+    """
+    first, last = setup.objects(connection, 1, 3), setup.objects(connection, 4, 5)
+    described = {(CATALOG_OF_TABLES, oid): table for oid, table in sorted(tables.items())}
+    waiting = {*first, *described}
+    before: list[Ddl] = []
+    after: list[Ddl] = []
+    for thing in in_order([*first, *described, *last], needs(connection)):
+        made = before if waiting else after
+        waiting.discard(thing)
+        if thing in described:
+            made += ddl.create(described[thing], is_snapshot=True)
+            continue
+        found = first.get(thing) or last[thing]
+        made += objects.create(found)
+        if made is before and found.kind == "materialized view":
+            after.append(objects.refresh(found))
+    return before, after

@@ -129,6 +129,9 @@ class _Builder:
         connections.run(self.connection, "SET LOCAL check_function_bodies = off")
         for ddl in manifest.schema:
             with self._loading(str(ddl.object)):
+                if ddl.kind.endswith("VIEW") and text_of(ddl) is not None:
+                    # A table has a column of the type that its rows are.
+                    self._note_tables(before)
                 self.schema.run(ddl, holds_back=held_back)
         connections.run(self.connection, "SET LOCAL check_function_bodies = on")
         kinds = PostgresCatalog(self.connection).kinds
@@ -142,14 +145,18 @@ class _Builder:
         with self._loading("the schema"):
             for statement in held_back:
                 self.schema.execute(statement)
-        made = PostgresCatalog(self.connection).tables.difference(before)
-        self.schema.access = Access(self.connection, self.address, made, self.left_out, gives=self.state.access)
+        self._note_tables(before)
         for ddl in manifest.schema_after:
             with self._loading(str(ddl.object)):
                 self.schema.run(ddl)
         with self._loading("the sequences"):
             for sequence in manifest.sequences:
                 self.schema.set_sequence(sequence)
+
+    def _note_tables(self, before: Collection[Name]) -> None:
+        """Let views be judged by the tables that there are now."""
+        made = PostgresCatalog(self.connection).tables.difference(before)
+        self.schema.access = Access(self.connection, self.address, made, self.left_out, gives=self.state.access)
 
     def _load_table(self, table: SnapshotTable, files: list[Path], *, freezes: bool) -> int:
         if not files:

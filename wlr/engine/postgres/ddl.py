@@ -38,9 +38,14 @@ _ITS_VALUES = "only a superuser can create it, from functions in C; its values a
 # only later majors know.
 _LACKS = (errors.UndefinedObject, errors.UndefinedFunction, errors.InvalidForeignKey, errors.SyntaxError)
 _IS_PARTITIONED = "SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass(%s)"
+_COLUMNS = "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"
 _PARTITIONS = """
     SELECT n.nspname, c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = inhrelid
     JOIN pg_namespace n ON n.oid = c.relnamespace WHERE inhparent = to_regclass(%s) ORDER BY c.oid
+"""
+_OWNERS_TYPE = """
+    SELECT CASE WHEN typtype = 'b' THEN 'base' WHEN relkind = 'f' THEN 'foreign' END
+    FROM pg_type t LEFT JOIN pg_class c ON c.oid = t.typrelid WHERE t.oid = to_regtype(%s)
 """
 _HINT = "make the replica anew from a later snapshot, or accept the transaction with wlr accept"
 
@@ -160,6 +165,11 @@ class SchemaChange:
     def _in_own_words(self, text: str, ddl: Ddl) -> None:
         if not text:
             # PostgreSQL has the object already, or does not need it.
+            if self._lacks_names(ddl):
+                self._translated(ddl, is_rewritten=False, holds_back=None)
+            return
+        if (from_above := missing_features.inherited(text)) and from_above[1] in self._columns(from_above[0]):
+            # A partition must not even be asked.
             return
         permitted_ddl.check(self._connection, text, str(ddl.object))
         # Names in it are qualified, or those of extensions.
@@ -190,14 +200,24 @@ class SchemaChange:
             made = PostgresStatement(text, None if is_needed else what)
             self.execute(made, view=permitted_ddl.view_of(text), is_change=verb == "ALTER")
 
-    def _stands_in(self, text: str, ddl: Ddl) -> bool:
-        """Say whether there is nothing to do for a base type: the owner of the replica created it, and keeps it.
+    def _lacks_names(self, ddl: Ddl) -> bool:
+        """Say whether a column should have got its name from a table above, which this replica does not have."""
+        if not self._patterns or ddl.kind != "ALTER TABLE" or ddl.layout is None or ddl.object not in self._replicated:
+            return False
+        present = self._columns(ddl.object)
+        return any(column.name not in present for column in ddl.layout.columns)
 
-        If there is no such type, a domain has its name.
+    def _columns(self, table: Name) -> set[str]:
+        return {name for (name,) in fetch(self._connection, _COLUMNS, [table.sql])}
+
+    def _stands_in(self, text: str, ddl: Ddl) -> bool:
+        """Say whether there is nothing to do for a type: the owner of the replica created it, and keeps it.
+
+        That may be a base type, for which a domain is made otherwise, and the type of the rows of a foreign table.
         """
-        query = "SELECT typtype = 'b' FROM pg_type WHERE oid = to_regtype(%s)"
+        found = fetch(self._connection, _OWNERS_TYPE, [ddl.object.sql])
         is_domain = ddl.kind == "CREATE TYPE" and text.startswith("CREATE DOMAIN ")
-        if (is_domain or ddl.kind == "DROP TYPE") and fetch(self._connection, query, [ddl.object.sql]) == [(True,)]:
+        if found == [("foreign",)] or (found == [("base",)] and (is_domain or ddl.kind == "DROP TYPE")):
             return True
         if is_domain:
             self._leave_out(f"base type {ddl.object}", _ITS_VALUES)
@@ -211,9 +231,12 @@ class SchemaChange:
             ddl: Its record.
             error: How it failed.
         """
-        if (inheriting := missing_features.inheriting(text)) and isinstance(error.__cause__, psycopg.Error):
+        if self._refers_to_nothing(text, error):
+            if missing_features.kinship(text):
+                return True
+        elif (inheriting := missing_features.inheriting(text)) and isinstance(error.__cause__, psycopg.Error):
             return self._inherit(inheriting, ddl)
-        if not isinstance(error.__cause__, _LACKS):
+        elif not isinstance(error.__cause__, _LACKS):
             return False
         if missing_features.renamed(text) in self._left_out:
             return True
@@ -227,6 +250,15 @@ class SchemaChange:
                     self._leave_out(part.what, f"{failed.cause}{remedy}")
             return True
         return False
+
+    def _refers_to_nothing(self, text: str, error: StepError) -> bool:
+        """Say whether a change failed because it names a second table, which the replica does not have."""
+        if not isinstance(error.__cause__, errors.UndefinedTable):
+            return False
+        if kinship := missing_features.kinship(text):
+            return self._is_there(kinship[0]) and not self._is_there(kinship[1])
+        table = missing_features.added_to(text)
+        return text.startswith("CREATE TABLE ") if table is None else self._is_there(table)
 
     def _inherit(self, statement: str, ddl: Ddl) -> bool:
         """Let a partition inherit from a table whose partitioning is left out, or no longer; say whether it can."""

@@ -27,11 +27,14 @@ _PARTITION = re.compile(rf"ALTER TABLE ({_TABLE}) (ATTACH|DETACH) PARTITION ({_T
 _DEFAULT = re.compile(rf"ALTER TABLE ONLY ({_TABLE}) ALTER COLUMN ({_NAME}) SET DEFAULT .*", re.DOTALL)
 _ADDED = re.compile(rf"ALTER TABLE ({_TABLE}) ADD CONSTRAINT ({_NAME}) .*", re.DOTALL)
 _COLLATED = re.compile(
-    rf"(ALTER TABLE ({_TABLE}) (?:ALTER|ADD) COLUMN ({_NAME}) .*?) COLLATE (?:{_NAME}|\w+)\.(?:{_NAME}|\w+)(.*)",
+    rf"(ALTER TABLE ({_TABLE}) (?:ALTER|ADD) COLUMN (?:IF NOT EXISTS )?({_NAME}) .*?)"
+    rf" COLLATE (?:{_NAME}|\w+)\.(?:{_NAME}|\w+)(.*)",
     re.DOTALL,
 )
+_COMES_FROM_ABOVE = re.compile(rf"ALTER TABLE ({_TABLE}) ADD COLUMN IF NOT EXISTS ({_NAME}) .*", re.DOTALL)
 _RENAMED = re.compile(rf"ALTER TABLE ({_TABLE}) RENAME CONSTRAINT {_NAME} TO ({_NAME})")
 _INHERITS = re.compile(rf"ALTER TABLE ({_TABLE}) INHERIT {_TABLE}")
+_HEIR = re.compile(rf"ALTER TABLE ({_TABLE}) (?:NO )?INHERIT ({_TABLE})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,26 @@ def inheriting(statement: str) -> str | None:
 def heir(statement: str) -> Name | None:
     """Return the table that a statement lets inherit; None if it lets none."""
     found = _INHERITS.fullmatch(statement)
+    return _name(found[1]) if found else None
+
+
+def kinship(statement: str) -> tuple[Name, Name] | None:
+    """Return the table that begins or ceases to be below another one by a statement, and the other one."""
+    if found := _PARTITION.fullmatch(statement):
+        return _name(found[3]), _name(found[1])
+    found = _HEIR.fullmatch(statement)
+    return (_name(found[1]), _name(found[2])) if found else None
+
+
+def inherited(statement: str) -> tuple[Name, str] | None:
+    """Return the table to which a statement adds a column that it has from a table above, and the column."""
+    found = _COMES_FROM_ABOVE.fullmatch(statement)
+    return (_name(found[1]), _plain(found[2])) if found else None
+
+
+def added_to(statement: str) -> Name | None:
+    """Return the table to which a statement adds a constraint; None if it adds none."""
+    found = _ADDED.fullmatch(statement)
     return _name(found[1]) if found else None
 
 
