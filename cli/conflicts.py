@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,9 @@ from wlc.farm.errors import InvalidError
 
 from .options import Database, Farm, Source, StorageOptions, storage_options
 from .output import Listing, Report, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 RULE_COLUMNS = ("table", "rule", "site", "reads", "column", "add")
 
@@ -56,7 +59,16 @@ def rule(
         found = wlc.set_rule(
             db, table, rule, site=site, reads=reads, column=column, add=add or (), farm=farm, storage_options=options
         ).rules
-    return Listing(RULE_COLUMNS, [tuple(getattr(each, name) for name in RULE_COLUMNS) for each in found])
+    return _listing(RULE_COLUMNS, found)
+
+
+def _listing(columns: tuple[str, ...], found: Sequence[object]) -> Listing:
+    """Show values by the names of their attributes; a table is named in JSON as options name it."""
+    return Listing(columns, [tuple(_named(getattr(each, column), column) for column in columns) for each in found])
+
+
+def _named(value: object, column: str) -> object:
+    return str(value) if column == "table" else value
 
 
 def _refuse_options(db: str, table: str | None, *, site: str, reads: str, column: str, add: list[str] | None) -> None:
@@ -94,7 +106,7 @@ def exceptions(
     found = wlc.exceptions(source, table=table, since=since, storage_options=storage_options(storage_option))
     if count:
         return Value("exceptions", len(found))
-    return Listing(EXCEPTION_COLUMNS, [tuple(getattr(row, column) for column in EXCEPTION_COLUMNS) for row in found])
+    return _listing(EXCEPTION_COLUMNS, found)
 
 
 COUNTER_COLUMNS = ("site", "rule", "name", "value")
@@ -105,7 +117,7 @@ def conflicts(source: Source, storage_option: StorageOptions = None) -> Report:
     import wlc
 
     found = wlc.conflicts(source, storage_options=storage_options(storage_option))
-    return Listing(COUNTER_COLUMNS, [tuple(getattr(each, column) for column in COUNTER_COLUMNS) for each in found])
+    return _listing(COUNTER_COLUMNS, found)
 
 
 COMMANDS = (

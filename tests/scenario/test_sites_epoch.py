@@ -509,6 +509,8 @@ def test_what_was_rejected_is_shown(outcome: Outcome, capsys: pytest.CaptureFixt
     assert run_app(app, "wlc", ["exceptions", file, "--table", "e6_t", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["source"], row["op_type"], row["cause"]) == ("rome", "UPDATE_ROW", "ROW_DOES_NOT_EXIST")
+    # As --table takes it.
+    assert row["table"] == "main.e6_t"
     assert (row["old"], row["new"], row["local"]) == ({"k": 2, "v": "Loopy"}, {"k": 2, "v": "x"}, None)
     assert run_app(app, "wlc", ["exceptions", file, "--count"]) == 0
     assert str(len(wlc.exceptions(file))) in capsys.readouterr().out

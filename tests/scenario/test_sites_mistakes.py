@@ -100,6 +100,7 @@ def test_rules_are_shown(two: Sites, capsys: pytest.CaptureFixture[str]) -> None
     assert typed("wlc rule sales --json", capsys) == (0, "[]")
     for line in ("wlc rule sales orders epoch", "wlc rule sales prices owner --site oslo"):
         assert typed(line, capsys)[0] == 0
+    assert '"table": "main.orders", "rule": "epoch"' in typed("wlc rule sales --json", capsys)[1]
     code, shown = typed("wlc rule rome.duckdb", capsys)
     assert (code, [word for word in ("main.orders", "epoch", "main.prices", "owner") if word in shown]) == (
         0, ["main.orders", "epoch", "main.prices", "owner"],
