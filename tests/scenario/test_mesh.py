@@ -307,11 +307,20 @@ def test_deletions_are_kept_until_all_contain_them(tmp_path: Path) -> None:
     sites.exchange()
     sites.refuse_differences("t")
     assert sites.rows("paris", "t") == [(2, "more")]
-    # Once all have it, nothing of the log is needed any more.
+    inherited = "duckdb_tables() WHERE schema_name = 'wlc' AND table_name = 'inherited'"
+    assert sites.rows("paris", inherited)
+    # Once all have it, nothing of the log is needed any more, and nothing of what came before it.
     sites.exchange()
     wlc.snapshot(sites.file("paris"))
     wlc.prune(sites.log("paris").url, keep_for="0s")
     assert len(sites.log("paris").batch_numbers()) <= 2
+    for site in ("paris", "rome", "oslo"):
+        sites.write(site, f"UPDATE t SET v = '{site}' WHERE k = 2")
+    sites.exchange()
+    sites.refuse_differences("t")
+    assert sites.rows("paris", "t") == [(2, "oslo")]
+    assert sites.rows("paris", inherited) == []
+    assert sites.rows("rome", inherited)
 
 
 @pytest.mark.parametrize("ahead", [timedelta(hours=1), timedelta(days=70 * 365)], ids=["an hour", "70 years"])

@@ -361,6 +361,9 @@ class Source(ABC):
         """
         raise UnsupportedError(f"{self} cannot be one of several sites, with log {log.url} up to {last}")
 
+    def disinherit(self) -> None:  # noqa: B027 -- only sites of a mesh inherit
+        """Delete what `inherit` has kept; doing it twice is harmless."""
+
     def note_contained(self, site: str, tick: int) -> None:  # noqa: B027 -- only primaries need it
         """Note that another site contains all ticks of this one up to this one, for `conflict_counters`."""
 

@@ -11,6 +11,7 @@ from wlc.farm.clock import utc_now
 from wlc.farm.errors import ExpiredError, FarmError, FencedError, InvalidError
 from wlc.farm.human_form import ForPeople
 from wlc.farm.model import Position
+from wlc.farm.paths import log_path
 from wlc.farm.registry import SITE, Replica, register, this_host, this_user
 from wlc.farm.vectors import expanded, merged
 from wlc.masters.circle_place import founder_of, site_database, with_circle
@@ -173,6 +174,8 @@ def _take_in_mesh(
     """
     circle = known.circle
     assert circle is not None
+    if known.floor is not None and not dry_run:
+        _disinherit(source, database)
     published = Published(founder_of(database, known), circle)
     seen: dict[str, int] = {}
     wanted = [
@@ -191,6 +194,19 @@ def _take_in_mesh(
         else:
             errors.pop(reading.other.name, None)
     return _ended(source, database, wanted, list(errors.values()), dry_run=dry_run)
+
+
+def _disinherit(source: Source, database: FarmDatabase) -> None:
+    """Forget what the site inherited when it joined, once the beginning of its own log is pruned."""
+    if database.logs.exists(log_path(database.name, 1)):
+        return
+    # Nobody is judged meanwhile.
+    with source.publishing():
+        state = source.require_state()
+        if state.site is not None and state.batch:
+            # In this order: who dies in between does both again, before anybody is judged.
+            source.disinherit()
+            source.remember(replace(state, site=replace(state.site, floor=None)))
 
 
 def _publish(source: Source, database: FarmDatabase) -> None:

@@ -349,6 +349,10 @@ class DuckDBSource(Source):
         with self._shared.root.cursor() as connection:
             return inheritance.inherit(connection, self._shared.catalog, log, last, added)
 
+    def disinherit(self) -> None:
+        with self._shared.root.cursor() as connection:
+            inheritance.disinherit(connection, self._shared.catalog)
+
     def note_contained(self, site: str, tick: int) -> None:
         shared = self._shared
         with shared.commit_lock, shared.root.cursor() as connection:

@@ -2,7 +2,8 @@
 
 Its own log begins behind that. Without this, a change that another site made before it knew of a deletion would bring
 the row back here, and nowhere else. It is written once, when the site joins, and never grows: the site's own log holds
-what comes later. Who may still publish something that knows nothing of it cannot be said for ever, so it is kept.
+what comes later. It goes when the beginning of that log is pruned: whoever lacks a part of it lacks that beginning,
+too, and cannot be judged any more.
 """
 
 from __future__ import annotations
@@ -41,3 +42,8 @@ def inherit(
         f"SELECT DISTINCT * FROM {conflict_window.WINDOW}"
     )
     return before(log.read_batch(numbers[0])[0]) if numbers and numbers[0] > 1 else {}
+
+
+def disinherit(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
+    """Delete what was kept; doing it twice is harmless."""
+    connection.execute(f"DROP TABLE IF EXISTS {quote(catalog)}.wlc.{conflict_window.INHERITED}")
