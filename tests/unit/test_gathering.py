@@ -6,6 +6,7 @@ import json
 import os
 import struct
 from collections import Counter
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.unit.test_pgoutput import Change as RowChange
 from tests.unit.test_pgoutput import begin, commit, message, relation
 from wlc.capture.postgres.described import DescribedColumn, DescribedTable
 from wlc.capture.postgres.gathering import Gathering, PublishedTable
+from wlc.capture.postgres.row_store import RowDatabase
 from wlc.farm.errors import CorruptError
 from wlc.farm.log_columns import PlainRun, parts_of
 from wlc.farm.model import Change, Clear, Name, SequencePosition
@@ -159,8 +161,9 @@ def gathered(
         messages = (found for event in its for found in event.messages())
         stream += [begin(number + 1), *messages, commit(100 * number + 1)]
     blocks = (pa.array(stream[at : at + size], pa.binary()) for at in range(0, len(stream), size))
-    with TemporaryDirectory() as folder, duckdb.connect() as connection:
-        gathering = Gathering(Path(folder), {oid: PublishedTable(described(oid), HELD) for oid in OIDS}, "wlc")
+    tables = {oid: PublishedTable(described(oid), HELD) for oid in OIDS}
+    with TemporaryDirectory() as folder, closing(RowDatabase()) as database, duckdb.connect() as connection:
+        gathering = Gathering(Path(folder), tables, "wlc", database)
         gathering.rows.held_bytes_max = held_bytes_max
         gathering.read(pa.record_batch([block], ["data"]) for block in blocks)
         found, files, local = gathering.write("db", 7, LAST_TICK, sequences)
@@ -238,7 +241,7 @@ def test_transactions_that_only_change_rows_are_columns() -> None:
 
 def test_times_that_no_log_can_hold_are_refused(tmp_path: Path) -> None:
     late = b"B" + struct.pack(">qqi", 0, 2**62, 1)
-    gathering = Gathering(tmp_path, {1: PublishedTable(described(1), 0)}, "wlc")
+    gathering = Gathering(tmp_path, {1: PublishedTable(described(1), 0)}, "wlc", RowDatabase())
     with pytest.raises(CorruptError, match="after the year 9999"):
         gathering.read(
             [pa.record_batch([pa.array([relation(1, 1), late, *SOME[0].messages()], pa.binary())], ["data"])]

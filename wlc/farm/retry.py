@@ -13,6 +13,9 @@ CHANGE_ATTEMPTS = 5
 UNPUBLISHED_S = 1.0
 # Rounds that go on for ever (`--follow`, `wlc run`): least pause, whatever the beat, and pauses while a place is away.
 PAUSE_LEAST_S = 0.2
+# With a beat of 0: how often a server is asked whether its log has grown, and longest time until the next round.
+NEWS_FIRST_S = 0.02
+NEWS_MOST_S = 5.0
 _AWAY_FIRST_S = 1.0
 _AWAY_MOST_S = 60.0
 # What the service tries again though it does not pass by itself: somebody may mend it.

@@ -127,8 +127,11 @@ def announce_snapshot(database: FarmDatabase, state: MasterState) -> None:
     database.change_config(lambda config: replace(own(config, state), snapshot=folder))
 
 
-def settle(database: FarmDatabase, state: MasterState) -> None:
+def settle(database: FarmDatabase, state: MasterState) -> Config:
     """Repair `wlc.config` after all is published, if it was lost or damaged or an earlier run left it behind.
+
+    Returns:
+        What it says.
 
     Raises:
         FencedError: The farm's database is another master's.
@@ -137,5 +140,4 @@ def settle(database: FarmDatabase, state: MasterState) -> None:
     fence(config, state)
     if config.batches > state.batch + 1:
         raise outdated(database, state, state.batch + 1)
-    if config.batches <= state.batch:
-        database.rebuild_config()
+    return database.rebuild_config() if config.batches <= state.batch else config

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm.errors import FarmError, UnavailableError
-from wlc.farm.retry import PAUSE_LEAST_S, longer
+from wlc.farm.retry import NEWS_FIRST_S, NEWS_MOST_S, PAUSE_LEAST_S, longer
 from wlc.farm.store import MissingError
 from wlc.masters import adapters
 from wlc.masters.due_snapshots import SnapshotKeeper
@@ -62,7 +63,8 @@ def run(
         try:
             with opened_master(source, storage_options) as (found, database):
                 is_first = True
-                while not is_stopped.wait(0 if is_first else wait_s):
+                pause = _Pause(found, is_stopped)
+                while not is_stopped.is_set():
                     flushed = publish_and_settle(found, database)
                     if is_first:
                         found.warn_bypassed()
@@ -73,7 +75,8 @@ def run(
                     if each:
                         each(flushed)
                     snapshots.look(database)
-                    wait_s = max(found.beat_s, PAUSE_LEAST_S)
+                    wait_s = 0.0
+                    pause.after(flushed)
         except (UnavailableError, MissingError) as error:
             # A farm that is not there may be a disk that is not mounted.
             wait_s = longer(wait_s)
@@ -85,9 +88,32 @@ def run(
     return total
 
 
+class _Pause:
+    """Waits between two rounds: for a beat, or with a beat of 0 until something may have been committed."""
+
+    def __init__(self, source: Source, is_stopped: threading.Event) -> None:
+        self._source = source
+        self._is_stopped = is_stopped
+        self._wait_s = NEWS_FIRST_S
+
+    def after(self, flushed: Flushed) -> None:
+        """Wait after a round.
+
+        Where others write to the source's log all the time, rounds that find nothing come less and less often.
+        """
+        if self._source.beat_s > 0:
+            self._is_stopped.wait(max(self._source.beat_s, PAUSE_LEAST_S))
+            return
+        until = time.monotonic() + NEWS_MOST_S
+        self._wait_s = NEWS_FIRST_S if flushed.batches else min(2 * self._wait_s, PAUSE_LEAST_S)
+        while not self._is_stopped.wait(self._wait_s) and time.monotonic() < until and self._source.is_idle():
+            self._wait_s = NEWS_FIRST_S
+
+
 def publish_and_settle(source: Source, database: FarmDatabase) -> Flushed:
     """Publish what waits now, and repair `wlc.config` where needed."""
     with source.publishing():
         flushed = publish(source, database)
-        settle(database, source.require_state())
+        # The beat is changed there also while nothing is published.
+        source.beat_s = settle(database, source.require_state()).beat_s
         return flushed

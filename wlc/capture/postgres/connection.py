@@ -56,7 +56,7 @@ class ArrowReader:
 
         self._url = url
         try:
-            self._connection = adbc.connect(url)
+            self._connection = adbc.connect(connections.lasting(url))
             self._cursor = self._connection.cursor()
             for name, value in connections.SESSION.items():
                 self._cursor.execute(f"SET {name} = {literal(value)}")
@@ -69,6 +69,10 @@ class ArrowReader:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection."""
         self._cursor.close()
         self._connection.close()
 

@@ -38,6 +38,7 @@ def follow(
     known: Mapping[Name, Digest],
     layouts: Mapping[Name, Layout],
     misfits: Collection[str],
+    connection: duckdb.DuckDBPyConnection,
     look: ReadMoment | None = None,
 ) -> tuple[Sequence[Transaction], dict[Name, Digest], frozenset[Name]]:
     """Return what the changed tables hold after transactions.
@@ -50,6 +51,7 @@ def follow(
         layouts: Of the tables before them.
         misfits: Paths of the files that hold a column as text that has another type in the table: what the table holds
             afterwards is unknown.
+        connection: Reads the files.
         look: What the tables held at a moment whose transactions are all among these, to settle what the log leaves
             open.
 
@@ -58,17 +60,16 @@ def follow(
         tables whose digest is unknown.
     """
     by_path = {file.file.path: file for file in files}
-    with duckdb.connect(config={"threads": "2"}) as connection:
 
-        def total(path: str, first: int, last: int) -> int:
-            source = f"read_parquet({literal(str(local[path]))}) WHERE _tick BETWEEN {first} AND {last}"
-            return sum_images(connection, by_path[path].layout, source)
+    def total(path: str, first: int, last: int) -> int:
+        source = f"read_parquet({literal(str(local[path]))}) WHERE _tick BETWEEN {first} AND {last}"
+        return sum_images(connection, by_path[path].layout, source)
 
-        follower = _Follower(Ledger(known, total), layouts, misfits)
-        told = joined(map(follower.part, parts_of(transactions)))
-        if look is not None:
-            _settle(follower.ledger, transactions, look, follower.ledger.unknown() - follower.misfits)
-        return told, follower.ledger.changed(), follower.ledger.unknown()
+    follower = _Follower(Ledger(known, total), layouts, misfits)
+    told = joined(map(follower.part, parts_of(transactions)))
+    if look is not None:
+        _settle(follower.ledger, transactions, look, follower.ledger.unknown() - follower.misfits)
+    return told, follower.ledger.changed(), follower.ledger.unknown()
 
 
 class ReadMoment(Protocol):

@@ -28,7 +28,7 @@ from wlc.capture.postgres.messages import (
 )
 from wlc.capture.postgres.misfits import MisfitError
 from wlc.capture.postgres.pgoutput import Begun, Decoder, Message, Rows, Truncate, counted
-from wlc.capture.postgres.row_store import MEMORY_VARIABLE, RowStore
+from wlc.capture.postgres.row_store import MEMORY_VARIABLE, RowDatabase, RowStore
 from wlc.farm import paths
 from wlc.farm.database import describe_file
 from wlc.farm.errors import UnavailableError, UnsupportedError
@@ -113,6 +113,7 @@ class Gathering:
         folder: For what does not fit into memory, and for data files.
         tables: Every captured table as the last batch left it, by oid; they are changed.
         prefix: Of the messages of the event triggers.
+        database: For the rows.
 
     Attributes:
         layouts: Of the tables as the last batch left them.
@@ -121,7 +122,7 @@ class Gathering:
         rows: Of the segments.
     """
 
-    def __init__(self, folder: Path, tables: dict[int, PublishedTable], prefix: str) -> None:
+    def __init__(self, folder: Path, tables: dict[int, PublishedTable], prefix: str, database: RowDatabase) -> None:
         self.round = Round(tables)
         self.layouts = {t.description.qualified: t.description.layout for t in tables.values()}
         self._folder = folder
@@ -131,7 +132,7 @@ class Gathering:
         self._alterations: list[Altered] = []
         self.messages = 0
         self.read_to = 0
-        self.rows = RowStore(folder)
+        self.rows = RowStore(folder, database)
 
     def close(self) -> None:
         """Discard what was gathered."""
@@ -421,13 +422,15 @@ class Gathering:
 
 
 @contextmanager
-def gathered(folder: Path, tables: dict[int, PublishedTable], prefix: str) -> Iterator[Gathering]:
+def gathered(
+    folder: Path, tables: dict[int, PublishedTable], prefix: str, database: RowDatabase
+) -> Iterator[Gathering]:
     """Gather, and discard what was gathered at the end; arguments as for `Gathering`.
 
     Raises:
         UnavailableError: There is not enough memory or disk space.
     """
-    gathering = Gathering(folder, tables, prefix)
+    gathering = Gathering(folder, tables, prefix, database)
     try:
         yield gathering
     except (duckdb.IOException, duckdb.OutOfMemoryException) as error:

@@ -48,17 +48,55 @@ def memory_limit() -> str:
     return os.environ.get(MEMORY_VARIABLE, _MEMORY)
 
 
+class RowDatabase:
+    """DuckDB in memory for row stores, one after the other: opening it takes longer than writing a small file."""
+
+    def __init__(self) -> None:
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._held_bytes_max = 0
+
+    def lend(self, folder: Path) -> tuple[duckdb.DuckDBPyConnection, int]:
+        """Return a connection, and how many bytes may be held outside of it.
+
+        Args:
+            folder: For what does not fit into memory.
+        """
+        try:
+            if self._connection is not None:
+                self._connection.execute(f"SET temp_directory = {literal(str(folder))}")
+        except duckdb.NotImplementedException:
+            # It has used its last one.
+            self.close()
+        if self._connection is None:
+            self._connection = duckdb.connect(config={"python_enable_replacements": "false"})
+            self._connection.execute(f"SET temp_directory = {literal(str(folder))}; SET TimeZone = 'UTC'")
+            self._connection.execute(f"SET memory_limit = {literal(memory_limit())}")
+            query = "SELECT parse_formatted_bytes(current_setting('memory_limit'))"
+            ((limit,),) = self._connection.execute(query).fetchall()
+            self._held_bytes_max = int(limit) // _HELD_SHARE
+            self._connection.execute(f"SET memory_limit = '{int(limit) - self._held_bytes_max}B'")
+        return self._connection, self._held_bytes_max
+
+    def close(self) -> None:
+        """Close the database; the next one to be lent is another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
 class RowStore:
     """Keeps the rows of segments in the order in which they were added.
 
     Args:
         folder: For what does not fit into memory.
+        database: Is used again afterwards.
 
     Attributes:
+        connection: To DuckDB, which also reads the data files that were written.
         held_bytes_max: Size of messages and views beyond which rows move into tables.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, database: RowDatabase) -> None:
         self._held: dict[int, list[pa.Table]] = {}
         self._held_bytes = 0
         # By address: rows of several tables are in one block of messages.
@@ -66,18 +104,16 @@ class RowStore:
         self._tables: dict[int, Segment] = {}
         self._segments: dict[int, Segment] = {}
         self._text_bytes: dict[int, int] = {}
-        self._connection = duckdb.connect(config={"python_enable_replacements": "false"})
-        self._connection.execute(f"SET temp_directory = {literal(str(folder))}; SET TimeZone = 'UTC'")
-        self._connection.execute(f"SET memory_limit = {literal(memory_limit())}")
-        query = "SELECT parse_formatted_bytes(current_setting('memory_limit'))"
-        ((limit,),) = self._connection.execute(query).fetchall()
-        self.held_bytes_max = int(limit) // _HELD_SHARE
-        self._connection.execute(f"SET memory_limit = '{int(limit) - self.held_bytes_max}B'")
+        self._database = database
+        self._has_tables = False
+        self.connection, self.held_bytes_max = database.lend(folder)
 
     def close(self) -> None:
         """Discard all rows."""
         self._held.clear()
-        self._connection.close()
+        if self._has_tables:
+            # It may hold memory, and it may use the folder, which DuckDB then takes no other for.
+            self._database.close()
 
     def add(self, segment: Segment, rows: Rows, smallest: int) -> None:
         """Add those rows whose weight is at least `smallest`."""
@@ -106,13 +142,13 @@ class RowStore:
 
     def remove(self, segment: Segment, number: int) -> None:
         """Remove the rows of a transaction."""
-        self._connection.execute(f"DELETE FROM {self._table(segment)} WHERE number = {number}")
+        self.connection.execute(f"DELETE FROM {self._table(segment)} WHERE number = {number}")
 
     def set_apart(self, segment: Segment, other: Segment) -> list[int]:
         """Move the rows of transactions with a value that does not fit to another segment; returns their numbers."""
         self._segments[other.number] = self._tables[other.number] = other
         self._text_bytes[other.number] = self._text_bytes[segment.number]
-        return misfits.set_apart(self._connection, self._table(segment), segment.layout, other.table)
+        return misfits.set_apart(self.connection, self._table(segment), segment.layout, other.table)
 
     def write(self, segment: Segment, first_tick: int, target: Path) -> Layout:
         """Write the rows of a segment to a data file, and forget them.
@@ -131,7 +167,7 @@ class RowStore:
         """
         columns = list(segment.layout.stored)
         if segment.has_misfits:
-            is_misfit = misfits.columns(self._connection, self._table(segment), segment.layout)
+            is_misfit = misfits.columns(self.connection, self._table(segment), segment.layout)
             columns = [replace(c, type="VARCHAR") if bad else c for c, bad in zip(columns, is_misfit, strict=True)]
         layout = Layout(tuple(columns), segment.layout.primary_key)
         values = misfits.checked(layout)
@@ -145,7 +181,7 @@ class RowStore:
             query = f"SELECT number + {first_tick} AS _tick, weight AS _weight{stored} FROM"
             query = f"{query} (SELECT number, weight{read} FROM {source})"
             with misfits.noticed():
-                self._connection.execute(f"COPY ({query}) TO {literal(str(target))} ({_FORMAT}, {rows})")
+                self.connection.execute(f"COPY ({query}) TO {literal(str(target))} ({_FORMAT}, {rows})")
         self._forget(segment)
         return layout
 
@@ -155,28 +191,29 @@ class RowStore:
         if segment.number in self._tables:
             yield self._table(segment)
             return
-        self._connection.register("held", pa.concat_tables(self._held[segment.number]))
+        self.connection.register("held", pa.concat_tables(self._held[segment.number]))
         try:
             yield "held"
         finally:
-            self._connection.unregister("held")
+            self.connection.unregister("held")
 
     def _table(self, segment: Segment) -> str:
         """Return the table that has all rows of a segment from now on."""
         if segment.number not in self._tables:
             columns = "".join(f", c{index} VARCHAR" for index in range(len(segment.layout.stored)))
-            self._connection.execute(f"CREATE TABLE {segment.table} (number BIGINT, weight TINYINT{columns})")
+            self._has_tables = True
+            self.connection.execute(f"CREATE TABLE {segment.table} (number BIGINT, weight TINYINT{columns})")
             self._tables[segment.number] = segment
         if held := self._held.pop(segment.number, None):
             self._insert(segment.table, pa.concat_tables(held))
         return segment.table
 
     def _insert(self, table: str, rows: pa.Table, where: str = "") -> None:
-        self._connection.register("added", rows)
-        self._connection.execute(f"INSERT INTO {table} SELECT * FROM added{where}")
-        self._connection.unregister("added")
+        self.connection.register("added", rows)
+        self.connection.execute(f"INSERT INTO {table} SELECT * FROM added{where}")
+        self.connection.unregister("added")
 
     def _forget(self, segment: Segment) -> None:
         self._held.pop(segment.number, None)
         if self._tables.pop(segment.number, None):
-            self._connection.execute(f"DROP TABLE {segment.table}")
+            self.connection.execute(f"DROP TABLE {segment.table}")

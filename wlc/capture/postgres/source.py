@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import re
 import secrets
-import tempfile
 import warnings
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from wlc.capture.postgres import digests, prepare, rights, setup, snapshot
-from wlc.capture.postgres.connection import ArrowReader, talking
 from wlc.capture.postgres.connection import connect as connect_to
+from wlc.capture.postgres.connection import talking
 from wlc.capture.postgres.described import DescribedTable
-from wlc.capture.postgres.gathering import Gathering, PublishedTable, gathered
+from wlc.capture.postgres.gathering import Gathering, PublishedTable
 from wlc.capture.postgres.sequences import moved_sequences, records, write_sequences
 from wlc.capture.postgres.slot import Slot, find_gap, find_slot, lsn_text, read_lsn, retention_warning
+from wlc.capture.postgres.slot_reader import SlotReader
 from wlc.capture.postgres.state import SlotState, decode, encode
 from wlc.dialect.postgres.url import without_password
-from wlc.dialect.sql import literal
 from wlc.farm.beat import BEAT_S
 from wlc.farm.errors import FencedError, GapError, InvalidError, UnavailableError, UnsupportedError
 from wlc.masters import state as master_states
@@ -43,6 +42,8 @@ _LOCK = 0x6462_6661  # "dbfa"
 _LOCK_TIMEOUT = "60s"
 # Messages that one look into the slot takes at most, up to the end of a transaction.
 _MOST_MESSAGES = 2_000_000
+# Size of the log with nothing to publish that a slot passes by later on: passing by writes to the log itself.
+_PASSED_BYTES = 1 << 20
 _AGAIN = "wlc stop {0}, then wlc master {0}, starts a new history from a fresh snapshot"
 
 
@@ -53,7 +54,9 @@ _AGAIN = "wlc stop {0}, then wlc master {0}, starts a new history from a fresh s
 def opened(source: str, tables: Sequence[str] = ()) -> Iterator[PostgresSource]:
     """Connect to a database; see `SourceModule`."""
     with connect_to(source) as connection, talking(source):
-        yield PostgresSource(source, connection, tables)
+        found = PostgresSource(source, connection, tables)
+        with closing(found.reader):
+            yield found
 
 
 def creating(source: str) -> NoReturn:
@@ -117,11 +120,13 @@ class PostgresSource(Source):
 
     Attributes:
         url: With its password, if it has one; must not be shown.
+        reader: Looks into the slot.
     """
 
     def __init__(self, url: str, connection: Connection, patterns: Sequence[str] = ()) -> None:
         self.url = url
         self.connection = connection
+        self.reader = SlotReader(url)
         self._patterns = patterns
         self._load()
         self.beat_s = self._state.beat_s if self._state else BEAT_S
@@ -252,12 +257,11 @@ class PostgresSource(Source):
         return str(place)
 
     def is_idle(self) -> bool:
-        return False
+        return self.last_place() == self._looked_to
 
     @contextmanager
     def gather(self, upto: str, *, is_each: bool) -> Iterator[Gathered | None]:
         if upto == self._looked_to:
-            self._pass_by(upto)
             yield None
             return
         most: int | None = 1 if is_each else _MOST_MESSAGES
@@ -267,23 +271,24 @@ class PostgresSource(Source):
                     upto, most = lsn_text(gathering.first_end()), None
                     continue
                 # What waits behind as many messages as were asked for was not read.
-                is_cut = most is not None and gathering.messages >= most
+                is_cut = most is not None and gathering.messages >= most and gathering.read_to < read_lsn(upto)
                 if len(gathering.round.numbers()):
                     # More wait than fit into this batch: it cannot end at a moment that can be looked at.
                     if not gathering.rewrites() or (is_cut and not is_each):
                         yield _Round(self, gathering, looked_to="" if is_cut else upto)
                         return
                     break
-                self._pass_by(lsn_text(gathering.read_to) if is_cut else upto)
+                if is_cut:
+                    self._pass_by(lsn_text(gathering.read_to))
             if not is_cut:
+                if not self._looked_to or read_lsn(upto) - read_lsn(self.slot_state.lsn) >= _PASSED_BYTES:
+                    self._pass_by(upto)
+                self._looked_to = upto
                 yield None
                 return
             # Each look reads all that the server keeps of its log: few must do behind many messages of others.
             most = min(2 * most, _MOST_MESSAGES) if most else None
-        with (
-            snapshot.looking(self.url) as look,
-            self._gathered(look.moment.lsn, None) as gathering,
-        ):
+        with snapshot.looking(self.url) as look, self._gathered(look.moment.lsn, None) as gathering:
             if not is_each or len(gathering.round.numbers()) == 1:
                 yield _Round(self, gathering, look=look)
                 return
@@ -300,22 +305,15 @@ class PostgresSource(Source):
 
     @contextmanager
     def _gathered(self, upto: str, most: int | None) -> Iterator[Gathering]:
-        slot, publication = literal(self.slot_state.slot), literal(f'"{self.slot_state.publication}"')
-        limits = f"{literal(upto)}::pg_lsn, {'NULL' if most is None else most}"
-        options = f"'proto_version', '1', 'publication_names', {publication}, 'messages', 'true'"
-        query = f"SELECT data FROM pg_logical_slot_peek_binary_changes({slot}, {limits}, {options})"
-        with (
-            tempfile.TemporaryDirectory(prefix="wlc-") as folder,
-            gathered(Path(folder), self._published_tables(), self.slot_state.prefix) as gathering,
-        ):
-            self._advance(self.slot_state.lsn)
-            with ArrowReader(self.url) as reader:
-                try:
-                    gathering.read(reader.blocks(query))
-                except UnsupportedError as error:
-                    with talking(self.url):
-                        setup.remember_problem(self.connection, error.message)
-                    raise StuckError(error.message, hint=error.hint or _AGAIN.format(self)) from error
+        self._advance(self.slot_state.lsn)
+        with ExitStack() as stack:
+            try:
+                look = self.reader.gathered(self.slot_state, self._published_tables(), upto, most)
+                gathering = stack.enter_context(look)
+            except UnsupportedError as error:
+                with talking(self.url):
+                    setup.remember_problem(self.connection, error.message)
+                raise StuckError(error.message, hint=error.hint or _AGAIN.format(self)) from error
             yield gathering
 
     def _published_tables(self) -> dict[int, PublishedTable]:
@@ -481,6 +479,7 @@ class _Round:
             source.slot_state.digests,
             gathering.layouts,
             gathering.round.misfits,
+            gathering.rows.connection,
             self._look,
         )
         return BatchContent(state.name, transactions, files, local, held, unknown, lsn_text(gathering.round.lsn))

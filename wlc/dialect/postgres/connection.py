@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from wlc.dialect.postgres.url import without_password, without_secrets
 from wlc.dialect.sql import literal
@@ -33,6 +33,8 @@ SESSION: Mapping[str, str] = {
     "idle_in_transaction_session_timeout": "0",
 }
 _CONNECT_S = "10"
+# A connection that rests between two beats: routers forget it after some minutes, and a server may be gone.
+_KEEPALIVE: Mapping[str, str] = {"keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
 _REFUSED = re.compile(
     r"does not exist|authentication failed|no password supplied|no pg_hba\.conf entry|not permitted to log in"
     r"|permission denied|does not support SSL|SSL error: certificate"
@@ -61,9 +63,19 @@ def connect(url: str, *, name: str, shown: str | None = None, **more: Any) -> Co
         defaults: dict[str, Any] = {"fallback_application_name": name, "client_encoding": "utf8"}
         if "connect_timeout" not in conninfo_to_dict(url) and "PGCONNECT_TIMEOUT" not in os.environ:
             defaults["connect_timeout"] = _CONNECT_S
-        return psycopg.connect(url, autocommit=True, **defaults, **more)
+        return psycopg.connect(lasting(url), autocommit=True, **defaults, **more)
     except psycopg.Error as error:
         raise _connecting_error(url, shown or without_password(url), error) from error
+
+
+def lasting(url: str) -> str:
+    """Return what libpq takes for a connection whose other end is asked whether it is there, unless the URL says how.
+
+    Raises:
+        psycopg.ProgrammingError: The URL is malformed.
+    """
+    given = conninfo_to_dict(url)
+    return make_conninfo(url, **{name: value for name, value in _KEEPALIVE.items() if name not in given})
 
 
 def set_up(connection: Connection, more: Mapping[str, str] | None = None) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
+from wlr.engine.calculator import connect_ahead
 from wlr.engine.contract import Target
 from wlr.engine.postgres.build import build
 from wlr.engine.postgres.replica import open_replica
@@ -33,6 +35,10 @@ class PostgresTarget(Target):
 
     def find_state(self) -> ReplicaState | None:
         return find_state(self.place)
+
+    def expect_round(self) -> None:
+        # The round that ends must not wait for it.
+        threading.Thread(target=connect_ahead).start()
 
     def build(self, new: NewReplica) -> None:
         build(self.place, new)
