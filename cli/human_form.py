@@ -1,35 +1,18 @@
-"""What a command found, for a person: what is wrong first."""
+"""Numbers and times as sentences and tables of a terminal have them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from datetime import datetime, timedelta
 
-from wlc.farm.human_form import in_words, is_absent, label
-
-from .output import Fields, record
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
+from wlc.farm.clock import utc_now
+from wlc.farm.human_form import duration, in_words, is_absent
 
 
-def for_person(found: Any, wrong: Collection[str], unknown: Collection[str] = ()) -> Fields:
-    """Report a dataclass field by field; on a terminal, a person sees it in units, without what is absent.
-
-    Args:
-        found: The dataclass.
-        wrong: Names of fields that say what is wrong, or out of the ordinary, unless they are absent or false. They
-            come first, in this order.
-        unknown: Names of fields whose absence says that they could not be found out.
-    """
-    plain = record(found)
-
-    def shown() -> Fields:
-        there = {name: value for name, value in plain.values.items() if not is_absent(value)}
-        first = {name: there[name] for name in wrong if there.get(name)}
-        first |= {name: "unknown" for name in unknown if name not in there}
-        return Fields({label(name): in_words(name, value) for name, value in (first | there).items()})
-
-    return Fields(plain.values, on_terminal=shown)
+def short(name: str, value: object) -> object:
+    """Write a value as `in_words` does, for a cell of a table: of a time only how long ago it was."""
+    if isinstance(value, datetime) and (past := utc_now() - value) >= timedelta(0):
+        return f"{duration(past)} ago"
+    return None if is_absent(value) else in_words(name, value)
 
 
 def counted(number: int, what: str) -> str:

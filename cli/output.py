@@ -12,8 +12,12 @@ from decimal import Decimal
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TextIO
 
+from wlc.farm.human_form import in_words, is_absent, label
+
+from .human_form import short
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Fields:
-    """Facts about one thing, by name; a terminal shows what `on_terminal` returns in their stead."""
+    """Facts about one thing, by name; a terminal shows what `on_terminal` returns, by default those with units."""
 
     values: Mapping[str, object]
     on_terminal: Callable[[], Fields] | None = None
@@ -58,6 +62,7 @@ class Listing:
         whole: What JSON shows in their stead.
         on_terminal: Makes of the rows what a person sees on a terminal in their stead.
         elastic: Columns that are cut, in this order, so that a line fits the width of a terminal.
+        cut_before: Elastic columns of which the end is kept, as of paths.
     """
 
     columns: Sequence[str]
@@ -66,6 +71,7 @@ class Listing:
     whole: object = None
     on_terminal: Callable[[Sequence[Sequence[object]]], Listing] | None = None
     elastic: Sequence[str] = ()
+    cut_before: Sequence[str] = ()
 
 
 class Numbers(tuple[int, ...]):
@@ -120,6 +126,52 @@ def record(value: Any) -> Fields:
     return Fields({field.name: getattr(value, field.name) for field in fields(value)})
 
 
+def for_person(found: Any, wrong: Collection[str], unknown: Collection[str] = ()) -> Fields:
+    """Report a dataclass field by field; on a terminal, a person sees it in units, without what is absent.
+
+    Args:
+        found: The dataclass.
+        wrong: Names of fields that say what is wrong, or out of the ordinary, unless they are absent or false. They
+            come first, in this order.
+        unknown: Names of fields whose absence says that they could not be found out.
+    """
+    plain_ = record(found)
+
+    def shown() -> Fields:
+        there = {name: value for name, value in plain_.values.items() if not is_absent(value)}
+        first = {name: there[name] for name in wrong if there.get(name)}
+        first |= {name: "unknown" for name in unknown if name not in there}
+        return Fields({label(name): in_words(name, value) for name, value in (first | there).items()})
+
+    return Fields(plain_.values, on_terminal=shown)
+
+
+def in_columns(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, elastic: Sequence[str], whole: object = None
+) -> Listing:
+    """List things of which each has a line; on a terminal, in units, and without columns in which nothing is.
+
+    Args:
+        columns: Their names say the units.
+        rows: A line each.
+        elastic: Columns of paths, which may be cut.
+        whole: What JSON shows in the stead of the rows.
+    """
+
+    def shown(found: Sequence[Sequence[object]]) -> Listing:
+        cells = [[short(name, value) for name, value in zip(columns, row, strict=True)] for row in found]
+        names = [label(name) for name in columns]
+        return Listing(names, cells, elastic=elastic, cut_before=elastic)
+
+    return Listing(columns, rows, null="-", whole=whole, on_terminal=shown)
+
+
+def _with_units(report: Fields) -> Fields:
+    """Show facts as a person reads them; an empty list of problems says that there are none."""
+    there = {name: v for name, v in report.values.items() if not is_absent(v) or isinstance(v, tuple | Mapping)}
+    return Fields({label(name): in_words(name, value) for name, value in there.items()})
+
+
 def show(report: Report, *, as_json: bool, stream: TextIO | None = None) -> None:
     """Write a report to `stream`, by default to standard output."""
     out = stream or sys.stdout
@@ -134,8 +186,8 @@ def show(report: Report, *, as_json: bool, stream: TextIO | None = None) -> None
     elif out.isatty():
         if isinstance(report, Listing) and report.on_terminal is not None:
             report = report.on_terminal(list(report.rows))
-        elif isinstance(report, Fields) and report.on_terminal is not None:
-            report = report.on_terminal()
+        elif isinstance(report, Fields):
+            report = report.on_terminal() if report.on_terminal is not None else _with_units(report)
         if isinstance(report, Listing) and report.elastic:
             _write_fitting(report, out)
         else:
@@ -273,12 +325,25 @@ def _write_fitting(listing: Listing, out: TextIO) -> None:
         surplus = sum(widths.values()) + 2 * (len(widths) - 1) - console.width
         if surplus > 0:
             widths[name] = max(widths[name] - surplus, min(widths[name], _ELASTIC_MIN))
+    if listing.cut_before and sum(widths.values()) + 2 * (len(widths) - 1) > console.width:
+        # Half a word of each column says nothing: each thing gets lines of its own.
+        for row in zip(*(column[1:] for column in columns), strict=True):
+            _write_rich(Fields({name: cell for (name, *_), cell in zip(columns, row, strict=True) if cell}), out)
+        return
     table = RichTable(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for name, *_ in columns:
         table.add_column(Text(name), no_wrap=True, overflow="ellipsis", width=widths[name])
     for row in zip(*(column[1:] for column in columns), strict=True):
-        table.add_row(*map(Text, row))
+        cut = (
+            _cut_before(cell, widths[name]) if name in listing.cut_before else cell
+            for (name, *_), cell in zip(columns, row, strict=True)
+        )
+        table.add_row(*map(Text, cut))
     console.print(table)
+
+
+def _cut_before(cell: str, width: int) -> str:
+    return cell if len(cell) <= width else "…" + cell[len(cell) - width + 1 :]
 
 
 def _write_rich(report: Fields | Listing, out: TextIO) -> None:

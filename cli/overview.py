@@ -10,7 +10,7 @@ import typer
 from wlc.farm.errors import ExceededError
 
 from .options import Database, Farm, StorageOptions, storage_options
-from .output import Listing, Report
+from .output import Listing, Report, in_columns
 from .progress import working
 
 LIST_COLUMNS = ("database", "kind", "state", "tick", "age_s", "bytes", "can_go_back_to", "problem")
@@ -40,7 +40,7 @@ def list_databases(
         )
         for each in found
     ]
-    return Listing(LIST_COLUMNS, rows, null="-", whole=found)
+    return in_columns(LIST_COLUMNS, rows, whole=found, elastic=("problem",))
 
 
 REPLICA_COLUMNS = ("id", "kind", "target", "host", "tick", "lag_s", "lag_transactions", "seen", "held_bytes", "marks")
@@ -60,7 +60,7 @@ def replicas(db: Database, farm: Farm = None, storage_option: StorageOptions = N
         )
         for each in found
     ]
-    return Listing(REPLICA_COLUMNS, rows, null="-", whole=found)
+    return in_columns(REPLICA_COLUMNS, rows, whole=found, elastic=("target",))
 
 
 CHECKUP_COLUMNS = ("check", "state", "found", "remedy")

@@ -15,9 +15,8 @@ from wlc.farm.clock import format_age, parse_age
 from wlc.farm.errors import ExceededError
 from wlr.engine.adapters import locate as place_of
 
-from .human_form import for_person
 from .options import StorageOptions, Target, storage_options
-from .output import Report, Sentence, Value
+from .output import Report, Sentence, Value, for_person
 
 # What says in a status that something is wrong, or left by its owner in a state that lasts.
 _WRONG = ("failure", "is_paused", "is_unlocked", "accepted", "dropped", "left_out")

@@ -14,7 +14,7 @@ from wlc.farm.errors import FarmError, InvalidError
 
 from .following import follow_on
 from .options import Database, Farm, Follow, Source, StorageOptions, storage_options
-from .output import Listing, Report, record
+from .output import Listing, Report, in_columns, record
 from .progress import working
 
 if TYPE_CHECKING:
@@ -166,7 +166,8 @@ def sites(db: Database, farm: Farm = None, storage_option: StorageOptions = None
     import wlc
 
     found = wlc.sites(db, farm=farm, storage_options=storage_options(storage_option))
-    return Listing(SITE_COLUMNS, [tuple(getattr(site, column) for column in SITE_COLUMNS) for site in found])
+    rows = [tuple(getattr(site, column) for column in SITE_COLUMNS) for site in found]
+    return in_columns(SITE_COLUMNS, rows, elastic=("folder",))
 
 
 def role(

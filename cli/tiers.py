@@ -15,7 +15,7 @@ from wlc.farm.errors import ExceededError, InvalidError, UnavailableError
 
 from .following import follow_on
 from .options import ClassName, Database, Farm, Follow, Registries, StorageOptions, Upstreams, storage_options
-from .output import Fields, Listing, Report, record
+from .output import Fields, Listing, Report, in_columns, record
 from .progress import working
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ def tiers(
         return
     tree = wlc.tier_tree(db, farm=farm, storage_options=options)
     rows = [_tier_row(member) for member in tree.members]
-    yield Listing(TIER_COLUMNS, rows, null="-", whole=tree)
+    yield in_columns(TIER_COLUMNS, rows, elastic=("url", "upstream"), whole=tree)
     if tree.stuck:
         listed = ", ".join(f"{member.id} ({member.url})" for member in tree.stuck)
         verb = "does" if len(tree.stuck) == 1 else "do"

@@ -22,12 +22,12 @@ from wlc.farm.errors import CorruptError, FarmError, FencedError, InvalidError
 from .command import command, new_app, run_app
 from .conflicts import COMMANDS as CONFLICT_COMMANDS
 from .deriving import COMMANDS as DERIVING_COMMANDS
-from .human_form import counted, for_person
+from .human_form import counted
 from .interruption import stop_on_signal
 from .log_lines import log_report
 from .log_listing import log
 from .options import Database, Farm, Source, StorageOptions, storage_options
-from .output import Fields, Listing, Report, Sentence, Value, record
+from .output import Fields, Listing, Report, Sentence, Value, for_person, record
 from .overview import COMMANDS as LOOKING_COMMANDS
 from .overview import list_databases
 from .progress import working

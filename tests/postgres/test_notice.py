@@ -13,6 +13,7 @@ from tests.fault.processes import wait_until
 from tests.postgres.cluster import execute
 from wlc.capture.postgres import slot_reader
 from wlc.capture.postgres.connection import ArrowReader
+from wlc.capture.postgres.source import PostgresSource
 from wlc.farm.errors import UnavailableError
 from wlc.masters import running
 from wlc.masters.lookup import opened_master
@@ -36,7 +37,8 @@ def master(database_url: str, tmp_path: Path) -> str:
 @contextmanager
 def publishing(url: str) -> Iterator[list[Flushed | FarmError]]:
     """Publish in a thread; yields what its rounds gave so far."""
-    is_stopped, found = threading.Event(), []
+    is_stopped = threading.Event()
+    found: list[Flushed | FarmError] = []
     thread = threading.Thread(target=lambda: wlc.run(url, is_stopped=is_stopped, each=found.append))
     thread.start()
     try:
@@ -107,6 +109,7 @@ def test_looks_share_a_connection_until_it_fails(master: str, monkeypatch: pytes
         "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND state IS NOT NULL"
     )
     with opened_master(master, None) as (found, database):
+        assert isinstance(found, PostgresSource)
         for number in range(3):
             insert(master, number)
             assert publish_and_settle(found, database).batches == 1
