@@ -231,11 +231,13 @@ def tiers(
     rows = [_tier_row(member) for member in tree.members]
     yield in_columns(TIER_COLUMNS, rows, elastic=("url", "upstream"), whole=tree)
     if tree.stuck:
+        from wlr.doctor import look_at
+
         listed = ", ".join(f"{member.id} ({member.url})" for member in tree.stuck)
         verb = "does" if len(tree.stuck) == 1 else "do"
         raise ExceededError(
             f"{listed} {verb} not come further though there is something to read",
-            hint=_look_at(tree, tree.stuck[0]),
+            hint=look_at(tree, tree.stuck[0]),
         )
     if tree.cut_off:
         listed = ", ".join(f"{member.id} ({member.url})" for member in tree.cut_off)
@@ -244,15 +246,6 @@ def tiers(
             f"no path leads to the origin from {listed}: relays that read in a circle, or from what is not registered",
             hint=f"wlc ship {shlex.quote(tree.url)} --to {shlex.quote(relay)} --upstream auto",
         )
-
-
-def _look_at(tree: wlc.TierTree, member: wlc.TierMember) -> str:
-    """Return the command that shows what somebody lacks; a feed to Kafka keeps what it remembers in the farm."""
-    if member.kind == "relay":
-        return f"wlc ship {shlex.quote(tree.url)} --to {shlex.quote(member.url.rpartition('/')[0])}"
-    if member.url.startswith("kafka://"):
-        return f"wlr status {shlex.quote(f'{tree.url}/feeds/' + member.id.removeprefix('feed-'))}"
-    return f"wlr status {shlex.quote(member.url)}"
 
 
 def _tier_row(member: wlc.TierMember) -> tuple[object, ...]:

@@ -243,9 +243,19 @@ def _space(check: str, place: Path, need: int, remedy: str) -> Checkup:
     return Checkup(check, GOOD, told)
 
 
+def look_at(tree: wlc.TierTree, member: wlc.TierMember) -> str:
+    """Return the command that shows what somebody lacks; a feed to Kafka keeps what it remembers in the farm."""
+    if member.kind == "relay":
+        return f"wlc ship {shlex.quote(tree.url)} --to {shlex.quote(member.url.rpartition('/')[0])}"
+    if member.url.startswith("kafka://"):
+        return f"wlr status {shlex.quote(f'{tree.url}/feeds/' + member.id.removeprefix('feed-'))}"
+    return f"wlr status {shlex.quote(member.url)}"
+
+
 def _readers(patient: _Patient, database: FarmDatabase) -> Iterator[Checkup]:
     try:
         found = wlc.readers(database.url, storage_options=database.storage_options)
+        tree = wlc.tier_tree(database.url, storage_options=database.storage_options)
     except FarmError as error:
         yield Checkup("readers", WRONG, error.message, error.hint)
         return
@@ -254,8 +264,11 @@ def _readers(patient: _Patient, database: FarmDatabase) -> Iterator[Checkup]:
         message = f"{reader.kind} {reader.id} ({reader.target} on {reader.host}) is silent, and keeps nothing any more"
         where = f" --farm {shlex.quote(patient.farm)}" if patient.farm else ""
         yield Checkup("readers", NOTE, message, f"wlc forget {shlex.quote(patient.place)} {reader.id}{where}")
-    if not overdue:
-        yield Checkup("readers", GOOD, f"{len(found)} registered, nobody is silent for too long")
+    for member in tree.stuck:
+        message = f"{member.kind} {member.id} ({member.url}) is behind and does not come further"
+        yield Checkup("readers", WRONG, message, look_at(tree, member))
+    if not overdue and not tree.stuck:
+        yield Checkup("readers", GOOD, f"{len(found)} registered, nobody is silent for too long or stuck")
 
 
 def _retention(patient: _Patient, database: FarmDatabase) -> Checkup:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import html
 from collections import Counter
-from datetime import date
+from datetime import date, datetime, time, timedelta
 from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from wlr.reporting.facts import BatchFact, DatabaseReport, TableDay
 
@@ -20,6 +20,8 @@ _MOST_POINTS = 500
 _MOST_TABLES = 8
 # Most of a day, which is the unit of an axis of dates in milliseconds.
 _BAR_MS = 20 * 3_600_000
+# The bars of a database that is new would fill the chart.
+_LEAST_DAYS = 7
 
 
 def script() -> str:
@@ -70,13 +72,22 @@ def _growth(batches: Sequence[BatchFact]) -> go.Figure | None:
         bytes_of[batch.arrived.date()] += batch.bytes
     figure = _figure("bytes")
     _add_days(figure, bytes_of)
+    _span_days(figure, bytes_of)
     return figure
 
 
 def _add_days(figure: go.Figure, amounts: Mapping[date, int], name: str = "") -> None:
     days = sorted(amounts)
     figure.add_bar(x=[day.isoformat() for day in days], y=[amounts[day] for day in days], width=_BAR_MS, name=name)
-    figure.update_xaxes(tickformat="%e %b", nticks=min((days[-1] - days[0]).days + 1, 8))
+
+
+def _span_days(figure: go.Figure, days: Collection[date]) -> None:
+    """Let the axis show all days, and at least a week."""
+    last, half = max(days), timedelta(hours=12)
+    first = min(*days, last - timedelta(days=_LEAST_DAYS - 1))
+    end = datetime.combine(last, time()) + half
+    span = [(datetime.combine(first, time()) - half).isoformat(), end.isoformat()]
+    figure.update_xaxes(tickformat="%e %b", nticks=min((last - first).days + 1, 8), range=span)
 
 
 def _tables(days: Sequence[TableDay]) -> go.Figure | None:
@@ -95,5 +106,6 @@ def _tables(days: Sequence[TableDay]) -> go.Figure | None:
         if found:
             # plotly reads some HTML in names.
             _add_days(figure, found, html.escape(table) if table else "other tables")
+    _span_days(figure, {day.day for day in days})
     figure.update_layout(barmode="stack", showlegend=True)
     return figure
