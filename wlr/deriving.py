@@ -16,6 +16,7 @@ import wlc
 from wlc.farm.clock import utc_now
 from wlc.farm.database import open_database
 from wlc.farm.errors import ExpiredError, FarmError, FencedError, InvalidError, UnavailableError
+from wlc.farm.human_form import ForPeople
 from wlc.farm.model import Digest, Origin, Position
 from wlc.farm.newest_batches import read_newest
 from wlc.farm.read_ahead import Fetcher
@@ -55,7 +56,7 @@ _ANEW = "--anew begins a new history of it from the newest snapshot"
 
 
 @dataclass(frozen=True, slots=True)
-class Derived:
+class Derived(ForPeople):
     """What a round gave.
 
     Attributes:
