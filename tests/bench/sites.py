@@ -61,6 +61,7 @@ def run(setting: Setting) -> Iterator[Line]:
         seconds = median(other.take() for _ in range(setting.rounds))
         yield Line(f"{what}, {share:.0%} in conflict", duration(plain, rows), duration(seconds, rows), seconds / plain)
         assert len(wlc.exceptions(other.oslo)) == int(rows * share), "other rows were rejected"
+    yield from _mesh(folder, rows, setting.rounds)
     yield from _wide(folder, rows, setting.rows(WIDE), plain)
     for where, first in (("rows of the take", 0), ("other rows", rows)):
         scene.restore()
@@ -83,7 +84,9 @@ class Scene:
     before: int
 
     @staticmethod
-    def made(folder: Path, rows: int, changed: tuple[int, int] | None = None, inserted: int = 0) -> Scene:
+    def made(
+        folder: Path, rows: int, changed: tuple[int, int] | None = None, inserted: int = 0, *, rule: str = "epoch"
+    ) -> Scene:
         """Make the sites; both have twice the rows, and Rome changes one half.
 
         Args:
@@ -91,11 +94,12 @@ class Scene:
             rows: How many rows Rome changes.
             changed: Rows that Oslo changes meanwhile: some of the other half if omitted.
             inserted: Rows that Oslo inserts meanwhile.
+            rule: Of the table; `newest` is one of a mesh.
         """
         sites = Sites(tables.fresh(folder))
-        sites.found("; ".join((tables.KEYED, tables.insert_sql(0, 2 * rows))))
+        sites.found("; ".join((tables.KEYED, tables.insert_sql(0, 2 * rows))), mesh=rule == "newest")
         sites.join("rome")
-        wlc.set_rule(sites.file("oslo"), "t", "epoch")
+        wlc.set_rule(sites.file("oslo"), "t", rule)
         sites.exchange()
         before = sites.log("rome").config().tick
         tables.execute(sites.file("rome"), *_updates(rows))
@@ -166,6 +170,19 @@ def _executed(connection: duckdb.DuckDBPyConnection | Connection, rows: int) -> 
     """Seconds of Rome's statements, without what closing publishes."""
     with connection:
         return timed(lambda: [connection.execute(statement) for statement in _updates(rows)])
+
+
+def _mesh(folder: Path, rows: int, rounds: int) -> Iterator[Line]:
+    """Take at a site of a mesh: what it has changed itself of these rows is newer."""
+    scene = Scene.made(folder / "mesh", rows, rule="newest")
+    plain, took, _ = _in_turns(scene, rounds)
+    what = f"mesh, newest: take {rows:,} updated rows"
+    yield Line(f"{what}, no conflict", duration(plain, rows), duration(took, rows), took / plain)
+    older = int(rows * 0.01)
+    other = Scene.made(folder / "older", rows, changed=(0, older), rule="newest")
+    seconds = median(other.take() for _ in range(rounds))
+    yield Line(f"{what}, 1% in conflict", duration(plain, rows), duration(seconds, rows), seconds / plain)
+    assert len(wlc.exceptions(other.oslo)) == older, "other rows were rejected"
 
 
 # The window ----------------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
+    from wlc.capture.duckdb.connection import Connection
     from wlc.capture.duckdb.shared import Shared
 
 DIES_BEFORE = "dies before"
@@ -308,3 +309,15 @@ def abandon_master(shared: Shared) -> None:
     shared.close()
     for key in [key for key, found in shared_masters._open.items() if found is shared]:
         del shared_masters._open[key]
+
+
+def kill_master(connection: Connection, file: Path) -> None:
+    """End the program that has a master open, as `kill -9` does: its files stay as they are at this moment."""
+    image = {each: each.read_bytes() for each in file.parent.glob(f"{file.name}*") if each.is_file()}
+    connection._finalizer.detach()
+    abandon_master(connection._shared)
+    for each in file.parent.glob(f"{file.name}*"):
+        if each.is_file() and each not in image:
+            each.unlink()
+    for each, data in image.items():
+        each.write_bytes(data)

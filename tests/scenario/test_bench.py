@@ -30,7 +30,7 @@ LINES = {
     "visible": 2,
     "reading": 6,
     "peers": 12,
-    "sites": 9,
+    "sites": 11,
     "scale": 15,
 }
 LONG = {

@@ -27,7 +27,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 import wlc
 import wlr
-from tests.fault.breaker import abandon_master, abandon_masters
+from tests.fault.breaker import abandon_masters, kill_master
 from tests.pieces import each, seed_of_run
 from tests.sampling import machine_settings
 from tests.sites import Sites, windows_compared
@@ -451,16 +451,7 @@ class Exchange(RuleBasedStateMachine):
         for number in [self.pick(site)] if is_alone else list(self.connections):
             if number not in self.connections:
                 continue
-            name = f"{NAMES[number]}.duckdb*"
-            image = {file: file.read_bytes() for file in self.folder.glob(name) if file.is_file()}
-            connection = self.connections.pop(number)
-            connection._finalizer.detach()
-            abandon_master(connection._shared)
-            for file in self.folder.glob(name):
-                if file not in image:
-                    file.unlink()
-            for file, data in image.items():
-                file.write_bytes(data)
+            kill_master(self.connections.pop(number), self.sites.file(NAMES[number]))
         self.check(self.pick(site))
 
     @precondition(lambda self: self.may_prune)

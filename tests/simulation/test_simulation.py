@@ -128,6 +128,29 @@ def test_a_wrong_decision_is_caught(
         list(map(kind, range(30)))
 
 
+@pytest.mark.deep
+@pytest.mark.parametrize("count", [100, 200])
+def test_a_tree_of_many_settles(count: int) -> None:
+    with world(seed(), loss=0.01, latency_s=0.3) as found:
+        tree_of_tiers(found, count // 9, count - count // 9 - 1, fanout=8)
+        found.start()
+        found.trouble(10)
+        found.calm()
+        found.rounds_until_settled(40)
+        refuse_bad_tree(found)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("is_mesh", [False, True], ids=["star", "mesh"])
+def test_sixteen_sites_settle(is_mesh: bool) -> None:
+    with world(seed(), loss=0.01, latency_s=0.3) as found:
+        sites(found, tuple(f"site{number}" for number in range(16)), is_mesh=is_mesh)
+        found.start()
+        found.trouble(10)
+        found.calm()
+        found.rounds_until_settled(36)
+
+
 def test_relays_share_the_load_of_many_replicas() -> None:
     with world(1, loss=0.0, latency_s=0.05) as found:
         tree_of_tiers(found, 4, 12, fanout=4)
