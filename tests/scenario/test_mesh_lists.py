@@ -1,4 +1,4 @@
-"""What spock, 389-ds and NDB (X1, X2) test of several masters, in a mesh of four sites; names are theirs.
+"""What spock and 389-ds test of several masters, in a mesh of four sites; names are theirs.
 
 Elsewhere: concurrent changes, rings, chains, acceptance over four sites, backups and clocks in `test_mesh.py`
 (repl_conflict_delete_modify, csngen, 015_forward_origin_advance, backup_test, conflict_secondary_unique), trimming in
@@ -138,40 +138,6 @@ def test_389_ds_ruvstore(four: Sites) -> None:
     own = four.log("paris").config()
     assert (after[own.history], later[own.history]) == (own.tick, own.tick)
     assert not contains(before, after)
-
-
-@pytest.mark.parametrize("newer", ["UPDATE t SET v = 'newer' WHERE k = 700", "DELETE FROM t WHERE k = 700"])
-def test_x1_a_newer_change_survives_the_echo_of_an_older_one(four: Sites, newer: str) -> None:
-    four.exchange()
-    four.write("rome", "INSERT INTO t VALUES (700, 'older') ON CONFLICT DO UPDATE SET v = 'older'")
-    take_from(four, "rome>oslo")
-    four.write("rome", newer)
-    before = len(wlc.exceptions(four.file("rome")))
-    # Oslo's log and Paris's bring Rome its own insert back.
-    take_from(four, "oslo>paris", "oslo>rome", "paris>rome")
-    assert dict(four.rows("rome", "t")).get(700) == ("newer" if newer.startswith("UPDATE") else None)
-    four.exchange()
-    four.refuse_differences("t")
-    assert dict(four.rows("york", "t")).get(700) == ("newer" if newer.startswith("UPDATE") else None)
-    assert len(wlc.exceptions(four.file("rome"))) == before
-
-
-def test_x2_a_row_that_was_overwritten_and_is_gone_is_reported(four: Sites) -> None:
-    four.exchange()
-    four.write("rome", "INSERT INTO t VALUES (710, 'rome')")
-    four.write("oslo", "INSERT INTO t VALUES (710, 'oslo')")
-    take_from(four, "oslo>rome")
-    assert dict(four.rows("rome", "t"))[710] == "oslo"
-    four.write("rome", "UPDATE t SET v = 'rome again' WHERE k = 710")
-    four.write("oslo", "DELETE FROM t WHERE k = 710")
-    before = len(wlc.exceptions(four.file("oslo")))
-    take_from(four, "rome>oslo")
-    assert 710 not in dict(four.rows("oslo", "t"))
-    # Rome's insert met a newer one, and its update the deletion.
-    found = wlc.exceptions(four.file("oslo"))[before:]
-    assert sorted(row.op_type for row in found) == ["UPDATE_ROW", "WRITE_ROW"]
-    four.exchange()
-    assert 710 not in dict(four.rows("rome", "t"))
 
 
 ORDERS = list(permutations(("oslo", "rome", "paris")))

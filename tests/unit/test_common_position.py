@@ -32,7 +32,12 @@ NAMES = ("oslo", "rome", "paris", "york", "bergen")
 
 @dataclass
 class ModelLog:
-    """A site whose history is called as itself; it is a `SourceLog` and a `HomeLog`."""
+    """A site whose history is called as itself; it is a `SourceLog` and a `HomeLog`.
+
+    Attributes:
+        pruned: So many of its first batches are gone.
+        has_snapshot: One says where the first that is left goes on.
+    """
 
     site: str
     log: list[Transaction] = field(default_factory=list)
@@ -40,12 +45,19 @@ class ModelLog:
     read: dict[str, int] = field(default_factory=dict)
     vector: dict[str, int] = field(default_factory=dict)
     taken: dict[str, Taken] = field(default_factory=dict)
+    pruned: int = 0
+    has_snapshot: bool = True
     lineage = NO_LINEAGE
-    start = Point(START, 0, NOTHING)
+
+    @property
+    def start(self) -> Point | None:
+        if not self.pruned:
+            return Point(START, 0, NOTHING)
+        return end_of(*self.batch(self.pruned)) if self.has_snapshot else None
 
     @property
     def numbers(self) -> list[int]:
-        return list(range(1, len(self.batches) + 1))
+        return list(range(self.pruned + 1, len(self.batches) + 1))
 
     def batch(self, number: int) -> tuple[Batch, str]:
         return self.batches[number - 1]
@@ -54,7 +66,7 @@ class ModelLog:
         return self.batch(number)[1] if number in self.numbers else None
 
     def earlier_proofs(self) -> Iterator[Taken]:
-        for batch, _ in reversed(self.batches):
+        for batch, _ in reversed(self.batches[self.pruned :]):
             yield from batch.taken
 
     def digests(self, _: Position) -> Mapping[Name, Digest]:
@@ -90,7 +102,9 @@ class ModelLog:
         self.batches.append((batch, sha256(repr(batch).encode()).hexdigest()))
 
     def take(self, other: ModelLog) -> None:
-        """Take what is missing of another log, batch by batch."""
+        """Take what is missing of another log, batch by batch, unless that is pruned."""
+        if other.pruned > self.read.get(other.site, 0):
+            return
         for batch, chain in other.batches[self.read.get(other.site, 0) :]:
             for each in batch.transactions:
                 name = each.origin or Origin(batch.history, each.tick)
@@ -118,17 +132,20 @@ class ModelReplica:
 
 @st.composite
 def worlds(draw: st.DrawFn) -> list[ModelLog]:
-    """Two to five sites, in a chain, a ring or any other way, that have written, published and taken by chance."""
+    """Two to five sites, in a chain, a ring or any other way, that wrote, published, took and pruned by chance."""
     sites = [ModelLog(name) for name in NAMES[: draw(st.integers(2, 5))]]
     several = st.integers(0, len(sites) - 1)
     for kind, one, other in draw(
-        st.lists(st.tuples(st.sampled_from("wpttttt"), several, several), min_size=12, max_size=40)
+        st.lists(st.tuples(st.sampled_from("wpttttttx"), several, several), min_size=12, max_size=40)
     ):
         match kind:
             case "w":
                 sites[one].commit()
             case "p":
                 sites[one].publish()
+            case "x":
+                sites[one].pruned = min(sites[one].pruned + 1, max(len(sites[one].batches) - 1, 0))
+                sites[one].has_snapshot = other % 2 == 0
             case _ if one != other:
                 sites[other].publish()
                 sites[one].take(sites[other])
@@ -246,6 +263,25 @@ def test_who_holds_something_else_than_its_log_says_goes_on_nowhere(other: dict[
     found = fast_forward(replace(replica, **other), oslo, paris)
     assert isinstance(found, Refusal)
     assert told in found.reason
+
+
+@pytest.mark.parametrize("has_snapshot", [False, True])
+def test_what_was_pruned_in_between_is_no_gap(has_snapshot: bool) -> None:
+    """Oslo goes on and prunes what Paris had read: nothing proves what the replica lacks."""
+    replica, oslo, paris = taken_by_paris()
+    for _ in "123":
+        oslo.commit()
+        oslo.publish()
+    oslo.pruned, oslo.has_snapshot = 2, has_snapshot
+    found = fast_forward(replica, oslo, paris)
+    assert isinstance(found, Refusal)
+    assert (found.reason, found.is_expired) == (
+        "the log of oslo begins at tick 3, which the replica does not hold",
+        True,
+    )
+    # As long as the batch after the one that was read is there, its header is the proof.
+    oslo.pruned, oslo.has_snapshot = 1, True
+    assert fast_forward(replica, oslo, paris) == end_of(*oslo.batches[0]).position
 
 
 def test_a_proof_that_comes_later_is_not_used() -> None:

@@ -24,7 +24,7 @@ from wlc.farm.anchors import anchor
 from wlc.farm.digest import DIFFERS, UNKNOWN, compared
 from wlc.farm.human_form import ForPeople
 from wlc.farm.model import Position
-from wlc.farm.vectors import expanded
+from wlc.farm.vectors import contains, expanded
 from wlr.plan.contained_transactions import Contained, having_applied, of_footer
 from wlr.plan.patterns import described, hash_of, matches
 
@@ -200,16 +200,27 @@ class _Search:
         first, stop = numbers[0], numbers[-1]
         found = anchor(first, stop, self._footer, self._mine, floor=first - 1, lineage=self._lineage)
         place = source.start if found == first else self._end_of((found or stop + 1) - 1)
+        if place is None or (found == first and not self._holds(place)):
+            # What was there before the first batch that is left, the replica does not hold.
+            return self._begins_later(source.batch(first)[0])
         for number in range(found or stop + 1, stop + 1):
             batch, chain = source.batch(number)
             count = next((n for n, t in enumerate(batch.transactions) if self._lacks(t, batch.history)), None)
             if count == 0:
                 break
             if count is not None:
-                before = place.contained if place else Contained()
-                return within(batch, chain, count, before) if place else self._begins_later(batch)
+                return within(batch, chain, count, place.contained)
             place = self._end_of(number)
-        return place or self._begins_later(source.batch(first)[0])
+        return place
+
+    def _holds(self, start: Point) -> bool:
+        """Say whether the replica holds all that is contained where the log begins."""
+        own = start.contained.own
+        there = {
+            history: tick if own is None or history not in self._source_histories else min(tick, own)
+            for history, tick in start.contained.vector.items()
+        }
+        return contains(self._mine, there, self._lineage)
 
     def _footer(self, number: int) -> Mapping[str, int]:
         return self._source.batch(number)[0].vector
