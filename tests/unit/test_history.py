@@ -32,6 +32,10 @@ def parquet(tmp_path, number, rows):
 
 @pytest.fixture
 def database(tmp_path):
+    return published(tmp_path)
+
+
+def published(tmp_path):
     """Three ticks in batch 1, two in batch 2; tick 3 was rolled back."""
     database = open_database(str(tmp_path / "farm" / "sales"))
     first = parquet(
@@ -143,6 +147,12 @@ def test_rows_have_values_of_the_declared_types_as_numbers_or_text(database) -> 
         (2, -1, {"id": 1, "big": "9", "at": "2026-01-01 00:00:00"}),
         (2, 1, {"id": 1, "big": "8", "at": "2026-01-02 00:00:00"}),
     ]
+
+
+def test_a_folder_that_duckdb_takes_for_a_column_changes_no_value(tmp_path) -> None:
+    folder = tmp_path / "id=7"
+    folder.mkdir()
+    assert [row.values["id"] for row in row_images.rows(published(folder))] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -232,7 +232,8 @@ class StepContent:
             for read in change.reads:
                 file, layout = local[read.file.file.path], read.file.layout
                 path = self._add_file(file, change.table, read.file.file.rows, layout)
-                total = sum_images(self.connection, layout, f"read_parquet({literal(str(file))})")
+                source = f"read_parquet({literal(str(file))}, hive_partitioning = false)"
+                total = sum_images(self.connection, layout, source)
                 held = plus(held, change.added - change.removed, total)
                 yield Change(change.table, path, change.added, change.removed)
             self.digests[change.table] = held

@@ -33,8 +33,9 @@ def misfit(change: TableChange, layout: Layout, fetch: Callable[[TableFile], Pat
         for column, stored in read.file.layout.shape:
             if stored == "VARCHAR" != types.get(column, stored):
                 place, text = literal(str(fetch(read.file))), quote(file_column(column))
-                query = f"""SELECT {text} FROM read_parquet({place}) WHERE _tick BETWEEN {read.first} AND {read.last}
-                    AND {text} IS NOT NULL AND {read_text_sql(types[column], text)} IS NULL LIMIT 1"""
+                query = f"""SELECT {text} FROM read_parquet({place}, hive_partitioning = false)
+                    WHERE _tick BETWEEN {read.first} AND {read.last} AND {text} IS NOT NULL
+                    AND {read_text_sql(types[column], text)} IS NULL LIMIT 1"""
                 with duckdb.connect() as connection:
                     found = connection.execute(query).fetchall()
                 shown = f": {found[0][0]}" if found else ""
