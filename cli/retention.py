@@ -122,7 +122,7 @@ def prune(
     ] = _DEADLINE,
     keep_for: Annotated[
         str,
-        typer.Option("--keep-for", metavar="AGE", help="Keep what was the newest snapshot so long ago: 1h, 0s."),
+        typer.Option("--keep-for", metavar="AGE", help="Keep what was the newest snapshot this long ago: 1h, 0s."),
     ] = _KEEP_FOR,
     farm: Farm = None,
     storage_option: StorageOptions = None,

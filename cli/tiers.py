@@ -152,7 +152,7 @@ def _checked_place(named: str, to: str | None, *, prune_every: str | None, follo
 
 
 def _push_on(pusher: wlc.Pusher, registry: str, *, follow: bool) -> Iterator[Report]:
-    """Push once, or until a signal; a place that fails is told of when that is new."""
+    """Push once, or until a signal; report a place that fails only when the failure is new."""
     told: dict[str, str] = {}
 
     def push() -> wlc.Pushed:

@@ -257,7 +257,7 @@ class _Feeding:
         return wlc.read_through(registry, replace(me, position=None), attachment, self._round_at, keepalive)
 
     def _attachment(self, state: FeedState | None, reads: _Reads) -> Attachment | None:
-        """Return which upstream is to be read; what was claimed by a registry that the feed leaves is given up."""
+        """Return which upstream the feed reads; claims in a registry that it leaves are released."""
         before = state.attachment if state else None
         at = state.master if state else self._database.url
         asked = reads.upstream, reads.class_name, reads.registries

@@ -57,7 +57,7 @@ class Attachment:
         chosen: When it was chosen.
         penalties: Upstreams that failed.
         registries: URLs of the registries that were given; empty where the place that was given holds it. The first is
-            `registry`, the others are told who reads where.
+            `registry`; the reader reports to the others as well.
     """
 
     registry: str
@@ -91,7 +91,7 @@ class Membership:
     keepalive: Keepalive | None = None
 
     def registries(self) -> list[FarmDatabase]:
-        """Return the registry, and the others that are told."""
+        """Return the registry, and the others that the reader reports to."""
         return [self.registry, *(place_of(self.registry, url) for url in self.attachment.registries[1:])]
 
 

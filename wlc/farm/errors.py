@@ -81,7 +81,7 @@ class RowConflict:
 
 
 class ChangedSinceError(ReplayError):
-    """Rows that are to be undone were changed since: look at them, then leave them out or force the old values.
+    """Rows whose change should be undone were changed since: look at them, then leave them out or force the old values.
 
     Attributes:
         conflicts: The first of them, in the order of tables and keys.

@@ -28,16 +28,16 @@ class TierSettings:
 
     Attributes:
         penalty_s: How long an upstream that failed is avoided at first; doubled with every failure.
-        penalty_most_s: At most so long.
+        penalty_most_s: The longest time that it is avoided.
         candidates: How many upstreams are tried in one round.
         fanout: How many may read from one place that sets no number of its own.
         fanouts: Numbers for single upstreams, which override theirs.
         keepalive_s: How often a running process says that it is there.
-        recent_intervals: Somebody is silent after so many announced intervals …
-        recent_s: … and after so many seconds at least.
+        recent_intervals: A reader is silent after this many announced intervals …
+        recent_s: … and not before this many seconds.
         rechoose_s: How often a reader chooses anew.
-        stuck_s: No progress for so long, while there is something to read, is reported.
-        pending_s: So long may somebody be registered without holding anything.
+        stuck_s: A reader is stuck after this long without progress while there is something to read.
+        pending_s: How long a reader may be registered without holding anything.
         push_dial_s: How often a pusher looks for something to push.
         push_list_s: How often it reads the list of whom to push to.
         classes: Order of the classes from the lowest up; equal ones are joined by `=`.

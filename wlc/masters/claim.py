@@ -63,7 +63,7 @@ class SiteMembership:
         announce: Makes it known to the others, given the master's new state, and returns what it remembers then; can be
             repeated.
         is_replica: It has been a replica of another site until now.
-        not_before: No commit is to be earlier than that, whatever the clock says; None for any.
+        not_before: No commit gets an earlier time than this, whatever the clock says; None for any time.
     """
 
     site: SiteState
@@ -111,7 +111,7 @@ def claim(source: Source, wish: Wish) -> FarmDatabase:
 
 
 def _former(source: Source, wish: Wish) -> MasterState | None:
-    """Return what the source was before; None for a copy, which is nobody's master until it begins a history.
+    """Return what the source was before; None for a copy, which is no master until it begins a history.
 
     A copy that takes the master's place goes on where its engine can, and begins a new history there where not.
     """

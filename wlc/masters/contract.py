@@ -240,7 +240,7 @@ class Source(ABC):
 
     @abstractmethod
     def elsewhere(self) -> FencedError | None:
-        """Return the error for a copy of a master, None for a master in its own place and for what is none."""
+        """Return the error for a copy of a master, None for a master in its own place, and for no master."""
 
     @abstractmethod
     def settle_here(self) -> bool:

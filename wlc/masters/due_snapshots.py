@@ -120,6 +120,6 @@ class SnapshotKeeper:
             self._next_look = time.monotonic() + _AFTER_FAILURE_S
 
     def wait(self, most_s: float | None = None) -> None:
-        """Wait for a snapshot that is being taken, at most so long."""
+        """Wait for a snapshot that is being taken, at most `most_s` seconds."""
         if self._thread is not None:
             self._thread.join(most_s)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def founder(name: str, former: MasterState | None = None, *, is_mesh: bool = False) -> SiteMembership:
-    """Return what the founder of a circle becomes; `former` is what it was before; `is_mesh`: it is to be a mesh.
+    """Return what the founder of a circle becomes; `former` is what it was before; `is_mesh`: it becomes a mesh.
 
     Raises:
         InvalidError: The name cannot name a site.
@@ -163,7 +163,7 @@ def _found(database: FarmDatabase, name: str, state: MasterState, *, is_mesh: bo
 
 
 def _read_as(circle: Circle, *, is_mesh: bool) -> Circle:
-    """Return a circle as a mesh if it is to be one: only a site that is alone, without rules, can still choose that."""
+    """Return a circle as a mesh if that is wanted: only a site that is alone, without rules, can still choose it."""
     if circle.is_mesh or not is_mesh:
         return circle
     if circle.is_shared or circle.rules or circle.reigns:

@@ -51,7 +51,7 @@ def prune(
         dry_run: Decide only.
         deadline: How long a registered replica may be silent and still keep the log files that it needs.
         reach: Keep what is needed to replicate up to this time and any later one.
-        keep_for: Keep what a reader that began so long ago, by the store's clock, may still be reading: a
+        keep_for: Keep what a reader that began this long ago, by the store's clock, may still be reading: a
             snapshot stays until the next one is older than this. As text, for example `1h`.
         storage_options: Options of the farm's file system, over those that a source remembers.
 
@@ -90,7 +90,7 @@ def prune_database(
         database: The farm database.
         deadline: How long a registered replica may be silent and still keep the log files that it needs.
         reach: Keep what is needed to replicate up to this time and any later one.
-        keep_for: Keep what a reader that began so long ago may still be reading.
+        keep_for: Keep what a reader that began this long ago may still be reading.
         now: Time of the decision; the machine's clock when omitted.
         dry_run: Decide only.
 

@@ -133,7 +133,7 @@ def decide(
         now: Time of the decision.
         deadline: How long a replica may be silent and still keep the log files that it needs.
         reach: Keep what is needed to replicate up to this time and any later one; None keeps the newest snapshot only.
-        keep_for: Keep what was the newest snapshot so long ago, and all after it: somebody may have begun with it.
+        keep_for: Keep what was the newest snapshot this long ago, and all after it: a reader may have begun with it.
         windows: For sites among the replicas the batch from which the log is needed to judge their changes.
         policy: What the owner wants to be kept.
         tags: Ticks that stay reachable. A tag keeps the snapshot at its tick, or else the log from the snapshot before.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Keeping(ForPeople):
-    """What is to be kept, and what can be gone back to now; `policy` is None if nobody has set one."""
+    """What pruning keeps, and what can be gone back to now; `policy` is None if nobody has set one."""
 
     policy: KeepPolicy | None
     window: Window

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("wlc")
 
-# Whoever stops a service waits so long for a snapshot; one that is cut short leaves nothing that counts.
+# How long a service that stops waits for a snapshot. What an interrupted snapshot leaves is ignored.
 _SNAPSHOT_WAIT_S = 5.0
 
 

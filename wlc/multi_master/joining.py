@@ -120,7 +120,7 @@ def joined_from(
     """Return the site of which `join` needs a replica; None if the file has begun to be a site.
 
     Args:
-        source: The file that is to become a site.
+        source: The file that becomes a site.
         name: Name or URL of the database in the farm.
         site: Name of the new site, to refuse one that is taken before the rows are copied.
         farm: URL of the farm; WLC_FARM if omitted.
@@ -252,7 +252,7 @@ class _Announcement:
 
     @property
     def target(self) -> str:
-        """The site's file, as others are told of it."""
+        """The site's file, as messages and registrations name it."""
         return str(self.source)
 
     def make(self, state: MasterState) -> SiteState:
@@ -284,7 +284,7 @@ class _Announcement:
 def _held(
     source: Source, founder: FarmDatabase, circle: Circle, site: str
 ) -> tuple[Mapping[str, int], tuple[Taken, ...]]:
-    """Return what a database contains that is to become a site, and where it stands in the primary's log."""
+    """Return what a database contains that becomes a site, and where it stands in the primary's log."""
     position = source.held()
     state = source.state
     if position is None:

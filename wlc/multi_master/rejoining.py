@@ -71,7 +71,7 @@ def begin_anew(
     the same call goes on.
 
     Args:
-        source: The site's file, or where its new one is to be.
+        source: The site's file, or the place of its new one.
         name: Name or URL of the database in the farm.
         site: Name of the site.
         farm: URL of the farm; WLC_FARM if omitted.

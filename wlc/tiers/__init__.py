@@ -1,1 +1,1 @@
-"""Places that hold the same bytes as a master's farm database: relays, which replicas can read in its stead."""
+"""Places that hold the same bytes as a master's farm database: relays, which replicas can read instead of it."""

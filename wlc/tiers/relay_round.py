@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # The relay's `wlc.config` follows at least so often.
 _NOTE_EVERY = 32
-# A run that was halted for so long looks again at what it has just created.
+# A run that was suspended for this long checks again what it has just created.
 _HALTED_S = 1.0
 
 

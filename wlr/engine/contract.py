@@ -206,7 +206,7 @@ class Target(ABC):
         raise InvalidError(message, hint="Leave --keep out.")
 
     def check_open_tables(self, kind: str) -> None:  # noqa: ARG002
-        """Check whose readers the tables are to be open to, as the user typed it.
+        """Check which readers can read the tables, as the user typed it.
 
         Raises:
             InvalidError: There is no such kind, or a replica of this kind has no files.

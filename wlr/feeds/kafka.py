@@ -44,7 +44,7 @@ _LOG.addHandler(logging.NullHandler())
 SCHEME = "kafka://"
 _URL = re.compile(r"kafka://(?P<brokers>[^/@]+)/(?P<topic>[A-Za-z0-9._-]{1,249})")
 _ANSWER_S = 10.0
-# A broker that acknowledges nothing for so long is out of reach.
+# A broker that acknowledges nothing for this long is out of reach.
 _SILENCE_S = 60.0
 _POLLED_EVERY = 1000
 _TURN_S = 0.1

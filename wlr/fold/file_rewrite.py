@@ -4,8 +4,8 @@ Files of a Parquet replica hold columns in their storage types (see `wlc.dialect
 that images are compared as they lie there and no value is converted on its way.
 
 A table with a primary key is a row of files whose key ranges do not overlap, as the leaves of a B-tree are: every
-change belongs to one file, which its key tells. A table without one is a bag: added rows go to its end, and rows to
-remove are looked for in every file (`find_copies`) before each file is told how many copies of them to give up.
+change belongs to one file, which follows from its key. A table without one is a bag: added rows go to its end. Rows to
+remove are searched in every file (`find_copies`); only then is it decided how many copies each file loses.
 
 Every function works on local files and knows neither the farm nor the target.
 """

@@ -102,7 +102,7 @@ def _place(value: object, folder: Path) -> str:
     """Read a path, which is relative to the folder of the file, or a URL, which holds no password."""
     text = _text(value, folder)
     if "://" not in text:
-        # A folder is told by its slash at the end, where it does not exist yet.
+        # A slash at the end marks a folder, which need not exist yet.
         return str(folder / Path(text).expanduser()) + ("/" if text.endswith("/") else "")
     if _has_password(text):
         raise _WrongError("has a password in its URL, and a file is read by many: use ~/.pgpass, or a profile")

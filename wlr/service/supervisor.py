@@ -45,7 +45,7 @@ class Service:
     """Everything that a file names, in threads.
 
     Args:
-        settings: What is to be done.
+        settings: What the service does.
         board: Where the standing of everything is kept.
         memory: When scheduled work was last done.
     """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from wlc.farm.model import Name
     from wlc.masters.compensation import WantedChange
 
-# So many conflicts are told in full.
+# An error lists at most this many conflicts.
 CONFLICTS_SHOWN = 100
 
 

@@ -1,7 +1,7 @@
 """Schema changes of a PostgreSQL master as statements: for replicas that are PostgreSQL, and for all others.
 
-The event triggers describe a table before and after; what happened is the difference. Columns are told apart by their
-numbers, which never change, so that a renamed column is no new one. Every statement stands alone: names are qualified.
+The event triggers describe a table before and after; what happened is the difference. Columns are identified by their
+numbers, which never change: a renamed column is not a new one. Every statement stands alone: names are qualified.
 
 Replicas that are no PostgreSQL get columns and primary keys. A partitioned table is a view of its partitions there, and
 what only PostgreSQL has (other constraints, indexes, views, functions, types) is in PostgreSQL's dialect alone.
@@ -71,7 +71,7 @@ def alter(
     Args:
         old: As it was.
         new: As it is.
-        is_resent: All rows follow, and there are none meanwhile, so that columns may be made anew.
+        is_resent: All rows are sent again, and the table is empty until then, so that columns may be made anew.
         below: Its children, and theirs, as they were and as they become with it.
     """
     draft = _Draft(old)
@@ -137,7 +137,7 @@ def _steps(
 ) -> Iterator[tuple[str, str | None]]:
     """Yield PostgreSQL's statement and DuckDB's, and keep the draft as it is after them.
 
-    What a table inherits changes with the statement for its parent in PostgreSQL, so that there is none for itself.
+    PostgreSQL changes what a table inherits with the statement for its parent: the table needs no statement itself.
     """
     yield from _renamed(draft, new)
     # A detached partition keeps its foreign keys or loses them (PostgreSQL 14): only then can they be dropped.

@@ -160,7 +160,7 @@ class DescribedTable:
     def layout(self) -> Layout:
         """Its layout in the farm, which has no generated columns."""
         stored = [column for column in self.columns if column.generated is None]
-        # Rows are told apart by what is in the farm: a key with a generated column is none.
+        # The farm identifies rows by the columns that it has: a key with a generated column cannot do that.
         key = self.key if set(self.key) <= {column.name for column in stored} else ()
         columns = (Column(c.name, duckdb_type(c.base), nullable=c.name not in key) for c in stored)
         return Layout(tuple(columns), key)

@@ -1,4 +1,4 @@
-"""The functions of a PostgreSQL master, created by its superuser, once for a role that is none, or by `wlc master`."""
+"""The functions of a PostgreSQL master: `wlc master` creates them, or a superuser for a role that is no superuser."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def _is_login(text: str) -> bool:
     try:
         return "@" in urlsplit(text).netloc
     except ValueError:
-        # It looks like a URL and is none: whatever it holds, nothing is lost by asking for it again.
+        # It looks like a URL and is not one. It may hold a login, so it is not remembered and must be given again.
         return True
 
 

@@ -107,7 +107,7 @@ def _refuse_own_tables(into: Path, *, is_read: bool) -> tuple[int, ...] | None:
 
 @contextmanager
 def _unwritten(into: Path, catalog: str, *, is_read: bool) -> Iterator[None]:
-    """Keep a file that is to be replaced from being open anywhere: its write-ahead log would stay beside the new one.
+    """Keep others from opening a file while it is replaced: its write-ahead log would stay beside the new file.
 
     If it `is_read`, others may have it open for reading, and nobody for writing.
 

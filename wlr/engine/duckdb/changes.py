@@ -1,4 +1,4 @@
-"""NetChange changes written to a DuckDB target: removed rows of all tables first, then the added ones."""
+"""Net changes written to a DuckDB target: removed rows of all tables first, then the added ones."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def refuse_reaching(connection: Connection, statement: str, table: str) -> None:
     """
     groups = _groups(pieces(statement))
     called = _called(groups)
-    # A name in another schema, which may be that of a table, is none of the server's own functions.
+    # A name in another schema, which may be that of a table, is not one of the server's own functions.
     built_in = {name for name, schema in called if schema in (None, "pg_catalog")}
     named = {_folded(p) for group in groups for p in group if p.lastgroup in ("name", "word")}
     names = sorted({name for name, _ in called})

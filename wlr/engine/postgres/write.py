@@ -198,7 +198,7 @@ def stage_removed(connection: Connection, workshop: Workshop, net: NetChange, *,
     stored = net.table.layout.stored
     parts = [StagingColumn("o", number) for number in range(len(stored))]
     _create(connection, net.table, parts, "0::bigint AS w, 0::bigint AS n")
-    # Rows without a key are told apart by their text.
+    # Rows without a key are identified by their text.
     form = _form(connection, net.table, net.removed) if net.table.key else Form.TEXT
     moved = f" ANTI JOIN {_images(net, '>')} AS n USING ({_keys(net)})" if keeps else ""
     texts = _values(net.table, parts, form)

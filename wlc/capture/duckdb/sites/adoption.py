@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def position(connection: duckdb.DuckDBPyConnection, catalog: str) -> Position | None:
-    """Return where a replica stands, None if the database is none.
+    """Return where a replica stands, None if the database is no replica.
 
     Raises:
         InvalidError: It was locked open, lacks tables or failed, so that it is no copy of the master.

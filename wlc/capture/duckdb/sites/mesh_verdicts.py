@@ -1,4 +1,4 @@
-"""What a site of a mesh rejects of another one's step: each table's rule decides row by row, and nobody is told.
+"""What a site of a mesh rejects of another one's step: each table's rule decides row by row, and no site is informed.
 
 A rule lists the rows in conflict (`verdicts.DIRECT`); one file for each: `newest`, `column_rules`. A table without one
 of these rules has one writer, of whose changes the newest count.

@@ -126,7 +126,7 @@ def judge(
         return Verdicts()
     _note_pasts(connection, seen)
     create_touched(connection)
-    # Without a verdict about whole transactions, rows of tables without a rule are nobody's business.
+    # Rows of tables without a rule matter only where a transaction can be rejected as a whole.
     has_whole = refused or any(rules.get(table.table.name) == EPOCH_TRANS for table in tables)
     for place, table in enumerate(tables):
         if judged[place] or (has_whole and _is_keyed(table)):
