@@ -126,7 +126,7 @@ def test_locked_versions_are_allowed() -> None:
 def test_oldest_versions_are_the_lower_bounds() -> None:
     bounds = {
         required.name: Version(bound.version)
-        for required in requirements("crypto", "docs", "kafka", "metrics", "postgres", "report")
+        for required in requirements("az", "crypto", "docs", "gs", "kafka", "metrics", "postgres", "report", "sftp")
         for bound in required.specifier
         if bound.operator == ">="
     }
