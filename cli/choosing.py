@@ -22,3 +22,6 @@ Masks = Annotated[
 MaskKey = Annotated[
     str | None, typer.Option(metavar="FILE", help="File with the key of hashes; only its path is remembered.")
 ]
+ChangeFilters = Annotated[
+    bool, typer.Option("--change-filters", help="Tables that these options name get them instead of their filters.")
+]

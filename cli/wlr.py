@@ -17,7 +17,7 @@ from wlr.engine.adapters import locate as place_of
 from wlr.replica_settings import place_read
 
 from .checking import COMMANDS as CHECKING_COMMANDS
-from .choosing import Columns, MaskKey, Masks, Where
+from .choosing import ChangeFilters, Columns, MaskKey, Masks, Where
 from .command import command, new_app, run_app
 from .following import follow_on
 from .options import (
@@ -115,6 +115,7 @@ def replicate(
     columns: Columns = None,
     mask: Masks = None,
     mask_key: MaskKey = None,
+    change_filters: ChangeFilters = False,
     delay: Delay = None,
     keep: Keep = None,
     open_tables: OpenTables = None,
@@ -151,6 +152,7 @@ def replicate(
                 tables=tables or None,
                 ignore=ignore or None,
                 filters=filters,
+                change_filters=change_filters,
                 **kind,
                 engine=engine,
                 spark_master=spark_master,

@@ -123,7 +123,7 @@ class Replay:
 
     def __post_init__(self) -> None:
         self._fetcher = Fetcher(self.database)
-        self._run = StepRun(self.into, self.database, self._fetcher, self._scratch)
+        self._run = StepRun(self.into, self.database, self._fetcher, self.scratch)
 
     def rehearse(self, state: ReplicaState | None) -> Replicated:
         """Say what the replication would do; `state` is that of the replica, None unless it exists."""
@@ -420,12 +420,12 @@ class Replay:
         """Restore a table from the farm as a part of a step's one transaction leaves it; None for a view."""
         return self._run.restored(step, folder, transaction, old, new)
 
-    def _scratch(self, file: Path, tick: int, tables: tuple[str, ...]) -> Target:
+    def scratch(self, file: Path, tick: int, tables: tuple[str, ...]) -> Target:
         """Make a replica of some tables in a scratch file."""
         scratch = Replay(target_at(file), self.database, Stop(tick))
         try:
             scratch.make(tables, may_be_idle=True)
-        except UnsupportedError:
+        except (UnsupportedError, ReplayError):
             # A table that refers to another one cannot be made without it.
             file.unlink(missing_ok=True)
             scratch = Replay(target_at(file), self.database, Stop(tick))

@@ -163,6 +163,55 @@ def test_schema_changes_keep_what_the_filters_say(kind: Kind, key: Path, tmp_pat
     assert set(outcomes(into).values()) == {"same"}
 
 
+def test_other_filters_make_only_their_tables_anew(kind: Kind, key: Path, tmp_path: Path) -> None:
+    farm, into = HandmadeFarm(tmp_path / "farm"), kind.new()
+    farm.publish(
+        [
+            "CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR)",
+            "CREATE TABLE u (k INTEGER, v VARCHAR)",
+            "CREATE TABLE parent (id INTEGER PRIMARY KEY)",
+            "CREATE TABLE child (p INTEGER REFERENCES parent (id))",
+            Rows("t", added=tuple(f"{n}, 'v{n}'" for n in range(6))),
+            Rows("u", added=("1, 'x'", "1, 'x'", "2, NULL")),
+        ]
+    )
+    chosen = wlr.row_filters(["t: k < 2"], ["u: k"])
+    wlr.replicate(farm.url, into=into, filters=chosen, register=False)
+    if not isinstance(kind, ParquetKind):
+        # What is no table that gets another filter is not read.
+        wlr.unlock(into)
+        kind.write(into, "DELETE FROM u WHERE k = 2")
+        wlr.lock(into)
+    other = wlr.row_filters(["t: k > 2", "child: p > 0"], None, ["t: v = hash"], key)
+    with pytest.raises(wlr.InvalidError, match="was made of") as refused:
+        wlr.replicate(into=into, filters=other)
+    assert "--change-filters" in str(refused.value.hint)
+    if not isinstance(kind, ParquetKind):
+        with pytest.raises(
+            wlr.InvalidError,
+            match="table (main.)?(child has a foreign key to main.parent|child depends on table parent)",
+        ):
+            wlr.replicate(into=into, filters=wlr.row_filters(["parent: id > 1"]), change_filters=True)
+    farm.publish([Rows("t", removed=("1, 'v1'", "3, 'v3'"), added=("7, NULL",)), Rows("u", added=("3, 'y'",))])
+    assert wlr.replicate(into=into, filters=other, change_filters=True).tick == 2
+    assert held(into) == {(n, MASKS[0][1](f"v{n}")): 1 for n in (4, 5)} | {(7, None): 1}
+    assert Counter(wlr.read(into, "u").fetchall()) == {(1,): 2, (3,): 1} | (
+        {(2,): 1} if isinstance(kind, ParquetKind) else {}
+    )
+    filters = wlr.status(into).filters
+    assert filters == ("main.u: columns k", "main.t: where k > 2; mask v = hash", "main.child: where p > 0")
+    wlr.repair(into, ["u"])
+    assert {o for name, o in outcomes(into).items() if name != "main.parent"} == {"same"}
+    # Nothing differs any more.
+    assert wlr.replicate(into=into, filters=other, change_filters=True).transactions == 0
+    with pytest.raises(wlr.InvalidError, match=r"there is no table main\.x"):
+        wlr.replicate(into=into, filters=wlr.row_filters(["x: true"]), change_filters=True)
+    farm.publish([Rows("t", removed=("7, NULL",), added=("8, 'v8'",))])
+    wlr.replicate(into=into)
+    assert held(into)[8, MASKS[0][1]("v8")] == 1
+    assert {o for name, o in outcomes(into).items() if name != "main.parent"} == {"same"}
+
+
 def test_verify_locates_and_repair_mends_what_was_changed(kind: Kind, key: Path, tmp_path: Path) -> None:
     farm, into = HandmadeFarm(tmp_path / "farm"), kind.new()
     farm.publish(
@@ -344,3 +393,21 @@ def test_an_accepted_transaction_leaves_no_hidden_values(tmp_path: Path) -> None
     assert outcomes(str(into)) == {"main.users": "accepted"}
     with pytest.raises(wlr.ReplayError, match="are not kept"):
         wlr.retry(into)
+
+
+def test_a_condition_that_fails_for_a_row_tells_no_value(tmp_path: Path) -> None:
+    farm, into = HandmadeFarm(tmp_path / "farm"), tmp_path / "copy.duckdb"
+    farm.publish(["CREATE TABLE t (k INTEGER, v VARCHAR)", Rows("t", added=("1, '7'",))])
+    chosen = wlr.row_filters(["t: CAST(v AS INTEGER) > 5"])
+    wlr.replicate(farm.url, into=into, filters=chosen)
+    wlr.derive(farm.url, "derived", filters=chosen)
+    farm.publish([Rows("t", added=("2, 'hidden'",))])
+    for run in (lambda: wlr.replicate(into=into), lambda: wlr.derive(farm.url, "derived")):
+        with pytest.raises(wlr.FarmError, match=r"has no answer for a row of main\.t \(Conversion Error\)") as failed:
+            run()
+        assert "hidden" not in f"{failed.value} {failed.value.hint}"
+        assert "TRY(CAST(v AS INTEGER) > 5)" in str(failed.value.hint)
+    assert "hidden" not in str(wlr.status(into).failure)
+    assert b"hidden" not in into.read_bytes()
+    wlr.replicate(into=into, filters=wlr.row_filters(["t: TRY(CAST(v AS INTEGER) > 5)"]), change_filters=True)
+    assert wlr.read(into, "t").fetchall() == [(1, "7")]

@@ -11,7 +11,6 @@ from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import file_format
 from wlc.farm.digest import MODULUS
 from wlc.farm.model import WEIGHT, file_column
-from wlr.engine.calculator import reading
 from wlr.filtering.images import chosen_images
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def write_passing(
     )
     passing = chosen_images(connection, chosen, layout, raw, keeps_ticks=True)
     own = passing.layout
-    with reading("row images to filter"):
+    with passing.reading():
         query = _netted(own, passing.sql) if chosen.columns or chosen.masks else passing.sql
         stored = ", ".join(fold.stored_columns(own))
         connection.execute(

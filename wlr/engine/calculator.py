@@ -255,6 +255,25 @@ def reading(what: str) -> Iterator[None]:
 
 
 @contextmanager
+def evaluating(condition: str, table: object) -> Iterator[None]:
+    """Translate errors of a condition that has no answer for some row.
+
+    The message does not tell the value: it may be one that is to be kept back.
+
+    Raises:
+        InvalidError: There is such a row.
+    """
+    try:
+        yield
+    except (duckdb.ConversionException, duckdb.OutOfRangeException, duckdb.InvalidInputException) as error:
+        kind = str(error).partition(":")[0]
+        raise InvalidError(
+            f"where {condition} has no answer for a row of {table} ({kind})",
+            hint=f"--where '{table}: TRY({condition})' lets such rows not pass",
+        ) from error
+
+
+@contextmanager
 def refused(what: str, hint: Callable[[str], str] | None = None) -> Iterator[None]:
     """Translate DuckDB's errors about SQL that the user wrote.
 

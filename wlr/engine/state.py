@@ -116,6 +116,7 @@ def after(state: ReplicaState, step: Step, digests: Mapping[Name, Held]) -> Repl
         digests=digests,
         contained=step.contained(state.contained),
         names_digests=state.names_digests or step.names_digests,
+        filters=state.filters if step.filters is None else step.filters,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql, store_sql
 from wlc.farm.errors import InvalidError, UnavailableError
 from wlc.farm.model import WEIGHT, file_column
-from wlr.engine.calculator import connect, reading
+from wlr.engine.calculator import connect, evaluating, reading
 from wlr.plan.row_filters import CONSTANT, HASH, NULL, RowFilters, TableFilter
 from wlr.reading.condition import checked_condition
 
@@ -135,10 +135,19 @@ class ChosenImages:
     Attributes:
         layout: Of the replica's table.
         sql: Selects them as stored, and their weight.
+        chosen: The filter.
     """
 
     layout: Layout
     sql: str
+    chosen: TableFilter
+
+    def reading(self) -> ExitStack:
+        """Translate errors while the images are read."""
+        opened = ExitStack()
+        opened.enter_context(reading(f"row images of {self.chosen.table} to filter"))
+        opened.enter_context(evaluating(self.chosen.where, self.chosen.table))
+        return opened
 
 
 def chosen_images(
@@ -169,7 +178,7 @@ def chosen_images(
     ticks = (', _tick AS "dbfarm tick"', '"dbfarm tick" AS _tick, ') if keeps_ticks else ("", "")
     source = f'SELECT {both}, {WEIGHT} AS "dbfarm weight"{ticks[0]} FROM ({raw})'
     listed = ticks[1] + ", ".join([f'CAST("dbfarm weight" AS TINYINT) AS {WEIGHT}', *values])
-    return ChosenImages(own, f"SELECT {listed} FROM ({source}) AS {quote(chosen.table.name)} WHERE {condition}")
+    return ChosenImages(own, f"SELECT {listed} FROM ({source}) AS {quote(chosen.table.name)} WHERE {condition}", chosen)
 
 
 def _value(column: Column, mask: Mask | None, stored: str) -> str:
@@ -190,7 +199,7 @@ def _value(column: Column, mask: Mask | None, stored: str) -> str:
 
 def write_images(connection: duckdb.DuckDBPyConnection, images: ChosenImages, into: Path, tick: int) -> tuple[int, int]:
     """Write images as a data file whose rows are of one tick; return how many it adds and removes."""
-    with reading("row images to filter"):
+    with images.reading():
         query = f"SELECT CAST({tick} AS BIGINT) AS _tick, * FROM ({images.sql})"
         connection.execute(f"COPY ({query}) TO {literal(str(into))} (FORMAT parquet)")
         counts = f"count(*) FILTER ({WEIGHT} > 0), count(*) FILTER ({WEIGHT} < 0)"

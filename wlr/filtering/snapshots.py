@@ -14,7 +14,6 @@ from wlc.farm.database import describe_file
 from wlc.farm.digest import EMPTY
 from wlc.farm.model import Ddl, SnapshotTable
 from wlr.ddl.relevance import is_created
-from wlr.engine.calculator import reading
 from wlr.filtering import schema
 from wlr.filtering.images import chosen_images, key_of, masking, refuse_unfit
 from wlr.plan.step import LOCAL
@@ -90,7 +89,7 @@ class _Snapshot:
             raw = fold.rows_sql(table.layout, [str(fetched)])
             images = chosen_images(self.connection, chosen, table.layout, raw)
             columns = ", ".join(fold.stored_columns(images.layout))
-            with reading(f"rows of {table.table}"):
+            with images.reading():
                 copy = f"COPY (SELECT {columns} FROM ({images.sql})) TO {literal(str(into))} (FORMAT parquet)"
                 rows = int(self.connection.execute(copy).fetchall()[0][0])
         finally:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from wlc.farm.log_columns import Part
     from wlc.farm.model import Digest, Record
+    from wlr.plan.row_filters import RowFilters
 
 
 # Paths of data files that a replication writes for itself, which no other machine can read.
@@ -94,6 +95,7 @@ class Step:
         footer: What the last batch that ends in the step says it contains; None if none ends in it.
         is_start: Nothing is committed up to its position: the step goes back to where the log begins.
         given: What a replica of chosen rows does instead of what the transactions say; None for their own actions.
+        filters: Which rows, columns and values it holds from then on; None for those that it has.
     """
 
     transactions: Sequence[Transaction]
@@ -108,6 +110,7 @@ class Step:
     retried: frozenset[int] = frozenset()
     is_start: bool = False
     given: tuple[Action, ...] | None = None
+    filters: RowFilters | None = None
 
     @property
     def first(self) -> int:
