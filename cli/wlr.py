@@ -136,7 +136,7 @@ def replicate(
     waits = follow and (until is not None or tick is not None)
     options = storage_options(storage_option)
     kind: dict[str, Any] = {"keep": keep, "open_tables": open_tables, "access": access, "adopt": adopt, "swap": swap}
-    filters = wlr.row_filters(where, columns, mask, mask_key)
+    filters = wlr.row_filters(where, columns, mask, mask_key, changes=change_filters)
     keepalive = wlc.Keepalive() if follow else None
 
     def roll_forward() -> wlr.Replicated:
@@ -152,7 +152,6 @@ def replicate(
                 tables=tables or None,
                 ignore=ignore or None,
                 filters=filters,
-                change_filters=change_filters,
                 **kind,
                 engine=engine,
                 spark_master=spark_master,

@@ -52,7 +52,6 @@ def replicate(
     tables: Sequence[str] | None = None,
     ignore: Sequence[str] | None = None,
     filters: RowFilters | None = None,
-    change_filters: bool = False,
     keep: str | None = None,
     open_tables: str | None = None,
     access: bool | None = None,
@@ -79,16 +78,17 @@ def replicate(
         until: Stop before the first transaction committed later; an aware time, or text as people type it; or a tag.
         tick: Stop after this transaction.
         waits: What `tick` or `until` name may be still to come; `is_reached` of the result says whether it is there.
-        delay: Stay this far behind now, as `1h`; `until` and `tick` let a delayed replica go ahead once.
-        tables: Patterns such as `main.sales_*`; `ignore`: those of tables that are left out. For a new replica only.
-        filters: Which rows, columns and values are replicated, see `wlr.row_filters`. For a new replica only.
-        change_filters: Tables that `filters` names get these instead of theirs, and only they are made anew.
+        delay: Stay this far behind now, as `1h`; `until` and `tick` let a delayed replica go ahead once instead.
+        tables: Patterns such as `main.sales_*`; only tables that match one are replicated. For a new replica only.
+        ignore: Patterns of tables that are left out, their data files, too. For a new replica only.
+        filters: Which rows, columns and values are replicated, see `wlr.row_filters`; remembered.
         keep: How many old ticks of a Parquet replica stay readable, or for how long ("3 days"); remembered.
         open_tables: "delta": readers of Delta tables can read a Parquet replica; "none" ends that. Remembered.
         access: Roles of a PostgreSQL replica get what its farm grants; remembered. Default: if made with keys.
         adopt: A new replica is made inside the DuckDB file that is there, beside the tables of its owner.
         swap: Rounds go to a second file, which then takes the DuckDB file's place; remembered.
-        engine: Who does large work: "local" is this process, "spark" is Spark at `spark_master`, "auto" by its size.
+        engine: Who does large work: "local" is this process, "spark" is Spark, "auto" decides by its size.
+        spark_master: Master at which to start a Spark session, unless the program has one.
         storage_options: Of the file systems of farm and Parquet replica, over those that a master's path remembers.
         register: Note this replica in the farm, so that pruning keeps what it needs.
         upstream: Where to read: "auto", URLs of the folder in one place or several, "none" for `master`. Remembered.
@@ -107,8 +107,7 @@ def replicate(
     """
     target, state, database = _found(master, farm, into, storage_options, adopts=adopt, swaps=swap)
     stop, names = _not_back(_stop(until, tick, delay, database, is_awaited=waits), state, delay), listed(tables, ignore)
-    said = _kept(target, keep, access, open_tables), rebase, _keyed(state, filters), change_filters
-    asked = _Asked(stop, _age(delay), names, *said)
+    asked = _Asked(stop, _age(delay), names, _kept(target, keep, access, open_tables), rebase, _keyed(state, filters))
     job = _Job(target, state, asked, register, engine, spark_master, dry_run, progress)
     return job.run_through(database, _attachment(database, job, upstream, class_name, registry), keepalive)
 
@@ -132,11 +131,10 @@ class _Asked:
     remembered: _Remembered
     rebase: bool = False
     filters: RowFilters | None = None
-    changes_filters: bool = False
 
     def is_changed(self, state: ReplicaState) -> bool:
         """Say whether the replica is to get other filters."""
-        return self.changes_filters and self.filters is not None and not self.filters.is_same(state.filters)
+        return self.filters is not None and self.filters.changes and not self.filters.is_same(state.filters)
 
     @property
     def delay_s(self) -> float:
@@ -383,7 +381,7 @@ def _keyed(state: ReplicaState | None, filters: RowFilters | None) -> RowFilters
     keyed = with_key(filters if filters or not known else replace(known, key_file=filters.key_file), known.key_file)
     if keyed.key_mark and known.key_mark not in ("", keyed.key_mark):
         raise other_key(keyed.key_file)
-    return keyed
+    return replace(keyed, changes=filters.changes)
 
 
 def _checked(state: ReplicaState, asked: _Asked, database: FarmDatabase) -> FarmDatabase:
@@ -391,7 +389,7 @@ def _checked(state: ReplicaState, asked: _Asked, database: FarmDatabase) -> Farm
     if asked.patterns is not None and asked.patterns != state.tables:
         message = f"the replica was made of {described(state.tables)}"
         raise InvalidError(message, hint="Make another replica for other tables.")
-    if asked.filters is not None and not asked.changes_filters and not asked.filters.is_same(state.filters):
+    if asked.filters is not None and not asked.filters.changes and not asked.filters.is_same(state.filters):
         held = "; ".join(map(str, state.filters.tables)) or "whole tables"
         change = "--change-filters makes the tables anew that are named. " if state.filters else ""
         raise InvalidError(

@@ -183,6 +183,7 @@ def test_other_filters_make_only_their_tables_anew(kind: Kind, key: Path, tmp_pa
         kind.write(into, "DELETE FROM u WHERE k = 2")
         wlr.lock(into)
     other = wlr.row_filters(["t: k > 2", "child: p > 0"], None, ["t: v = hash"], key)
+    assert other
     with pytest.raises(wlr.InvalidError, match="was made of") as refused:
         wlr.replicate(into=into, filters=other)
     assert "--change-filters" in str(refused.value.hint)
@@ -191,9 +192,9 @@ def test_other_filters_make_only_their_tables_anew(kind: Kind, key: Path, tmp_pa
             wlr.InvalidError,
             match="table (main.)?(child has a foreign key to main.parent|child depends on table parent)",
         ):
-            wlr.replicate(into=into, filters=wlr.row_filters(["parent: id > 1"]), change_filters=True)
+            wlr.replicate(into=into, filters=wlr.row_filters(["parent: id > 1"], changes=True))
     farm.publish([Rows("t", removed=("1, 'v1'", "3, 'v3'"), added=("7, NULL",)), Rows("u", added=("3, 'y'",))])
-    assert wlr.replicate(into=into, filters=other, change_filters=True).tick == 2
+    assert wlr.replicate(into=into, filters=replace(other, changes=True)).tick == 2
     assert held(into) == {(n, MASKS[0][1](f"v{n}")): 1 for n in (4, 5)} | {(7, None): 1}
     assert Counter(wlr.read(into, "u").fetchall()) == {(1,): 2, (3,): 1} | (
         {(2,): 1} if isinstance(kind, ParquetKind) else {}
@@ -203,9 +204,9 @@ def test_other_filters_make_only_their_tables_anew(kind: Kind, key: Path, tmp_pa
     wlr.repair(into, ["u"])
     assert {o for name, o in outcomes(into).items() if name != "main.parent"} == {"same"}
     # Nothing differs any more.
-    assert wlr.replicate(into=into, filters=other, change_filters=True).transactions == 0
+    assert wlr.replicate(into=into, filters=replace(other, changes=True)).transactions == 0
     with pytest.raises(wlr.InvalidError, match=r"there is no table main\.x"):
-        wlr.replicate(into=into, filters=wlr.row_filters(["x: true"]), change_filters=True)
+        wlr.replicate(into=into, filters=wlr.row_filters(["x: true"], changes=True))
     farm.publish([Rows("t", removed=("7, NULL",), added=("8, 'v8'",))])
     wlr.replicate(into=into)
     assert held(into)[8, MASKS[0][1]("v8")] == 1
@@ -409,5 +410,5 @@ def test_a_condition_that_fails_for_a_row_tells_no_value(tmp_path: Path) -> None
         assert "TRY(CAST(v AS INTEGER) > 5)" in str(failed.value.hint)
     assert "hidden" not in str(wlr.status(into).failure)
     assert b"hidden" not in into.read_bytes()
-    wlr.replicate(into=into, filters=wlr.row_filters(["t: TRY(CAST(v AS INTEGER) > 5)"]), change_filters=True)
+    wlr.replicate(into=into, filters=wlr.row_filters(["t: TRY(CAST(v AS INTEGER) > 5)"], changes=True))
     assert wlr.read(into, "t").fetchall() == [(1, "7")]

@@ -54,7 +54,7 @@ class ChosenTables(RowFilters):
 def chosen_tables(filters: RowFilters | None, patterns: tuple[str, ...]) -> ChosenTables:
     """Return a choice, given filters and patterns; it may be empty."""
     found = filters or RowFilters()
-    return ChosenTables(found.tables, found.key_file, found.key_mark, patterns)
+    return ChosenTables(found.tables, found.key_file, found.key_mark, patterns=patterns)
 
 
 def choice_json(choice: ChosenTables) -> dict[str, Any]:

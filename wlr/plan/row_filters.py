@@ -117,11 +117,13 @@ class RowFilters:
         tables: A filter for each of these tables.
         key_file: Path of the file with the key of hashes; "" where nothing is hashed.
         key_mark: What tells its content from another key.
+        changes: Tables that it names get these filters in place of theirs, in a replica that has others.
     """
 
     tables: tuple[TableFilter, ...] = ()
     key_file: str = ""
     key_mark: str = ""
+    changes: bool = False
     _by_name: dict[tuple[bytes, bytes], TableFilter] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -188,6 +190,8 @@ def row_filters(
     columns: Sequence[str] | None = None,
     masks: Sequence[str] | None = None,
     mask_key: str | os.PathLike[str] | None = None,
+    *,
+    changes: bool = False,
 ) -> RowFilters | None:
     """Read filters as options say them; None if they say nothing. A key alone says where the key is now.
 
@@ -196,6 +200,7 @@ def row_filters(
         columns: Columns, as "users: id, name".
         masks: Masks, as "users: email = hash".
         mask_key: File with the key of hashes. It is not copied; its path is remembered.
+        changes: Tables of a replica get these instead of the filters that they have, and only they are made anew.
 
     Raises:
         InvalidError: A text is written in another way, or says something twice.
@@ -226,7 +231,7 @@ def row_filters(
             message = f"--mask names column {mask.column} of {table} twice"
             raise InvalidError(message, hint="Give each column one mask.")
         found[table.folded] = replace(known(table), masks=(*known(table).masks, mask))
-    return RowFilters(tuple(found.values()), os.fspath(mask_key) if mask_key is not None else "")
+    return RowFilters(tuple(found.values()), os.fspath(mask_key) if mask_key is not None else "", changes=changes)
 
 
 def _parted(text: str, option: str, example: str) -> tuple[Name, str]:
