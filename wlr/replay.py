@@ -19,6 +19,7 @@ from wlc.farm.model import Ddl
 from wlc.farm.read_ahead import Fetcher
 from wlc.farm.store import MissingError
 from wlr import log_reader
+from wlr.ddl.left_out import without_counterparts
 from wlr.disk_space import with_space
 from wlr.engine.adapters import target_at
 from wlr.engine.contract import NewReplica
@@ -324,6 +325,7 @@ class Replay:
             verify=verify,
             access=access,
             contained=self._contained_in(manifest),
+            left_out=without_counterparts({}, (*manifest.schema, *manifest.schema_after), tables),
         )
 
     def _contained_in(self, manifest: Manifest) -> Contained:

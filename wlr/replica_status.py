@@ -33,8 +33,8 @@ class ReplicaStatus(ForPeople):
         is_paused: Its owner wants it to stay where it is.
         keep: How many old ticks of a Parquet replica stay readable, or for how long; empty for all.
         open_tables: Whose readers a Parquet replica's tables are open to, "delta"; empty for nobody.
-        left_out: What it does not have because its engine cannot hold or make it (views, indexes, constraints …), by
-            name, with the cause. It holds no rows.
+        left_out: What it does not have because its engine cannot hold or make it, or because only PostgreSQL has it
+            (views, indexes, constraints …), by name, with the cause. It holds no rows.
         upstream: Id of the upstream that it chose or is pinned to, as `wlc tiers` shows it; empty if it reads what it
             was given.
         registries: URLs of the registries that it chooses by; the first one decides. Empty likewise.

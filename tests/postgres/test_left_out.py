@@ -186,3 +186,32 @@ def test_a_base_type_is_text_unless_the_owner_created_it(cluster: Cluster, datab
     # What the owner of a replica created stays.
     assert execute(prepared, "SELECT 'a'::word::text") == [("a",)]
     assert execute(bare, "SELECT to_regtype('word')") == [(None,)]
+
+
+def test_a_file_and_a_lake_list_what_only_postgresql_has(database_url: str, tmp_path: Path) -> None:
+    farm, copy, lake = str(tmp_path / "farm"), tmp_path / "copy.duckdb", tmp_path / "lake"
+    execute(
+        database_url,
+        "CREATE TABLE t (id int PRIMARY KEY, a int CONSTRAINT positive CHECK (a > 0))",
+        "CREATE INDEX by_a ON t (a); CREATE VIEW v AS SELECT id FROM t; GRANT SELECT ON t TO PUBLIC",
+    )
+    wlc.master(database_url, farm=farm, name="x")
+    for into in (copy, lake):
+        wlr.replicate("x", farm=farm, into=into, register=False)
+        listed = wlr.status(into).left_out
+        assert set(listed) == {"constraint positive of table public.t", "index public.by_a", "view public.v"}
+        assert set(listed.values()) == {"only PostgreSQL replicas have it"}
+    execute(
+        database_url,
+        "DROP INDEX by_a; ALTER VIEW v RENAME TO w; CREATE TABLE u (id int PRIMARY KEY REFERENCES t)",
+        "CREATE FUNCTION f(int) RETURNS int LANGUAGE sql AS 'SELECT $1'; ALTER TABLE t RENAME TO s",
+    )
+    wlc.flush(database_url)
+    for into in (copy, lake):
+        wlr.replicate(into=into)
+        assert set(wlr.status(into).left_out) == {
+            "constraint positive of table public.s",
+            "constraint u_id_fkey of table public.u",
+            "function public.f",
+            "view public.w",
+        }

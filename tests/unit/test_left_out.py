@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wlc.farm.model import Ddl, Name
-from wlr.engine.postgres.left_out import follow, forget
+from wlr.ddl.left_out import follow, forget, without_counterparts
 
 LISTED = {
     "SELECT for joe on table s.t": 'run GRANT SELECT ON TABLE "s"."t" TO "joe"',
@@ -102,3 +102,94 @@ def test_what_is_dropped_is_forgotten() -> None:
 )
 def test_other_changes_leave_the_list_alone(text: str) -> None:
     assert followed("ALTER TABLE", Name("s", "t"), text) == LISTED
+
+
+def own(kind: str, name: Name, statement: str) -> Ddl:
+    """A statement that only PostgreSQL has."""
+    return Ddl(kind, name, statement, dialect="postgres")
+
+
+T, OTHER = Name("main", "t"), Name("s", "Other one")
+OF_POSTGRESQL = (
+    own("CREATE VIEW", Name("main", "v"), "CREATE VIEW public.v AS SELECT 1"),
+    own("CREATE FUNCTION", Name("main", "f"), "CREATE FUNCTION public.f(int) RETURNS int LANGUAGE sql AS 'SELECT 1'"),
+    own("CREATE INDEX", Name("main", "by_a"), "CREATE INDEX by_a ON main.t USING btree (a)"),
+    own("CREATE INDEX", Name("s", "i"), 'CREATE UNIQUE INDEX i ON s."Other one" USING btree (lower(b)) WHERE (a > 0)'),
+    own("ALTER TABLE", T, 'ALTER TABLE "main"."t" ADD CONSTRAINT "positive" CHECK ((a > 0))'),
+    own("CREATE POLICY", T, "CREATE POLICY mine ON main.t USING (true)"),
+    own("CREATE TYPE", Name("main", "mood"), "CREATE TYPE public.mood AS ENUM ('a')"),
+    Ddl(
+        "CREATE TABLE",
+        T,
+        "CREATE TABLE t (a INTEGER)",
+        original='CREATE TABLE main.t ("a" int NOT NULL, "constraint" text, CONSTRAINT "t_pkey" PRIMARY KEY (a), CONSTRAINT "one" UNIQUE (a))',
+    ),
+)
+LACKING = {
+    "view main.v",
+    "function main.f",
+    "index main.by_a",
+    "index s.i",
+    "constraint positive of table main.t",
+    "constraint one of table main.t",
+}
+
+
+def test_replicas_of_other_kinds_list_what_only_postgresql_has() -> None:
+    listed = without_counterparts({"Delta table main.t": "a type"}, OF_POSTGRESQL)
+    assert set(listed) == LACKING | {"Delta table main.t"}
+    # A replica of some tables does not miss what belongs to others.
+    assert set(without_counterparts({}, OF_POSTGRESQL, ("t",))) == LACKING - {"index s.i"}
+    assert set(without_counterparts({}, OF_POSTGRESQL, ("s.*",))) == {"view main.v", "function main.f", "index s.i"}
+
+
+@pytest.mark.parametrize(
+    "change, gone, new",
+    [
+        (own("DROP VIEW", Name("main", "v"), "DROP VIEW public.v"), "view main.v", None),
+        (own("DROP FUNCTION", Name("main", "f"), "DROP FUNCTION public.f(int)"), "function main.f", None),
+        (
+            own("ALTER INDEX", Name("main", "by_a"), "ALTER INDEX main.by_a RENAME TO by_b"),
+            "index main.by_a",
+            "index main.by_b",
+        ),
+        (
+            own("ALTER TABLE", T, 'ALTER TABLE main.t DROP CONSTRAINT "positive"'),
+            "constraint positive of table main.t",
+            None,
+        ),
+        (own("DROP POLICY", T, "DROP POLICY mine ON main.t"), None, None),
+    ],
+)
+def test_the_list_follows_what_is_altered_and_dropped(change: Ddl, gone: str | None, new: str | None) -> None:
+    listed = set(without_counterparts(without_counterparts({}, OF_POSTGRESQL), [change]))
+    assert listed == (LACKING - {gone}) | ({new} if new else set())
+
+
+def test_constraints_follow_their_table() -> None:
+    listed = without_counterparts({}, OF_POSTGRESQL)
+    renamed = Ddl(
+        "ALTER TABLE", Name("main", "u"), "ALTER TABLE t RENAME TO u", original="ALTER TABLE main.t RENAME TO u"
+    )
+    listed = without_counterparts(listed, [renamed])
+    assert {what for what in listed if "constraint" in what} == {
+        "constraint positive of table main.u",
+        "constraint one of table main.u",
+    }
+    dropped = Ddl("DROP TABLE", Name("main", "u"), "DROP TABLE u", original="DROP TABLE main.u")
+    assert not any("constraint" in what for what in without_counterparts(listed, [dropped]))
+
+
+@pytest.mark.parametrize("kind", ["CREATE INDEX", "ALTER TABLE", "CREATE TABLE", "GRANT TABLE", "DROP", ""])
+@pytest.mark.parametrize(
+    "text",
+    ["", "(", "ALTER TABLE", "ALTER TABLE ONLY IF", "ALTER TABLE t RENAME TO", "CREATE INDEX i ON", "ADD CONSTRAINT"],
+)
+def test_what_nobody_understands_is_not_listed(kind: str, text: str) -> None:
+    listed = without_counterparts({"view main.v": "x"}, [own(kind, T, text)])
+    assert set(listed) <= {"view main.v", "index main.t"}
+
+
+def test_a_master_in_duckdb_leaves_nothing_out() -> None:
+    changes = [Ddl("CREATE VIEW", Name("main", "v"), "CREATE VIEW v AS SELECT 1")]
+    assert without_counterparts({"x": "y"}, changes) == {"x": "y"}

@@ -11,6 +11,7 @@ from wlc.farm.beat import BEAT_S
 from wlc.farm.clock import format_time
 from wlc.farm.errors import CorruptError
 from wlc.farm.model import Position
+from wlr.ddl.left_out import without_counterparts
 from wlr.fold.tally import as_tally, tally_json
 from wlr.plan.contained_transactions import NOTHING, Contained
 from wlr.plan.failure import as_failure, failure_json
@@ -53,7 +54,8 @@ class ReplicaState:
         keep: How many old ticks of a Parquet replica stay readable, or for how long; empty for all.
         digests: What its tables hold; see `wlr.fold.tally`.
         names_digests: The log, or the snapshot, has named digests.
-        left_out: What the replica does not have because its engine cannot hold or make it, by name, with the cause.
+        left_out: What the replica does not have because its engine cannot hold or make it, or because only PostgreSQL
+            has it, by name, with the cause.
         open_tables: Which format's logs a Parquet replica keeps over its files, "delta"; empty for none.
         swaps: Rounds go to a second file, which then takes the replica's place; only DuckDB replicas do that.
         access: Roles get privileges from the farm here; only PostgreSQL replicas have roles.
@@ -116,6 +118,7 @@ def after(state: ReplicaState, step: Step, digests: Mapping[Name, Held]) -> Repl
         digests=digests,
         contained=step.contained(state.contained),
         names_digests=state.names_digests or step.names_digests,
+        left_out=without_counterparts(state.left_out, step.schema_changes(), state.tables),
         filters=state.filters if step.filters is None else step.filters,
     )
 

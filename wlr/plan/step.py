@@ -184,6 +184,11 @@ class Step:
         """What to do, in this order: DDL as recorded, everything between two DDL statements folded."""
         return actions_of(self.applied, self.files) if self.given is None else self.given
 
+    def schema_changes(self) -> Iterator[Ddl]:
+        """What is said of the schema, in its order."""
+        whole = (part for part in parts_of(self.applied) if not isinstance(part, PlainRun))
+        return (record for part in whole for _, record in _records(part) if isinstance(record, Ddl))
+
     def halves(self) -> tuple[Step, Step]:
         """Cut the step of two or more transactions into two that are half as long."""
         middle = len(self.transactions) // 2

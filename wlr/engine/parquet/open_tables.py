@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 DELTA = "delta"
 MARKER = "wlr.open"
+_DELTA_TABLE = "Delta table "
 _ENTRY = re.compile(r"(.+/)_delta_log/(\d{20})(\.checkpoint\.parquet|\.json)")
 
 
@@ -76,6 +77,11 @@ class LevelLogs:
                 return None
             logs[folder] = replace(log, files=frozenset(content.files))
         return logs
+
+
+def is_of_open_table(what: str) -> bool:
+    """Say whether an entry of what is left out is about a table that cannot be open."""
+    return what.startswith(_DELTA_TABLE)
 
 
 def left_out(version: Version) -> dict[str, str]:
@@ -223,7 +229,7 @@ def _divided(version: Version) -> tuple[dict[str, DeltaContent], dict[str, str]]
         try:
             contents[folder_of(table.table)] = content_of(table)
         except UnsupportedError as error:
-            causes[f"Delta table {table.table}"] = error.message
+            causes[f"{_DELTA_TABLE}{table.table}"] = error.message
     return contents, causes
 
 

@@ -353,10 +353,9 @@ class OpenLake(OpenReplica):
 
 def with_left_out(state: ReplicaState, version: Version) -> ReplicaState:
     """Return a state that names the tables of a version that cannot be open; warn of those it did not name before."""
-    if not state.open_tables:
-        return replace(state, left_out={})
-    causes = open_tables.left_out(version)
+    causes = open_tables.left_out(version) if state.open_tables else {}
     for what, cause in causes.items():
         if what not in state.left_out:
             warnings.warn(f"{what} is left out: {cause}", stacklevel=2)
-    return replace(state, left_out=causes)
+    others = {what: cause for what, cause in state.left_out.items() if not open_tables.is_of_open_table(what)}
+    return replace(state, left_out=others | causes)

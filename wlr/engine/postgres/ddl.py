@@ -11,9 +11,10 @@ from psycopg import errors
 from wlc.dialect.sql import quote
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Ddl, Name
+from wlr.ddl import left_out
 from wlr.ddl.relevance import is_wanted, may_fail
 from wlr.ddl.statements import refuse_oversized, short, understanding
-from wlr.engine.postgres import left_out, missing_features, permitted_ddl
+from wlr.engine.postgres import missing_features, permitted_ddl
 from wlr.engine.postgres.access import Access, is_access, unknown_access
 from wlr.engine.postgres.catalog import PostgresCatalog, views_over
 from wlr.engine.postgres.connection import applying, fetch, run, run_foreign

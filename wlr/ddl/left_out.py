@@ -1,4 +1,4 @@
-"""What a PostgreSQL replica does not have, by name: the list follows names that change, and forgets what is dropped.
+"""What a replica does not have, by name: the list follows names that change, and forgets what is dropped.
 
 What is listed ends with the name of its object, and a routine's with the types of its arguments. The causes hold
 statements to type, in which names are quoted.
@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from wlc.dialect.duckdb.lexer import tokens
 from wlc.dialect.sql import quote
 from wlc.farm.model import Name
+from wlr.plan.patterns import matches
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
     from wlc.dialect.duckdb.lexer import Token
     from wlc.farm.model import Ddl
 
@@ -23,6 +26,11 @@ THEN_RUN = "; once it is there, run "
 # Routines have names of their own beside those of tables, views, indexes and sequences.
 _ROUTINES = ("FUNCTION", "PROCEDURE", "AGGREGATE")
 _AROUND_NAME = frozenset({"MATERIALIZED", "IF", "EXISTS", "ONLY"})
+# What a PostgreSQL master has and a replica of another kind does not need for its rows.
+_POSTGRES, _WITHOUT_COUNTERPART = "postgres", "only PostgreSQL replicas have it"
+_OF_NO_TABLE = (*_ROUTINES, "VIEW", "MATERIALIZED VIEW")
+# What comes before the word CONSTRAINT where a statement declares one, and not where it drops or renames one.
+_BEFORE = {"CREATE": ("",), "ALTER": ("ADD",)}
 
 
 class _Altered(NamedTuple):
@@ -31,6 +39,50 @@ class _Altered(NamedTuple):
     kind: str
     object: Name
     rest: list[Token]
+
+
+def without_counterparts(
+    left_out: Mapping[str, str], changes: Iterable[Ddl], patterns: Collection[str] = ()
+) -> Mapping[str, str]:
+    """Return what a replica that is no PostgreSQL lacks of its PostgreSQL master, after schema changes.
+
+    Args:
+        left_out: What it lacked before, with the causes.
+        changes: Of the master, in their order; those of a DuckDB master change nothing.
+        patterns: Of the tables that it replicates; what belongs to others is not missed.
+    """
+    lacking = dict(left_out)
+    for ddl in changes:
+        # A DuckDB file and a lake have no users: policies are about nobody there.
+        if (ddl.dialect != _POSTGRES and ddl.original is None) or ddl.kind.endswith("POLICY"):
+            continue
+        text = ddl.statement if ddl.original is None else ddl.original
+        follow(lacking, ddl, text)
+        forget(lacking, ddl, text)
+        lacking |= dict.fromkeys(_created(ddl, text, patterns), _WITHOUT_COUNTERPART)
+    return lacking
+
+
+def _created(ddl: Ddl, text: str, patterns: Collection[str]) -> Iterator[str]:
+    """Give the names of what only PostgreSQL has among all that a statement of a PostgreSQL master creates."""
+    verb, _, kind = ddl.kind.partition(" ")
+    if verb == "CREATE" and (kind in _OF_NO_TABLE or (kind == "INDEX" and matches(_indexed(ddl), patterns))):
+        yield f"{kind.lower()} {ddl.object}"
+    if kind != "TABLE" or not matches(ddl.object, patterns):
+        return
+    listed = [token for token in tokens(text) if token.depth == (1 if verb == "CREATE" else 0)]
+    for before, word, name, what in zip(listed, listed[1:], listed[2:], listed[3:], strict=False):
+        # Of a key, all replicas have the columns.
+        if word.word == "CONSTRAINT" and before.word in _BEFORE.get(verb, ()) and what.word not in ("PRIMARY", "NOT"):
+            yield f"constraint {name.name} of table {ddl.object}"
+
+
+def _indexed(ddl: Ddl) -> Name:
+    """Return the table of an index."""
+    listed = [token for token in tokens(ddl.statement) if token.depth == 0]
+    at = next((at for at, token in enumerate(listed) if token.word == "ON"), len(listed)) + 1
+    path, _ = _path(listed, at + (listed[at : at + 1] != [] and listed[at].word in _AROUND_NAME))
+    return Name(path[0], path[-1]) if path else ddl.object
 
 
 def follow(left_out: dict[str, str], ddl: Ddl, text: str | None) -> None:
@@ -45,13 +97,13 @@ def follow(left_out: dict[str, str], ddl: Ddl, text: str | None) -> None:
         return
     kind, old, rest = altered
     named = [token.name for token in rest if token.word not in ("COLUMN", "IF", "EXISTS")]
-    match [token.word for token in rest[:2]]:
-        case ["RENAME", "TO"] if kind == "SCHEMA":
-            _move_all(left_out, old.name, named[2])
-        case ["RENAME", "TO"]:
-            _move(left_out, kind, old, Name(old.schema, named[2]))
-        case ["SET", "SCHEMA"]:
-            _move(left_out, kind, old, Name(named[2], old.name))
+    match [token.word for token in rest[:2]], named:
+        case ["RENAME", "TO"], [_, _, new, *_] if kind == "SCHEMA":
+            _move_all(left_out, old.name, new)
+        case ["RENAME", "TO"], [_, _, new, *_]:
+            _move(left_out, kind, old, Name(old.schema, new))
+        case ["SET", "SCHEMA"], [_, _, new, *_]:
+            _move(left_out, kind, old, Name(new, old.name))
         case _:
             _follow_parts(left_out, old, rest, named)
 
@@ -99,6 +151,18 @@ def _read(ddl: Ddl, text: str | None) -> _Altered | None:
     kind, at = words[at], at + 1
     while at < len(listed) and words[at] in _AROUND_NAME:
         at += 1
+    path, at = _path(listed, at)
+    if not path:
+        return None
+    # Behind the name of a routine are its arguments.
+    while at < len(listed) and listed[at].text in ("(", ")"):
+        at += 1
+    is_qualified = text is not None and len(path) > 1
+    return _Altered(kind, Name(path[0] if is_qualified else ddl.object.schema, path[-1]), listed[at:])
+
+
+def _path(listed: list[Token], at: int) -> tuple[list[str], int]:
+    """Return the parts of the dotted name at a place, and the place behind it."""
     path: list[str] = []
     while at < len(listed):
         path.append(listed[at].name)
@@ -106,11 +170,7 @@ def _read(ddl: Ddl, text: str | None) -> _Altered | None:
         if at >= len(listed) or listed[at].text != ".":
             break
         at += 1
-    # Behind the name of a routine are its arguments.
-    while at < len(listed) and listed[at].text in ("(", ")"):
-        at += 1
-    is_qualified = text is not None and len(path) > 1
-    return _Altered(kind, Name(path[0] if is_qualified else ddl.object.schema, path[-1]), listed[at:])
+    return path, at
 
 
 def _move(left_out: dict[str, str], kind: str, old: Name, new: Name) -> None:
