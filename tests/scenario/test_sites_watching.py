@@ -127,7 +127,7 @@ def test_rows_that_differ_from_what_the_exception_shows_are_not_written_over(two
             wlc.resubmit(two.file("oslo"), row.id)
     assert wlc.resubmit(two.file("oslo"), deleted.id) == 1
     assert [row[0] for row in two.rows("oslo", "a") if row[0] in (30, 31, 32, 33)] == [30, 33]
-    with pytest.raises(InvalidError, match="was rejected as rome:999"):
+    with pytest.raises(InvalidError, match="nothing that could be written was rejected here as rome:999"):
         wlc.resubmit(two.file("oslo"), "rome:999")
     with pytest.raises(InvalidError, match="names no exception"):
         wlc.resubmit(two.file("oslo"), "rome")
