@@ -6,16 +6,14 @@ import pickle
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import pytest
-
 from tests.handmade import HandmadeFarm, Rows
-from wlc.farm.errors import InvalidError
 from wlc.farm.store.local import LocalStore
 from wlr.spark import FarmDataSource
-from wlr.spark.read.options import read_options
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 
 def test_the_log_is_read_once_for_a_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,10 +40,3 @@ def test_the_log_is_read_once_for_a_query(tmp_path: Path, monkeypatch: pytest.Mo
     assert {path: n for path, n in reads.items() if path.startswith("sales_")} == {
         f"sales_00000000000{number}": 1 for number in range(1, 6)
     }
-
-
-def test_a_table_of_spark_s_catalog_is_refused_with_what_works() -> None:
-    once = {"database": "sales", "farm": "/farm", "table": "t"}
-    with pytest.raises(InvalidError, match="for a table of its catalog") as caught:
-        read_options({**once, **{f"option.{name}": value for name, value in once.items()}, "owner": "ann"})
-    assert str(caught.value.hint).startswith("CREATE TEMPORARY VIEW")
