@@ -299,7 +299,7 @@ def write(folder: Path) -> None:
     salts = count()
     with (
         tempfile.TemporaryDirectory() as temporary,
-        patch("wlc.farm.seal.cipher.os.urandom", lambda length: next(salts).to_bytes(length, "big")),
+        patch("wlc.farm.seal.cipher.urandom", lambda length: next(salts).to_bytes(length, "big")),
     ):
         for name, last, options in (("farm", 5, None), ("sealed", 1, sealed_options())):
             database = open_database(str(folder / name / "shop"), storage_options=options)

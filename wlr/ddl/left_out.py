@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from wlc.dialect.duckdb.lexer import tokens
 from wlc.dialect.sql import quote
 from wlc.farm.model import Name
+from wlr.ddl.relevance import is_run
 from wlr.plan.patterns import matches
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ THEN_RUN = "; once it is there, run "
 _ROUTINES = ("FUNCTION", "PROCEDURE", "AGGREGATE")
 _AROUND_NAME = frozenset({"MATERIALIZED", "IF", "EXISTS", "ONLY"})
 # What a PostgreSQL master has and a replica of another kind does not need for its rows.
-_POSTGRES, _WITHOUT_COUNTERPART = "postgres", "only PostgreSQL replicas have it"
+_WITHOUT_COUNTERPART = "only PostgreSQL replicas have it"
 _OF_NO_TABLE = (*_ROUTINES, "VIEW", "MATERIALIZED VIEW")
 # What comes before the word CONSTRAINT where a statement declares one, and not where it drops or renames one.
 _BEFORE = {"CREATE": ("",), "ALTER": ("ADD",)}
@@ -54,7 +55,7 @@ def without_counterparts(
     lacking = dict(left_out)
     for ddl in changes:
         # A DuckDB file and a lake have no users: policies are about nobody there.
-        if (ddl.dialect != _POSTGRES and ddl.original is None) or ddl.kind.endswith("POLICY"):
+        if (ddl.original is None and is_run(ddl, ())) or ddl.kind.endswith("POLICY"):
             continue
         text = ddl.statement if ddl.original is None else ddl.original
         follow(lacking, ddl, text)

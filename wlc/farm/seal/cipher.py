@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
+from os import urandom
 from typing import TYPE_CHECKING
 
 from wlc.farm.errors import InvalidError
@@ -25,7 +25,7 @@ class ForgedError(Exception):
 
 def random_bytes(count: int) -> bytes:
     """Return unpredictable bytes."""
-    return os.urandom(count)
+    return urandom(count)
 
 
 def sealed(key: bytes, salt: bytes, context: bytes, chunks: Iterator[bytes]) -> Iterator[bytes]:
