@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -13,7 +14,7 @@ import pytest
 import wlc
 import wlr
 from cli.command import run_app
-from tests.fault.processes import COMMANDS, DEADLINE_S, program, rounds
+from tests.fault.processes import COMMANDS, DEADLINE_S, program, rounds, run_command
 from tests.oracle import file_contents
 from tests.screen import told
 from wlc.farm.errors import UnavailableError
@@ -214,6 +215,36 @@ def test_replications_of_one_target_at_once(farm: str, tmp_path: Path):
             assert len(told(errors)) == (1 if code else 0), errors
         assert file_contents(target) == file_contents(tmp_path / "bank.duckdb")
         assert wlr.replicate(into=target).transactions == 0
+
+
+LOOK = """
+import sys, wlr
+from wlr.engine.duckdb import state
+
+read = state.read
+
+def slowly(*arguments):
+    print("ready", flush=True)
+    sys.stdin.readline()
+    return read(*arguments)
+
+state.read = slowly
+print(wlr.tick(sys.argv[1]), flush=True)
+"""
+
+
+def test_whoever_looks_at_a_replica_ends_no_round(farm: str, tmp_path: Path):
+    target = tmp_path / "replica.duckdb"
+    wlr.replicate("bank", farm=farm, into=target, tick=0)
+    with program(target, text=LOOK) as looker, ThreadPoolExecutor() as pool:
+        looker.wait_for("ready")
+        done = pool.submit(run_command, "wlr", "replicate", "--into", target)
+        with suppress(TimeoutError):
+            done.result(2)
+        looker.say("")
+        assert done.result().returncode == 0, done.result().stderr
+        assert looker.end() == 0
+    assert wlr.tick(target) == 1
 
 
 def test_replica_that_this_process_reads_is_in_use(farm: str, tmp_path: Path, capsys):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import duckdb
+if TYPE_CHECKING:
+    import duckdb
 
-_COMMENT = duckdb.token_type.comment
+_COMMENT = "comment"
 _WORDS = frozenset({"keyword", "identifier"})
 _DIGITS = frozenset("0123456789")
 # DuckDB ends a token at these only: Unicode's other spaces are letters of a name.
@@ -48,15 +49,16 @@ class Token(NamedTuple):
 
 def tokens(text: str) -> list[Token]:
     """Split SQL text; comments are left out."""
-    raw = duckdb.tokenize(text)
+    raw = _tokenized(text)
     starts = [start for start, _ in raw]
     if not text.isascii():
         starts = _places(text, starts)
     found, depth = [], 0
     for (_, kind), start, end in zip(raw, starts, [*starts[1:], len(text)], strict=False):
-        if kind == _COMMENT:
+        name = kind.name
+        if name == _COMMENT:
             continue
-        piece, name = text[start:end].rstrip(_SPACES), kind.name
+        piece = text[start:end].rstrip(_SPACES)
         if piece == ")":
             depth -= 1
         word = piece.upper() if name in _WORDS and piece[0] != '"' else ""
@@ -68,15 +70,16 @@ def tokens(text: str) -> list[Token]:
 
 def without_comments(text: str) -> str:
     """The text with a space in the place of every comment."""
-    raw = duckdb.tokenize(text)
-    if all(kind != _COMMENT for _, kind in raw):
+    raw = _tokenized(text)
+    if all(kind.name != _COMMENT for _, kind in raw):
         return text
     starts = [start for start, _ in raw]
     if not text.isascii():
         starts = _places(text, starts)
     ends = [*starts[1:], len(text)]
     pieces = [
-        " " if kind == _COMMENT else text[start:end] for (_, kind), start, end in zip(raw, starts, ends, strict=True)
+        " " if kind.name == _COMMENT else text[start:end]
+        for (_, kind), start, end in zip(raw, starts, ends, strict=True)
     ]
     return "".join(pieces)
 
@@ -107,6 +110,13 @@ def numbered(text: str) -> str:
             pieces.append(text[last : token.start] + ("$" if is_numbered else f"${count}"))
             last = token.start + 1
     return "".join(pieces) + text[last:]
+
+
+def _tokenized(text: str) -> list[tuple[int, duckdb.token_type]]:
+    # It takes long to import, and most replications split no text.
+    import duckdb
+
+    return duckdb.tokenize(text)
 
 
 def _places(text: str, starts: list[int]) -> list[int]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
+from wlc.dialect.duckdb.opening import alone
 from wlc.dialect.sql import quote
 from wlc.farm.errors import InvalidError
 from wlc.farm.model import Name
@@ -99,14 +100,16 @@ def look(into: Path, *, adopts: bool = False) -> tuple[ReplicaState | None, duck
     closed = _closed.get(into)
     if closed and closed[0] == _signature(into):
         return closed[1], None
-    connection = attach(into, _PROBE, read_only=True)
-    try:
-        with using(into):
-            state = _read_or_refuse(connection, into, adopts=adopts)
-            detach(connection, _PROBE)
-    except BaseException:
-        connection.close()
-        raise
+    # Whoever opens the file for writing meanwhile waits for this look, and does not fail because of it.
+    with alone(into):
+        connection = attach(into, _PROBE, read_only=True)
+        try:
+            with using(into):
+                state = _read_or_refuse(connection, into, adopts=adopts)
+                detach(connection, _PROBE)
+        except BaseException:
+            connection.close()
+            raise
     return state, connection
 
 
