@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -249,7 +250,12 @@ def test_keys_of_other_folders_are_not_ours(open_again: Open) -> None:
         ("s3://key:topsecret@bucket/x", "must not hold credentials"),
         ("gs://", "names no bucket"),
         ("az://", "names no bucket"),
+        ("gs://key:topsecret@bucket/x", "must not hold credentials"),
+        ("az://key:top/secret@bucket/x", "must not hold credentials"),
+        ("az://bucket/x?sig=topsecret", "must not hold credentials or parameters"),
         ("sftp://user:topsecret@host/x", "must not hold a password"),
+        ("sftp://user:topsecret/y@host/x", "must not hold a password"),
+        ("sftp://host/x?password=topsecret", "must not hold a password or parameters"),
         ("sftp://host", "names no server and folder"),
         ("a\nb", "not a farm URL"),
     ],
@@ -259,3 +265,27 @@ def test_bad_urls_are_refused_without_telling_secrets(url: str, said: str) -> No
         open_store(url)
     assert "topsecret" not in str(caught.value)
     assert caught.value.hint
+
+
+def test_logins_that_cannot_be_used_are_named_by_every_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(("AZURE_STORAGE_", "STORAGE_EMULATOR_"))]:
+        monkeypatch.delenv(name)
+    (tmp_path / "wrong.json").write_text("{}")
+    (tmp_path / "torn.json").write_text("{")
+    files = {
+        "none.json": "cannot be read: No such file",
+        "wrong.json": "holds no service",
+        "torn.json": "holds no service",
+    }
+    cases: list[tuple[str, dict[str, str], str]] = [("az://box/farm", {}, "no storage account is named")]
+    cases += [("gs://box/farm", {"credentials_file": str(tmp_path / name)}, said) for name, said in files.items()]
+    for url, options, said in cases:
+        store = open_store(url, options)
+        for call in (
+            partial(store.create, "x", b"1"),
+            partial(store.exists, "x"),
+            partial(store.read, "x"),
+            store.list,
+        ):
+            with pytest.raises(InvalidError, match=said):
+                call()

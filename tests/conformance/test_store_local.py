@@ -7,14 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
 from wlc.farm.errors import CorruptError, InvalidError, UnavailableError, UnsupportedError
-from wlc.farm.store import AlreadyExistsError, MissingError, open_store
+from wlc.farm.store import AlreadyExistsError, ConflictError, MissingError, open_store
 from wlc.farm.store.contract import READ_LIMIT_VARIABLE
+from wlc.farm.store.local import LocalStore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,6 +83,51 @@ def test_increments_of_many_processes_all_count(tmp_path: Path) -> None:
     open_store(str(tmp_path)).create("counter", b"0")
     run_together(ADD_ONE, str(tmp_path), 4)
     assert open_store(str(tmp_path)).read("counter") == b"200"
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_what_another_process_creates_during_a_replacement_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_new: bool
+) -> None:
+    """The object is deleted and created again, or only created, between comparing and writing."""
+    store, other = LocalStore(tmp_path), open_store(str(tmp_path))
+    version = None if is_new else store.replace("a/config", b"1", None)
+
+    def create_anew() -> None:
+        other.delete("a/config")
+        other.create("a/config", b"theirs")
+
+    theirs, write = threading.Thread(target=create_anew), LocalStore._write_beside
+
+    def slowly(self: LocalStore, *arguments: Any, **options: Any) -> Path:
+        if self is store and not theirs.ident:
+            theirs.start()
+            theirs.join(0.5)
+        return write(self, *arguments, **options)
+
+    monkeypatch.setattr(LocalStore, "_write_beside", slowly)
+    if is_new:
+        with pytest.raises(ConflictError):
+            store.replace("a/config", b"ours", version)
+    else:
+        store.replace("a/config", b"ours", version)
+    theirs.join()
+    assert other.read("a/config") == b"theirs"
+    other.delete("a/config")
+    # Only who replaces leaves a lock.
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ([] if is_new else [".wlc.lock"])
+
+
+def test_a_full_disk_has_no_room_for_a_lock_and_objects_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(str(tmp_path))
+    version = store.replace("config", b"1", None)
+    monkeypatch.setattr("wlc.farm.store.local._open_lock", failing(errno.ENOSPC))
+    with pytest.raises(UnavailableError, match="No space left"):
+        store.replace("config", b"2", version)
+    store.delete("config")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_killed_writer_leaves_whole_objects_and_no_lock(tmp_path: Path) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import gc
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import asyncssh
 import pytest
@@ -10,9 +14,6 @@ import pytest
 from wlc.farm.errors import InvalidError, UnsupportedError
 from wlc.farm.store import AlreadyExistsError, ConflictError, open_store, sftp
 from wlc.farm.store.sftp import SftpStore
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -73,6 +74,30 @@ def test_a_connection_that_broke_is_made_again(store: SftpStore) -> None:
     assert store.read("x") == b"1"
 
 
+def test_connections_end_with_their_store_and_many_first_requests_share_one(
+    sftp_url: str, sftp_server: tuple[str, Path]
+) -> None:
+    port = f"{int(sftp_server[0].rpartition(':')[2]):04X}"
+
+    def connections() -> int:
+        """Count what is established to the server; this test has it for itself."""
+        fields = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+        return sum(remote.endswith(f":{port}") and state == "01" for _, _, remote, state, *_ in fields)
+
+    for _ in range(3):
+        store = SftpStore(sftp_url, {})
+        before = connections()
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(store.exists, ["x"] * 4))
+        assert connections() == before + 1
+        del store
+        gc.collect()
+        end = time.monotonic() + 60
+        while connections() > before:
+            assert time.monotonic() < end, "it stays open"
+            time.sleep(0.01)
+
+
 def test_a_server_without_hard_links_is_refused(store: SftpStore, monkeypatch: pytest.MonkeyPatch) -> None:
     async def unknown(*_: object) -> None:
         raise asyncssh.SFTPOpUnsupported("no such request")
@@ -91,8 +116,13 @@ def test_unknown_servers_and_refused_logins_are_named(
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(InvalidError, match="is not known") as unknown:
         open_store(sftp_url).list()
-    assert "ssh-keyscan" in str(unknown.value.hint)
+    assert f"ssh-keyscan -p {sftp_server[0].rpartition(':')[2]} 127.0.0.1 >>" in str(unknown.value.hint)
     options = {"known_hosts": str(keys / "known_hosts"), "client_keys": str(keys / "host")}
     with pytest.raises(InvalidError, match="refuses the login"):
         open_store(sftp_url, options).list()
     assert open_store(sftp_url, options | {"client_keys": str(keys / "user")}).list() == []
+    (tmp_path / "no.key").write_text("no key")
+    for name, said in (("none", "none cannot be read: No such file"), ("no.key", r"\(KeyImportError\)")):
+        with pytest.raises(InvalidError, match=said) as useless:
+            open_store(sftp_url, options | {"client_keys": str(tmp_path / name)}).list()
+        assert "client_keys=FILE" in str(useless.value.hint)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import inspect
 import json
+from typing import TYPE_CHECKING
 
 import pytest
 
 from wlc.farm.errors import InvalidError
 from wlc.farm.store import open_store
-from wlc.farm.store.options import KNOWN, lay_over, recalled, remembered
+from wlc.farm.store.options import KNOWN, lay_over, recalled, remembered, with_paths
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -36,6 +40,21 @@ def test_everything_else_is_remembered_as_it_was() -> None:
         "config_kwargs": {"retries": {"max_attempts": 3}, "read_timeout": 1.5},
     }
     assert json.loads(remembered(options)) == options
+
+
+def test_files_with_credentials_are_remembered_by_their_whole_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/ann")
+    options = {"credentials_file": "sa.json", "client_keys": "~/.ssh/farm", "known_hosts": "/etc/hosts"}
+    whole = {
+        "credentials_file": f"{tmp_path}/sa.json",
+        "client_keys": "/home/ann/.ssh/farm",
+        "known_hosts": "/etc/hosts",
+    }
+    assert json.loads(remembered(options)) == whole
+    assert with_paths(options | {"anon": True}) == whole | {"anon": True}
 
 
 def test_objects_of_a_program_are_not_remembered() -> None:

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 from wlc.farm.errors import InvalidError, UnsupportedError
 from wlc.farm.seal.keys import without_keys
 from wlc.farm.store.local import LocalStore
-from wlc.farm.store.options import refuse_unknown
+from wlc.farm.store.options import refuse_unknown, with_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -38,7 +38,7 @@ def open_store(url: str, storage_options: Mapping[str, Any] | None = None) -> St
     if scheme not in _SCHEMES:
         hint = "Use a directory, or a URL that begins with s3://, gs://, az:// or sftp://."
         raise InvalidError(f"cannot use a store with scheme {scheme!r}", hint=hint)
-    return _SCHEMES[scheme](url, without_keys(storage_options))
+    return _SCHEMES[scheme](url, with_paths(without_keys(storage_options)))
 
 
 def _file(url: str, _options: dict[str, Any]) -> Store:
@@ -52,12 +52,7 @@ def _memory(url: str, _options: dict[str, Any]) -> Store:
 
 
 def _s3(url: str, options: dict[str, Any]) -> Store:
-    location = _location(url)
-    if "@" in location.partition("/")[0]:
-        raise InvalidError(
-            "an S3 URL must not hold credentials",
-            hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile.",
-        )
+    location = _bucket(url, "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile.")
     # s3fs takes half a second to import; only who uses S3 pays for it.
     from wlc.farm.store.s3 import S3Store
 
@@ -65,17 +60,19 @@ def _s3(url: str, options: dict[str, Any]) -> Store:
 
 
 def _google(url: str, options: dict[str, Any]) -> Store:
+    location = _bucket(url, "Set GOOGLE_APPLICATION_CREDENTIALS to a service account's file.")
     with _needing("google-auth", "gs"):
         from wlc.farm.store.google import GoogleStore
 
-    return GoogleStore(_location(url), options)
+    return GoogleStore(location, options)
 
 
 def _azure(url: str, options: dict[str, Any]) -> Store:
+    location = _bucket(url, "Set AZURE_STORAGE_ACCOUNT_NAME, and AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN.")
     with _needing("azure-storage-blob", "az"):
         from wlc.farm.store.azure import AzureStore
 
-    return AzureStore(_location(url), options)
+    return AzureStore(location, options)
 
 
 def _sftp(url: str, options: dict[str, Any]) -> Store:
@@ -102,6 +99,16 @@ _SCHEMES: Mapping[str, Callable[[str, dict[str, Any]], Store]] = {
     "s3": _s3,
     "sftp": _sftp,
 }
+
+
+def _bucket(url: str, hint: str) -> str:
+    """Return bucket and folder; a URL is shown and remembered, so it must hold no secret, nor must the error."""
+    location = _location(url)
+    if any(letter in location.partition("/")[0] for letter in "@:") or "?" in location:
+        scheme = url.partition("://")[0].lower()
+        message = f"the URL of a store must not hold credentials or parameters: {scheme}://bucket/folder"
+        raise InvalidError(message, hint=hint)
+    return location
 
 
 def _location(url: str) -> str:

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from azure.core import MatchConditions
-from azure.core.exceptions import AzureError, HttpResponseError, ResourceNotFoundError
+from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError, ResourceNotFoundError
 from azure.storage.blob import BlobPrefix, ContainerClient
 
 from wlc.farm.errors import FarmError, InvalidError, UnavailableError
@@ -95,6 +95,8 @@ class AzureStore(BucketStore):
             found = self._container.get_blob_client(self._key(path)).get_blob_properties()
         except ResourceNotFoundError:
             return None
+        except FarmError:
+            raise
         except self.driver_errors as error:
             self._raise(error, path)
         return ObjectHead(found.etag, found.metadata.get(_STAMP, ""), found.size)
@@ -121,6 +123,10 @@ class AzureStore(BucketStore):
             "connection_timeout": CONNECT_TIMEOUT_S,
             "read_timeout": READ_TIMEOUT_S,
             "retry_total": REQUEST_ATTEMPTS - 1,
+            # The client's own pauses, 15 s and more, would let a command with a wrong endpoint wait for two minutes.
+            "initial_backoff": 1,
+            "increment_base": 2,
+            "random_jitter_range": 1,
         }
         if given["connection_string"]:
             return ContainerClient.from_connection_string(given["connection_string"], self.bucket, **timing)
@@ -152,7 +158,8 @@ class AzureStore(BucketStore):
             raise InvalidError(f"there is no container {self.bucket!r}", hint=hint, path=where) from error
         if isinstance(error, ResourceNotFoundError):
             raise self.missing(path) from error
-        if status in ("401", "403") or isinstance(error, ValueError) or "Credential" in code or "Authentic" in code:
+        is_login = isinstance(error, (ClientAuthenticationError, ValueError))
+        if status in ("401", "403") or is_login or "Credential" in code or "Authentic" in code:
             self._opened = None  # Credentials are looked up again.
             raise InvalidError(f"no permission for {where} ({code})", hint=_CREDENTIALS, path=where) from error
         if status in self.refused:

@@ -108,6 +108,9 @@ class BucketStore(Store):
         for attempt in range(1, REQUEST_ATTEMPTS + 1):
             try:
                 return self._put(path, data, stamp, version)
+            except FarmError:
+                # Some are ValueErrors, as are some of the drivers'.
+                raise
             except self.driver_errors as error:
                 status = self._status(error)
                 if status in self.refused or self._is_no_bucket(error):

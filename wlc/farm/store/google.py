@@ -177,7 +177,11 @@ class GoogleStore(BucketStore):
             return requests.Session()
         if file:
             load: Any = service_account.Credentials.from_service_account_file
-            credentials = load(str(file), scopes=[_SCOPE])
+            try:
+                credentials = load(str(file), scopes=[_SCOPE])
+            except (OSError, ValueError) as error:
+                why = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else "holds no service account"
+                raise InvalidError(f"{self.url}: {file} {why}", hint=_CREDENTIALS, path=self.url) from error
         else:
             credentials, _ = google.auth.default(scopes=[_SCOPE])
         opened: Any = AuthorizedSession

@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING
 
 from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableError, UnsupportedError
 from wlc.farm.paths import check_relative
-from wlc.farm.store.contract import Store, StoredObject, StoredObjects
+from wlc.farm.store.contract import AlreadyExistsError, Store, StoredObject, StoredObjects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+_LOCK = ".wlc.lock"
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -116,22 +118,65 @@ class LocalStore(Store):
                 synchronize(folder)
 
     def replace(self, path: str, data: bytes, version: str | None) -> str:
+        if version is None:
+            try:
+                # A link cannot take the place of what another process creates meanwhile.
+                self.create(path, data)
+            except AlreadyExistsError as error:
+                raise self.conflict(path) from error
+            return _version(data)
         target = self._file(path)
-        with self._translated(path):
-            self._make_folder(target.parent)
-            with _locked(target.parent / ".wlc.lock"):
-                present = _version(self._bytes(path)) if target.exists() else None
-                if present != version:
-                    raise self.conflict(path)
-                with self._temporary(target, data) as temporary:
-                    temporary.replace(target)
-                self._synchronize(target.parent)
+        with self._translated(path), self._locked(target):
+            if not target.exists() or _version(self._bytes(path)) != version:
+                raise self.conflict(path)
+            with self._temporary(target, data) as temporary:
+                temporary.replace(target)
+            self._synchronize(target.parent)
         return _version(data)
 
     def delete(self, path: str) -> None:
+        target = self._file(path)
         with self._translated(path):
-            self._file(path).unlink(missing_ok=True)
-            _remove_empty_folders(self._file(path).parent, self.root)
+            if not os.path.lexists(target):
+                return
+            was_there = (target.parent / _LOCK).exists()
+            # Without the lock, a change that was just compared could take the place of an object created anew.
+            with self._locked(target, is_needed=False) as lock:
+                target.unlink(missing_ok=True)
+                if not was_there:
+                    # It would keep the folder; whoever waits for it notices that it is gone.
+                    lock.unlink(missing_ok=True)
+            _remove_empty_folders(target.parent, self.root)
+
+    @contextmanager
+    def _locked(self, target: Path, *, is_needed: bool = True) -> Iterator[Path]:
+        """Hold the lock of an object's folder exclusively; the kernel releases it when the process dies.
+
+        Args:
+            target: The object.
+            is_needed: Whether to fail where the lock cannot be made; on a full disk objects can still be deleted.
+        """
+        lock = target.parent / _LOCK
+        while True:
+            self._make_folder(target.parent)
+            try:
+                descriptor = _open_lock(lock)
+            except FileNotFoundError:
+                # Another process deleted the last object of the folder, and the folder with it, in between.
+                continue
+            except OSError as error:
+                if is_needed or error.errno not in _FULL:
+                    raise
+                # Nobody else can have made it either.
+                yield lock
+                return
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                if _is_still(lock, descriptor):
+                    yield lock
+                    return
+            finally:
+                os.close(descriptor)
 
     def prepare(self) -> None:
         with self._translated(""):
@@ -282,12 +327,20 @@ def synchronize(path: Path) -> None:
         os.close(descriptor)
 
 
-@contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    """Hold the lock file exclusively; the kernel gives it up when the process dies."""
-    with file.open("ab") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+def _open_lock(file: Path) -> int:
+    """Open a lock file, one of another user too, who may let us read it only."""
+    try:
+        return os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+    except PermissionError:
+        return os.open(file, os.O_RDONLY)
+
+
+def _is_still(file: Path, descriptor: int) -> bool:
+    """Say whether an open file still has its name."""
+    try:
+        return os.path.samestat(file.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def _is_same_file(one: Path, other: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -18,16 +19,17 @@ if TYPE_CHECKING:
 _SECRET = re.compile(
     r"secret|token|passw|credential|authorization|^username$|access_?key|key$|connection_string", re.IGNORECASE
 )
-
+# Options that name a file with credentials, which is no secret itself.
+FILES = frozenset({"client_keys", "credentials_file", "known_hosts"})
 
 # What `s3fs.S3FileSystem` takes, and what it hands on to fsspec and to botocore's session; then what other stores take.
-KNOWN = frozenset(
+KNOWN = FILES | set(
     """
     anon asynchronous cache_regions client_kwargs config_kwargs default_block_size default_cache_type default_fill_cache
     endpoint_url event_hooks fixed_upload_size include_builtin_handlers key listings_expiry_time loader
     local_expiry_check loop max_concurrency max_paths password profile requester_pays s3_additional_kwargs secret
     session session_vars token use_listings_cache use_ssl username version_aware
-    account_key account_name client_keys connection_string credentials_file known_hosts sas_token
+    account_key account_name connection_string sas_token
     """.split()
 )
 
@@ -49,15 +51,23 @@ def remembered(options: Mapping[str, Any]) -> str:
     """Write what is fit to be kept in a database; secrets have to be given every time.
 
     Left out, at any depth, are options whose name is a credential's, URLs with a user or a password in them, and
-    objects of a program.
+    objects of a program. Files are remembered with their whole path.
     """
-    return json.dumps(_without_secrets(options))
+    return json.dumps(_without_secrets(with_paths(options)))
+
+
+def with_paths(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options that name files by their whole paths: a later command may be typed in another folder."""
+    return {
+        name: str(Path(value).expanduser().absolute()) if name in FILES and isinstance(value, str) else value
+        for name, value in options.items()
+    }
 
 
 def _without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     for name, value in options.items():
-        if _SECRET.search(name):
+        if _SECRET.search(name) and name not in FILES:
             continue
         if isinstance(value, dict):
             if inner := _without_secrets(value):

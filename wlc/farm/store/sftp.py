@@ -9,11 +9,12 @@ whoever needs the lock moves the folder away. If that process goes on, its bytes
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import posixpath
 import secrets
-import threading
 import time
+import weakref
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -52,22 +53,27 @@ class SftpStore(Store):
     is_remote = True
 
     def __init__(self, url: str, options: dict[str, Any]) -> None:
-        parts = urlsplit(url)
-        if parts.password is not None:
-            raise InvalidError("an SFTP URL must not hold a password", hint=_CREDENTIALS)
+        parts, port = urlsplit(url), None
+        with suppress(ValueError):
+            # What stands for a port may be a password with a slash.
+            port = parts.port or 0
+        if port is None or parts.password is not None or parts.query:
+            raise InvalidError("an SFTP URL must not hold a password or parameters", hint=_CREDENTIALS)
         self.root = unquote(parts.path).rstrip("/")
         if not parts.hostname or not self.root:
             raise InvalidError(f"{url!r} names no server and folder", hint="Write sftp://user@host/folder.")
         self.url = f"sftp://{parts.netloc}{parts.path.rstrip('/')}"
         self._options: dict[str, Any] = {
             "host": parts.hostname,
-            "port": parts.port or (),
+            "port": port or (),
             "username": unquote(parts.username or "") or options.get("username") or (),
             **{name: options[name] for name in ("password", "client_keys", "known_hosts") if name in options},
         }
         self._downloads = Downloads()
         self._opened: SFTPClient | None = None
-        self._opening = threading.Lock()
+        self._close: Callable[[], object] = lambda: None
+        # All requests run in one event loop; the first ones must not open a connection each.
+        self._opening = asyncio.Lock()
         self._was_there = False
 
     def read(self, path: str) -> bytes:
@@ -217,22 +223,36 @@ class SftpStore(Store):
             except FarmError:
                 raise
             except _LOST as error:
-                self._opened = None
                 if attempt == REQUEST_ATTEMPTS:
                     raise self._translated(error, path) from error
-            except (OSError, asyncssh.Error) as error:
+            except (OSError, ValueError, asyncssh.Error) as error:
                 raise self._translated(error, path) from error
             time.sleep(wait_s)
             wait_s = longer(wait_s)
         raise AssertionError("the last attempt returns or raises")
 
     async def _asked(self, ask: Callable[[SFTPClient], Awaitable[Answer]]) -> Answer:
-        if self._opened is None:
-            connection = await asyncssh.connect(
-                **self._options, connect_timeout=CONNECT_TIMEOUT_S, keepalive_interval=CONNECT_TIMEOUT_S
-            )
-            self._opened = await connection.start_sftp_client()
-        return await ask(self._opened)
+        async with self._opening:
+            client = self._opened = await self._connected() if self._opened is None else self._opened
+        try:
+            return await ask(client)
+        except _LOST:
+            if self._opened is client:
+                self._opened = None
+                self._close()
+            raise
+
+    async def _connected(self) -> SFTPClient:
+        """Open a connection, which ends with the store: a process that goes on opens many stores."""
+        connection = await asyncssh.connect(
+            **self._options, connect_timeout=CONNECT_TIMEOUT_S, keepalive_interval=CONNECT_TIMEOUT_S
+        )
+        # Any thread may be the last one that has the store.
+        close = weakref.finalize(self, get_loop().call_soon_threadsafe, connection.abort)
+        # The system closes what is open when the process ends.
+        close.atexit = False
+        self._close = close
+        return await connection.start_sftp_client()
 
     def _translated(self, error: Exception, path: str) -> FarmError:
         where = f"{self.url}/{path}" if path else self.url
@@ -240,8 +260,16 @@ class SftpStore(Store):
         if isinstance(error, (asyncssh.SFTPNoSuchFile, asyncssh.SFTPNoSuchPath)):
             return self.missing(path)
         if isinstance(error, asyncssh.HostKeyNotVerifiable):
-            hint = f"Compare its key, then: ssh-keyscan {self._options['host']} >> ~/.ssh/known_hosts"
+            port = f"-p {self._options['port']} " if self._options["port"] else ""
+            hint = f"Compare its key, then: ssh-keyscan {port}{self._options['host']} >> ~/.ssh/known_hosts"
             return InvalidError(f"the server of {self.url} is not known", hint=hint, path=where)
+        if isinstance(error, (FileNotFoundError, PermissionError)) and error.filename:
+            message = f"{self.url}: {error.filename} cannot be read: {error.strerror}"
+            return InvalidError(message, hint=_CREDENTIALS, path=where)
+        if isinstance(error, ValueError):
+            # A key that asyncssh cannot read, or one with a passphrase.
+            message = f"{self.url}: no login with this key or ~/.ssh/config ({reason})"
+            return InvalidError(message, hint=_CREDENTIALS, path=where)
         if isinstance(error, asyncssh.PermissionDenied):
             return InvalidError(f"{self.url}: the server refuses the login", hint=_CREDENTIALS, path=where)
         if isinstance(error, asyncssh.SFTPPermissionDenied):
