@@ -150,8 +150,14 @@ def test_without_its_key_an_encrypted_farm_is_copied_unread(tmp_path: Path):
         connection.execute("INSERT INTO t VALUES (2)")
     assert not shop.ship().is_verified
     assert shop.objects(shop.relay) == shop.objects(shop.farm)
-    with pytest.raises(InvalidError, match=r"is encrypted: without the encryption key, no commit time"):
-        wlc.ship("shop", farm=shop.farm, to="memory://other-relay", delay=timedelta(0))
+    for upstream in (None, "auto"):
+        with pytest.raises(InvalidError, match=r"is encrypted: without the encryption key, no commit time"):
+            wlc.ship("shop", farm=shop.farm, to="memory://other-relay", delay="1h", upstream=upstream)
+    # What cannot be copied is not waited for by those who prune.
+    assert [member.url for member in wlc.tier_tree("shop", farm=shop.farm).members] == [
+        f"{shop.farm}/shop",
+        f"{shop.relay}/shop",
+    ]
     assert wlc.ship("shop", farm=shop.farm, to="memory://read-relay", storage_options=secret).is_verified
     for relay in (shop.relay, "memory://read-relay"):
         into = tmp_path / f"{relay.rpartition('/')[2]}.duckdb"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import threading
 import time
 from collections import Counter
@@ -543,3 +544,7 @@ def test_who_is_forgotten_holds_nothing_and_serves_nobody(own: Town) -> None:
     for name in "xy":
         assert own.replica(name) == "hq"
     assert wlc.prune("shop", farm=own.farm, keep_for="0s").keep_batches == (4, 5)
+    with pytest.raises(InvalidError, match=r"the origin is .*/shop itself, and cannot be forgotten") as refused:
+        wlc.forget("shop", ORIGIN, farm=own.farm)
+    command = shlex.split(str(refused.value.hint).partition(": ")[2])
+    assert [run_app(app, "wlc", [*command[1:-1], f"--{state}"]) for state in ("inactive", "active")] == [0, 0]

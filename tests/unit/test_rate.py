@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from wlc.farm.byte_count import parse_rate
 from wlc.farm.errors import InvalidError, UnavailableError
 from wlc.tiers import rate
 
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
     [("500k", 500e3), ("10M", 10e6), ("1.5 GB/s", 1.5e9), ("2MiB", 2e6), ("7", 7.0)],
 )
 def test_a_rate_is_read(text: str, expected: float):
-    assert rate.parse_rate(text) == expected
+    assert parse_rate(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "0", "fast", "-1M", "1T"])
 def test_what_is_no_rate_is_refused(text: str):
     with pytest.raises(InvalidError, match="is not a number of bytes per second"):
-        rate.parse_rate(text)
+        parse_rate(text)
 
 
 class Clock:

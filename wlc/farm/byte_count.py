@@ -28,3 +28,21 @@ def parse_bytes(text: str) -> float:
     if found is None:
         raise InvalidError(f"{text!r} is not a number of bytes", hint="Write 500k, 10M or 1G.")
     return float(found.group(1)) * _UNITS[found.group(2).lower()]
+
+
+def parse_rate(text: str) -> float:
+    """Read bytes per second as people type them: `500k`, `10M`, `1.5 GB/s`; a letter is a power of 1,000.
+
+    Raises:
+        InvalidError: The text is not a rate above 0.
+    """
+    try:
+        if (rate := parse_bytes(text.strip().removesuffix("/s"))) > 0:
+            return rate
+    except InvalidError as error:
+        raise _no_rate(text) from error
+    raise _no_rate(text)
+
+
+def _no_rate(text: str) -> InvalidError:
+    return InvalidError(f"{text!r} is not a number of bytes per second", hint="Write 500k, 10M or 1G.")

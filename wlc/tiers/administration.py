@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -157,9 +158,15 @@ def forget(
     Somebody who is not gone registers again with the next round.
 
     Raises:
-        InvalidError: Nothing is known under that id.
+        InvalidError: Nothing is known under that id, or it is the origin, which holds the registry itself.
     """
     database = _opened(db, farm, storage_options)
+    if member == ORIGIN:
+        raise InvalidError(
+            f"the origin is {database.url} itself, and cannot be forgotten",
+            hint=f"to let nobody read there: wlc upstream {shlex.quote(database.url)} {ORIGIN} --inactive",
+            path=database.url,
+        )
     paths = replica_path(member), upstream_path(member)
     was_replica, was_upstream = map(database.store.exists, paths)
     held = _claims_of(database, member)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -97,6 +97,33 @@ class CopiedSnapshot:
     staged: bytes | Path
     paths: frozenset[str]
     sizes: Sequence[int]
+
+
+def refuse_unreadable(source: FarmDatabase, latest: datetime | None) -> None:
+    """Refuse what needs the key of an encrypted farm and does not have it, before anybody is told of a new relay.
+
+    Raises:
+        InvalidError: The newest batch or snapshot would have to be read, for --delay or to verify its signature.
+    """
+    if source.keys.encrypts or not (latest is not None or source.keys.verifying):
+        return
+    config = source.config()
+    newest = [(source.logs, paths.log_path(source.name, config.batches - 1))] if config.batches > 1 else []
+    tick = paths.parse_snapshot_folder(config.snapshot)
+    newest += [(source.store, paths.manifest_path(tick))] if tick is not None else []
+    for store, path in newest:
+        with suppress(MissingError):
+            if is_encrypted(store.raw.read(path)):
+                raise _unreadable(source, latest)
+
+
+def _unreadable(source: FarmDatabase, latest: datetime | None) -> InvalidError:
+    what = "no commit time is known for --delay" if latest is not None else "no signature can be verified"
+    return InvalidError(
+        f"{source.url} is encrypted: without the encryption key, {what}",
+        hint="Give the encryption key, too, or copy it unread: leave out --delay and the keys to verify with.",
+        path=source.url,
+    )
 
 
 class Unpublished:
@@ -217,12 +244,7 @@ class Unpublished:
         if not is_encrypted(data) or self._source.keys.encrypts:
             return False
         if self._latest is not None or self._source.keys.verifying:
-            what = "no commit time is known for --delay" if self._latest else "no signature can be verified"
-            raise InvalidError(
-                f"{self._source.url} is encrypted: without the encryption key, {what}",
-                hint="Give the encryption key, too, or copy it unread: leave out --delay and the keys to verify with.",
-                path=self._source.url,
-            )
+            raise _unreadable(self._source, self._latest)
         self.is_verified = False
         return True
 

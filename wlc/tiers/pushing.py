@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from wlc.farm.byte_count import parse_rate
 from wlc.farm.database import open_database
 from wlc.farm.errors import FarmError, InvalidError, UnavailableError
 from wlc.farm.human_form import ForPeople
@@ -19,7 +20,7 @@ from wlc.farm.upstreams import ORIGIN, find_upstream
 from wlc.masters.lookup import resolve
 from wlc.tiers.choice import Node, Reader, is_class_enough
 from wlc.tiers.offer import Offer
-from wlc.tiers.rate import RateLimit, parse_rate
+from wlc.tiers.rate import RateLimit
 from wlc.tiers.relay_round import Shipping
 
 if TYPE_CHECKING:

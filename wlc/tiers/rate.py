@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from wlc.farm.byte_count import parse_bytes
-from wlc.farm.errors import InvalidError, UnavailableError
+from wlc.farm.errors import UnavailableError
 
 
 class RateLimit:
@@ -61,21 +60,3 @@ class RunLimit:
     def stop(self) -> None:
         """Let no thread wait any longer."""
         self._is_stopped.set()
-
-
-def parse_rate(text: str) -> float:
-    """Read bytes per second as people type them: `500k`, `10M`, `1.5 GB/s`; a letter is a power of 1,000.
-
-    Raises:
-        InvalidError: The text is not a rate above 0.
-    """
-    try:
-        if (rate := parse_bytes(text.strip().removesuffix("/s"))) > 0:
-            return rate
-    except InvalidError as error:
-        raise _no_rate(text) from error
-    raise _no_rate(text)
-
-
-def _no_rate(text: str) -> InvalidError:
-    return InvalidError(f"{text!r} is not a number of bytes per second", hint="Write 500k, 10M or 1G.")

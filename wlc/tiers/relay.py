@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wlc.farm.attachment import attachment_object, place_of
+from wlc.farm.byte_count import parse_rate
 from wlc.farm.clock import parse_age, utc_now
 from wlc.farm.database import FarmDatabase
 from wlc.farm.errors import FarmError, InvalidError
@@ -16,8 +17,9 @@ from wlc.farm.same_past import is_same_place
 from wlc.farm.store import MissingError, join_url, open_store
 from wlc.masters.lookup import resolve
 from wlc.tiers.attaching import attachment_of, detach, read_through
+from wlc.tiers.copied_ahead import refuse_unreadable
 from wlc.tiers.offer import Offer, as_reader, relay_id
-from wlc.tiers.rate import RateLimit, parse_rate
+from wlc.tiers.rate import RateLimit
 from wlc.tiers.relay_round import Shipped, Shipping
 
 if TYPE_CHECKING:
@@ -95,7 +97,10 @@ def ship(
 
     if attachment is None:
         return run(source)
-    return read_through(place_of(source, attachment.registry), _reader(target, offer), attachment, run, keepalive)
+    me = _reader(target, offer)
+    if me.position is None:
+        refuse_unreadable(source, latest)
+    return read_through(place_of(source, attachment.registry), me, attachment, run, keepalive)
 
 
 def _relay_of(source: FarmDatabase, to: str, options: Mapping[str, Any] | None) -> FarmDatabase:

@@ -19,7 +19,7 @@ from wlc.farm.human_form import ForPeople
 from wlc.farm.model import Position
 from wlc.farm.store import AlreadyExistsError, MissingError
 from wlc.farm.upstreams import ORIGIN
-from wlc.tiers.copied_ahead import CopiedSnapshot, Found, Unpublished
+from wlc.tiers.copied_ahead import CopiedSnapshot, Found, Unpublished, refuse_unreadable
 from wlc.tiers.offer import Offer, as_reader, is_offered, offer_place
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ class Shipping:
         is_level = self._is_level(wanted)
         if not is_level:
             if registers and self._is_new:
+                refuse_unreadable(self._source, self._latest)
                 # Nothing may be pruned while the first copy is made.
                 self._register(None)
                 if serves:
