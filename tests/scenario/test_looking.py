@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from typing import TYPE_CHECKING
 
@@ -136,7 +137,8 @@ def test_a_lag_above_a_stated_limit_ends_with_9(tmp_path: Path, capsys: pytest.C
         connection.execute("INSERT INTO t VALUES (1)")
     assert run_app(wlr_app, "wlr", ["status", str(copy), "--max-lag", "10m"]) == 0
     assert run_app(wlr_app, "wlr", ["status", str(copy), "--max-lag", "0s"]) == 9
-    assert f"{copy} is 1s (1 transactions) behind, more than 0s" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert re.search(rf"{re.escape(str(copy))} is \d+s \(1 transactions\) behind, more than 0s", said)
     (tmp_path / "dbfarm").rename(tmp_path / "away")
     assert run_app(wlr_app, "wlr", ["status", str(copy), "--max-lag", "10m"]) == 9
     assert f"how far {copy} is behind is not known" in capsys.readouterr().err

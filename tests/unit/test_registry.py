@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from wlc.farm.clock import utc_now
 from wlc.farm.config import first_config
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.documents import decode_document, encode_document
@@ -17,9 +20,14 @@ from wlc.farm.model import Position
 from wlc.farm.paths import TIERS
 from wlc.farm.registry import Replica, decode_replica, keep_alive, register, replicas
 from wlc.farm.tier_settings import DEFAULTS, decode_settings, encode_settings, read_settings
+from wlc.masters.listing import readers
+from wlc.masters.prune import prune_database
 from wlc.masters.retention import children
 from wlc.tiers.overview import tier_tree
 from wlc.tiers.tree import read_tree
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 POSITION = Position("h", 3, 2, "c" * 64)
@@ -55,7 +63,8 @@ def test_firstfile_rollout_a_registration_without_newer_keys_is_read(
     database: FarmDatabase, optional: dict[str, Any]
 ) -> None:
     database.store.create("replicas/old.json", encode_document("replica", {**FIRST, **optional}))
-    assert replicas(database) == [replace(ME, kind=optional.get("kind", "replica"))]
+    (known,) = replicas(database)
+    assert replace(known, seen=NOW) == replace(ME, kind=optional.get("kind", "replica"))
     # It counts as everybody does: for pruning, in the tree, among those who choose.
     assert [known.id for known in children(replicas(database))] == ["old"]
     (member,) = tier_tree(database.url).members[1:]
@@ -112,3 +121,20 @@ def test_who_is_paused_before_it_holds_anything_is_pending_again(database: FarmD
     for is_paused in (False, True, False, False):
         register(database, replace(ME, position=None), is_paused=is_paused)
     assert states(database) == [("pending", "registered"), ("inactive", "paused"), ("pending", "goes on")]
+
+
+@pytest.mark.parametrize("wrong", [timedelta(days=-4000), timedelta(days=4000)])
+def test_a_clock_that_is_wrong_or_was_set_lets_pruning_neither_forget_nor_wait_for_ever(
+    tmp_path: Path, wrong: timedelta
+) -> None:
+    database = open_database(str(tmp_path / "shop"))
+    database.create_config(first_config("shop"))
+    register(database, replace(ME, seen=utc_now()))
+    register(database, replace(ME, seen=utc_now() + wrong))
+    assert prune_database(database).overdue == ()
+    assert [reader.is_overdue for reader in readers("shop", str(tmp_path))] == [False]
+    # Nobody heard of it for eight days.
+    (file,) = tmp_path.rglob("old.json")
+    os.utime(file, times=(before := time.time() - 8 * 86400, before))
+    assert [replica.id for replica in prune_database(database).overdue] == ["old"]
+    assert [reader.is_overdue for reader in readers("shop", str(tmp_path))] == [True]

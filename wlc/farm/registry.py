@@ -250,6 +250,8 @@ def known_replicas(
 ) -> tuple[list[Replica], list[CorruptError]]:
     """Return all registered replicas, by id, and what is wrong with registrations that cannot be read.
 
+    They were `seen` when the store got what they said: the clocks of their machines may be wrong, or set.
+
     Args:
         database: The place.
         before: What was read the last time, by path, and is brought up to date; only what arrived since is read.
@@ -258,7 +260,8 @@ def known_replicas(
     if before is not None:
         before.clear()
         before.update(now)
-    return parted(now)
+    known = ((entry, found) for entry, found in now.values() if not isinstance(found, CorruptError))
+    return [replace(replica, seen=entry.arrived) for entry, replica in known], parted(now)[1]
 
 
 _OPTIONAL = "kind upstream place registry class site delay_s tables interval_s progressed transitions info"
