@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from wlc.farm.beat import typed_beat
 from wlc.farm.errors import InvalidError
 
 Source = Annotated[
@@ -45,6 +46,11 @@ StorageOptions = Annotated[
     list[str] | None,
     typer.Option("--storage-option", metavar="K=V", help="Option of the farm's file system; may be repeated."),
 ]
+
+
+def beat_of(text: str | None) -> float | None:
+    """Read a beat as people type it, in seconds or with a unit; None where none is given."""
+    return typed_beat(text) if text is not None else None
 
 
 def storage_options(pairs: list[str] | None) -> dict[str, object] | None:

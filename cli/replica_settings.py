@@ -15,7 +15,7 @@ from wlc.farm.clock import format_age, parse_age
 from wlc.farm.errors import ExceededError
 from wlr.engine.adapters import locate as place_of
 
-from .options import StorageOptions, Target, storage_options
+from .options import StorageOptions, Target, beat_of, storage_options
 from .output import Report, Sentence, Value, for_person
 
 # What says in a status that something is wrong, or left by its owner in a state that lasts.
@@ -68,11 +68,13 @@ def clock(target: Target, storage_option: StorageOptions = None) -> Report:
 
 def beat(
     target: Target,
-    seconds: Annotated[float | None, typer.Argument(metavar="S", help="New polling beat in seconds.")] = None,
+    seconds: Annotated[
+        str | None, typer.Argument(metavar="S", help="New polling beat in seconds, or as in 5m.")
+    ] = None,
     storage_option: StorageOptions = None,
 ) -> Report:
     """Show or set how often --follow looks for new log files."""
-    beat_s = wlr.beat(target, seconds, storage_options=storage_options(storage_option))
+    beat_s = wlr.beat(target, beat_of(seconds), storage_options=storage_options(storage_option))
     often = f"every {format_age(timedelta(seconds=beat_s))}" if beat_s else "all the time"
     return Sentence(f"With --follow, {place_of(target)} looks for new log files {often}.", {"beat_s": beat_s})
 

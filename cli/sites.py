@@ -13,7 +13,7 @@ import typer
 from wlc.farm.errors import FarmError, InvalidError
 
 from .following import follow_on
-from .options import Database, Farm, Follow, Source, StorageOptions, storage_options
+from .options import Database, Farm, Follow, Source, StorageOptions, beat_of, storage_options
 from .output import Listing, Report, in_columns, record
 from .progress import working
 
@@ -30,8 +30,8 @@ def join(
     site: Annotated[str, typer.Option("--site", metavar="NAME", help="Name of the new site.")],
     farm: Farm = None,
     beat: Annotated[
-        float | None,
-        typer.Option(metavar="S", help="Longest time in seconds until a commit is published. Default is 300."),
+        str | None,
+        typer.Option(metavar="S", help="Longest time until a commit is published: 60, 90s, 5m. Default is 300."),
     ] = None,
     start: Annotated[
         str | None,
@@ -72,7 +72,9 @@ def join(
                 anew = f"wlc join FILE {_place(name, farm)} --site {site}"
                 raise InvalidError(error.message, hint=f"name a file that is not there: {anew}", path=source) from error
         return record(
-            wlc.join(source, name=name, site=site, farm=farm, beat_s=beat, again=again, storage_options=options)
+            wlc.join(
+                source, name=name, site=site, farm=farm, beat_s=beat_of(beat), again=again, storage_options=options
+            )
         )
 
 

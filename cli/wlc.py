@@ -26,7 +26,7 @@ from .human_form import counted
 from .interruption import stop_on_signal
 from .log_lines import log_report
 from .log_listing import log
-from .options import Database, Farm, Source, StorageOptions, storage_options
+from .options import Database, Farm, Source, StorageOptions, beat_of, storage_options
 from .output import Fields, Listing, Report, Sentence, Value, for_person, record
 from .overview import COMMANDS as LOOKING_COMMANDS
 from .overview import list_databases
@@ -70,9 +70,9 @@ def master(
     name: Annotated[str | None, typer.Option(metavar="N", help="Name in the farm; default is the file's stem.")] = None,
     logs: Annotated[str | None, typer.Option(metavar="URL", help="Put the log files in another place.")] = None,
     beat: Annotated[
-        float | None,
+        str | None,
         typer.Option(
-            metavar="S", help="Longest time in seconds until a commit is published; 0 publishes each. Default is 300."
+            metavar="S", help="Longest time until a commit is published: 60, 90s, 5m; 0 publishes each. Default is 300."
         ),
     ] = None,
     tables: Annotated[
@@ -122,7 +122,7 @@ def master(
                 farm=farm,
                 name=name,
                 logs=logs,
-                beat_s=beat,
+                beat_s=beat_of(beat),
                 tables=tables or (),
                 moved=moved,
                 create=create,
@@ -364,7 +364,7 @@ def _verify_source(source: str, options: dict[str, object] | None) -> Iterator[R
 def beat(
     db: Database,
     seconds: Annotated[
-        float | None, typer.Argument(metavar="S", help="New beat in seconds; 0 publishes each commit.")
+        str | None, typer.Argument(metavar="S", help="New beat in seconds, or as in 5m; 0 publishes each commit.")
     ] = None,
     farm: Farm = None,
     storage_option: StorageOptions = None,
@@ -372,7 +372,7 @@ def beat(
     """Show or set the beat."""
     import wlc
 
-    beat_s = wlc.beat(db, seconds, farm=farm, storage_options=storage_options(storage_option))
+    beat_s = wlc.beat(db, beat_of(seconds), farm=farm, storage_options=storage_options(storage_option))
     when = f"after {format_age(timedelta(seconds=beat_s))} at the latest" if beat_s else "at once"
     return Sentence(f"Each commit is published {when}.", {"beat_s": beat_s})
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from wlc.farm.errors import FarmError
+from wlc.farm.errors import FarmError, UnavailableError
 from wlc.farm.human_form import ForPeople
 from wlr.engine.adapters import target_at
 
@@ -16,7 +17,12 @@ if TYPE_CHECKING:
 
     from wlc.farm.attachment import Attachment
     from wlc.farm.model import Taken
+    from wlr.engine.state import ReplicaState
     from wlr.plan.failure import Failure
+
+# A round holds the file of a replica while it applies a step, which mostly takes less than this.
+_PATIENCE_S = 3.0
+_LOOK_EVERY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +79,9 @@ def status(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] |
 
     Raises:
         InvalidError: There is no replica.
-        UnavailableError: Another process is using it: try again.
+        UnavailableError: Another process has been using it for some seconds: try again.
     """
-    state = target_at(into, storage_options).read_state()
+    state = _state(into, storage_options)
     lag_s, lag_transactions = lag(state.master, state.position.tick, state.clock, storage_options)
     return ReplicaStatus(
         state.master,
@@ -106,12 +112,25 @@ def chosen(attachment: Attachment | None) -> tuple[str, tuple[str, ...]]:
 
 def tick(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> int:
     """Return the last transaction that a replica holds, 0 before the first; raises as `status` does."""
-    return target_at(into, storage_options).read_state().position.tick
+    return _state(into, storage_options).position.tick
 
 
 def clock(into: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> datetime | None:
     """Return the commit time of the last transaction that a replica holds; raises as `status` does."""
-    return target_at(into, storage_options).read_state().clock
+    return _state(into, storage_options).clock
+
+
+def _state(into: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> ReplicaState:
+    """Read what a replica remembers of itself; wait for a moment for another process that is using it."""
+    target, end = target_at(into, storage_options), time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return target.read_state()
+        except UnavailableError as error:
+            if time.monotonic() >= end:
+                error.hint = error.hint or "wlc replicas DB shows what its farm knows of it"
+                raise
+        time.sleep(_LOOK_EVERY_S)
 
 
 def lag(

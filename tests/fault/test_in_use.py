@@ -247,6 +247,28 @@ def test_whoever_looks_at_a_replica_ends_no_round(farm: str, tmp_path: Path):
     assert wlr.tick(target) == 1
 
 
+def test_whoever_asks_a_replica_waits_for_a_round_that_is_soon_over(farm: str, tmp_path: Path, capsys, monkeypatch):
+    target = tmp_path / "replica.duckdb"
+    wlr.replicate("bank", farm=farm, into=target)
+    # As another process, which has not closed the file itself.
+    monkeypatch.setattr("wlr.engine.duckdb.state._closed", {})
+    with program(target, text=HOLD) as holder, ThreadPoolExecutor() as pool:
+        holder.wait_for("ready")
+        asked = [pool.submit(ask, target) for ask in (wlr.tick, wlr.clock, wlr.status)]
+        with suppress(TimeoutError):
+            asked[0].result(0.3)
+        assert not any(each.done() for each in asked)
+        holder.say("")
+        assert (asked[0].result(), asked[2].result().tick) == (1, 1)
+        assert holder.end() == 0
+    monkeypatch.setattr("wlr.replica_status._PATIENCE_S", 0.0)
+    with program(target, text=HOLD) as holder:
+        holder.wait_for("ready")
+        code, errors = run(capsys, "wlr", "status", target)
+    assert (code, str(holder.process.pid) in errors) == (75, True)
+    assert errors.rstrip().endswith("hint: wlc replicas DB shows what its farm knows of it")
+
+
 def test_replica_that_this_process_reads_is_in_use(farm: str, tmp_path: Path, capsys):
     target = tmp_path / "replica.duckdb"
     wlr.replicate("bank", farm=farm, into=target, tick=wlc.tick("bank", farm=farm) - 1)

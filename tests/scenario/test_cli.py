@@ -206,9 +206,12 @@ def test_a_mistyped_table_is_named_with_the_one_that_may_be_meant(shell, sales) 
 def test_beat_is_shown_and_set(shell, sales, tmp_path) -> None:
     assert shell.answer("wlc", "beat", sales) == {"beat_s": 300}
     assert shell.answer("wlc", "beat", tmp_path / "farm" / "sales", 60) == {"beat_s": 60}
-    assert shell.answer("wlc", "status", sales)["beat_s"] == 60
+    assert shell.answer("wlc", "beat", sales, "90s") == {"beat_s": 90}
+    assert shell("wlc", "beat", sales, "1x") == 2
+    assert "'1x' is not a beat\nhint: Write seconds, such as 60, or a length of time, such as 90s or 5m." in shell.err
+    assert shell.answer("wlc", "status", sales)["beat_s"] == 90
     assert shell("wlr", "replicate", sales, "--into", "copy.duckdb") == 0
-    assert shell.answer("wlr", "beat", "copy.duckdb", 5) == {"beat_s": 5}
+    assert shell.answer("wlr", "beat", "copy.duckdb", "5s") == {"beat_s": 5}
     assert shell.answer("wlr", "beat", "copy.duckdb") == {"beat_s": 5}
 
 

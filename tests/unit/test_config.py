@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wlc.farm.beat import parse_beat
+from wlc.farm.beat import parse_beat, typed_beat
 from wlc.farm.config import decode_config, encode_config
 from wlc.farm.errors import CorruptError, InvalidError
 from wlc.farm.model import Config, Origin
@@ -130,5 +130,11 @@ def test_what_cannot_be_read_back_is_not_written() -> None:
 
 @pytest.mark.parametrize("text", ["-1", "nan", "inf", "soon", "", "1e99"])
 def test_bad_beats_are_refused(text: str) -> None:
-    with pytest.raises(InvalidError, match="is not a beat"):
-        parse_beat(text)
+    for read in (parse_beat, typed_beat):
+        with pytest.raises(InvalidError, match="is not a beat"):
+            read(text)
+
+
+@pytest.mark.parametrize("text, beat_s", [("0", 0), ("1.5", 1.5), ("1s", 1), ("5m", 300), ("2 hours", 7200)])
+def test_people_may_type_a_unit_with_a_beat(text: str, beat_s: float) -> None:
+    assert typed_beat(text) == beat_s

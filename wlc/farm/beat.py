@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from wlc.farm.clock import parse_age
 from wlc.farm.errors import InvalidError
 
 # The default.
@@ -29,3 +30,24 @@ def parse_beat(text: str) -> float:
     if not (math.isfinite(beat_s) and 0 <= beat_s <= BEAT_MOST_S):
         raise InvalidError(f"{text!r} is not a beat", hint="Give seconds, 0 for one batch per transaction.")
     return beat_s
+
+
+def typed_beat(text: str) -> float:
+    """Read a beat as people type it: seconds, or a length of time such as `5m`; returns seconds.
+
+    Raises:
+        InvalidError: It is neither.
+    """
+    try:
+        return parse_beat(text if _is_number(text) else str(parse_age(text).total_seconds()))
+    except InvalidError as error:
+        hint = "Write seconds, such as 60, or a length of time, such as 90s or 5m."
+        raise InvalidError(f"{text!r} is not a beat", hint=hint) from error
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
