@@ -174,7 +174,7 @@ def unit(
     from wlr.service.systemd_unit import FOLDER, NAME, unit_text
 
     path = config.absolute()
-    text = unit_text(_program(), path, read_settings(path), user)
+    text = unit_text(_program(), path, read_settings(path, is_run_here=False), user)
     if not install:
         if folder is not None:
             raise InvalidError("--folder goes with --install", hint=f"wlr unit {shlex.quote(str(config))} --install")

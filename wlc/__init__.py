@@ -51,6 +51,7 @@ __all__ = [
     "beat",
     "begin_anew",
     "check_repair",
+    "check_run",
     "clock",
     "compensate",
     "conflicts",
@@ -136,7 +137,7 @@ if TYPE_CHECKING:
     from wlc.masters.rejected import ConflictCounter, RejectedRow
     from wlc.masters.retention import Retention
     from wlc.masters.retention_policy import Keeping, retention, tag, tags, untag
-    from wlc.masters.running import run
+    from wlc.masters.running import check_run, run
     from wlc.masters.status import MasterStatus, preparation, status, tables_to_change
     from wlc.multi_master.administration import leave, set_role
     from wlc.multi_master.conflicts import conflicts, exceptions, resubmit, rules, set_rule
@@ -182,7 +183,7 @@ else:
             "wlc.masters.publish": ("Flushed",),
             "wlc.masters.rejected": ("ConflictCounter", "RejectedRow"),
             "wlc.masters.retention": ("Retention",),
-            "wlc.masters.running": ("run",),
+            "wlc.masters.running": ("check_run", "run"),
             "wlc.masters.status": ("MasterStatus", "preparation", "status", "tables_to_change"),
             "wlc.multi_master.administration": ("leave", "set_role"),
             "wlc.multi_master.conflicts": ("conflicts", "exceptions", "resubmit", "rules", "set_rule"),

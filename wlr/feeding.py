@@ -128,7 +128,7 @@ def feed(
     output.check_format(format)
     database = wlc.resolve(db, farm, storage_options=storage_options)
     reads = _Reads(_listed(upstream), class_name, _listed(registry))
-    wanted = _Wanted(tuple(tables or ()), format, _start(start), max_bytes, drop, name, progress)
+    wanted = _Wanted(tuple(tables or ()), format, feed_start(start), max_bytes, drop, name, progress)
     words = [*_words(db, farm, output.shown, wanted, reads), *(["--rotate", str(rotate)] if rotate is not None else [])]
     words += ["--transactional"] if transactional else []
     words += _option_words("--output-option", output_options or {})
@@ -187,8 +187,12 @@ def _option_words(option: str, given: Mapping[str, Any], within: str = "") -> It
         yield from (option, f"{within}{name}={str(said).lower() if isinstance(said, bool) else said}")
 
 
-def _start(given: str | int | datetime | None) -> str | int | datetime | None:
-    """Read where a new feed begins: a tick, a time, or the newest snapshot."""
+def feed_start(given: str | int | datetime | None) -> str | int | datetime | None:
+    """Read where a new feed begins: a tick, a time, or the newest snapshot.
+
+    Raises:
+        InvalidError: The text is something else.
+    """
     if given is None or given == SNAPSHOT or isinstance(given, int):
         return given
     if isinstance(given, str) and given.isdecimal():

@@ -57,6 +57,16 @@ class Workers:
         return SparkExecutor(local, url, storage_options, Jobs(self.database, self.spark_master), from_rows)
 
 
+def check_engine(engine: str) -> None:
+    """Refuse what is no engine.
+
+    Raises:
+        InvalidError: There is no such engine.
+    """
+    if engine not in _ENGINES:
+        raise InvalidError(f"there is no engine {engine!r}", hint=f"Give one of {', '.join(_ENGINES)}.")
+
+
 def workers(engine: str, database: FarmDatabase, spark_master: str | None = None) -> Workers:
     """Choose who does large work.
 
@@ -68,8 +78,7 @@ def workers(engine: str, database: FarmDatabase, spark_master: str | None = None
     Raises:
         InvalidError: There is no such engine, or the environment variable does not hold a number.
     """
-    if engine not in _ENGINES:
-        raise InvalidError(f"there is no engine {engine!r}", hint=f"Give one of {', '.join(_ENGINES)}.")
+    check_engine(engine)
     text = os.environ.get(_SPARK_VARIABLE, str(_SPARK_ROWS))
     if not text.isdecimal():
         message = f"{_SPARK_VARIABLE}={text} is not a number of rows"

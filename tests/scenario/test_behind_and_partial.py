@@ -82,6 +82,21 @@ def test_a_paused_replica_stays_where_it_is(source: Path, tmp_path: Path, into: 
     assert not wlr.status(replica).is_paused
 
 
+def test_a_replica_of_the_service_holds_chosen_rows_columns_and_values(source: Path, tmp_path: Path):
+    write(source, "CREATE TABLE t (a INTEGER, b VARCHAR, c VARCHAR)", "INSERT INTO t VALUES (1, 'x', 'y')")
+    (tmp_path / "mask.key").write_text("a key of more than sixteen bytes")
+    (file := tmp_path / "dbfarm.toml").write_text(
+        f'[farms.main]\nurl = "memory://behind"\n[replicas.copy]\ndatabase = "{tmp_path.name}"\ninto = "copy.duckdb"\n'
+        'where = "t: a < 3"\ncolumns = "t: a, b"\nmask = ["t: b = hash"]\nmask_key = "mask.key"\n'
+    )
+    (served,) = works_of(read_settings(file))
+    assert served.do_round(Alone()).tick == 2
+    write(source, "INSERT INTO t VALUES (2, NULL, 'y'), (3, 'x', 'y')")
+    assert served.do_round(Alone()).tick == 3
+    (hashed, _), (missing, _) = wlr.read(tmp_path / "copy.duckdb", "t", columns=["b", "a"]).order("a").fetchall()
+    assert (len(hashed), missing) == (64, None)
+
+
 @pytest.mark.parametrize("into", ["copy.duckdb", "lake"])
 def test_an_ignored_table_is_not_there_and_not_read(
     source: Path, tmp_path: Path, into: str, monkeypatch: pytest.MonkeyPatch

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from wlc.farm.errors import InvalidError
+from wlc.farm.seal.keys import add_key
 from wlr.service.settings_file import SECTIONS, read_settings
 from wlr.service.systemd_unit import unit_text
 from wlr.service.toml_lines import line_of, lines_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GOOD = """\
 [farms.main]
@@ -58,6 +57,8 @@ to = "branch"
 def written(folder: Path, text: str) -> Path:
     file = folder / "dbfarm.toml"
     file.write_text(text, encoding="utf-8")
+    if not (folder / "farm.key").exists():
+        add_key(folder / "farm.key", "encryption")
     return file
 
 
@@ -100,18 +101,77 @@ def test_a_file_is_read_with_paths_beside_it(tmp_path: Path) -> None:
         ('client_kwargs = {', 'clientkwargs = {', "line 5: farms.main.storage_options: there is no storage option"),
         ('"/srv/branch"', '"postgresql://u:S3cr3t@h/d"', "line 9: farms.branch.url: has a password in its URL"),
         ('url = "/srv/branch"', "url = /srv", "is not TOML: Invalid value (at line 9"),
-        ('to = "branch"', 'to = "kafka://localhost:9092/orders"', None),
+        ('to = "branch"', 'to = "kafka://localhost:9092/orders"', "line 36: relays.branch.to: cannot use a store with"),
     ],
 )  # fmt: skip
-def test_a_wrong_line_is_named(tmp_path: Path, old: str, new: str, said: str | None) -> None:
+def test_a_wrong_line_is_named(tmp_path: Path, old: str, new: str, said: str) -> None:
     assert old in GOOD
-    text = GOOD.replace(old, new, 1)
-    if said is None:
-        assert "feeds.orders" in read_settings(written(tmp_path, text)).items
-        return
-    message = refused(tmp_path, text)
+    message = refused(tmp_path, GOOD.replace(old, new, 1))
     assert said in message
     assert "S3cr3t" not in message
+
+
+REPLICA = '[replicas.copy]\ndatabase = "sales"\ninto = "copy.duckdb"\n'
+LAKE = REPLICA.replace("copy.duckdb", "lake/")
+FEED = '[feeds.t]\ndatabase = "sales"\nto = "t.jsonl"\n'
+RELAY = '[relays.r]\ndatabase = "sales"\nto = "branch"\n'
+DERIVED = '[derived.eu]\ndatabase = "sales"\ntables = "t"\n'
+DATABASE = "[databases.sales]\n"
+
+
+@pytest.mark.parametrize(
+    "item, line, said",
+    [
+        (REPLICA, 'engine = "spork"', "replicas.copy.engine: there is no engine 'spork'"),
+        (REPLICA, 'keep = "3d"', "replicas.copy.keep: …copy.duckdb is a DuckDB file, which holds one tick"),
+        (REPLICA, "prune_every = '1d'", "replicas.copy.prune_every: …copy.duckdb is a DuckDB file, not a Parquet"),
+        (REPLICA, 'open = "delta"', "replicas.copy.open: …copy.duckdb is a DuckDB file, which has no files"),
+        (REPLICA, "access = true", "replicas.copy.access: …copy.duckdb is a DuckDB file, which has no roles"),
+        (REPLICA, "adopt = true\nswap = true", "replicas.copy.swap: does not go with adopt"),
+        (REPLICA, 'where = "region"', "replicas.copy.where: --where 'region' names no table"),
+        (REPLICA, 'columns = "t:,"', "replicas.copy.columns: --columns 't:,' is invalid"),
+        (REPLICA, 'mask = "t: a = huff"', "replicas.copy.mask: --mask 't: a = huff' is invalid"),
+        (REPLICA, 'mask = "t: a = hash"', "replicas.copy.mask: a hash needs a key"),
+        (REPLICA, 'mask = "t: a = hash"\nmask_key = "m"', "replicas.copy.mask_key: the key …m cannot be read: No such"),
+        (LAKE, 'keep = "soon"', "replicas.copy.keep: 'soon' is neither a number of ticks nor an age"),
+        (LAKE, 'open = "iceberg"', "replicas.copy.open: tables cannot be open to 'iceberg'"),
+        (LAKE, "swap = true", "replicas.copy.swap: …lake is …, whose readers are never blocked"),
+        (FEED, 'format = "xml"', "feeds.t.format: …t.jsonl takes no xml"),
+        (FEED, 'from = "soon"', "feeds.t.from: 'soon' is not a time"),
+        (FEED, "transactional = true", "feeds.t.transactional: --transactional is for topics of Kafka"),
+        (FEED, 'name = "a/b"', "feeds.t.name: "),
+        (FEED, "drop = true\nmax_bytes = 0", "feeds.t.max_bytes: is of no use without"),
+        (FEED.replace("t.jsonl", "kafka://h/t"), 'rotate = "1M"', "feeds.t.rotate: --rotate is for files"),
+        (FEED.replace("t.jsonl", "ftp://h/t"), "", "feeds.t.to: ftp://h/t is neither a file nor a topic of Kafka"),
+        (RELAY, 'limit_rate = "fast"', "relays.r.limit_rate: 'fast' is not a number of bytes per second"),
+        (DERIVED, 'where = "region"', "derived.eu.where: --where 'region' names no table"),
+        (DERIVED, 'name = "a/b"', "derived.eu.name: 'a/b' cannot name a database"),
+        (DERIVED + DERIVED.replace(".eu", ".us"), 'name = "eu"', "derived.us.name: is the same as that of derived.eu"),
+        (DATABASE, 'verify_window = "30d"', "databases.sales.verify_window: is of no use without verify_every"),
+        (DATABASE, 'drill_folder = "x"', "databases.sales.drill_folder: is of no use without drill_every"),
+        (DATABASE, 'snapshot_every = "0.5s"', "databases.sales.snapshot_every: "),
+        (DATABASE, 'beat = "soon"', "databases.sales.beat: 'soon' is not a beat"),
+        ("[masters.m]\n", 'source = "sales.duckdb"', "masters.m.source: …sales.duckdb is a DuckDB master"),
+        (REPLICA + 'farm = "main"\n[farms.other]\n', 'url = "ftp://h/x"', "farms.other.url: cannot use a store with scheme 'ftp'"),
+        (REPLICA, 'farm = "main"\n[farms.x]\nurl = "f"\nsigning_key_file = "farm.key"', "x.signing_key_file: key file …"),
+        (REPLICA, 'farm = "main"\n[farms.x]\nurl = "f"\nverify_key_file = "none"', "none cannot be read: No such file"),
+    ],
+)  # fmt: skip
+def test_a_value_that_nobody_can_use_is_named_before_anything_starts(
+    tmp_path: Path, item: str, line: str, said: str
+) -> None:
+    text = f'[farms.main]\nurl = "farm"\n{item}{line}'.rstrip() + "\n"
+    assert re.search(re.escape(said).replace("…", ".*"), refused(tmp_path, text))
+    assert f"dbfarm.toml, line {text.count(chr(10))}: " in refused(tmp_path, text)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dbfarm.toml", "farm.key"]
+
+
+def test_who_shows_a_unit_need_not_be_allowed_to_read_keys(tmp_path: Path) -> None:
+    file = written(tmp_path, GOOD)
+    (tmp_path / "farm.key").unlink()
+    assert read_settings(file, is_run_here=False).farms["main"].encryption_key_file == f"{tmp_path}/farm.key"
+    with pytest.raises(InvalidError, match=r"line 3: farms\.main\.encryption_key_file: key file .* cannot be read"):
+        read_settings(file)
 
 
 def test_the_same_place_twice_and_nothing_at_all_are_refused(tmp_path: Path) -> None:
@@ -132,14 +192,20 @@ def test_lines_of_every_form_of_toml() -> None:
     assert line_of(lines, ("t", "u v", "missing")) == 6
 
 
-def test_every_key_is_documented_and_every_documented_key_exists() -> None:
-    import re
-    from pathlib import Path
+DOCS = (Path(__file__).parents[2] / "docs" / "service.md").read_text(encoding="utf-8")
 
-    text = (Path(__file__).parents[2] / "docs" / "service.md").read_text(encoding="utf-8")
+
+def test_the_example_of_the_docs_can_be_used(tmp_path: Path) -> None:
+    found = re.search(r"```toml\n(.*?)```", DOCS, re.DOTALL)
+    assert found
+    items = read_settings(written(tmp_path, found[1])).items
+    assert list(items) == ["databases.sales", "masters.shop", "replicas.copy"]
+
+
+def test_every_key_is_documented_and_every_documented_key_exists() -> None:
     for section, (_, keys) in SECTIONS.items():
         name = "service" if section == "service" else f"{section}.NAME"
-        part = re.search(rf"^### \[{re.escape(name)}\]\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL)
+        part = re.search(rf"^### \[{re.escape(name)}\]\n(.*?)(?=^##|\Z)", DOCS, re.MULTILINE | re.DOTALL)
         assert part, section
         rows = re.findall(r"^\| (`.*?) \|", part[1], re.MULTILINE)
         assert {key for row in rows for key in re.findall(r"`(\w+)`", row)} == set(keys), section

@@ -29,6 +29,15 @@ _log = logging.getLogger("wlc")
 _SNAPSHOT_WAIT_S = 5.0
 
 
+def check_run(source: str | os.PathLike[str]) -> None:
+    """Refuse a master that `run` cannot publish.
+
+    Raises:
+        InvalidError: It cannot: the process that writes it publishes it, or the engine's packages are not installed.
+    """
+    adapters.module_of(source).check_run(os.fspath(source))
+
+
 def run(
     source: str | os.PathLike[str],
     *,
@@ -55,7 +64,7 @@ def run(
     Raises:
         InvalidError: The source is published by the process that writes it.
     """
-    adapters.module_of(source).check_run(os.fspath(source))
+    check_run(source)
     total = Flushed(0, 0, 0, 0)
     snapshots = SnapshotKeeper(lambda: opened_master(source, storage_options))
     wait_s = 0.0

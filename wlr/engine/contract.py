@@ -223,6 +223,14 @@ class Target(ABC):
         message = f"{self} is {self.noun}, which has no roles: --access is for PostgreSQL replicas"
         raise InvalidError(message, hint="Leave --access out.")
 
+    def check_prune(self) -> None:
+        """Check that old ticks can be removed.
+
+        Raises:
+            InvalidError: A replica of this kind has no files.
+        """
+        raise self._has_no_files()
+
     def files(self, table: str, tick: int | None = None) -> list[str]:  # noqa: ARG002
         """Return paths or URLs of the files that hold a table at a tick; see `wlr.files`."""
         raise self._has_no_files()

@@ -118,6 +118,10 @@ class _Place:
         return wlc.beat(self.database, **self.where)
 
 
+def _filters(item: ReplicaItem | DerivedItem) -> wlr.RowFilters | None:
+    return wlr.row_filters(item.where, item.columns, item.mask, item.mask_key)
+
+
 # Replicas.
 
 
@@ -132,6 +136,7 @@ def _of_replica(name: str, item: ReplicaItem, farm: ListedFarm | None, _: Servic
             delay=item.delay,
             tables=item.tables or None,
             ignore=item.ignore or None,
+            filters=_filters(item),
             keep=item.keep,
             open_tables=item.open,
             access=item.access,
@@ -279,7 +284,7 @@ def _of_derived(name: str, item: DerivedItem, farm: ListedFarm | None, settings:
         done = wlr.derive(
             place.database,
             target,
-            filters=wlr.row_filters(item.where, item.columns, item.mask, item.mask_key),
+            filters=_filters(item),
             tables=item.tables or None,
             target_options=to.options or None,
             progress=turn.progress,

@@ -73,6 +73,10 @@ class ReplicaItem:
     farm: str = ""
     tables: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
+    where: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    mask: tuple[str, ...] = ()
+    mask_key: str | None = None
     delay: timedelta | None = None
     keep: str | None = None
     open: str | None = None

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
+from wlc.farm.beat import typed_beat
 from wlc.farm.byte_count import parse_bytes
 from wlc.farm.clock import parse_age
 from wlc.farm.did_you_mean import alike
 from wlc.farm.errors import FarmError, InvalidError
-from wlc.farm.store.options import recalled, refuse_unknown, remembered
+from wlc.farm.store.options import FILES, recalled, refuse_unknown, remembered
+from wlr.service.fitting import KEY_FILES, checks_of, checks_of_farm
 from wlr.service.settings import (
     DatabaseItem,
     DerivedItem,
@@ -32,7 +34,10 @@ from wlr.service.settings import (
 from wlr.service.toml_lines import line_of, lines_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
+
+    from wlr.service.fitting import Check
 
 Reader = Callable[[object, Path], object]
 
@@ -67,10 +72,10 @@ def _count(value: object, _: Path) -> int:
     return value
 
 
-def _seconds(value: object, _: Path) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1e9:
-        raise _WrongError("must be a number of seconds, 0 or more")
-    return float(value)
+def _beat(value: object, _: Path) -> float:
+    if not isinstance(value, int | float | str) or isinstance(value, bool):
+        raise _WrongError('must be a number of seconds, 0 or more, or a length of time, such as "5m"')
+    return typed_beat(str(value))
 
 
 def _age(value: object, _: Path) -> timedelta:
@@ -123,8 +128,8 @@ def _places(value: object, folder: Path) -> tuple[str, ...]:
     return tuple(each if re.fullmatch("auto|none", each) else _place(each, folder) for each in _texts(value, folder))
 
 
-def _farm_options(value: object, _: Path) -> Mapping[str, object]:
-    options = _table(value)
+def _farm_options(value: object, folder: Path) -> Mapping[str, object]:
+    options = {name: _place(each, folder) if name in FILES else each for name, each in _table(value).items()}
     try:
         refuse_unknown({name: None for name in options if not name.endswith("_key")})
     except InvalidError as error:
@@ -169,6 +174,7 @@ def _url(value: object, folder: Path) -> str:
     return text
 
 
+_FILTERS: Mapping[str, Reader] = {"where": _texts, "columns": _texts, "mask": _texts, "mask_key": _place}
 _READS: Mapping[str, Reader] = {"upstream": _places, "registry": _places, "class": _text}
 # For each section: the class that holds it, and how its keys are read.
 SECTIONS: Mapping[str, tuple[type, Mapping[str, Reader]]] = {
@@ -201,7 +207,7 @@ SECTIONS: Mapping[str, tuple[type, Mapping[str, Reader]]] = {
         {
             "farm": _text,
             "name": _text,
-            "beat": _seconds,
+            "beat": _beat,
             "keep": _age,
             "keep_daily": _count,
             "keep_weekly": _count,
@@ -223,6 +229,7 @@ SECTIONS: Mapping[str, tuple[type, Mapping[str, Reader]]] = {
             "into": _place,
             "tables": _texts,
             "ignore": _texts,
+            **_FILTERS,
             "delay": _age,
             "keep": _text,
             "open": _text,
@@ -277,10 +284,7 @@ SECTIONS: Mapping[str, tuple[type, Mapping[str, Reader]]] = {
             "to": _text,
             "name": _text,
             "tables": _texts,
-            "where": _texts,
-            "columns": _texts,
-            "mask": _texts,
-            "mask_key": _place,
+            **_FILTERS,
         },
     ),
 }
@@ -289,10 +293,14 @@ _FIELDS = {"class": "class_name", "from": "start"}
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 
-def read_settings(file: Path) -> ServiceSettings:
+def read_settings(file: Path, *, is_run_here: bool = True) -> ServiceSettings:
     """Read a file of settings.
 
     Relative paths in it are relative to its folder.
+
+    Args:
+        file: Where it is.
+        is_run_here: Read the files of keys, too, which only the service may be allowed to.
 
     Raises:
         InvalidError: It cannot be read, or a line of it is wrong; the message names file, line and key.
@@ -305,7 +313,10 @@ def read_settings(file: Path) -> ServiceSettings:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InvalidError(f"{file} is not TOML: {error}", hint=_again(file), path=str(file)) from error
-    return _Reading(file, lines_of(text)).all(content)
+    reading = _Reading(file, lines_of(text))
+    settings = reading.all(content)
+    reading.check(settings, is_run_here=is_run_here)
+    return settings
 
 
 def _again(file: Path) -> str:
@@ -334,6 +345,24 @@ class _Reading:
                 hint="add a section such as [replicas.copy]; docs/service.md",
             )
         return ServiceSettings(options, farms, items)
+
+    def check(self, settings: ServiceSettings, *, is_run_here: bool) -> None:
+        """Refuse what can be read, and cannot be used."""
+        for name, farm in settings.farms.items():
+            self._check(("farms", name), checks_of_farm(farm), is_run_here=is_run_here)
+        for name, item in settings.items.items():
+            checks = checks_of(item, settings.farm_of(item.farm))
+            section, _, of = name.partition(".")
+            self._check((section, of), checks, is_run_here=is_run_here)
+
+    def _check(self, path: tuple[str, str], checks: Iterator[Check], *, is_run_here: bool) -> None:
+        for key, check in checks:
+            if not is_run_here and key in KEY_FILES:
+                continue
+            try:
+                check()
+            except FarmError as error:
+                raise self._wrong((*path, key), error.message) from error
 
     def _named(self, section: str, content: Mapping[str, Any]) -> list[tuple[str, object]]:
         """Return the tables of a section, each with its name."""
@@ -369,7 +398,9 @@ class _Reading:
             raise self._wrong(path, "must be in a farm: add [farms.main] with its url")
         if item.to and item.to not in farms:
             raise self._wrong((*path, "to"), f"there is no farm {item.to!r} in this file{_meant(item.to, farms)}")
-        return replace(item, name=item.name or path[1], to=item.to or item.farm or next(iter(farms)))
+        item = replace(item, name=item.name or path[1], to=item.to or item.farm or next(iter(farms)))
+        self._refuse_taken((item.to, item.name), path, "name")
+        return item
 
     def _with_places(self, path: tuple[str, ...], item: Any, farms: Mapping[str, ListedFarm]) -> Any:
         """Return an item with paths in it that may be names, too."""
@@ -380,10 +411,12 @@ class _Reading:
         place = getattr(item, "into", None) or getattr(item, "to", None)
         if place is not None:
             taken = (place, item.database if isinstance(item, RelayItem) else "")
-            if (other := self._taken.setdefault(taken, path)) != path:
-                key = "into" if isinstance(item, ReplicaItem) else "to"
-                raise self._wrong((*path, key), f"is the same as that of {'.'.join(other)}")
+            self._refuse_taken(taken, path, "into" if isinstance(item, ReplicaItem) else "to")
         return item
+
+    def _refuse_taken(self, taken: tuple[str, str], path: tuple[str, ...], key: str) -> None:
+        if (other := self._taken.setdefault(taken, path)) != path:
+            raise self._wrong((*path, key), f"is the same as that of {'.'.join(other)}")
 
     def _one(self, path: tuple[str, ...], given: object) -> Any:
         made, readers = SECTIONS[path[0]]

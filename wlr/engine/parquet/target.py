@@ -79,6 +79,9 @@ class ParquetTarget(Target):
         if kind not in (DELTA, "none"):
             raise InvalidError(f"tables cannot be open to {kind!r}", hint="--open delta, or --open none")
 
+    def check_prune(self) -> None:
+        pass
+
     def files(self, table: str, tick: int | None = None) -> list[str]:
         return files_of(self.folder, table, tick)
 
