@@ -92,6 +92,13 @@ set_up_prometheus() {
     rm -rf "$folder"
 }
 
+# It reads the unit of the service; nothing is started.
+set_up_systemd() {
+    command -v systemd-analyze >/dev/null && return
+    may_install && say "installing systemd's programs for the test of its unit" && install_packages systemd && return
+    echo "no systemd-analyze: systemd's opinion of the unit is not asked"
+}
+
 # It reads contrib/Dockerfile.
 set_up_hadolint() {
     command -v hadolint >/dev/null || [ -x "$venv/bin/hadolint" ] && return
@@ -199,7 +206,7 @@ set_up
 set_up_java
 set_up_postgres
 set_up_ssh
-[ "$is_deep" = no ] || { set_up_other_postgres; set_up_postgres_suite; set_up_chromium; set_up_prometheus; set_up_hadolint; set_up_azurite; }
+[ "$is_deep" = no ] || { set_up_other_postgres; set_up_postgres_suite; set_up_chromium; set_up_prometheus; set_up_systemd; set_up_hadolint; set_up_azurite; }
 failed=""
 check() {
     say "$*"

@@ -1,4 +1,4 @@
-"""The version that landed before this one, and this one, work on one farm and one replica, in turns."""
+"""Versions that landed before this one, and this one, work on one farm, its replicas, a feed and a relay, in turns."""
 
 from __future__ import annotations
 
@@ -35,19 +35,31 @@ if what == "replicate":
         assert {table.outcome for table in wlr.verify(into).tables} == {"same"}, into
     audit = wlr.verify_farm("farm/sales", full=True)
     assert audit.problems == (), audit
+    wlr.feed("sales", farm="farm", to="changes.jsonl")
+    assert wlc.ship("sales", farm="farm", to="branch").tick == wlc.tick("sales", farm="farm")
+    assert {reader.tick for reader in wlc.readers("sales", farm="farm")} == {wlc.tick("sales", farm="farm")}
 """
 
 
-@pytest.fixture
-def last(tmp_path: Path) -> Path:
-    """A folder with the packages of the base."""
-    command = ["git", "-C", str(ROOT), "archive", BASE, "wlc", "wlr"]
+def git(*words: str) -> bytes:
+    return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, check=True).stdout
+
+
+def landed() -> str:
+    """The last commit with other code than what is here."""
+    commits = git("log", "-2", "--format=%h", "--", "wlc", "wlr").decode().split()
+    return commits[0 if git("status", "--porcelain", "--", "wlc", "wlr").strip() else 1]
+
+
+@pytest.fixture(params=["the first one of this format", "the last one"])
+def last(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A folder with the packages of an earlier version."""
     try:
-        done = subprocess.run(command, capture_output=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
+        content = git("archive", landed() if request.param == "the last one" else BASE, "wlc", "wlr")
+    except (OSError, IndexError, subprocess.CalledProcessError):
         pytest.skip(f"there is no history with {BASE} here: a shallow clone, or no git")
     folder = tmp_path / "last"
-    with tarfile.open(fileobj=BytesIO(done.stdout)) as archive:
+    with tarfile.open(fileobj=BytesIO(content)) as archive:
         archive.extractall(folder, filter="data")
     return folder
 

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,9 @@ def test_the_image_gets_every_file_that_the_package_is_made_of_and_runs_as_nobod
     assert {"pyproject.toml", "setup.py", "README.md", "LICENSE", "wlc", "wlr", "cli"} <= set(copied)
     assert all((ROOT / name).exists() for name in copied if "/" not in name and not name.startswith("-"))
     assert not dict(steps())["USER"].startswith(("0", "root"))
+    # All that a service can be told to use.
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert f"'.[{','.join(sorted(extras.keys() - {'bench', 'docs', 'example', 'test'}))}]'" in DOCKERFILE.read_text()
 
 
 @pytest.mark.deep

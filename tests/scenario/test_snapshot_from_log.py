@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import duckdb
 import pytest
@@ -16,9 +17,7 @@ from tests.lake import lake_contents
 from tests.oracle import file_contents
 from wlc.farm.errors import InvalidError
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+ROOT = Path(__file__).parents[2]
 WLC = [sys.executable, "-c", "from cli.wlc import main; main()"]
 
 
@@ -41,13 +40,19 @@ def source(tmp_path: Path) -> Path:
 def test_new_replicas_start_there_and_the_log_can_go(source: Path, tmp_path: Path) -> None:
     farm = tmp_path / "dbfarm"
     end = wlc.tick(source)
-    held = source.read_bytes()
+    # Another machine: it has another home, and nothing of the master.
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    source.rename(kept := tmp_path / "kept")
     done = subprocess.run(
-        [*WLC, "snapshot", "sales", "--farm", str(farm), "--from-log", "--json"], capture_output=True, text=True
+        [*WLC, "snapshot", "sales", "--farm", str(farm), "--from-log", "--json"],
+        capture_output=True,
+        text=True,
+        cwd=elsewhere,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(elsewhere)},
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["tick"] == end
-    assert source.read_bytes() == held, "the master was not asked"
+    kept.rename(source)
     assert wlc.status(source).snapshot == f"snapshots/{end:012d}"
 
     expected = file_contents(source)
