@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import duckdb
-
 import cli.wlc
 import cli.wlr
 from cli.command import run_app
@@ -173,9 +171,6 @@ class Shell:
                 self.export(*word.split("=", 1))
         elif program == "cd":
             self.goto(Path.cwd() / arguments[0])
-        elif program == "duckdb":
-            with duckdb.connect(arguments[0]) as connection:
-                connection.execute(arguments[1])
         elif program == "pip":
             _check_installation(arguments)
         else:
