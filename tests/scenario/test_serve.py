@@ -29,6 +29,7 @@ from cli.command import run_app
 from tests.lake import rebuilt
 from tests.oracle import contents, file_contents
 from tests.ports import free_port
+from tests.scenario.test_secrets_everywhere import VARIABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -163,8 +164,7 @@ on_failure_after = "0s"
 """
     (folder / "dbfarm.toml").write_text(CONFIG + extra)
     port = free_port()
-    secrets = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "PGPASSWORD", "KAFKA_PASSWORD")
-    environment = {**dict.fromkeys(secrets, SECRET), "WATCHDOG_USEC": "400000"}
+    environment = {**dict.fromkeys(VARIABLES, SECRET), "WATCHDOG_USEC": "400000"}
     shown = ("--listen", f"127.0.0.1:{port}", "--metrics", str(folder / "m.prom"), "--verbose", "--log-format", "json")
     with service(folder, *shown, **environment) as running:
         running.hears("READY=1")
