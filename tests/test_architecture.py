@@ -540,3 +540,9 @@ def test_functions_do_one_thing(file: Path) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
     assert {name: length for name, length in lengths.items() if length > FUNCTION_LINES_MAX} == {}
+
+
+def test_sql_reads_parquet_files_in_one_way() -> None:
+    """What each file needs, so that a folder such as `id=7` on the way to it is no column, is said once."""
+    found = [relative(file) for file in sources() if re.search(r"read_parquet\(|parquet_scan", file.read_text("utf-8"))]
+    assert found == ["wlc/dialect/duckdb/parquet_sql.py"]

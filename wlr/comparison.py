@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.digest_sql import numbered_sql
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.farm import table_names
 from wlc.farm.database import describe_file
@@ -156,7 +157,7 @@ class RestoredTables:
         with self.own.images(name) as images:
             self.own.connection.execute(f"COPY ({images}) TO {literal(str(file))} (FORMAT parquet)")
         columns = ", ".join(quote(file_column(column.name)) for column in scan.layouts[name].stored)
-        return f"SELECT {columns} FROM read_parquet({literal(str(file))}, hive_partitioning = false)"
+        return f"SELECT {columns} FROM {rows_of(file)}"
 
 
 def _counts(scan: Scan) -> tuple[int, int]:

@@ -13,7 +13,7 @@ import duckdb
 import wlc
 from wlc.dialect.duckdb.digest_sql import sum_images, sum_rows
 from wlc.dialect.duckdb.file_columns import refuse_other_columns
-from wlc.dialect.sql import literal
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.farm import digest
 from wlc.farm.clock import parse_age, utc_now
 from wlc.farm.digest import EMPTY, Ledger
@@ -266,7 +266,7 @@ class _AuditRun:
             counted = self._connection.execute(
                 "SELECT _tick, count(*) FILTER (_weight = 1), count(*) FILTER (_weight = -1),"
                 " count(*) FILTER (_weight = 0), count(*)"
-                f" FROM {_read(local)} GROUP BY _tick"
+                f" FROM {rows_of(local)} GROUP BY _tick"
             ).fetchall()
         except CorruptError as error:
             self._error(error)
@@ -286,7 +286,7 @@ class _AuditRun:
         files = {file.file.path: file for file in batch.files}
 
         def total(path: str, first: int, last: int) -> int:
-            source = f"{_read(local[path])} WHERE _tick BETWEEN {first} AND {last}"
+            source = f"{rows_of(local[path])} WHERE _tick BETWEEN {first} AND {last}"
             return sum_images(self._connection, files[path].layout, source)
 
         ledger = Ledger(self._found.digests, total)
@@ -372,7 +372,7 @@ class _AuditRun:
             try:
                 self._count(file)
                 refuse_other_columns(self._connection, layout, {str(local): f"{where}: {file.path}"})
-                part = sum_rows(self._connection, layout, _read(local))
+                part = sum_rows(self._connection, layout, rows_of(local))
             except CorruptError as error:
                 self._error(error)
                 return False
@@ -429,10 +429,6 @@ def _batches(first: int, last: int) -> str:
 
 def _unreadable(error: duckdb.Error) -> str:
     return f"it cannot be read: {str(error).splitlines()[0]}"
-
-
-def _read(file: Path) -> str:
-    return f"read_parquet({literal(str(file))}, hive_partitioning = false)"
 
 
 def _shown(found: Digest) -> str:

@@ -9,6 +9,7 @@ from itertools import chain as chained
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.farm import digest
 from wlc.farm.circle import find_circle
 from wlc.farm.database import open_database
@@ -173,15 +174,14 @@ class FarmLog:
 def _total(database: FarmDatabase, files: Mapping[str, TableFile], work: Path) -> Callable[[str, int, int], int]:
     # It needs DuckDB, which takes long to import.
     from wlc.dialect.duckdb.digest_sql import sum_images
-    from wlc.dialect.sql import literal
     from wlr.engine.calculator import connect
 
     def total(path: str, first: int, last: int) -> int:
         local = database.fetch(files[path])
         connection = connect(work)
         try:
-            source = f"read_parquet({literal(str(local))}, hive_partitioning = false)"
-            return sum_images(connection, files[path].layout, f"{source} WHERE _tick BETWEEN {first} AND {last}")
+            source = f"{rows_of(local)} WHERE _tick BETWEEN {first} AND {last}"
+            return sum_images(connection, files[path].layout, source)
         finally:
             connection.close()
             database.release(local)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb import fold
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal
 from wlc.farm.clock import utc_now
 from wlc.farm.database import describe_file
@@ -232,8 +233,7 @@ class _Undoing:
             found = sources(change, lambda read: fetch(read.file))
             refuse_other_images(self.connection, change, found)
             images = " UNION ALL BY NAME ".join(
-                f"SELECT * REPLACE (CAST({tick} AS BIGINT) AS _tick, {fold.NEGATED}) FROM"
-                f" read_parquet([{', '.join(map(literal, source.files))}], hive_partitioning = false)"
+                f"SELECT * REPLACE (CAST({tick} AS BIGINT) AS _tick, {fold.NEGATED}) FROM {rows_of(*source.files)}"
                 f" WHERE _tick BETWEEN {source.first} AND {source.last}"
                 for source in found
             )

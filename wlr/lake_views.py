@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql
 from wlc.farm.errors import InvalidError, UnsupportedError
@@ -105,8 +106,8 @@ def _select(layout: Layout, files: list[str]) -> str:
             f"{remote} is not in a local folder: DuckDB would have to keep its keys",
             hint="wlr.read reads a table in a bucket; wlr files lists what to give to DuckDB's httpfs",
         )
-    listed = ", ".join(literal(str(Path(file).absolute())) for file in files)
-    rows = f"SELECT * FROM read_parquet([{listed}], hive_partitioning = false)" if files else query.nothing_sql(layout)
+    local = (Path(file).absolute() for file in files)
+    rows = f"SELECT * FROM {rows_of(*local)}" if files else query.nothing_sql(layout)
     return query.output_sql(layout, [column.name for column in layout.stored], rows, load_sql)
 
 

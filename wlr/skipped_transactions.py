@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal
 from wlc.farm.clock import utc_now
 from wlc.farm.database import describe_file, open_database
@@ -110,7 +111,7 @@ def _rows_of(database: FarmDatabase, tick: int, work: Path, filters: RowFilters)
 
 
 def _images(file: TableFile, change: Change, tick: int, local: Path, into: Path) -> Quarantined:
-    rows = f"SELECT * FROM read_parquet({literal(str(local))}, hive_partitioning = false) WHERE _tick = {tick}"
+    rows = f"SELECT * FROM {rows_of(local)} WHERE _tick = {tick}"
     try:
         with connect(into.parent) as connection, reading(f"rows of {change.table}"):
             connection.execute(f"COPY ({rows}) TO {literal(str(into))} (FORMAT parquet)")
@@ -197,8 +198,7 @@ def _step(
         assert each.layout is not None
         path, here = f"{LOCAL}retry/{number}.parquet", work / f"retry {number}.parquet"
         with connect(work) as connection:
-            rows = f"SELECT * REPLACE (CAST({position.tick} AS BIGINT) AS _tick) FROM read_parquet("
-            rows += f"{literal(str(each.file))}, hive_partitioning = false)"
+            rows = f"SELECT * REPLACE (CAST({position.tick} AS BIGINT) AS _tick) FROM {rows_of(each.file)}"
             connection.execute(f"COPY ({rows}) TO {literal(str(here))} (FORMAT parquet)")
         files[path] = TableFile(describe_file(here, path, each.added + each.removed), each.table, each.layout)
         local[path] = here

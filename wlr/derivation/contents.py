@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.digest_sql import sum_images
-from wlc.dialect.sql import literal, quote
+from wlc.dialect.duckdb.parquet_sql import rows_of
+from wlc.dialect.sql import quote
 from wlc.farm.database import describe_file
 from wlc.farm.digest import EMPTY, plus
 from wlc.farm.errors import ReplayError
@@ -232,8 +233,7 @@ class StepContent:
             for read in change.reads:
                 file, layout = local[read.file.file.path], read.file.layout
                 path = self._add_file(file, change.table, read.file.file.rows, layout)
-                source = f"read_parquet({literal(str(file))}, hive_partitioning = false)"
-                total = sum_images(self.connection, layout, source)
+                total = sum_images(self.connection, layout, rows_of(file))
                 held = plus(held, change.added - change.removed, total)
                 yield Change(change.table, path, change.added, change.removed)
             self.digests[change.table] = held

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.digest_sql import numbered_sql
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import file_format
 from wlc.farm.digest import MODULUS
@@ -64,9 +65,8 @@ def write_passing(
         into: The file to write.
     """
     columns = fold.stored_columns(layout)
-    listed = ", ".join(map(literal, images.files))
     raw = (
-        f"SELECT {', '.join(columns)}, {WEIGHT}, _tick FROM read_parquet([{listed}], hive_partitioning = false)"
+        f"SELECT {', '.join(columns)}, {WEIGHT}, _tick FROM {rows_of(*images.files)}"
         f" WHERE _tick BETWEEN {images.first} AND {images.last}"
     )
     passing = chosen_images(connection, chosen, layout, raw, keeps_ticks=True)
@@ -78,7 +78,7 @@ def write_passing(
             f"COPY (SELECT _tick, {WEIGHT}, {stored} FROM ({query}) ORDER BY _tick) TO {literal(str(into))}"
             f" ({file_format(own.stored)})"
         )
-        numbered = numbered_sql(own, f"read_parquet({literal(str(into))})", tick="_tick", w=WEIGHT)
+        numbered = numbered_sql(own, rows_of(into), tick="_tick", w=WEIGHT)
         counts = "count(*) FILTER (w > 0), count(*) FILTER (w < 0)"
         query = f"SELECT tick, {counts}, sum(CAST(h AS HUGEINT) * w) FROM {numbered} GROUP BY tick"
         found = connection.execute(query).fetchall()

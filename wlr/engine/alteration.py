@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql, store_sql
 from wlc.farm.model import file_column
@@ -76,8 +77,7 @@ def _load(connection: duckdb.DuckDBPyConnection, file: Path, table: Name, layout
     # An empty table first: it is the declared types that the rows are to have, not those of their values.
     declared = ", ".join(f"{quote(column.name)} {column.type}" for column in layout.stored)
     connection.execute(f"CREATE TABLE {table.sql} ({declared})")
-    source = f"read_parquet({literal(str(file))}, hive_partitioning = false)"
-    connection.execute(f"INSERT INTO {table.sql} SELECT {columns} FROM {source}")
+    connection.execute(f"INSERT INTO {table.sql} SELECT {columns} FROM {rows_of(file)}")
 
 
 def _surroundings(statements: Iterable[Ddl]) -> tuple[Ddl, ...]:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.postgres.text import read_text_sql
-from wlc.dialect.sql import literal, quote
+from wlc.dialect.sql import quote
 from wlc.farm.model import file_column
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ def misfit(change: TableChange, layout: Layout, fetch: Callable[[TableFile], Pat
     for read in change.reads:
         for column, stored in read.file.layout.shape:
             if stored == "VARCHAR" != types.get(column, stored):
-                place, text = literal(str(fetch(read.file))), quote(file_column(column))
-                query = f"""SELECT {text} FROM read_parquet({place}, hive_partitioning = false)
+                rows, text = rows_of(fetch(read.file)), quote(file_column(column))
+                query = f"""SELECT {text} FROM {rows}
                     WHERE _tick BETWEEN {read.first} AND {read.last} AND {text} IS NOT NULL
                     AND {read_text_sql(types[column], text)} IS NULL LIMIT 1"""
                 with duckdb.connect() as connection:

@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.duckdb.row_images import json_object_sql
 from wlc.dialect.sql import literal, quote
 from wlc.farm import json_fields as fields
@@ -62,8 +63,7 @@ def shown_sql(kept: Quarantined) -> str:
     if kept.file is None or kept.layout is None:
         return f"{begin}, NULL::SMALLINT, NULL::VARCHAR, {literal(kept.statement)}"
     image = json_object_sql((column, quote(file_column(column.name))) for column in kept.layout.stored)
-    rows = f"read_parquet({literal(str(kept.file))}, hive_partitioning = false)"
-    return f"{begin}, CAST({WEIGHT} AS SMALLINT), CAST({image} AS VARCHAR), NULL::VARCHAR FROM {rows}"
+    return f"{begin}, CAST({WEIGHT} AS SMALLINT), CAST({image} AS VARCHAR), NULL::VARCHAR FROM {rows_of(kept.file)}"
 
 
 def file_values(kept: Quarantined) -> str:

@@ -13,6 +13,7 @@ import numpy
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.farm.model import WEIGHT, Ddl, file_column
 from wlr.engine import calculator
@@ -189,7 +190,7 @@ class Renderer:
             with self._readable([path]) as (reachable,):
                 source = (
                     f"SELECT CAST(NULL AS VARCHAR) AS before, {image} AS after, {key} AS key,"
-                    f" {literal(head)} AS head, {literal(tail)} AS tail, {name} AS name FROM {_parquet(reachable)}"
+                    f" {literal(head)} AS head, {literal(tail)} AS tail, {name} AS name FROM {rows_of(reachable)}"
                 )
                 query = (
                     f"SELECT {_listed(self._form.line_parts(is_snapshot=True))}, key, '+' AS op,"
@@ -333,24 +334,20 @@ def _lane(table: Name) -> str:
     return f"CAST({zlib.crc32(str(table).encode())} AS BIGINT)"
 
 
-def _parquet(path: str, extra: str = "") -> str:
-    return f"read_parquet([{literal(path)}], hive_partitioning = false{extra})"
-
-
 def _images_sql(path: str, layout: Layout, columns: str, ticks: str) -> str:
     """Select the images of a data file, with their place in it as `r`."""
     if any(column.name.lower() == _ROW_NUMBER for column in layout.stored):
         # The name is taken. The number of the row in the answer says as much, and costs more.
-        source = f"(SELECT *, row_number() OVER () AS _place FROM {_parquet(path)}) AS i"
+        source = f"(SELECT *, row_number() OVER () AS _place FROM {rows_of(path)}) AS i"
         return f"SELECT _tick AS tick, {WEIGHT} AS w, _place AS r, {columns} FROM {source} WHERE {ticks}"
-    source = _parquet(path, f", {_ROW_NUMBER} = true")
+    source = rows_of(path, options=f"{_ROW_NUMBER} = true")
     return f"SELECT _tick AS tick, {WEIGHT} AS w, {_ROW_NUMBER} AS r, {columns} FROM {source} WHERE {ticks}"
 
 
 def _is_repeated(connection: duckdb.DuckDBPyConnection, path: str, layout: Layout, ticks: str) -> bool:
     """Say whether a transaction has several images of one key and sign, of which some cancel each other out."""
     keys = ", ".join(quote(file_column(name)) for name in layout.primary_key)
-    query = f"SELECT 1 FROM {_parquet(path)} WHERE {ticks} GROUP BY _tick, {WEIGHT}, {keys} HAVING count(*) > 1 LIMIT 1"
+    query = f"SELECT 1 FROM {rows_of(path)} WHERE {ticks} GROUP BY _tick, {WEIGHT}, {keys} HAVING count(*) > 1 LIMIT 1"
     return bool(connection.execute(query).fetchall())
 
 

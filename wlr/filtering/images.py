@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb import fold
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql, store_sql
 from wlc.farm.errors import InvalidError, UnavailableError
@@ -203,5 +204,5 @@ def write_images(connection: duckdb.DuckDBPyConnection, images: ChosenImages, in
         query = f"SELECT CAST({tick} AS BIGINT) AS _tick, * FROM ({images.sql})"
         connection.execute(f"COPY ({query}) TO {literal(str(into))} (FORMAT parquet)")
         counts = f"count(*) FILTER ({WEIGHT} > 0), count(*) FILTER ({WEIGHT} < 0)"
-        added, removed = connection.execute(f"SELECT {counts} FROM read_parquet({literal(str(into))})").fetchall()[0]
+        added, removed = connection.execute(f"SELECT {counts} FROM {rows_of(into)}").fetchall()[0]
     return int(added), int(removed)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.digest_sql import sum_rows
 from wlc.dialect.duckdb.file_columns import refuse_other_rows
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal
 from wlc.farm.database import describe_file
 from wlc.farm.digest import EMPTY
@@ -100,8 +101,8 @@ class _Snapshot:
     def _digest(self, table: SnapshotTable) -> Digest:
         if not table.files:
             return EMPTY
-        listed = ", ".join(literal(str(self.local[file.path])) for file in table.files)
-        return sum_rows(self.connection, table.layout, f"read_parquet([{listed}], hive_partitioning = false)")
+        local = (self.local[file.path] for file in table.files)
+        return sum_rows(self.connection, table.layout, rows_of(*local))
 
     def statements(self, told: Sequence[Ddl]) -> Iterator[Ddl]:
         """Return the statements that make the schema."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wlc.dialect.duckdb.file_columns import read_sql, refuse_missing_values, refuse_other_columns, required
+from wlc.dialect.duckdb.file_columns import refuse_missing_values, refuse_other_columns, required
 from wlc.dialect.duckdb.parquet import reading
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.farm.errors import CorruptError
 from wlc.farm.model import WEIGHT
 
@@ -48,7 +49,7 @@ def refuse_other_images(
     if not local:
         return False
     images = " UNION ALL ".join(
-        f"SELECT {WEIGHT} AS w, _tick AS t FROM {read_sql(source.files)}"
+        f"SELECT {WEIGHT} AS w, _tick AS t FROM {rows_of(*source.files)}"
         f" WHERE _tick BETWEEN {source.first} AND {source.last}"
         for source in found
     )

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.digest_sql import sum_images
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import storage_type
 from wlc.farm.model import WEIGHT, file_column
@@ -130,7 +131,7 @@ def route_evenly(
 
 def fold_all(connection: duckdb.DuckDBPyConnection, table: TargetTable, changes: Sequence[Path], into: Path) -> None:
     """Write the net change of images, all those of a key among them, for a target that speaks SQL."""
-    query = fold.net_sql(table, f"SELECT * FROM {_read(changes)}")
+    query = fold.net_sql(table, f"SELECT * FROM {rows_of(*changes)}")
     connection.execute(f"COPY ({query}) TO {literal(str(into))} ({_PASSING})")
 
 
@@ -159,7 +160,7 @@ def merge(
     Raises:
         StepError: A row to remove is not in the file as it was in the master, or a key to add is there already.
     """
-    raw = f"SELECT * FROM {_read(changes)}"
+    raw = f"SELECT * FROM {rows_of(*changes)}"
     connection.execute(f"CREATE OR REPLACE TEMP TABLE net AS {fold.sum_sql(table.layout, raw)}")
     removed, added = _counts(connection)
     rows = base.rows if base else 0
@@ -196,8 +197,8 @@ def split(
     rows_per_file: int = ROWS_PER_FILE,
 ) -> tuple[Piece, ...]:
     """Cut all rows of a table into files, in key order if it has a key, else in the order in which they lie."""
-    query = f"SELECT {_columns(table)} FROM {_read(files)}"
-    rows = int(connection.execute(f"SELECT count(*) FROM {_read(files)}").fetchall()[0][0])
+    query = f"SELECT {_columns(table)} FROM {rows_of(*files)}"
+    rows = int(connection.execute(f"SELECT count(*) FROM {rows_of(*files)}").fetchall()[0][0])
     return _write(connection, table, query, rows, folder, rows_per_file)
 
 
@@ -215,7 +216,7 @@ def net_of_bag(
     connection: duckdb.DuckDBPyConnection, table: TargetTable, changes: Sequence[Path], folder: Path
 ) -> BagNet:
     """Fold the changes of a bag; write the images to remove and the images to add to two files."""
-    raw = f"SELECT * FROM {_read(changes)}"
+    raw = f"SELECT * FROM {rows_of(*changes)}"
     connection.execute(f"CREATE OR REPLACE TEMP TABLE net AS {fold.sum_sql(table.layout, raw)}")
     net = BagNet(folder / "removed.parquet", folder / "added.parquet", *_counts(connection))
     number = f"row_number() OVER () AS {_PART}"
@@ -229,7 +230,7 @@ def find_copies(
     connection: duckdb.DuckDBPyConnection, table: TargetTable, base: Path, removed: Path, into: Path
 ) -> None:
     """Write how many copies a file has of each numbered image to remove: columns `number`, `copies`."""
-    query = f"SELECT n.{_PART} AS number, count(*) AS copies FROM {_read([base])} AS t JOIN {_read([removed])} AS n"
+    query = f"SELECT n.{_PART} AS number, count(*) AS copies FROM {rows_of(base)} AS t JOIN {rows_of(removed)} AS n"
     connection.execute(f"COPY ({query} ON {_same(table)} GROUP BY 1) TO {literal(str(into))} ({_PASSING})")
 
 
@@ -252,13 +253,13 @@ def share_out(
         StepError: All of them together have too few copies.
     """
     counted = " UNION ALL ".join(
-        f"SELECT {number} AS part, number, copies FROM {_read([file])}" for number, file in enumerate(found)
+        f"SELECT {number} AS part, number, copies FROM {rows_of(file)}" for number, file in enumerate(found)
     )
     before = "coalesce(sum(f.copies) OVER (PARTITION BY f.number ORDER BY f.part ROWS BETWEEN UNBOUNDED PRECEDING AND"
     connection.execute(
         f"CREATE OR REPLACE TEMP TABLE shares AS SELECT {_columns(table, 'n')}, f.part AS {_PART}, -least(f.copies,"
         f" greatest(0, -n.{WEIGHT} - {before} 1 PRECEDING), 0))) AS {WEIGHT} FROM ({counted}) AS f"
-        f" JOIN {_read([net.removed_file])} AS n ON f.number = n.{_PART}"
+        f" JOIN {rows_of(net.removed_file)} AS n ON f.number = n.{_PART}"
     )
     taken = connection.execute(f"SELECT coalesce(sum(-{WEIGHT}), 0) FROM temp.shares").fetchall()[0][0]
     if taken != net.removed:
@@ -325,15 +326,15 @@ def _kept(table: TargetTable, base: Piece, removed: int) -> str:
             f"SELECT {_columns(table)}, true AS {_PART} FROM temp.net WHERE {WEIGHT} < 0 UNION ALL BY NAME"
             f" SELECT {', '.join(_names(table))}, false AS {_PART} FROM temp.keys WHERE {WEIGHT} > 0"
         )
-        rows = f"{_read([base.path])} AS t ANTI JOIN ({changed}) AS n ON {by_key} AND {goes}"
+        rows = f"{rows_of(base.path)} AS t ANTI JOIN ({changed}) AS n ON {by_key} AND {goes}"
         return f"SELECT {columns} FROM {rows}"
     if not removed:
-        return f"SELECT {columns} FROM {_read([base.path])} AS t"
+        return f"SELECT {columns} FROM {rows_of(base.path)} AS t"
     gone = f"(SELECT *, row_number() OVER () AS {_PART} FROM temp.net WHERE {WEIGHT} < 0) AS n"
-    others = f"SELECT {columns} FROM {_read([base.path])} AS t ANTI JOIN {gone} ON {_same(table)}"
+    others = f"SELECT {columns} FROM {rows_of(base.path)} AS t ANTI JOIN {gone} ON {_same(table)}"
     copies = (
         f"SELECT {columns}, row_number() OVER (PARTITION BY n.{_PART}) AS {_PART}, -n.{WEIGHT} AS {WEIGHT}"
-        f" FROM {_read([base.path])} AS t JOIN {gone} ON {_same(table)}"
+        f" FROM {rows_of(base.path)} AS t JOIN {gone} ON {_same(table)}"
     )
     return f"{others} UNION ALL SELECT {_columns(table)} FROM ({copies}) WHERE {_PART} > {WEIGHT}"
 
@@ -395,7 +396,7 @@ def _write(
 def _piece(connection: duckdb.DuckDBPyConnection, table: TargetTable, path: Path, rows: int) -> Piece:
     if not table.key:
         return Piece(path, rows)
-    low, high = _range(connection, table, f"SELECT {_key(table, 't')} AS k FROM {_read([path])} AS t")
+    low, high = _range(connection, table, f"SELECT {_key(table, 't')} AS k FROM {rows_of(path)} AS t")
     return Piece(path, rows, low, high)
 
 
@@ -407,10 +408,6 @@ def _check_order(connection: duckdb.DuckDBPyConnection, table: TargetTable, piec
 
 
 # Parts of statements -------------------------------------------------------------------------------------------------
-
-
-def _read(files: Sequence[Path]) -> str:
-    return f"read_parquet([{', '.join(literal(str(file)) for file in files)}], hive_partitioning = false)"
 
 
 def _columns(table: TargetTable, alias: str = "") -> str:

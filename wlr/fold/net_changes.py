@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.digest_sql import sum_images
-from wlc.dialect.sql import literal
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.farm.model import WEIGHT, Layout
 from wlr.fold import unfit_changes
 from wlr.fold.data_check import refuse_other_images
@@ -124,8 +124,7 @@ def prepare(
         if files is None:
             nets.append(_net(connection, table, change, fetch, f'temp."net {number}"', presumes=presumes))
         else:
-            query = f"SELECT * FROM read_parquet([{', '.join(map(literal, files))}], hive_partitioning = false)"
-            nets.append(_folded(connection, table, change, query, f'temp."net {number}"'))
+            nets.append(_folded(connection, table, change, f"SELECT * FROM {rows_of(*files)}", f'temp."net {number}"'))
     return nets
 
 

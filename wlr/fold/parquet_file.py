@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import file_format
 from wlc.farm.model import file_column
@@ -48,8 +49,7 @@ def write_file(connection: duckdb.DuckDBPyConnection, layout: Layout, query: str
     if not set(required) <= {quote(name) for (name,) in found.fetchall()}:
         # Statistics know nothing of a UNION with an empty part, or of what is filtered above a window.
         first = path.rename(path.with_suffix(".first"))
-        again = f"FROM read_parquet({literal(str(first))}, hive_partitioning = false)"
-        _copy(connection, columns, required, again, path, options)
+        _copy(connection, columns, required, f"FROM {rows_of(first)}", path, options)
         first.unlink()
     return rows
 

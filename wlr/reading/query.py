@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from wlc.dialect.duckdb import fold
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql, storage_type, store_sql
 from wlc.farm.model import WEIGHT, file_column
@@ -147,7 +148,7 @@ def feed_sql(
 def images_sql(layout: Layout, path: str, first: int, last: int) -> str:
     """Select the images of a data file whose tick is from `first` to `last`, as stored."""
     columns = ", ".join(["_tick", WEIGHT, *fold.stored_columns(layout)])
-    return f"SELECT {columns} FROM {_parquet(path)} WHERE _tick BETWEEN {first} AND {last}"
+    return f"SELECT {columns} FROM {rows_of(path)} WHERE _tick BETWEEN {first} AND {last}"
 
 
 def held_sql(contents: TableContents, local: Mapping[str, str], tick: int, weight: int) -> str:
@@ -194,14 +195,13 @@ def transactions_table(found: Sequence[FeedTransaction]) -> pa.Table:
 
 def _whole_base(contents: TableContents, local: Mapping[str, str]) -> str:
     selected = fold.named_values_sql(contents.values, fold.stored_columns(contents.layout))
-    files = ", ".join(literal(local[file.path]) for file in contents.files)
-    return f"SELECT {selected} FROM read_parquet([{files}], hive_partitioning = false)"
+    return f"SELECT {selected} FROM {rows_of(*(local[file.path] for file in contents.files))}"
 
 
 def _base(contents: TableContents, slices: Sequence[FileSlice], local: Mapping[str, str]) -> str:
     selected = fold.named_values_sql(contents.values, fold.stored_columns(contents.layout))
     return " UNION ALL ".join(
-        f"SELECT {selected} FROM {_parquet(local[part.path], ', file_row_number = true')}"
+        f"SELECT {selected} FROM {rows_of(local[part.path], options='file_row_number = true')}"
         f" WHERE file_row_number >= {part.first} AND file_row_number < {part.end}"
         for part in slices
     )
@@ -231,10 +231,6 @@ def _net(contents: TableContents, local: Mapping[str, str], bucket: int = 0, buc
         columns = ", ".join(fold.stored_columns(contents.layout))
         raw = f"SELECT * FROM ({raw}) WHERE hash({columns}) % {buckets} = {bucket}"
     return f"({fold.sum_sql(contents.layout, raw)})"
-
-
-def _parquet(path: str, extra: str = "") -> str:
-    return f"read_parquet([{literal(path)}], hive_partitioning = false{extra})"
 
 
 def _mapped(column: Column, old: Layout, loads: Loads) -> str:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql
 from wlc.farm.database import FarmDatabase
@@ -144,9 +145,8 @@ class _Request:
         wanted, condition = self._chosen(name, layout)
         assert self._needs is not None
         files = self._needs.enter_context(stored.files(name, self._is_checked))
-        listed = ", ".join(literal(str(file)) for file in files)
-        rows = f"SELECT * FROM read_parquet([{listed}], hive_partitioning = false)"
-        return self._relation(name, layout, rows if files else query.nothing_sql(layout), wanted, condition)
+        rows = f"SELECT * FROM {rows_of(*files)}" if files else query.nothing_sql(layout)
+        return self._relation(name, layout, rows, wanted, condition)
 
     def _of_rows(self, target: Target, storage_options: Mapping[str, Any] | None) -> duckdb.DuckDBPyRelation:
         """Copy the rows to a database beside the connection, which keeps their types."""

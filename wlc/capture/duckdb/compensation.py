@@ -12,8 +12,9 @@ from wlc.capture.duckdb import taken_tables
 from wlc.capture.duckdb.analysis import analyse
 from wlc.capture.duckdb.session import CaptureSession
 from wlc.dialect.duckdb import fold
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.duckdb.row_images import json_object_sql
-from wlc.dialect.sql import literal, quote
+from wlc.dialect.sql import quote
 from wlc.farm.errors import ChangedSinceError, InvalidError, RowConflict, UnsupportedError
 from wlc.farm.model import WEIGHT, Column, file_column
 from wlc.masters.compensation import ChangedRows, Compensated
@@ -90,8 +91,7 @@ class _Run:
         found = []
         for number, change in enumerate(sorted(changes, key=lambda change: order.get(change.table, 0))):
             net = _Net(_target(change, present), number)
-            images = f"SELECT * FROM read_parquet({literal(str(change.file))}, hive_partitioning = false)"
-            self._make(net.wanted, images)
+            self._make(net.wanted, f"SELECT * FROM {rows_of(change.file)}")
             if net.table.key:
                 # A table of its own has the images' types without collations.
                 self._make(net.present, f"SELECT {_listed(net)} FROM {net.wanted} LIMIT 0")

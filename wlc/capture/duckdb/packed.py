@@ -21,6 +21,7 @@ import duckdb
 from wlc.capture.duckdb import journal
 from wlc.capture.duckdb.journal import JournalledImages
 from wlc.dialect.duckdb import digest_sql
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnavailableError
 from wlc.farm.model import WEIGHT, file_column
@@ -181,7 +182,7 @@ class PackedFile:
     def sums(self, connection: duckdb.DuckDBPyConnection, layout: Layout) -> tuple[int, int]:
         """Digest of its images, and their sum by DuckDB's own hash; the file is read for that once."""
         if self._sums is None:
-            self._sums = digest_sql.sum_added(connection, layout, source_sql(self.path))
+            self._sums = digest_sql.sum_added(connection, layout, rows_of(self.path))
         return self._sums
 
 
@@ -267,13 +268,8 @@ def unpack(
 
 def _insert(connection: duckdb.DuckDBPyConnection, images: str, files: Iterable[Path]) -> None:
     """Put files into an image table, which is sorted by tick."""
-    parts = (f"SELECT _tick, {WEIGHT}, NULL, NULL, * EXCLUDE (_tick, {WEIGHT}) FROM {source_sql(f)}" for f in files)
+    parts = (f"SELECT _tick, {WEIGHT}, NULL, NULL, * EXCLUDE (_tick, {WEIGHT}) FROM {rows_of(f)}" for f in files)
     connection.execute(f'CREATE TEMP TABLE "wlc unpacked" AS {" UNION ALL ".join([f"FROM {images}", *parts])}')
     connection.execute(f"DELETE FROM {images}")
     connection.execute(f'INSERT INTO {images} FROM temp."wlc unpacked" ORDER BY _tick')
     connection.execute('DROP TABLE temp."wlc unpacked"')
-
-
-def source_sql(file: Path) -> str:
-    """FROM text of the images of an extracted file."""
-    return f"read_parquet({literal(str(file))}, hive_partitioning = false)"

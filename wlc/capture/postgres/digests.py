@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import duckdb
 
 from wlc.dialect.duckdb.digest_sql import keeps_rows, sum_images, sum_rows
-from wlc.dialect.sql import literal
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.farm.digest import EMPTY, Ledger, after, differing
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.log_columns import PlainRun, joined, parts_of
@@ -62,7 +62,7 @@ def follow(
     by_path = {file.file.path: file for file in files}
 
     def total(path: str, first: int, last: int) -> int:
-        source = f"read_parquet({literal(str(local[path]))}) WHERE _tick BETWEEN {first} AND {last}"
+        source = f"{rows_of(local[path])} WHERE _tick BETWEEN {first} AND {last}"
         return sum_images(connection, by_path[path].layout, source)
 
     follower = _Follower(Ledger(known, total), layouts, misfits)
@@ -163,9 +163,7 @@ def of_files(tables: Mapping[Name, tuple[Layout, list[Path]]]) -> dict[Name, Dig
     """Digest the rows of tables: layout and files of each table whose files have the columns of the table."""
     with duckdb.connect(config={"threads": "2"}) as connection:
         return {
-            name: sum_rows(connection, layout, f"read_parquet([{', '.join(literal(str(file)) for file in files)}])")
-            if files
-            else EMPTY
+            name: sum_rows(connection, layout, rows_of(*files)) if files else EMPTY
             for name, (layout, files) in tables.items()
         }
 

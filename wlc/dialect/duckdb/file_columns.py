@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb.parquet import described, reading
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql, storage_type
 from wlc.farm.errors import CorruptError
@@ -49,7 +50,7 @@ def refuse_other_columns(
         expected = described(connection, _empty(layout, is_images=is_images))
         firsts = list(paths) if len(paths) == 1 else [file for (file,) in connection.execute(kinds).fetchall()]
         for file in firsts:
-            found = described(connection, f"FROM {read_sql([file])}")
+            found = described(connection, f"FROM {rows_of(file)}")
             if found != expected:
                 where = paths.get(file, file)
                 raise CorruptError(f"{where}: {_difference(found, expected)}", path=where)
@@ -104,8 +105,3 @@ def _difference(found: Sequence[tuple[str, str]], expected: Sequence[tuple[str, 
         if own != kind:
             return f"its column {name[:_SHOWN_MAX]} is {own[:_SHOWN_MAX]}, the layout says {kind[:_SHOWN_MAX]}"
     return "its columns are in another order than the layout's"
-
-
-def read_sql(files: Sequence[str]) -> str:
-    """Read local files as one relation."""
-    return f"read_parquet([{', '.join(map(literal, files))}], hive_partitioning = false)"

@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql, parse, storage_type, store_sql
 from wlc.farm.model import WEIGHT, Column, Name, file_column
@@ -87,8 +88,7 @@ def raw_sql(layout: Layout, sources: Sequence[RowImages]) -> str:
     """Select all row images as the files hold them: columns in storage types, and the weight."""
     columns = stored_columns(layout)
     return " UNION ALL ".join(
-        f"SELECT {named_values_sql(source.values or columns, columns)}, {WEIGHT} FROM"
-        f" read_parquet([{', '.join(map(literal, source.files))}], hive_partitioning = false)"
+        f"SELECT {named_values_sql(source.values or columns, columns)}, {WEIGHT} FROM {rows_of(*source.files)}"
         f" WHERE _tick BETWEEN {source.first} AND {source.last}"
         for source in sources
     )
@@ -279,8 +279,7 @@ def insert_new_sql(table: TargetTable, net: str) -> str:
 def rows_sql(layout: Layout, files: Sequence[str]) -> str:
     """Select all rows of a snapshot's files as images that are added."""
     columns = ", ".join(quote(file_column(column.name)) for column in layout.stored)
-    listed = ", ".join(map(literal, files))
-    return f"SELECT {columns}, 1 AS {WEIGHT} FROM read_parquet([{listed}], hive_partitioning = false)"
+    return f"SELECT {columns}, 1 AS {WEIGHT} FROM {rows_of(*files)}"
 
 
 def ready_condition(table: TargetTable) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import BY_NAME, storage_type
 from wlc.farm.history import batches_between
@@ -70,9 +71,7 @@ def _rows_of(path: Path, file: TableFile, first: int | None, last: int | None) -
     )
     where = f" WHERE {bounds}" if bounds else ""
     with duckdb.connect() as connection:
-        # DuckDB would take a folder such as `id=7` on the way to the file for a column, and prefer it to the file's.
-        source = f"read_parquet({literal(str(path))}, hive_partitioning = false)"
-        found = connection.execute(f"SELECT {selected} FROM {source}{where} ORDER BY _tick, _weight")
+        found = connection.execute(f"SELECT {selected} FROM {rows_of(path)}{where} ORDER BY _tick, _weight")
         while chunk := found.fetchmany(FETCH_ROWS):
             for tick, weight, *values in chunk:
                 named = {column.name: value for column, value in zip(columns, values, strict=True)}

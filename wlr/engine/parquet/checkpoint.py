@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal
 from wlr.engine.calculator import connect
 from wlr.engine.parquet.delta import replayed
@@ -53,9 +54,7 @@ def read_checkpoint(store: Store, path: str, log: DeltaLog, version: int) -> Del
     try:
         with tempfile.TemporaryDirectory(prefix="wlr-checkpoint-") as folder, connect(Path(folder)) as connection:
             columns = ", ".join(f'"{name}"' for name in ("add", "metaData", "protocol"))
-            rows = connection.execute(
-                f"SELECT to_json(t) FROM (SELECT {columns} FROM read_parquet({literal(str(file))})) t"
-            ).fetchall()
+            rows = connection.execute(f"SELECT to_json(t) FROM (SELECT {columns} FROM {rows_of(file)}) t").fetchall()
     finally:
         store.release(file)
     return replayed(log, version, "\n".join(row[0] for row in rows).encode(), f"{store.url}/{path}")

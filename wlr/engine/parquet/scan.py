@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from wlc.dialect.sql import literal, quote
+from wlc.dialect.duckdb.parquet_sql import rows_of
+from wlc.dialect.sql import quote
 from wlc.dialect.types import storage_type
 from wlc.farm.model import file_column
 from wlr.engine.calculator import connect
@@ -52,5 +53,4 @@ def _select(table: LakeTable, files: list[Path]) -> str:
         columns = (f"CAST(NULL AS {storage_type(c.type)}) AS {quote(file_column(c.name))}" for c in table.layout.stored)
         return f"SELECT {', '.join(columns)} WHERE false"
     columns = (quote(file_column(column.name)) for column in table.layout.stored)
-    listed = ", ".join(literal(str(file)) for file in files)
-    return f"SELECT {', '.join(columns)} FROM read_parquet([{listed}], hive_partitioning = false)"
+    return f"SELECT {', '.join(columns)} FROM {rows_of(*files)}"

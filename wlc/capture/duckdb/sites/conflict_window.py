@@ -23,7 +23,7 @@ from wlc.capture.duckdb import journal, unpublished
 from wlc.capture.duckdb.images import exact_sql
 from wlc.capture.duckdb.journal import JournalledImages, JournalledReads, JournalledRefresh
 from wlc.dialect import types
-from wlc.dialect.duckdb.file_columns import read_sql
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types.syntax import parse
 from wlc.farm.anchors import has_seen
@@ -284,7 +284,7 @@ def add_batch(
             try:
                 names = [f"i.{quote(file_column(column.name))}" for column in file.layout.stored]
                 written = _written(file.layout, added(file.table), names)
-                _add(connection, f"SELECT _tick, {key} AS key FROM {read_sql([str(local)])} AS i {written}")
+                _add(connection, f"SELECT _tick, {key} AS key FROM {rows_of(local)} AS i {written}")
             finally:
                 database.release(local)
     _add_clears(connection, [(each.tick, record.table) for each, record in records if isinstance(record, Clear)])

@@ -20,7 +20,7 @@ from wlc.capture.duckdb.sites.conflict_window import key_value
 from wlc.capture.duckdb.sites.exceptions import Detection
 from wlc.capture.duckdb.sites.lines import LinesTable, projected
 from wlc.dialect.duckdb import catalog as duckdb_catalog
-from wlc.dialect.duckdb.file_columns import read_sql
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import quote
 from wlc.dialect.types import storage_type
 from wlc.farm.anchors import has_seen
@@ -262,7 +262,7 @@ class _Search:
                     try:
                         self.connection.execute(
                             f"INSERT INTO {_OWN} SELECT _tick, list_contains(?::BIGINT[], _tick), {WEIGHT},"
-                            f" {', '.join(projected(table, file.layout))} FROM {read_sql([str(local)])} AS f"
+                            f" {', '.join(projected(table, file.layout))} FROM {rows_of(local)} AS f"
                             f" WHERE _tick BETWEEN {judged + 1} AND {last}",
                             [own],
                         )

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from wlc.capture.duckdb.images import any_sql, exact_sql, unspoil
 from wlc.capture.duckdb.journal import ABSENT, READ, READ_EXCLUSIVELY, CapturedTable
 from wlc.capture.duckdb.sites.conflict_window import key_value, no_added_columns
-from wlc.dialect.duckdb.file_columns import read_sql, refuse_missing_values, refuse_other_columns, required
+from wlc.dialect.duckdb.file_columns import refuse_missing_values, refuse_other_columns, required
 from wlc.dialect.duckdb.parquet import reading
+from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import quote
 from wlc.dialect.types import load_sql, storage_type, store_sql
 from wlc.farm.errors import CorruptError, ReplayError, UnsupportedError
@@ -213,12 +214,12 @@ def _load_file(
     with reading(file.file.path):
         connection.execute(
             f"INSERT INTO {into.lines} SELECT m.line, f.{WEIGHT}{', ' if values else ''}{values}"
-            f" FROM {read_sql([str(local)])} AS f JOIN {quote(_TICKS)} AS m ON m.tick = f._tick"
+            f" FROM {rows_of(local)} AS f JOIN {quote(_TICKS)} AS m ON m.tick = f._tick"
             f" WHERE f._tick BETWEEN {ticks[0]} AND {ticks[1]}"
         )
         found = connection.execute(
             f"SELECT count(*) FILTER (f.{WEIGHT} = 1), count(*) FILTER (f.{WEIGHT} = -1), count(*)"
-            f" FROM {read_sql([str(local)])} AS f JOIN {quote(_TICKS)} AS m ON m.tick = f._tick"
+            f" FROM {rows_of(local)} AS f JOIN {quote(_TICKS)} AS m ON m.tick = f._tick"
         ).fetchall()[0]
     if found != (*expected, sum(expected)):
         message = f"{file.file.path} has {found[0]} rows of weight 1 and {found[1]} of weight -1 among {found[2]}"
@@ -234,7 +235,7 @@ def _load_refresh(
     with reading(file.file.path):
         connection.execute(
             f"INSERT INTO {into.lines} SELECT m.line, {-1 if absent else 1}, {values}"
-            f" FROM {read_sql([str(local)])} AS f JOIN {quote(_TICKS)} AS m ON m.tick = f._tick"
+            f" FROM {rows_of(local)} AS f JOIN {quote(_TICKS)} AS m ON m.tick = f._tick"
         )
 
 
@@ -252,7 +253,7 @@ def _load_reads(
     with reading(file.file.path):
         found = connection.execute(
             f"INSERT INTO {into.reads} SELECT m.line, {exclusive}, {values}"
-            f" FROM {read_sql([str(local)])} AS f JOIN {quote(_TICKS)} AS m ON m.tick = f._tick"
+            f" FROM {rows_of(local)} AS f JOIN {quote(_TICKS)} AS m ON m.tick = f._tick"
         ).fetchall()[0][0]
     if found != expected:
         raise CorruptError(f"{file.file.path} has {found} rows read, the log file says {expected}", path=file.file.path)
