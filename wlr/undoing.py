@@ -1,4 +1,4 @@
-"""Undo transactions of a master: their net change, negated, is a new transaction."""
+"""Undo transactions of a master: their net change, negated, is a new transaction, or several if DuckDB needs them."""
 
 from __future__ import annotations
 
@@ -36,16 +36,19 @@ class Undone(ForPeople):
     """What undoing transactions gave.
 
     Attributes:
-        tick: The new transaction; None if nothing was left to undo, or nothing was to be written.
+        tick: The new transaction, the last one if there are several; None if nothing was left to undo, or nothing was
+            to be written.
         undone: How many transactions were undone.
         tables: How many rows of each table changed, by name.
         is_dry_run: Nothing was written.
+        transactions: How many new transactions it takes, one behind the other.
     """
 
     tick: int | None
     undone: int
     tables: tuple[ChangedRows, ...]
     is_dry_run: bool = False
+    transactions: int = 0
 
 
 def undo(
@@ -64,6 +67,9 @@ def undo(
     is left alone, so that an undo whose outcome is unknown can be repeated; of a table without a primary key, rows
     that were removed come back a second time. Transactions that wait to be published are published first.
 
+    DuckDB does not remove a row and one that refers to it in one transaction. Then there are several new ones, those
+    that refer to others first; nobody else commits between them, and nothing is written if the last one would fail.
+
     Args:
         source: Path of the master.
         first: The first transaction.
@@ -79,6 +85,7 @@ def undo(
             master cannot do this.
         ExpiredError: The log that holds them was pruned.
         InvalidError: There are no such transactions, or the old rows break a constraint.
+        UnavailableError: Of several new transactions some are committed, and the machine failed. Undo the same again.
     """
     last = first if last is None else last
     # This also refuses whatever is no master, before anything is read.
@@ -101,7 +108,7 @@ def undo(
                 f"what transactions {ticks} changed was pruned: {error.message}",
                 hint=f"wlc list {shlex.quote(database.url.rpartition('/')[0])} says how far back one can go",
             ) from error
-    return Undone(done.tick, count, done.tables, dry_run)
+    return Undone(done.tick, count, done.tables, dry_run, done.transactions)
 
 
 def _changes(

@@ -250,6 +250,7 @@ def test_what_is_refused_and_the_command(tmp_path: Path, capsys: pytest.CaptureF
             "undone": 1,
             "tables": [{"table": "main.u", "added": 0, "removed": 1, "changed": 0}],
             "is_dry_run": True,
+            "transactions": 1,
         },
     )
     code, out, err = command("--tick", str(tick), "--force", "--json")

@@ -43,9 +43,11 @@ class Compensated(ForPeople):
     """What was written.
 
     Attributes:
-        tick: The new transaction; None if there was nothing to write, or nothing was to be written.
-        tables: The tables that it changed, by name.
+        tick: The last new transaction; None if there was nothing to write, or nothing was to be written.
+        tables: The tables that were changed, by name.
+        transactions: How many new transactions it takes, one behind the other.
     """
 
     tick: int | None
     tables: tuple[ChangedRows, ...]
+    transactions: int = 0

@@ -209,7 +209,8 @@ def compensate(
 ) -> Compensated:
     """Make net changes as one new transaction of a master, and publish it.
 
-    Rows that are already as they are wanted are left alone.
+    Rows that are already as they are wanted are left alone. DuckDB takes several transactions to remove a row and those
+    that refer to it.
 
     Args:
         source: Path of the master.
@@ -222,6 +223,7 @@ def compensate(
         ChangedSinceError: Rows are not as expected. Nothing was written.
         UnsupportedError: The kind of source cannot do this, or a table was altered.
         InvalidError: The wanted rows break a constraint.
+        UnavailableError: Of several transactions some are committed. Do the same again.
     """
     with opened_master(source, storage_options) as (found, database):
         done = found.compensate(changes, force=force, dry_run=dry_run)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import duckdb
 
-from wlc.capture.duckdb import taken_tables
+from wlc.capture.duckdb import removal_order, taken_tables
 from wlc.capture.duckdb.analysis import analyse
+from wlc.capture.duckdb.removal_order import Removal
 from wlc.capture.duckdb.session import CaptureSession
 from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.duckdb.row_images import json_object_sql
 from wlc.dialect.sql import quote
-from wlc.farm.errors import ChangedSinceError, InvalidError, RowConflict, UnsupportedError
+from wlc.farm.errors import ChangedSinceError, InvalidError, RowConflict, UnavailableError, UnsupportedError
 from wlc.farm.model import WEIGHT, Column, file_column
 from wlc.masters.compensation import ChangedRows, Compensated
 
@@ -45,16 +47,27 @@ def compensate(shared: Shared, changes: Sequence[WantedChange], *, force: bool, 
                 run.refuse_conflicts(nets)
             nets = [net for net in nets if run.settle(net)]
             done = tuple(sorted((run.counted(net) for net in nets), key=lambda each: each.table))
-            if nets and not dry_run:
+            order = removal_order.order(raw, shared.catalog, [Removal(net.table, net.present) for net in nets])
+            count = 1 + len(order.later) if nets else 0
+            if dry_run or not nets:
+                session.rollback("ROLLBACK")
+                return Compensated(None, done, count)
+            with ExitStack() as alone:
+                if order.later:
+                    # Nobody commits between the transactions.
+                    alone.enter_context(shared.publish_lock)
+                    alone.enter_context(shared.commit_lock)
                 run.write(nets)
+                order.refuse_references()
                 session.commit("COMMIT")
-                return Compensated(transaction.tick, done)
-            session.rollback("ROLLBACK")
+                tick = transaction.tick
+                for number, removals in enumerate(order.later, start=1):
+                    tick = run.remove_later(removals, f"{number} of {count}")
+                return Compensated(tick, done, count)
         except BaseException:
             if session.transaction is not None:
                 session.rollback("ROLLBACK")
             raise
-    return Compensated(None, done)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,19 +166,38 @@ class _Run:
         """
         try:
             for net in reversed(nets):
-                self._remove(net)
+                self._remove(net.table, net.present)
             for net in nets:
                 self._add(net)
         except duckdb.ConstraintException as error:
             said = str(error).partition("\n")[0]
             raise InvalidError(
                 f"the rows of {net.table.name} cannot be written: {said}",
-                hint="change the rows that are in the way, or undo one table after the other, those that refer to"
-                " others first: --table TABLE",
+                hint="change the rows that are in the way; or undo one transaction after the other, the newest first,"
+                " or one table after the other, those that refer to others first: --table TABLE",
             ) from error
 
-    def _remove(self, net: _Net) -> None:
-        table, source = net.table, net.present
+    def remove_later(self, removals: Sequence[Removal], done: str) -> int:
+        """Remove in a transaction of its own what had to wait for another one; returns its tick.
+
+        Raises:
+            UnavailableError: DuckDB or the machine fails; the transactions before it stand.
+        """
+        transaction = self.session.begin("BEGIN TRANSACTION", explicit=False)
+        transaction.look()
+        try:
+            for each in removals:
+                self._remove(each.table, each.source)
+        except duckdb.Error as error:
+            said = str(error).partition("\n")[0]
+            raise UnavailableError(
+                f"{done} transactions were committed; then rows of {each.table.name} could not be removed: {said}",
+                hint="run the same again: it does the rest",
+            ) from error
+        self.session.commit("COMMIT")
+        return transaction.tick
+
+    def _remove(self, table: TargetTable, source: str) -> None:
         if table.key:
             self._run(fold.delete_keyed_sql(table, source))
         elif table.has_rowid:
