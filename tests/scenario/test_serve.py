@@ -17,6 +17,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ import pytest
 
 import cli.wlr
 import wlc
+import wlr
 from cli.command import run_app
 from tests.lake import rebuilt
 from tests.oracle import contents, file_contents
@@ -63,6 +65,11 @@ to = "t.jsonl"
 [relays.branch]
 database = "sales"
 to = "branch"
+
+[derived.part]
+database = "sales"
+where = "t: a % 3 > 0"
+mask = "t: b = truncate:1"
 """
 
 
@@ -224,7 +231,8 @@ def test_a_killed_service_goes_on_where_it_was(folder: Path) -> None:
         write(f"INSERT INTO t VALUES ({value}, 'x')")
         last = wlc.tick("sales", "farm")
         follows = [
-            rf"{item} follow: .*tick {last}," for item in ("replicas.copy", "replicas.lake", "feeds.t", "relays.branch")
+            rf"{item} follow: .*tick {last},"
+            for item in ("replicas.copy", "replicas.lake", "feeds.t", "relays.branch", "derived.part")
         ]
         running.until(lambda: all(running.has_logged(each) for each in follows))
         running.stop()
@@ -234,6 +242,9 @@ def test_a_killed_service_goes_on_where_it_was(folder: Path) -> None:
     with rebuilt(folder / "lake") as (connection, catalog):
         assert contents(connection, catalog)["main.t"] == expected
     assert wlc.tick("sales", "branch") == last
+    passing = Counter((a, b[:1]) for a, b in wlr.read("sales", "t", farm="farm").fetchall() if a % 3 > 0)
+    assert Counter(wlr.read("part", "t", farm="farm").fetchall()) == passing
+    assert (wlc.tick("part", "farm"), wlr.verify_farm("part", farm="farm").problems) == (last, ())
     records = [json.loads(line) for line in (folder / "t.jsonl").read_text().splitlines()]
     assert len({json.dumps(record, sort_keys=True) for record in records}) == len(records)
 
