@@ -127,7 +127,9 @@ def take(
     source: Source,
     from_: Annotated[str | None, typer.Option("--from", metavar="SITE", help="Read only the log of this site.")] = None,
     follow: Follow = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be taken.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would be taken, and what of it would be rejected.")
+    ] = False,
     storage_option: StorageOptions = None,
 ) -> Iterator[Report]:
     """Take what other sites published: their transactions become a part of this database and of its log."""
@@ -154,7 +156,23 @@ def take(
 
 
 def _listing(done: list[wlc.TakenFrom]) -> Report:
+    if any(each.is_dry_run for each in done):
+        return _rehearsed(done)
     return Listing(TAKEN_COLUMNS, [(each.site, each.transactions, each.rows, each.tick) for each in done])
+
+
+def _rehearsed(done: list[wlc.TakenFrom]) -> Report:
+    names = (*TAKEN_COLUMNS, "after", "rejected", "in_conflict")
+    rows = [[getattr(each, name) for name in names[:-1]] for each in done]
+    shown = [[*row, "; ".join(map(_in_words, each.in_conflict))] for row, each in zip(rows, done, strict=True)]
+    listed = [[{**record(count).values, "table": str(count.table)} for count in each.in_conflict] for each in done]
+    whole = [dict(zip(names, [*row, counts], strict=True)) for row, counts in zip(rows, listed, strict=True)]
+    return Listing(names, shown, whole=whole)
+
+
+def _in_words(count: wlc.RejectionCount) -> str:
+    rule = f" by {count.rule}" if count.rule else ""
+    return f"{count.table}: {count.cause}{rule}, rows: {count.rows}, transactions: {count.transactions}"
 
 
 SITE_COLUMNS = (

@@ -32,6 +32,7 @@ __all__ = [
     "Pusher",
     "RegisteredReader",
     "RejectedRow",
+    "RejectionCount",
     "ReplayError",
     "Retention",
     "RowConflict",
@@ -134,7 +135,7 @@ if TYPE_CHECKING:
     from wlc.masters.position import beat, clock, tick
     from wlc.masters.prune import prune
     from wlc.masters.publish import Flushed
-    from wlc.masters.rejected import ConflictCounter, RejectedRow
+    from wlc.masters.rejected import ConflictCounter, RejectedRow, RejectionCount
     from wlc.masters.retention import Retention
     from wlc.masters.retention_policy import Keeping, retention, tag, tags, untag
     from wlc.masters.running import check_run, run
@@ -181,7 +182,7 @@ else:
             "wlc.masters.position": ("beat", "clock", "tick"),
             "wlc.masters.prune": ("prune",),
             "wlc.masters.publish": ("Flushed",),
-            "wlc.masters.rejected": ("ConflictCounter", "RejectedRow"),
+            "wlc.masters.rejected": ("ConflictCounter", "RejectedRow", "RejectionCount"),
             "wlc.masters.retention": ("Retention",),
             "wlc.masters.running": ("check_run", "run"),
             "wlc.masters.status": ("MasterStatus", "preparation", "status", "tables_to_change"),

@@ -160,10 +160,10 @@ def test_a_transaction_that_is_rolled_back_leaves_nothing(waiting: Path) -> None
 
 
 def test_what_a_process_left_that_died_while_it_packed_is_removed(waiting: Path) -> None:
-    left = waiting.parent / f"{packed._prefix(waiting)}abcdefgh"
+    left = waiting.parent / f"{packed.prefix(waiting)}abcdefgh"
     left.mkdir()
     (left / packed._FILE).write_bytes(b"PAR1")
-    others = waiting.parent / f"{packed._prefix(waiting)}kept"
+    others = waiting.parent / f"{packed.prefix(waiting)}kept"
     others.mkdir()
     (others / "notes.txt").write_text("somebody else's")
     wlc.status(waiting)

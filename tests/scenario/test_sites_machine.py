@@ -362,6 +362,18 @@ class Exchange(RuleBasedStateMachine):
     def take(self, site: int) -> None:
         self.taken(self.pick(site))
 
+    @rule(site=sites)
+    def take_as_rehearsed(self, site: int) -> None:
+        """A dry run says what the round does, and changes nothing."""
+        number = self.pick(site)
+        file = self.sites.file(NAMES[number])
+        told = wlc.take(file, dry_run=True)
+        self.check(number)
+        before = len(wlc.exceptions(file))
+        assert self.taken(number) == sum(each.transactions for each in told)
+        rejected = sum(count.rows for each in told for count in each.in_conflict)
+        assert len(wlc.exceptions(file)) - before == rejected
+
     @rule(site=sites, changes=st.lists(change, min_size=1, max_size=3))
     def take_while_a_user_commits(self, site: int, changes: list[tuple[str, str, int]]) -> None:
         """A user commits after the taker has published what waited."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from wlc.farm.model import Batch, Digest, Manifest, Name, Origin, Position, TableFile, Taken, Transaction
     from wlc.masters.compensation import Compensated, WantedChange
-    from wlc.masters.rejected import ConflictCounter, RejectedRow
+    from wlc.masters.rejected import ConflictCounter, RejectedRow, RejectionCount
     from wlc.masters.state import MasterState
 
 
@@ -348,6 +348,10 @@ class Source(ABC):
         """
         raise UnsupportedError(f"{self} cannot be one of several sites", hint="only DuckDB masters can")
 
+    def rehearsal(self) -> AbstractContextManager[Source]:
+        """Provide a copy, in which steps can be taken; it is never published, and deleted afterwards."""
+        raise UnsupportedError(f"{self} cannot be one of several sites", hint="only DuckDB masters can")
+
     def inherit(self, log: FarmDatabase, last: int, added: Callable[[Name], Sequence[str]]) -> Mapping[str, int]:  # noqa: ARG002
         """Keep what the log of a mesh's site says of rows up to a batch, with which this database has begun.
 
@@ -446,6 +450,10 @@ class Source(ABC):
 
     def conflict_counters(self) -> list[ConflictCounter]:
         """Return the counters of what was rejected, ordered by site, rule and name."""
+        return []
+
+    def rejection_counts(self) -> list[RejectionCount]:
+        """Return how many rows were rejected, ordered by table and cause."""
         return []
 
     @abstractmethod

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wlc.farm.human_form import ForPeople
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from datetime import datetime
 
     from wlc.farm.model import Name
@@ -66,3 +66,36 @@ class ConflictCounter(ForPeople):
     rule: str
     name: str
     value: int
+
+
+@dataclass(frozen=True, slots=True)
+class RejectionCount(ForPeople):
+    """How many rows of a table were rejected for one cause, and of how many transactions.
+
+    Attributes:
+        rule: By which the table decides; "" for none.
+    """
+
+    table: Name
+    cause: str
+    transactions: int
+    rows: int
+    rule: str = ""
+
+
+def risen(before: Iterable[RejectionCount], after: Iterable[RejectionCount]) -> list[RejectionCount]:
+    """Return by how much counts have risen, in the order of `after`; those that have not are left out."""
+    known = {(each.table, each.cause): each for each in before}
+    found = []
+    for each in after:
+        old = known.get((each.table, each.cause))
+        if old is None:
+            found.append(each)
+        elif each.rows > old.rows:
+            found.append(replace(each, transactions=each.transactions - old.transactions, rows=each.rows - old.rows))
+    return found
+
+
+def of_whole_transactions(counters: Iterable[ConflictCounter]) -> int:
+    """Return how many transactions were rejected as a whole."""
+    return sum(each.value for each in counters if each.name in ("rejects", "refused"))

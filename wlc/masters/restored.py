@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 from wlc.farm.circle import SiteHistory, change_circle, find_circle, how_to_join_anew
 from wlc.farm.clock import utc_now
 from wlc.farm.config import STARTED
-from wlc.farm.errors import CorruptError, FencedError, GapError
+from wlc.farm.errors import CorruptError, FencedError, GapError, InvalidError
 from wlc.farm.membership import with_site
 from wlc.farm.model import Origin
 from wlc.farm.newest_batches import read_newest
@@ -154,18 +154,54 @@ def _refuse_unjudgeable(source: Source, error: DivergedError) -> None:
 def _take_back(source: Source, database: FarmDatabase) -> int:
     """Take what the own log holds and the database does not."""
     rows = 0
-    while True:
-        state = source.require_state()
-        try:
-            batch, chain = database.read_batch(state.batch + 1, is_own=True)
-        except (MissingError, GapError):
-            return rows
-        if batch.history != state.history or batch.previous != state.chain:
-            raise outdated(database, state, batch.number)
+    while (found := _next_own(source, database)) is not None:
+        batch, chain = found
         if batch.handover is not None:
             step_down(source, database, batch, chain)
             return rows
         rows += source.take_back(batch, chain, database.fetch)
+    return rows
+
+
+def _next_own(source: Source, database: FarmDatabase) -> tuple[Batch, str] | None:
+    """Return the batch of the own log after the last one that the database remembers, and its hash."""
+    state = source.require_state()
+    try:
+        batch, chain = database.read_batch(state.batch + 1, is_own=True)
+    except (MissingError, GapError):
+        return None
+    if batch.history != state.history or batch.previous != state.chain:
+        raise outdated(database, state, batch.number)
+    return batch, chain
+
+
+def settle_copy(copy: Source, database: FarmDatabase, circle: Circle) -> None:
+    """Bring a copy of a site into step with its own log as `settle_past` does, without a change of the farm.
+
+    Raises:
+        FencedError: As there.
+        InvalidError: The site has to begin a new history.
+    """
+    _refuse_earlier(copy, database, circle)
+    while (found := _next_own(copy, database)) is not None:
+        batch, chain = found
+        if batch.handover is not None:
+            raise _begins(copy, "another site has become the primary")
+        try:
+            copy.take_back(batch, chain, database.fetch)
+        except DivergedError as error:
+            raise _begins(copy, "it has committed something since it was restored from a backup") from error
+    if _known_elsewhere(copy, database, circle) > copy.require_state().tick:
+        raise _begins(copy, "other sites have taken more of it than its log holds")
+
+
+def _begins(source: Source, why: str) -> InvalidError:
+    file = shlex.quote(str(source))
+    return InvalidError(
+        f"{source} begins a new history when it publishes next, since {why}: a dry run does not show what follows",
+        hint=f"wlc flush {file} begins it; then wlc take {file} --dry-run",
+        path=str(source),
+    )
 
 
 def step_down(source: Source, database: FarmDatabase, batch: Batch, chain: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,24 +14,28 @@ from wlc.farm.human_form import ForPeople
 from wlc.farm.model import Position
 from wlc.farm.paths import log_path
 from wlc.farm.registry import SITE, Replica, register, this_host, this_user
-from wlc.farm.vectors import expanded, merged
+from wlc.farm.vectors import expanded
 from wlc.masters.circle_place import founder_of, site_database, with_circle
 from wlc.masters.handover import note_handover
 from wlc.masters.lookup import opened_master
 from wlc.masters.publish import publish
+from wlc.masters.rejected import of_whole_transactions, risen
+from wlc.masters.restored import settle_copy
 from wlc.multi_master.mesh import MeshLog, Published
 from wlc.multi_master.missing_steps import SiteLog
 from wlc.multi_master.succession import take_over
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from wlc.farm.circle import Circle, CircleSite, Reign
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import TableFile, Taken
+    from wlc.farm.vectors import Vector
     from wlc.masters.contract import SiteStep, Source
+    from wlc.masters.rejected import ConflictCounter, RejectionCount
     from wlc.masters.state import SiteState
 
 
@@ -39,8 +44,11 @@ class TakenFrom(ForPeople):
     """What was taken from one site, or would be.
 
     Attributes:
-        transactions: How many that were not contained before; `rows`: row images in them.
+        transactions: How many that were not contained before; `rows`: row images in them that were not rejected.
         tick: Last tick of its log that was read, 0 if it has published nothing.
+        after: Where that began: for each history of which there were transactions, the last tick contained before.
+        rejected: In a dry run, how many transactions would be rejected as a whole.
+        in_conflict: In a dry run, which rows would be rejected, by table and cause.
     """
 
     site: str
@@ -48,6 +56,9 @@ class TakenFrom(ForPeople):
     rows: int
     tick: int
     is_dry_run: bool = False
+    after: Mapping[str, int] = field(default_factory=dict)
+    rejected: int = 0
+    in_conflict: tuple[RejectionCount, ...] = ()
 
 
 def take(
@@ -64,7 +75,8 @@ def take(
     Args:
         source: Path of the master's database.
         site: Read only this site's log; all that this site reads if omitted.
-        dry_run: Only say what would be taken.
+        dry_run: Only say what would be taken, and what of it would be rejected: the round runs on a copy of the file,
+            which is then deleted. Nothing is published, and the copy needs as much disk space as the file.
         storage_options: Options of the farm's file system, over those that the database remembers.
 
     Returns:
@@ -74,6 +86,7 @@ def take(
         InvalidError: The database is not one of several sites, or the site named is not read by it.
         ExpiredError: What is missing was pruned. Make the site anew.
         FencedError: Another site's log belongs to another past.
+        UnavailableError: No space is left for the copy, or the farm cannot be reached.
     """
     with opened_master(source, storage_options) as (found, database):
         return take_into(found, database, site=site, dry_run=dry_run)
@@ -107,22 +120,41 @@ def take_into(
     known = with_circle(_site(source), database)
     if known.circle is None:
         return []
-    if not dry_run:
-        with source.publishing():
-            _remember_circle(source, known.circle)
-            _publish(source, database)
-        known = _site(source)
-        assert known.circle is not None
-    if known.circle is not None and known.circle.is_mesh:
-        return _take_in_mesh(source, database, known, site, dry_run=dry_run)
+    if dry_run:
+        return _rehearse(source, database, known.circle, site)
+    with source.publishing():
+        _remember_circle(source, known.circle)
+        _publish(source, database)
+    return _round(source, database, site, is_rehearsal=False)
+
+
+def _rehearse(source: Source, database: FarmDatabase, circle: Circle, only: str | None) -> list[TakenFrom]:
+    """Say what a round would do: let it run on a copy, unless it would do nothing."""
+    # What is wrong with a log is reported with what is taken before it.
+    with suppress(FarmError):
+        known = replace(_site(source), circle=circle)
+        found = [reading.idle() for reading in _all_readings(source, database, known, only)]
+        if None not in found:
+            return [each for each in found if each is not None]
+    with source.rehearsal() as copy:
+        _remember_circle(copy, circle)
+        settle_copy(copy, database, circle)
+        return _round(copy, database, only, is_rehearsal=True)
+
+
+def _round(source: Source, database: FarmDatabase, site: str | None, *, is_rehearsal: bool) -> list[TakenFrom]:
+    known = _site(source)
+    assert known.circle is not None
+    if known.circle.is_mesh:
+        return _take_in_mesh(source, database, known, site, is_rehearsal=is_rehearsal)
     readings: list[_Reading] = []
     errors: list[FarmError] = []
     is_over = False
     try:
-        for reading in _readings(source, database, known, site, leads=not dry_run):
+        for reading in _readings(source, database, known, site, is_rehearsal=is_rehearsal):
             readings.append(reading)
             try:
-                is_over = reading.read_on(dry_run=dry_run)
+                is_over = reading.read_on()
             except FarmError as error:
                 # What a primary's log says comes before all others', and nobody publishes who may be another past.
                 if reading.is_primary or isinstance(error, FencedError):
@@ -132,16 +164,16 @@ def take_into(
                 break
     except FarmError as error:
         raise _told(readings, [error, *errors]) from error.__cause__
-    done = _ended(source, database, readings, errors, dry_run=dry_run)
+    done = _ended(source, database, readings, errors, is_rehearsal=is_rehearsal)
     # A site that was named is read as it was then; what another primary has is for the next round.
     return done + take_into(source, database) if is_over and site is None else done
 
 
 def _ended(
-    source: Source, database: FarmDatabase, readings: list[_Reading], errors: list[FarmError], *, dry_run: bool
+    source: Source, database: FarmDatabase, readings: list[_Reading], errors: list[FarmError], *, is_rehearsal: bool
 ) -> list[TakenFrom]:
     """End a round: publish what was taken, say how far the logs were read, and raise the first error, if any."""
-    if not dry_run:
+    if not is_rehearsal:
         with source.publishing():
             publish(source, database)
         # Only what this site has published by then says up to where the others may prune.
@@ -166,34 +198,27 @@ def _told(readings: list[_Reading], errors: list[FarmError]) -> FarmError:
 
 
 def _take_in_mesh(
-    source: Source, database: FarmDatabase, known: SiteState, only: str | None, *, dry_run: bool
+    source: Source, database: FarmDatabase, known: SiteState, only: str | None, *, is_rehearsal: bool
 ) -> list[TakenFrom]:
     """Take from every other site. A log that cannot be read keeps nobody from reading the others.
 
     What one log presupposes can be in another one that is read later, so that such a log is read once more.
     """
-    circle = known.circle
-    assert circle is not None
-    if known.floor is not None and not dry_run:
+    if known.floor is not None and not is_rehearsal:
         _disinherit(source, database)
-    published = Published(founder_of(database, known), circle)
-    seen: dict[str, int] = {}
-    wanted = [
-        _Reading(source, database, circle, other, seen, published=published)
-        for other in _read_by(circle, known.name, only)
-    ]
+    wanted = list(_all_in_mesh(source, database, known, only, is_rehearsal=is_rehearsal))
     errors: dict[str, FarmError] = {}
     for reading in (*wanted, *wanted):
         is_again = reading.other.name in errors
         if reading.done is not None or (is_again and not isinstance(errors[reading.other.name], ExpiredError)):
             continue
         try:
-            reading.read_on(dry_run=dry_run)
+            reading.read_on()
         except FarmError as error:
             errors[reading.other.name] = error
         else:
             errors.pop(reading.other.name, None)
-    return _ended(source, database, wanted, list(errors.values()), dry_run=dry_run)
+    return _ended(source, database, wanted, list(errors.values()), is_rehearsal=is_rehearsal)
 
 
 def _disinherit(source: Source, database: FarmDatabase) -> None:
@@ -217,31 +242,53 @@ def _publish(source: Source, database: FarmDatabase) -> None:
     publish(source, database)
 
 
+def _all_in_mesh(
+    source: Source, database: FarmDatabase, site: SiteState, only: str | None, *, is_rehearsal: bool
+) -> Iterator[_Reading]:
+    circle = site.circle
+    assert circle is not None
+    published = Published(founder_of(database, site), circle)
+    for other in _read_by(circle, site.name, only):
+        yield _Reading(source, database, circle, other, is_rehearsal, published=published)
+
+
+def _all_readings(source: Source, database: FarmDatabase, site: SiteState, only: str | None) -> Iterator[_Reading]:
+    """Yield the logs that a rehearsal reads."""
+    assert site.circle is not None
+    readings = _all_in_mesh if site.circle.is_mesh else _readings
+    return readings(source, database, site, only, is_rehearsal=True)
+
+
 def _readings(
-    source: Source, database: FarmDatabase, site: SiteState, only: str | None, *, leads: bool
+    source: Source, database: FarmDatabase, site: SiteState, only: str | None, *, is_rehearsal: bool
 ) -> Iterator[_Reading]:
     """Yield the logs to read: to their ends those of former primaries, then those that the site reads by its role.
 
-    In between a successor begins to lead, unless it only looks.
+    In between a successor begins to lead. A rehearsal ends there: what it rejects of its own is not known yet.
     """
     circle, name = site.circle, site.name
     assert circle is not None
     wanted = _read_by(circle, name, only)
-    seen: dict[str, int] = {}
     for reign in circle.reigns if circle.site(name).role != NONE else ():
         # One's own, too: a primary that was restored from a backup may go on behind an earlier tick of it.
         if reign.is_effective and not _contains(source, circle, reign):
-            yield _Reading(source, database, circle, circle.reigning(reign), seen, reign=reign)
-    if leads and circle.primary == name and not site.is_leading:
+            yield _Reading(source, database, circle, circle.reigning(reign), is_rehearsal, reign=reign)
+    if circle.primary == name and not site.is_leading:
+        if is_rehearsal:
+            return
         take_over(source, database, circle)
-    yield from (_Reading(source, database, circle, other, seen) for other in wanted)
+    yield from (_Reading(source, database, circle, other, is_rehearsal) for other in wanted)
 
 
 def _contains(source: Source, circle: Circle, reign: Reign) -> bool:
+    return _contained(source, circle).get(reign.history, 0) >= reign.last
+
+
+def _contained(source: Source, circle: Circle) -> Vector:
+    """Return what a site contains of each history."""
     state = source.require_state()
     assert state.site is not None
-    vector = {**state.site.contained, state.history: state.tick}
-    return expanded(vector, circle.lineage()).get(reign.history, 0) >= reign.last
+    return expanded({**state.site.contained, state.history: state.tick}, circle.lineage())
 
 
 def _remember_circle(source: Source, circle: Circle) -> None:
@@ -287,18 +334,20 @@ class _Reading:
     """One site's log in one round.
 
     Attributes:
-        seen: In a rehearsal, what the logs that were read before it contain; all of a round share it.
+        is_rehearsal: The source is a copy, and the farm stays as it is.
+        after: For each history that it brings, the last tick contained before.
     """
 
     source: Source
     database: FarmDatabase
     circle: Circle
     other: CircleSite
-    seen: dict[str, int]
+    is_rehearsal: bool
     reign: Reign | None = None
     published: Published | None = None
     read: tuple[FarmDatabase, Taken] | None = None
     done: TakenFrom | None = None
+    after: dict[str, int] = field(default_factory=dict)
 
     @property
     def is_primary(self) -> bool:
@@ -306,11 +355,19 @@ class _Reading:
             return False
         return self.reign is not None or self.other.name == self.circle.primary
 
-    def read_on(self, *, dry_run: bool) -> bool:
-        """Take what is new in the log, or only say what; returns whether it is the primary's and a handover ends it."""
+    def idle(self) -> TakenFrom | None:
+        """Return what is taken if the log has nothing new; None if it has."""
         log = self._log()
-        self.done = self._rehearsed(log) if dry_run else self._taken(log)
-        if dry_run or log.ended is None:
+        return None if any(step.transactions for step in log.steps()) else self._told(log, 0, 0)
+
+    def read_on(self) -> bool:
+        """Take what is new in the log; returns whether it is the primary's and a handover ends it."""
+        log = self._log()
+        before = (self.source.rejection_counts(), self.source.conflict_counters()) if self.is_rehearsal else None
+        self.done = self._taken(log)
+        if before is not None:
+            self.done = self._judged(self.done, *before)
+        if self.is_rehearsal or log.ended is None:
             return False
         state = self.source.require_state()
         assert state.site is not None
@@ -319,21 +376,34 @@ class _Reading:
 
     def _taken(self, log: SiteLog) -> TakenFrom:
         files = _Fetched(log.database)
-        taken = self.source.take(files.released_after(log.steps()), files.fetch)
+        taken = self.source.take(files.released_after(self._noted(log.steps())), files.fetch)
         if not self.is_primary and log.mesh is None:
             self.source.note_contained(self.other.name, log.own_contained())
         if log.proof is not None:
             self.read = log.database, log.proof
-        return TakenFrom(self.other.name, taken.transactions, taken.rows, log.proof.tick if log.proof else 0)
+        return self._told(log, taken.transactions, taken.rows)
 
-    def _rehearsed(self, log: SiteLog) -> TakenFrom:
-        # What another log has brought would not be taken again.
-        log.contained = merged(log.contained, self.seen, log.lineage)
-        count = rows = 0
-        for step in log.steps():
-            count, rows = count + len(step.transactions), rows + step.rows
-        self.seen.update(log.contained)
-        return TakenFrom(self.other.name, count, rows, log.proof.tick if log.proof else 0, is_dry_run=True)
+    def _noted(self, steps: Iterable[SiteStep]) -> Iterator[SiteStep]:
+        """Yield steps, and note of each history where what they bring begins."""
+        for step in steps:
+            for each in step.transactions:
+                if (history := each.origin.history) not in self.after:
+                    self.after[history] = _contained(self.source, self.circle).get(history, 0)
+            yield step
+
+    def _told(self, log: SiteLog, transactions: int, rows: int) -> TakenFrom:
+        tick = log.proof.tick if log.proof else 0
+        return TakenFrom(self.other.name, transactions, rows, tick, self.is_rehearsal, dict(self.after))
+
+    def _judged(
+        self, done: TakenFrom, rejections: Sequence[RejectionCount], counters: Sequence[ConflictCounter]
+    ) -> TakenFrom:
+        """Add what was rejected since these were counted, on the copy."""
+        whole = of_whole_transactions(self.source.conflict_counters()) - of_whole_transactions(counters)
+        found = risen(rejections, self.source.rejection_counts())
+        rules = {each.table: self.circle.rule_of(each.table) for each in found}
+        named = (replace(each, rule=rule.rule) if (rule := rules[each.table]) else each for each in found)
+        return replace(done, rejected=whole, in_conflict=tuple(named))
 
     def _log(self) -> SiteLog:
         state = self.source.require_state()

@@ -95,7 +95,7 @@ class Packing:
 def _scratch(connection: duckdb.DuckDBPyConnection, packing: Packing) -> Iterator[Path | None]:
     """Provide a folder of our own for one file; None where DuckDB cannot write files, or must not."""
     try:
-        folder = Path(tempfile.mkdtemp(prefix=_prefix(packing.database), dir=packing.work or packing.database.parent))
+        folder = Path(tempfile.mkdtemp(prefix=prefix(packing.database), dir=packing.work or packing.database.parent))
     except OSError:
         yield None
         return
@@ -124,15 +124,19 @@ def _room(connection: duckdb.DuckDBPyConnection) -> int:
 
 
 def sweep(database: Path) -> None:
-    """Remove what a process has left that died while it wrote such a file; the caller has the database open alone."""
-    for folder in database.parent.glob(f"{glob.escape(_prefix(database))}*"):
+    """Remove what a process has left beside a database when it died; the caller has the database open alone."""
+    # A file that is packed, and a copy of the database.
+    names = (_FILE, f"tmp_{_FILE}", database.name, f"{database.name}.wal")
+    for folder in database.parent.glob(f"{glob.escape(prefix(database))}*"):
         with suppress(OSError):
-            for file in (folder / _FILE, folder / f"tmp_{_FILE}"):
-                file.unlink(missing_ok=True)
+            shutil.rmtree(folder / f"{database.name}.tmp", ignore_errors=True)
+            for name in names:
+                (folder / name).unlink(missing_ok=True)
             folder.rmdir()
 
 
-def _prefix(database: Path) -> str:
+def prefix(database: Path) -> str:
+    """Return how the names of folders begin that are made beside a database for a while."""
     return f".{database.name}.wlc-"
 
 

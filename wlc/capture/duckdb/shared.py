@@ -9,7 +9,7 @@ import threading
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import duckdb
 
@@ -63,6 +63,8 @@ class Shared:
         work: Folder for files until they are published, where the database may write only there; else None.
         confined_by: Settings of its connections that cut it off from files or lock its settings.
         options: Options of the farm's file system that this process was given; secrets are kept nowhere else.
+        opened: The file, if somebody reads it beside DuckDB, which must close it first: a process that closes a file
+            gives up all its locks on that file (POSIX), those of DuckDB, too.
     """
 
     path: str
@@ -86,6 +88,7 @@ class Shared:
     work: Path | None = None
     confined_by: Mapping[str, str] = field(default_factory=dict)
     users: int = 0
+    opened: BinaryIO | None = None
     _roots: dict[int, duckdb.DuckDBPyConnection] = field(default_factory=dict)
     _roots_lock: threading.Lock = field(default_factory=threading.Lock)
     has_settled_past: bool = False
@@ -133,6 +136,8 @@ class Shared:
             for connection in (*self._roots.values(), self.base):
                 connection.close()
             self._roots.clear()
+            if self.opened is not None:
+                self.opened.close()
         if self.work is not None:
             shutil.rmtree(self.work, ignore_errors=True)
 

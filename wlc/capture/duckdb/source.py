@@ -17,6 +17,7 @@ from wlc.capture.duckdb.sites import (
     exceptions,
     inheritance,
     own_past,
+    rehearsal,
     resubmission,
     stepping_down,
     succeeding,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from wlc.farm.model import Batch, Digest, Manifest, Name, Position, TableFile
     from wlc.masters.compensation import Compensated, WantedChange
     from wlc.masters.contract import BatchContent, Gathered, SiteStep, Succession, TakenCount
-    from wlc.masters.rejected import ConflictCounter, RejectedRow
+    from wlc.masters.rejected import ConflictCounter, RejectedRow, RejectionCount
     from wlc.masters.state import MasterState
 
 
@@ -345,6 +346,11 @@ class DuckDBSource(Source):
     def take(self, steps: Iterable[SiteStep], fetch: Callable[[TableFile], Path]) -> TakenCount:
         return take_step.take(self._shared, steps, fetch)
 
+    @contextmanager
+    def rehearsal(self) -> Iterator[Source]:
+        with rehearsal.copied(self._shared) as copy:
+            yield DuckDBSource(copy)
+
     def inherit(self, log: FarmDatabase, last: int, added: Callable[[Name], Sequence[str]]) -> Mapping[str, int]:
         with self._shared.root.cursor() as connection:
             return inheritance.inherit(connection, self._shared.catalog, log, last, added)
@@ -413,6 +419,10 @@ class DuckDBSource(Source):
     def conflict_counters(self) -> list[ConflictCounter]:
         with self._shared.reading() as connection:
             return exceptions.counters(connection, self._shared.catalog)
+
+    def rejection_counts(self) -> list[RejectionCount]:
+        with self._shared.reading() as connection:
+            return exceptions.counted(connection, self._shared.catalog)
 
     def warn_bypassed(self) -> None:
         try:

@@ -26,7 +26,7 @@ from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql, storage_type
 from wlc.farm.clock import format_time, utc_now
 from wlc.farm.model import Name
-from wlc.masters.rejected import ConflictCounter, RejectedRow
+from wlc.masters.rejected import ConflictCounter, RejectedRow, RejectionCount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -313,6 +313,17 @@ def counters(connection: duckdb.DuckDBPyConnection, catalog: str) -> list[Confli
         f"SELECT site, rule, name, value FROM {quote(catalog)}.wlc.counters ORDER BY ALL"
     ).fetchall()
     return [ConflictCounter(*row) for row in rows]
+
+
+def counted(connection: duckdb.DuckDBPyConnection, catalog: str) -> list[RejectionCount]:
+    """Return how many rows were rejected, ordered by table and cause."""
+    if not _exists(connection, catalog):
+        return []
+    rows = connection.execute(
+        "SELECT schema_name, table_name, cause, count(DISTINCT (source_history, source_tick)), count(*)"
+        f" FROM {quote(catalog)}.wlc.exceptions GROUP BY ALL ORDER BY ALL"
+    ).fetchall()
+    return [RejectionCount(Name(schema, table), *counts) for schema, table, *counts in rows]
 
 
 def _exists(connection: duckdb.DuckDBPyConnection, catalog: str) -> bool:
