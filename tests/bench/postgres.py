@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -20,13 +21,15 @@ import wlc
 import wlr
 from tests.bench.measure import Line, Setting, duration, timed
 from tests.postgres.cluster import Cluster, execute, new_folder, program, running
+from wlc.farm import paths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 TABLE = """CREATE TABLE t (id bigint PRIMARY KEY, customer int, amount numeric(12,2), at timestamptz, note text)"""
 BESIDE = "PostgreSQL alone"
 PATIENCE_S = 200
+PUBLISH_GOAL_S = 0.1
 # Transactions of one row each: (of 5) 3 inserts, an update, a delete.
 SMALL = """
 DO $$ BEGIN FOR i IN {first}..{last} LOOP
@@ -50,9 +53,9 @@ def run(setting: Setting) -> Iterator[Line]:
         # A subscriber that was disabled would wait for five seconds before it goes on.
         cluster.execute("ALTER SYSTEM SET wal_retrieve_retry_interval = '20ms'")
         cluster.execute("SELECT pg_reload_conf()")
-        yield from _catching_up(setting, cluster)
-        yield from _commit_to_visible(setting, cluster)
-        yield from _overhead(setting, cluster)
+        for lines, measure in _MEASURED.items():
+            if setting.wants(lines):
+                yield from measure(setting, cluster)
 
 
 class Pair:
@@ -162,15 +165,17 @@ def _commit_to_visible(setting: Setting, cluster: Cluster) -> Iterator[Line]:
             wlr.beat(pair.replica, max(beat_s, 0.2))
             with _process("wlc", "run", pair.master), _process("wlr", *follow):
                 time.sleep(2 * beat_s + 4)
-                native, ours = _delays(pair, tries=max(2, setting.rows(20)) if beat_s == 0 else 4)
+                native, published, ours = _delays(pair, tries=max(2, setting.rows(20)) if beat_s == 0 else 4)
+            if beat_s == 0:
+                yield Line("commit to published, beat 0", "", duration(published), published, "s", PUBLISH_GOAL_S)
             yield Line(f"commit to visible, beat {beat_s}", duration(native), duration(ours), ours, "s")
         finally:
             pair.close()
 
 
-def _delays(pair: Pair, tries: int) -> tuple[float, float]:
-    """Median seconds until a committed row shows at the subscriber and at the replica."""
-    found: tuple[list[float], list[float]] = ([], [])
+def _delays(pair: Pair, tries: int) -> tuple[float, float, float]:
+    """Median seconds until a committed row shows at the subscriber, in the farm and at the replica."""
+    found: tuple[list[float], list[float], list[float]] = ([], [], [])
     with (
         psycopg.connect(pair.master, autocommit=True) as master,
         psycopg.connect(pair.subscriber, autocommit=True) as subscriber,
@@ -178,17 +183,32 @@ def _delays(pair: Pair, tries: int) -> tuple[float, float]:
     ):
         for number in range(tries):
             key = -1 - number
+            before = _log_files(pair)
             master.execute("INSERT INTO t (id) VALUES (%s)", [key])
             started = time.monotonic()
-            waiting = {0: subscriber, 1: replica}
+
+            def shows(connection: psycopg.Connection, key: int = key) -> bool:
+                return connection.execute("SELECT count(*) FROM t WHERE id = %s", [key]).fetchone() == (1,)
+
+            def is_published(before: int = before) -> bool:
+                return _log_files(pair) > before
+
+            waiting: dict[int, Callable[[], bool]]
+            waiting = {0: partial(shows, subscriber), 1: is_published, 2: partial(shows, replica)}
             while waiting:
                 assert time.monotonic() < started + PATIENCE_S, "the row does not arrive"
-                for side, connection in list(waiting.items()):
-                    if connection.execute("SELECT count(*) FROM t WHERE id = %s", [key]).fetchone() == (1,):
+                for side, has_arrived in list(waiting.items()):
+                    if has_arrived():
                         found[side].append(time.monotonic() - started)
                         del waiting[side]
                 time.sleep(0.002)
-    return median(found[0]), median(found[1])
+    subscribed, published, replicated = map(median, found)
+    return subscribed, published, replicated
+
+
+def _log_files(pair: Pair) -> int:
+    names = (path.name for path in (pair.farm / "bench" / paths.LOGS).iterdir())
+    return sum(paths.parse_log_path("bench", name) is not None for name in names)
 
 
 # What the master pays ------------------------------------------------------------------------------------------------
@@ -235,3 +255,11 @@ def _process(command: str, *arguments: str) -> Iterator[None]:
         finally:
             running_process.terminate()
             running_process.wait(60)
+
+
+# What a part's lines are called, and the part.
+_MEASURED: dict[str, Callable[[Setting, Cluster], Iterator[Line]]] = {
+    "replay … and publish them first": _catching_up,
+    "commit to published, commit to visible": _commit_to_visible,
+    "pgbench": _overhead,
+}

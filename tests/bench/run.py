@@ -57,7 +57,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="rounds of bulk statements (default 3)")
     parser.add_argument("--singles", type=int, default=400, help="rounds of single-row transactions (default 400)")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the rows, to try a benchmark quickly")
-    parser.add_argument("--only", default="", help="of capture, only lines whose name contains this")
+    parser.add_argument(
+        "--only", default="", help="of capture and postgres, only what has lines whose name contains this"
+    )
     parser.add_argument("--folder", type=Path, help="where the databases are made (default: temporary)")
     parser.add_argument("--markdown", action="store_true", help="print tables, and draw plots, for docs/benchmarks.md")
     return parser.parse_args(arguments)

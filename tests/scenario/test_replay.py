@@ -11,6 +11,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
+import wlc
 import wlr
 from tests.handmade import HandmadeFarm, Rows, rows_of, time_of
 from tests.lake import any_file
@@ -269,6 +270,7 @@ def test_a_replica_whose_state_was_changed_is_not_to_be_tried_again(farm: Handma
 
 KILLED = """
 import os, signal, sys
+import wlc
 import wlr
 from wlr.engine.duckdb import {module}
 original, calls = {module}.{name}, [0]
@@ -411,3 +413,32 @@ def test_importing_wlr_is_quick() -> None:
     heavy = "duckdb pyarrow pyspark s3fs fsspec numpy".split()
     script = f"import sys, wlr, wlr.replication\nprint([name for name in {heavy} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_rounds_of_one_program_read_the_catalog_once_and_notice_what_others_did(
+    tmp_path: Path, into: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "bank.duckdb"
+    with duckdb.connect(str(source)) as connection:
+        connection.execute("CREATE TABLE t (i INTEGER PRIMARY KEY)")
+    wlc.master(source, farm=str(tmp_path / "farm"))
+
+    def round_of(statement: str) -> None:
+        with wlc.connect(source) as connection:
+            connection.execute(statement)
+        wlc.flush(source)
+        wlr.replicate("bank", farm=str(tmp_path / "farm"), into=into)
+
+    round_of("INSERT INTO t VALUES (1)")
+    round_of("INSERT INTO t VALUES (2)")
+    with monkeypatch.context() as patched:
+        patched.setattr(replica, "read_tables", lambda *_: pytest.fail("the catalog was read again"))
+        round_of("INSERT INTO t VALUES (3)")
+    with duckdb.connect(str(into)) as owner:
+        owner.execute("DROP TRIGGER wlr_guard_insert ON t; CREATE TABLE own (i INTEGER REFERENCES t (i))")
+        owner.execute("INSERT INTO own VALUES (3)")
+    round_of("UPDATE t SET i = 4 WHERE i = 2")
+    with duckdb.connect(str(into)) as owner, pytest.raises(duckdb.Error, match="is replicated"):
+        owner.execute("INSERT INTO t VALUES (9)")
+    with pytest.raises(ReplayError, match="transaction 5"):
+        round_of("DELETE FROM t WHERE i = 3")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb.lexer import tokens, without_comments
+from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Ddl, Name
 from wlr.plan.patterns import matches
 
@@ -156,3 +157,36 @@ def is_trigger(ddl: Ddl) -> bool:
     """Say whether the statement is about a trigger. The log holds what triggers changed on the master."""
     words = [token.word for token in tokens(ddl.statement)[:5]]
     return words[:1] in (["CREATE"], ["DROP"]) and "TRIGGER" in words
+
+
+def referred(ddl: Ddl, schema: str) -> Iterator[Name]:
+    """Return the tables that a statement's foreign keys refer to; `schema` is where names without one are looked up."""
+    for text in filter(None, (ddl.statement, ddl.original)):
+        listed = tokens(text)
+        for at, token in enumerate(listed):
+            if token.word == "REFERENCES":
+                yield named_at(listed, at + 1, schema)
+
+
+def unmet_reference(ddl: Ddl, patterns: Collection[str]) -> UnsupportedError | None:
+    """Return why a table cannot be made in a replica of some tables, if a foreign key wants one that it leaves out."""
+    table = ddl.object
+    wanted = referred(ddl, table.schema) if is_created(ddl) else ()
+    missing = next((parent for parent in wanted if not matches(parent, patterns)), None)
+    if missing is None:
+        return None
+    # A filtered table has no foreign keys.
+    hint = f"Replicate it, too: --tables {missing}; or leave the foreign keys out: --where '{table}: true'"
+    return UnsupportedError(f"table {table} has a foreign key to {missing}, which is not replicated", hint=hint)
+
+
+def named_at(listed: Sequence[Token], at: int, schema: str) -> Name:
+    """Return the table that is named at a place."""
+    said = []
+    while at < len(listed):
+        said.append(listed[at].name)
+        at += 1
+        if at >= len(listed) or listed[at].text != ".":
+            break
+        at += 1
+    return Name(said[-2] if len(said) > 1 else schema, said[-1] if said else "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,7 @@ _MEMORY_FULL = re.compile(r"^.*Failed to commit: .*\bblock of size .* used\)")
 # Name of the database in memory that a connection starts with. A target may have the same name.
 _MEMORY = "memory"
 _made_ahead: list[duckdb.DuckDBPyConnection] = []
+_closing: list[threading.Thread] = []
 
 
 def connect(work: Path, *, threads: int | None = None, memory: str | None = None) -> duckdb.DuckDBPyConnection:
@@ -68,11 +70,29 @@ def connect_free_of(catalog: str, spare: duckdb.DuckDBPyConnection | None = None
     # itself under another name is needed. DuckDB names a file after its stem and takes no other name, so a second
     # database in memory is attached, and `memory` freed by detaching it.
     connection = spare or _taken_ahead() or _connect_free()
-    if catalog.lower() == _MEMORY:
-        connection.execute("ATTACH ':memory:' AS wlr_scratch")
-        connection.execute("USE wlr_scratch")
+    if (home := home_beside(catalog)) != _MEMORY:
+        connection.execute(f"ATTACH ':memory:' AS {home}")
+        connection.execute(f"USE {home}")
         connection.execute(f"DETACH {_MEMORY}")
     return connection
+
+
+def home_beside(catalog: str) -> str:
+    """Return the name of the database in memory of a connection that leaves a name free."""
+    return "wlr_scratch" if catalog.lower() == _MEMORY else _MEMORY
+
+
+def close_aside(connection: duckdb.DuckDBPyConnection) -> None:
+    """Close a connection whose files are closed, beside what the caller does next: it takes as long as a small step."""
+    thread = threading.Thread(target=connection.close)
+    _closing.append(thread)
+    thread.start()
+
+
+def _await_closed() -> None:
+    with suppress(IndexError):
+        while True:
+            _closing.pop().join()
 
 
 def connect_ahead() -> None:
@@ -122,6 +142,8 @@ class Scratch:
 
     def confine(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Keep statements from the farm away from the machine; the connection has attached all it needs."""
+        # What ends removes its own files there.
+        _await_closed()
         # This also removes files of a killed run.
         self.remove()
         self._work.mkdir(parents=True)

@@ -8,10 +8,9 @@ from wlc.dialect.duckdb.lexer import tokens
 from wlc.dialect.sql import quote
 from wlc.farm.errors import InvalidError
 from wlc.farm.model import Ddl, Name
-from wlr.ddl.relevance import about_table, is_created, is_run
+from wlr.ddl.relevance import about_table, is_created, is_run, named_at, referred
 
 if TYPE_CHECKING:
-    from wlc.dialect.duckdb.lexer import Token
     from wlc.farm.model import Layout
     from wlr.plan.row_filters import RowFilters, TableFilter
 
@@ -42,7 +41,7 @@ def filtered_subject(ddl: Ddl, filters: RowFilters) -> TableFilter | None:
     if ddl.kind == "COMMENT" and words[2:3] in (["TABLE"], ["COLUMN"]):
         return filters.of(ddl.object)
     if words[:1] == ["CREATE"] and "INDEX" in words[1:3] and "ON" in words:
-        return filters.of(_name(listed, words.index("ON") + 1, ddl.object.schema)[0])
+        return filters.of(named_at(listed, words.index("ON") + 1, ddl.object.schema))
     # What one engine alone has, such as a policy.
     return filters.of(ddl.object) if not is_run(ddl, ()) and about_table(ddl) is None else None
 
@@ -82,25 +81,9 @@ def refuse_references(ddl: Ddl, filters: RowFilters) -> None:
     table = names[0] if names else ddl.object
     if filters.of(table) is not None:
         return
-    for text in filter(None, (ddl.statement, ddl.original)):
-        listed = tokens(text)
-        for at, token in enumerate(listed):
-            if token.word == "REFERENCES":
-                parent, _ = _name(listed, at + 1, table.schema)
-                if filters.of(parent) is not None:
-                    raise InvalidError(
-                        f"table {table} has a foreign key to {parent}, of which not all is replicated",
-                        hint=f"Leave it out: --ignore {table}; or its foreign keys: --where '{table}: true'",
-                    )
-
-
-def _name(listed: list[Token], at: int, schema: str) -> tuple[Name, int]:
-    """Return the table that is named at a place, and the place behind it."""
-    said = []
-    while at < len(listed):
-        said.append(listed[at].name)
-        at += 1
-        if at >= len(listed) or listed[at].text != ".":
-            break
-        at += 1
-    return Name(said[-2] if len(said) > 1 else schema, said[-1] if said else ""), at
+    for parent in referred(ddl, table.schema):
+        if filters.of(parent) is not None:
+            raise InvalidError(
+                f"table {table} has a foreign key to {parent}, of which not all is replicated",
+                hint=f"Leave it out: --ignore {table}; or its foreign keys: --where '{table}: true'",
+            )

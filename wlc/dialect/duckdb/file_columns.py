@@ -75,13 +75,13 @@ def refuse_missing_values(
     if not columns:
         return
     query = (
-        "SELECT file_name, path_in_schema, sum(stats_null_count)"
-        f" FROM parquet_metadata([{', '.join(map(literal, paths))}])"
-        f" WHERE path_in_schema IN ({', '.join(map(literal, sorted(columns)))})"
-        " GROUP BY ALL HAVING sum(stats_null_count) > 0"
+        f"SELECT file_name, path_in_schema, stats_null_count FROM parquet_metadata([{', '.join(map(literal, paths))}])"
+        f" WHERE stats_null_count > 0 AND path_in_schema IN ({', '.join(map(literal, sorted(columns)))})"
     )
-    for file, column, count in connection.execute(query).fetchall():
-        where = paths.get(file, file)
+    # Of each row group; to let DuckDB add them up takes twice as long, and nearly always there is nothing.
+    found = connection.execute(query).fetchall()
+    for file, column, _ in found[:1]:
+        where, count = paths.get(file, file), sum(nulls for *of, nulls in found if of == [file, column])
         raise CorruptError(f"{where}: {count} rows have no value in column {column}, which is NOT NULL", path=where)
 
 

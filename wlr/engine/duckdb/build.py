@@ -171,9 +171,11 @@ def _run_schema(connection: duckdb.DuckDBPyConnection, state: ReplicaState, stat
             with _loading(str(statement.object)):
                 checked = running.without_outside(connection, state.catalog, statement)
                 running.run(connection, state.catalog, checked)
-        except UnsupportedError:
+        except UnsupportedError as error:
             present = read_tables(connection, state.catalog).order
             if not relevance.may_fail(statement, state.tables, present):
+                if unmet := relevance.unmet_reference(statement, state.tables):
+                    raise unmet from error
                 raise
 
 

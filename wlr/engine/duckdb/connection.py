@@ -12,7 +12,15 @@ import duckdb
 from wlc.dialect.duckdb.opening import alone
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import FarmError, InvalidError, UnavailableError
-from wlr.engine.calculator import CORRUPT, connect_free_of, corrupt, first_line, full
+from wlr.engine.calculator import (
+    CORRUPT,
+    close_aside,
+    connect_free_of,
+    corrupt,
+    first_line,
+    full,
+    home_beside,
+)
 from wlr.plan.failure import DISK_FULL
 
 if TYPE_CHECKING:
@@ -48,7 +56,17 @@ def attach(
 
 def detach(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
     """Close the file of `attach` and keep its connection: to make another one takes as long as a small step."""
-    connection.execute(f"USE memory; DETACH {quote(catalog)}")
+    connection.execute(f"USE {home_beside(catalog)}; DETACH {quote(catalog)}")
+
+
+def detach_for_good(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
+    """Close the file of `attach`, and let the connection end beside what the caller does next: it takes longer."""
+    try:
+        detach(connection, catalog)
+    except duckdb.Error:
+        connection.close()
+    else:
+        close_aside(connection)
 
 
 @contextmanager

@@ -30,9 +30,7 @@ _KINDS = ("insert", "update", "delete")
 
 def put_on(connection: duckdb.DuckDBPyConnection, catalog: str, tables: Collection[Name]) -> None:
     """Guard those of the tables that are not guarded yet."""
-    for name in sorted(set(tables) - _guarded(connection, catalog)):
-        for kind in _KINDS:
-            _create(connection, catalog, name, kind)
+    put_back(connection, catalog, set(tables) - _guarded(connection, catalog))
     keepers = {_keeper(name): name for name in tables}
     if missing := sorted(keepers.keys() - _views(connection, catalog)):
         connection.execute("SET enable_view_dependencies = true")
@@ -41,6 +39,13 @@ def put_on(connection: duckdb.DuckDBPyConnection, catalog: str, tables: Collecti
             table = f"{quote(catalog)}.{name.sql}" if name.schema.lower() == catalog.lower() else name.sql
             connection.execute(f"CREATE VIEW {quote(catalog)}.wlr.{quote(keeper)} AS SELECT 1 AS one FROM {table}")
         connection.execute("RESET enable_view_dependencies")
+
+
+def put_back(connection: duckdb.DuckDBPyConnection, catalog: str, tables: Collection[Name]) -> None:
+    """Guard tables again whose guards the caller's transaction has taken off."""
+    for name in sorted(tables):
+        for kind in _KINDS:
+            _create(connection, catalog, name, kind)
 
 
 def _keeper(name: Name) -> str:

@@ -20,8 +20,8 @@ from wlr.engine.calculator import Scratch, applying, is_broken, using
 from wlr.engine.contract import OpenReplica
 from wlr.engine.duckdb import changes, guard, objects, obstacles
 from wlr.engine.duckdb import state as states
-from wlr.engine.duckdb.connection import attach, has_table, work_folder
-from wlr.engine.duckdb.tables import read_tables
+from wlr.engine.duckdb.connection import attach, detach_for_good, has_table, work_folder
+from wlr.engine.duckdb.tables import Contents, read_tables
 from wlr.engine.misfit import misfit
 from wlr.engine.state import OWNER, after, changed
 from wlr.fold import net_changes as net_changes
@@ -63,13 +63,25 @@ class OpenDuckDB(OpenReplica):
         self._connection = connection
         self._catalog = state.catalog
         self._scratch = scratch
-        self._read_catalog()
+        self._unguarded: set[Name] = set()
+        self._know(states.known_contents(path) or self._read_contents())
 
-    def _read_catalog(self) -> None:
-        self._replicated = states.read_tables(self._connection, self._catalog)
-        self._tables = read_tables(self._connection, self._catalog)
-        # What replication made besides tables; None unless the file is shared with things of an owner's.
-        self._made = objects.noted(self._connection, self._catalog)
+    def _read_contents(self) -> Contents:
+        return Contents(
+            states.read_tables(self._connection, self._catalog),
+            read_tables(self._connection, self._catalog),
+            objects.noted(self._connection, self._catalog),
+            is_guarded=False,
+        )
+
+    @property
+    def contents(self) -> Contents:
+        """What the file contains as of the last step."""
+        return Contents(self._replicated, self._tables, self._made, self._is_guarded)
+
+    def _know(self, contents: Contents) -> None:
+        self._replicated, self._tables, self._made, self._is_guarded = contents
+        self._unguarded.clear()
 
     @property
     def parents(self) -> Mapping[Name, Collection[Name]]:
@@ -88,9 +100,9 @@ class OpenDuckDB(OpenReplica):
         # The next one to open the file has a work folder of the same name.
         self._scratch.remove()
         with alone(self._path):
-            self._connection.close()
+            detach_for_good(self._connection, self._catalog)
             with suppress(OSError):
-                states.note_closed(self._path, self.state)
+                states.note_closed(self._path, self.state, self.contents)
 
     def remember(self, state: ReplicaState) -> None:
         with using(self._path):
@@ -174,7 +186,7 @@ class OpenDuckDB(OpenReplica):
                 if has_ddl:
                     self._note_made()
                 if actions:
-                    guard.put_on(self._connection, self._catalog, self._replicated)
+                    self._put_guards_on(has_ddl=has_ddl)
                 self._commit(step, tally.settle(step, self._replicated, self.state.tables))
         except BaseException as error:
             self._rollback()
@@ -203,12 +215,25 @@ class OpenDuckDB(OpenReplica):
             return
         nets = prepared if prepared is not None else self._prepare(action, fetch)
         with net_changes.tallied(self._connection, nets, tally):
-            guard.take_off(self._connection, self._catalog, [net.change.table for net in nets])
+            self._take_guards_off([net.change.table for net in nets])
             changes.write(self._connection, self._tables, nets, self._path)
         for sequence in action.sequences:
             running.set_sequence(self._connection, self._catalog, sequence)
         if prepared is None:
             net_changes.drop(self._connection, nets)
+
+    def _take_guards_off(self, tables: Collection[Name]) -> None:
+        guard.take_off(self._connection, self._catalog, tables)
+        self._unguarded.update(tables)
+
+    def _put_guards_on(self, *, has_ddl: bool) -> None:
+        if has_ddl or not self._is_guarded:
+            guard.put_on(self._connection, self._catalog, self._replicated)
+        else:
+            # Nothing else has lost its guard: to ask for all takes longer.
+            guard.put_back(self._connection, self._catalog, self._unguarded)
+        self._unguarded.clear()
+        self._is_guarded = True
 
     def _commit(self, step: Step, digests: Mapping[Name, Held]) -> None:
         state = after(self.state, step, digests)
@@ -224,7 +249,7 @@ class OpenDuckDB(OpenReplica):
         try:
             self._connection.execute("ROLLBACK")
             self._connection.execute(f"USE {quote(self._catalog)}.main")
-            self._read_catalog()
+            self._know(self._read_contents())
         except duckdb.Error:
             # No transaction is open any more, unless DuckDB failed. The error that led here is reported.
             if is_broken(self._connection):
@@ -234,7 +259,7 @@ class OpenDuckDB(OpenReplica):
         self._connection.close()
         self._connection = attach(self._path, self._catalog)
         self._scratch.confine(self._connection)
-        self._read_catalog()
+        self._know(self._read_contents())
 
     def _prepare(self, action: Fold, fetch: Callable[[TableFile], Path], *, presumes: bool = False) -> list[NetChange]:
         wanted = tuple(
@@ -313,7 +338,7 @@ class OpenDuckDB(OpenReplica):
     def _take_off_guard(self, altered: str | None) -> None:
         if altered is not None:
             named = [table for table in self._replicated if table.name.lower() == altered.lower()]
-            guard.take_off(self._connection, self._catalog, named)
+            self._take_guards_off(named)
 
     def _own_tables(self, replicated: Collection[Name]) -> dict[Name, tuple[Any, ...]]:
         """Return the definitions of the owner's tables, which are not replicated, to detect a change of one."""

@@ -311,7 +311,7 @@ class SwappingDuckDB(OpenDuckDB):
             # What the log does not say is in the new file only: the log does not bring the old one up to date.
             exchange(swap.into, swap.current, keeps=swap.rolls)
             with suppress(OSError):
-                states.note_closed(swap.into, self.state)
+                states.note_closed(swap.into, self.state, self.contents)
 
 
 def exchange(into: Path, current: ReplicaState, *, keeps: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from wlc.dialect.duckdb import catalog as catalogs
 from wlc.dialect.duckdb.fold import TargetTable
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import duckdb
 
     from wlc.farm.model import Layout
+    from wlr.engine.duckdb.objects import DatabaseObject
 
 _COLLATED = "SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = ? AND sql ILIKE '%COLLATE%'"
 
@@ -44,6 +45,22 @@ class TargetTables:
             references_itself=self.references_itself.get(name, ()),
             has_rowid=all(column.name.lower() != "rowid" for column in layout.columns),
         )
+
+
+class Contents(NamedTuple):
+    """What a replica's file contains besides rows, and what only a schema change alters.
+
+    Attributes:
+        replicated: Tables that are replicated.
+        tables: All tables.
+        made: What replication made besides tables; None unless the file is shared with things of an owner's.
+        is_guarded: Every replicated table is known to have its guard.
+    """
+
+    replicated: set[Name]
+    tables: TargetTables
+    made: frozenset[DatabaseObject] | None
+    is_guarded: bool
 
 
 def read_tables(connection: duckdb.DuckDBPyConnection, catalog: str) -> TargetTables:

@@ -66,7 +66,7 @@ class LakeCatalog:
             except StepError as error:
                 if relevance.may_fail(statement, self._patterns, self.tables()):
                     continue
-                raise UnsupportedError(
+                raise relevance.unmet_reference(statement, self._patterns) or UnsupportedError(
                     f"{statement.kind} {statement.object} cannot be run: {error.cause}",
                     hint="It was written by another version, or does not fit --tables.",
                 ) from error
