@@ -122,7 +122,7 @@ def test_second_replication_leaves_with_75_and_one_line(farm: str, tmp_path: Pat
         holder.wait_for("ready")
         code, errors = run(capsys, "wlr", "replicate", "--into", target)
         assert code == 75, errors
-        assert len(errors.splitlines()) == 1
+        assert len(told(errors)) == 1
         assert str(holder.process.pid) in errors
         assert "again" in errors
     assert file_contents(target) == before
@@ -136,7 +136,7 @@ def test_second_first_replication_leaves_with_75_and_one_line(farm: str, tmp_pat
         holder.wait_for("ready")
         code, errors = run(capsys, "wlr", "replicate", "bank", "--farm", farm, "--into", target)
         assert code == 75, errors
-        assert len(errors.splitlines()) == 1
+        assert len(told(errors)) == 1
         assert str(holder.process.pid) in errors
     assert not target.exists()
     assert half.exists(), "the other one's work was taken away"
@@ -154,7 +154,7 @@ def test_target_that_was_made_meanwhile_is_in_use_and_not_in_the_way(farm: str, 
         assert target.with_name("replica.duckdb.wal").exists()
         code, errors = run(capsys, "wlr", "replicate", "bank", "--farm", farm, "--into", target)
     assert code == 75, errors
-    assert len(errors.splitlines()) == 1
+    assert len(told(errors)) == 1
 
 
 @pytest.mark.parametrize("is_empty_before", [True, False], ids=["into an empty database", "into nothing"])
@@ -173,7 +173,7 @@ def test_replica_that_another_run_made_meanwhile_is_not_replaced(
 
     monkeypatch.setattr(build, "_finish", finish_late)
     code, errors = run(capsys, "wlr", "replicate", "bank", "--farm", farm, "--into", target)
-    assert (code, len(errors.splitlines())) == (75, 1), errors
+    assert (code, len(told(errors))) == (75, 1), errors
     assert wlr.tick(target) == 0, "the other run's replica was replaced by ours"
     assert sorted(path.name for path in tmp_path.glob(".*")) == []
 
