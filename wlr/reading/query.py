@@ -39,6 +39,7 @@ FEED = (("_tick", "BIGINT"), (WEIGHT, "TINYINT"), ("_committed", "TIMESTAMP WITH
 CHANGE_TYPE = "_change_type"
 # Arrow table in the connection: tick, committed and user of the transactions of a feed.
 TRANSACTIONS = "transactions"
+_NET = quote("dbfarm net")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +53,27 @@ class FileSlice:
 
 def snapshot_sql(contents: TableContents, slices: Sequence[FileSlice], local: Mapping[str, str]) -> str:
     """Select the rows of a snapshot that are still there, as stored; all copies of removed rows are left out."""
-    return _left_sql(contents, _base(contents, slices, local), local)
+    base = _base(contents, slices, local)
+    return _left_sql(contents, base, _net(contents, local)) if contents.removed else base
 
 
-def _left_sql(contents: TableContents, base: str, local: Mapping[str, str]) -> str:
-    if not contents.removed:
-        return base
+def _left_sql(contents: TableContents, base: str, net: str) -> str:
     if contents.has_key:
+        # A key is never NULL.
         keys = (quote(file_column(name)) for name in contents.layout.primary_key)
-        match = " AND ".join(f"t.{key} IS NOT DISTINCT FROM n.{key}" for key in keys)
+        match = " AND ".join(f"t.{key} = n.{key}" for key in keys)
     else:
         match = fold.same_stored_sql(contents.layout, "t", "n")
-    gone = f"(SELECT * FROM {_net(contents, local)} WHERE {WEIGHT} < 0)"
-    return f"SELECT t.* FROM ({base}) AS t ANTI JOIN {gone} AS n ON {match}"
+    return f"SELECT t.* FROM ({base}) AS t ANTI JOIN (SELECT * FROM {net} WHERE {WEIGHT} < 0) AS n ON {match}"
 
 
 def net_sql(contents: TableContents, local: Mapping[str, str], bucket: int = 0, buckets: int = 1) -> str:
     """Select one bucket of what `snapshot_sql` leaves out: rows that were added, and copies that stay."""
+    return _added_sql(contents, local, _net(contents, local, bucket, buckets))
+
+
+def _added_sql(contents: TableContents, local: Mapping[str, str], net: str) -> str:
     columns = fold.stored_columns(contents.layout)
-    net = _net(contents, local, bucket, buckets)
     copies = f"SELECT * FROM {net} WHERE {WEIGHT} > 0"
     if contents.files and contents.removed and not contents.has_key:
         base = _whole_base(contents, local)
@@ -93,10 +96,19 @@ def log_sql(contents: TableContents, local: Mapping[str, str]) -> str:
 
 def rows_sql(contents: TableContents, local: Mapping[str, str]) -> str:
     """Select all rows of a table, as stored."""
-    selects = [_left_sql(contents, _whole_base(contents, local), local)] if contents.files else []
-    if contents.parts:
-        selects += [net_sql(contents, local) if contents.removed else log_sql(contents, local)]
-    return " UNION ALL ".join(f"({select})" for select in selects) or nothing_sql(contents.layout)
+    base = [_whole_base(contents, local)] if contents.files else []
+    if not contents.parts:
+        return base[0] if base else nothing_sql(contents.layout)
+    if not contents.removed:
+        return _united([*base, log_sql(contents, local)])
+    # The net change is added up once, and used for both.
+    left = [_left_sql(contents, rows, _NET) for rows in base]
+    both = _united([*left, _added_sql(contents, local, _NET)])
+    return f"WITH {_NET} AS MATERIALIZED {_net(contents, local)} {both}"
+
+
+def _united(selects: Sequence[str]) -> str:
+    return " UNION ALL ".join(f"({select})" for select in selects)
 
 
 def nothing_sql(layout: Layout) -> str:
