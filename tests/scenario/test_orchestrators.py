@@ -27,9 +27,10 @@ def cells() -> list[str]:
 def environment(folder: Path, *packages: str) -> Path:
     """Make an environment that has dbfarm and these packages, and nothing of the one that runs the tests."""
     venv.create(folder, with_pip=True)
-    python = folder / "bin" / "python"
-    wanted = [str(ROOT), *packages]
-    subprocess.run([python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *wanted], check=True)
+    python, uv = folder / "bin" / "python", Path(sys.executable).with_name("uv")
+    # Airflow has hundreds of requirements, which uv settles in seconds; tests/run.sh installs it.
+    words = (uv, "pip", "install", "--python", python) if uv.exists() else (python, "-m", "pip", "install")
+    subprocess.run([*map(str, words), "--quiet", str(ROOT), *packages], check=True)
     return folder / "bin"
 
 
