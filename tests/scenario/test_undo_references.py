@@ -179,8 +179,13 @@ def test_rows_and_what_refers_to_them_go_and_come_back(tmp_path: Path, capsys: p
         # What came since refers to a row that has to go.
         connection.execute("INSERT INTO c VALUES (9, 2)")
         last = wlc.tick(source)
-        with pytest.raises(InvalidError, match=r"rows of main.p cannot be written: rows of main.c refer to them"):
+        with pytest.raises(
+            InvalidError, match=r"rows of main.p cannot be written: rows of main.c refer to them"
+        ) as refused:
             wlr.undo(source, tick)
+        command = str(refused.value.hint).partition(" lists")[0].split()
+        assert run_app(app, "wlc", command[1:]) == 0
+        assert f"\n{last} " in capsys.readouterr().out
         assert wlc.tick(source) == last
         connection.execute("DELETE FROM c WHERE i = 9")
     # A process that was killed after the first transaction has left this.

@@ -58,7 +58,7 @@ def compensate(shared: Shared, changes: Sequence[WantedChange], *, force: bool, 
                     alone.enter_context(shared.publish_lock)
                     alone.enter_context(shared.commit_lock)
                 run.write(nets)
-                order.refuse_references()
+                order.refuse_references(shared.path)
                 session.commit("COMMIT")
                 tick = transaction.tick
                 for number, removals in enumerate(order.later, start=1):

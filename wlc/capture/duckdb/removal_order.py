@@ -7,6 +7,7 @@ transaction: those that refer to others go first.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -48,8 +49,11 @@ class RemovalOrder:
     keys: Sequence[ForeignKey]
     later: list[list[Removal]]
 
-    def refuse_references(self) -> None:
+    def refuse_references(self, source: str) -> None:
         """Refuse to remove rows that rows will refer to which stay, once all else of the change has been written.
+
+        Args:
+            source: What the master is called in commands.
 
         Raises:
             InvalidError: There are such rows.
@@ -70,9 +74,10 @@ class RemovalOrder:
                 going = f"(SELECT coalesce(-sum(c.{WEIGHT}), 0) FROM {_union(child)} AS c WHERE {refers})"
             query = f"SELECT 1 FROM {_union(parent)} AS p WHERE {there} > {going} LIMIT 1"
             if self.connection.execute(query).fetchall():
+                listing = f"wlc log {shlex.quote(source)} --table {shlex.quote(str(key.table))}"
                 raise InvalidError(
                     f"the rows of {key.parent} cannot be written: rows of {key.table} refer to them by a foreign key",
-                    hint=f"change these rows of {key.table}, or undo the transactions that made them first",
+                    hint=f"{listing} lists the transactions that made these rows: undo them first, or change the rows",
                 )
 
 
