@@ -17,12 +17,11 @@ import wlc
 import wlr
 from cli.command import run_app
 from cli.wlc import app
-from tests.conformance.targets import DuckDBKind, Kind, ParquetKind, PostgresKind
 from tests.fault.processes import seed
 from tests.handmade import HandmadeFarm, Rows, time_of
 from tests.sampling import machine_settings
 from tests.scenario.test_reading import Bag, Model
-from tests.scenario.test_row_filters import KEY, MASKS, T, filters
+from tests.scenario.test_row_filters import KEY, KINDS, MASKS, T, filters
 from tests.unit.test_types import VALUES
 from wlc.dialect.sql import literal
 from wlc.farm.database import FarmDatabase, open_database
@@ -35,13 +34,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
+    from tests.conformance.targets import Kind
     from wlr.plan.row_filters import RowFilters
-
-KINDS: dict[str, Callable[[pytest.FixtureRequest], Kind]] = {
-    "duckdb": lambda request: DuckDBKind(request.getfixturevalue("tmp_path")),
-    "parquet": lambda request: ParquetKind(request.getfixturevalue("tmp_path")),
-    "postgres": lambda request: PostgresKind(request.getfixturevalue("cluster")),
-}
 
 
 @pytest.fixture(params=KINDS)

@@ -12,15 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wlr
-from tests.conformance.targets import DuckDBKind, Kind, ParquetKind, PostgresKind
+from tests.conformance.targets import ParquetKind
 from tests.handmade import HandmadeFarm, Rows
 from tests.sampling import machine_settings
 from tests.scenario.test_diff import expected
+from tests.scenario.test_row_filters import KINDS
 from wlc.dialect.sql import literal
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+
+    from tests.conformance.targets import Kind
 
 Row = tuple[str | None, ...]
 Bag = Counter[Row]
@@ -46,11 +49,6 @@ KEYS = {
 }
 TYPES = tuple(VALUES)
 COLUMNS = [f"c{number}" for number in range(len(TYPES))]
-KINDS: dict[str, Callable[[pytest.FixtureRequest], Kind]] = {
-    "duckdb": lambda request: DuckDBKind(request.getfixturevalue("tmp_path")),
-    "parquet": lambda request: ParquetKind(request.getfixturevalue("tmp_path")),
-    "postgres": lambda request: PostgresKind(request.getfixturevalue("cluster")),
-}
 
 
 @pytest.fixture(params=KINDS)
