@@ -68,6 +68,7 @@ LONGEST = (
     "tests/fault/test_soak.py",
     "tests/scenario/test_first_minutes.py",
     "tests/scenario/test_sites_counterexamples.py",
+    "tests/scenario/test_sites_rehearsed.py",
     "tests/fault/test_killed_sites.py",
     "tests/scenario/test_feed_kafka.py",
     "tests/scenario/test_sites_windows.py",

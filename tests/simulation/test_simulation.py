@@ -136,7 +136,8 @@ def test_a_tree_of_many_settles(count: int) -> None:
         found.start()
         found.trouble(10)
         found.calm()
-        found.rounds_until_settled(40)
+        # All come at once and race for slots, and who loses one reads what all have registered anew.
+        found.rounds_until_settled(count // 2)
         refuse_bad_tree(found)
 
 
