@@ -33,7 +33,7 @@ from wlc.farm.store import MissingError
 from wlc.farm.store.memory import MemoryStore
 from wlc.farm.upstreams import ORIGIN, Upstream, change_upstream, claims, upstreams
 from wlc.masters.retention import children
-from wlc.tiers.administration import forget, set_upstream
+from wlc.tiers.administration import fanout, forget, set_tiers, set_upstream
 from wlc.tiers.attaching import attachment_of, read_through
 from wlc.tiers.copying import Copier
 from wlc.tiers.overview import tier_tree
@@ -187,6 +187,22 @@ def test_a_place_that_is_pruned_while_a_reader_comes_is_not_taken(
     assert replicas(place) == []
     (known,) = (found for found in replicas(registry) if found.id == "me")
     assert known.upstream == ""
+
+
+def test_a_full_place_that_holds_the_position_serves_where_the_others_have_pruned_it() -> None:
+    registry = farm()
+    place = copied(registry)
+    offer(registry, place)
+    fanout(registry.url, 1)
+    # Reading takes longer than an upstream that failed is avoided.
+    set_tiers(registry.url, ("penalty_s=0",))
+    set_upstream(registry.url, "aaaa", is_active=False)
+    assert read(registry, reader(id="other")) == registry.url
+    set_upstream(registry.url, "aaaa", is_active=True)
+    for number in (1, 2):
+        place.delete_batch(number)
+    position = Position("h", 1, 1, registry.read_batch(1)[1])
+    assert read(registry, reader(position)) == registry.url
 
 
 def test_damaged_documents_cost_a_choice_and_stop_nobody() -> None:

@@ -23,7 +23,7 @@ from wlc.tiers.choice import BEGINS_LATER, Node, Reader, choose, penalized, say_
 from wlc.tiers.tree import read_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from wlc.farm.attachment import Keepalive
     from wlc.farm.database import FarmDatabase
@@ -309,7 +309,8 @@ class _Reading:
         too_new: set[str] = set()
         for _ in range(_ATTEMPTS):
             tree = self._registered_tree()
-            choice = self._choice(tree)
+            # Who has pruned the reader's position is no choice, so that those who hold it count, free slots or not.
+            choice = self._choice(tree, but=too_new & reasons.keys())
             too_new |= {name for name, why in choice.rejected.items() if why.startswith(BEGINS_LATER)}
             if not choice.candidates:
                 raise self._nothing({**choice.rejected, **reasons}, too_new)
@@ -335,7 +336,8 @@ class _Reading:
                     continue
                 self._release_others(tree)
                 return place
-        raise self._nothing(reasons, too_new)
+        # Who has no free slot at present may hold what the others have pruned.
+        raise self._nothing({**choice.rejected, **reasons}, too_new)
 
     def _registered_tree(self) -> Tree:
         """Register before anything is read: pruning waits from now on, and the store's clock is known."""
@@ -355,7 +357,7 @@ class _Reading:
         register(self._registry, now)
         return read_tree(self._registry)
 
-    def _choice(self, tree: Tree) -> Choice:
+    def _choice(self, tree: Tree, but: Collection[str]) -> Choice:
         nodes, among = tree.nodes(), self.attachment.among
         if among:
             by_url = {self._url(tree, node.id): node for node in nodes}
@@ -365,6 +367,7 @@ class _Reading:
         batch, chain = (position.batch, position.chain) if position else (None, "")
         reader = Reader(self._me.id, batch, chain, self.attachment.class_name, self._me.delay_s)
         children = tree.children(but=self._me.id)
+        nodes = [node for node in nodes if node.id not in but]
         return choose(nodes, children, reader, self.attachment.penalties, utc_now(), tree.settings)
 
     def _url(self, tree: Tree, name: str) -> str:
