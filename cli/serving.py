@@ -98,7 +98,7 @@ def _run(
     service = Service(settings, board, ServiceMemory(memory_file(config)))
     service.start()
     attendant.start()
-    log.info("%s: %d works are under way", config, len(service))
+    log.info("%s: works under way: %d", config, len(service))
     notifier.send(READY, f"STATUS={len(service)} works")
 
     def waiting() -> None:
