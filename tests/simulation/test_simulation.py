@@ -16,7 +16,7 @@ from tests.fault.processes import seed, wants_all
 from tests.pieces import each
 from tests.sampling import EXAMPLES
 from tests.simulation.nodes import ROUND_S, Relay
-from tests.simulation.world import RECHOOSE_S, World, refuse_bad_tree, sites, tree_of_tiers, world
+from tests.simulation.world import RECHOOSE_S, World, refuse_bad_tree, silent_after_s, sites, tree_of_tiers, world
 from wlc.farm.errors import FarmError
 from wlc.masters import prune, publish
 from wlc.multi_master import missing_steps
@@ -42,8 +42,8 @@ def tree(number: int) -> World:
         gone = (f"relay{relays - 1}",) if relays and chance.random() < 0.5 else ()
         found.calm(gone)
         if gone:
-            # Time enough to notice that it is silent, and to choose anew.
-            found.run_rounds(2 * RECHOOSE_S / ROUND_S)
+            # Time enough to notice that it is silent, and to choose anew in the round after that.
+            found.run_rounds((silent_after_s(found, gone[0]) + RECHOOSE_S) / ROUND_S + 3)
         found.rounds_until_settled(20, gone)
         refuse_bad_tree(found, gone)
         return found

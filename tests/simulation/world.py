@@ -19,7 +19,7 @@ from wlc.farm.upstreams import ORIGIN
 from wlc.masters.circle_place import site_database
 from wlc.masters.state import SiteState
 from wlc.multi_master.take_round import as_reader
-from wlc.tiers.choice import ancestors
+from wlc.tiers.choice import ancestors, recent_s
 from wlc.tiers.offer import relay_id
 from wlc.tiers.tree import read_tree
 
@@ -184,6 +184,12 @@ def _site_state(log: FarmDatabase, name: str, folder: str, found: World) -> Any:
     farm, _, database = log.url.rpartition("/")
     state = SiteState(name, folder)
     return master_state(farm, database, _history(name), found.hub.clock(), found.round_s, state)
+
+
+def silent_after_s(found: World, name: str) -> float:
+    """Return after how many seconds a relay counts as silent; one whose rounds took long has announced that."""
+    member = read_tree(open_database(DATABASE)).members.get(relay_id(open_database(found.nodes[name].url)))  # type: ignore[attr-defined]
+    return recent_s(member.replica.interval_s or 0.0 if member else 0.0)
 
 
 def refuse_bad_tree(found: World, gone: tuple[str, ...] = ()) -> None:
