@@ -89,7 +89,8 @@ def test_connections_end_with_their_store_and_many_first_requests_share_one(
         before = connections()
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(store.exists, ["x"] * 4))
-        assert connections() == before + 1
+        # Those of earlier tests may end meanwhile.
+        assert 1 <= connections() <= before + 1
         del store
         gc.collect()
         end = time.monotonic() + 60

@@ -205,6 +205,14 @@ def files_of(farm: Path, kind: str) -> list[Path]:
     return [path for path in files if kind_of(path.relative_to(farm).as_posix()) == kind]
 
 
+def rot(file: Path, data: bytes) -> None:
+    """Give a file other content; a disk that loses bits changes no times."""
+    found = file.stat() if file.exists() else None
+    file.write_bytes(data)
+    if found is not None:
+        os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
 def damages(data: bytes) -> Iterator[tuple[str, bytes]]:
     """Every damage to the bytes of one file."""
     for number, at in enumerate(range(0, len(data), EVERY)):
@@ -226,12 +234,12 @@ def test_damage_inside_a_file_is_named(sound: Sound, farm: Path, kind: str) -> N
     for file in files_of(farm, kind):
         whole = file.read_bytes()
         for what, data in damages(whole):
-            file.write_bytes(data)
+            rot(file, data)
             refused = look(sound, farm)
             assert any(isinstance(error, CorruptError) for error in refused), f"{file}: {what} was not noticed"
             assert all(names_it(error, file) for error in refused), (file, what, refused)
             trials += 1
-        file.write_bytes(whole)
+        rot(file, whole)
     assert look(sound, farm) == []
     assert trials > 10
     print(f"{kind}: {trials} damages")
@@ -262,7 +270,7 @@ class changed:  # noqa: N801 -- reads as a function in a with statement
             self.file.unlink()
         else:
             self.file.parent.mkdir(exist_ok=True)
-            self.file.write_bytes(data)
+            rot(self.file, data)
 
 
 def replicate_all(sound: Sound, farm: Path, folder: Path, what: str, *files: Path) -> None:
@@ -394,11 +402,11 @@ def test_damage_to_a_parquet_replicas_own_files_is_named(lake: Path) -> None:
     for file in [file for file in lake_files(lake) if file.suffix != ".parquet"]:
         whole = file.read_bytes()
         for what, data in damages(whole):
-            file.write_bytes(data)
+            rot(file, data)
             with pytest.raises(CorruptError) as caught:
                 look_at_lake(lake)
             assert file.name in f"{caught.value} {caught.value.path}", (file, what)
-        file.write_bytes(whole)
+        rot(file, whole)
     assert look_at_lake(lake) == before
 
 
@@ -410,7 +418,7 @@ def test_a_parquet_replica_is_never_rolled_forward_from_damage(sound: Sound, lak
             copied = tmp_path / "copied"
             shutil.copytree(lake, copied)
             damaged = copied / file.relative_to(lake)
-            damaged.write_bytes(data)
+            rot(damaged, data)
             try:
                 wlr.replicate(str(sound.farm), into=copied, engine="local", register=False)
             except FarmError as error:
@@ -429,7 +437,7 @@ def check_but_for(sound: Sound, lake: Path, damaged: Path, whole: bytes) -> None
         assert file.sha256 != hash_file(damaged)
     damaged.parent.mkdir(exist_ok=True, parents=True)
     if damaged.suffix == ".parquet":
-        damaged.write_bytes(whole)
+        rot(damaged, whole)
     check(sound, lake)
 
 
@@ -463,7 +471,7 @@ def test_a_duckdb_replica_with_damage_is_refused_or_right(sound: Sound, tmp_path
         # Most of the file is empty; what is not comes at the beginning of blocks.
         at = start + (7, 64, 200, 1000)[number % 4]
         copied = tmp_path / f"{number}.duckdb"
-        copied.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :] if at < len(whole) else whole[:-9])
+        rot(copied, whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :] if at < len(whole) else whole[:-9])
         try:
             wlr.replicate(str(sound.farm), into=copied, register=False)
             held = file_contents(copied)

@@ -122,10 +122,10 @@ PLACES = [
     ("file_rewrite", "merge", 2, 0),
     ("folder.LakeFolder", "commit_pointer", 1, 0),
     # Temporary files of the store are left in each of the replica's folders.
-    ("pathlib.Path", "replace", 3, None),
-    ("pathlib.Path", "replace", 5, 0),
-    ("os", "link", 2, None),
-    ("os", "link", 3, None),
+    ("os", "link", 5, None),
+    ("os", "link", 6, None),
+    ("os", "link", 7, None),
+    ("pathlib.Path", "replace", 1, 0),
 ]
 
 

@@ -64,7 +64,7 @@ class OpenDuckDB(OpenReplica):
         self._catalog = state.catalog
         self._scratch = scratch
         self._unguarded: set[Name] = set()
-        self._know(states.known_contents(path) or self._read_contents())
+        self._know(states.known_contents(path, state.catalog) or self._read_contents())
 
     def _read_contents(self) -> Contents:
         return Contents(

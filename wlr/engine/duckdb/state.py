@@ -59,14 +59,20 @@ def note_closed(into: Path, state: ReplicaState, contents: Contents) -> None:
         _closed[into] = signature, state, contents
 
 
-def known_contents(into: Path) -> Contents | None:
+def known_contents(into: Path, catalog: str) -> Contents | None:
     """Return what a file contains if this process has closed it and nobody has written to it since.
 
     The first look into a database's catalog takes as long as a small step. Times tell two versions of a file apart,
     because to open it takes longer than their resolution.
+
+    Args:
+        into: The file.
+        catalog: The name that it is opened under; a replica may follow a database with another name meanwhile.
     """
     closed = _closed.get(into)
-    return closed[2] if closed and closed[0] == _signature(into) else None
+    if closed is None or closed[0] != _signature(into) or closed[2].tables.catalog != catalog:
+        return None
+    return closed[2]
 
 
 def _signature(into: Path) -> tuple[int, ...] | None:
