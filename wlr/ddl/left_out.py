@@ -10,7 +10,7 @@ import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from wlc.dialect.duckdb.lexer import tokens
+from wlc.dialect.duckdb.lexer import path_at, tokens
 from wlc.dialect.sql import quote
 from wlc.farm.model import Name
 from wlr.ddl.relevance import is_run
@@ -82,7 +82,7 @@ def _indexed(ddl: Ddl) -> Name:
     """Return the table of an index."""
     listed = [token for token in tokens(ddl.statement) if token.depth == 0]
     at = next((at for at, token in enumerate(listed) if token.word == "ON"), len(listed)) + 1
-    path, _ = _path(listed, at + (listed[at : at + 1] != [] and listed[at].word in _AROUND_NAME))
+    path, _ = path_at(listed, at + (listed[at : at + 1] != [] and listed[at].word in _AROUND_NAME))
     return Name(path[0], path[-1]) if path else ddl.object
 
 
@@ -152,7 +152,7 @@ def _read(ddl: Ddl, text: str | None) -> _Altered | None:
     kind, at = words[at], at + 1
     while at < len(listed) and words[at] in _AROUND_NAME:
         at += 1
-    path, at = _path(listed, at)
+    path, at = path_at(listed, at)
     if not path:
         return None
     # Behind the name of a routine are its arguments.
@@ -160,18 +160,6 @@ def _read(ddl: Ddl, text: str | None) -> _Altered | None:
         at += 1
     is_qualified = text is not None and len(path) > 1
     return _Altered(kind, Name(path[0] if is_qualified else ddl.object.schema, path[-1]), listed[at:])
-
-
-def _path(listed: list[Token], at: int) -> tuple[list[str], int]:
-    """Return the parts of the dotted name at a place, and the place behind it."""
-    path: list[str] = []
-    while at < len(listed):
-        path.append(listed[at].name)
-        at += 1
-        if at >= len(listed) or listed[at].text != ".":
-            break
-        at += 1
-    return path, at
 
 
 def _move(left_out: dict[str, str], kind: str, old: Name, new: Name) -> None:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wlc.dialect.duckdb.lexer import tokens, without_comments
+from wlc.dialect.duckdb.lexer import path_at, tokens, without_comments
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Ddl, Name
 from wlr.plan.patterns import matches
@@ -182,11 +182,5 @@ def unmet_reference(ddl: Ddl, patterns: Collection[str]) -> UnsupportedError | N
 
 def named_at(listed: Sequence[Token], at: int, schema: str) -> Name:
     """Return the table that is named at a place."""
-    said = []
-    while at < len(listed):
-        said.append(listed[at].name)
-        at += 1
-        if at >= len(listed) or listed[at].text != ".":
-            break
-        at += 1
+    said, _ = path_at(listed, at)
     return Name(said[-2] if len(said) > 1 else schema, said[-1] if said else "")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import duckdb
 
 _COMMENT = "comment"
@@ -96,6 +98,18 @@ def unquoted(identifier: str) -> str:
     if quotes in ('"', "'") and identifier.endswith(quotes) and len(identifier) > 1:
         return identifier[1:-1].replace(quotes * 2, quotes)
     return identifier
+
+
+def path_at(listed: Sequence[Token], at: int) -> tuple[list[str], int]:
+    """Return the parts of the dotted name at a place, and the place behind it."""
+    path: list[str] = []
+    while at < len(listed):
+        path.append(listed[at].name)
+        at += 1
+        if at >= len(listed) or listed[at].text != ".":
+            break
+        at += 1
+    return path, at
 
 
 def numbered(text: str) -> str:

@@ -17,7 +17,7 @@ from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Any
 
 from wlc.dialect.duckdb.functions import SYSTEM_VIEWS, hides_called, internal, is_allowed, is_the_engines, refused_call
-from wlc.dialect.duckdb.lexer import tokens
+from wlc.dialect.duckdb.lexer import path_at, tokens
 from wlc.farm.errors import FarmError
 
 if TYPE_CHECKING:
@@ -221,13 +221,7 @@ def _path(listed: list[Token]) -> tuple[list[str], list[Token]]:
     at = 0
     while at < len(listed) and listed[at].text.upper() in ("IF", "NOT", "EXISTS", "CONCURRENTLY"):
         at += 1
-    parts = []
-    while at < len(listed):
-        parts.append(listed[at].name)
-        at += 1
-        if at >= len(listed) or listed[at].text != ".":
-            break
-        at += 1
+    parts, at = path_at(listed, at)
     return parts or [""], listed[at:]
 
 
