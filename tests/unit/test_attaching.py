@@ -24,7 +24,7 @@ from wlc.farm.attachment import (
 from wlc.farm.clock import utc_now
 from wlc.farm.config import first_config, with_batch
 from wlc.farm.database import FarmDatabase, open_database
-from wlc.farm.errors import CorruptError, FarmError, InvalidError, UnavailableError
+from wlc.farm.errors import CorruptError, ExpiredError, FarmError, InvalidError, UnavailableError
 from wlc.farm.model import Batch, Position, Transaction
 from wlc.farm.paths import TIERS
 from wlc.farm.pushes import Push
@@ -203,6 +203,28 @@ def test_a_full_place_that_holds_the_position_serves_where_the_others_have_prune
         place.delete_batch(number)
     position = Position("h", 1, 1, registry.read_batch(1)[1])
     assert read(registry, reader(position)) == registry.url
+
+
+@pytest.mark.parametrize(
+    ("is_away", "told"), [("nothing", ExpiredError), ("registry", MissingError), ("relay", UnavailableError)]
+)
+def test_a_position_has_expired_only_if_all_places_say_so(is_away: str, told: type[FarmError]) -> None:
+    registry = farm()
+    position = Position("h", 1, 1, registry.read_batch(1)[1])
+    relay = copied(registry)
+    offer(registry, relay)
+
+    def expires(place: FarmDatabase, _: Membership) -> None:
+        if is_away != "nothing":
+            away(registry if is_away == "registry" else relay)
+        raise ExpiredError("batch 2 was pruned", path=place.url)
+
+    set_upstream(registry.url, "aaaa", is_active=False)
+    known = read_through(registry, reader(position), Attachment(registry.url), where)[1]
+    set_upstream(registry.url, "aaaa", is_active=True)
+    with pytest.raises(told) as raised:
+        read_through(registry, reader(position), known, expires)
+    assert type(raised.value) is told
 
 
 def test_damaged_documents_cost_a_choice_and_stop_nobody() -> None:

@@ -66,15 +66,21 @@ def read_through(
         try:
             place = reading.attach()
         except FarmError as error:
-            raise first or error from error
+            raise _failure(first, error) from error
         try:
             return run(place, Membership(registry, reading.attachment, keepalive))
         except FarmError as error:
             if reading.is_pinned or not _is_of_place(error, place):
                 raise
-            first = first or error
-            reading.leave()
+            first = _failure(first, error)
+            reading.leave(error)
     raise first or UnavailableError(f"no upstream of {registry.url} serves", hint=f"wlc tiers {registry.url}")
+
+
+def _failure(first: FarmError | None, error: FarmError) -> FarmError:
+    """Return the failure that a round ends with: a position has expired only if that is true of every upstream."""
+    is_open = isinstance(first, ExpiredError) and not isinstance(error, ExpiredError)
+    return error if is_open else first or error
 
 
 def attachment_of(
@@ -203,6 +209,8 @@ class _Reading:
         self._me = me
         self._keepalive = keepalive
         self.attachment = attachment
+        # Upstreams that have pruned the reader's position.
+        self._too_new: set[str] = set()
 
     @property
     def is_pinned(self) -> bool:
@@ -223,9 +231,11 @@ class _Reading:
                 raise
             return self._place(self.attachment.url)
 
-    def leave(self) -> None:
+    def leave(self, failure: FarmError) -> None:
         """Avoid the upstream for a while, and free its slot."""
         name, settings = self.attachment.upstream, None
+        if isinstance(failure, ExpiredError):
+            self._too_new.add(name)
         with suppress(FarmError):
             settings = read_settings(self._registry)
             self._release()
@@ -306,14 +316,13 @@ class _Reading:
 
     def _choose(self) -> FarmDatabase:
         reasons: dict[str, str] = {}
-        too_new: set[str] = set()
         for _ in range(_ATTEMPTS):
             tree = self._registered_tree()
             # Who has pruned the reader's position is no choice, so that those who hold it count, free slots or not.
-            choice = self._choice(tree, but=too_new & reasons.keys())
-            too_new |= {name for name, why in choice.rejected.items() if why.startswith(BEGINS_LATER)}
+            choice = self._choice(tree, but=self._too_new & reasons.keys())
+            self._too_new |= {name for name, why in choice.rejected.items() if why.startswith(BEGINS_LATER)}
             if not choice.candidates:
-                raise self._nothing({**choice.rejected, **reasons}, too_new)
+                raise self._nothing({**choice.rejected, **reasons})
             for name in self._in_order(choice, tree):
                 slot = None
                 if not choice.is_over_fanout:
@@ -330,14 +339,12 @@ class _Reading:
                     self._move(taken, place)
                 except FarmError as error:
                     reasons[name] = error.message
-                    if isinstance(error, ExpiredError):
-                        too_new.add(name)
-                    self._pass_over(before, taken, place)
+                    self._pass_over(before, taken, place, error)
                     continue
                 self._release_others(tree)
                 return place
         # Who has no free slot at present may hold what the others have pruned.
-        raise self._nothing({**choice.rejected, **reasons}, too_new)
+        raise self._nothing({**choice.rejected, **reasons})
 
     def _registered_tree(self) -> Tree:
         """Register before anything is read: pruning waits from now on, and the store's clock is known."""
@@ -432,10 +439,10 @@ class _Reading:
             with suppress(FarmError):
                 unregister(self._place(before.url), self._me.id)
 
-    def _pass_over(self, before: Attachment, taken: Attachment, place: FarmDatabase) -> None:
+    def _pass_over(self, before: Attachment, taken: Attachment, place: FarmDatabase, failure: FarmError) -> None:
         """Avoid an upstream that was claimed, and stay where the reader is registered."""
         self.attachment = taken
-        self.leave()
+        self.leave(failure)
         known = replace(before, penalties=self.attachment.penalties)
         self.attachment = replace(known, upstream="", slot=None) if before.upstream == taken.upstream else known
         self._take_back(self.attachment, place)
@@ -482,10 +489,10 @@ class _Reading:
                 with suppress(FarmError):
                     release_claim(self._registry, claim)
 
-    def _nothing(self, reasons: dict[str, str], too_new: set[str]) -> FarmError:
+    def _nothing(self, reasons: dict[str, str]) -> FarmError:
         told = "; ".join(f"{name}: {why}" for name, why in sorted(reasons.items()))
         position = self._me.position
-        if reasons and position and reasons.keys() <= too_new:
+        if reasons and position and reasons.keys() <= self._too_new:
             return ExpiredError(
                 f"no upstream of {self._registry.url} holds batch {position.batch} of {self._me.target} ({told})",
                 hint=f"Make the replica anew: wlr replicate {self._registry.url} --into ANOTHER",
