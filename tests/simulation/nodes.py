@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from tests.simulation.network import KEPT
 from tests.simulation.source import NAME, NotOnceError, SimulatedSource, counted, database_of
 from wlc.farm.attachment import Attachment, Keepalive, place_of, register_reader
 from wlc.farm.clock import format_time
 from wlc.farm.database import open_database
-from wlc.farm.errors import UnavailableError
+from wlc.farm.errors import ExpiredError, UnavailableError
 from wlc.farm.model import Position
 from wlc.farm.registry import Replica
 from wlc.farm.store import ConflictError, MissingError
@@ -23,7 +23,10 @@ from wlc.tiers.attaching import attachment_of, read_through
 from wlc.tiers.relay import ship
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from tests.simulation.hub import Hub, Process
+    from tests.simulation.network import Network
     from wlc.farm.attachment import Membership
     from wlc.farm.database import FarmDatabase
 
@@ -105,7 +108,7 @@ class Master(Node):
     source: SimulatedSource = field(kw_only=True)
     writes: int = 3
     prunes_every: int = 10
-    keep_for: timedelta = timedelta(seconds=60)
+    keep_for: timedelta = KEPT
 
     def begin(self) -> None:
         self.source.has_settled_past = self.source.state.site is None
@@ -135,13 +138,45 @@ class Site(Master):
 
 
 @dataclass(eq=False)
-class Relay(Node):
-    """A relay that chooses where to read, and prunes on its own schedule."""
+class Reader(Node):
+    """Somebody who chooses where to read.
 
+    Attributes:
+        registry: URL of the database that knows the places.
+    """
+
+    network: Network = field(kw_only=True)
     registry: str = field(kw_only=True)
+    keepalive: Keepalive | None = None
+
+    def begin(self) -> None:
+        self.keepalive = Keepalive().__enter__()
+
+    def round(self) -> None:
+        try:
+            self.read()
+        except ExpiredError:
+            # Nobody is told so who said in time where it stands; the others do what the hint says.
+            if self.name not in self.network.lapsed:
+                raise
+            self.network.lapsed.discard(self.name)
+            self.forget()
+
+    def read(self) -> None:
+        """Do a round of reading."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """Lose everything, to begin anew."""
+        raise NotImplementedError
+
+
+@dataclass(eq=False)
+class Relay(Reader):
+    """A relay that prunes on its own schedule."""
+
     fanout: int = 3
     prunes_every: int = 15
-    keepalive: Keepalive | None = None
 
     @property
     def farm(self) -> str:
@@ -151,39 +186,37 @@ class Relay(Node):
     def url(self) -> str:
         return f"{self.farm}/{NAME}"
 
-    def begin(self) -> None:
-        self.keepalive = Keepalive().__enter__()
-
-    def round(self) -> None:
+    def read(self) -> None:
         ship(self.registry, to=self.farm, upstream="auto", fanout=self.fanout, keepalive=self.keepalive)
         if self.rounds % self.prunes_every == self.prunes_every - 1:
-            prune_database(open_database(self.url), keep_for=timedelta(seconds=60))
+            prune_database(open_database(self.url), keep_for=KEPT)
+
+    def forget(self) -> None:
+        self.network.erase(self.name)
 
 
 @dataclass(eq=False)
-class ReplicaNode(Node):
-    """A replica that chooses where to read: it has counters, and applies each transaction once.
+class ReplicaNode(Reader):
+    """A replica: it has counters, and applies each transaction once.
 
     Attributes:
         position: Where it stands, None before it holds anything; durable, with `values` and `attachment`.
     """
 
-    registry: str = field(kw_only=True)
     position: Position | None = None
     values: dict[str, int] = field(default_factory=dict)
     attachment: Attachment | None = None
-    keepalive: Keepalive | None = None
 
-    def begin(self) -> None:
-        self.keepalive = Keepalive().__enter__()
-
-    def round(self) -> None:
+    def read(self) -> None:
         registry = open_database(self.registry)
         attachment = attachment_of(registry, self.attachment, None if self.attachment else "auto", None)
         assert attachment is not None
         read_through(
             place_of(registry, attachment.registry), self._registration(), attachment, self._read, self.keepalive
         )
+
+    def forget(self) -> None:
+        self.position, self.values, self.attachment = None, {}, None
 
     def _registration(self) -> Replica:
         return Replica(self.name, f"{self.name}.duckdb", self.position, None, self.hub.clock(), self.name, "user")

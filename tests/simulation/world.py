@@ -152,9 +152,9 @@ def tree_of_tiers(found: World, relays: int, replicas: int, fanout: int = 3, rec
     change_settings(open_database(DATABASE), (f"rechoose_s={rechoose_s}", f"fanout={fanout}"))
     found.add(Master(hub, "master", found.round_s, source=source))
     for number in range(relays):
-        found.add(Relay(hub, f"relay{number}", found.round_s, registry=DATABASE, fanout=fanout))
+        found.add(Relay(hub, f"relay{number}", found.round_s, fanout=fanout, registry=DATABASE, network=found.network))
     for number in range(replicas):
-        found.add(ReplicaNode(hub, f"replica{number}", found.round_s, registry=DATABASE))
+        found.add(ReplicaNode(hub, f"replica{number}", found.round_s, registry=DATABASE, network=found.network))
 
 
 def sites(found: World, names: tuple[str, ...], *, is_mesh: bool) -> None:

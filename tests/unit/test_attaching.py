@@ -227,6 +227,22 @@ def test_a_position_has_expired_only_if_all_places_say_so(is_away: str, told: ty
     assert type(raised.value) is told
 
 
+def test_an_unfinished_first_copy_stays_where_it_can_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = farm(batches=4)
+    place, begun = copied(registry), open_database(f"memory://farm-{next(_unique)}/shop")
+    offer(registry, place)
+    log = paths.log_path("shop", 1)
+    begun.logs.create(log, registry.logs.read(log))
+    for number in (1, 2):
+        registry.delete_batch(number)
+    attachment_object(begun).change(lambda _: Attachment(registry.url, upstream="aaaa", url=place.url))
+    left: list[str] = []
+    monkeypatch.setattr("wlc.tiers.attaching.unregister", lambda database, _: left.append(database.url))
+    assert ship(registry.url, to=begun.url.removesuffix("/shop"), upstream="auto").batches == 3
+    # Whoever leaves a place lets it prune what it held for him.
+    assert left == []
+
+
 def test_damaged_documents_cost_a_choice_and_stop_nobody() -> None:
     registry = farm()
     place = copied(registry)

@@ -97,7 +97,7 @@ def ship(
 
     if attachment is None:
         return run(source)
-    me = _reader(target, offer)
+    me = _reader(target, source, offer)
     if me.position is None:
         refuse_unreadable(source, latest)
     return read_through(place_of(source, attachment.registry), me, attachment, run, keepalive)
@@ -133,18 +133,31 @@ def _attachment(
     return now
 
 
-def _reader(relay: FarmDatabase, offer: Offer) -> Replica:
-    return as_reader(relay, _position_of(relay), None, offer.delay_s)
+def _reader(relay: FarmDatabase, source: FarmDatabase, offer: Offer) -> Replica:
+    return as_reader(relay, _position_of(relay, source), None, offer.delay_s)
 
 
-def _position_of(relay: FarmDatabase) -> Position | None:
+def _position_of(relay: FarmDatabase, source: FarmDatabase) -> Position | None:
     try:
         config = relay.config()
     except MissingError:
-        return None
+        return _reached(relay, source)
     last, chain = config.batches - 1, ""
     if last > 0:
         # Without the key, the bytes are compared when they are copied.
         with suppress(FarmError):
             chain = relay.read_batch(last)[1]
     return Position(config.history, config.tick, last, chain)
+
+
+def _reached(relay: FarmDatabase, source: FarmDatabase) -> Position | None:
+    """Return how far the first copy of a relay has come: what it lacks must be where it reads."""
+    last = max(relay.batch_numbers(), default=0)
+    if last == 0:
+        return None
+    try:
+        batch, chain = relay.read_batch(last)
+    except FarmError:
+        # Without the key, only the number is known.
+        return Position(source.config().history, 0, last)
+    return Position(batch.history, batch.last, last, chain)
