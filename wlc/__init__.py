@@ -148,7 +148,8 @@ if TYPE_CHECKING:
     from wlc.multi_master.rejoining import GivenUp, begin_anew
     from wlc.multi_master.take_round import TakenFrom, take
     from wlc.tiers.administration import Fanout, Forgotten, fanout, forget, set_tiers, set_upstream
-    from wlc.tiers.attaching import attachment_of, detach, read_through, say_paused
+    from wlc.tiers.attaching import read_through, say_paused
+    from wlc.tiers.attachment_options import attachment_of, detach
     from wlc.tiers.overview import TierMember, TierTree, tier_tree
     from wlc.tiers.pushing import Pushed, Pusher, push_list
     from wlc.tiers.relay import ship
@@ -194,7 +195,8 @@ else:
             "wlc.multi_master.rejoining": ("GivenUp", "begin_anew"),
             "wlc.multi_master.take_round": ("TakenFrom", "take"),
             "wlc.tiers.administration": ("Fanout", "Forgotten", "fanout", "forget", "set_tiers", "set_upstream"),
-            "wlc.tiers.attaching": ("attachment_of", "detach", "read_through", "say_paused"),
+            "wlc.tiers.attaching": ("read_through", "say_paused"),
+            "wlc.tiers.attachment_options": ("attachment_of", "detach"),
             "wlc.tiers.overview": ("TierMember", "TierTree", "tier_tree"),
             "wlc.tiers.pushing": ("Pushed", "Pusher", "push_list"),
             "wlc.tiers.relay": ("ship",),

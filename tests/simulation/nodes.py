@@ -19,7 +19,8 @@ from wlc.farm.store import ConflictError, MissingError
 from wlc.masters import publish as publishing
 from wlc.masters.prune import prune_database
 from wlc.multi_master.take_round import take_into
-from wlc.tiers.attaching import attachment_of, read_through
+from wlc.tiers.attaching import read_through
+from wlc.tiers.attachment_options import attachment_of
 from wlc.tiers.relay import ship
 
 if TYPE_CHECKING:

@@ -34,7 +34,8 @@ from wlc.farm.store.memory import MemoryStore
 from wlc.farm.upstreams import ORIGIN, Upstream, change_upstream, claims, upstreams
 from wlc.masters.retention import children
 from wlc.tiers.administration import fanout, forget, set_tiers, set_upstream
-from wlc.tiers.attaching import attachment_of, read_through
+from wlc.tiers.attaching import read_through
+from wlc.tiers.attachment_options import attachment_of
 from wlc.tiers.copying import Copier
 from wlc.tiers.overview import tier_tree
 from wlc.tiers.pushing import Pusher, push_list

@@ -16,7 +16,8 @@ from wlc.farm.model import Position
 from wlc.farm.same_past import is_same_place
 from wlc.farm.store import MissingError, join_url, open_store
 from wlc.masters.lookup import resolve
-from wlc.tiers.attaching import attachment_of, detach, read_through
+from wlc.tiers.attaching import read_through
+from wlc.tiers.attachment_options import attachment_of, detach
 from wlc.tiers.copied_ahead import refuse_unreadable
 from wlc.tiers.offer import Offer, as_reader, relay_id
 from wlc.tiers.rate import RateLimit
