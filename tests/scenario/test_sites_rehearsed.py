@@ -198,6 +198,13 @@ def test_there_must_be_room_for_the_copy_and_nothing_is_left_of_it(two: Sites) -
         wlc.take(two.file("oslo"), dry_run=True)
     assert failed.value.hint
     assert f"wlc sites {two.file('oslo')}" in failed.value.hint
+    # Each look at the file finds another checkpoint.
+    headers = (bytes([number]) for number in range(100))
+    with (
+        patch.object(rehearsal, "_headers", lambda _: next(headers)),
+        pytest.raises(UnavailableError, match="oslo.duckdb was checkpointed 5 times while it was copied"),
+    ):
+        wlc.take(two.file("oslo"), dry_run=True)
     # A dry run that was killed leaves its copy; who opens the file next removes it.
     left = two.folder / ".oslo.duckdb.wlc-killed"
     left.mkdir()

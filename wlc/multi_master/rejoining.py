@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wlc.dialect.duckdb.opening import wal_of
 from wlc.farm.circle import read_circle
 from wlc.farm.errors import InvalidError
 from wlc.farm.human_form import ForPeople
@@ -159,7 +160,6 @@ def _free_name(path: Path) -> Path:
 
 def _rename(path: Path, aside: Path) -> None:
     """Give a database another name, its write-ahead log first: without it the file alone would be an older state."""
-    for suffix in (".wal", ""):
-        old = path.with_name(path.name + suffix)
+    for old, new in ((wal_of(path), wal_of(aside)), (path, aside)):
         if old.exists():
-            old.rename(aside.with_name(aside.name + suffix))
+            old.rename(new)

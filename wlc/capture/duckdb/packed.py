@@ -21,6 +21,7 @@ import duckdb
 from wlc.capture.duckdb import journal
 from wlc.capture.duckdb.journal import JournalledImages
 from wlc.dialect.duckdb import digest_sql
+from wlc.dialect.duckdb.opening import wal_of
 from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnavailableError
@@ -126,7 +127,7 @@ def _room(connection: duckdb.DuckDBPyConnection) -> int:
 def sweep(database: Path) -> None:
     """Remove what a process has left beside a database when it died; the caller has the database open alone."""
     # A file that is packed, and a copy of the database.
-    names = (_FILE, f"tmp_{_FILE}", database.name, f"{database.name}.wal")
+    names = (_FILE, f"tmp_{_FILE}", database.name, wal_of(database).name)
     for folder in database.parent.glob(f"{glob.escape(prefix(database))}*"):
         with suppress(OSError):
             shutil.rmtree(folder / f"{database.name}.tmp", ignore_errors=True)

@@ -35,6 +35,11 @@ def refuse_path(path: str | os.PathLike[str], unfit: str = "?\\") -> None:
             raise InvalidError(message, hint="choose another path, without ? and \\", path=os.fspath(path))
 
 
+def wal_of(file: Path) -> Path:
+    """Return where DuckDB keeps what it has not yet moved into a file; without it, the file is an older state."""
+    return file.with_name(f"{file.name}.wal")
+
+
 @contextmanager
 def alone(file: str | os.PathLike[str]) -> Iterator[None]:
     """Lock the folder of a database file while the file is opened or closed; other processes wait for a moment.

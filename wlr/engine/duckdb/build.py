@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wlc.dialect.duckdb import fold
-from wlc.dialect.duckdb.opening import alone
+from wlc.dialect.duckdb.opening import alone, wal_of
 from wlc.farm.errors import InvalidError, UnavailableError, UnsupportedError
 from wlc.farm.store.local import synchronize
 from wlr.ddl import relevance, running
@@ -64,21 +64,17 @@ def build(into: Path, new: NewReplica, *, replaces: bool = False, is_read: bool 
     except BaseException:
         scratch.remove()
         half.unlink(missing_ok=True)
-        _wal(half).unlink(missing_ok=True)
+        wal_of(half).unlink(missing_ok=True)
         raise
     finally:
         with alone(into):
             connection.close()
 
 
-def _wal(path: Path) -> Path:
-    return path.with_name(path.name + ".wal")
-
-
 def _refuse_occupied(into: Path) -> tuple[int, ...] | None:
     """Refuse a place that holds anything but an empty database; return what tells that one from another file."""
-    if _wal(into).exists() and not (into.exists() and into.stat().st_size):
-        raise InvalidError(f"{_wal(into)} belongs to a database that is not there", path=str(into))
+    if wal_of(into).exists() and not (into.exists() and into.stat().st_size):
+        raise InvalidError(f"{wal_of(into)} belongs to a database that is not there", path=str(into))
     if find_state(into) is not None:
         raise UnavailableError(f"another process made {into} meanwhile", path=str(into))
     return _identity(into)
@@ -113,7 +109,7 @@ def _unwritten(into: Path, catalog: str, *, is_read: bool) -> Iterator[None]:
 
     It may be under another name than the new file's database, which does not matter here.
     """
-    if _wal(into).exists():
+    if wal_of(into).exists():
         raise UnavailableError(f"{into} was written to meanwhile", hint="Run it again.", path=str(into))
     connection = attach(into, catalog, read_only=is_read) if into.exists() else None
     try:
@@ -140,7 +136,7 @@ def _begin(half: Path, catalog: str) -> duckdb.DuckDBPyConnection:
             with suppress(InvalidError):
                 attach(half, "found").close()
             half.unlink()
-        _wal(half).unlink(missing_ok=True)
+        wal_of(half).unlink(missing_ok=True)
         try:
             return attach(half, catalog)
         except BaseException:

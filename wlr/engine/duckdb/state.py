@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from wlc.dialect.duckdb.opening import alone
+from wlc.dialect.duckdb.opening import alone, wal_of
 from wlc.dialect.sql import quote
 from wlc.farm.errors import InvalidError
 from wlc.farm.model import Name
@@ -46,11 +46,6 @@ def install(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
         CREATE TABLE {schema}.tables (schema_name VARCHAR, table_name VARCHAR);
         CREATE TABLE {schema}.guard (allowed_by VARCHAR);
     """)
-
-
-def wal_of(into: Path) -> Path:
-    """Return where DuckDB keeps what it has not yet moved into a file."""
-    return into.with_name(f"{into.name}.wal")
 
 
 def note_closed(into: Path, state: ReplicaState, contents: Contents) -> None:

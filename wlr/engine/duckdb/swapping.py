@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from wlc.dialect.duckdb.opening import alone
+from wlc.dialect.duckdb.opening import alone, wal_of
 from wlc.farm.errors import CorruptError, InvalidError, UnavailableError
 from wlc.farm.store.local import synchronize
 from wlr.engine.calculator import using
@@ -168,7 +168,7 @@ def _open_spare(into: Path, current: ReplicaState, folders: Sequence[Path], bulk
 def _copy(into: Path, current: ReplicaState) -> None:
     """Copy the present file to the spare's place, all or nothing."""
     spare, half = spare_of(into), _half_copy_of(into)
-    if states.wal_of(into).exists():
+    if wal_of(into).exists():
         # Somebody has written to it. Opened and closed for writing, it is whole again.
         attach(into, current.catalog).close()
     connection = attach(into, current.catalog, read_only=True)
@@ -192,7 +192,7 @@ def _copy(into: Path, current: ReplicaState) -> None:
         half.unlink(missing_ok=True)
         message = f"{into} cannot be copied: {error.strerror}"
         raise UnavailableError(message, hint="Nothing was lost: run it again.", path=str(into)) from error
-    if _identity(into) != before or states.wal_of(into).exists():
+    if _identity(into) != before or wal_of(into).exists():
         half.unlink()
         raise UnavailableError(f"{into} was written to meanwhile", hint="Run it again.", path=str(into))
     half.replace(spare)
@@ -222,7 +222,7 @@ def discard(into: Path) -> None:
     """Remove the spare; the caller holds the lock."""
     spare = spare_of(into)
     spare.unlink(missing_ok=True)
-    states.wal_of(spare).unlink(missing_ok=True)
+    wal_of(spare).unlink(missing_ok=True)
     shutil.rmtree(work_folder(spare), ignore_errors=True)
 
 
@@ -299,7 +299,7 @@ class SwappingDuckDB(OpenDuckDB):
                 swap.lock.close()
 
     def _settle(self, swap: _Swap) -> None:
-        if states.wal_of(self._path).exists():
+        if wal_of(self._path).exists():
             message = f"{swap.into} stays as it was: what was written cannot be moved into its second file"
             raise UnavailableError(message, hint="Free disk space, then run it again.", path=str(swap.into))
         if swap.rolls and self.state.position.tick < swap.current.position.tick:
@@ -333,7 +333,7 @@ def exchange(into: Path, current: ReplicaState, *, keeps: bool) -> None:
         held = attach(into, current.catalog, read_only=True)
         try:
             _refuse_own_tables(into, held, current.catalog)
-            if states.wal_of(into).exists():
+            if wal_of(into).exists():
                 raise UnavailableError(f"{into} was written to meanwhile", hint="Run it again.", path=str(into))
             if keeps:
                 # A file system without hard links has no spare after the swap, and it is copied.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from wlc.dialect.duckdb.opening import wal_of
 from wlr.engine.contract import Target
 from wlr.engine.duckdb.connection import present_before, work_folder
-from wlr.engine.duckdb.state import look, wal_of
+from wlr.engine.duckdb.state import look
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

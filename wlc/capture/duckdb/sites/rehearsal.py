@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from wlc.capture.duckdb import packed
 from wlc.capture.duckdb.shared import close_shared, open_shared
+from wlc.dialect.duckdb.opening import wal_of
 from wlc.farm.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 # DuckDB writes the headers of a file anew with every checkpoint.
 _HEADERS_BYTES = 3 * 4096
+# Nobody commits while the file is copied, so that a second checkpoint has nothing to do.
+_COPIES = 5
 
 
 @contextmanager
@@ -30,15 +33,19 @@ def copied(shared: Shared) -> Iterator[Shared]:
     system has room for files of this size. If the process dies, the next one that opens the file removes it.
 
     Raises:
-        UnavailableError: It has no room for a second one.
+        UnavailableError: The file system has no room for a second file, or checkpoints keep coming.
     """
     file = shared.file
     with tempfile.TemporaryDirectory(prefix=packed.prefix(file), dir=file.parent) as folder:
         copy = Path(folder) / file.name
         with shared.publish_lock, shared.commit_lock:
             _refuse_large(file)
-            while not _copy(shared, copy):
-                pass
+            if not any(_copy(shared, copy) for _ in range(_COPIES)):
+                raise UnavailableError(
+                    f"{file} was checkpointed {_COPIES} times while it was copied for a dry run",
+                    hint="run the command again",
+                    path=str(file),
+                )
         opened = open_shared(str(copy))
         try:
             opened.keep_options(shared.options)
@@ -51,7 +58,7 @@ def copied(shared: Shared) -> Iterator[Shared]:
 
 
 def _refuse_large(file: Path) -> None:
-    needed = file.stat().st_size + (wal.stat().st_size if (wal := _wal_of(file)).exists() else 0)
+    needed = file.stat().st_size + (wal.stat().st_size if (wal := wal_of(file)).exists() else 0)
     if needed > (free := shutil.disk_usage(file.parent).free):
         raise UnavailableError(
             f"{file} has {needed} bytes, and {file.parent} has {free} bytes free: a dry run works with a copy",
@@ -67,14 +74,14 @@ def _copy(shared: Shared, copy: Path) -> bool:
     """
     if shared.opened is None:
         shared.opened = shared.file.open("rb")
-    source, wal = shared.opened, _wal_of(shared.file)
+    source, wal = shared.opened, wal_of(shared.file)
     headers = _headers(shared)
     source.seek(0)
     with copy.open("wb") as target:
         shutil.copyfileobj(source, target)
-    _wal_of(copy).unlink(missing_ok=True)
+    wal_of(copy).unlink(missing_ok=True)
     if wal.exists():
-        shutil.copyfile(wal, _wal_of(copy))
+        shutil.copyfile(wal, wal_of(copy))
     return _headers(shared) == headers
 
 
@@ -82,7 +89,3 @@ def _headers(shared: Shared) -> bytes:
     assert shared.opened is not None
     shared.opened.seek(0)
     return shared.opened.read(_HEADERS_BYTES)
-
-
-def _wal_of(file: Path) -> Path:
-    return file.with_name(f"{file.name}.wal")
