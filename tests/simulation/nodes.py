@@ -12,7 +12,7 @@ from tests.simulation.source import NAME, NotOnceError, SimulatedSource, counted
 from wlc.farm.attachment import Attachment, Keepalive, place_of, register_reader
 from wlc.farm.clock import format_time
 from wlc.farm.database import open_database
-from wlc.farm.errors import ExpiredError, UnavailableError
+from wlc.farm.errors import ExpiredError, GapError, UnavailableError
 from wlc.farm.model import Position
 from wlc.farm.registry import Replica
 from wlc.farm.store import ConflictError, MissingError
@@ -242,7 +242,13 @@ class ReplicaNode(Reader):
 
     def _apply(self, place: FarmDatabase) -> None:
         held = self.position
-        batch, chain = place.read_batch(held.batch + 1 if held else 1, held.chain if held else None)
+        number = held.batch + 1 if held else 1
+        try:
+            batch, chain = place.read_batch(number, held.chain if held else None)
+        except GapError as error:
+            if min(place.batch_numbers(), default=0) <= number:
+                raise
+            raise ExpiredError(f"{place.url} has pruned batch {number}", path=place.url) from error
         if held is not None and batch.first <= held.tick:
             raise NotOnceError(f"{self.name} stands at {held}, and batch {batch.number} begins at tick {batch.first}")
         for transaction in batch.transactions:

@@ -49,6 +49,24 @@ def tree(number: int) -> World:
         return found
 
 
+def owned(number: int) -> World:
+    """A tree whose owner takes places out and puts them back, changes how many may read there, and forgets some."""
+    chance = random.Random(number)
+    with world(number, loss=chance.uniform(0, 0.05), latency_s=chance.choice((0.05, 0.3, 1))) as found:
+        tree_of_tiers(found, chance.randint(0, 4), chance.randint(1, 6), fanout=chance.randint(1, 3))
+        found.start()
+        for _ in range(chance.randint(10, 30)):
+            found.trouble(1, kills=chance.uniform(0, 0.3), cuts=chance.uniform(0, 0.3))
+            if chance.random() < 0.3:
+                found.administer()
+        found.calm()
+        found.open_all()
+        found.run_rounds(RECHOOSE_S / ROUND_S + 3)
+        found.rounds_until_settled(20)
+        refuse_bad_tree(found)
+        return found
+
+
 def star(number: int) -> World:
     """Sites of which one reads all others, and is read by them."""
     return agreed(number, is_mesh=False)
@@ -74,7 +92,7 @@ def agreed(number: int, *, is_mesh: bool) -> World:
         return found
 
 
-@pytest.mark.parametrize("kind", [tree, star, mesh], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [tree, owned, star, mesh], ids=lambda kind: kind.__name__)
 def test_everybody_comes_to_hold_everything_once(kind: Callable[[int], World]) -> None:
     first = seed()
     for number in each(range(first, first + (EXAMPLES or (MANY if wants_all() else FEW)))):

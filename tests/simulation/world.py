@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +12,15 @@ from tests.simulation.nodes import ROUND_S, Master, Node, Relay, ReplicaNode, Si
 from tests.simulation.source import NAME, SimulatedSource, master_state
 from wlc.farm.circle import MESH, STAR, SiteHistory, circle_object
 from wlc.farm.database import FarmDatabase, open_database
+from wlc.farm.errors import InvalidError
 from wlc.farm.membership import founded, with_site
 from wlc.farm.registry import register
 from wlc.farm.tier_settings import change_settings
-from wlc.farm.upstreams import ORIGIN
+from wlc.farm.upstreams import ORIGIN, upstreams
 from wlc.masters.circle_place import site_database
 from wlc.masters.state import SiteState
 from wlc.multi_master.take_round import as_reader
+from wlc.tiers.administration import fanout, forget, set_upstream
 from wlc.tiers.choice import ancestors, recent_s
 from wlc.tiers.offer import relay_id
 from wlc.tiers.tree import read_tree
@@ -74,6 +76,32 @@ class World:
             pairs = [(name, place) for name in self.nodes for place in places if name != place]
             self.network.cut = {pair for pair in pairs if chance.random() < cuts}
             self.run_rounds(1)
+
+    def administer(self) -> None:
+        """Do something that the owner of a tree may do at any time: take a place out or back, set slots, forget one."""
+        chance = self.hub.random
+        places = {
+            node.name: relay_id(open_database(node.url)) for node in self.nodes.values() if isinstance(node, Relay)
+        }
+        place = chance.choice([ORIGIN, *places.values()])
+        act = chance.choice(("take out", "put back", "set all", "set one", "forget"))
+        # Somebody who is not registered yet cannot be changed.
+        with suppress(InvalidError):
+            if act == "forget":
+                who = chance.choice([node.name for node in self.readers])
+                forget(DATABASE, places.get(who, who))
+                # Nobody waits for who is forgotten.
+                self.network.lapsed.add(who)
+            elif act in ("take out", "put back"):
+                set_upstream(DATABASE, place, is_active=act == "put back")
+            else:
+                fanout(DATABASE, chance.randint(1, 4), upstream=place if act == "set one" else None)
+
+    def open_all(self) -> None:
+        """Put all places back, with slots enough for everybody."""
+        for upstream in upstreams(open_database(DATABASE)):
+            set_upstream(DATABASE, upstream.id, is_active=True)
+            fanout(DATABASE, len(self.readers), upstream=upstream.id)
 
     def run_rounds(self, rounds: float) -> None:
         self.hub.run_until(self.hub.now_s + rounds * self.round_s)
