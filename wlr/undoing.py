@@ -175,7 +175,7 @@ def _written(feed: ChangeFeed, path: Path) -> Path:
     with (
         tempfile.TemporaryDirectory(dir=path.parent) as spill,
         connect(Path(spill)) as connection,
-        feed.images(connection) as images,
+        feed.images() as images,
     ):
         query = f"SELECT * REPLACE ({fold.NEGATED}) FROM ({fold.sum_sql(feed.layout, images)})"
         connection.execute(f"COPY ({query}) TO {literal(str(path))} (FORMAT parquet)")

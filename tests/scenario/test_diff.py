@@ -13,6 +13,7 @@ import wlr
 from cli.command import run_app
 from cli.wlr import app
 from tests.handmade import HandmadeFarm, Rows
+from tests.new_master import new_master
 from tests.scenario.test_reading import Model, sql
 from wlc.farm.model import Clear, Name
 from wlr import TableDifference
@@ -113,3 +114,58 @@ def test_tables_that_come_and_go_and_the_command(
         code, text = run(copy, *arguments)
         assert code == 2
         assert said in text
+
+
+def test_rows_have_the_values_that_schema_changes_gave_them(tmp_path: Path) -> None:
+    """Images of one row that were written before and after a schema change cancel out, and no value is made up."""
+    with new_master(tmp_path / "sales.duckdb") as connection:
+        for statement in (
+            "CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR)",
+            "INSERT INTO t VALUES (1, 'a'), (2, 'b')",  # 2
+            "INSERT INTO t VALUES (3, 'c'), (4, 'd')",  # 3
+            "ALTER TABLE t RENAME COLUMN v TO w",  # 4
+            "DELETE FROM t WHERE k = 3",  # 5
+            "UPDATE t SET w = 'z' WHERE k IN (1, 4)",  # 6
+            "ALTER TABLE t ADD COLUMN n INTEGER DEFAULT 7",  # 7
+            "DELETE FROM t WHERE k = 4",  # 8
+            "UPDATE t SET n = 8 WHERE k = 1",  # 9
+            "ALTER TABLE t ALTER n TYPE VARCHAR",  # 10
+            "TRUNCATE t",  # 11
+            "INSERT INTO t VALUES (2, 'b', '9')",  # 12
+        ):
+            connection.execute(statement)
+        for statement in (
+            "BEGIN",
+            "INSERT INTO t VALUES (5, 'e', '5')",
+            "ALTER TABLE t DROP COLUMN w",
+            "ALTER TABLE t ADD COLUMN w VARCHAR DEFAULT 'q'",
+            "DELETE FROM t WHERE k = 5",
+            "ALTER TABLE t RENAME COLUMN w TO u",
+            "INSERT INTO t VALUES (6, '6', 'g')",
+            "COMMIT",  # 13
+        ):
+            connection.execute(statement)
+    for first, last, expected in (
+        (2, 5, [("added", 4, "d")]),
+        (2, 6, [("changed from", 1, "a"), ("changed to", 1, "z"), ("added", 4, "z")]),
+        (2, 9, [("changed from", 1, "a", 7), ("changed to", 1, "z", 8)]),
+        (
+            3,
+            8,
+            [("changed from", 1, "a", 7), ("changed to", 1, "z", 7), ("removed", 3, "c", 7), ("removed", 4, "d", 7)],
+        ),
+        (9, 2, [("changed from", 1, "z", 8), ("changed to", 1, "a", 7)]),
+        (9, 10, []),
+        (
+            3,
+            11,
+            [("removed", 1, "a", "7"), ("removed", 2, "b", "7"), ("removed", 3, "c", "7"), ("removed", 4, "d", "7")],
+        ),
+        (8, 12, [("removed", 1, "z", "7"), ("changed from", 2, "b", "7"), ("changed to", 2, "b", "9")]),
+        (12, 13, [("added", 6, "6", "g")]),
+    ):
+        farm = str(tmp_path / "farm" / "sales")
+        assert wlr.differing_rows(farm, first, last, "t").fetchall() == expected, (first, last)
+        counts = Counter(row[0] for row in expected)
+        counted = TableDifference("main.t", counts["added"], counts["removed"], counts["changed to"])
+        assert wlr.diff(farm, first, last) == ([counted] if expected else []), (first, last)

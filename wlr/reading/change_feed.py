@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import wlc
 from wlc.dialect.duckdb import fold
-from wlc.dialect.sql import quote
 from wlc.dialect.types import load_sql
 from wlc.farm.errors import ExpiredError, InvalidError
 from wlc.farm.model import WEIGHT
@@ -33,8 +32,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from wlc.farm.database import FarmDatabase
-    from wlc.farm.model import Batch, Column, Layout, Name
+    from wlc.farm.model import Batch, Layout, Name
     from wlr.plan.step import Read
+    from wlr.reading.feed import FeedPlan
 
 # A batch does not end inside a transaction unless that has more rows than this.
 BATCH_ROWS = 122_880
@@ -170,23 +170,28 @@ class ChangeFeed:
         return self._batches(runs, loads, shaped)
 
     @contextmanager
-    def images(self, connection: duckdb.DuckDBPyConnection) -> Iterator[str]:
-        """Give a query that selects all images of the range as stored, with weights, for as long as it is entered."""
-        reads, runs = self._runs()
+    def images(self) -> Iterator[str]:
+        """Give a query that selects all images of the range as stored, with weights, for as long as it is entered.
+
+        Rows of an older layout get the values that the schema changes gave them, unlike those of `batches`.
+        """
+        if self.first > self.last:
+            yield f"SELECT *, 0 AS {WEIGHT} FROM ({query.nothing_sql(self.layout)})"
+            return
+        plan = self._plan()
         copies = LocalCopies(self.database)
+        columns = fold.stored_columns(self.layout)
         try:
-            transactions = tuple(one for run in runs for one in run.transactions)
-            connection.register(query.TRANSACTIONS, query.transactions_table(transactions))
-            if not runs:
-                yield f"SELECT *, 0 AS {WEIGHT} FROM ({query.nothing_sql(self.layout)})"
-                return
-            whole = _run(transactions, [rows for run in runs for rows in run.removed])
             with reading(f"changes of {self.name}"):
-                selects = [self._held_sql(rows, copies, _stored, weight=-1) for rows in whole.removed]
-                selects += self._images_sql(reads, whole, copies, _stored)
-                names = [query.feed_column(column.name) for column in self.layout.stored]
-                columns = fold.named_values_sql(list(map(quote, names)), fold.stored_columns(self.layout))
-                yield f"SELECT {columns}, {WEIGHT} FROM ({' UNION ALL '.join(selects)})"
+                selects = [f"SELECT *, 0 AS {WEIGHT} FROM ({query.nothing_sql(self.layout)})"]
+                for rows in plan.removed:
+                    held = self._held_rows_sql(rows, copies)
+                    values = fold.named_values_sql(rows.values, columns)
+                    selects.append(f"SELECT {values}, -1 AS {WEIGHT} FROM ({held})")
+                copies.fetch_log(part.read.file for part in plan.parts)
+                local = ((copies.local[part.read.file.file.path], part) for part in plan.parts)
+                sources = [fold.RowImages((path,), p.read.first, p.read.last, p.values) for path, p in local]
+                yield " UNION ALL ".join([*selects, *([fold.raw_sql(self.layout, sources)] if sources else [])])
         finally:
             copies.release()
 
@@ -215,9 +220,7 @@ class ChangeFeed:
     def _runs(self) -> tuple[Sequence[Read], Sequence[_Run]]:
         if self.first > self.last:
             return (), ()
-        plan = plan_feed(
-            self.database, batches_of(self.database, self.first, self.last), self.name, (self.first, self.last)
-        )
+        plan = self._plan()
         counts: dict[FeedTransaction, int] = dict(plan.transactions)
         for rows in plan.removed:
             held = rows.contents
@@ -236,13 +239,20 @@ class ChangeFeed:
             runs.append(_run(gathered, plan.removed))
         return plan.reads, runs
 
+    def _plan(self) -> FeedPlan:
+        batches = batches_of(self.database, self.first, self.last)
+        return plan_feed(self.database, batches, self.name, (self.first, self.last))
+
     def _held_sql(self, rows: RemovedRows, copies: LocalCopies, loads: query.Loads, weight: int) -> str:
         """Select all that a table held as images of one weight."""
+        images = query.held_sql(self._held_rows_sql(rows, copies), rows.transaction.tick, weight)
+        return f"({query.feed_sql(self.layout, rows.contents.layout, self.columns, images, loads)})"
+
+    def _held_rows_sql(self, rows: RemovedRows, copies: LocalCopies) -> str:
         held = rows.contents
         copies.fetch_snapshot(held.snapshot, held.files)
         copies.fetch_log(part.read.file for part in held.parts)
-        images = query.held_sql(held, copies.local, rows.transaction.tick, weight)
-        return f"({query.feed_sql(self.layout, held.layout, self.columns, images, loads)})"
+        return query.rows_sql(held, copies.local)
 
     def _images_sql(self, reads: Sequence[Read], run: _Run, copies: LocalCopies, loads: query.Loads) -> list[str]:
         copies.fetch_log(read.file for read in reads)
@@ -271,10 +281,6 @@ def batches_of(database: FarmDatabase, first: int, last: int) -> list[tuple[Batc
         oldest = database.read_batch(numbers[0])[0].first - 1
         hint = f"Begin with --since {oldest} (since={oldest}), or with all rows: --snapshot (snapshot=True)."
         raise ExpiredError(error.message, hint=hint) from error
-
-
-def _stored(_: Column, stored: str) -> str:
-    return stored
 
 
 def _stop(moment: int | str | datetime | None) -> Stop:

@@ -172,7 +172,7 @@ def _rows_held(contents: TableContents) -> int:
 
 def _net(connection: duckdb.DuckDBPyConnection, feed: ChangeFeed) -> None:
     """Make a temporary table of the images that do not cancel out."""
-    with feed.images(connection) as images:
+    with feed.images() as images:
         net = fold.sum_sql(feed.layout, images)
         connection.execute(f"CREATE TEMP TABLE net AS {_with_twins(feed.layout, net)}")
 

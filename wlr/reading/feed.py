@@ -5,20 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from wlc.dialect.duckdb.fold import stored_columns
 from wlc.farm.errors import ExpiredError, UnsupportedError
-from wlc.farm.model import Change, Clear
+from wlc.farm.model import Change, Clear, Ddl
 from wlr import log_reader
 from wlr.plan.step import Read, actions_of
 from wlr.plan.stop import Stop
 from wlr.reading.contents import refuse_broken
-from wlr.reading.trace import Trace, forgets, renames
+from wlr.reading.layouts import mapped_values
+from wlr.reading.trace import LogPart, Trace, edit_between, edited, forgets, renames
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
-    from wlc.farm.model import Batch, Name, Transaction
+    from wlc.farm.model import Batch, Layout, Name, Transaction
     from wlr.reading.trace import TableContents
 
 
@@ -32,10 +34,11 @@ class FeedTransaction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RemovedRows:
-    """All that a table held when it was cleared, dropped or replaced."""
+    """All that a table held when it was cleared, dropped or replaced; `values` are as in `FeedPlan.parts`."""
 
     contents: TableContents
     transaction: FeedTransaction
+    values: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +49,21 @@ class FeedPlan:
         reads: Data files and the ticks that count in them, in commit order.
         transactions: The transactions of `reads` with their number of row images, rising.
         removed: Rows that no data file lists, in commit order.
+        parts: The same rows as `reads`, with values in the layout that the table has at the end of the range.
     """
 
     reads: tuple[Read, ...]
     transactions: tuple[tuple[FeedTransaction, int], ...]
     removed: tuple[RemovedRows, ...]
+    parts: tuple[LogPart, ...]
+
+
+class _NewLayout(NamedTuple):
+    """A layout that a transaction gave the table: by altering it, or by making it anew."""
+
+    tick: int
+    layout: Layout
+    is_altered: bool
 
 
 def plan_feed(
@@ -71,6 +84,8 @@ def plan_feed(
     reads: dict[str, Read] = {}
     transactions: dict[FeedTransaction, int] = {}
     ends: list[int] = []
+    layouts: list[_NewLayout] = []
+    own: dict[tuple[str, int], Read] = {}
     for batch, _ in batches:
         files = {file.file.path: file for file in batch.files}
         for transaction in _between(batch, ticks):
@@ -78,16 +93,44 @@ def plan_feed(
                 if isinstance(record, Change) and record.table == table:
                     read = reads.get(record.path) or Read(files[record.path], transaction.tick, transaction.tick)
                     reads[record.path] = replace(read, last=transaction.tick)
+                    read = own.get((record.path, len(layouts))) or replace(read, first=transaction.tick)
+                    own[record.path, len(layouts)] = replace(read, last=transaction.tick)
                     described = _described(transaction)
                     transactions[described] = transactions.get(described, 0) + record.rows
                 elif renames(record, table):
                     raise _renamed(table, transaction.tick)
                 elif forgets(record, table) and not (isinstance(record, Clear) and not record.removed):
                     ends.append(transaction.tick)
+                if isinstance(record, Ddl) and record.object == table and record.layout is not None:
+                    layouts.append(_NewLayout(transaction.tick, record.layout, not forgets(record, table)))
     removed = _removed_rows(database, table, ends) if ends else []
     return FeedPlan(
-        tuple(reads.values()), tuple(sorted(transactions.items(), key=lambda item: item[0].tick)), tuple(removed)
+        tuple(reads.values()),
+        tuple(sorted(transactions.items(), key=lambda item: item[0].tick)),
+        tuple(replace(rows, values=_values_of_removed(rows, layouts)) for rows in removed),
+        tuple(LogPart(read, _values(read.file.layout, layouts[known:])) for (_, known), read in own.items()),
     )
+
+
+def _values(old: Layout, later: Sequence[_NewLayout]) -> tuple[str, ...]:
+    """Return the SQL that makes each stored column of the last layout from a row of an older one.
+
+    Otherwise images of one row, written before and after a column was renamed or added, would not cancel out.
+    """
+    values = stored_columns(old)
+    for new in later:
+        edit = edit_between(old, new.layout) if new.is_altered else None
+        values = mapped_values(new.layout, old, values) if edit is None else edited(values, edit)
+        old = new.layout
+    return values
+
+
+def _values_of_removed(rows: RemovedRows, layouts: Sequence[_NewLayout]) -> tuple[str, ...]:
+    """Return the values of removed rows; a transaction may alter the table before and after it removes them."""
+    tick, layout = rows.transaction.tick, rows.contents.layout
+    before = [n for n, new in enumerate(layouts) if new.tick == tick and new.layout.shape == layout.shape]
+    first = before[-1] + 1 if before else sum(new.tick < tick for new in layouts)
+    return _values(layout, layouts[first:])
 
 
 def _between(batch: Batch, ticks: tuple[int, int | None]) -> list[Transaction]:

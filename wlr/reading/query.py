@@ -19,8 +19,9 @@ import pyarrow as pa
 from wlc.dialect.duckdb import fold
 from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal, quote
-from wlc.dialect.types import load_sql, storage_type, store_sql
+from wlc.dialect.types import load_sql, storage_type
 from wlc.farm.model import WEIGHT, file_column
+from wlr.reading.layouts import mapped_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -145,7 +146,9 @@ def feed_sql(
         conditions: Conditions on the columns of the feed.
         has_updates: An image that was removed and one that was added may be of one row.
     """
-    values = {feed_column(column.name): _mapped(column, old, loads) for column in layout.stored}
+    mapped = mapped_values(layout, old, [f"i.{column}" for column in fold.stored_columns(old)])
+    columns = zip(layout.stored, mapped, strict=True)
+    values = {feed_column(column.name): loads(column, value) for column, value in columns}
     values |= {
         "_tick": "i._tick",
         WEIGHT: f"i.{WEIGHT}",
@@ -163,9 +166,8 @@ def images_sql(layout: Layout, path: str, first: int, last: int) -> str:
     return f"SELECT {columns} FROM {rows_of(path)} WHERE _tick BETWEEN {first} AND {last}"
 
 
-def held_sql(contents: TableContents, local: Mapping[str, str], tick: int, weight: int) -> str:
-    """Select all rows of a table as images of one weight, of the transaction at a tick."""
-    rows = rows_sql(contents, local)
+def held_sql(rows: str, tick: int, weight: int) -> str:
+    """Select rows of a table as images of one weight, of the transaction at a tick."""
     return f"SELECT *, CAST({tick} AS BIGINT) AS _tick, CAST({weight} AS TINYINT) AS {WEIGHT} FROM ({rows})"
 
 
@@ -243,22 +245,6 @@ def _net(contents: TableContents, local: Mapping[str, str], bucket: int = 0, buc
         columns = ", ".join(fold.stored_columns(contents.layout))
         raw = f"SELECT * FROM ({raw}) WHERE hash({columns}) % {buckets} = {bucket}"
     return f"({fold.sum_sql(contents.layout, raw)})"
-
-
-def _mapped(column: Column, old: Layout, loads: Loads) -> str:
-    """Return the SQL of a feed's column, given the layout of the images."""
-    there = next((c for c in old.stored if c.name.lower() == column.name.lower()), None)
-    if there is None:
-        return loads(column, store_sql(column, f"CAST(NULL AS {column.type})"))
-    stored = f"i.{quote(file_column(there.name))}"
-    if there.type == column.type:
-        return loads(column, stored)
-    value = load_sql(there, stored)
-    cast = f"TRY_CAST({value} AS {column.type})"
-    says = literal(f"column {column.name} was {there.type}, and has a value that {column.type} cannot hold: ")
-    is_same = f"CAST({cast} AS {there.type}) IS NOT DISTINCT FROM {value}"
-    exact = f"CASE WHEN {is_same} THEN {cast} ELSE error({says} || CAST({value} AS VARCHAR)) END"
-    return loads(column, store_sql(column, exact))
 
 
 def _where(select: str, conditions: Sequence[str]) -> str:

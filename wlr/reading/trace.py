@@ -182,28 +182,29 @@ def _altered(contents: TableContents, layout: Layout, tick: int) -> TableContent
     if not contents.files and not contents.parts:
         return _empty(layout)
     old, new = contents.layout, layout
-    edit = _edit(old, new)
+    edit = edit_between(old, new)
     if edit is None or contents.broken is not None:
         # The same transaction may write all rows again, which mends this.
         was = old if contents.broken is None else contents.was
         return replace(contents, layout=layout, broken=contents.broken or tick, was=was, has_key=False)
     has_key = contents.has_key and old.key_places == new.key_places and len(old.stored) <= len(new.stored)
-    parts = tuple(replace(part, values=_edited(part.values, edit)) for part in contents.parts)
-    values = _edited(contents.values, edit) if contents.values else ()
+    parts = tuple(replace(part, values=edited(part.values, edit)) for part in contents.parts)
+    values = edited(contents.values, edit) if contents.values else ()
     return replace(contents, layout=layout, parts=parts, values=values, has_key=has_key)
 
 
 # A change to a list of values: the place of the value to drop or None, and the value to append or "".
-_Edit = tuple[int | None, str]
+Edit = tuple[int | None, str]
 
 
-def _edited(values: tuple[str, ...], edit: _Edit) -> tuple[str, ...]:
+def edited(values: tuple[str, ...], edit: Edit) -> tuple[str, ...]:
+    """Return the values of a row after a schema change."""
     dropped, appended = edit
     kept = values if dropped is None else values[:dropped] + values[dropped + 1 :]
     return (*kept, appended) if appended else kept
 
 
-def _edit(old: Layout, new: Layout) -> _Edit | None:
+def edit_between(old: Layout, new: Layout) -> Edit | None:
     """Return what turns values of the old layout into those of the new one; None if no simple change does."""
     before, after = old.shape, new.shape
     if len(before) == len(after):

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from azure.storage.blob import BlobProperties
+
 # Names of metadata have to be identifiers here.
 _STAMP = STAMP.replace("-", "_")
 _AT_ONCE = 4
@@ -74,7 +76,7 @@ class AzureStore(BucketStore):
         return self.url, self._container.url
 
     def _listed(self, prefix: str, *, recursive: bool, after: str = "") -> tuple[StoredObjects, Sequence[str]]:
-        wanted: dict[str, Any] = {"name_starts_with": self._below(prefix)}
+        wanted: dict[str, Any] = {"name_starts_with": self._below(prefix), "include": ["metadata"]}
         wanted |= {"start_from": self._below(after)} if after else {}
 
         def pages() -> tuple[StoredObjects, Sequence[str]]:
@@ -84,7 +86,7 @@ class AzureStore(BucketStore):
             for item in listed(**wanted):
                 if isinstance(item, BlobPrefix):
                     folders.append(item.name)
-                elif (path := self._name(item.name)) > after and not path.endswith("/"):
+                elif (path := self._name(item.name)) > after and not path.endswith("/") and not _is_folder(item):
                     entries.append(StoredObject(path, item.size, item.last_modified))
             return entries, folders
 
@@ -166,6 +168,11 @@ class AzureStore(BucketStore):
             raise InvalidError(f"{where}: the request was refused ({code})", hint=_CREDENTIALS, path=where) from error
         message = f"{where}: no answer from the store ({code})"
         raise UnavailableError(message, hint="Check the network, then try again.", path=where) from error
+
+
+def _is_folder(item: BlobProperties) -> bool:
+    """Accounts with a hierarchical namespace list folders as empty blobs, with this mark in their metadata."""
+    return str((item.metadata or {}).get("hdi_isfolder", "")).lower() == "true"
 
 
 def _code(error: Exception) -> str:

@@ -250,7 +250,7 @@ class RemovedTask(ReadTask):
         return {query.TRANSACTIONS: query.transactions_table((self.transaction,))}
 
     def sql(self, job: ReadJob, files: LocalCopies) -> str:
-        images = query.held_sql(self.contents, files.local, self.transaction.tick, -1)
+        images = query.held_sql(query.rows_sql(self.contents, files.local), self.transaction.tick, -1)
         # What such a transaction adds is new, whatever its key.
         old = self.contents.layout
         return query.feed_sql(self.layout, old, job.wanted, images, spark_sql, job.conditions, has_updates=False)
