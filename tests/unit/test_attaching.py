@@ -207,22 +207,29 @@ def test_a_full_place_that_holds_the_position_serves_where_the_others_have_prune
 
 
 @pytest.mark.parametrize(
-    ("is_away", "told"), [("nothing", ExpiredError), ("registry", MissingError), ("relay", UnavailableError)]
+    ("away_is", "told"),
+    [
+        ("nothing", ExpiredError),
+        ("registry", MissingError),
+        ("relay", UnavailableError),
+        # Its owner has taken it out, and it stays out until he puts it back.
+        ("relay for good", ExpiredError),
+    ],
 )
-def test_a_position_has_expired_only_if_all_places_say_so(is_away: str, told: type[FarmError]) -> None:
+def test_a_position_has_expired_only_if_all_places_say_so(away_is: str, told: type[FarmError]) -> None:
     registry = farm()
     position = Position("h", 1, 1, registry.read_batch(1)[1])
     relay = copied(registry)
     offer(registry, relay)
 
     def expires(place: FarmDatabase, _: Membership) -> None:
-        if is_away != "nothing":
-            away(registry if is_away == "registry" else relay)
+        if away_is in ("registry", "relay"):
+            away(registry if away_is == "registry" else relay)
         raise ExpiredError("batch 2 was pruned", path=place.url)
 
     set_upstream(registry.url, "aaaa", is_active=False)
     known = read_through(registry, reader(position), Attachment(registry.url), where)[1]
-    set_upstream(registry.url, "aaaa", is_active=True)
+    set_upstream(registry.url, "aaaa", is_active=away_is != "relay for good")
     with pytest.raises(told) as raised:
         read_through(registry, reader(position), known, expires)
     assert type(raised.value) is told
@@ -242,6 +249,18 @@ def test_an_unfinished_first_copy_stays_where_it_can_go_on(monkeypatch: pytest.M
     assert ship(registry.url, to=begun.url.removesuffix("/shop"), upstream="auto").batches == 3
     # Whoever leaves a place lets it prune what it held for him.
     assert left == []
+
+
+def test_a_relay_whose_next_batch_is_nowhere_is_told_to_ship_again() -> None:
+    registry, begun = farm(batches=4), open_database(f"memory://farm-{next(_unique)}/shop")
+    log = paths.log_path("shop", 1)
+    begun.logs.create(log, registry.logs.read(log))
+    for number in (1, 2):
+        registry.delete_batch(number)
+    with pytest.raises(ExpiredError) as raised:
+        ship(registry.url, to=begun.url.removesuffix("/shop"), upstream="auto")
+    assert raised.value.hint
+    assert f"Delete {begun.url} and ship again" in raised.value.hint
 
 
 def test_damaged_documents_cost_a_choice_and_stop_nobody() -> None:

@@ -18,7 +18,8 @@ from wlc.farm.same_past import prove_same_database, prove_same_past, resolved
 from wlc.farm.store import MissingError
 from wlc.farm.tier_settings import read_settings
 from wlc.farm.upstreams import ORIGIN, Claim, find_upstream, read_claim, release_claim, take_claim, upstreams
-from wlc.tiers.choice import BEGINS_LATER, Node, Reader, choose, penalized, say_every_s, tiers_of
+from wlc.tiers.choice import BEGINS_LATER, LASTING, Node, Reader, choose, penalized, say_every_s, tiers_of
+from wlc.tiers.offer import how_to_begin_anew
 from wlc.tiers.tree import read_tree
 
 if TYPE_CHECKING:
@@ -413,10 +414,12 @@ class _Reading:
     def _nothing(self, reasons: dict[str, str]) -> FarmError:
         told = "; ".join(f"{name}: {why}" for name, why in sorted(reasons.items()))
         position = self._me.position
-        if reasons and position and reasons.keys() <= self._too_new:
+        may_hold = [why for name, why in reasons.items() if name not in self._too_new and not why.startswith(LASTING)]
+        if position and self._too_new & reasons.keys() and not may_hold:
+            replicate = f"Make the replica anew: wlr replicate {self._registry.url} --into ANOTHER"
             return ExpiredError(
                 f"no upstream of {self._registry.url} holds batch {position.batch} of {self._me.target} ({told})",
-                hint=f"Make the replica anew: wlr replicate {self._registry.url} --into ANOTHER",
+                hint=how_to_begin_anew(self._me.target) if self._me.kind == RELAY else replicate,
                 path=self._registry.url,
                 position=position,
             )

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 NOWHERE = 10**6
 # How the reason begins not to read what is past the reader's position.
 BEGINS_LATER = "it begins with batch"
+_ITSELF, _BELOW, _CLASS, _BEHIND = "it is the reader itself", "it reads from the reader", "its class", "it stays"
+# How the reasons begin that last until somebody changes a setting.
+LASTING = (_ITSELF, _BELOW, f"it is {INACTIVE}", _CLASS, _BEHIND)
 # What a process without news may ask, and what a round of one asks at most; more for each registry after the first.
 REQUESTS_A_MINUTE = 6
 IDLE_ROUND_REQUESTS = 16
@@ -135,17 +138,17 @@ def refusal(
 ) -> str:
     """Say why nothing can be read from a place, whatever its load; empty if it can."""
     if node.id == me.id:
-        return "it is the reader itself"
+        return _ITSELF
     if me.id in ancestors(node.id, known):
-        return "it reads from the reader"
+        return _BELOW
     if node.state in (PENDING, INACTIVE):
         return f"it is {node.state}"
     if node.age_s > recent_s(node.interval_s, settings):
         return f"it was not heard of for {node.age_s:.0f} s"
     if not is_class_enough(node, me, settings):
-        return f"its class {node.class_name or 'none'} is below {me.class_name}"
+        return f"{_CLASS} {node.class_name or 'none'} is below {me.class_name}"
     if node.delay_s > me.delay_s:
-        return f"it stays {node.delay_s:g} s behind on purpose"
+        return f"{_BEHIND} {node.delay_s:g} s behind on purpose"
     if node.id in avoided:
         return "it failed a short time ago"
     return _refusal_of_range(node, me)

@@ -47,6 +47,11 @@ def as_reader(relay: FarmDatabase, position: Position | None, clock: datetime | 
     return Replica(relay_id(relay), resolved(relay.url), position, clock, utc_now(), *here, kind=RELAY, delay_s=delay_s)
 
 
+def how_to_begin_anew(url: str) -> str:
+    """Return the hint for a relay whose log cannot go on, because nobody has the next batch any more."""
+    return f"Delete {url} and ship again: it begins with what is left then."
+
+
 def is_offered(registry: FarmDatabase, relay: FarmDatabase) -> bool:
     """Say whether a registry knows a relay as an upstream."""
     return registry.store.exists(upstream_path(relay_id(relay)))

@@ -20,7 +20,7 @@ from wlc.farm.model import Position
 from wlc.farm.store import AlreadyExistsError, MissingError
 from wlc.farm.upstreams import ORIGIN
 from wlc.tiers.copied_ahead import CopiedSnapshot, Found, Unpublished, refuse_unreadable
-from wlc.tiers.offer import Offer, as_reader, is_offered, offer_place
+from wlc.tiers.offer import Offer, as_reader, how_to_begin_anew, is_offered, offer_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -190,7 +190,7 @@ class Shipping:
             if number < found.numbers[0]:
                 raise ExpiredError(
                     f"batch {number} of {self._source.url} was pruned before the relay had copied it",
-                    hint=f"Delete {self._target.url} and ship again: it begins with what is left then.",
+                    hint=how_to_begin_anew(self._target.url),
                     path=self._source.url,
                 )
             raise GapError(
