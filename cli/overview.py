@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -27,6 +28,9 @@ def list_databases(
     import wlc
 
     found = wlc.databases(farm, storage_options=storage_options(storage_option))
+    if not found:
+        # A bucket has no folders: a mistyped one looks as an empty farm does.
+        warnings.warn(f"{farm or 'dbfarm'} holds no database; check its URL", stacklevel=2)
     rows = [
         (
             each.database,

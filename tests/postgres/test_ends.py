@@ -357,7 +357,12 @@ def test_roles_databases_and_servers(cluster: Cluster, database_url: str, farm: 
         (cluster.url("latin"), UnsupportedError, "encoding LATIN1", ""),
         (cluster.url("nowhere"), InvalidError, 'database "nowhere" does not exist', "psql"),
         (cluster.url(name, user="nobody_here"), InvalidError, 'role "nobody_here" does not exist', "psql"),
-        ("postgresql://postgres@127.0.0.1:1/x", UnavailableError, "127.0.0.1", "is the server running"),
+        (
+            "postgresql://me@127.0.0.1:1/x",
+            UnavailableError,
+            "127.0.0.1",
+            "pg_isready -d postgresql://me@127.0.0.1:1/x ",
+        ),
         (
             "postgresql://postgres@127.0.0.1:port/x",
             InvalidError,

@@ -59,6 +59,9 @@ def test_a_farm_and_its_readers_are_listed_whatever_is_wrong_with_one(
     assert caught.value.hint == f"wlc list {tmp_path / 'dbfarm'}"
     with pytest.raises(InvalidError, match="there is no folder"):
         wlc.databases("nowhere")
+    (tmp_path / "empty").mkdir()
+    assert run_app(app, "wlc", ["list", "empty"]) == 0
+    assert capsys.readouterr().err == "warning: empty holds no database; check its URL\n"
 
     (reader,) = wlc.readers("sales", "dbfarm")
     assert (reader.kind, reader.tick, reader.lag_transactions, reader.is_overdue) == ("replica", 1, 1, False)

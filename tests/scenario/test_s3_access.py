@@ -70,6 +70,19 @@ def signed_by(proxy: Proxy) -> set[tuple[str, str]]:
     return {(match[1], match[2]) for match in found if match}
 
 
+@pytest.mark.parametrize(
+    ("variables", "said", "hint"),
+    [
+        ({"AWS_ENDPOINT_URL": "127.0.0.1:9000"}, "the URL of the store's endpoint is invalid", "Give AWS_ENDPOINT_URL"),
+        ({"AWS_PROFILE": "nobody"}, "there is no such profile", "Check AWS_PROFILE"),
+    ],
+)
+def test_a_mistyped_variable_is_named(variables: dict[str, str], said: str, hint: str, run: Run) -> None:
+    told = run("wlc", "list", "s3://bucket/farm", **KEYS | variables)
+    assert told.returncode == 2
+    assert re.search(f"error: .*{said}\nhint: {hint}", told.stderr), told.stderr
+
+
 def test_the_usual_variables(source: Path, tmp_path: Path, proxy: Proxy, s3_url: str, run: Run) -> None:
     wlc.master(source, farm=s3_url)
     (tmp_path / "credentials").write_text("[reports]\naws_access_key_id = of-profile\naws_secret_access_key = hush\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -36,10 +37,13 @@ _CONNECT_S = "10"
 # A connection that rests between two beats: routers forget it after some minutes, and a server may be gone.
 _KEEPALIVE: Mapping[str, str] = {"keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
 _REFUSED = re.compile(
-    r"does not exist|authentication failed|no password supplied|no pg_hba\.conf entry|not permitted to log in"
+    r"does not exist|authentication failed|no password supplied|pg_hba\.conf|not permitted to log in"
     r"|permission denied|does not support SSL|SSL error: certificate"
 )
 _NO_DATABASE = re.compile(r'database "([^"]*)" does not exist')
+# A URL up to the database's name.
+_SERVER = re.compile(r"^(\w+://[^/?]*/)[^?]*")
+_OURS = re.compile(r"(?<=[?&])schema=[^&]*&?")
 _MALFORMED = re.compile(r"connection option|invalid (?:connection|URI|port|\w+ value)")
 # Classes of error codes: connection, resources, operator intervention, system, internal, locks, serialization.
 _OUTAGES = frozenset({"08", "40", "53", "55", "57", "58", "XX"})
@@ -139,9 +143,20 @@ def _connecting_error(url: str, shown: str, error: psycopg.Error) -> FarmError:
     text = without_secrets(said, url)
     if isinstance(error, psycopg.ProgrammingError) or _MALFORMED.search(said):
         return InvalidError(f"{shown} is no URL of a database: {text}", hint="postgresql://user@host/db", path=shown)
+    # PostgreSQL's programs take no parameters of ours.
+    typed = _OURS.sub("", shown).rstrip("?&")
     if missing := _NO_DATABASE.search(said):
-        hint = f"psql -l lists the server's databases; createdb {missing[1]} adds an empty one."
+        # Without the URL, these programs ask the server that their own variables name.
+        there = shlex.quote(_SERVER.sub(r"\g<1>postgres", typed))
+        name = shlex.quote(missing[1])
+        hint = (
+            f"psql {there} -l lists the server's databases; createdb --maintenance-db={there} {name} adds an empty one"
+        )
+        return InvalidError(f"{shown}: {text}", hint=hint, path=shown)
+    quoted = shlex.quote(typed)
+    if "no password supplied" in said:
+        hint = f"export PGPASSWORD=… or write a line in ~/.pgpass; psql {quoted} asks for the password, and tries it"
         return InvalidError(f"{shown}: {text}", hint=hint, path=shown)
     if _REFUSED.search(said):
-        return InvalidError(f"{shown}: {text}", hint=f"psql '{shown}' shows whether you can connect", path=shown)
-    return UnavailableError(f"{shown}: {text}", hint="is the server running?", path=shown)
+        return InvalidError(f"{shown}: {text}", hint=f"psql {quoted} shows whether you can connect", path=shown)
+    return UnavailableError(f"{shown}: {text}", hint=f"pg_isready -d {quoted} says if the server runs", path=shown)

@@ -119,8 +119,12 @@ def local_path(text: str) -> Path:
     """Return the absolute path that a user means, `~` and `~name` included.
 
     Raises:
-        InvalidError: The text cannot be a path.
+        InvalidError: The text cannot be a path, or is a URL with one slash or none, as other programs write it.
     """
+    scheme, colon, rest = text.partition(":")
+    if colon and scheme.lower() in _SCHEMES:
+        hint = f"{scheme.lower()}://{rest.lstrip('/')}, or ./{text} for a folder here of that name"
+        raise InvalidError(f"{text[:200]!r} is no URL: two slashes belong behind {scheme}:", hint=hint)
     try:
         if "\0" in text:
             raise ValueError("a path holds no zero byte")

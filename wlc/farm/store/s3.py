@@ -33,6 +33,8 @@ _CREDENTIALS = (
     "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE), and AWS_ENDPOINT_URL if it is not AWS;"
     " or add --storage-option key=… --storage-option secret=… to the command."
 )
+_ENDPOINT = "Give AWS_ENDPOINT_URL, or --storage-option endpoint_url=…, with its scheme, such as http://localhost:9000."
+_PROFILE = "Check AWS_PROFILE, or --storage-option profile=…: aws configure list-profiles lists the profiles."
 _REGION = (
     "export AWS_REGION={region} (or --storage-option client_kwargs.region_name={region}); AWS_ENDPOINT_URL, if set, has"
     " to be that region's, too."
@@ -214,7 +216,11 @@ class _Limit(Callback):  # type: ignore[misc] # fsspec has no types
 
 def _translated(error: Exception, where: str) -> FarmError:
     status, code, kind = _status(error), _code(error), type(error).__name__
-    if "Credential" in kind or kind == "ProfileNotFound":
+    if kind == "ProfileNotFound":
+        return InvalidError(f"no credentials for {where}: there is no such profile", hint=_PROFILE, path=where)
+    if kind == "ValueError":
+        return InvalidError(f"{where}: the URL of the store's endpoint is invalid", hint=_ENDPOINT, path=where)
+    if "Credential" in kind:
         return InvalidError(f"no credentials for {where} ({kind})", hint=_CREDENTIALS, path=where)
     if code == "RequestTimeTooSkewed":
         return InvalidError(f"{where}: this machine's clock is wrong ({code})", hint="Set the clock.", path=where)
@@ -223,7 +229,7 @@ def _translated(error: Exception, where: str) -> FarmError:
     if status in ("401", "403"):
         return InvalidError(f"no permission for {where} ({code})", hint=_CREDENTIALS, path=where)
     is_refused = status in S3Store.refused and code != "RequestTimeout"
-    if is_refused or kind in ("ParamValidationError", "InvalidRegionError", "ValueError"):
+    if is_refused or kind in ("ParamValidationError", "InvalidRegionError"):
         return InvalidError(f"{where}: the request was refused ({code or kind})", hint=_CREDENTIALS, path=where)
     hint = "Check the network and AWS_ENDPOINT_URL, then try again."
     return UnavailableError(f"{where}: no answer from the store ({code or kind})", hint=hint, path=where)
