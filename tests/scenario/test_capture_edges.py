@@ -65,6 +65,19 @@ SCRIPTS = {
         PREPARE c AS COPY u FROM 'FOLDER/u.csv'
         EXECUTE c
     """,
+    "a transaction removes what it added before it altered the table": """
+        BEGIN
+        INSERT INTO k VALUES (1000, 1, 'x')
+        ALTER TABLE k DROP COLUMN a
+        TRUNCATE k
+        COMMIT
+        BEGIN
+        INSERT INTO u VALUES (9, 'x', NULL)
+        ALTER TABLE u DROP COLUMN b
+        DELETE FROM u
+        INSERT INTO u VALUES (10, [1])
+        COMMIT
+    """,
     "triggers write their own table": """
         CREATE TRIGGER t1 AFTER INSERT ON u REFERENCING NEW TABLE AS n FOR EACH STATEMENT MERGE INTO u USING (SELECT a + 100 AS a FROM n WHERE a < 100) AS m ON u.a = m.a WHEN MATCHED THEN UPDATE SET b = 'again' WHEN NOT MATCHED THEN INSERT VALUES (m.a, 'merged', NULL)
         INSERT INTO u VALUES (7, 'x', [1]), (8, 'y', NULL)

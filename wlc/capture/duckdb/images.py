@@ -35,6 +35,7 @@ class Images:
         rowids: Row ids of the saved rows if they are few, else None.
         copy: Temporary table with all rows as they were, for statements without a known narrower superset.
         cleared: Number of rows the table had when the transaction removed them all, else None.
+        local_before: Of the rows that the table had with this layout at first, those that the transaction had added.
         has_local: The transaction may have added rows that are in its local storage.
         net: Rows added less rows removed, as the statements themselves reported.
         is_reported: Every statement so far reported exactly what it did, so that `net`, `updated` and `deleted` hold.
@@ -53,6 +54,7 @@ class Images:
     rowids: list[int] | None = None
     copy: str | None = None
     cleared: int | None = None
+    local_before: int = 0
     has_local: bool = False
     net: int = 0
     statements: int = 0
@@ -126,10 +128,11 @@ class Images:
         """Save the rows that the transaction has added so far: the state with which a new layout starts."""
         self.settle()
         self.has_local = True
-        self.saved += self._changed(
+        self.local_before = self._changed(
             f"INSERT INTO {self.table.images} SELECT {self.tick}, -1, rowid, NULL, {', '.join(self.table.values)}"
             f" FROM {self.table.sql} WHERE rowid >= {LOCAL_ROWID}"
         )
+        self.saved += self.local_before
         self.rowids = None
         self.is_reported = False
 
@@ -236,7 +239,8 @@ class Images:
         last = -1 if self.last_rowid is None else self.last_rowid
         query = f"SELECT rowid, {', '.join(self.table.values)} FROM {self.table.sql} WHERE rowid <= {last}"
         with suppress(*CHANGED_BY_OTHERS), self.connection.cursor() as other:
-            if other.execute(f"SELECT count(*) FROM {self.table.sql}").fetchall()[0][0] == self.cleared:
+            committed = other.execute(f"SELECT count(*) FROM {self.table.sql}").fetchall()[0][0]
+            if committed == (self.cleared or 0) - self.local_before:
                 return
             removed = other.sql(query).to_arrow_table()
         if removed is None:
