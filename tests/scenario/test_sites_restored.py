@@ -18,6 +18,7 @@ import wlc
 from cli.command import run_app
 from cli.wlc import app
 from tests.sites import Sites
+from wlc.capture.duckdb.source import DuckDBSource
 from wlc.farm.circle import read_circle
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
 from wlc.farm.model import Origin
@@ -95,6 +96,10 @@ def histories(sites: Sites, site: str) -> list[Origin | None]:
 
 def keys(sites: Sites, site: str) -> list[object]:
     return [row[0] for row in sites.rows(site, "t") if isinstance(row[0], int) and row[0] >= 100]
+
+
+def dies(*_: object, **__: object) -> None:
+    raise SystemExit(9)
 
 
 def write_offline(sites: Sites, site: str, *statements: str) -> None:
@@ -212,6 +217,25 @@ def test_case_3_what_diverged_begins_a_history_of_its_own(two: Sites) -> None:
     # Its change of a row that it had changed before the restore is concurrent to that one.
     assert [(row.key, row.cause) for row in wlc.exceptions(two.file("oslo"))] == [({"k": 3}, "DATA_IN_CONFLICT")]
     assert (3, "published") in two.rows("rome", "t")
+    two.replica_equals("rome", "t")
+
+
+def test_a_site_that_died_before_the_first_snapshot_of_its_history_takes_it(two: Sites) -> None:
+    wlc.set_rule(two.file("oslo"), "t", "epoch")
+    two.exchange()
+    backup = Backup.of(two, "rome")
+    two.write("rome", "INSERT INTO t VALUES (101, 'published')")
+    two.exchange()
+    backup.restore()
+    write_offline(two, "rome", "INSERT INTO t VALUES (103, 'since')")
+    with pytest.MonkeyPatch.context() as patch:
+        # As if it had been killed there: what is open is closed, and nothing of the process is left.
+        patch.setattr(DuckDBSource, "take_snapshot", dies)
+        with pytest.warns(UserWarning, match="a new history begins"), pytest.raises(SystemExit):
+            two.take("rome")
+    assert len(histories(two, "rome")) == 2
+    two.exchange()
+    in_step(two)
     two.replica_equals("rome", "t")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +12,6 @@ import pytest
 import wlc.farm.database
 import wlc.tiers.relay
 from wlc.farm.errors import UnavailableError
-from wlc.farm.paths import LOGS, REPLICAS
 from wlc.farm.store import memory
 from wlc.farm.store.memory import MemoryStore
 
@@ -23,10 +21,6 @@ if TYPE_CHECKING:
 
     from tests.simulation.hub import Hub
     from wlc.farm.store.contract import StoredObjects
-
-# What pruning keeps for those who have said within this time where they stand, and how far two clocks may differ.
-KEPT = timedelta(seconds=60)
-SKEW = timedelta(seconds=4)
 
 
 @dataclass
@@ -38,16 +32,12 @@ class Network:
         loss: Part of the requests that get lost, half of them on the way back.
         cut: (process, place) that do not meet at present.
         journal: Hash of all requests so far.
-        lapsed: Who had been silent for longer than is kept when a place that it reads deleted batches.
     """
 
     hub: Hub
     latency_s: float = 0.1
     loss: float = 0.0
     cut: set[tuple[str, str]] = field(default_factory=set)
-    lapsed: set[str] = field(default_factory=set)
-    # When each process said where it stands, by place.
-    _said_s: dict[tuple[str, str], float] = field(default_factory=dict)
     _objects: dict[str, dict[str, bytes]] = field(default_factory=dict)
     _journal: Any = field(default_factory=hashlib.sha256)
 
@@ -58,8 +48,6 @@ class Network:
     def erase(self, place: str) -> None:
         """Delete everything that a place holds, as its owner does, who has the key to the room."""
         self._objects[place].clear()
-        for known in [known for known in self._said_s if known[1] == place]:
-            del self._said_s[known]
 
     def store(self, url: str, options: object = None) -> SimulatedStore:
         """Open the store at a URL such as `memory://oslo/sales`."""
@@ -83,25 +71,12 @@ class Network:
             raise UnavailableError(f"{where} does not answer", path=where)
         try:
             found = do()
-            self._heed(name, store.place_name, where)
         finally:
             hub.sleep(way_s)
         if fate < self.loss:
             raise UnavailableError(f"the answer of {where} was lost", path=where)
         process.bytes += len(found) if isinstance(found, bytes) else 0
         return found
-
-    def _heed(self, name: str, place: str, url: str) -> None:
-        """Follow what reading and pruning are agreed on: who says where it stands in time finds what it needs."""
-        process = self.hub.running
-        if process is not None and f"/{REPLICAS}" in url:
-            if name == "delete":
-                self._said_s.pop((process.name, place), None)
-            elif name in ("create", "replace"):
-                self._said_s[process.name, place] = self.hub.now_s
-        elif name == "delete" and f"/{LOGS}/" in url:
-            kept_s = self.hub.now_s - (KEPT - SKEW).total_seconds()
-            self.lapsed |= {who for (who, where), said_s in self._said_s.items() if where == place and said_s < kept_s}
 
     @contextmanager
     def opened(self) -> Iterator[None]:

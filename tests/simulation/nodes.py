@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from tests.simulation.network import KEPT
 from tests.simulation.source import NAME, NotOnceError, SimulatedSource, counted, database_of
 from wlc.farm.attachment import Attachment, Keepalive, place_of, register_reader
 from wlc.farm.clock import format_time
@@ -24,8 +24,6 @@ from wlc.tiers.attachment_options import attachment_of
 from wlc.tiers.relay import ship
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     from tests.simulation.hub import Hub, Process
     from tests.simulation.network import Network
     from wlc.farm.attachment import Membership
@@ -109,7 +107,7 @@ class Master(Node):
     source: SimulatedSource = field(kw_only=True)
     writes: int = 3
     prunes_every: int = 10
-    keep_for: timedelta = KEPT
+    keep_for: timedelta = timedelta(seconds=60)
 
     def begin(self) -> None:
         self.source.has_settled_past = self.source.state.site is None
@@ -144,11 +142,13 @@ class Reader(Node):
 
     Attributes:
         registry: URL of the database that knows the places.
+        is_forgotten: Its owner has forgotten it, so that nobody keeps what it needs.
     """
 
     network: Network = field(kw_only=True)
     registry: str = field(kw_only=True)
     keepalive: Keepalive | None = None
+    is_forgotten: bool = False
 
     def begin(self) -> None:
         self.keepalive = Keepalive().__enter__()
@@ -157,10 +157,10 @@ class Reader(Node):
         try:
             self.read()
         except ExpiredError:
-            # Nobody is told so who said in time where it stands; the others do what the hint says.
-            if self.name not in self.network.lapsed:
+            # Nobody else is told so, however long it was away; it does what the hint says.
+            if not self.is_forgotten:
                 raise
-            self.network.lapsed.discard(self.name)
+            self.is_forgotten = False
             self.forget()
 
     def read(self) -> None:
@@ -190,7 +190,7 @@ class Relay(Reader):
     def read(self) -> None:
         ship(self.registry, to=self.farm, upstream="auto", fanout=self.fanout, keepalive=self.keepalive)
         if self.rounds % self.prunes_every == self.prunes_every - 1:
-            prune_database(open_database(self.url), keep_for=KEPT)
+            prune_database(open_database(self.url), keep_for=timedelta(seconds=60))
 
     def forget(self) -> None:
         self.network.erase(self.name)

@@ -133,7 +133,7 @@ def _anybody(*_: object, **__: object) -> str:
     [
         (star, publish, "_present_batch", _forget_what_was_published),
         (mesh, missing_steps, "expanded", _take_everything),
-        (tree, prune, "children", _no_children),
+        (owned, prune, "children", _no_children),
         (tree, choice, "refusal", _anybody),
     ],
     ids=["publish", "take", "retention", "choose"],
@@ -143,7 +143,7 @@ def test_a_wrong_decision_is_caught(
 ) -> None:
     monkeypatch.setattr(module, name, wrong)
     with pytest.raises((AssertionError, FarmError)):
-        list(map(kind, range(30)))
+        list(map(kind, range(80)))
 
 
 @pytest.mark.deep

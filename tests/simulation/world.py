@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.hub import BEGIN, Hub
 from tests.simulation.network import Network
-from tests.simulation.nodes import ROUND_S, Master, Node, Relay, ReplicaNode, Site
+from tests.simulation.nodes import ROUND_S, Master, Node, Reader, Relay, ReplicaNode, Site
 from tests.simulation.source import NAME, SimulatedSource, master_state
 from wlc.farm.circle import MESH, STAR, SiteHistory, circle_object
 from wlc.farm.database import FarmDatabase, open_database
@@ -88,10 +88,9 @@ class World:
         # Somebody who is not registered yet cannot be changed.
         with suppress(InvalidError):
             if act == "forget":
-                who = chance.choice([node.name for node in self.readers])
-                forget(DATABASE, places.get(who, who))
-                # Nobody waits for who is forgotten.
-                self.network.lapsed.add(who)
+                who = chance.choice([node for node in self.readers if isinstance(node, Reader)])
+                forget(DATABASE, places.get(who.name, who.name))
+                who.is_forgotten = True
             elif act in ("take out", "put back"):
                 set_upstream(DATABASE, place, is_active=act == "put back")
             else:

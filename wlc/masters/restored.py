@@ -35,6 +35,7 @@ from wlc.farm.errors import CorruptError, FencedError, GapError, InvalidError
 from wlc.farm.membership import with_site
 from wlc.farm.model import Origin
 from wlc.farm.newest_batches import read_newest
+from wlc.farm.paths import parse_snapshot_folder
 from wlc.farm.store import MissingError
 from wlc.farm.vectors import expanded
 from wlc.masters.circle_place import founder_of, is_member, site_database
@@ -97,6 +98,21 @@ def settle_past(source: Source, database: FarmDatabase) -> None:
     if source.require_state().fence is not None:
         source.remember(replace(source.require_state(), fence=None))
     source.has_settled_past = True
+    if not _has_start(source, database, circle):
+        source.take_snapshot(database, is_first=True)
+
+
+def _has_start(source: Source, database: FarmDatabase, circle: Circle) -> bool:
+    """Say whether the farm has a snapshot of the present history; who began it may have died before he took one.
+
+    Nobody gets from an earlier history to this one without.
+    """
+    state = source.require_state()
+    assert state.site is not None
+    if len(circle.site(state.site.name).histories) < 2:
+        return True
+    newest = parse_snapshot_folder(database.config().snapshot)
+    return newest is not None and database.read_manifest(newest).position.history == state.history
 
 
 def _diverge(source: Source, database: FarmDatabase, circle: Circle, error: DivergedError) -> None:
