@@ -188,8 +188,9 @@ class ChangeFeed:
                     held = self._held_rows_sql(rows, copies)
                     values = fold.named_values_sql(rows.values, columns)
                     selects.append(f"SELECT {values}, -1 AS {WEIGHT} FROM ({held})")
-                copies.fetch_log(part.read.file for part in plan.parts)
-                local = ((copies.local[part.read.file.file.path], part) for part in plan.parts)
+                parts = plan.parts()
+                copies.fetch_log(part.read.file for part in parts)
+                local = ((copies.local[part.read.file.file.path], part) for part in parts)
                 sources = [fold.RowImages((path,), p.read.first, p.read.last, p.values) for path, p in local]
                 yield " UNION ALL ".join([*selects, *([fold.raw_sql(self.layout, sources)] if sources else [])])
         finally:

@@ -16,7 +16,7 @@ from wlr.reading.layouts import mapped_values
 from wlr.reading.trace import LogPart, Trace, edit_between, edited, forgets, renames
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from wlc.farm.database import FarmDatabase
@@ -49,16 +49,22 @@ class FeedPlan:
         reads: Data files and the ticks that count in them, in commit order.
         transactions: The transactions of `reads` with their number of row images, rising.
         removed: Rows that no data file lists, in commit order.
-        parts: The same rows as `reads`, with values in the layout that the table has at the end of the range.
+        layouts: Those that the range gave the table, in commit order.
+        by_layout: The same rows as `reads`, and how many of the layouts are older than they are.
     """
 
     reads: tuple[Read, ...]
     transactions: tuple[tuple[FeedTransaction, int], ...]
     removed: tuple[RemovedRows, ...]
-    parts: tuple[LogPart, ...]
+    layouts: tuple[NewLayout, ...]
+    by_layout: tuple[tuple[Read, int], ...]
+
+    def parts(self) -> tuple[LogPart, ...]:
+        """Return the rows of `reads` with values in the layout that the table has at the end of the range."""
+        return tuple(LogPart(read, _values(read.file.layout, self.layouts[known:])) for read, known in self.by_layout)
 
 
-class _NewLayout(NamedTuple):
+class NewLayout(NamedTuple):
     """A layout that a transaction gave the table: by altering it, or by making it anew."""
 
     tick: int
@@ -81,20 +87,18 @@ def plan_feed(
         UnsupportedError: The table was renamed, or another one took its name; the message names the transaction.
         ExpiredError: A transaction removed all rows, and the snapshot and log that held them were pruned.
     """
-    reads: dict[str, Read] = {}
     transactions: dict[FeedTransaction, int] = {}
     ends: list[int] = []
-    layouts: list[_NewLayout] = []
-    own: dict[tuple[str, int], Read] = {}
+    layouts: list[NewLayout] = []
+    by_layout: dict[tuple[str, int], Read] = {}
     for batch, _ in batches:
         files = {file.file.path: file for file in batch.files}
         for transaction in _between(batch, ticks):
             for record in transaction.records:
                 if isinstance(record, Change) and record.table == table:
-                    read = reads.get(record.path) or Read(files[record.path], transaction.tick, transaction.tick)
-                    reads[record.path] = replace(read, last=transaction.tick)
-                    read = own.get((record.path, len(layouts))) or replace(read, first=transaction.tick)
-                    own[record.path, len(layouts)] = replace(read, last=transaction.tick)
+                    tick, place = transaction.tick, (record.path, len(layouts))
+                    read = by_layout.get(place) or Read(files[record.path], tick, tick)
+                    by_layout[place] = replace(read, last=tick)
                     described = _described(transaction)
                     transactions[described] = transactions.get(described, 0) + record.rows
                 elif renames(record, table):
@@ -102,17 +106,26 @@ def plan_feed(
                 elif forgets(record, table) and not (isinstance(record, Clear) and not record.removed):
                     ends.append(transaction.tick)
                 if isinstance(record, Ddl) and record.object == table and record.layout is not None:
-                    layouts.append(_NewLayout(transaction.tick, record.layout, not forgets(record, table)))
+                    layouts.append(NewLayout(transaction.tick, record.layout, not forgets(record, table)))
     removed = _removed_rows(database, table, ends) if ends else []
     return FeedPlan(
-        tuple(reads.values()),
+        _whole(by_layout),
         tuple(sorted(transactions.items(), key=lambda item: item[0].tick)),
         tuple(replace(rows, values=_values_of_removed(rows, layouts)) for rows in removed),
-        tuple(LogPart(read, _values(read.file.layout, layouts[known:])) for (_, known), read in own.items()),
+        tuple(layouts),
+        tuple((read, known) for (_, known), read in by_layout.items()),
     )
 
 
-def _values(old: Layout, later: Sequence[_NewLayout]) -> tuple[str, ...]:
+def _whole(by_layout: Mapping[tuple[str, int], Read]) -> tuple[Read, ...]:
+    """Join what counts of one file under several layouts."""
+    reads: dict[str, Read] = {}
+    for (path, _), read in by_layout.items():
+        reads[path] = replace(reads[path], last=read.last) if path in reads else read
+    return tuple(reads.values())
+
+
+def _values(old: Layout, later: Sequence[NewLayout]) -> tuple[str, ...]:
     """Return the SQL that makes each stored column of the last layout from a row of an older one.
 
     Otherwise images of one row, written before and after a column was renamed or added, would not cancel out.
@@ -125,7 +138,7 @@ def _values(old: Layout, later: Sequence[_NewLayout]) -> tuple[str, ...]:
     return values
 
 
-def _values_of_removed(rows: RemovedRows, layouts: Sequence[_NewLayout]) -> tuple[str, ...]:
+def _values_of_removed(rows: RemovedRows, layouts: Sequence[NewLayout]) -> tuple[str, ...]:
     """Return the values of removed rows; a transaction may alter the table before and after it removes them."""
     tick, layout = rows.transaction.tick, rows.contents.layout
     before = [n for n, new in enumerate(layouts) if new.tick == tick and new.layout.shape == layout.shape]

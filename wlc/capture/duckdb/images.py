@@ -235,12 +235,13 @@ class Images:
 
         The transaction cannot see its removed rows any more, but another connection still can.
         """
+        assert self.cleared is not None
         removed = None
         last = -1 if self.last_rowid is None else self.last_rowid
         query = f"SELECT rowid, {', '.join(self.table.values)} FROM {self.table.sql} WHERE rowid <= {last}"
         with suppress(*CHANGED_BY_OTHERS), self.connection.cursor() as other:
             committed = other.execute(f"SELECT count(*) FROM {self.table.sql}").fetchall()[0][0]
-            if committed == (self.cleared or 0) - self.local_before:
+            if committed == self.cleared - self.local_before:
                 return
             removed = other.sql(query).to_arrow_table()
         if removed is None:
