@@ -16,9 +16,10 @@ from wlc.capture.duckdb.sites.conflict_window import WINDOW, KeptWindow, WantedW
 from wlc.farm.clock import utc_now
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.model import Origin
+from wlc.farm.store.local import LocalStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from datetime import timedelta
     from pathlib import Path
 
@@ -165,3 +166,29 @@ def windows_compared() -> Iterator[list[int]]:
 
     with patch.object(KeptWindow, "cover", compared):
         yield sizes
+
+
+@contextmanager
+def before_call(number: int, do: Callable[[], object]) -> Iterator[list[str]]:
+    """Do something before so many calls of local stores were made, as another process may; yields the calls by name."""
+    made: list[str] = []
+    is_done = [False]
+
+    def counting(name: str) -> Callable[..., Any]:
+        real = getattr(LocalStore, name)
+
+        def call(store: LocalStore, *given: Any, **named: Any) -> Any:
+            if not is_done[0]:
+                made.append(name)
+                if len(made) == number:
+                    is_done[0] = True
+                    do()
+            return real(store, *given, **named)
+
+        return call
+
+    counted: dict[str, Any] = {
+        name: counting(name) for name in ("read", "read_versioned", "list", "exists", "create", "replace", "delete")
+    }
+    with patch.multiple(LocalStore, **counted):
+        yield made

@@ -6,6 +6,7 @@ Docs: docs/sites.md.
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
@@ -15,13 +16,14 @@ import wlc
 from cli.command import run_app
 from cli.wlc import app
 from tests.fault.processes import seed, wants_all
-from tests.sites import Sites
+from tests.sites import Sites, before_call
 from wlc.farm.circle import read_circle
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
 from wlc.masters.publish import publish
-from wlc.multi_master import take_round
+from wlc.multi_master import succession, take_round
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 TABLES = ("t", "e")
@@ -255,6 +257,48 @@ def test_a_successor_that_never_took_over_decides_nothing(three: Sites) -> None:
     three.refuse_differences(*TABLES)
     assert three.rows("rome", "e")[:2] == [(1, "oslo"), (2, "rome")]
     assert causes(three, "paris") == ["main.e UPDATE_ROW DATA_IN_CONFLICT"]
+
+
+@pytest.mark.parametrize(("module", "name"), [(take_round, "take_over"), (succession, "founder_of")])
+def test_a_successor_is_succeeded_before_it_has_taken_over(three: Sites, module: object, name: str) -> None:
+    """It reads no more what only a primary reads, and does not take the end of its own log for a restored backup."""
+    real = getattr(module, name)
+
+    def late(*given: object) -> object:
+        if primary(three) == "paris":
+            lose(three, "oslo")
+        return real(*given)
+
+    with patch.object(module, name, late):
+        succeed(three, 1, nullcontext([]))
+
+
+@pytest.mark.deep
+def test_a_successor_is_succeeded_before_any_call_of_the_store(three: Sites) -> None:
+    number = calls = 1
+    while number <= calls:
+        calls = len(succeed(three, number, before_call(number, lambda: lose(three, "oslo"))))
+        number += 1
+    assert number > 20
+
+
+def succeed(sites: Sites, number: int, meanwhile: AbstractContextManager[list[str]]) -> list[str]:
+    """Let Paris take as the primary while Oslo becomes the primary again, of which Paris has not heard."""
+    for site in sites.names:
+        sites.write(site, f"UPDATE t SET v = '{site} {number}' WHERE k = 1")
+    sites.write("rome", f"INSERT INTO t VALUES ({10 + number}, 'rome')")
+    lose(sites, "paris")
+    with meanwhile as calls, suppress(UnavailableError):
+        sites.take("paris")
+    sites.write("paris", f"INSERT INTO t VALUES ({1000 + number}, 'paris')")
+    if primary(sites) == "paris":
+        lose(sites, "oslo")
+    # It reads Paris before Rome.
+    sites.take("oslo")
+    sites.exchange()
+    sites.refuse_differences(*TABLES)
+    assert {(10 + number, "rome"), (1000 + number, "paris")} <= set(sites.rows("oslo", "t"))
+    return calls
 
 
 def test_x3_roles_are_swapped_four_times(three: Sites) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wlc.farm.errors import FencedError
+from wlc.farm.newest_batches import read_newest
 from wlc.farm.vectors import expanded
 from wlc.masters.circle_place import founder_of, site_database
 from wlc.masters.contract import EndedLog, SiteStep, Succession
@@ -55,6 +56,10 @@ def take_over(source: Source, database: FarmDatabase, circle: Circle) -> None:
             may_change_schema=False,
         )
         own = _as_one(state.site.name, [step for step in log.steps() if step.transactions])
+        newest = read_newest(database)
+        if newest is not None and newest[0].handover is not None and newest[0].handover.term > circle.term:
+            # The same, and nothing has been published since that would have met it.
+            return
         _refuse_lost(source, own, circle, founder)
         source.take_over(Succession(own, dict(last.vector), ended), database.fetch)
 

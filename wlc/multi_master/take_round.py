@@ -277,6 +277,9 @@ def _readings(
         if is_rehearsal:
             return
         take_over(source, database, circle)
+        if not _site(source).is_leading:
+            # Another site has become the primary meanwhile: what only a primary reads is not for this one.
+            return
     yield from (_Reading(source, database, circle, other, is_rehearsal) for other in wanted)
 
 
