@@ -72,15 +72,16 @@ def test_phys_rep_nomatch() -> None:
     assert chosen(replace(TOP, last=20), *far).candidates == (ORIGIN,)
     found = chosen(relay("c", last=20), *far)
     assert found.candidates == ()
-    assert found.rejected["c"] == "it ends with batch 20, before the reader's batch 30"
-    assert found.rejected["a"] == "it begins with batch 100, after the reader's batch 30"
+    assert found.rejected["c"].why == "it ends with batch 20, before the reader's batch 30"
+    assert found.rejected["a"].why == "it begins with batch 100, after the reader's batch 30"
+    assert [name for name, refused in found.rejected.items() if refused.is_expired] == ["a", "b"]
 
 
 @pytest.mark.parametrize(("age_s", "interval_s", "is_recent"), [(59, 10, True), (61, 10, False), (9000, 3600, True)])
 def test_require_recent_heartbeat(age_s: float, interval_s: float, is_recent: bool) -> None:
     found = chosen(relay("a", age_s=age_s, interval_s=interval_s))
     assert bool(found.candidates) == is_recent
-    assert is_recent or found.rejected["a"] == "it was not heard of for 61 s"
+    assert is_recent or found.rejected["a"].why == "it was not heard of for 61 s"
 
 
 def test_verify_fanout_overrides() -> None:
@@ -115,6 +116,10 @@ def test_physrep_allowed_source_by_class(mine: str, its: str, is_allowed: bool) 
     assert chosen(TOP, me=replace(ME, class_name=mine)).candidates == (ORIGIN,)
 
 
+def whys(found: Choice) -> dict[str, str]:
+    return {name: refused.why for name, refused in found.rejected.items()}
+
+
 def test_physrep_allowed_source_is_neither_the_reader_nor_below_it_nor_marked_down() -> None:
     nodes = [
         relay("me"),
@@ -126,13 +131,14 @@ def test_physrep_allowed_source_is_neither_the_reader_nor_below_it_nor_marked_do
     ]
     found = chosen(*nodes)
     assert found.candidates == ("late",)
-    assert found.rejected == {
+    assert whys(found) == {
         "me": "it is the reader itself",
         "child": "it reads from the reader",
         "grandchild": "it reads from the reader",
         "down": "it is inactive",
         "away": "it is pending",
     }
+    assert [name for name, refused in found.rejected.items() if not refused.is_lasting] == ["away"]
 
 
 def test_physrep_max_pending() -> None:
@@ -141,12 +147,12 @@ def test_physrep_max_pending() -> None:
 
 
 def test_a_delayed_place_serves_those_who_are_delayed_as_much() -> None:
-    assert chosen(relay("a", delay_s=60.0)).rejected == {"a": "it stays 60 s behind on purpose"}
+    assert whys(chosen(relay("a", delay_s=60.0))) == {"a": "it stays 60 s behind on purpose"}
     assert chosen(relay("a", delay_s=60.0), me=replace(ME, delay_s=60.0)).candidates == ("a",)
 
 
 def test_another_past_is_no_candidate() -> None:
-    assert chosen(relay("a", last=30, chain="d" * 64)).rejected == {"a": "it has another past"}
+    assert whys(chosen(relay("a", last=30, chain="d" * 64))) == {"a": "it has another past"}
     assert chosen(relay("a", last=30, chain=ME.chain)).candidates == ("a",)
 
 
@@ -174,7 +180,7 @@ def test_penalties_double_up_to_five_minutes_and_pass() -> None:
         penalties = penalized(penalties, "a", NOW, DEFAULTS)
         lengths.append((penalties[0].until - NOW).total_seconds())
     assert lengths == [5, 10, 20, 40, 80, 160, 300, 300]
-    assert chosen(relay("a"), penalties=penalties).rejected == {"a": "it failed a short time ago"}
+    assert whys(chosen(relay("a"), penalties=penalties)) == {"a": "it failed a short time ago"}
     assert choose([relay("a")], {}, ME, penalties, NOW + timedelta(minutes=6)).candidates == ("a",)
 
 

@@ -18,11 +18,6 @@ if TYPE_CHECKING:
 
 # The tier of what has no path to the origin.
 NOWHERE = 10**6
-# How the reason begins not to read what is past the reader's position.
-BEGINS_LATER = "it begins with batch"
-_ITSELF, _BELOW, _CLASS, _BEHIND = "it is the reader itself", "it reads from the reader", "its class", "it stays"
-# How the reasons begin that last until somebody changes a setting.
-LASTING = (_ITSELF, _BELOW, f"it is {INACTIVE}", _CLASS, _BEHIND)
 # What a process without news may ask, and what a round of one asks at most; more for each registry after the first.
 REQUESTS_A_MINUTE = 6
 IDLE_ROUND_REQUESTS = 16
@@ -78,6 +73,21 @@ class Reader:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why nothing can be read from a place.
+
+    Attributes:
+        why: For people, as in "it is inactive".
+        is_lasting: That stays so until somebody changes a setting.
+        is_expired: The place has pruned what comes after the reader's position.
+    """
+
+    why: str
+    is_lasting: bool = False
+    is_expired: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """Where to read, the best first, and why not elsewhere.
 
@@ -89,7 +99,7 @@ class Choice:
 
     candidates: tuple[str, ...]
     is_over_fanout: bool
-    rejected: Mapping[str, str] = field(default_factory=dict)
+    rejected: Mapping[str, Refusal] = field(default_factory=dict)
 
 
 def choose(
@@ -127,54 +137,54 @@ def choose(
     strict = {name: why or _refusal_of_load(known[name], me, children) for name, why in why_not.items()}
     for reasons, is_over in ((strict, False), (why_not, True)):
         fitting = sorted((name for name, why in reasons.items() if not why), key=sort_key)
+        rejected = {name: why for name, why in reasons.items() if why}
         if fitting:
-            rejected = {name: why for name, why in reasons.items() if why}
             return Choice(tuple(fitting[: settings.candidates]), is_over, rejected)
-    return Choice((), True, why_not)
+    return Choice((), True, rejected)
 
 
 def refusal(
     node: Node, me: Reader, known: Mapping[str, Node], avoided: Iterable[str], settings: TierSettings = DEFAULTS
-) -> str:
-    """Say why nothing can be read from a place, whatever its load; empty if it can."""
+) -> Refusal | None:
+    """Say why nothing can be read from a place, whatever its load; None if it can."""
     if node.id == me.id:
-        return _ITSELF
+        return Refusal("it is the reader itself", is_lasting=True)
     if me.id in ancestors(node.id, known):
-        return _BELOW
+        return Refusal("it reads from the reader", is_lasting=True)
     if node.state in (PENDING, INACTIVE):
-        return f"it is {node.state}"
+        return Refusal(f"it is {node.state}", is_lasting=node.state == INACTIVE)
     if node.age_s > recent_s(node.interval_s, settings):
-        return f"it was not heard of for {node.age_s:.0f} s"
+        return Refusal(f"it was not heard of for {node.age_s:.0f} s")
     if not is_class_enough(node, me, settings):
-        return f"{_CLASS} {node.class_name or 'none'} is below {me.class_name}"
+        return Refusal(f"its class {node.class_name or 'none'} is below {me.class_name}", is_lasting=True)
     if node.delay_s > me.delay_s:
-        return f"{_BEHIND} {node.delay_s:g} s behind on purpose"
+        return Refusal(f"it stays {node.delay_s:g} s behind on purpose", is_lasting=True)
     if node.id in avoided:
-        return "it failed a short time ago"
+        return Refusal("it failed a short time ago")
     return _refusal_of_range(node, me)
 
 
-def _refusal_of_range(node: Node, me: Reader) -> str:
+def _refusal_of_range(node: Node, me: Reader) -> Refusal | None:
     """Say why a place does not cover the reader's position; a range that is not known may cover it."""
     if me.batch is None:
-        return ""
+        return None
     if node.first is not None and node.first > me.batch + 1:
-        return f"{BEGINS_LATER} {node.first}, after the reader's batch {me.batch}"
+        return Refusal(f"it begins with batch {node.first}, after the reader's batch {me.batch}", is_expired=True)
     # The origin's `wlc.config` follows its log, where the batch is looked for before anything is read.
     if node.id != ORIGIN and node.last is not None and node.last < me.batch:
-        return f"it ends with batch {node.last}, before the reader's batch {me.batch}"
+        return Refusal(f"it ends with batch {node.last}, before the reader's batch {me.batch}")
     if node.last == me.batch and node.chain and me.chain and node.chain != me.chain:
-        return "it has another past"
-    return ""
+        return Refusal("it has another past")
+    return None
 
 
-def _refusal_of_load(node: Node, me: Reader, children: Mapping[str, int]) -> str:
+def _refusal_of_load(node: Node, me: Reader, children: Mapping[str, int]) -> Refusal | None:
     if children.get(node.id, 0) >= node.fanout:
-        return f"all of its {node.fanout} slots are taken"
+        return Refusal(f"all of its {node.fanout} slots are taken")
     # What the origin holds is not known either, but it is asked first.
     if me.batch is not None and node.last is None and node.id != ORIGIN:
-        return "what it holds is not known"
-    return ""
+        return Refusal("what it holds is not known")
+    return None
 
 
 def is_class_enough(node: Node, me: Reader, settings: TierSettings) -> bool:
