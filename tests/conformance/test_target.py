@@ -29,6 +29,7 @@ from tests.lake import to_duckdb
 from tests.oracle import replayed
 from tests.postgres.held import held_by_duckdb, held_in
 from tests.postgres.server import OLDEST_REPLICA, OTHER_MAJORS
+from tests.sampling import sampled
 from wlc.dialect.duckdb.snapshot import take
 from wlc.farm.database import describe_file
 from wlc.farm.errors import CorruptError, ExpiredError, InvalidError, ReplayError, UnavailableError, UnsupportedError
@@ -415,7 +416,7 @@ CONFLICTS = [
 ]
 
 
-@pytest.mark.parametrize("change, key", [case[1:] for case in CONFLICTS], ids=[case[0] for case in CONFLICTS])
+@pytest.mark.parametrize("change, key", [pytest.param(*case, id=name) for name, *case in sampled(CONFLICTS, 4)])
 def test_what_does_not_fit_is_a_conflict(
     kind: Kind, farm: HandmadeFarm, into: str, change: list[object], key: str | None
 ) -> None:
@@ -673,7 +674,7 @@ DEATHS = [
 ]
 
 
-@pytest.mark.parametrize("kind, owner, name, call", DEATHS, indirect=["kind"])
+@pytest.mark.parametrize("kind, owner, name, call", sampled(DEATHS, 6), indirect=["kind"])
 def test_killed_run_leaves_a_prefix_or_nothing(
     kind: Kind, farm: HandmadeFarm, into: str, owner: str, name: str, call: int
 ) -> None:

@@ -58,7 +58,7 @@ def can_happen(how: str, call: str) -> bool:
 
 
 # Ways to break: each operation is tried with one of these groups, unless DBFARM_FAULTS wants more.
-GROUPS = 5
+GROUPS = 8
 
 
 def sampled(group: int) -> list[Operation]:

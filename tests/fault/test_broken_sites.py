@@ -308,10 +308,10 @@ def _hows(call: str, *, store: bool) -> tuple[str, ...]:
 
 
 def _sampled() -> list[SiteCommand]:
-    """Every other command, unless DBFARM_FAULTS wants more."""
+    """Every third command, unless DBFARM_FAULTS wants more."""
     if "DBFARM_FAULTS" in os.environ:
         return list(COMMANDS)
-    return [command for number, command in enumerate(COMMANDS) if (number + seed()) % 2 == 0]
+    return [command for number, command in enumerate(COMMANDS) if (number + seed()) % 3 == 0]
 
 
 @pytest.mark.filterwarnings("ignore:.*a new history begins")

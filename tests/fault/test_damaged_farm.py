@@ -13,6 +13,7 @@ import wlr
 from tests.fault.processes import run_command
 from tests.fault.trial import check_log
 from tests.oracle import file_contents, published
+from tests.sampling import sampled
 from wlc.farm.database import open_database
 from wlc.farm.errors import CorruptError, GapError, InvalidError
 
@@ -132,7 +133,7 @@ def test_farm_that_is_gone_for_good_is_named_with_the_way_out(source: Path, farm
 LOG_DAMAGES = [delete, empty, cut, overwrite, flip, lengthen]
 
 
-@pytest.mark.parametrize("damage", LOG_DAMAGES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("damage", sampled(LOG_DAMAGES, 3), ids=lambda f: f.__name__)
 @pytest.mark.parametrize("what", ["log file", "data file"])
 def test_damaged_batch_is_named_and_nothing_of_it_applied(
     source: Path, farm: Path, tmp_path: Path, what: str, damage: Callable[[Path], None]
@@ -189,7 +190,7 @@ def test_last_batch_lost_is_noticed_by_replica_and_master(source: Path, farm: Pa
 # Snapshots
 
 
-@pytest.mark.parametrize("damage", LOG_DAMAGES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("damage", sampled(LOG_DAMAGES, 3), ids=lambda f: f.__name__)
 @pytest.mark.parametrize("what", ["manifest.json", "0.parquet"])
 def test_damaged_snapshot_is_named_and_no_replica_is_made(
     source: Path, farm: Path, tmp_path: Path, what: str, damage: Callable[[Path], None]

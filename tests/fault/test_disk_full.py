@@ -19,6 +19,7 @@ import wlc
 from tests.fault.bank import Bank
 from tests.fault.breaker import abandon_masters
 from tests.fault.processes import wants_all
+from tests.sampling import sampled
 from wlc.farm.errors import CorruptError, FarmError, InvalidError
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def attempt(places: Places, free: int, operation: Callable[[], None]) -> str:
     return ""
 
 
-@pytest.mark.parametrize("small", ["source", "farm", "replica", "lake", "temporary"])
+@pytest.mark.parametrize("small", sampled(["source", "farm", "replica", "lake", "temporary"], 2))
 def test_full_disk_at_every_stage(tmp_path: Path, disk: Path, small: str, monkeypatch: pytest.MonkeyPatch) -> None:
     places = Places(tmp_path, disk, small)
     monkeypatch.setattr("tempfile.tempdir", str(places.temporary))

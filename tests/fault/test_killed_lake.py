@@ -22,6 +22,7 @@ from tests.fault.processes import program, rounds, run_command, seed, started, w
 from tests.handmade import HandmadeFarm, Rows
 from tests.lake import folder_of, lake_contents, surplus, version_of
 from tests.oracle import contents
+from tests.sampling import sampled
 from tests.screen import told
 from wlc.farm.clock import format_time, utc_now
 from wlc.farm.errors import CorruptError, InvalidError, ReplayError, UnavailableError, UnsupportedError
@@ -129,7 +130,7 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize("owner, name, call, tick", PLACES)
+@pytest.mark.parametrize("owner, name, call, tick", sampled(PLACES, 5))
 def test_killed_at_a_place(
     farm: tuple[str, dict[int, Any]], tmp_path: Path, owner: str, name: str, call: int, tick: int | None
 ) -> None:

@@ -82,7 +82,7 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize("operation, place", sampled(PLACES, 4), ids=lambda value: getattr(value, "__name__", value))
+@pytest.mark.parametrize("operation, place", sampled(PLACES, 2), ids=lambda value: getattr(value, "__name__", value))
 def test_place_that_cannot_be_written_to_is_named_and_work_goes_on_later(
     tmp_path: Path, operation: Callable[[World], None], place: str
 ):

@@ -12,6 +12,7 @@ import wlr
 from tests.fault.processes import run_command
 from tests.postgres.cluster import execute
 from tests.postgres.comparing import expected_in_duckdb, held_in_duckdb
+from tests.sampling import sampled
 from wlc.farm.errors import GapError, InvalidError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -278,7 +279,7 @@ def check(url: str, farm: str, into: Path) -> None:
     assert not wlc.status(url).bypassed
 
 
-@pytest.mark.parametrize("kind", ARRIVES)
+@pytest.mark.parametrize("kind", sampled(list(ARRIVES), 12))
 def test_it_arrives(database_url: str, farm: str, tmp_path: Path, kind: str):
     before, statements = ARRIVES[kind]
     master(database_url, farm, before)
@@ -289,7 +290,7 @@ def test_it_arrives(database_url: str, farm: str, tmp_path: Path, kind: str):
     check(database_url, farm, into)
 
 
-@pytest.mark.parametrize("kind", REFUSED)
+@pytest.mark.parametrize("kind", sampled(list(REFUSED), 12))
 def test_it_is_refused_and_what_comes_later_arrives(database_url: str, farm: str, tmp_path: Path, kind: str):
     before, statement, said = REFUSED[kind]
     master(database_url, farm, before)

@@ -18,6 +18,7 @@ import wlr
 from tests.fault.processes import call_command, run_command
 from tests.postgres.cluster import Cluster, execute, new_folder, program, running
 from tests.postgres.held import held_by_duckdb, held_by_postgres
+from tests.sampling import sampled
 from wlc.dialect.postgres.url import without_password
 from wlc.farm.database import open_database
 from wlc.farm.errors import FarmError, FencedError, GapError, InvalidError, UnavailableError, UnsupportedError
@@ -154,7 +155,7 @@ def check_lost(url: str, farm: str, tmp_path: Path, slot: str, said: str) -> Non
         assert "history" in str(error), error
 
 
-@pytest.mark.parametrize("kind", LOSSES)
+@pytest.mark.parametrize("kind", sampled(list(LOSSES), 2))
 def test_a_lost_slot_ends_the_history_and_says_so(bank: str, farm: str, tmp_path: Path, kind: str):
     lose, said = LOSSES[kind]
     transfer(bank)

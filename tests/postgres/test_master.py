@@ -210,7 +210,7 @@ def busy_shop(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Sho
     return new_shop(cluster, tmp_path_factory.mktemp("busy"))
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", sampled(list(CHANGES), 9))
 def test_changes_arrive(busy_shop: Shop, change: str) -> None:
     execute(busy_shop.url, "TRUNCATE customers CASCADE", "TRUNCATE notes", *ROWS.values())
     execute(busy_shop.url, CHANGES[change])
@@ -252,7 +252,7 @@ class Compared:
 MASTERS = 5
 
 
-@pytest.fixture(scope="module", params=sampled(range(MASTERS), 2))
+@pytest.fixture(scope="module", params=sampled(range(MASTERS), 1))
 def changed_schemas(
     cluster: Cluster, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> tuple[list[str], Compared]:

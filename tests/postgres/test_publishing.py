@@ -245,7 +245,7 @@ def test_dying_around_every_write_to_the_farm(bank: str, farm: str, tmp_path: Pa
     assert any(kind.startswith("bank_0") for kind in kinds), writes
     assert "wlc.config" in kinds, writes
     faults = [(how, write) for how in (DIES_BEFORE, DIES_AFTER, LOSES_ANSWER, TEARS) for write in writes]
-    for number, (how, (at, call)) in enumerate(sampled(faults, 8)):
+    for number, (how, (at, call)) in enumerate(sampled(faults, 5)):
         _work(bank, number)
         breaker = Breaker(scratch, tmp_path / f"image {number}", Fault(how, at))
         with breakable_store(breaker, breaks=True):
@@ -280,7 +280,7 @@ def test_dying_around_every_write_to_the_database(
     assert {"_note", "_advance", "write_state"} <= set(calls)
     last = check_equal(bank, farm, into)
     faults = [(how, at) for how in (DIES_BEFORE, DIES_AFTER) for at in range(len(calls))]
-    for number, (how, at) in enumerate(sampled(faults, 8)):
+    for number, (how, at) in enumerate(sampled(faults, 5)):
         _work(bank, number)
         steps.calls, steps.fault = [], Fault(how, at)
         with pytest.raises(Died):
@@ -604,6 +604,7 @@ print(flushed.rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
 
 
+@pytest.mark.deep
 def test_a_large_transaction_takes_no_more_memory_than_it_may(
     bank: str, farm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -635,13 +636,13 @@ def test_a_large_transaction_takes_no_more_memory_than_it_may(
 def test_too_little_memory_is_said_and_nothing_is_lost(
     bank: str, farm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    execute(bank, "CREATE TABLE large AS SELECT i AS id, repeat(md5(i::text), 30) FROM generate_series(1, 150000) i")
+    execute(bank, "CREATE TABLE large AS SELECT i AS id, repeat(md5(i::text), 30) FROM generate_series(1, 50000) i")
     monkeypatch.setenv("WLC_MEMORY_LIMIT", "8MB")
     with pytest.raises(UnavailableError, match="could not be gathered") as caught:
         wlc.flush(bank)
     assert "WLC_MEMORY_LIMIT" in str(caught.value.hint)
     monkeypatch.delenv("WLC_MEMORY_LIMIT")
-    assert wlc.flush(bank).rows == 150000
+    assert wlc.flush(bank).rows == 50000
     wlr.replicate("bank", farm=farm, into=tmp_path / "replica.duckdb", register=False)
     with duckdb.connect(str(tmp_path / "replica.duckdb"), read_only=True) as connection:
-        assert connection.execute("SELECT count(DISTINCT id) FROM public.large").fetchall() == [(150000,)]
+        assert connection.execute("SELECT count(DISTINCT id) FROM public.large").fetchall() == [(50000,)]

@@ -67,7 +67,7 @@ def master(tmp_path: Path) -> Path:
     return source
 
 
-@pytest.mark.parametrize("name", sampled(tuple(ALLOWED), 9))
+@pytest.mark.parametrize("name", sampled(tuple(ALLOWED), 5))
 def test_arrives(cluster: Cluster, master: Path, name: str) -> None:
     script = ALLOWED[name]
     follows, at_end = cluster.create_database(), cluster.create_database()

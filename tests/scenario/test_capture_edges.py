@@ -272,7 +272,7 @@ def compare(folder: Path, calls: list[Callable[[Any], Any]], seed: str = SEED) -
         assert (contents(replica, "replica"), sequences(replica, "replica")) == expected
 
 
-@pytest.mark.parametrize("name", sampled(tuple(SCRIPTS), 17))
+@pytest.mark.parametrize("name", sampled(tuple(SCRIPTS), 10))
 def test_script(tmp_path: Path, name: str) -> None:
     (tmp_path / "u.csv").write_text("a,b,l\n77,copied,\n")
     script = [line.strip().replace("FOLDER", str(tmp_path)) for line in SCRIPTS[name].strip().splitlines()]

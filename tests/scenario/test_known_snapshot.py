@@ -51,7 +51,7 @@ def write(source: Path, *statements: str) -> None:
     wlc.flush(source)
 
 
-@pytest.mark.parametrize("kind", sampled([kind for kind in VALUES if not kind.startswith("UNION")], 12))
+@pytest.mark.parametrize("kind", sampled([kind for kind in VALUES if not kind.startswith("UNION")], 8))
 def test_rows_of_every_type_are_known_once_they_were_captured(kind: str, tmp_path: Path, digested: list[str]) -> None:
     source = master(tmp_path, f"CREATE TABLE t (id INTEGER, v {kind})", "INSERT INTO t VALUES (-1, NULL)")
     assert digested == ["t"]

@@ -326,9 +326,9 @@ def master(tmp_path: Path) -> Path:
     return source
 
 
-TRIED = sampled(tuple(SCRIPTS), 12)
+TRIED = sampled(tuple(SCRIPTS), 6)
 # For these, replicas begin at snapshots, too.
-SNAPSHOTS = sampled(TRIED, 3)
+SNAPSHOTS = sampled(TRIED, 2)
 
 
 @pytest.mark.parametrize("name", TRIED)

@@ -528,4 +528,4 @@ def all_of(connection: Any, name: str) -> Any:
 
 
 TestFarm = pytest.mark.filterwarnings("error")(Farm.TestCase)
-TestFarm.settings = machine_settings(4, steps=35)
+TestFarm.settings = machine_settings(2, steps=35)

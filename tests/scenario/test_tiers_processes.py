@@ -149,7 +149,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(LOOKED_EVERY_S)
 
 
-@pytest.fixture(params=["directory", "bucket"])
+@pytest.fixture(params=["directory", pytest.param("bucket", marks=pytest.mark.deep)])
 def land(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Land]:
     root = str(tmp_path) if request.param == "directory" else request.getfixturevalue("s3_url")
     made = Land(tmp_path, root)

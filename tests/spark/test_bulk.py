@@ -201,6 +201,7 @@ def environment(**more: str) -> dict[str, str]:
     }
 
 
+@pytest.mark.deep
 def test_cluster_of_two_workers(spark_cluster: str, tmp_path: Path) -> None:
     """The command itself, against a standalone cluster; meanwhile a worker's Python is killed, and Spark tries again."""
     master = make_master(tmp_path, rows=150_000)
