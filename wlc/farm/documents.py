@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from wlc.farm import json_fields as fields
@@ -39,7 +38,7 @@ def _lines(value: object) -> str:
 
 
 def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return fields.ENCODER.encode(value)
 
 
 def decode_document(
@@ -68,8 +67,9 @@ def decode_document(
     if problem or not data.startswith(f'{{"{kind}":\n'.encode()):
         raise CorruptError(f"{where}: {problem or f'it is no {kind}'}", hint=hint, path=where)
     try:
-        document = fields.as_object(fields.DECODER.decode(data.decode()))
-        json.dumps(document, ensure_ascii=False).encode()  # Refuses lone halves of surrogate pairs.
+        text = data.decode()
+        document = fields.as_object(fields.DECODER.decode(text))
+        fields.refuse_half_characters(document, text)
         fields.known(document, f"{kind} sha256", "signature" if may_be_signed else "")
         return read(fields.as_object(document[kind]))
     except KeyError as error:

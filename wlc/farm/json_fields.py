@@ -55,6 +55,22 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 # Two readers need not take the same one of two values under one key.
 DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_object)
+# `json.dumps` would make one for every text.
+ENCODER = json.JSONEncoder(ensure_ascii=False)
+
+
+def refuse_half_characters(value: object, text: str) -> None:
+    """Refuse half of a surrogate pair, which only an escape brings into a text: it could not be written again.
+
+    Args:
+        value: What was read.
+        text: From which.
+
+    Raises:
+        UnicodeEncodeError: There is one.
+    """
+    if "\\ud" in text or "\\uD" in text:
+        ENCODER.encode(value).encode()
 
 
 def as_object(value: object) -> dict[str, Any]:

@@ -243,9 +243,7 @@ class _Reader:
         value, end = fields.DECODER.raw_decode(line)
         if end != len(line) or type(value) is not dict or len(value) != 1:
             raise FieldError("not a JSON object with one key")
-        if "\\ud" in line or "\\uD" in line:
-            # Half of a surrogate pair is not a character, and could not be written again.
-            json.dumps(value, ensure_ascii=False).encode()
+        fields.refuse_half_characters(value, line)
         ((kind, content),) = value.items()
         if type(content) is not dict:
             raise FieldError(f"the content of {kind!r} is not an object")

@@ -18,7 +18,7 @@ from wlc.farm.same_past import prove_same_database, prove_same_past, resolved
 from wlc.farm.store import MissingError
 from wlc.farm.tier_settings import read_settings
 from wlc.farm.upstreams import ORIGIN, Claim, find_upstream, read_claim, release_claim, take_claim, upstreams
-from wlc.tiers.choice import Node, Reader, Refusal, choose, penalized, say_every_s, tiers_of
+from wlc.tiers.choice import Node, Reader, Exclusion, choose, penalized, say_every_s, tiers_of
 from wlc.tiers.offer import how_to_begin_anew
 from wlc.tiers.tree import read_tree
 
@@ -237,7 +237,7 @@ class _Reading:
     # Choosing --------------------------------------------------------------------------------------------------------
 
     def _choose(self) -> FarmDatabase:
-        reasons: dict[str, Refusal] = {}
+        reasons: dict[str, Exclusion] = {}
         for _ in range(_ATTEMPTS):
             tree = self._registered_tree()
             # Who has pruned the reader's position is no choice, so that those who hold it count, free slots or not.
@@ -260,7 +260,7 @@ class _Reading:
                     self._prove_position(place)
                     self._move(taken, place)
                 except FarmError as error:
-                    reasons[name] = Refusal(error.message)
+                    reasons[name] = Exclusion(error.message)
                     self._pass_over(before, taken, place, error)
                     continue
                 self._release_others(tree)
@@ -411,7 +411,7 @@ class _Reading:
                 with suppress(FarmError):
                     release_claim(self._registry, claim)
 
-    def _nothing(self, reasons: dict[str, Refusal]) -> FarmError:
+    def _nothing(self, reasons: dict[str, Exclusion]) -> FarmError:
         told = "; ".join(f"{name}: {reasons[name].why}" for name in sorted(reasons))
         position = self._me.position
         may_hold = [name for name in reasons.keys() - self._too_new if not reasons[name].is_lasting]

@@ -73,7 +73,7 @@ class Reader:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Exclusion:
     """Why nothing can be read from a place.
 
     Attributes:
@@ -99,7 +99,7 @@ class Choice:
 
     candidates: tuple[str, ...]
     is_over_fanout: bool
-    rejected: Mapping[str, Refusal] = field(default_factory=dict)
+    rejected: Mapping[str, Exclusion] = field(default_factory=dict)
 
 
 def choose(
@@ -145,45 +145,45 @@ def choose(
 
 def refusal(
     node: Node, me: Reader, known: Mapping[str, Node], avoided: Iterable[str], settings: TierSettings = DEFAULTS
-) -> Refusal | None:
+) -> Exclusion | None:
     """Say why nothing can be read from a place, whatever its load; None if it can."""
     if node.id == me.id:
-        return Refusal("it is the reader itself", is_lasting=True)
+        return Exclusion("it is the reader itself", is_lasting=True)
     if me.id in ancestors(node.id, known):
-        return Refusal("it reads from the reader", is_lasting=True)
+        return Exclusion("it reads from the reader", is_lasting=True)
     if node.state in (PENDING, INACTIVE):
-        return Refusal(f"it is {node.state}", is_lasting=node.state == INACTIVE)
+        return Exclusion(f"it is {node.state}", is_lasting=node.state == INACTIVE)
     if node.age_s > recent_s(node.interval_s, settings):
-        return Refusal(f"it was not heard of for {node.age_s:.0f} s")
+        return Exclusion(f"it was not heard of for {node.age_s:.0f} s")
     if not is_class_enough(node, me, settings):
-        return Refusal(f"its class {node.class_name or 'none'} is below {me.class_name}", is_lasting=True)
+        return Exclusion(f"its class {node.class_name or 'none'} is below {me.class_name}", is_lasting=True)
     if node.delay_s > me.delay_s:
-        return Refusal(f"it stays {node.delay_s:g} s behind on purpose", is_lasting=True)
+        return Exclusion(f"it stays {node.delay_s:g} s behind on purpose", is_lasting=True)
     if node.id in avoided:
-        return Refusal("it failed a short time ago")
+        return Exclusion("it failed a short time ago")
     return _refusal_of_range(node, me)
 
 
-def _refusal_of_range(node: Node, me: Reader) -> Refusal | None:
+def _refusal_of_range(node: Node, me: Reader) -> Exclusion | None:
     """Say why a place does not cover the reader's position; a range that is not known may cover it."""
     if me.batch is None:
         return None
     if node.first is not None and node.first > me.batch + 1:
-        return Refusal(f"it begins with batch {node.first}, after the reader's batch {me.batch}", is_expired=True)
+        return Exclusion(f"it begins with batch {node.first}, after the reader's batch {me.batch}", is_expired=True)
     # The origin's `wlc.config` follows its log, where the batch is looked for before anything is read.
     if node.id != ORIGIN and node.last is not None and node.last < me.batch:
-        return Refusal(f"it ends with batch {node.last}, before the reader's batch {me.batch}")
+        return Exclusion(f"it ends with batch {node.last}, before the reader's batch {me.batch}")
     if node.last == me.batch and node.chain and me.chain and node.chain != me.chain:
-        return Refusal("it has another past")
+        return Exclusion("it has another past")
     return None
 
 
-def _refusal_of_load(node: Node, me: Reader, children: Mapping[str, int]) -> Refusal | None:
+def _refusal_of_load(node: Node, me: Reader, children: Mapping[str, int]) -> Exclusion | None:
     if children.get(node.id, 0) >= node.fanout:
-        return Refusal(f"all of its {node.fanout} slots are taken")
+        return Exclusion(f"all of its {node.fanout} slots are taken")
     # What the origin holds is not known either, but it is asked first.
     if me.batch is not None and node.last is None and node.id != ORIGIN:
-        return Refusal("what it holds is not known")
+        return Exclusion("what it holds is not known")
     return None
 
 

@@ -26,6 +26,7 @@ from wlc.dialect.sql import literal, quote
 from wlc.farm.clock import format_time, read_time
 from wlc.farm.errors import InvalidError
 from wlc.farm.json_fields import (
+    ENCODER,
     as_ddl,
     as_layout,
     as_name,
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
 
 # Rows that an open transaction added have row ids from here on; probed at connect, never assumed.
 LOCAL_ROWID = 36028797018960000
-# `json.dumps` would make one for every text.
-_ENCODER = json.JSONEncoder(ensure_ascii=False)
 # Weights of images that change nothing.
 READ, READ_EXCLUSIVELY, REFRESHED, ABSENT = 10, 11, 20, 21
 
@@ -331,7 +330,7 @@ def _text(user: str) -> str:
 
 
 def _json_text(content: object) -> str:
-    return _ENCODER.encode(content)
+    return ENCODER.encode(content)
 
 
 def _header_json(entry: JournalEntry) -> dict[str, Any]:
