@@ -170,19 +170,20 @@ def windows_compared() -> Iterator[list[int]]:
 
 @contextmanager
 def before_call(number: int, do: Callable[[], object]) -> Iterator[list[str]]:
-    """Do something before so many calls of local stores were made, as another process may; yields the calls by name."""
+    """Do something before a call of local stores with this number, as another process may; yields the calls by name."""
     made: list[str] = []
-    is_done = [False]
+    others = [False]
 
     def counting(name: str) -> Callable[..., Any]:
         real = getattr(LocalStore, name)
 
         def call(store: LocalStore, *given: Any, **named: Any) -> Any:
-            if not is_done[0]:
+            if not others[0]:
                 made.append(name)
                 if len(made) == number:
-                    is_done[0] = True
+                    others[0] = True
                     do()
+                    others[0] = False
             return real(store, *given, **named)
 
         return call
