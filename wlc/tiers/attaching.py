@@ -18,7 +18,7 @@ from wlc.farm.same_past import prove_same_database, prove_same_past, resolved
 from wlc.farm.store import MissingError
 from wlc.farm.tier_settings import read_settings
 from wlc.farm.upstreams import ORIGIN, Claim, find_upstream, read_claim, release_claim, take_claim, upstreams
-from wlc.tiers.choice import Node, Reader, Exclusion, choose, penalized, say_every_s, tiers_of
+from wlc.tiers.choice import Exclusion, Node, Reader, choose, penalized, say_every_s, tiers_of
 from wlc.tiers.offer import how_to_begin_anew
 from wlc.tiers.tree import read_tree
 
