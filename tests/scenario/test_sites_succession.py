@@ -6,7 +6,8 @@ Docs: docs/sites.md.
 from __future__ import annotations
 
 import random
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
@@ -19,10 +20,12 @@ from tests.fault.processes import seed, wants_all
 from tests.sites import Sites, before_call
 from wlc.farm.circle import read_circle
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
+from wlc.masters import restored
 from wlc.masters.publish import publish
 from wlc.multi_master import succession, take_round
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -81,6 +84,21 @@ def take_dying(sites: Sites, site: str) -> None:
 
 def causes(sites: Sites, site: str) -> list[str]:
     return [f"{row.table} {row.op_type} {row.cause}" for row in wlc.exceptions(sites.file(site))]
+
+
+@contextmanager
+def before_use(module: object, name: str, do: Callable[[], object]) -> Iterator[list[str]]:
+    """Do something before a module's first use of a function, as another process may."""
+    real, used = getattr(module, name), list[str]()
+
+    def late(*given: object, **named: object) -> object:
+        if not used:
+            used.append(name)
+            do()
+        return real(*given, **named)
+
+    with patch.object(module, name, late):
+        yield used
 
 
 def test_a_planned_change(three: Sites, capsys: pytest.CaptureFixture[str]) -> None:
@@ -262,14 +280,7 @@ def test_a_successor_that_never_took_over_decides_nothing(three: Sites) -> None:
 @pytest.mark.parametrize(("module", "name"), [(take_round, "take_over"), (succession, "founder_of")])
 def test_a_successor_is_succeeded_before_it_has_taken_over(three: Sites, module: object, name: str) -> None:
     """It reads no more what only a primary reads, and does not take the end of its own log for a restored backup."""
-    real = getattr(module, name)
-
-    def late(*given: object) -> object:
-        if primary(three) == "paris":
-            lose(three, "oslo")
-        return real(*given)
-
-    with patch.object(module, name, late):
+    with before_use(module, name, lambda: lose(three, "oslo")):
         succeed(three, 1, nullcontext([]))
 
 
@@ -281,6 +292,46 @@ def test_a_successor_is_succeeded_before_any_call_of_the_store(three: Sites) -> 
     # Undisturbed, it makes the most calls.
     for number in range(1, len(succeeded(0)) + 1):
         succeeded(number)
+
+
+@pytest.mark.parametrize(("module", "name"), [(restored, "read_newest"), (take_round, "SiteLog")])
+def test_a_primary_is_succeeded_while_it_takes(three: Sites, module: object, name: str) -> None:
+    """What others have of its successor is no lie, and it was not restored from a backup: it is a secondary now."""
+    succeed_meanwhile(three, 1, lambda change: before_use(module, name, change))
+
+
+@pytest.mark.deep
+def test_a_primary_is_succeeded_before_any_call_of_the_store(three: Sites) -> None:
+    number = calls = 1
+    while number <= calls:
+        calls = len(succeed_meanwhile(three, number, partial(before_call, number)))
+        number += 1
+
+
+def succeed_meanwhile(
+    sites: Sites, number: int, meanwhile: Callable[[Callable[[], object]], AbstractContextManager[list[str]]]
+) -> list[str]:
+    """Let the primary take while another site leads, and the third goes by that; it has verdicts that nobody saw."""
+    leader = primary(sites)
+    successor, third = (site for site in sites.names if site != leader)
+    for site in sites.names:
+        sites.write(site, f"UPDATE t SET v = '{site} {number}' WHERE k = 1")
+    sites.write(third, f"INSERT INTO t VALUES ({10 + number}, '{third}')")
+    wlc.flush(sites.file(third))
+    take_dying(sites, leader)
+
+    def change() -> None:
+        lose(sites, successor)
+        sites.take(successor)
+        sites.take(third)
+
+    with meanwhile(change) as calls:
+        sites.take(leader)
+    sites.take(primary(sites))
+    sites.exchange()
+    sites.refuse_differences(*TABLES)
+    assert (10 + number, third) in sites.rows(leader, "t")
+    return calls
 
 
 def succeed(sites: Sites, number: int, meanwhile: AbstractContextManager[list[str]]) -> list[str]:

@@ -81,13 +81,15 @@ def settle_past(source: Source, database: FarmDatabase) -> None:
         return
     _refuse_earlier(source, database, circle)
     _finish_history(source, database, circle)
+    # Others contain what the own log held before that.
+    known = _known_elsewhere(source, database, circle)
     try:
         rows = _take_back(source, database)
     except DivergedError as error:
         rows = 0
         _diverge(source, database, circle, error)
     else:
-        if _known_elsewhere(source, database, circle) > source.require_state().tick:
+        if known > source.require_state().tick:
             shown = f"{source} was restored from a backup, and other sites have taken more of it than its log holds"
             warnings.warn(f"{shown}; a new history begins, and they give that back", stacklevel=2)
             _begin_history(source, database, circle, source.renew)
@@ -199,6 +201,7 @@ def settle_copy(copy: Source, database: FarmDatabase, circle: Circle) -> None:
         InvalidError: The site has to begin a new history.
     """
     _refuse_earlier(copy, database, circle)
+    known = _known_elsewhere(copy, database, circle)
     while (found := _next_own(copy, database)) is not None:
         batch, chain = found
         if batch.handover is not None:
@@ -207,7 +210,7 @@ def settle_copy(copy: Source, database: FarmDatabase, circle: Circle) -> None:
             copy.take_back(batch, chain, database.fetch)
         except DivergedError as error:
             raise _begins(copy, "it has committed something since it was restored from a backup") from error
-    if _known_elsewhere(copy, database, circle) > copy.require_state().tick:
+    if known > copy.require_state().tick:
         raise _begins(copy, "other sites have taken more of it than its log holds")
 
 

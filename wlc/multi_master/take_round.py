@@ -117,15 +117,22 @@ def take_into(
     source: Source, database: FarmDatabase, *, site: str | None = None, dry_run: bool = False
 ) -> list[TakenFrom]:
     """Take what other sites published into an open master; see `take`."""
-    known = with_circle(_site(source), database)
-    if known.circle is None:
+    circle = with_circle(_site(source), database).circle
+    if circle is None:
         return []
-    if dry_run:
-        return _rehearse(source, database, known.circle, site)
-    with source.publishing():
-        _remember_circle(source, known.circle)
-        _publish(source, database)
-    return _round(source, database, site, is_rehearsal=False)
+    try:
+        if dry_run:
+            return _rehearse(source, database, circle, site)
+        with source.publishing():
+            _remember_circle(source, circle)
+            _publish(source, database)
+        return _round(source, database, site, is_rehearsal=False)
+    except FarmError as error:
+        # What contradicts a circle that has changed meanwhile is judged by the present one.
+        if site is not None or with_circle(_site(source), database).circle == circle:
+            raise
+        done = list(error.done)
+    return done + take_into(source, database, dry_run=dry_run)
 
 
 def _rehearse(source: Source, database: FarmDatabase, circle: Circle, only: str | None) -> list[TakenFrom]:
