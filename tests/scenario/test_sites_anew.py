@@ -15,6 +15,7 @@ import duckdb
 import pytest
 
 import wlc
+import wlr
 from cli.command import run_app
 from cli.wlc import app
 from tests.scenario.test_sites_restored import write_offline
@@ -136,6 +137,21 @@ def test_what_cannot_begin_anew_says_so(three: Sites) -> None:
     found = wlc.begin_anew(three.file("rome"), name="sales", site="rome", farm=three.farm, dry_run=True)
     assert found is not None
     assert (found.is_nothing, found.kept_as) == (True, None)
+    three.join("rome", again=True)
+    three.write("rome", "INSERT INTO t VALUES (102, 'anew')")
+    three.exchange()
+    three.refuse_differences("t")
+
+
+def test_a_site_that_becomes_the_primary_meanwhile_does_not_begin_anew(three: Sites) -> None:
+    """All others go by its log, which nobody could continue."""
+    wlc.begin_anew(three.file("rome"), name="sales", farm=three.farm, site="rome")
+    wlc.set_role("sales", "rome", "primary", lost="oslo", farm=three.farm)
+    wlr.replicate(three.log("rome").url, into=three.file("rome"), register=False)
+    with pytest.raises(InvalidError, match="it cannot begin anew") as caught:
+        wlc.join(three.file("rome"), name="sales", farm=three.farm, site="rome", again=True)
+    assert "sales oslo primary --lost rome" in (caught.value.hint or "")
+    wlc.set_role("sales", "oslo", "primary", lost="rome", farm=three.farm)
     three.join("rome", again=True)
     three.write("rome", "INSERT INTO t VALUES (102, 'anew')")
     three.exchange()

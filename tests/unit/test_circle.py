@@ -146,6 +146,8 @@ def test_a_site_begins_anew_under_its_name_with_what_it_owns() -> None:
     assert anew.rules == (rule,)
     assert anew.lineage().heirs == heirs
     assert with_site_anew(anew, "rome", SiteHistory("ee"), NOW, "sites/rome-2", {}) == anew
+    with pytest.raises(InvalidError, match="oslo is the primary"):
+        with_site_anew(anew, "oslo", SiteHistory("ff"), NOW, "sites/oslo-2", {})
 
 
 @pytest.mark.parametrize("reader", ["oslo", "rome"])

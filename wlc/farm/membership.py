@@ -46,12 +46,30 @@ def with_site(circle: Circle, name: str, history: SiteHistory, now: datetime, fo
 
 
 def with_site_anew(circle: Circle, name: str, history: SiteHistory, now: datetime, folder: str, heirs: Heirs) -> Circle:
-    """Return the circle in which a site has begun anew in another folder; its role, and what it owns, stay its own."""
+    """Return the circle in which a site has begun anew in another folder; its role, and what it owns, stay its own.
+
+    Raises:
+        InvalidError: The site is the primary.
+    """
     present = circle.site(name)
     if present.history == history.history:
         return circle
+    refuse_primary_anew(circle, name)
     begun = replace(present, folder=folder, histories=(history,), joined=now)
     return _with(replace(circle, past=(*circle.past, *_past_of(present, heirs))), begun)
+
+
+def refuse_primary_anew(circle: Circle, name: str) -> None:
+    """Refuse to let the primary begin anew.
+
+    Raises:
+        InvalidError: The site is the primary.
+    """
+    if name == circle.primary:
+        raise InvalidError(
+            f"{name} is the primary of {circle.database}, by whose log all other sites go: it cannot begin anew",
+            hint=_how_another_leads(circle),
+        )
 
 
 def without_site(circle: Circle, name: str, heirs: Heirs = NO_HEIRS) -> Circle:
@@ -64,7 +82,7 @@ def without_site(circle: Circle, name: str, heirs: Heirs = NO_HEIRS) -> Circle:
     if name == circle.primary:
         raise InvalidError(
             f"{name} is the primary of {circle.database}, whose log all other sites read",
-            hint=how_another_leads(circle),
+            hint=_how_another_leads(circle),
         )
     owned = [str(rule.table) for rule in circle.rules if rule.site == name]
     if owned:
@@ -73,7 +91,7 @@ def without_site(circle: Circle, name: str, heirs: Heirs = NO_HEIRS) -> Circle:
     return replace(circle, sites=rest, past=(*circle.past, *_past_of(site, heirs)))
 
 
-def how_another_leads(circle: Circle) -> str:
+def _how_another_leads(circle: Circle) -> str:
     """Say what to type so that another site is the primary, after which this one can do what others can."""
     other = next((each.name for each in circle.sites if each.role == SECONDARY), None)
     if circle.is_mesh or other is None:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from wlc.farm.circle import FOUNDER, SiteHistory, change_circle, how_to_join_anew, read_circle
+from wlc.farm.circle import FOUNDER, SiteHistory, change_circle, how_to_join_anew, naming, read_circle
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import CorruptError, ExpiredError, InvalidError, UnsupportedError
 from wlc.farm.human_form import ForPeople
-from wlc.farm.membership import with_site, with_site_anew
+from wlc.farm.membership import refuse_primary_anew, with_site, with_site_anew
 from wlc.farm.model import Taken
 from wlc.farm.paths import SITES, site_folder
 from wlc.farm.registry import register
@@ -64,13 +64,17 @@ def join(
         storage_options: Options of the farm's file system.
 
     Raises:
-        InvalidError: The database has one master only, the name is taken, or the file is not such a replica.
+        InvalidError: The database has one master only, the name is taken, it is that of the primary, which cannot begin
+            anew, or the file is not such a replica.
         UnsupportedError: It is no DuckDB file.
         ExpiredError: The replica is too old: what came after it was pruned.
     """
     _refuse_server(source)
     founder = resolve(name, farm, storage_options=storage_options)
     circle = read_circle(founder, to_change=True)
+    if again:
+        with naming(lambda: founder.url):
+            refuse_primary_anew(circle, site)
     with adapters.opened(source) as found:
         folder = found.state.site.folder if found.state is not None and found.state.site is not None else ""
         if found.held() is not None:

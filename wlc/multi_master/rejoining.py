@@ -5,17 +5,16 @@ What it had written and the primary has not taken is not thrown away: its file i
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wlc.dialect.duckdb.opening import wal_of
-from wlc.farm.circle import read_circle
+from wlc.farm.circle import naming, read_circle
 from wlc.farm.errors import InvalidError
 from wlc.farm.human_form import ForPeople
-from wlc.farm.membership import how_another_leads
+from wlc.farm.membership import refuse_primary_anew
 from wlc.masters import adapters
 from wlc.masters.circle_place import founder_of, site_database
 from wlc.masters.contract import database_of
@@ -88,11 +87,8 @@ def begin_anew(
     """
     founder = resolve(name, farm, storage_options=storage_options)
     circle = read_circle(founder, to_change=True)
-    if site == circle.primary:
-        raise InvalidError(
-            f"{site} is the primary of {circle.database}, by whose log all other sites go: it cannot begin anew",
-            hint=how_another_leads(circle).replace("DB", shlex.quote(founder.url)),
-        )
+    with naming(lambda: founder.url):
+        refuse_primary_anew(circle, site)
     state, unpublished = _of_file(source, founder, site)
     if state is not None and state.state == BEGINNING:
         return None
