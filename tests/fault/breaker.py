@@ -114,24 +114,30 @@ class Breaker:
             if self.fault is None or self.fault.at != number or self.is_dead:
                 return effect()
             how = self.fault.how
-            if how in SURVIVABLE:
-                return self._survive(how, effect)
-            if how == FAILS:
-                raise error
-            if how == TEARS and tear is not None:
-                tear()
-            if how in (DIES_BEFORE, TEARS):
-                self._die()
-            result = effect()
-            if how == LOSES_ANSWER:
-                raise error
+            if how != DELAYS:
+                return self._break(how, effect, error, tear)
+        # Others, and their threads, do not wait.
+        self.meanwhile()
+        return effect()
+
+    def _break(self, how: str, effect: Callable[[], Any], error: Exception, tear: Callable[[], Any] | None) -> Any:
+        """Let the chosen call fail, or take another effect."""
+        if how in SURVIVABLE:
+            return self._survive(how, effect)
+        if how == FAILS:
+            raise error
+        if how == TEARS and tear is not None:
+            tear()
+        if how in (DIES_BEFORE, TEARS):
             self._die()
-            return result
+        result = effect()
+        if how == LOSES_ANSWER:
+            raise error
+        self._die()
+        return result
 
     def _survive(self, how: str, effect: Callable[[], Any]) -> Any:
-        if how == DELAYS:
-            self.meanwhile()
-        elif how in CLOCKS:
+        if how in CLOCKS:
             self.clock.set(CLOCKS[how])
         result = effect()
         if how == REPEATS:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections import Counter
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -20,7 +19,6 @@ import duckdb
 import pytest
 
 import wlc
-import wlr
 from tests.fault.breaker import (
     DIES_AFTER,
     DIES_BEFORE,
@@ -33,46 +31,23 @@ from tests.fault.breaker import (
     breakable_database,
     breakable_store,
 )
+from tests.fault.prepared_sites import FARM, in_conflict, logged, one_home
 from tests.fault.processes import seed
 from tests.pieces import each
 from tests.scenario.test_sites_restored import write_offline
-from tests.sites import Sites
-from wlc.capture.duckdb.home import Home
 from wlc.capture.duckdb.shared import close_shared, open_shared
 from wlc.farm.circle import read_circle
 from wlc.farm.errors import FarmError, InvalidError
-from wlc.farm.store import memory
-from wlc.masters.circle_place import site_database
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from wlc.farm.database import FarmDatabase
+    from tests.fault.prepared_sites import Start
+    from tests.sites import Sites
 
-FARM = "memory://broken-sites"
-SCHEMA = """
-    CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR);
-    CREATE TABLE e (k INTEGER PRIMARY KEY, v VARCHAR);
-    CREATE TABLE u (k INTEGER PRIMARY KEY, v VARCHAR UNIQUE);
-    INSERT INTO t VALUES (1, 'x'), (2, 'x'), (3, 'x');
-    INSERT INTO e VALUES (1, 'x'), (2, 'x');
-"""
 TABLES = ("t", "e", "u")
 READS = ("read", "read_versioned", "fetch", "list", "exists")
-
-
-class BrokenSites(Sites):
-    """Sites in a farm in memory."""
-
-    @property
-    def farm(self) -> str:
-        return FARM
-
-    def log(self, site: str) -> FarmDatabase:
-        """Its present log: a site that began anew has another folder."""
-        founder = super().log("oslo")
-        return founder if site == "oslo" else site_database(founder, read_circle(founder).site(site).folder)
 
 
 @dataclass(frozen=True)
@@ -166,63 +141,10 @@ COMMANDS = (
 )
 
 
-@dataclass(frozen=True)
-class Start:
-    """What every trial of a command begins with."""
-
-    folder: Path
-    farm: dict[str, bytes]
-    names: list[str]
-
-
-def _restored(start: Start, folder: Path) -> BrokenSites:
-    shutil.copytree(start.folder, folder)
-    for key in [key for key in memory._objects if key.startswith(FARM)]:
-        del memory._objects[key]
-    memory._objects.update(start.farm)
-    return BrokenSites(folder, list(start.names))
-
-
-def _saved(sites: Sites) -> Start:
-    found = {key: data for key, data in memory._objects.items() if key.startswith(FARM)}
-    return Start(sites.folder, found, list(sites.names))
-
-
-RULES = {False: {"t": "epoch_trans", "e": "epoch", "u": "epoch"}, True: {"t": "newest", "e": "newest"}}
-
-
 @pytest.fixture(scope="module")
 def common(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], Start]:
     """Oslo and Rome, which has published changes that are in conflict with Oslo's, in a star or in a mesh."""
-    return cache(lambda is_mesh: _common(tmp_path_factory.mktemp("broken") / "start", is_mesh=is_mesh))
-
-
-def _common(folder: Path, *, is_mesh: bool) -> Start:
-    with _one_home():
-        sites = BrokenSites(folder)
-        sites.folder.mkdir()
-        for key in [key for key in memory._objects if key.startswith(FARM)]:
-            del memory._objects[key]
-        sites.found(SCHEMA, mesh=is_mesh)
-        sites.join("rome")
-        for table, rule in RULES[is_mesh].items():
-            wlc.set_rule("sales", table, rule, farm=FARM)
-        sites.exchange()
-        sites.write("oslo", "UPDATE t SET v = 'oslo' WHERE k = 1", "DELETE FROM e WHERE k = 1")
-        sites.write(
-            "rome",
-            "BEGIN; UPDATE t SET v = 'rome' WHERE k < 3; INSERT INTO e VALUES (3, 'rome'); COMMIT",
-            "UPDATE t SET v = 'later' WHERE k = 3",
-            "UPDATE e SET v = 'rome'",
-        )
-        wlc.flush(sites.file("rome"))
-        sites.write("oslo", "INSERT INTO t VALUES (9, 'waits')")
-        return _saved(sites)
-
-
-def _one_home() -> Any:
-    """Let the copies of files stand for one place: a copy of a master would publish nothing."""
-    return patch("wlc.capture.duckdb.shared.home_at", lambda _: Home("host", "boot", "/world", 1, 1))
+    return cache(lambda is_mesh: in_conflict(tmp_path_factory.mktemp("broken") / "start", is_mesh=is_mesh))
 
 
 def _outcome(sites: Sites) -> object:
@@ -246,17 +168,9 @@ def _outcome(sites: Sites) -> object:
     rejected = [
         sorted((row.source, str(row.table), str(row.key), row.op_type, row.cause) for row in rows) for rows in reported
     ]
-    histories = {each.history: site.name for site in circle.sites for each in site.histories}
-    logs = {}
-    for name in sites.names:
-        # A site that was restored takes back what it had published.
-        found = Counter(each for each in sites.names_of(name) if histories.get(each.history) != name)
-        assert set(found.values()) <= {1}, "a transaction is twice in a log"
-        logs[name] = [(histories.get(each.history, ""), each.tick) for each in sites.names_of(name)]
-        assert wlr.verify_farm(sites.log(name).url, full=True).problems == ()
     return {
         "rows": {name: {table: sites.rows(name, table) for table in TABLES} for name in sites.names},
-        "transactions": {name: len(found) for name, found in logs.items()},
+        "transactions": {name: len(found) for name, found in logged(sites).items()},
         "rejected": rejected,
         "roles": [(site.name, site.role) for site in circle.sites],
         # A site that had begun anew when the command died does it once more.
@@ -268,7 +182,7 @@ def _outcome(sites: Sites) -> object:
 def _trial(
     command: SiteCommand, start: Start, folder: Path, fault: Fault | None, *, store: bool
 ) -> tuple[Breaker, Any]:
-    sites = _restored(start, folder / "world")
+    sites = start.restored(folder / "world")
     breaker = Breaker(sites.folder, folder / "image", fault)
     has_succeeded = False
     try:
@@ -320,10 +234,10 @@ def test_a_repeated_command_ends_where_an_undisturbed_one_ends(
     common: Callable[[bool], Start], command: SiteCommand, tmp_path: Path
 ) -> None:
     wanted, chance = os.environ.get("DBFARM_FAULTS"), random.Random(f"{seed()} {command.name}")
-    with _one_home():
-        prepared = _restored(common(command.is_in_mesh), tmp_path / "start")
+    with one_home():
+        prepared = common(command.is_in_mesh).restored(tmp_path / "start")
         command.prepare(prepared)
-        start = _saved(prepared)
+        start = prepared.saved()
         # One of both, unless more is wanted.
         for store in (True, False) if wanted else (chance.random() < 0.5,):
             sound, expected = _trial(command, start, tmp_path / f"sound {store}", None, store=store)
