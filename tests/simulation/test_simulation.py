@@ -133,7 +133,7 @@ def _anybody(*_: object, **__: object) -> None:
         (star, publish, "_present_batch", _forget_what_was_published),
         (mesh, missing_steps, "expanded", _take_everything),
         (owned, prune, "children", _no_children),
-        (tree, choice, "refusal", _anybody),
+        (tree, choice, "exclusion", _anybody),
     ],
     ids=["publish", "take", "retention", "choose"],
 )

@@ -133,8 +133,8 @@ def choose(
     def sort_key(name: str) -> tuple[int, int, float]:
         return tiers[name], children.get(name, 0), order[name]
 
-    why_not = {name: refusal(node, me, known, avoided, settings) for name, node in known.items()}
-    strict = {name: why or _refusal_of_load(known[name], me, children) for name, why in why_not.items()}
+    why_not = {name: exclusion(node, me, known, avoided, settings) for name, node in known.items()}
+    strict = {name: why or _excluded_by_load(known[name], me, children) for name, why in why_not.items()}
     for reasons, is_over in ((strict, False), (why_not, True)):
         fitting = sorted((name for name, why in reasons.items() if not why), key=sort_key)
         rejected = {name: why for name, why in reasons.items() if why}
@@ -143,7 +143,7 @@ def choose(
     return Choice((), True, rejected)
 
 
-def refusal(
+def exclusion(
     node: Node, me: Reader, known: Mapping[str, Node], avoided: Iterable[str], settings: TierSettings = DEFAULTS
 ) -> Exclusion | None:
     """Say why nothing can be read from a place, whatever its load; None if it can."""
@@ -161,10 +161,10 @@ def refusal(
         return Exclusion(f"it stays {node.delay_s:g} s behind on purpose", is_lasting=True)
     if node.id in avoided:
         return Exclusion("it failed a short time ago")
-    return _refusal_of_range(node, me)
+    return _excluded_by_range(node, me)
 
 
-def _refusal_of_range(node: Node, me: Reader) -> Exclusion | None:
+def _excluded_by_range(node: Node, me: Reader) -> Exclusion | None:
     """Say why a place does not cover the reader's position; a range that is not known may cover it."""
     if me.batch is None:
         return None
@@ -178,7 +178,7 @@ def _refusal_of_range(node: Node, me: Reader) -> Exclusion | None:
     return None
 
 
-def _refusal_of_load(node: Node, me: Reader, children: Mapping[str, int]) -> Exclusion | None:
+def _excluded_by_load(node: Node, me: Reader, children: Mapping[str, int]) -> Exclusion | None:
     if children.get(node.id, 0) >= node.fanout:
         return Exclusion(f"all of its {node.fanout} slots are taken")
     # What the origin holds is not known either, but it is asked first.
