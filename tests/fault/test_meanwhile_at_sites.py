@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.fault.prepared_sites import PreparedSites, Start
+
+    # What others do, none of them with the file that is busy.
+    What = Callable[[PreparedSites, str], None]
 
 # Whose file a command has open, and the command.
 COMMANDS: dict[str, tuple[str, Callable[[PreparedSites], object]]] = {
@@ -127,21 +131,36 @@ MEANWHILE = (
     one_reads_nobody,
     the_schema_changes,
 )
-# No primary begins anew: `tests/scenario/test_sites_anew.py`.
-PAIRS = [(name, what) for name in COMMANDS for what in MEANWHILE if (name, what) != ("begin anew", another_is_to_lead)]
+OF_STARS = {"lose the primary", another_leads, another_is_to_lead}
+
+
+def _trials() -> list[tuple[str, What, bool]]:
+    """Return commands, what others do meanwhile, and whether that is in a mesh."""
+    found: list[tuple[str, What, bool]] = [
+        (name, what, is_mesh)
+        for is_mesh in (False, True)
+        for name in COMMANDS
+        for what in MEANWHILE
+        # No primary begins anew: `tests/scenario/test_sites_anew.py`.
+        if (name, what) != ("begin anew", another_is_to_lead) and not (is_mesh and OF_STARS & {name, what})
+    ]
+    return found if "DBFARM_FAULTS" in os.environ else random.Random(seed()).sample(found, 3)
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
-    """Three sites, of which two have published changes that are in conflict with those of the primary."""
-    folder = tmp_path_factory.mktemp("meanwhile")
-    with one_home():
-        sites = in_conflict(folder / "start", is_mesh=False, also="lima").restored(folder / "of three")
+def starts(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], Start]:
+    """Three sites, of which two have published changes that are in conflict with those of the first, in both forms."""
+
+    def made(is_mesh: bool) -> Start:
+        folder = tmp_path_factory.mktemp("meanwhile")
+        sites = in_conflict(folder / "start", is_mesh=is_mesh, also="lima").restored(folder / "of three")
         _write(sites, "lima", 99)
         return sites.saved()
 
+    return cache(made)
 
-def _trial(start: Start, folder: Path, name: str, what: Callable[[PreparedSites, str], None], at: int) -> list[str]:
+
+def _trial(start: Start, folder: Path, name: str, what: What, at: int) -> list[str]:
     """Run a command while others do something before one of its calls; returns all calls, theirs among them."""
     sites = start.restored(folder)
     busy, command = COMMANDS[name]
@@ -179,15 +198,20 @@ def _settle(sites: PreparedSites) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "what"),
-    PAIRS if "DBFARM_FAULTS" in os.environ else random.Random(seed()).sample(PAIRS, 3),
-    ids=lambda each: each if isinstance(each, str) else each.__name__,
+    ("name", "what", "is_mesh"),
+    _trials(),
+    ids=lambda each: {True: "mesh", False: "star"}.get(each) or getattr(each, "__name__", each),
 )
 def test_what_others_do_meanwhile_harms_nobody(
-    start: Start, tmp_path: Path, name: str, what: Callable[[PreparedSites, str], None]
+    starts: Callable[[bool], Start],
+    tmp_path: Path,
+    name: str,
+    what: What,
+    is_mesh: bool,
 ) -> None:
-    wanted, chance = os.environ.get("DBFARM_FAULTS"), random.Random(f"{seed()} {name} {what.__name__}")
+    wanted, chance = os.environ.get("DBFARM_FAULTS"), random.Random(f"{seed()} {name} {what.__name__} {is_mesh}")
     with one_home():
+        start = starts(is_mesh)
         undisturbed = len(_trial(start, tmp_path / "undisturbed", name, what, at=10_000))
         numbers = range(undisturbed)
         if wanted != "all":

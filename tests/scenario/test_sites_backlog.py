@@ -192,13 +192,15 @@ def test_a_round_holds_one_step_at_a_time(two: Sites, is_each_published: bool) -
 
     # What earlier tests have left behind is not looked through each time.
     gc.freeze()
-    with (
-        patch.object(missing_steps, "JOINED_TRANSACTIONS", 2),
-        patch.object(missing_steps, "STEP_TRANSACTIONS", 2),
-        patch.object(SiteLog, "steps", counting),
-    ):
-        assert two.take("oslo") == 24
-    gc.unfreeze()
+    try:
+        with (
+            patch.object(missing_steps, "JOINED_TRANSACTIONS", 2),
+            patch.object(missing_steps, "STEP_TRANSACTIONS", 2),
+            patch.object(SiteLog, "steps", counting),
+        ):
+            assert two.take("oslo") == 24
+    finally:
+        gc.unfreeze()
     assert [transactions for transactions, _ in held] == [2] * 12
     # The step itself, what it was joined from, and the next one; of log files the last four.
     assert max(count for _, count in held) <= 6
