@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
@@ -21,6 +21,7 @@ from tests.sites import Sites, before_call
 from wlc.farm.circle import read_circle
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
 from wlc.masters import restored
+from wlc.masters.circle_place import with_circle
 from wlc.masters.publish import publish
 from wlc.multi_master import succession, take_round
 
@@ -298,6 +299,23 @@ def test_a_successor_is_succeeded_before_any_call_of_the_store(three: Sites) -> 
 def test_a_primary_is_succeeded_while_it_takes(three: Sites, module: object, name: str) -> None:
     """What others have of its successor is no lie, and it was not restored from a backup: it is a secondary now."""
     succeed_meanwhile(three, 1, lambda change: before_use(module, name, change))
+
+
+def test_what_a_round_failed_with_is_named_though_nothing_can_be_read(three: Sites) -> None:
+    known = iter([with_circle])
+
+    def once(*given: Any) -> object:
+        found = next(known, None)
+        if found is None:
+            raise UnavailableError("circle.json does not answer")
+        return found(*given)
+
+    with (
+        patch.object(take_round, "with_circle", once),
+        patch.object(take_round, "SiteLog", side_effect=UnavailableError("the log does not answer")),
+        pytest.raises(UnavailableError, match="the log does not answer"),
+    ):
+        three.take("oslo")
 
 
 @pytest.mark.deep

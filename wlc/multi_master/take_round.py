@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wlc.farm.circle import NONE, how_to_join_anew, read_circle
 from wlc.farm.clock import utc_now
-from wlc.farm.errors import ExpiredError, FarmError, FencedError, InvalidError
+from wlc.farm.errors import ExpiredError, FarmError, FencedError, InvalidError, UnavailableError
 from wlc.farm.human_form import ForPeople
 from wlc.farm.model import Position
 from wlc.farm.paths import log_path
@@ -129,10 +129,16 @@ def take_into(
         return _round(source, database, site, is_rehearsal=False)
     except FarmError as error:
         # What contradicts a circle that has changed meanwhile is judged by the present one.
-        if site is not None or with_circle(_site(source), database).circle == circle:
+        if site is not None or not _has_changed(source, database, circle):
             raise
         done = list(error.done)
     return done + take_into(source, database, dry_run=dry_run)
+
+
+def _has_changed(source: Source, database: FarmDatabase, circle: Circle) -> bool:
+    with suppress(UnavailableError):
+        return with_circle(_site(source), database).circle != circle
+    return False
 
 
 def _rehearse(source: Source, database: FarmDatabase, circle: Circle, only: str | None) -> list[TakenFrom]:
