@@ -81,7 +81,7 @@ def settle_past(source: Source, database: FarmDatabase) -> None:
         return
     _refuse_earlier(source, database, circle)
     _finish_history(source, database, circle)
-    # Others contain what the own log held before that.
+    # In this order: a handover that comes in between stands in the own log before anybody contains it.
     known = _known_elsewhere(source, database, circle)
     try:
         rows = _take_back(source, database)
