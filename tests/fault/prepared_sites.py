@@ -56,11 +56,15 @@ class Start:
     farm: dict[str, bytes]
     names: tuple[str, ...]
 
+    def put_back(self) -> None:
+        """Put the farm back."""
+        empty_farm()
+        memory._objects.update(self.farm)
+
     def restored(self, folder: Path) -> PreparedSites:
         """Put the farm back, and copies of the files into a folder."""
         shutil.copytree(self.folder, folder)
-        _empty()
-        memory._objects.update(self.farm)
+        self.put_back()
         return PreparedSites(folder, list(self.names))
 
 
@@ -68,7 +72,8 @@ def _keys() -> list[str]:
     return [key for key in memory._objects if key.startswith(FARM)]
 
 
-def _empty() -> None:
+def empty_farm() -> None:
+    """Remove what an earlier test left there."""
     for key in _keys():
         del memory._objects[key]
 
@@ -83,7 +88,7 @@ def in_conflict(folder: Path, *, is_mesh: bool, also: str = "") -> Start:
     with one_home():
         sites = PreparedSites(folder)
         sites.folder.mkdir()
-        _empty()
+        empty_farm()
         sites.found(SCHEMA, mesh=is_mesh)
         for name in ("rome", also) if also else ("rome",):
             sites.join(name)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,11 +28,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 import wlc
 import wlr
 from tests.fault.breaker import abandon_masters, kill_master
+from tests.fault.prepared_sites import PreparedSites, Start, empty_farm, one_home
 from tests.pieces import each, seed_of_run
 from tests.sampling import machine_settings
-from tests.sites import Sites, windows_compared
+from tests.sites import windows_compared
 from tests.sites_model import PRIMARY, ModelSite, SitesModel
-from wlc.capture.duckdb.home import Home
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
 from wlc.farm.store import memory
 from wlc.multi_master import missing_steps
@@ -101,7 +101,7 @@ def value(key: Key) -> str:
 
 
 @dataclass(frozen=True)
-class Start:
+class Beginning(Start):
     """Files and farm of three sites that an example begins with, or of two, and a replica of each.
 
     Attributes:
@@ -109,9 +109,6 @@ class Start:
         constrained: Tables that it does not know.
     """
 
-    folder: Path
-    farm: dict[str, bytes]
-    names: tuple[str, ...]
     rules: dict[str, str]
     constrained: tuple[str, ...]
 
@@ -120,38 +117,17 @@ class Start:
         return bool(self.constrained)
 
 
-@contextmanager
-def one_home() -> Iterator[None]:
-    """Let copies of the files stand for one place: a copy of a master would publish nothing.
-
-    What is concurrent to a step is compared with what is derived for it alone.
-    """
-    with (
-        patch("wlc.capture.duckdb.shared.home_at", lambda _: Home("host", "boot", "/world", 1, 1)),
-        windows_compared(),
-    ):
-        yield
-
-
-class MemorySites(Sites):
-    """Sites in a farm in memory."""
-
-    @property
-    def farm(self) -> str:
-        return "memory://sites"
-
-
 _made: list[Path] = []
 
 
 @cache
-def started(number: int, *, is_constrained: bool) -> Start:
+def started(number: int, *, is_constrained: bool) -> Beginning:
     """Make so many sites once, with tables of the one kind or the other."""
     rules = dict(COMMON if is_constrained else RULES)
     constrained = CONSTRAINED if is_constrained else {}
-    made = MemorySites(Path(tempfile.mkdtemp(prefix="dbfarm-", dir=_quick())))
+    made = PreparedSites(Path(tempfile.mkdtemp(prefix="dbfarm-", dir=_quick())))
     _made.append(made.folder)
-    _empty()
+    empty_farm()
     made.found("; ".join([*(_table(table) for table in rules), *constrained.values()]))
     for name in NAMES[1:number]:
         made.join(name)
@@ -162,8 +138,7 @@ def started(number: int, *, is_constrained: bool) -> Start:
         wlc.take(made.file(name))
     for name in made.names:
         wlr.replicate(made.log(name).url, into=_replica(made.folder, name), register=False)
-    farm = {key: data for key, data in memory._objects.items() if _is_ours(key)}
-    return Start(made.folder, farm, tuple(made.names), rules, tuple(constrained))
+    return Beginning(made.folder, made.saved().farm, tuple(made.names), rules, tuple(constrained))
 
 
 def _table(table: str) -> str:
@@ -177,15 +152,6 @@ def _replica(folder: Path, site: str) -> Path:
 
 def _quick() -> str | None:
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-
-
-def _is_ours(key: str) -> bool:
-    return key.startswith("memory://sites/")
-
-
-def _empty() -> None:
-    for key in [key for key in memory._objects if _is_ours(key)]:
-        del memory._objects[key]
 
 
 class Exchange(RuleBasedStateMachine):
@@ -215,15 +181,16 @@ class Exchange(RuleBasedStateMachine):
         """Begin with something to take; up to how many transactions of several log files a step may hold decides nothing."""
         self.around = ExitStack()
         self.around.enter_context(one_home())
+        # What is concurrent to a step is compared with what is derived for it alone.
+        self.around.enter_context(windows_compared())
         self.around.enter_context(patch.object(missing_steps, "JOINED_TRANSACTIONS", joined))
         self.start = start = started(number, is_constrained=is_constrained)
         self.has_replica, self.may_join, self.may_prune = has_replica, may_join, may_prune
         self.folder = Path(tempfile.mkdtemp(prefix="dbfarm-", dir=_quick()))
         for name in start.names:
             shutil.copy(start.folder / f"{name}.duckdb", self.folder)
-        _empty()
-        memory._objects.update(start.farm)
-        self.sites = MemorySites(self.folder, list(start.names))
+        start.put_back()
+        self.sites = PreparedSites(self.folder, list(start.names))
         self.alive = list(range(number))
         self.model = SitesModel([ModelSite(each, published=0) for each in self.alive], dict(start.rules))
         self.idle: set[int] = set()
