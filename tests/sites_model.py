@@ -96,10 +96,13 @@ class SitesModel:
         primary, other = self.sites[PRIMARY], self.sites[site]
         return [entry for entry in other.visible[primary.read.get(site, 0) :] if entry.name not in primary.contained]
 
-    def take_at_primary(self, site: int) -> list[set[Key]]:
-        """Let the primary judge and take a site's log; returns of each missing transaction the rejected keys."""
+    def take_at_primary(self, site: int, most: int | None = None) -> list[set[Key]]:
+        """Let the primary judge and take a site's log; returns of each missing transaction the rejected keys.
+
+        With `most`, only so many of those that are missing.
+        """
         primary, found = self.sites[PRIMARY], []
-        for entry in self.missing(site):
+        for entry in self.missing(site)[:most]:
             rejected = self.verdict(entry)
             kept = {key: value for key, value in entry.after.items() if key not in rejected}
             told = {key for key in rejected if entry.after[key] is not None or key in primary.rows}
@@ -108,7 +111,8 @@ class SitesModel:
                 primary.write({key: primary.rows.get(key) for key in told}, is_refresh=True)
             found.append(rejected)
             self.rejected += [(entry.name, key) for key in rejected]
-        primary.read[site] = len(self.sites[site].visible)
+        if most is None:
+            primary.read[site] = len(self.sites[site].visible)
         return found
 
     def verdict(self, entry: LoggedEntry) -> set[Key]:

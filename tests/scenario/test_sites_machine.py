@@ -401,7 +401,18 @@ class Exchange(RuleBasedStateMachine):
                 patches.setattr(memory.MemoryStore, name, breaking(name))
             with suppress(UnavailableError):
                 wlc.take(self.sites.file(NAMES[number]))
+        if number == PRIMARY:
+            self.follow_broken_round()
         self.taken(number, is_rest=True)
+
+    def follow_broken_round(self) -> None:
+        """Let the model's primary take what it took before a log could not be read, and of the other logs after that."""
+        site = self.connection(PRIMARY)._shared.require_state().site
+        assert site is not None
+        contained = {name for (history, tick), name in self.names.items() if tick <= site.contained.get(history, 0)}
+        for other in self.alive:
+            if other != PRIMARY and other not in self.idle:
+                self.model.take_at_primary(other, sum(each.name in contained for each in self.model.missing(other)))
 
     def taken(self, number: int, *, is_rest: bool = False) -> int:
         """Take, or take what a round has left that was broken off."""
