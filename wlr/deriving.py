@@ -81,7 +81,7 @@ def derive(
     db: str | os.PathLike[str],
     name: str,
     *,
-    farm: str | None = None,
+    farm: str | os.PathLike[str] | None = None,
     filters: RowFilters | None = None,
     tables: Sequence[str] | None = None,
     anew: bool = False,

@@ -60,7 +60,7 @@ class _Patient:
     """What is examined, as commands name it."""
 
     place: str
-    farm: str | None
+    farm: str
 
     def __str__(self) -> str:
         return shlex.quote(self.place) + (f" --farm {shlex.quote(self.farm)}" if self.farm else "")
@@ -69,7 +69,7 @@ class _Patient:
 def examine(
     place: str | os.PathLike[str] | None = None,
     *,
-    farm: str | None = None,
+    farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[Checkup]:
     """Check versions, clocks, the store, rights, free space, keys, the beat and registrations.
@@ -90,12 +90,12 @@ def examine(
     found = [_versions(), _scratch()]
     if place is None:
         return found
-    patient = _Patient(os.fspath(place), farm)
+    patient = _Patient(os.fspath(place), os.fspath(farm or ""))
     state, target = _replica(patient.place, storage_options)
     if state is not None and target is not None:
         found += _of_replica(patient, state, target, storage_options)
         database = wlc.resolve(state.master, storage_options=storage_options)
-        return [*found, *_of_farm(_Patient(state.master, None), database)]
+        return [*found, *_of_farm(_Patient(state.master, ""), database)]
     database = wlc.resolve(patient.place, farm, storage_options=storage_options)
     found += _of_master(patient, storage_options)
     return [*found, *_of_farm(patient, database)]

@@ -60,7 +60,7 @@ class Drill(ForPeople):
 def drill(
     db: str | os.PathLike[str],
     *,
-    farm: str | None = None,
+    farm: str | os.PathLike[str] | None = None,
     tick: int | None = None,
     seed: int | None = None,
     folder: str | os.PathLike[str] | None = None,

@@ -79,7 +79,7 @@ class FarmAudit(ForPeople):
 def verify_farm(
     db: str | os.PathLike[str],
     *,
-    farm: str | None = None,
+    farm: str | os.PathLike[str] | None = None,
     full: bool = False,
     window: str | timedelta | None = None,
     storage_options: Mapping[str, Any] | None = None,

@@ -68,7 +68,7 @@ class Fed(ForPeople):
 def feed(
     db: str | os.PathLike[str],
     *,
-    to: str,
+    to: str | os.PathLike[str],
     tables: Sequence[str] | None = None,
     format: str | None = None,  # noqa: A002 - the option's name
     start: str | int | datetime | None = None,
@@ -82,7 +82,7 @@ def feed(
     class_name: str | None = None,
     registry: Sequence[str] | str | None = None,
     keepalive: Keepalive | None = None,
-    farm: str | None = None,
+    farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Fed:
@@ -124,7 +124,7 @@ def feed(
 
     if drop and not max_bytes:
         raise InvalidError("--drop needs a bound of bytes", hint="--max-bytes 64M --drop")
-    output = output_at(to, OutputSettings(rotate, transactional, output_options or {}))
+    output = output_at(os.fspath(to), OutputSettings(rotate, transactional, output_options or {}))
     output.check_format(format)
     database = wlc.resolve(db, farm, storage_options=storage_options)
     reads = _Reads(_listed(upstream), class_name, _listed(registry))
@@ -160,12 +160,14 @@ def _listed(given: Sequence[str] | str | None) -> list[str] | None:
     return None if given is None else [given] if isinstance(given, str) else list(given)
 
 
-def _words(db: str | os.PathLike[str], farm: str | None, shown: str, wanted: _Wanted, reads: _Reads) -> Iterator[str]:
+def _words(
+    db: str | os.PathLike[str], farm: str | os.PathLike[str] | None, shown: str, wanted: _Wanted, reads: _Reads
+) -> Iterator[str]:
     """Give the words of the command that says what is wanted, for hints."""
     from wlr.feeds.contract import without_login
 
     yield from ("wlr", "feed", without_login(os.fspath(db)))
-    yield from ("--farm", without_login(farm)) if farm else ()
+    yield from ("--farm", without_login(os.fspath(farm))) if farm else ()
     for table in wanted.tables:
         yield from ("--table", table)
     yield from ("--to", shown)

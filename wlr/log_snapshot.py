@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def snapshot_from_log(
     db: str | os.PathLike[str],
     *,
-    farm: str | None = None,
+    farm: str | os.PathLike[str] | None = None,
     engine: str = "auto",
     storage_options: Mapping[str, Any] | None = None,
     progress: Callable[[int, int, str], None] | None = None,

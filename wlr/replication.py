@@ -44,7 +44,7 @@ def replicate(
     master: str | os.PathLike[str] | None = None,
     *,
     into: str | os.PathLike[str],
-    farm: str | None = None,
+    farm: str | os.PathLike[str] | None = None,
     until: str | datetime | None = None,
     tick: int | None = None,
     waits: bool = False,
@@ -236,7 +236,7 @@ class _Job:
 
 def _found(
     master: str | os.PathLike[str] | None,
-    farm: str | None,
+    farm: str | os.PathLike[str] | None,
     into: str | os.PathLike[str],
     storage_options: Mapping[str, Any] | None,
     *,
@@ -340,7 +340,7 @@ def _tagged(database: FarmDatabase, name: str, no_time: InvalidError) -> int:
 
 def _database(
     master: str | os.PathLike[str] | None,
-    farm: str | None,
+    farm: str | os.PathLike[str] | None,
     state: ReplicaState | None,
     storage_options: Mapping[str, Any] | None,
 ) -> FarmDatabase:

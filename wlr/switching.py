@@ -30,7 +30,7 @@ def switch(
     into: str | os.PathLike[str],
     upstream: str | os.PathLike[str],
     *,
-    farm: str | None = None,
+    farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     register: bool = True,
     dry_run: bool = False,

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
+from typing import TYPE_CHECKING
+
+import duckdb
 import pytest
 
+import wlc
+import wlr
 from wlc.farm.errors import InvalidError
 from wlc.farm.store import open_store
 from wlr.engine.adapters import locate, target_at
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_password_is_in_no_text_of_it() -> None:
@@ -31,3 +40,22 @@ def test_a_url_that_lacks_a_slash_is_no_folder(typed: str) -> None:
             look(typed)
         assert caught.value.hint == f"s3://bucket/lake, or ./{typed} for a folder here of that name"
     assert locate(f"./{typed}").engine == "parquet"
+
+
+def test_every_function_takes_a_farm_as_a_path_object(tmp_path: Path) -> None:
+    for function in (getattr(package, name) for package in (wlc, wlr) for name in package.__all__):
+        if inspect.isfunction(function) and "farm" in (parameters := inspect.signature(function).parameters):
+            assert "PathLike" in parameters["farm"].annotation, function.__name__
+    source, farm, relay = tmp_path / "sales.duckdb", tmp_path / "farm", tmp_path / "relay"
+    with duckdb.connect(source) as connection:
+        connection.execute("CREATE TABLE t (k INTEGER PRIMARY KEY)")
+    wlc.master(source, farm=farm, logs=tmp_path / "logs")
+    with wlc.connect(source) as connection:
+        connection.execute("INSERT INTO t VALUES (1)")
+    assert wlc.status("sales", farm).tick == wlc.tick("sales", farm) == 1
+    wlc.ship("sales", farm=farm, to=relay)
+    assert wlr.replicate("sales", farm=relay, into=tmp_path / "copy.duckdb").tick == 1
+    assert wlr.read("sales", "t", farm=farm).fetchall() == [(1,)]
+    assert wlr.diff("sales", 0, 1, farm=farm)[0].added == 1
+    wlr.feed("sales", farm=farm, to=tmp_path / "t.jsonl")
+    assert all(check.state != "wrong" for check in wlr.examine("sales", farm=farm))

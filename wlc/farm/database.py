@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-def open_database(db: str, farm: str | None = None, storage_options: Mapping[str, Any] | None = None) -> FarmDatabase:
+def open_database(
+    db: str, farm: str | os.PathLike[str] | None = None, storage_options: Mapping[str, Any] | None = None
+) -> FarmDatabase:
     """Open the folder of one database in a farm; nothing is read or written yet.
 
     Args:
@@ -38,7 +40,7 @@ def open_database(db: str, farm: str | None = None, storage_options: Mapping[str
     Raises:
         InvalidError: The name or URL is invalid, or a bare name is given without a farm.
     """
-    farm = farm or os.environ.get("WLC_FARM") or None
+    farm = os.fspath(farm or os.environ.get("WLC_FARM") or "")
     if "/" in db or db.startswith((".", "~")):
         url = db
     elif farm:

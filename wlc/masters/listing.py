@@ -155,7 +155,10 @@ def _entry(url: str, name: str, kind: str, options: Mapping[str, Any] | None) ->
 
 
 def readers(
-    db: str | os.PathLike[str], farm: str | None = None, *, storage_options: Mapping[str, Any] | None = None
+    db: str | os.PathLike[str],
+    farm: str | os.PathLike[str] | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> list[RegisteredReader]:
     """Return who registered with a database, by id; can be empty. Arguments as for `resolve`.
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def resolve(
     db: str | os.PathLike[str],
-    farm: str | None = None,
+    farm: str | os.PathLike[str] | None = None,
     *,
     storage_options: Mapping[str, Any] | None = None,
     changes: bool = False,
@@ -44,7 +44,7 @@ def resolve(
     """
     if not adapters.is_source(db):
         return open_database(os.fspath(db), farm, storage_options)
-    source = os.fspath(db)
+    source, farm = os.fspath(db), None if farm is None else os.fspath(farm)
     module = adapters.module_of(source)
     try:
         found = module.look(source)

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 def master(
     source: str | os.PathLike[str],
     *,
-    farm: str | None = None,
+    farm: str | os.PathLike[str] | None = None,
     name: str | None = None,
-    logs: str | None = None,
+    logs: str | os.PathLike[str] | None = None,
     beat_s: float | None = None,
     tables: Sequence[str] = (),
     moved: bool = False,
@@ -83,7 +83,16 @@ def master(
             founding.found(found, database, site, is_mesh=mesh)
         else:
             membership = founding.founder(site, found.state, is_mesh=mesh) if site is not None else None
-            database = claim(found, Wish(farm, name, logs, beat_s, moved, storage_options or {}, membership))
+            wish = Wish(
+                farm=os.fspath(farm) if farm else None,
+                name=name,
+                logs=os.fspath(logs) if logs is not None else None,
+                beat_s=beat_s,
+                is_moved=moved,
+                storage_options=storage_options or {},
+                membership=membership,
+            )
+            database = claim(found, wish)
         return status_of(database, found.details())
 
 

@@ -16,14 +16,20 @@ if TYPE_CHECKING:
 
 
 def tick(
-    db: str | os.PathLike[str], farm: str | None = None, *, storage_options: Mapping[str, Any] | None = None
+    db: str | os.PathLike[str],
+    farm: str | os.PathLike[str] | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> int:
     """Return the last published tick, 0 before the first; arguments as for `resolve`."""
     return resolve(db, farm, storage_options=storage_options).config().tick
 
 
 def clock(
-    db: str | os.PathLike[str], farm: str | None = None, *, storage_options: Mapping[str, Any] | None = None
+    db: str | os.PathLike[str],
+    farm: str | os.PathLike[str] | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> datetime | None:
     """Return the commit time of the last published transaction, None before the first; arguments as for `resolve`."""
     return resolve(db, farm, storage_options=storage_options).config().write
@@ -32,7 +38,7 @@ def clock(
 def beat(
     db: str | os.PathLike[str],
     beat_s: float | None = None,
-    farm: str | None = None,
+    farm: str | os.PathLike[str] | None = None,
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> float:

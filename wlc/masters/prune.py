@@ -33,7 +33,7 @@ _DEAD_S = 86400.0
 
 def prune(
     db: str | os.PathLike[str],
-    farm: str | None = None,
+    farm: str | os.PathLike[str] | None = None,
     *,
     dry_run: bool = False,
     deadline: timedelta = DEADLINE,

@@ -41,7 +41,7 @@ def retention(
     keep_weekly: int | None = None,
     snapshot_every: timedelta | str | None = None,
     delete: bool = False,
-    farm: str | None = None,
+    farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Keeping:
     """Return, or set, what `prune` keeps and how often a snapshot is taken.
@@ -84,7 +84,10 @@ def retention(
 
 
 def tags(
-    db: str | os.PathLike[str], farm: str | None = None, *, storage_options: Mapping[str, Any] | None = None
+    db: str | os.PathLike[str],
+    farm: str | os.PathLike[str] | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> list[Tag]:
     """Return the tags of a database by tick and name; can be empty. Arguments as for `resolve`."""
     return all_tags(_opened(db, farm, storage_options))
@@ -95,7 +98,7 @@ def tag(
     name: str,
     tick: int | None = None,
     *,
-    farm: str | None = None,
+    farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Tag:
     """Give a tick a name, which keeps it from being pruned.
@@ -135,7 +138,7 @@ def untag(
     db: str | os.PathLike[str],
     name: str,
     *,
-    farm: str | None = None,
+    farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Tag:
     """Delete a tag, and return what it was; `prune` may delete then what it kept.
@@ -165,7 +168,11 @@ def _age(age: timedelta | str | None) -> timedelta | None:
 
 
 def _opened(
-    db: str | os.PathLike[str], farm: str | None, options: Mapping[str, Any] | None, *, changes: bool = False
+    db: str | os.PathLike[str],
+    farm: str | os.PathLike[str] | None,
+    options: Mapping[str, Any] | None,
+    *,
+    changes: bool = False,
 ) -> FarmDatabase:
     database = resolve(db, farm, storage_options=options, changes=changes)
     database.config()  # A name that the farm does not hold is refused.

@@ -89,13 +89,16 @@ def preparation(source: str | os.PathLike[str]) -> str:
 
 
 def status(
-    db: str | os.PathLike[str], farm: str | None = None, *, storage_options: Mapping[str, Any] | None = None
+    db: str | os.PathLike[str],
+    farm: str | os.PathLike[str] | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> MasterStatus:
     """Return the state of a master, asked of the source or of the farm; arguments as for `resolve`."""
     if not adapters.is_source(db):
         return status_of(resolve(db, farm, storage_options=storage_options))
     with adapters.opened(db) as source:
-        database = database_of(source.require_state(), storage_options, farm)
+        database = database_of(source.require_state(), storage_options, os.fspath(farm or ""))
         found = status_of(database, source.details())
         fenced = _fence(source, database)
         if fenced is None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def founder_of_database(
-    db: str | os.PathLike[str], farm: str | None, storage_options: Mapping[str, Any] | None
+    db: str | os.PathLike[str], farm: str | os.PathLike[str] | None, storage_options: Mapping[str, Any] | None
 ) -> FarmDatabase:
     """Open the founder's folder, given the database's name or URL, or the file of any of its sites."""
     database = resolve(db, farm, storage_options=storage_options)
@@ -49,7 +49,7 @@ def set_role(
     role: str,
     *,
     lost: str | None = None,
-    farm: str | None = None,
+    farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Circle:
     """Give a site another role, and return the circle.
@@ -129,7 +129,7 @@ def leave(
     db: str | os.PathLike[str],
     site: str,
     *,
-    farm: str | None = None,
+    farm: str | os.PathLike[str] | None = None,
     force: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Circle:

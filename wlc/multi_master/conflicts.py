@@ -59,7 +59,7 @@ def set_rule(
     reads: str = NO_READS,
     column: str = "",
     add: Sequence[str] = (),
-    farm: str | None = None,
+    farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Circle:
     """Say how a table decides between concurrent changes, and return the circle. Sites follow it from their next take.
@@ -117,7 +117,7 @@ def rules(
     db: str | os.PathLike[str],
     table: str | None = None,
     *,
-    farm: str | None = None,
+    farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> tuple[Rule, ...]:
     """Return the rules by which tables decide between concurrent changes, ordered by table.

@@ -62,7 +62,10 @@ class SiteStatus(ForPeople):
 
 
 def sites(
-    db: str | os.PathLike[str], *, farm: str | None = None, storage_options: Mapping[str, Any] | None = None
+    db: str | os.PathLike[str],
+    *,
+    farm: str | os.PathLike[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> list[SiteStatus]:
     """Return the sites of a database, the founder first.
 

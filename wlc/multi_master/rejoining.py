@@ -61,7 +61,7 @@ def begin_anew(
     *,
     name: str,
     site: str,
-    farm: str | None = None,
+    farm: str | os.PathLike[str] | None = None,
     dry_run: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> GivenUp | None:

@@ -56,7 +56,7 @@ def set_tiers(
     db: str | os.PathLike[str],
     pairs: Sequence[str],
     *,
-    farm: str | None = None,
+    farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> TierSettings:
     """Change settings of the registry, given as `name=value`, and return all of them.
@@ -74,7 +74,7 @@ def set_upstream(
     upstream: str,
     *,
     is_active: bool,
-    farm: str | None = None,
+    farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Upstream:
     """Take a place out of service, or put it back; whoever reads there moves with the next round.
@@ -109,7 +109,7 @@ def fanout(
     number: int | None = None,
     *,
     upstream: str | None = None,
-    farm: str | None = None,
+    farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[Fanout]:
     """Return, or set, how many may read from one place.
@@ -150,7 +150,7 @@ def forget(
     db: str | os.PathLike[str],
     member: str,
     *,
-    farm: str | None = None,
+    farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Forgotten:
     """Forget somebody who is gone: registration, claims and entry as an upstream. Pruning no longer waits for it.
@@ -186,7 +186,9 @@ def _claims_of(database: FarmDatabase, member: str) -> list[str]:
     return [claim_path(claim.upstream, claim.slot) for claim in held]
 
 
-def _opened(db: str | os.PathLike[str], farm: str | None, options: Mapping[str, Any] | None) -> FarmDatabase:
+def _opened(
+    db: str | os.PathLike[str], farm: str | os.PathLike[str] | None, options: Mapping[str, Any] | None
+) -> FarmDatabase:
     database = resolve(db, farm, storage_options=options, changes=True)
     database.config()  # A name that the farm does not hold is refused.
     return database

@@ -98,7 +98,10 @@ class TierTree(ForPeople):
 
 
 def tier_tree(
-    db: str | os.PathLike[str], farm: str | None = None, *, storage_options: Mapping[str, Any] | None = None
+    db: str | os.PathLike[str],
+    farm: str | os.PathLike[str] | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> TierTree:
     """Return who reads a database from where, how far behind, and who needs attention.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,6 @@ from wlc.tiers.rate import RateLimit
 from wlc.tiers.relay_round import Shipped, Shipping
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Mapping, Sequence
     from datetime import timedelta
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 def ship(
     db: str | os.PathLike[str],
     *,
-    to: str,
-    farm: str | None = None,
+    to: str | os.PathLike[str],
+    farm: str | os.PathLike[str] | None = None,
     delay: timedelta | str | None = None,
     rate: float | str | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -83,6 +83,7 @@ def ship(
     age, kept = (parse_age(each) if isinstance(each, str) else each for each in (delay, keep))
     limit = RateLimit(parse_rate(rate) if isinstance(rate, str) else rate)
     source = resolve(db, farm, storage_options=storage_options)
+    to = os.fspath(to)
     target = _relay_of(source, to, target_options)
     latest = utc_now() - age if age is not None else None
     offer = Offer(class_name, fanout, age.total_seconds() if age is not None else 0.0)

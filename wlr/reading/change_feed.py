@@ -47,7 +47,7 @@ def changes(
     since: int | str | datetime | None = None,
     until: int | str | datetime | None = None,
     snapshot: bool = False,
-    farm: str | None = None,
+    farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read what transactions removed from a table and added to it.

@@ -58,7 +58,7 @@ def diff(
     last: int,
     *,
     table: str | None = None,
-    farm: str | None = None,
+    farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[TableDifference]:
     """Count the rows in which tables differ between two ticks.
@@ -109,7 +109,7 @@ def differing_rows(
     last: int,
     table: str,
     *,
-    farm: str | None = None,
+    farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> duckdb.DuckDBPyRelation:
     """Read the rows in which a table differs between two ticks; arguments and errors are those of `diff`.
@@ -133,7 +133,7 @@ def differing_rows(
 
 
 def _farm_of(
-    place: str | os.PathLike[str], farm: str | None, storage_options: Mapping[str, Any] | None
+    place: str | os.PathLike[str], farm: str | os.PathLike[str] | None, storage_options: Mapping[str, Any] | None
 ) -> FarmDatabase:
     found = opened(place, farm, storage_options)
     if isinstance(found, FarmDatabase):

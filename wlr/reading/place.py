@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def opened(
-    place: str | os.PathLike[str], farm: str | None, storage_options: Mapping[str, Any] | None
+    place: str | os.PathLike[str], farm: str | os.PathLike[str] | None, storage_options: Mapping[str, Any] | None
 ) -> FarmDatabase | Target:
     """Open what a text names: the farm of a name, a URL or a master; else a replica.
 

@@ -45,7 +45,7 @@ def read(
     until: str | datetime | None = None,
     columns: Sequence[str] | None = None,
     where: str | None = None,
-    farm: str | None = None,
+    farm: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     verify: bool = True,
 ) -> duckdb.DuckDBPyRelation:

@@ -130,7 +130,7 @@ class DatabaseReport:
 def report(
     db: str | os.PathLike[str],
     *,
-    farm: str | None = None,
+    farm: str | os.PathLike[str] | None = None,
     since: str | datetime | None = None,
     verify: bool = False,
     storage_options: Mapping[str, Any] | None = None,
