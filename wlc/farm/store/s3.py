@@ -9,6 +9,7 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import urlsplit
 
 from aiohttp import ClientError as ConnectionFailure
 from botocore.exceptions import BotoCoreError, ClientError
@@ -232,7 +233,15 @@ def _translated(error: Exception, where: str) -> FarmError:
     if is_refused or kind in ("ParamValidationError", "InvalidRegionError"):
         return InvalidError(f"{where}: the request was refused ({code or kind})", hint=_CREDENTIALS, path=where)
     hint = "Check the network and AWS_ENDPOINT_URL, then try again."
-    return UnavailableError(f"{where}: no answer from the store ({code or kind})", hint=hint, path=where)
+    message = f"{where}: no answer from the store{_endpoint(error)} ({code or kind})"
+    return UnavailableError(message, hint=hint, path=where)
+
+
+def _endpoint(error: Exception) -> str:
+    """Say where no connection came about; it can be a forgotten variable that sets the endpoint."""
+    parts = urlsplit(getattr(error, "kwargs", {}).get("endpoint_url", ""))
+    # A user name and a password before it are not shown.
+    return f" at {parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.netloc else ""
 
 
 def _open_file_system(options: dict[str, Any]) -> S3FileSystem:
