@@ -119,15 +119,20 @@ class SitesModel:
         """Which keys of a transaction are rejected: the primary's log has a line on them that its author had not seen.
 
         So are those that are there for the one and not for the other, which a line that was seen cannot be the cause of.
+        In a table of its own, a transaction depends on what was rejected.
         """
         primary = self.sites[PRIMARY]
-        unseen = {key for line in primary.log if line.name not in entry.past for key in line.after}
+        lines = [line for line in primary.log if line.name not in entry.past]
+        unseen = {key for line in lines for key in line.after}
+        refreshed = {key for line in lines if line.is_refresh for key in line.after}
         in_conflict = {
             key
             for key, before in entry.before.items()
-            if self.rules.get(key[0]) and (key in unseen or (before is None) != (key not in primary.rows))
+            if self.rules.get(key[0]) in ("epoch", "epoch_trans")
+            and (key in unseen or (before is None) != (key not in primary.rows))
         }
-        if any(self.rules.get(table) == "epoch_trans" for table, _ in in_conflict):
+        depends = any(self.rules.get(key[0]) == "owner" for key in entry.before.keys() & refreshed)
+        if depends or any(self.rules.get(table) == "epoch_trans" for table, _ in in_conflict):
             return set(entry.after)
         return {key for key in in_conflict if self.rules.get(key[0]) == "epoch"}
 

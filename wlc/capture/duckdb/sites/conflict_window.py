@@ -9,6 +9,9 @@ contain that name. The window is derived from the log and from what is journalle
     tick     } name of the line
     committed  when the transaction was first committed, microseconds
 
+In a star, changes are lines only in tables with an epoch rule; a refresh is one in every table: whoever writes a row
+that he did not know to be rejected builds on what was rejected.
+
 It can be derived again at any time. The steps of a round share one: what was written since the step before is added.
 """
 
@@ -27,6 +30,7 @@ from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types.syntax import parse
 from wlc.farm.anchors import has_seen
+from wlc.farm.circle import EPOCH, EPOCH_TRANS
 from wlc.farm.errors import ExpiredError, GapError
 from wlc.farm.model import Change, Clear, Name, RowsRead, RowsRefreshed, file_column
 from wlc.farm.store import MissingError
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
 
     import duckdb
 
+    from wlc.farm.circle import Rule
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Batch, Column, Layout, Origin, Record
     from wlc.farm.vectors import Lineage, Vector
@@ -45,6 +50,8 @@ if TYPE_CHECKING:
 
     # Given a table, the columns whose changes are added.
     AddedColumns = Callable[[Name], Collection[str]]
+    # Given a table, whether its changes are lines.
+    HasChanges = Callable[[Name], bool]
 
 WINDOW = 'temp."wlc window"'
 # A table of the journal's schema with the columns of the window.
@@ -57,6 +64,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def no_added_columns(_: Name) -> Collection[str]:
     """Return none: the changes of every column replace what is there."""
     return ()
+
+
+def every_table(_: Name) -> bool:
+    """Say that changes are lines, whatever the table."""
+    return True
 
 
 def key_sql(name: Name, columns: Sequence[Column], values: Sequence[str]) -> str:
@@ -120,6 +132,11 @@ def create_if_missing(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute(f"CREATE TEMP TABLE IF NOT EXISTS {_bare(WINDOW)} ({_COLUMNS})")
 
 
+def has_lines(connection: duckdb.DuckDBPyConnection) -> bool:
+    """Say whether a window holds anything."""
+    return bool(connection.execute(f"SELECT 1 FROM {WINDOW} LIMIT 1").fetchall())
+
+
 @dataclass(frozen=True, slots=True)
 class Covered:
     """What a window holds: the lines up to a tick that a vector does not contain, and maybe more.
@@ -129,12 +146,14 @@ class Covered:
         floor: The vector.
         batch: The last batch that was published by then.
         tick: The tick.
+        rules: What decided which lines these are.
     """
 
     history: str
     floor: Vector
     batch: int
     tick: int
+    rules: tuple[Rule, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +195,12 @@ class KeptWindow:
             ExpiredError: The log does not reach back to what the site has seen.
         """
         at, state = self.covered, wanted.state
-        if at is None or at.history != state.history or not contains(wanted.known, at.floor, wanted.lineage):
+        rules = state.circle.rules if state.circle is not None else ()
+        is_same = at is not None and (at.history, at.rules) == (state.history, rules)
+        if at is None or not is_same or not contains(wanted.known, at.floor, wanted.lineage):
             create(connection)
             _add_inherited(connection, catalog, wanted)
-            at = Covered(state.history, wanted.known, 0, 0)
+            at = Covered(state.history, wanted.known, 0, 0, rules)
         if state.batch > at.batch:
             add_log(
                 connection,
@@ -191,14 +212,31 @@ class KeptWindow:
                 lineage=wanted.lineage,
                 anew=wanted.anew,
                 added=added_columns_of(state),
+                has_changes=has_changes_of(state),
             )
-        last = add_journal(connection, catalog, state.history, after=at.tick, added=added_columns_of(state))
-        self.covered = Covered(state.history, at.floor, state.batch, max(state.tick, last))
+        last = add_journal(
+            connection,
+            catalog,
+            state.history,
+            after=at.tick,
+            added=added_columns_of(state),
+            has_changes=has_changes_of(state),
+        )
+        self.covered = Covered(state.history, at.floor, state.batch, max(state.tick, last), rules)
 
 
 def added_columns_of(state: MasterState) -> AddedColumns:
     """Return which columns are added, by the rules that a site remembers."""
     return state.circle.added_columns if state.circle is not None else no_added_columns
+
+
+def has_changes_of(state: MasterState) -> HasChanges:
+    """Return of which tables changes are lines, by the rules that a site remembers."""
+    circle = state.circle
+    if circle is None or circle.is_mesh:
+        return every_table
+    compared = {rule.table.folded for rule in circle.rules if rule.rule in (EPOCH, EPOCH_TRANS)}
+    return lambda table: table.folded in compared
 
 
 def _add_inherited(connection: duckdb.DuckDBPyConnection, catalog: str, wanted: WantedWindow) -> None:
@@ -226,6 +264,7 @@ def add_log(
     lineage: Lineage = NO_LINEAGE,
     anew: str = "",
     added: AddedColumns = no_added_columns,
+    has_changes: HasChanges = every_table,
 ) -> None:
     """Add what the primary's log says behind a tick.
 
@@ -239,6 +278,7 @@ def add_log(
         lineage: What vectors leave out.
         anew: How the site is made anew whose changes are judged.
         added: Columns of tables whose changes are added: who changes only these does not write the row.
+        has_changes: Of which tables changes are lines, and not only refreshes.
 
     Raises:
         ExpiredError: The log does not reach back to the tick: a part of it was pruned.
@@ -258,7 +298,7 @@ def add_log(
             return
         if has_seen(known, batch, lineage):
             return
-        add_batch(connection, batch, database, added)
+        add_batch(connection, batch, database, added, has_changes)
         if batch.first <= after_tick + 1:
             return
         number -= 1
@@ -269,12 +309,13 @@ def add_batch(
     batch: Batch,
     database: FarmDatabase,
     added: AddedColumns = no_added_columns,
+    has_changes: HasChanges = every_table,
 ) -> None:
     """Add one batch of the primary's log."""
-    records = [(each, record) for each in batch.transactions for record in each.records]
+    records = [(each, record) for each in batch.transactions for record in each.records if _counts(record, has_changes)]
     named = [(each.tick, each.origin, each.committed) for each in batch.transactions]
     _name_ticks(connection, batch.history, named)
-    counted = {record.path for _, record in records if _counts(record) and isinstance(record, _IN_FILES)}
+    counted = {record.path for _, record in records if isinstance(record, _IN_FILES)}
     for file in batch.files:
         if file.layout.primary_key and file.file.path in counted:
             columns = key_columns(file.layout)
@@ -291,11 +332,21 @@ def add_batch(
 
 
 _IN_FILES = (Change, RowsRead, RowsRefreshed)
+_JOURNALLED = (JournalledImages, JournalledReads, Clear)
+_REFRESHES = (journal.REFRESHED, journal.ABSENT)
 
 
-def _counts(record: Record) -> bool:
+def _counts(record: Record, has_changes: HasChanges) -> bool:
     """Say whether a record is about rows that nobody may change concurrently; rows read by a reader are not."""
-    return not isinstance(record, RowsRead) or record.exclusive
+    match record:
+        case RowsRefreshed():
+            return True
+        case RowsRead(table, _, _, exclusive):
+            return exclusive and has_changes(table)
+        case Change() | Clear():
+            return has_changes(record.table)
+        case _:
+            return False
 
 
 def _written(layout: Layout, added: Collection[str], names: Sequence[str]) -> str:
@@ -312,6 +363,7 @@ def add_journal(
     *,
     after: int,
     added: AddedColumns = no_added_columns,
+    has_changes: HasChanges = every_table,
 ) -> int:
     """Add what the primary has committed behind a tick and not published, as the connection's transaction sees it.
 
@@ -320,18 +372,20 @@ def add_journal(
     """
     waiting = unpublished.pending(connection, catalog, sys.maxsize, after=after)
     _name_ticks(connection, history, [(each.tick, each.origin, each.committed) for each in waiting.transactions])
-    records = [(each.tick, record) for each in waiting.transactions for record in each.records]
-    numbers = {
-        record.layout
-        for _, record in records
-        if isinstance(record, JournalledImages | JournalledRefresh | JournalledReads)
-    }
+    records = [
+        (each.tick, record)
+        for each in waiting.transactions
+        for record in each.records
+        if isinstance(record, JournalledRefresh) or (isinstance(record, _JOURNALLED) and has_changes(record.table))
+    ]
+    numbers = {record.layout for _, record in records if not isinstance(record, Clear)}
     for number in sorted(numbers):
         name, layout = waiting.layouts[number]
         if layout.primary_key:
             key = key_sql(name, key_columns(layout), [f"c{place}" for place in layout.key_places])
             images = journal.images_sql(catalog, number)
-            wanted = f"_weight <> {journal.READ} AND _tick > {after}"
+            kind = f"<> {journal.READ}" if has_changes(name) else f"IN {_REFRESHES}"
+            wanted = f"_weight {kind} AND _tick > {after}"
             names = [f"c{place}" for place in range(len(layout.stored))]
             written = _written(layout, added(name), names)
             _add(connection, f"SELECT _tick, {key} AS key FROM {images} WHERE {wanted} {written}")

@@ -230,6 +230,13 @@ def note_conflict(connection: duckdb.DuckDBPyConnection, catalog: str, site: str
     _set(connection, catalog, site, LAST_CONFLICT, tick)
 
 
+def last_conflict(connection: duckdb.DuckDBPyConnection, catalog: str) -> int:
+    """Return our tick after the last rejection of something of any site, 0 if nothing was ever rejected."""
+    if not _exists(connection, catalog):
+        return 0
+    return max((each.value for each in counters(connection, catalog) if each.name == LAST_CONFLICT), default=0)
+
+
 def note_contained(connection: duckdb.DuckDBPyConnection, catalog: str, site: str, tick: int) -> None:
     """Note up to which of our ticks a site contains all, if anything was ever rejected."""
     if not _exists(connection, catalog):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from wlc.capture.duckdb import journal
 from wlc.capture.duckdb.sites import (
@@ -20,7 +20,7 @@ from wlc.capture.duckdb.sites.conflict_window import WantedWindow
 from wlc.capture.duckdb.sites.exceptions import Detection
 from wlc.capture.duckdb.sites.verdicts import Seen
 from wlc.dialect.duckdb import catalog as duckdb_catalog
-from wlc.farm.circle import EPOCH, EPOCH_TRANS, NONE, OWNER, PASS, how_to_join_anew
+from wlc.farm.circle import NONE, OWNER, PASS, how_to_join_anew
 from wlc.farm.clock import utc_now
 from wlc.farm.mesh import author_of
 from wlc.farm.vectors import expanded
@@ -28,7 +28,7 @@ from wlc.masters.circle_place import founder_of, without_site_that_lies
 from wlc.masters.contract import database_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import duckdb
 
@@ -190,6 +190,10 @@ def _divided(
     return parts
 
 
+class _Cover(Protocol):
+    def __call__(self, known: Vector, lineage: Lineage, *, is_owned: bool) -> None: ...
+
+
 # Of a step that is taken ---------------------------------------------------------------------------------------------
 
 
@@ -227,7 +231,13 @@ def judge_step(
     if site.circle.site(step.site).role in (NONE, PASS):
         return Judged()
 
-    def cover(known: Vector, lineage: Lineage) -> None:
+    has_succeeded = bool(site.circle.reigns)
+
+    def cover(known: Vector, lineage: Lineage, *, is_owned: bool) -> None:
+        last = exceptions.last_conflict(connection, shared.catalog) if is_owned and not has_succeeded else None
+        if last is not None and last <= known.get(state.history, 0):
+            # The owner has seen all refreshes.
+            return
         anew = how_to_join_anew(founder_of(database_of(state), site).url, step.site)
         kept.cover(connection, shared.catalog, WantedWindow(state, known, lineage, anew))
 
@@ -241,7 +251,7 @@ def judge_by_rules(
     step: SiteStep,
     tables: Sequence[StepTable],
     circle: Circle,
-    cover: Callable[[Vector, Lineage], None],
+    cover: _Cover,
     *,
     is_refused: bool = False,
 ) -> Judged:
@@ -253,11 +263,12 @@ def judge_by_rules(
         step: The step.
         tables: Its tables.
         circle: Says which rules there are.
-        cover: Makes the window that the step needs, given what all its authors contained.
+        cover: Makes the window that the step needs, given what all its authors contained, and whether its author owns
+            all tables that have a rule.
         is_refused: The step's transactions are rejected in any case.
     """
     found = {step.table.name: circle.rule_of(step.table.name) for step in tables}
-    rules = {name: rule.rule for name, rule in found.items() if rule and rule.rule in (EPOCH, EPOCH_TRANS)}
+    rules = {name: rule.rule for name, rule in found.items() if rule and rule.rule in verdicts.JUDGED}
     owned = [name for name, rule in found.items() if rule and rule.rule == OWNER and rule.site != step.site]
     refused = dict.fromkeys(_lines_of(connection, tables, owned), NOT_THE_OWNER)
     if not rules and not refused:
@@ -274,7 +285,10 @@ def judge_by_rules(
     ]
     conflict_window.create_if_missing(connection)
     if rules:
-        cover(verdicts.contained_by_all(seen), lineage)
+        is_owned = set(rules.values()) == {OWNER}
+        cover(verdicts.contained_by_all(seen), lineage, is_owned=is_owned)
+        if is_owned and not (refused or is_refused or conflict_window.has_lines(connection)):
+            return Judged()
     if is_refused:
         refused = dict.fromkeys((each.line for each in step.transactions), CONSTRAINT) | refused
     return judge(connection, where, seen, tables, rules, refused)

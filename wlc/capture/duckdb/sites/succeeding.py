@@ -112,7 +112,8 @@ def _judge(
     is_refused: bool,
 ) -> Judged:
     """Judge own transactions as the former primary would have, and report and journal what is rejected."""
-    site = shared.require_state().site
+    state = shared.require_state()
+    site = state.site
     assert site is not None
     assert site.circle is not None
     lineage = site.circle.lineage()
@@ -123,12 +124,18 @@ def _judge(
         if table.key
     ]
 
-    def cover(known: Vector, lineage: Lineage) -> None:
+    def cover(known: Vector, lineage: Lineage, *, is_owned: bool) -> None:  # noqa: ARG001 - made in any case
         conflict_window.create(connection)
         for log in succession.ended:
             if (after := known.get(log.history, 0)) < log.last:
                 conflict_window.add_log(
-                    connection, log.database, after_tick=after, last_batch=log.batch, known=known, lineage=lineage
+                    connection,
+                    log.database,
+                    after_tick=after,
+                    last_batch=log.batch,
+                    known=known,
+                    lineage=lineage,
+                    has_changes=conflict_window.has_changes_of(state),
                 )
 
     where = Detection(shared.catalog, site.name, site.name, utc_now())

@@ -6,6 +6,9 @@ a table with the rule `epoch` the change of that row is rejected; of a table wit
 transaction, with its rows in tables of any rule. A row that was rejected is in conflict for all later transactions of
 the step: they were made from an image that the primary does not have. Earlier transactions stay accepted.
 
+A row of a table that one site owns is in conflict only if it was rejected: its author builds on a transaction that was
+rejected as a whole, and this one is, too.
+
 All of it is decided by SQL over whole steps, in temporary tables:
 
     wlc pasts     line, is_read, history, tick: what the author of a transaction had seen; of its reads, when it began
@@ -33,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from wlc.capture.duckdb.sites.conflict_window import WINDOW, key_columns, key_sql, key_value
 from wlc.dialect.sql import literal
 from wlc.dialect.types import store_sql
-from wlc.farm.circle import EPOCH, EPOCH_TRANS
+from wlc.farm.circle import EPOCH, EPOCH_TRANS, OWNER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,6 +50,9 @@ if TYPE_CHECKING:
 PASTS, TOUCHED, SPOILT = 'temp."wlc pasts"', 'temp."wlc touched"', 'temp."wlc spoilt"'
 REFUSED, REJECTED = 'temp."wlc refused"', 'temp."wlc rejected"'
 DIRECT = 'temp."wlc direct"'
+JUDGED = (EPOCH, EPOCH_TRANS, OWNER)
+# By these, a row in conflict rejects its transaction.
+_WHOLE = (EPOCH_TRANS, OWNER)
 _NEW, _FLOOR = 'temp."wlc newly refused"', 'temp."wlc floor"'
 
 WRITE_ROW, UPDATE_ROW, DELETE_ROW, READ_ROW = "WRITE_ROW", "UPDATE_ROW", "DELETE_ROW", "READ_ROW"
@@ -121,13 +127,13 @@ def judge(
         rules: Tables that have a rule, and which.
         refused: Transactions that are rejected in any case, with the cause.
     """
-    judged = [rules.get(table.table.name, "") in (EPOCH, EPOCH_TRANS) and _is_keyed(table) for table in tables]
+    judged = [rules.get(table.table.name, "") in JUDGED and _is_keyed(table) for table in tables]
     if not any(judged) and not refused:
         return Verdicts()
     _note_pasts(connection, seen)
     create_touched(connection)
     # Rows of tables without a rule matter only where a transaction can be rejected as a whole.
-    has_whole = refused or any(rules.get(table.table.name) == EPOCH_TRANS for table in tables)
+    has_whole = refused or any(rules.get(table.table.name) in _WHOLE for table in tables)
     for place, table in enumerate(tables):
         if judged[place] or (has_whole and _is_keyed(table)):
             touch(connection, place, table, rules.get(table.table.name, "") if judged[place] else "")
@@ -259,7 +265,8 @@ def _find_conflicts(connection: duckdb.DuckDBPyConnection) -> None:
         SELECT m.place, m.key, m.line, m.is_read FROM met AS m ASOF LEFT JOIN {PASTS} AS p
             ON p.history = m.history AND p.is_read = m.is_read AND p.line <= m.line
             WHERE m.tick > coalesce(p.tick, 0)
-        UNION SELECT place, key, min(line), false FROM touched WHERE NOT is_read GROUP BY place, key
+        UNION SELECT place, key, min(line), false FROM touched
+            WHERE NOT is_read AND rule <> {literal(OWNER)} GROUP BY place, key
             HAVING arg_min(had, line) <> arg_min(found, line)
         """
     )
@@ -282,7 +289,7 @@ def _spread(connection: duckdb.DuckDBPyConnection, refused: Mapping[int, str]) -
     connection.execute(
         'CREATE OR REPLACE TEMP TABLE "wlc newly refused" AS'
         f" SELECT line FROM {REFUSED} UNION SELECT line FROM {DIRECT} AS d WHERE EXISTS (SELECT 1 FROM {TOUCHED} AS t"
-        f" WHERE t.place = d.place AND t.rule = {literal(EPOCH_TRANS)})"
+        f" WHERE t.place = d.place AND t.rule IN {_WHOLE})"
     )
     _refuse_new(connection, 'SELECT place, key, line FROM temp."wlc spoilt"')
     while connection.execute(f"SELECT 1 FROM {_NEW} LIMIT 1").fetchall():
@@ -304,7 +311,7 @@ def _refuse_new(connection: duckdb.DuckDBPyConnection, spoilt: str) -> None:
     """Refuse what touches spoilt rows later, besides what is newly refused already."""
     connection.execute(
         f"INSERT INTO {_NEW} SELECT DISTINCT t.line FROM {TOUCHED} AS t JOIN ({spoilt}) AS s"
-        f" ON s.place = t.place AND s.key = t.key AND s.line < t.line WHERE t.rule = {literal(EPOCH_TRANS)}"
+        f" ON s.place = t.place AND s.key = t.key AND s.line < t.line WHERE t.rule IN {_WHOLE}"
         f" AND t.line NOT IN (SELECT line FROM {REFUSED}) AND t.line NOT IN (SELECT line FROM {_NEW})"
     )
     connection.execute(
