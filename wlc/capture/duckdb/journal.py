@@ -153,7 +153,9 @@ class JournalledRefresh:
         return ABSENT if self.absent else REFRESHED
 
 
-JournalRecord = JournalledImages | JournalledDdl | Clear | SequencePosition | JournalledReads | JournalledRefresh
+# Records with rows in an image table.
+JournalledRows = JournalledImages | JournalledReads | JournalledRefresh
+JournalRecord = JournalledRows | JournalledDdl | Clear | SequencePosition
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ contain that name. The window is derived from the log and from what is journalle
     committed  when the transaction was first committed, microseconds
 
 In a star, changes are lines only in tables with an epoch rule; a refresh is one in every table: whoever writes a row
-that he did not know to be rejected builds on what was rejected.
+that he did not know to be rejected builds on what was rejected. What a former primary told so is journalled as a change
+where it was taken, so that all its changes are lines.
 
 It can be derived again at any time. The steps of a round share one: what was written since the step before is added.
 """
@@ -18,13 +19,13 @@ It can be derived again at any time. The steps of a round share one: what was wr
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from wlc.capture.duckdb import journal, unpublished
 from wlc.capture.duckdb.images import exact_sql
-from wlc.capture.duckdb.journal import JournalledImages, JournalledReads, JournalledRefresh
+from wlc.capture.duckdb.journal import JournalledReads, JournalledRefresh, JournalledRows
 from wlc.dialect import types
 from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal, quote
@@ -32,7 +33,7 @@ from wlc.dialect.types.syntax import parse
 from wlc.farm.anchors import has_seen
 from wlc.farm.circle import EPOCH, EPOCH_TRANS
 from wlc.farm.errors import ExpiredError, GapError
-from wlc.farm.model import Change, Clear, Name, RowsRead, RowsRefreshed, file_column
+from wlc.farm.model import Clear, FileRecord, Name, RowsRead, RowsRefreshed, file_column
 from wlc.farm.store import MissingError
 from wlc.farm.vectors import NO_LINEAGE, contains
 from wlc.masters.contract import database_of
@@ -42,16 +43,16 @@ if TYPE_CHECKING:
 
     import duckdb
 
-    from wlc.farm.circle import Rule
+    from wlc.farm.circle import Circle
     from wlc.farm.database import FarmDatabase
-    from wlc.farm.model import Batch, Column, Layout, Origin, Record
+    from wlc.farm.model import Batch, Column, Layout, Origin
     from wlc.farm.vectors import Lineage, Vector
     from wlc.masters.state import MasterState
 
     # Given a table, the columns whose changes are added.
     AddedColumns = Callable[[Name], Collection[str]]
-    # Given a table, whether its changes are lines.
-    HasChanges = Callable[[Name], bool]
+    # Given a table, and the history in which a transaction was first committed, whether its changes are lines.
+    AreLines = Callable[[Name, str], bool]
 
 WINDOW = 'temp."wlc window"'
 # A table of the journal's schema with the columns of the window.
@@ -66,7 +67,7 @@ def no_added_columns(_: Name) -> Collection[str]:
     return ()
 
 
-def every_table(_: Name) -> bool:
+def all_are_lines(_table: Name, _history: str) -> bool:
     """Say that changes are lines, whatever the table."""
     return True
 
@@ -146,14 +147,14 @@ class Covered:
         floor: The vector.
         batch: The last batch that was published by then.
         tick: The tick.
-        rules: What decided which lines these are.
+        circle: What decided which lines these are.
     """
 
     history: str
     floor: Vector
     batch: int
     tick: int
-    rules: tuple[Rule, ...]
+    circle: Circle | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +196,11 @@ class KeptWindow:
             ExpiredError: The log does not reach back to what the site has seen.
         """
         at, state = self.covered, wanted.state
-        rules = state.circle.rules if state.circle is not None else ()
-        is_same = at is not None and (at.history, at.rules) == (state.history, rules)
+        is_same = at is not None and (at.history, at.circle) == (state.history, state.circle)
         if at is None or not is_same or not contains(wanted.known, at.floor, wanted.lineage):
             create(connection)
             _add_inherited(connection, catalog, wanted)
-            at = Covered(state.history, wanted.known, 0, 0, rules)
+            at = Covered(state.history, wanted.known, 0, 0, state.circle)
         if state.batch > at.batch:
             add_log(
                 connection,
@@ -212,7 +212,7 @@ class KeptWindow:
                 lineage=wanted.lineage,
                 anew=wanted.anew,
                 added=added_columns_of(state),
-                has_changes=has_changes_of(state),
+                are_lines=are_lines_of(state),
             )
         last = add_journal(
             connection,
@@ -220,9 +220,9 @@ class KeptWindow:
             state.history,
             after=at.tick,
             added=added_columns_of(state),
-            has_changes=has_changes_of(state),
+            are_lines=are_lines_of(state),
         )
-        self.covered = Covered(state.history, at.floor, state.batch, max(state.tick, last), rules)
+        self.covered = Covered(state.history, at.floor, state.batch, max(state.tick, last), state.circle)
 
 
 def added_columns_of(state: MasterState) -> AddedColumns:
@@ -230,13 +230,14 @@ def added_columns_of(state: MasterState) -> AddedColumns:
     return state.circle.added_columns if state.circle is not None else no_added_columns
 
 
-def has_changes_of(state: MasterState) -> HasChanges:
-    """Return of which tables changes are lines, by the rules that a site remembers."""
+def are_lines_of(state: MasterState) -> AreLines:
+    """Return which changes are lines, by the circle that a site remembers."""
     circle = state.circle
     if circle is None or circle.is_mesh:
-        return every_table
+        return all_are_lines
     compared = {rule.table.folded for rule in circle.rules if rule.rule in (EPOCH, EPOCH_TRANS)}
-    return lambda table: table.folded in compared
+    former = {reign.history for reign in circle.reigns}
+    return lambda table, history: table.folded in compared or history in former
 
 
 def _add_inherited(connection: duckdb.DuckDBPyConnection, catalog: str, wanted: WantedWindow) -> None:
@@ -264,7 +265,7 @@ def add_log(
     lineage: Lineage = NO_LINEAGE,
     anew: str = "",
     added: AddedColumns = no_added_columns,
-    has_changes: HasChanges = every_table,
+    are_lines: AreLines = all_are_lines,
 ) -> None:
     """Add what the primary's log says behind a tick.
 
@@ -278,7 +279,7 @@ def add_log(
         lineage: What vectors leave out.
         anew: How the site is made anew whose changes are judged.
         added: Columns of tables whose changes are added: who changes only these does not write the row.
-        has_changes: Of which tables changes are lines, and not only refreshes.
+        are_lines: Which changes are lines, and not only refreshes.
 
     Raises:
         ExpiredError: The log does not reach back to the tick: a part of it was pruned.
@@ -298,7 +299,7 @@ def add_log(
             return
         if has_seen(known, batch, lineage):
             return
-        add_batch(connection, batch, database, added, has_changes)
+        add_batch(connection, batch, database, added, are_lines)
         if batch.first <= after_tick + 1:
             return
         number -= 1
@@ -309,15 +310,18 @@ def add_batch(
     batch: Batch,
     database: FarmDatabase,
     added: AddedColumns = no_added_columns,
-    has_changes: HasChanges = every_table,
+    are_lines: AreLines = all_are_lines,
 ) -> None:
     """Add one batch of the primary's log."""
-    records = [(each, record) for each in batch.transactions for record in each.records if _counts(record, has_changes)]
     named = [(each.tick, each.origin, each.committed) for each in batch.transactions]
     _name_ticks(connection, batch.history, named)
-    counted = {record.path for _, record in records if isinstance(record, _IN_FILES)}
+    found = _Lines(are_lines)
+    for each in batch.transactions:
+        for record in each.records:
+            if isinstance(record, FileRecord | Clear):
+                found.note(record, each.tick, each.origin.history if each.origin else batch.history)
     for file in batch.files:
-        if file.layout.primary_key and file.file.path in counted:
+        if file.layout.primary_key and (among := found.among(file.file.path)):
             columns = key_columns(file.layout)
             values = [f"i.{quote(file_column(column.name))}" for column in columns]
             key = key_sql(file.table, columns, values)
@@ -325,28 +329,54 @@ def add_batch(
             try:
                 names = [f"i.{quote(file_column(column.name))}" for column in file.layout.stored]
                 written = _written(file.layout, added(file.table), names)
-                _add(connection, f"SELECT _tick, {key} AS key FROM {rows_of(local)} AS i {written}")
+                _add(connection, f"SELECT _tick, {key} AS key FROM {rows_of(local)} AS i WHERE {among} {written}")
             finally:
                 database.release(local)
-    _add_clears(connection, [(each.tick, record.table) for each, record in records if isinstance(record, Clear)])
+    _add_clears(connection, found.clears)
 
 
-_IN_FILES = (Change, RowsRead, RowsRefreshed)
-_JOURNALLED = (JournalledImages, JournalledReads, Clear)
-_REFRESHES = (journal.REFRESHED, journal.ABSENT)
+@dataclass(slots=True)
+class _Lines:
+    """Which transactions have lines in which file, or image table, of a log or journal.
 
+    Attributes:
+        clears: Ticks at which tables were cleared.
+    """
 
-def _counts(record: Record, has_changes: HasChanges) -> bool:
-    """Say whether a record is about rows that nobody may change concurrently; rows read by a reader are not."""
-    match record:
-        case RowsRefreshed():
-            return True
-        case RowsRead(table, _, _, exclusive):
-            return exclusive and has_changes(table)
-        case Change() | Clear():
-            return has_changes(record.table)
-        case _:
+    are_lines: AreLines
+    clears: list[tuple[int, Name]] = field(default_factory=list)
+    _ticks: dict[str, list[int]] = field(default_factory=dict)
+    _left_out: set[str] = field(default_factory=set)
+
+    def note(self, record: FileRecord | JournalledRows | Clear, tick: int, history: str) -> None:
+        """Note the record of a transaction that was first committed in a history."""
+        counts = self._counts(record, history)
+        if isinstance(record, Clear):
+            self.clears += [(tick, record.table)] if counts else []
+            return
+        place = record.path if isinstance(record, FileRecord) else str(record.layout)
+        if counts:
+            self._ticks.setdefault(place, []).append(tick)
+        else:
+            self._left_out.add(place)
+
+    def among(self, place: str) -> str:
+        """Return the condition that an image there is of a line; empty if none is."""
+        if place not in self._left_out:
+            return "true" if place in self._ticks else ""
+        ticks = self._ticks.get(place)
+        return f"_tick IN (SELECT unnest({ticks}::BIGINT[]))" if ticks else ""
+
+    @property
+    def places(self) -> list[str]:
+        """Where there are any."""
+        return list(self._ticks)
+
+    def _counts(self, record: FileRecord | JournalledRows | Clear, history: str) -> bool:
+        # Rows that were read nobody may change concurrently if it was as a writer does.
+        if isinstance(record, RowsRead | JournalledReads) and not record.exclusive:
             return False
+        return isinstance(record, RowsRefreshed | JournalledRefresh) or self.are_lines(record.table, history)
 
 
 def _written(layout: Layout, added: Collection[str], names: Sequence[str]) -> str:
@@ -363,7 +393,7 @@ def add_journal(
     *,
     after: int,
     added: AddedColumns = no_added_columns,
-    has_changes: HasChanges = every_table,
+    are_lines: AreLines = all_are_lines,
 ) -> int:
     """Add what the primary has committed behind a tick and not published, as the connection's transaction sees it.
 
@@ -372,24 +402,21 @@ def add_journal(
     """
     waiting = unpublished.pending(connection, catalog, sys.maxsize, after=after)
     _name_ticks(connection, history, [(each.tick, each.origin, each.committed) for each in waiting.transactions])
-    records = [
-        (each.tick, record)
-        for each in waiting.transactions
-        for record in each.records
-        if isinstance(record, JournalledRefresh) or (isinstance(record, _JOURNALLED) and has_changes(record.table))
-    ]
-    numbers = {record.layout for _, record in records if not isinstance(record, Clear)}
-    for number in sorted(numbers):
+    found = _Lines(are_lines)
+    for each in waiting.transactions:
+        for record in each.records:
+            if isinstance(record, JournalledRows | Clear):
+                found.note(record, each.tick, each.origin.history if each.origin else history)
+    for number in sorted(map(int, found.places)):
         name, layout = waiting.layouts[number]
         if layout.primary_key:
             key = key_sql(name, key_columns(layout), [f"c{place}" for place in layout.key_places])
             images = journal.images_sql(catalog, number)
-            kind = f"<> {journal.READ}" if has_changes(name) else f"IN {_REFRESHES}"
-            wanted = f"_weight {kind} AND _tick > {after}"
+            wanted = f"_weight <> {journal.READ} AND _tick > {after} AND {found.among(str(number))}"
             names = [f"c{place}" for place in range(len(layout.stored))]
             written = _written(layout, added(name), names)
             _add(connection, f"SELECT _tick, {key} AS key FROM {images} WHERE {wanted} {written}")
-    _add_clears(connection, [(tick, record.table) for tick, record in records if isinstance(record, Clear)])
+    _add_clears(connection, found.clears)
     return waiting.ticks[-1] if waiting.transactions else after
 
 

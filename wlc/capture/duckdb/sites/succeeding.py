@@ -135,7 +135,7 @@ def _judge(
                     last_batch=log.batch,
                     known=known,
                     lineage=lineage,
-                    has_changes=conflict_window.has_changes_of(state),
+                    are_lines=conflict_window.are_lines_of(state),
                 )
 
     where = Detection(shared.catalog, site.name, site.name, utc_now())
