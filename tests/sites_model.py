@@ -106,6 +106,7 @@ class SitesModel:
             rejected = self.verdict(entry)
             kept = {key: value for key, value in entry.after.items() if key not in rejected}
             told = {key for key in rejected if entry.after[key] is not None or key in primary.rows}
+            told |= {key for key in self.missed(entry) if key in kept}
             primary.write(kept, entry.name)
             if told:
                 primary.write({key: primary.rows.get(key) for key in told}, is_refresh=True)
@@ -119,22 +120,23 @@ class SitesModel:
         """Which keys of a transaction are rejected: the primary's log has a line on them that its author had not seen.
 
         So are those that are there for the one and not for the other, which a line that was seen cannot be the cause of.
-        In a table of its own, a transaction depends on what was rejected.
         """
         primary = self.sites[PRIMARY]
-        lines = [line for line in primary.log if line.name not in entry.past]
-        unseen = {key for line in lines for key in line.after}
-        refreshed = {key for line in lines if line.is_refresh for key in line.after}
+        unseen = {key for line in primary.log if line.name not in entry.past for key in line.after}
         in_conflict = {
             key
             for key, before in entry.before.items()
-            if self.rules.get(key[0]) in ("epoch", "epoch_trans")
-            and (key in unseen or (before is None) != (key not in primary.rows))
+            if self.rules.get(key[0]) and (key in unseen or (before is None) != (key not in primary.rows))
         }
-        depends = any(self.rules.get(key[0]) == "owner" for key in entry.before.keys() & refreshed)
-        if depends or any(self.rules.get(table) == "epoch_trans" for table, _ in in_conflict):
+        if any(self.rules.get(table) == "epoch_trans" for table, _ in in_conflict):
             return set(entry.after)
         return {key for key in in_conflict if self.rules.get(key[0]) == "epoch"}
+
+    def missed(self, entry: LoggedEntry) -> set[Key]:
+        """Which rows of tables that nobody judges the primary had refreshed, unseen by the transaction's author."""
+        refreshes = [line for line in self.sites[PRIMARY].log if line.is_refresh and line.name not in entry.past]
+        told = {key for line in refreshes for key in line.after}
+        return {key for key in entry.after if key in told and self.rules.get(key[0]) not in ("epoch", "epoch_trans")}
 
     def take_at(self, site: int, most: int) -> None:
         """Let a secondary take the next entries of the primary's log."""

@@ -9,9 +9,8 @@ contain that name. The window is derived from the log and from what is journalle
     tick     } name of the line
     committed  when the transaction was first committed, microseconds
 
-In a star, changes are lines only in tables with an epoch rule; a refresh is one in every table: whoever writes a row
-that he did not know to be rejected builds on what was rejected. What a former primary told so is journalled as a change
-where it was taken, so that all its changes are lines.
+In a star, changes are lines only in tables with an epoch rule; a refresh is one in every table: see `verdicts`. What a
+former primary told so is journalled as a change where it was taken, so that all its changes are lines.
 
 It can be derived again at any time. The steps of a round share one: what was written since the step before is added.
 """
@@ -131,11 +130,6 @@ def create(connection: duckdb.DuckDBPyConnection) -> None:
 def create_if_missing(connection: duckdb.DuckDBPyConnection) -> None:
     """Begin an empty window, unless there is one."""
     connection.execute(f"CREATE TEMP TABLE IF NOT EXISTS {_bare(WINDOW)} ({_COLUMNS})")
-
-
-def has_lines(connection: duckdb.DuckDBPyConnection) -> bool:
-    """Say whether a window holds anything."""
-    return bool(connection.execute(f"SELECT 1 FROM {WINDOW} LIMIT 1").fetchall())
 
 
 @dataclass(frozen=True, slots=True)

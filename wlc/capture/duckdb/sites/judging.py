@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from wlc.capture.duckdb import journal
 from wlc.capture.duckdb.sites import (
@@ -20,7 +20,7 @@ from wlc.capture.duckdb.sites.conflict_window import WantedWindow
 from wlc.capture.duckdb.sites.exceptions import Detection
 from wlc.capture.duckdb.sites.verdicts import Seen
 from wlc.dialect.duckdb import catalog as duckdb_catalog
-from wlc.farm.circle import NONE, OWNER, PASS, how_to_join_anew
+from wlc.farm.circle import EPOCH, EPOCH_TRANS, NONE, OWNER, PASS, how_to_join_anew
 from wlc.farm.clock import utc_now
 from wlc.farm.mesh import author_of
 from wlc.farm.vectors import expanded
@@ -28,7 +28,7 @@ from wlc.masters.circle_place import founder_of, without_site_that_lies
 from wlc.masters.contract import database_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import duckdb
 
@@ -55,7 +55,7 @@ class Judged:
     Attributes:
         lines: Numbers of the transactions that are rejected as a whole.
         refresh: Records of own transactions after the step, whose images are journalled under `refresh_ticks`.
-        has_conflicts: Whether anything was rejected.
+        has_conflicts: Whether anything was rejected, or refreshed.
     """
 
     lines: frozenset[int] = frozenset()
@@ -70,6 +70,8 @@ def judge(
     tables: Sequence[StepTable],
     rules: Mapping[Name, str],
     refused: Mapping[int, str] | None = None,
+    *,
+    may_miss: bool = False,
 ) -> Judged:
     """Delete from a step what is rejected of it; report it, count it and journal the refresh.
 
@@ -80,12 +82,14 @@ def judge(
         tables: Its tables.
         rules: Tables that have a rule, and which.
         refused: Transactions that are rejected in any case, with the cause.
+        may_miss: There are refreshes that their authors have not seen.
     """
-    found = verdicts.judge(connection, seen, tables, rules, refused)
+    found = verdicts.judge(connection, seen, tables, rules, refused, may_miss=may_miss)
     if found.is_empty:
         return Judged()
     refresh: list[JournalledRefresh] = []
-    for place, step in _reported(connection, where, [(each.line, each.origin) for each in seen], tables):
+    origins = [(each.line, each.origin) for each in seen]
+    for place, step in _reported(connection, where, origins, tables, has_missed=found.has_missed):
         refresh += refreshing.journal_refresh(connection, place, step, REFRESH_TICK)
     rejection.remove(connection, tables)
     rows = sum(record.rows for record in refresh)
@@ -99,12 +103,18 @@ def _reported(
     where: Detection,
     origins: Sequence[tuple[int, Origin]],
     tables: Sequence[StepTable],
+    *,
+    has_missed: bool = False,
 ) -> Iterator[tuple[int, StepTable]]:
-    """Write the exceptions; yield each table that has some, with its place, while its rejected rows are collected."""
+    """Write the exceptions; yield each table with rows to tell of, with its place, while these are collected."""
     exceptions.prepare(connection, where.catalog)
     for place, step in enumerate(tables):
-        if step.table.layout.primary_key and rejection.collect(connection, place, step):
+        if not step.table.layout.primary_key:
+            continue
+        is_rejected = rejection.collect(connection, place, step)
+        if is_rejected:
             exceptions.write(connection, where, origins, place, step)
+        if (has_missed and rejection.add_missed(connection, place, step)) or is_rejected:
             yield place, step
 
 
@@ -190,10 +200,6 @@ def _divided(
     return parts
 
 
-class _Cover(Protocol):
-    def __call__(self, known: Vector, lineage: Lineage, *, is_owned: bool) -> None: ...
-
-
 # Of a step that is taken ---------------------------------------------------------------------------------------------
 
 
@@ -231,18 +237,18 @@ def judge_step(
     if site.circle.site(step.site).role in (NONE, PASS):
         return Judged()
 
-    has_succeeded = bool(site.circle.reigns)
+    circle = site.circle
 
-    def cover(known: Vector, lineage: Lineage, *, is_owned: bool) -> None:
-        last = exceptions.last_conflict(connection, shared.catalog) if is_owned and not has_succeeded else None
-        if last is not None and last <= known.get(state.history, 0):
-            # The owner has seen all refreshes.
-            return
+    def may_miss(known: Vector) -> bool:
+        is_behind = exceptions.last_conflict(connection, shared.catalog) > known.get(state.history, 0)
+        return is_behind or any(each.is_effective and known.get(each.history, 0) < each.last for each in circle.reigns)
+
+    def cover(known: Vector, lineage: Lineage) -> None:
         anew = how_to_join_anew(founder_of(database_of(state), site).url, step.site)
         kept.cover(connection, shared.catalog, WantedWindow(state, known, lineage, anew))
 
     where = Detection(shared.catalog, site.name, step.site, utc_now())
-    return judge_by_rules(connection, where, step, tables, site.circle, cover, is_refused=is_refused)
+    return judge_by_rules(connection, where, step, tables, circle, cover, may_miss, is_refused=is_refused)
 
 
 def judge_by_rules(
@@ -251,7 +257,8 @@ def judge_by_rules(
     step: SiteStep,
     tables: Sequence[StepTable],
     circle: Circle,
-    cover: _Cover,
+    cover: Callable[[Vector, Lineage], None],
+    may_miss: Callable[[Vector], bool],
     *,
     is_refused: bool = False,
 ) -> Judged:
@@ -263,17 +270,21 @@ def judge_by_rules(
         step: The step.
         tables: Its tables.
         circle: Says which rules there are.
-        cover: Makes the window that the step needs, given what all its authors contained, and whether its author owns
-            all tables that have a rule.
+        cover: Makes the window that the step needs, given what all its authors contained.
+        may_miss: Says whether there are refreshes that its authors have not seen, given the same.
         is_refused: The step's transactions are rejected in any case.
     """
     found = {step.table.name: circle.rule_of(step.table.name) for step in tables}
-    rules = {name: rule.rule for name, rule in found.items() if rule and rule.rule in verdicts.JUDGED}
+    rules = {name: rule.rule for name, rule in found.items() if rule and rule.rule in (EPOCH, EPOCH_TRANS)}
     owned = [name for name, rule in found.items() if rule and rule.rule == OWNER and rule.site != step.site]
     refused = dict.fromkeys(_lines_of(connection, tables, owned), NOT_THE_OWNER)
-    if not rules and not refused:
-        return Judged()
+    if is_refused and any(found.values()):
+        refused = dict.fromkeys((each.line for each in step.transactions), CONSTRAINT) | refused
     lineage = circle.lineage()
+    # What a site contains never falls.
+    is_behind = may_miss(expanded(step.transactions[0].past, lineage))
+    if not rules and not refused and not is_behind:
+        return Judged()
     seen = [
         Seen(
             each.line,
@@ -284,14 +295,9 @@ def judge_by_rules(
         for each in step.transactions
     ]
     conflict_window.create_if_missing(connection)
-    if rules:
-        is_owned = set(rules.values()) == {OWNER}
-        cover(verdicts.contained_by_all(seen), lineage, is_owned=is_owned)
-        if is_owned and not (refused or is_refused or conflict_window.has_lines(connection)):
-            return Judged()
-    if is_refused:
-        refused = dict.fromkeys((each.line for each in step.transactions), CONSTRAINT) | refused
-    return judge(connection, where, seen, tables, rules, refused)
+    if rules or is_behind:
+        cover(verdicts.contained_by_all(seen), lineage)
+    return judge(connection, where, seen, tables, rules, refused, may_miss=is_behind)
 
 
 def _lines_of(connection: duckdb.DuckDBPyConnection, tables: Sequence[StepTable], names: Sequence[Name]) -> list[int]:

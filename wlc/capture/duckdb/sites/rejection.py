@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wlc.capture.duckdb.sites.verdicts import REFUSED, REJECTED, TOUCHED, key_names, same_key, step_key
+from wlc.capture.duckdb.sites.verdicts import MISSED, REFUSED, REJECTED, TOUCHED, key_names, same_key, step_key
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
@@ -44,6 +44,18 @@ def collect(connection: duckdb.DuckDBPyConnection, place: int, step: StepTable) 
     return bool(connection.execute(f"SELECT 1 FROM {KEYS} LIMIT 1").fetchall())
 
 
+def add_missed(connection: duckdb.DuckDBPyConnection, place: int, step: StepTable) -> bool:
+    """List the keys of a table's rows whose refresh their author had missed, too; returns whether any key is listed."""
+    names = key_names(step.table)
+    connection.execute(
+        f"INSERT INTO {KEYS} SELECT i.key, {', '.join(f'any_value(i.{name})' for name in names)} FROM"
+        f" (SELECT {step_key(step.table, 'l')} AS key, {', '.join(names)} FROM {step.lines} AS l) AS i"
+        f" SEMI JOIN (FROM {MISSED} WHERE place = {place}) AS m ON m.key = i.key"
+        f" ANTI JOIN {KEYS} AS k ON k.key = i.key GROUP BY i.key"
+    )
+    return bool(connection.execute(f"SELECT 1 FROM {KEYS} LIMIT 1").fetchall())
+
+
 def find_present(connection: duckdb.DuckDBPyConnection, step: StepTable, wanted: str) -> None:
     """Find what the primary has: one row for each that is there, with the columns `key`, `line` and `c0` ….
 
@@ -76,13 +88,14 @@ def before_sql(place: int) -> str:
 
 
 def after_sql(place: int) -> str:
-    """Select each row of a table that a rejection has spoilt as it is after the step."""
+    """Select each row of a table that others have to be told of as it is after the step."""
     return (
         f"WITH kept AS (SELECT t.key, max(t.line) AS line FROM {TOUCHED} AS t ANTI JOIN {REJECTED} AS r"
         " ON r.place = t.place AND r.key = t.key AND r.line = t.line AND r.is_read = t.is_read"
         f" WHERE t.place = {place} AND NOT t.is_read GROUP BY t.key)"
-        f" SELECT DISTINCT r.key, 0 AS line, k.line AS accepted FROM {REJECTED} AS r"
-        f" LEFT JOIN kept AS k ON k.key = r.key WHERE r.place = {place} AND r.spoils"
+        f" SELECT r.key, 0 AS line, k.line AS accepted FROM"
+        f" (SELECT key FROM {REJECTED} WHERE place = {place} AND spoils"
+        f" UNION SELECT key FROM {MISSED} WHERE place = {place}) AS r LEFT JOIN kept AS k ON k.key = r.key"
     )
 
 

@@ -18,7 +18,7 @@ import duckdb
 from wlc.capture.duckdb import journal, taken_tables
 from wlc.capture.duckdb.journal import CapturedTable, JournalEntry
 from wlc.capture.duckdb.open_transaction import user
-from wlc.capture.duckdb.sites import conflict_window, eviction, judging, lines, own_past
+from wlc.capture.duckdb.sites import conflict_window, eviction, exceptions, judging, lines, own_past
 from wlc.capture.duckdb.sites.exceptions import Detection
 from wlc.capture.duckdb.sites.judging import Judged
 from wlc.capture.duckdb.sites.take_step import records_of
@@ -95,6 +95,9 @@ def _take_over(shared: Shared, succession: Succession, fetch: Callable[[TableFil
         for tick, part in enumerate(judged.refresh, first + 1):
             entries.append(JournalEntry(tick, user(), time, time, part))
         journal.add_entries(connection, shared.catalog, entries)
+        for other in site.circle.sites if judged.refresh else ():
+            if other.name != site.name:
+                exceptions.note_conflict(connection, shared.catalog, other.name, first + len(judged.refresh))
         lines.drop(connection, made)
         leading = replace(state, site=replace(site, led=site.circle.term))
         journal.write_state(connection, shared.catalog, changes(shared.state, leading))
@@ -124,7 +127,7 @@ def _judge(
         if table.key
     ]
 
-    def cover(known: Vector, lineage: Lineage, *, is_owned: bool) -> None:  # noqa: ARG001 - made in any case
+    def cover(known: Vector, lineage: Lineage) -> None:
         conflict_window.create(connection)
         for log in succession.ended:
             if (after := known.get(log.history, 0)) < log.last:
@@ -140,7 +143,7 @@ def _judge(
 
     where = Detection(shared.catalog, site.name, site.name, utc_now())
     judged = judging.judge_by_rules(
-        connection, where, succession.own, former, site.circle, cover, is_refused=is_refused
+        connection, where, succession.own, former, site.circle, cover, lambda _: True, is_refused=is_refused
     )
     lines.drop(connection, found)
     return judged

@@ -6,8 +6,9 @@ a table with the rule `epoch` the change of that row is rejected; of a table wit
 transaction, with its rows in tables of any rule. A row that was rejected is in conflict for all later transactions of
 the step: they were made from an image that the primary does not have. Earlier transactions stay accepted.
 
-A row of a table that one site owns is in conflict only if it was rejected: its author builds on a transaction that was
-rejected as a whole, and this one is, too.
+A row of any other table is accepted. If its author had not seen that the primary has refreshed it, because it was part
+of a transaction that was rejected as a whole, the author takes that refresh over what was accepted. So it is refreshed
+once more.
 
 All of it is decided by SQL over whole steps, in temporary tables:
 
@@ -16,6 +17,7 @@ All of it is decided by SQL over whole steps, in temporary tables:
     wlc direct    place, key, line, is_read: rows in conflict themselves
     wlc spoilt    place, key, line: rows that were rejected, and in which transaction for the first time
     wlc refused   line, cause: transactions rejected as a whole
+    wlc missed    place, key: rows of other tables whose refresh their author had not seen
     wlc rejected  the rows of these that are rejected, with what is reported of them
 
 `place` is the table's place in the list of the step's tables. `had` and `has`: the row was there before, is there after
@@ -30,13 +32,13 @@ Source: MySQL NDB Cluster, conflict functions NDB$EPOCH and NDB$EPOCH_TRANS, wit
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wlc.capture.duckdb.sites.conflict_window import WINDOW, key_columns, key_sql, key_value
 from wlc.dialect.sql import literal
 from wlc.dialect.types import store_sql
-from wlc.farm.circle import EPOCH, EPOCH_TRANS, OWNER
+from wlc.farm.circle import EPOCH, EPOCH_TRANS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,10 +51,7 @@ if TYPE_CHECKING:
 
 PASTS, TOUCHED, SPOILT = 'temp."wlc pasts"', 'temp."wlc touched"', 'temp."wlc spoilt"'
 REFUSED, REJECTED = 'temp."wlc refused"', 'temp."wlc rejected"'
-DIRECT = 'temp."wlc direct"'
-JUDGED = (EPOCH, EPOCH_TRANS, OWNER)
-# By these, a row in conflict rejects its transaction.
-_WHOLE = (EPOCH_TRANS, OWNER)
+DIRECT, MISSED = 'temp."wlc direct"', 'temp."wlc missed"'
 _NEW, _FLOOR = 'temp."wlc newly refused"', 'temp."wlc floor"'
 
 WRITE_ROW, UPDATE_ROW, DELETE_ROW, READ_ROW = "WRITE_ROW", "UPDATE_ROW", "DELETE_ROW", "READ_ROW"
@@ -100,15 +99,17 @@ class Verdicts:
     Attributes:
         lines: Numbers of the transactions that are rejected as a whole.
         counts: Per rule and name what counters rise by.
+        has_missed: Rows have to be refreshed once more, though nothing of them is rejected.
     """
 
     lines: frozenset[int] = frozenset()
     counts: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    has_missed: bool = False
 
     @property
     def is_empty(self) -> bool:
         """Whether everything is accepted."""
-        return not self.counts
+        return not self.counts and not self.has_missed
 
 
 def judge(
@@ -117,6 +118,8 @@ def judge(
     tables: Sequence[StepTable],
     rules: Mapping[Name, str],
     refused: Mapping[int, str] | None = None,
+    *,
+    may_miss: bool = False,
 ) -> Verdicts:
     """Decide what of a step is rejected; the relations of the step stay as they are.
 
@@ -126,23 +129,25 @@ def judge(
         tables: Its tables.
         rules: Tables that have a rule, and which.
         refused: Transactions that are rejected in any case, with the cause.
+        may_miss: There are refreshes that their authors have not seen.
     """
-    judged = [rules.get(table.table.name, "") in JUDGED and _is_keyed(table) for table in tables]
-    if not any(judged) and not refused:
+    judged = [rules.get(table.table.name, "") in (EPOCH, EPOCH_TRANS) and _is_keyed(table) for table in tables]
+    if not any(judged) and not refused and not may_miss:
         return Verdicts()
     _note_pasts(connection, seen)
     create_touched(connection)
-    # Rows of tables without a rule matter only where a transaction can be rejected as a whole.
-    has_whole = refused or any(rules.get(table.table.name) in _WHOLE for table in tables)
+    # Rows of tables without a rule matter only where a transaction can be rejected as a whole, or was.
+    has_whole = refused or may_miss or any(rules.get(table.table.name) == EPOCH_TRANS for table in tables)
     for place, table in enumerate(tables):
         if judged[place] or (has_whole and _is_keyed(table)):
             touch(connection, place, table, rules.get(table.table.name, "") if judged[place] else "")
     _find_conflicts(connection)
-    if not refused and not connection.execute(f"SELECT 1 FROM {DIRECT} LIMIT 1").fetchall():
+    has_missed = _find_missed(connection, may_miss=may_miss)
+    if not refused and not has_missed and not connection.execute(f"SELECT 1 FROM {DIRECT} LIMIT 1").fetchall():
         return Verdicts()
     _spread(connection, refused or {})
     list_rejected(connection)
-    return _verdicts(connection)
+    return replace(_verdicts(connection), has_missed=has_missed)
 
 
 def _is_keyed(table: StepTable) -> bool:
@@ -245,31 +250,51 @@ def _base_keys(table: CapturedTable) -> str:
     return f"SELECT {listed}, true AS there FROM {table.sql}"
 
 
+# Lines of the window that not all authors had seen.
+_LINES = (
+    f"SELECT w.key, w.history, w.tick FROM {WINDOW} AS w LEFT JOIN {_FLOOR} AS f ON f.history = w.history"
+    " WHERE w.tick > coalesce(f.tick, 0)"
+)
+
+
 # Conflicts -----------------------------------------------------------------------------------------------------------
 
 
 def _find_conflicts(connection: duckdb.DuckDBPyConnection) -> None:
     """List the rows that are in conflict with what the primary has done before the step."""
-    lines = (
-        f"SELECT w.key, w.history, w.tick FROM {WINDOW} AS w LEFT JOIN {_FLOOR} AS f ON f.history = w.history"
-        " WHERE w.tick > coalesce(f.tick, 0)"
-    )
     met = (
         "SELECT t.place, t.key, t.line, t.is_read, w.history, w.tick FROM touched AS t JOIN lines AS w ON w.key = {key}"
     )
     connection.execute(
         f"""
         CREATE OR REPLACE TEMP TABLE "wlc direct" AS
-        WITH lines AS MATERIALIZED ({lines}), touched AS (SELECT * FROM {TOUCHED} WHERE rule <> ''),
+        WITH lines AS MATERIALIZED ({_LINES}), touched AS (SELECT * FROM {TOUCHED} WHERE rule <> ''),
         met AS ({met.format(key="t.key")} UNION ALL {met.format(key="t.whole_table")})
         SELECT m.place, m.key, m.line, m.is_read FROM met AS m ASOF LEFT JOIN {PASTS} AS p
             ON p.history = m.history AND p.is_read = m.is_read AND p.line <= m.line
             WHERE m.tick > coalesce(p.tick, 0)
-        UNION SELECT place, key, min(line), false FROM touched
-            WHERE NOT is_read AND rule <> {literal(OWNER)} GROUP BY place, key
+        UNION SELECT place, key, min(line), false FROM touched WHERE NOT is_read GROUP BY place, key
             HAVING arg_min(had, line) <> arg_min(found, line)
         """
     )
+
+
+def _find_missed(connection: duckdb.DuckDBPyConnection, *, may_miss: bool) -> bool:
+    """List the rows of tables without a rule whose refresh their author had not seen; returns whether there are any."""
+    create(connection, MISSED, ("place INTEGER", "key UHUGEINT"), [])
+    if not may_miss:
+        return False
+    rows = connection.execute(
+        f"""
+        INSERT INTO {MISSED} WITH lines AS MATERIALIZED ({_LINES}), met AS (
+            SELECT t.place, t.key, t.line, w.history, w.tick FROM {TOUCHED} AS t JOIN lines AS w ON w.key = t.key
+            WHERE t.rule = ''
+        )
+        SELECT DISTINCT m.place, m.key FROM met AS m ASOF LEFT JOIN {PASTS} AS p
+            ON p.history = m.history AND NOT p.is_read AND p.line <= m.line WHERE m.tick > coalesce(p.tick, 0)
+        """
+    ).fetchall()
+    return bool(rows[0][0])
 
 
 def _spread(connection: duckdb.DuckDBPyConnection, refused: Mapping[int, str]) -> None:
@@ -289,7 +314,7 @@ def _spread(connection: duckdb.DuckDBPyConnection, refused: Mapping[int, str]) -
     connection.execute(
         'CREATE OR REPLACE TEMP TABLE "wlc newly refused" AS'
         f" SELECT line FROM {REFUSED} UNION SELECT line FROM {DIRECT} AS d WHERE EXISTS (SELECT 1 FROM {TOUCHED} AS t"
-        f" WHERE t.place = d.place AND t.rule IN {_WHOLE})"
+        f" WHERE t.place = d.place AND t.rule = {literal(EPOCH_TRANS)})"
     )
     _refuse_new(connection, 'SELECT place, key, line FROM temp."wlc spoilt"')
     while connection.execute(f"SELECT 1 FROM {_NEW} LIMIT 1").fetchall():
@@ -311,7 +336,7 @@ def _refuse_new(connection: duckdb.DuckDBPyConnection, spoilt: str) -> None:
     """Refuse what touches spoilt rows later, besides what is newly refused already."""
     connection.execute(
         f"INSERT INTO {_NEW} SELECT DISTINCT t.line FROM {TOUCHED} AS t JOIN ({spoilt}) AS s"
-        f" ON s.place = t.place AND s.key = t.key AND s.line < t.line WHERE t.rule IN {_WHOLE}"
+        f" ON s.place = t.place AND s.key = t.key AND s.line < t.line WHERE t.rule = {literal(EPOCH_TRANS)}"
         f" AND t.line NOT IN (SELECT line FROM {REFUSED}) AND t.line NOT IN (SELECT line FROM {_NEW})"
     )
     connection.execute(
