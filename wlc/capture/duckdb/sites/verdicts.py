@@ -6,9 +6,9 @@ a table with the rule `epoch` the change of that row is rejected; of a table wit
 transaction, with its rows in tables of any rule. A row that was rejected is in conflict for all later transactions of
 the step: they were made from an image that the primary does not have. Earlier transactions stay accepted.
 
-A row of any other table is accepted. If its author had not seen that the primary has refreshed it, because it was part
-of a transaction that was rejected as a whole, the author takes that refresh over what was accepted. So it is refreshed
-once more.
+A row of any other table is accepted with its transaction. If its author had not seen that the primary had refreshed it,
+as a part of a transaction that was rejected as a whole, he takes that refresh over what was accepted. So the row is
+refreshed once more.
 
 All of it is decided by SQL over whole steps, in temporary tables:
 
@@ -250,14 +250,14 @@ def _base_keys(table: CapturedTable) -> str:
     return f"SELECT {listed}, true AS there FROM {table.sql}"
 
 
+# Conflicts -----------------------------------------------------------------------------------------------------------
+
+
 # Lines of the window that not all authors had seen.
 _LINES = (
     f"SELECT w.key, w.history, w.tick FROM {WINDOW} AS w LEFT JOIN {_FLOOR} AS f ON f.history = w.history"
     " WHERE w.tick > coalesce(f.tick, 0)"
 )
-
-
-# Conflicts -----------------------------------------------------------------------------------------------------------
 
 
 def _find_conflicts(connection: duckdb.DuckDBPyConnection) -> None:
