@@ -82,8 +82,7 @@ def ship(
     """
     age, kept = (parse_age(each) if isinstance(each, str) else each for each in (delay, keep))
     limit = RateLimit(parse_rate(rate) if isinstance(rate, str) else rate)
-    source = resolve(db, farm, storage_options=storage_options)
-    to = os.fspath(to)
+    source, to = resolve(db, farm, storage_options=storage_options), os.fspath(to)
     target = _relay_of(source, to, target_options)
     latest = utc_now() - age if age is not None else None
     offer = Offer(class_name, fanout, age.total_seconds() if age is not None else 0.0)
