@@ -16,6 +16,7 @@ from wlc.farm.errors import FencedError, InvalidError, UnsupportedError
 from wlc.farm.store.options import lay_over
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from datetime import datetime
@@ -493,7 +494,7 @@ def require_state(state: MasterState | None, shown: str) -> MasterState:
 
 
 def database_of(
-    state: MasterState, storage_options: Mapping[str, Any] | None = None, farm: str | None = None
+    state: MasterState, storage_options: Mapping[str, Any] | None = None, farm: str | os.PathLike[str] | None = None
 ) -> FarmDatabase:
     """Open a master's place in the farm; options given now prevail over those that it remembers."""
     return open_database(state.name, farm or state.farm, lay_over(state.options, storage_options or {}))

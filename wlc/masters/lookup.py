@@ -44,7 +44,7 @@ def resolve(
     """
     if not adapters.is_source(db):
         return open_database(os.fspath(db), farm, storage_options)
-    source, farm = os.fspath(db), None if farm is None else os.fspath(farm)
+    source = os.fspath(db)
     module = adapters.module_of(source)
     try:
         found = module.look(source)

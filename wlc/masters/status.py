@@ -98,7 +98,7 @@ def status(
     if not adapters.is_source(db):
         return status_of(resolve(db, farm, storage_options=storage_options))
     with adapters.opened(db) as source:
-        database = database_of(source.require_state(), storage_options, os.fspath(farm or ""))
+        database = database_of(source.require_state(), storage_options, farm)
         found = status_of(database, source.details())
         fenced = _fence(source, database)
         if fenced is None:

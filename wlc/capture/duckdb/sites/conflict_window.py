@@ -190,8 +190,8 @@ class KeptWindow:
             ExpiredError: The log does not reach back to what the site has seen.
         """
         at, state = self.covered, wanted.state
-        is_same = at is not None and (at.history, at.circle) == (state.history, state.circle)
-        if at is None or not is_same or not contains(wanted.known, at.floor, wanted.lineage):
+        decided = (state.history, state.circle)
+        if at is None or (at.history, at.circle) != decided or not contains(wanted.known, at.floor, wanted.lineage):
             create(connection)
             _add_inherited(connection, catalog, wanted)
             at = Covered(state.history, wanted.known, 0, 0, state.circle)
