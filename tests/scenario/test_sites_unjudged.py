@@ -5,6 +5,7 @@ Docs: docs/sites.md.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
@@ -13,6 +14,7 @@ import pytest
 import wlc
 from tests.sites import Sites, take_from
 from wlc.capture.duckdb.sites.conflict_window import KeptWindow
+from wlc.farm.errors import ExpiredError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -126,6 +128,19 @@ def test_what_an_owner_writes_that_breaks_a_constraint_is_rejected(sites: Sites,
     sites.refuse_differences("o", "parents")
     assert sites.rows("oslo", "o") == [(1, "second", 1), (2, "other", 1)]
     assert rejected(sites) == [("o", 1, "WRITE_ROW", "constraint")]
+
+
+def test_what_follows_a_refresh_that_is_pruned_is_not_taken_on_trust(sites: Sites) -> None:
+    """Which rows its site has not seen cannot be said any more: the site begins anew."""
+    collide(sites)
+    take_from(sites, "rome>oslo", "oslo>paris")
+    wlc.snapshot(sites.file("oslo"))
+    wlc.prune(sites.file("oslo"), keep_for="0s", deadline=timedelta(0))
+    sites.write("rome", "UPDATE o SET v = 'second' WHERE k = 1")
+    with pytest.raises(ExpiredError, match="site has not seen") as caught:
+        take_from(sites, "rome>oslo")
+    assert "wlc join" in str(caught.value.hint)
+    assert sites.rows("oslo", "o") == []
 
 
 def test_nothing_is_compared_while_nothing_was_rejected(sites: Sites) -> None:
