@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
+    from wlc.farm.circle import Circle
     from wlc.farm.model import Batch, Digest, Manifest, Name, Origin, Position, TableFile, Taken, Transaction
     from wlc.masters.compensation import Compensated, WantedChange
     from wlc.masters.rejected import ConflictCounter, RejectedRow, RejectionCount
@@ -353,16 +354,13 @@ class Source(ABC):
         """Provide a copy, in which steps can be taken; it is never published, and deleted afterwards."""
         raise UnsupportedError(f"{self} cannot be one of several sites", hint="only DuckDB masters can")
 
-    def inherit(self, log: FarmDatabase, last: int, added: Callable[[Name], Sequence[str]]) -> Mapping[str, int]:  # noqa: ARG002
-        """Keep what the log of a mesh's site says of rows up to a batch, with which this database has begun.
+    def inherit(self, log: FarmDatabase, last: int, circle: Circle) -> Mapping[str, int]:  # noqa: ARG002
+        """Keep what the log of a mesh's site says of rows, and return the vector from which on that log says it.
 
         Args:
             log: That site's folder.
-            last: The batch.
-            added: Columns of tables whose changes are added.
-
-        Returns:
-            The vector from which on that log says it.
+            last: The batch with which this database has begun, and the last one to keep.
+            circle: Says which columns of which tables are added.
         """
         raise UnsupportedError(f"{self} cannot be one of several sites, with log {log.url} up to {last}")
 

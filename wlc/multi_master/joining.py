@@ -281,7 +281,7 @@ class _Announcement:
         primary = self.circle.site(self.circle.primary)
         proof = self.site.proof_of(primary.name)
         log, last = site_database(self.founder, primary.folder), proof.batch if proof else 0
-        floor = self.source.inherit(log, last, self.circle.added_columns)
+        floor = self.source.inherit(log, last, self.circle)
         return replace(joined, floor=floor)
 
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     import duckdb
 
     from wlc.capture.duckdb.connection import Connection
+    from wlc.farm.circle import Circle
     from wlc.farm.database import FarmDatabase
     from wlc.farm.errors import FencedError
     from wlc.farm.model import Batch, Digest, Manifest, Name, Position, TableFile
@@ -351,9 +352,9 @@ class DuckDBSource(Source):
         with rehearsal.copied(self._shared) as copy:
             yield DuckDBSource(copy)
 
-    def inherit(self, log: FarmDatabase, last: int, added: Callable[[Name], Sequence[str]]) -> Mapping[str, int]:
+    def inherit(self, log: FarmDatabase, last: int, circle: Circle) -> Mapping[str, int]:
         with self._shared.root.cursor() as connection:
-            return inheritance.inherit(connection, self._shared.catalog, log, last, added)
+            return inheritance.inherit(connection, self._shared.catalog, log, last, circle)
 
     def disinherit(self) -> None:
         with self._shared.root.cursor() as connection:

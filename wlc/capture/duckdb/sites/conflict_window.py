@@ -48,10 +48,6 @@ if TYPE_CHECKING:
     from wlc.farm.vectors import Lineage, Vector
     from wlc.masters.state import MasterState
 
-    # Given a table, the columns whose changes are added.
-    AddedColumns = Callable[[Name], Collection[str]]
-    # Given a table, and the history in which a transaction was first committed, whether its changes are lines.
-    AreLines = Callable[[Name, str], bool]
 
 WINDOW = 'temp."wlc window"'
 # A table of the journal's schema with the columns of the window.
@@ -59,16 +55,6 @@ INHERITED = "inherited"
 _COLUMNS = "key UHUGEINT, history VARCHAR, tick BIGINT, committed BIGINT"
 _NAMES = 'temp."wlc names"'
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def no_added_columns(_: Name) -> Collection[str]:
-    """Return none: the changes of every column replace what is there."""
-    return ()
-
-
-def all_are_lines(_table: Name, _history: str) -> bool:
-    """Say that changes are lines, whatever the table."""
-    return True
 
 
 def key_sql(name: Name, columns: Sequence[Column], values: Sequence[str]) -> str:
@@ -205,33 +191,15 @@ class KeptWindow:
                 known=at.floor,
                 lineage=wanted.lineage,
                 anew=wanted.anew,
-                added=added_columns_of(state),
-                are_lines=are_lines_of(state),
+                circle=state.circle,
             )
-        last = add_journal(
-            connection,
-            catalog,
-            state.history,
-            after=at.tick,
-            added=added_columns_of(state),
-            are_lines=are_lines_of(state),
-        )
+        last = add_journal(connection, catalog, state.history, after=at.tick, circle=state.circle)
         self.covered = Covered(state.history, at.floor, state.batch, max(state.tick, last), state.circle)
 
 
-def added_columns_of(state: MasterState) -> AddedColumns:
-    """Return which columns are added, by the rules that a site remembers."""
-    return state.circle.added_columns if state.circle is not None else no_added_columns
-
-
-def are_lines_of(state: MasterState) -> AreLines:
-    """Return which changes are lines, by the circle that a site remembers."""
-    circle = state.circle
-    if circle is None or circle.is_mesh:
-        return all_are_lines
-    compared = {rule.table.folded for rule in circle.rules if rule.rule in (EPOCH, EPOCH_TRANS)}
-    former = {reign.history for reign in circle.reigns}
-    return lambda table, history: table.folded in compared or history in former
+def added_columns(circle: Circle | None, table: Name) -> Collection[str]:
+    """Return the columns of a table whose changes are added; the changes of others replace what is there."""
+    return circle.added_columns(table) if circle is not None else ()
 
 
 def _add_inherited(connection: duckdb.DuckDBPyConnection, catalog: str, wanted: WantedWindow) -> None:
@@ -258,8 +226,7 @@ def add_log(
     known: Vector,
     lineage: Lineage = NO_LINEAGE,
     anew: str = "",
-    added: AddedColumns = no_added_columns,
-    are_lines: AreLines = all_are_lines,
+    circle: Circle | None = None,
 ) -> None:
     """Add what the primary's log says behind a tick.
 
@@ -272,8 +239,8 @@ def add_log(
         known: What all of them contain. A primary that only takes has no ticks of its own to go by.
         lineage: What vectors leave out.
         anew: How the site is made anew whose changes are judged.
-        added: Columns of tables whose changes are added: who changes only these does not write the row.
-        are_lines: Which changes are lines, and not only refreshes.
+        circle: Says in which tables changes are lines, and which columns are added: who changes only these does not
+            write the row. Without one, all are lines, and none is added.
 
     Raises:
         ExpiredError: The log does not reach back to the tick: a part of it was pruned.
@@ -293,23 +260,19 @@ def add_log(
             return
         if has_seen(known, batch, lineage):
             return
-        add_batch(connection, batch, database, added, are_lines)
+        add_batch(connection, batch, database, circle)
         if batch.first <= after_tick + 1:
             return
         number -= 1
 
 
 def add_batch(
-    connection: duckdb.DuckDBPyConnection,
-    batch: Batch,
-    database: FarmDatabase,
-    added: AddedColumns = no_added_columns,
-    are_lines: AreLines = all_are_lines,
+    connection: duckdb.DuckDBPyConnection, batch: Batch, database: FarmDatabase, circle: Circle | None
 ) -> None:
-    """Add one batch of the primary's log."""
+    """Add one batch of the primary's log; see `add_log`."""
     named = [(each.tick, each.origin, each.committed) for each in batch.transactions]
     _name_ticks(connection, batch.history, named)
-    found = _Lines(are_lines)
+    found = _Lines(_are_lines(circle))
     for each in batch.transactions:
         for record in each.records:
             if isinstance(record, FileRecord | Clear):
@@ -322,7 +285,7 @@ def add_batch(
             local = database.fetch(file)
             try:
                 names = [f"i.{quote(file_column(column.name))}" for column in file.layout.stored]
-                written = _written(file.layout, added(file.table), names)
+                written = _written(file.layout, added_columns(circle, file.table), names)
                 _add(connection, f"SELECT _tick, {key} AS key FROM {rows_of(local)} AS i WHERE {among} {written}")
             finally:
                 database.release(local)
@@ -334,10 +297,11 @@ class _Lines:
     """Which transactions have lines in which file, or image table, of a log or journal.
 
     Attributes:
+        are_lines: See `_are_lines`.
         clears: Ticks at which tables were cleared.
     """
 
-    are_lines: AreLines
+    are_lines: Callable[[Name, str], bool]
     clears: list[tuple[int, Name]] = field(default_factory=list)
     _ticks: dict[str, list[int]] = field(default_factory=dict)
     _left_out: set[str] = field(default_factory=set)
@@ -373,6 +337,15 @@ class _Lines:
         return isinstance(record, RowsRefreshed | JournalledRefresh) or self.are_lines(record.table, history)
 
 
+def _are_lines(circle: Circle | None) -> Callable[[Name, str], bool]:
+    """Return what says whether changes of a table by transactions that were first committed in a history are lines."""
+    if circle is None or circle.is_mesh:
+        return lambda _table, _history: True
+    compared = {rule.table.folded for rule in circle.rules if rule.rule in (EPOCH, EPOCH_TRANS)}
+    former = {reign.history for reign in circle.reigns}
+    return lambda table, history: table.folded in compared or history in former
+
+
 def _written(layout: Layout, added: Collection[str], names: Sequence[str]) -> str:
     """Group the images of a table by transaction and row, and leave those that have written the row."""
     if not added:
@@ -386,17 +359,18 @@ def add_journal(
     history: str,
     *,
     after: int,
-    added: AddedColumns = no_added_columns,
-    are_lines: AreLines = all_are_lines,
+    circle: Circle | None = None,
 ) -> int:
     """Add what the primary has committed behind a tick and not published, as the connection's transaction sees it.
+
+    See `add_log` for the circle.
 
     Returns:
         The last tick that is journalled, `after` if none is behind it.
     """
     waiting = unpublished.pending(connection, catalog, sys.maxsize, after=after)
     _name_ticks(connection, history, [(each.tick, each.origin, each.committed) for each in waiting.transactions])
-    found = _Lines(are_lines)
+    found = _Lines(_are_lines(circle))
     for each in waiting.transactions:
         for record in each.records:
             if isinstance(record, JournalledRows | Clear):
@@ -408,7 +382,7 @@ def add_journal(
             images = journal.images_sql(catalog, number)
             wanted = f"_weight <> {journal.READ} AND _tick > {after} AND {found.among(str(number))}"
             names = [f"c{place}" for place in range(len(layout.stored))]
-            written = _written(layout, added(name), names)
+            written = _written(layout, added_columns(circle, name), names)
             _add(connection, f"SELECT _tick, {key} AS key FROM {images} WHERE {wanted} {written}")
     _add_clears(connection, found.clears)
     return waiting.ticks[-1] if waiting.transactions else after

@@ -17,12 +17,12 @@ from wlc.farm.anchors import before
 if TYPE_CHECKING:
     import duckdb
 
-    from wlc.capture.duckdb.sites.conflict_window import AddedColumns
+    from wlc.farm.circle import Circle
     from wlc.farm.database import FarmDatabase
 
 
 def inherit(
-    connection: duckdb.DuckDBPyConnection, catalog: str, log: FarmDatabase, last: int, added: AddedColumns
+    connection: duckdb.DuckDBPyConnection, catalog: str, log: FarmDatabase, last: int, circle: Circle
 ) -> dict[str, int]:
     """Keep what another site's log says of rows, as far as it reaches back, and return the vector where it begins.
 
@@ -31,12 +31,12 @@ def inherit(
         catalog: The database.
         log: The other site's folder.
         last: Number of the batch with which the database began.
-        added: Columns of tables whose changes are added.
+        circle: Says which columns of which tables are added.
     """
     numbers = [number for number in log.batch_numbers() if number <= last]
     conflict_window.create(connection)
     for number in numbers:
-        conflict_window.add_batch(connection, log.read_batch(number)[0], log, added)
+        conflict_window.add_batch(connection, log.read_batch(number)[0], log, circle)
     connection.execute(
         f"CREATE OR REPLACE TABLE {quote(catalog)}.wlc.{conflict_window.INHERITED} AS "
         f"SELECT DISTINCT * FROM {conflict_window.WINDOW}"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from wlc.capture.duckdb.images import any_sql, exact_sql, unspoil
 from wlc.capture.duckdb.journal import ABSENT, READ, READ_EXCLUSIVELY, CapturedTable
-from wlc.capture.duckdb.sites.conflict_window import key_value, no_added_columns
+from wlc.capture.duckdb.sites.conflict_window import added_columns, key_value
 from wlc.dialect.duckdb.file_columns import refuse_missing_values, refuse_other_columns, required
 from wlc.dialect.duckdb.parquet import reading
 from wlc.dialect.duckdb.parquet_sql import rows_of
@@ -24,13 +24,14 @@ from wlc.farm.errors import CorruptError, ReplayError, UnsupportedError
 from wlc.farm.model import WEIGHT, Change, RowsRead, RowsRefreshed, file_column
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import duckdb
 
     from wlc.capture.duckdb.journal import CapturedTable
     from wlc.capture.duckdb.taken_tables import TakenTable
+    from wlc.farm.circle import Circle
     from wlc.farm.model import Column, Layout, Name, TableFile
     from wlc.masters.contract import SiteStep
 
@@ -101,7 +102,7 @@ def load(
     fetch: Callable[[TableFile], Path],
     *,
     with_reads: bool = False,
-    added: Callable[[Name], Collection[str]] = no_added_columns,
+    circle: Circle | None = None,
 ) -> list[LinesTable]:
     """Load the images of a step, and check that they are those that its log lists.
 
@@ -111,7 +112,7 @@ def load(
         tables: The master's tables.
         fetch: Returns a local file with the content of a data file.
         with_reads: Load the rows that the transactions have only read, too.
-        added: Columns of tables whose changes are added.
+        circle: Says which columns of which tables are added; none without one.
 
     Raises:
         CorruptError: A data file does not hold what the log says.
@@ -129,7 +130,7 @@ def load(
         files.setdefault(step.files[path].table, []).append(step.files[path])
     found = []
     for number, (name, of_table) in enumerate(sorted(files.items())):
-        has_reads = bool(added(name)) or any(file.file.path in listed.read for file in of_table)
+        has_reads = bool(added_columns(circle, name)) or any(file.file.path in listed.read for file in of_table)
         if name not in tables:
             if all(file.file.path in listed.read for file in of_table):
                 continue

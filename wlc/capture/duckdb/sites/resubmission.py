@@ -12,7 +12,7 @@ from wlc.capture.duckdb import taken_tables
 from wlc.capture.duckdb.analysis import analyse
 from wlc.capture.duckdb.session import CaptureSession
 from wlc.capture.duckdb.sites import exceptions
-from wlc.capture.duckdb.sites.conflict_window import no_added_columns
+from wlc.capture.duckdb.sites.conflict_window import added_columns
 from wlc.capture.duckdb.sites.verdicts import DELETE_ROW, READ_ROW, WRITE_ROW
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql, storage_type
@@ -36,8 +36,7 @@ def resubmit(shared: Shared, source: str, tick: int, count: int | None) -> int:
             rows = _chosen(exceptions.read(raw, shared.catalog), source, tick, count)
             present, order = taken_tables.tables(raw, shared.catalog)
             tables, circle = {name: each.table for name, each in present.items()}, shared.require_state().circle
-            added = circle.added_columns if circle is not None else no_added_columns
-            writes = [_Write(row, _table(row, tables), frozenset(added(row.table))) for row in rows]
+            writes = [_Write(row, _table(row, tables), frozenset(added_columns(circle, row.table))) for row in rows]
             for write in writes:
                 write.refuse_other_row(raw)
             for write in sorted(writes, key=lambda write: write.place(order)):

@@ -138,7 +138,7 @@ def _judge(
                     last_batch=log.batch,
                     known=known,
                     lineage=lineage,
-                    are_lines=conflict_window.are_lines_of(state),
+                    circle=site.circle,
                 )
 
     where = Detection(shared.catalog, site.name, site.name, utc_now())

@@ -24,7 +24,7 @@ from wlc.capture.duckdb.open_transaction import TakenEntry, user
 from wlc.capture.duckdb.session import CaptureSession
 from wlc.capture.duckdb.shared import explained
 from wlc.capture.duckdb.sites import eviction, exceptions, judging, lines
-from wlc.capture.duckdb.sites.conflict_window import KeptWindow, added_columns_of
+from wlc.capture.duckdb.sites.conflict_window import KeptWindow
 from wlc.dialect.duckdb import settings, statements
 from wlc.dialect.sql import quote
 from wlc.farm.errors import CorruptError, ReplayError, UnavailableError, UnsupportedError
@@ -261,8 +261,8 @@ def _take_lines(its: _Round, step: SiteStep, *, is_refused: bool = False) -> int
         shared.take_snapshot(connection)
     try:
         present, order = taken_tables.tables(connection, shared.catalog)
-        added = added_columns_of(shared.require_state())
-        found = lines.load(connection, step, present, its.fetch, with_reads=not step.is_primary, added=added)
+        circle = shared.require_state().circle
+        found = lines.load(connection, step, present, its.fetch, with_reads=not step.is_primary, circle=circle)
         _refuse_keyless(shared, step, found)
         judged = judging.judge_step(connection, shared, step, found, its.window, is_refused=is_refused)
         taken_tables.refuse_triggers(connection, shared.catalog, (table.table.name for table in found))
@@ -481,7 +481,7 @@ def _run_change(
     fetch: Callable[[TableFile], Path],
 ) -> int:
     present, _ = taken_tables.tables(raw, shared.catalog)
-    found = lines.load(raw, step, present, fetch, added=added_columns_of(shared.require_state()))
+    found = lines.load(raw, step, present, fetch, circle=shared.require_state().circle)
     _refuse_keyless(shared, step, found)
     if shared.is_in_mesh:
         judging.judge_in_mesh(raw, shared, step, found, KeptWindow())
