@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-from tests.sites import Sites
+from tests.sites import Sites, take_from
 
 
 def test_three_sites_in_a_star(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,7 +67,8 @@ def test_three_sites_in_a_star(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert [site["site"] for site in shown] == ["oslo", "rome"]
 
 
-def test_a_site_that_lags_takes_what_one_that_left_has_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_at_once", [False, True], ids=["by itself", "with what came after it"])
+def test_a_site_that_lags_takes_what_one_that_left_has_written(tmp_path: Path, *, is_at_once: bool) -> None:
     sites = Sites(tmp_path)
     sites.found()
     sites.join("rome")
@@ -78,8 +79,11 @@ def test_a_site_that_lags_takes_what_one_that_left_has_written(tmp_path: Path) -
     assert sites.take("oslo") == 1
     wlc.leave(sites.file("oslo"), "paris")
     sites.names.remove("paris")
-    assert sites.take("rome") == 1
+    if not is_at_once:
+        assert sites.take("rome") == 1
     sites.write("oslo", "INSERT INTO a VALUES (4, 'four', 4)")
+    # It has published nothing before that.
+    assert take_from(sites, "oslo>rome") == [2 if is_at_once else 1]
     sites.write("rome", "INSERT INTO a VALUES (5, 'five', 5)")
     sites.exchange()
     assert len(sites.rows("rome", "a")) == 5

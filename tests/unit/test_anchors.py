@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from wlc.farm.anchors import anchor, before, has_seen
 from wlc.farm.errors import ExpiredError
 from wlc.farm.model import Batch, Origin, Transaction
-from wlc.farm.vectors import NO_LINEAGE, Lineage
+from wlc.farm.vectors import NO_LINEAGE, Heir, Lineage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -258,12 +258,39 @@ def test_whoever_takes_only_echoes_has_seen_the_log(
     assert has_seen(known, batch, Lineage({"new": Origin("old", 7)})) is expected
 
 
+def batch_of(taken: list[Origin], vector: dict[str, int], *, first: int = 11) -> Batch:
+    """A batch of the history `own` with transactions of others."""
+    now = datetime(2026, 11, 20, tzinfo=UTC)
+    transactions = tuple(Transaction(first + place, "u", now, now, origin=each) for place, each in enumerate(taken))
+    last = first + len(taken) - 1
+    return Batch("d", 4, "own", first, last, "", "d", transactions, vector={"own": last, **vector})
+
+
 def test_before_a_batch_that_holds_a_history_and_what_it_grew_from_nothing_of_the_later_one_was_contained() -> None:
     lineage = Lineage({"later": Origin("first", 3)})
-    origins = [Origin("other", 7), Origin("first", 3), Origin("later", 5), Origin("later", 6)]
-    now = datetime(2026, 11, 20, tzinfo=UTC)
-    taken = tuple(Transaction(11 + place, "u", now, now, origin=origin) for place, origin in enumerate(origins))
-    batch = Batch("d", 4, "own", 11, 14, "", "d", taken, vector={"own": 14, "later": 6, "other": 7, "far": 2})
-    assert before(batch, lineage) == {"own": 10, "first": 2, "other": 6, "far": 2}
+    taken = [Origin("other", 7), Origin("first", 3), Origin("later", 5), Origin("later", 6)]
+    vector = {"later": 6, "other": 7, "far": 2}
+    assert before(batch_of(taken, vector), lineage) == {"own": 10, "first": 2, "other": 6, "far": 2}
     # Without that, ticks of a history come without gaps.
-    assert before(replace(batch, transactions=taken[2:]), lineage) == {"own": 10, "later": 4, "other": 7, "far": 2}
+    assert before(batch_of(taken[2:], vector), lineage) == {"own": 10, "first": 3, "later": 4, "other": 7, "far": 2}
+
+
+@pytest.mark.parametrize(
+    ("taken", "vector", "expected"),
+    [
+        # What the site that left had written came with the tick before: nothing that implies it was contained.
+        ([Origin("left", 1), Origin("primary", 3)], {"primary": 3}, {"own": 10, "primary": 1}),
+        ([Origin("left", 1), Origin("primary", 3)], {"primary": 3, "left": 1}, {"own": 10, "primary": 1}),
+        ([Origin("left", 1), Origin("later", 5)], {"later": 5}, {"own": 10, "primary": 1}),
+        # It was contained already.
+        ([Origin("primary", 3)], {"primary": 3}, {"own": 10, "primary": 2, "left": 1}),
+        ([Origin("primary", 2), Origin("primary", 3)], {"primary": 3}, {"own": 10, "primary": 1, "left": 1}),
+        # A later tick of it may come any time.
+        ([Origin("left", 2)], {"primary": 3, "left": 2}, {"own": 10, "primary": 3, "left": 1}),
+    ],
+)
+def test_before_a_batch_that_holds_what_a_site_that_left_had_written_nothing_implied_it(
+    taken: list[Origin], vector: dict[str, int], expected: dict[str, int]
+) -> None:
+    lineage = Lineage({"later": Origin("primary", 2)}, {"left": Heir(Origin("primary", 2), 1)})
+    assert before(batch_of(taken, vector), lineage) == expected

@@ -67,23 +67,30 @@ def anchor(
 
 
 def before(batch: Batch, lineage: Lineage = NO_LINEAGE) -> dict[str, int]:
-    """Return the vector just before a batch whose predecessor is not there: ticks of a history come without gaps.
+    """Return the vector just before a batch whose predecessor is not there, with what vectors leave out.
 
-    Of a history nothing was contained if the batch holds something of what it grew from.
+    Ticks of a history come without gaps, so that nothing was contained that implies what the batch holds.
     """
-    past = {**batch.vector, batch.history: batch.first - 1}
-    # Vectors leave out what histories imply that grew from it.
-    known = past.keys() | {ancestor for history in past for ancestor, _ in lineage.ancestors(history)}
-    first: dict[str, int] = {}
-    for each in reversed(batch.transactions):
-        if each.origin is not None and each.origin.history in known:
-            past[each.origin.history] = each.origin.tick - 1
-            first[each.origin.history] = each.origin.tick
+    past = expanded({**batch.vector, batch.history: batch.first - 1}, lineage)
+    first = {each.origin.history: each.origin.tick for each in reversed(batch.transactions) if each.origin is not None}
+    for history, tick in first.items():
+        _take_out(past, history, tick, lineage)
+    return past
 
-    def has_begun(history: str) -> bool:
-        return all(first.get(ancestor, last + 1) > last for ancestor, last in lineage.ancestors(history))
 
-    return {history: tick for history, tick in past.items() if has_begun(history)}
+def _take_out(vector: dict[str, int], history: str, tick: int, lineage: Lineage) -> None:
+    """Take a tick out of a vector with what is left out, and all that implies the tick."""
+    if vector.get(history, 0) < tick:
+        return
+    del vector[history]
+    if tick > 1:
+        vector[history] = tick - 1
+    for later in list(vector):
+        if any(ancestor == history and last >= tick for ancestor, last in lineage.ancestors(later)):
+            _take_out(vector, later, 1, lineage)
+    heir = lineage.heirs.get(history)
+    if heir is not None and heir.last >= tick:
+        _take_out(vector, heir.at.history, heir.at.tick, lineage)
 
 
 def has_seen(vector: Vector, batch: Batch, lineage: Lineage = NO_LINEAGE) -> bool:
