@@ -145,8 +145,15 @@ class SitesModel:
         entries = primary.visible[first : first + most]
         for entry in entries:
             if entry.name not in taker.contained:
-                taker.write(entry.after, entry.name)
+                taker.write({key: v for key, v in entry.after.items() if not self.keeps(taker, entry, key)}, entry.name)
         taker.read[PRIMARY] = first + len(entries)
+
+    def keeps(self, taker: ModelSite, entry: LoggedEntry, key: Key) -> bool:
+        """Whether a secondary keeps a row of a table that nobody judges: its own is newer than what a refresh tells."""
+        if not entry.is_refresh or self.rules.get(key[0]) in ("epoch", "epoch_trans"):
+            return False
+        last = next((line for line in reversed(taker.log) if key in line.after), None)
+        return last is not None and last.name[0] == taker.number and last.name not in entry.past
 
     def settle(self) -> None:
         """Let everybody take everything."""

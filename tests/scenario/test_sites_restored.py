@@ -220,6 +220,36 @@ def test_case_3_what_diverged_begins_a_history_of_its_own(two: Sites) -> None:
     two.replica_equals("rome", "t")
 
 
+@pytest.mark.parametrize("rule", ["owner", "none"])
+def test_case_3_what_a_site_has_committed_since_is_newer_than_its_own_past(two: Sites, rule: str) -> None:
+    """In a table that nobody judges; the past comes back beside it."""
+    wlc.set_rule("sales", "t", rule, site="rome" if rule == "owner" else "", farm=two.farm)
+    two.exchange()
+    backup = Backup.of(two, "rome")
+    two.write(
+        "rome",
+        "UPDATE t SET v = 'past' WHERE k < 3",
+        "INSERT INTO t VALUES (101, 'past'), (102, 'past')",
+        "DELETE FROM t WHERE k IN (5, 6)",
+    )
+    two.exchange()
+    backup.restore()
+    write_offline(
+        two,
+        "rome",
+        "UPDATE t SET v = 'since' WHERE k IN (0, 5)",
+        "DELETE FROM t WHERE k = 1",
+        "INSERT INTO t VALUES (101, 'since')",
+    )
+    with pytest.warns(UserWarning, match="a new history begins"):
+        two.take("rome")
+    in_step(two)
+    expected = {0: "since", 2: "past", 3: "both", 4: "both", 5: "since", 7: "both", 8: "both", 9: "both"}
+    assert dict(two.rows("oslo", "t")) == {**expected, 100: "rome", 101: "since", 102: "past"}
+    assert wlc.exceptions(two.file("oslo")) == []
+    two.replica_equals("oslo", "t")
+
+
 def test_a_site_that_died_before_the_first_snapshot_of_its_history_takes_it(two: Sites) -> None:
     wlc.set_rule(two.file("oslo"), "t", "epoch")
     two.exchange()

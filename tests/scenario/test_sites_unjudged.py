@@ -130,6 +130,32 @@ def test_what_an_owner_writes_that_breaks_a_constraint_is_rejected(sites: Sites,
     assert rejected(sites) == [("o", 1, "WRITE_ROW", "constraint")]
 
 
+@pytest.mark.parametrize("rule", ["owner", "none"])
+def test_a_site_goes_on_with_what_it_has_written_since(sites: Sites, rule: str) -> None:
+    """What the primary tells of a row is older than that, and does not take it back for a while."""
+    wlc.set_rule("sales", "o", rule, site="rome" if rule == "owner" else "", farm=sites.farm)
+    sites.write("rome", "INSERT INTO o VALUES (1, 'a', 1), (2, 'b', 1), (3, 'c', 1), (4, 'd', 1)")
+    wlc.set_rule("sales", "t", "epoch_trans", farm=sites.farm)
+    sites.exchange()
+    sites.write("oslo", "INSERT INTO t VALUES (1, 'oslo')")
+    sites.write("rome", "BEGIN; UPDATE o SET v = v || ' rejected'; INSERT INTO t VALUES (1, 'rome'); COMMIT")
+    take_from(sites, "rome>oslo")
+    # One is published, one is not.
+    sites.write("rome", "UPDATE o SET v = v || ', again' WHERE k = 1", "DELETE FROM o WHERE k = 2")
+    with wlc.connect(sites.file("rome")) as connection:
+        connection.execute("UPDATE o SET v = v || ', again' WHERE k = 3")
+        wlc.take(sites.file("rome"))
+        held = [(1, "a rejected, again", 1), (3, "c rejected, again", 1), (4, "d", 1)]
+        assert connection.execute("FROM o ORDER BY k").fetchall() == held
+        connection.execute("UPDATE o SET v = v || ' and again' WHERE k <> 3")
+    sites.exchange()
+    sites.refuse_differences("t", "o")
+    held = [(1, "a rejected, again and again", 1), (3, "c rejected, again", 1), (4, "d and again", 1)]
+    assert sites.rows("oslo", "o") == held
+    for site in sites.names:
+        sites.replica_equals(site, "t", "o")
+
+
 def test_what_follows_a_refresh_that_is_pruned_is_not_taken_on_trust(sites: Sites) -> None:
     """Which rows its site has not seen cannot be said any more: the site begins anew."""
     collide(sites)

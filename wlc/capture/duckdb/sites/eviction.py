@@ -11,22 +11,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from wlc.capture.duckdb import journal, taken_tables, unpublished
+from wlc.capture.duckdb import journal, taken_tables
 from wlc.capture.duckdb.captured_tables import CapturedTables
 from wlc.capture.duckdb.journal import JournalEntry, JournalledImages
 from wlc.capture.duckdb.open_transaction import user
-from wlc.capture.duckdb.sites import exceptions, lines
+from wlc.capture.duckdb.sites import exceptions, lines, unjudged_rows
 from wlc.capture.duckdb.sites.conflict_window import key_value
 from wlc.capture.duckdb.sites.exceptions import Detection
-from wlc.capture.duckdb.sites.lines import LinesTable, projected
+from wlc.capture.duckdb.sites.lines import LinesTable
+from wlc.capture.duckdb.sites.unjudged_rows import UnjudgedRows, relation_of
 from wlc.dialect.duckdb import catalog as duckdb_catalog
-from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import quote
-from wlc.dialect.types import storage_type
-from wlc.farm.anchors import has_seen
-from wlc.farm.model import WEIGHT, Change
 from wlc.farm.vectors import NO_LINEAGE, expanded
-from wlc.masters.contract import database_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -38,11 +34,8 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.taken_tables import TakenTable
     from wlc.dialect.duckdb.catalog import ForeignKey
     from wlc.farm.model import Name, TableFile
-    from wlc.farm.vectors import Lineage, Vector
     from wlc.masters.contract import SiteStep
 
-_OWN = 'temp."wlc own lines"'
-_UNJUDGED = 'temp."wlc unjudged {}"'
 _IN_THE_WAY = 'temp."wlc in the way {}"'
 
 
@@ -68,9 +61,11 @@ def evict(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path]) ->
             found = lines.load(connection, step, present, fetch)
             state = shared.require_state()
             lineage = state.circle.lineage() if state.circle else NO_LINEAGE
-            past = expanded(step.transactions[-1].past, lineage)
-            search = _Search(connection, shared, present, {table.table.name: table for table in found}, past, lineage)
-            evicted = search.found(past.get(state.history, 0))
+            unjudged_rows.keep(connection, shared, step, found)
+            unjudged = UnjudgedRows(connection, shared, expanded(step.transactions[-1].past, lineage), lineage)
+            evicted = _Search(
+                connection, shared, present, {table.table.name: table for table in found}, unjudged
+            ).found()
             rows = _apply(connection, shared, sorted(evicted, key=lambda table: order[table.table.name]))
             lines.drop(connection, [*found, *evicted])
         except BaseException:
@@ -88,7 +83,7 @@ class _Search:
     Attributes:
         present: The secondary's tables.
         step: Those of the step.
-        past: What the primary had judged before the step, with all that it implies.
+        unjudged: Finds own rows that the primary had not judged before the step.
         in_the_way: For each table the queries that select keys of rows that may have to go.
     """
 
@@ -96,29 +91,24 @@ class _Search:
     shared: Shared
     present: Mapping[Name, TakenTable]
     step: Mapping[Name, LinesTable]
-    past: Vector
-    lineage: Lineage
+    unjudged: UnjudgedRows
     in_the_way: dict[Name, list[str]] = field(default_factory=dict)
 
-    def found(self, judged: int) -> list[LinesTable]:
-        """Return what is evicted as lines of a step, one per row: what it becomes, or that it goes.
-
-        Args:
-            judged: Last own tick that the primary has judged.
-        """
+    def found(self) -> list[LinesTable]:
+        """Return what is evicted as lines of a step, one per row: what it becomes, or that it goes."""
         keys = duckdb_catalog.references(self.connection, self.shared.catalog)
         self._find_equal()
         for key in keys:
             self._find_children(key)
         names = {*self.in_the_way, *(key.parent for key in keys if key.table in self.step)}
-        unjudged = [name for name in sorted(names) if self._load_own(name, judged)]
+        unjudged = [name for name in sorted(names) if self.unjudged.load(self.present[name].table)]
         for key in keys:
             if key.parent in unjudged:
                 self._find_parents(key)
         evicted = [self._evicted(name) for name in unjudged if name in self.in_the_way]
         chosen = {table.table.name: table for table in evicted if table.count(self.connection)}
         for key in keys:
-            if key.parent in chosen and self._give_way(key, chosen[key.parent], judged, chosen):
+            if key.parent in chosen and self._give_way(key, chosen[key.parent], chosen):
                 chosen.pop(key.parent)
         return list(chosen.values())
 
@@ -201,79 +191,9 @@ class _Search:
         listed = ", ".join(f"u.c{place}" for place in parent.layout.key_places)
         self._add(
             key.parent,
-            f"SELECT {listed} FROM {_UNJUDGED.format(parent.id)} AS u JOIN ({lines.last_sql(step)}) AS n ON {same}"
+            f"SELECT {listed} FROM {relation_of(parent)} AS u JOIN ({lines.last_sql(step)}) AS n ON {same}"
             f" WHERE u.had AND NOT EXISTS (FROM {parent.sql} AS t WHERE {there})",
         )
-
-    def _load_own(self, name: Name, judged: int) -> bool:
-        """Find the rows of a table that own transactions have changed and the primary has not judged.
-
-        Of each it is known what it was before: `had`, `c0` …, and the last own transaction that changed it, `tick`.
-        """
-        table = self.present[name].table
-        columns = "".join(f", c{n} {storage_type(column.type)}" for n, column in enumerate(table.layout.stored))
-        self.connection.execute(
-            f"CREATE OR REPLACE TEMP TABLE {_bare(_OWN)} (tick BIGINT, is_own BOOLEAN, weight TINYINT{columns})"
-        )
-        self._load_journal(table, judged)
-        self._load_log(table)
-        keys = ", ".join(f"c{place}" for place in table.layout.key_places)
-        listed = "".join(f", o.{column} AS {column}" for column in table.columns if column not in keys.split(", "))
-        self.connection.execute(
-            f"""
-            CREATE OR REPLACE TEMP TABLE {_bare(_UNJUDGED.format(table.id))} AS
-            WITH taken AS (SELECT {keys}, max(tick) FILTER (NOT is_own) AS tick FROM {_OWN} GROUP BY ALL),
-            own AS (
-                SELECT {", ".join(f"o.{key}" for key in keys.split(", "))}, min(o.tick) AS first, max(o.tick) AS tick
-                FROM {_OWN} AS o JOIN taken AS t USING ({keys})
-                WHERE o.is_own AND o.tick > coalesce(t.tick, 0) GROUP BY ALL
-            )
-            SELECT {", ".join(f"w.{key}" for key in keys.split(", "))}, w.tick, o.weight IS NOT NULL AS had{listed}
-            FROM own AS w LEFT JOIN (FROM {_OWN} WHERE weight < 0) AS o ON o.tick = w.first
-                AND {" AND ".join(f"o.{key} = w.{key}" for key in keys.split(", "))}
-            """
-        )
-        return bool(self.connection.execute(f"SELECT 1 FROM {_UNJUDGED.format(table.id)} LIMIT 1").fetchall())
-
-    def _load_journal(self, table: journal.CapturedTable, judged: int) -> None:
-        waiting = unpublished.pending(self.connection, self.shared.catalog, most=2**62).transactions
-        own = [entry.tick for entry in waiting if entry.origin is None]
-        self.connection.execute(
-            f"INSERT INTO {_OWN} SELECT _tick, list_contains(?::BIGINT[], _tick), _weight, {', '.join(table.columns)}"
-            f" FROM {table.images} WHERE _tick > {judged} AND abs(_weight) = 1",
-            [own],
-        )
-
-    def _load_log(self, table: journal.CapturedTable) -> None:
-        state = self.shared.require_state()
-        database = database_of(state)
-        number, last = state.batch, state.tick
-        while number > 0:
-            batch = database.read_batch(number)[0]
-            if has_seen(self.past, batch, self.lineage):
-                # Pruning keeps nothing older; see `wlc.masters.unjudged`.
-                return
-            judged = self.past.get(batch.history, 0)
-            own = [each.tick for each in batch.transactions if each.origin is None and each.tick > judged]
-            counted = {r.path for each in batch.transactions for r in each.records if isinstance(r, Change)}
-            for file in batch.files:
-                if file.table == table.name and file.file.path in counted:
-                    local = database.fetch(file)
-                    try:
-                        self.connection.execute(
-                            f"INSERT INTO {_OWN} SELECT _tick, list_contains(?::BIGINT[], _tick), {WEIGHT},"
-                            f" {', '.join(projected(table, file.layout))} FROM {rows_of(local)} AS f"
-                            f" WHERE _tick BETWEEN {judged + 1} AND {last}",
-                            [own],
-                        )
-                    finally:
-                        database.release(local)
-            if batch.first <= judged + 1:
-                return
-            if batch.parent is not None:
-                # A site that was restored from a backup does not hold what came after that in the history before.
-                last = batch.parent.tick
-            number -= 1
 
     def _evicted(self, name: Name) -> LinesTable:
         """Turn the unjudged ones of the rows in the way into lines: what they were before."""
@@ -287,7 +207,7 @@ class _Search:
         self.connection.execute(
             f"CREATE OR REPLACE TEMP TABLE {made.bare} AS SELECT 0::BIGINT AS _line,"
             f" if(had, 1, -1)::TINYINT AS _weight, {', '.join(table.columns)}, tick"
-            f" FROM {_UNJUDGED.format(table.id)} SEMI JOIN ({wanted}) AS w USING ({keys})"
+            f" FROM {relation_of(table)} SEMI JOIN ({wanted}) AS w USING ({keys})"
         )
         self.connection.execute(
             f"DELETE FROM {made.lines} AS l WHERE l._weight > 0 AND EXISTS (FROM {table.sql} AS t"
@@ -295,7 +215,7 @@ class _Search:
         )
         return made
 
-    def _give_way(self, key: ForeignKey, parent: LinesTable, judged: int, chosen: dict[Name, LinesTable]) -> bool:
+    def _give_way(self, key: ForeignKey, parent: LinesTable, chosen: dict[Name, LinesTable]) -> bool:
         """Say whether rows refer to evicted ones, and evict those instead."""
         referred = ", ".join(f"{self._here(key.parent, column, 't')} AS r{n}" for n, column in enumerate(key.referred))
         left = ", ".join(self._value(key.parent, column, "l") for column in key.referred)
@@ -303,34 +223,13 @@ class _Search:
             f"SELECT {referred} FROM {parent.table.sql} AS t JOIN {parent.lines} AS l ON {parent.same_key('l')}"
             f" EXCEPT SELECT {left} FROM {parent.lines} AS l WHERE l._weight > 0"
         )
-        if not self._load_own(key.table, judged):
+        if not self.unjudged.load(self.present[key.table].table):
             return False
         children = self._lines(key.table, self._children(key, gone))
         if not children.count(self.connection):
             return False
         chosen[key.table] = children
         return True
-
-
-def load_unjudged(
-    connection: duckdb.DuckDBPyConnection, shared: Shared, place: TakenTable, past: Vector, lineage: Lineage
-) -> str:
-    """List the rows of a table that were last changed by own transactions which the primary has not judged.
-
-    Args:
-        connection: In a transaction.
-        shared: A secondary.
-        place: The table.
-        past: What the primary has judged.
-        lineage: What vectors leave out.
-
-    Returns:
-        A relation with the key's columns as in image tables, and what was there before: `had`, and the other columns.
-    """
-    judged = expanded(past, lineage)
-    search = _Search(connection, shared, {place.table.name: place}, {}, judged, lineage)
-    search._load_own(place.table.name, judged.get(shared.require_state().history, 0))
-    return _UNJUDGED.format(place.table.id)
 
 
 def _apply(connection: duckdb.DuckDBPyConnection, shared: Shared, tables: Sequence[LinesTable]) -> int:

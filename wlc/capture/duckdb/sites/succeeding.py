@@ -18,13 +18,15 @@ import duckdb
 from wlc.capture.duckdb import journal, taken_tables
 from wlc.capture.duckdb.journal import CapturedTable, JournalEntry
 from wlc.capture.duckdb.open_transaction import user
-from wlc.capture.duckdb.sites import conflict_window, eviction, exceptions, judging, lines, own_past
+from wlc.capture.duckdb.sites import conflict_window, exceptions, judging, lines, own_past
 from wlc.capture.duckdb.sites.exceptions import Detection
 from wlc.capture.duckdb.sites.judging import Judged
 from wlc.capture.duckdb.sites.take_step import records_of
+from wlc.capture.duckdb.sites.unjudged_rows import UnjudgedRows, relation_of
 from wlc.dialect.sql import quote
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import ReplayError
+from wlc.farm.vectors import expanded
 from wlc.masters.state import changes
 
 if TYPE_CHECKING:
@@ -158,7 +160,8 @@ def _as_former(
     number: int,
 ) -> LinesTable:
     """Return a table of the step over the rows that the former primary has of its keys."""
-    unjudged = eviction.load_unjudged(connection, shared, table.place, judged, lineage)
+    UnjudgedRows(connection, shared, expanded(judged, lineage), lineage).load(table.table)
+    unjudged = relation_of(table.table)
     here, name = table.table, f'temp."wlc former {number}"'
     touched = f"SELECT {table.keys} FROM {table.lines}"
     touched += f" UNION SELECT {table.keys} FROM {table.reads}" if table.reads else ""

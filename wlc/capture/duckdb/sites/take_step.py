@@ -23,7 +23,7 @@ from wlc.capture.duckdb.journal import JournalEntry, JournalledImages, Journalle
 from wlc.capture.duckdb.open_transaction import TakenEntry, user
 from wlc.capture.duckdb.session import CaptureSession
 from wlc.capture.duckdb.shared import explained
-from wlc.capture.duckdb.sites import eviction, exceptions, judging, lines
+from wlc.capture.duckdb.sites import eviction, exceptions, judging, lines, unjudged_rows
 from wlc.capture.duckdb.sites.conflict_window import KeptWindow
 from wlc.dialect.duckdb import settings, statements
 from wlc.dialect.sql import quote
@@ -264,6 +264,7 @@ def _take_lines(its: _Round, step: SiteStep, *, is_refused: bool = False) -> int
         circle = shared.require_state().circle
         found = lines.load(connection, step, present, its.fetch, with_reads=not step.is_primary, circle=circle)
         _refuse_keyless(shared, step, found)
+        unjudged_rows.keep(connection, shared, step, found)
         judged = judging.judge_step(connection, shared, step, found, its.window, is_refused=is_refused)
         taken_tables.refuse_triggers(connection, shared.catalog, (table.table.name for table in found))
         first = shared.new_ticks(step.transactions[-1].line + 1 + len(judged.refresh))
