@@ -111,7 +111,7 @@ def test_o5_a_rule_needs_a_column_that_it_can_compare(tmp_path: Path, capsys: py
     ):
         with pytest.raises(InvalidError, match=why) as refused:
             wlc.set_rule("sales", "t", "max", column=compared, farm=farm)
-        assert refused.value.hint == "wlc rule sales main.t max --column x"
+        assert refused.value.hint == f"wlc rule {farm}/sales main.t max --column x"
     with pytest.raises(InvalidError, match="compares whole numbers") as refused:
         wlc.set_rule("sales", "text", "max", column="v", farm=farm)
     assert refused.value.hint is not None

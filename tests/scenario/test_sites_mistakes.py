@@ -57,7 +57,7 @@ MISTAKES = {
     "a site with a rule that names none": (
         "wlc rule sales orders epoch --site rome",
         "the rule owner, and no other one, names a site",
-        "wlc rule sales orders epoch; or wlc rule sales orders owner --site rome",
+        "/farm/sales orders owner --site rome",
     ),
     "options without a rule": ("wlc rule sales orders --site rome", "none is given", "wlc rule sales orders RULE"),
     "the primary leaves": ("wlc leave sales oslo", "oslo is the primary", "wlc role FILE rome primary"),

@@ -63,10 +63,17 @@ class Backup:
 
 @pytest.fixture
 def two(tmp_path: Path) -> Sites:
+    return found_two(tmp_path)
+
+
+def found_two(tmp_path: Path, *, mesh: bool = False) -> Sites:
     sites = Sites(tmp_path)
-    sites.found(SCHEMA)
+    sites.found(SCHEMA, mesh=mesh)
     sites.join("rome")
     sites.write("oslo", "INSERT INTO t SELECT range, 'both' FROM range(10)")
+    if mesh:
+        wlc.set_rule("sales", "t", "newest", farm=sites.farm)
+        sites.exchange()
     sites.write("rome", "INSERT INTO t VALUES (100, 'rome')")
     sites.exchange()
     return sites
@@ -220,9 +227,12 @@ def test_case_3_what_diverged_begins_a_history_of_its_own(two: Sites) -> None:
     two.replica_equals("rome", "t")
 
 
-@pytest.mark.parametrize("rule", ["owner", "none"])
-def test_case_3_what_a_site_has_committed_since_is_newer_than_its_own_past(two: Sites, rule: str) -> None:
+@pytest.mark.parametrize(("mesh", "rule"), [(False, "owner"), (False, "none"), (True, "owner")])
+def test_case_3_what_a_site_has_committed_since_is_newer_than_its_own_past(
+    tmp_path: Path, rule: str, *, mesh: bool
+) -> None:
     """In a table that nobody judges; the past comes back beside it."""
+    two = found_two(tmp_path, mesh=mesh)
     wlc.set_rule("sales", "t", rule, site="rome" if rule == "owner" else "", farm=two.farm)
     two.exchange()
     backup = Backup.of(two, "rome")

@@ -156,6 +156,25 @@ def test_a_site_goes_on_with_what_it_has_written_since(sites: Sites, rule: str) 
         sites.replica_equals(site, "t", "o")
 
 
+def test_what_does_not_fit_because_of_a_rejection_is_rejected(sites: Sites) -> None:
+    """In tables without a rule, too: otherwise nothing later of its site could be taken."""
+    wlc.set_rule("sales", "o", "none", farm=sites.farm)
+    wlc.set_rule("sales", "t", "epoch_trans", farm=sites.farm)
+    sites.exchange()
+    sites.write("oslo", "INSERT INTO t VALUES (1, 'oslo')")
+    sites.write("rome", "BEGIN; INSERT INTO parents VALUES (3); INSERT INTO t VALUES (1, 'rome'); COMMIT")
+    sites.write("rome", "INSERT INTO o VALUES (1, 'child', 3)", "INSERT INTO o VALUES (2, 'other', 1)")
+    sites.exchange()
+    sites.refuse_differences("t", "o", "parents")
+    assert sites.rows("oslo", "o") == [(2, "other", 1)]
+    found = [(each.table.name, each.cause, each.dependent) for each in wlc.exceptions(sites.file("oslo"))]
+    assert sorted(found) == [
+        ("o", "constraint", False),
+        ("parents", "TRANS_IN_CONFLICT", True),
+        ("t", "TRANS_IN_CONFLICT", False),
+    ]
+
+
 def test_what_follows_a_refresh_that_is_pruned_is_not_taken_on_trust(sites: Sites) -> None:
     """Which rows its site has not seen cannot be said any more: the site begins anew."""
     collide(sites)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -73,15 +74,17 @@ def set_role(
         UnsupportedError: The sites are a mesh, which knows no change of the primary.
     """
     founder = founder_of_database(db, farm, storage_options)
+    # Hints can be typed as they stand.
+    named = shlex.quote(founder.url)
     if role in (PRIMARY, PASS) and read_circle(founder).is_mesh:
         raise UnsupportedError(
             f"{founder.url} is a mesh of sites, where no site decides for the others: role {role} has no meaning",
-            hint=f"the first site goes on as the one that changes the schema; wlc sites {db}",
+            hint=f"the first site goes on as the one that changes the schema; wlc sites {named}",
         )
     if role != PRIMARY:
         if lost is not None:
             raise InvalidError(
-                "--lost names the primary that another site succeeds", hint=f"wlc role {db} {site} {role}"
+                "--lost names the primary that another site succeeds", hint=f"wlc role {named} {site} {role}"
             )
         return change_circle(founder, lambda circle: with_role(circle, site, role))
     circle = read_circle(founder)
@@ -92,7 +95,7 @@ def set_role(
     if lost != circle.primary:
         raise InvalidError(
             f"site {lost} is not the primary of {circle.database}: that is {circle.primary}",
-            hint=f"wlc role {db} {site} primary --lost {circle.primary}",
+            hint=f"wlc role {named} {site} primary --lost {circle.primary}",
         )
     return hand_over(founder, site)
 
@@ -108,7 +111,7 @@ def _hand_over_from(
     wrong = InvalidError(
         f"site {circle.primary} is the primary of {circle.database}, and must publish what waits before {site} is",
         hint=f"name its file: wlc role FILE {site} primary; or, if it is lost or cannot be reached:"
-        f" wlc role {founder.url} {site} primary --lost {circle.primary}",
+        f" wlc role {shlex.quote(founder.url)} {site} primary --lost {circle.primary}",
     )
     if not adapters.is_source(db):
         raise wrong

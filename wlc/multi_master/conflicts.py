@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -84,21 +85,23 @@ def set_rule(
             one, or the rule tracks no reads.
         UnsupportedError: All sites of a mesh are to write the table, and it has a UNIQUE or FOREIGN KEY constraint.
     """
-    _refuse_call(db, table, rule, site, reads)
-    _refuse_columns(db, table, rule, column, add)
     founder = founder_of_database(db, farm, storage_options)
+    # Hints can be typed as they stand.
+    named = shlex.quote(founder.url)
+    _refuse_call(named, table, rule, site, reads)
+    _refuse_columns(named, table, rule, column, add)
     circle = read_circle(founder)
     primary = site_database(founder, circle.site(circle.primary).folder)
     name, layout = _table(primary, table)
     if rule == NO_RULE:
         return change_circle(founder, lambda circle: without_rule(circle, name))
-    _refuse_key(db, name, layout, rule, circle)
+    _refuse_key(named, name, layout, rule, circle)
     if rule in COLUMN_RULES:
-        column = compared_column(name, layout, rule, column, str(db))
-    added = tuple(dict.fromkeys(added_column(name, layout, each, str(db)) for each in add))
+        column = compared_column(name, layout, rule, column, named)
+    added = tuple(dict.fromkeys(added_column(name, layout, each, named) for each in add))
     wanted = Rule(name, rule, site, reads, column, added)
     if rule in SHARED_RULES and circle.is_mesh:
-        _refuse_constraints(db, wanted, _statements(primary), circle)
+        _refuse_constraints(named, wanted, _statements(primary), circle)
 
     def change(circle: Circle) -> Circle:
         changed = with_rule(circle, wanted)
@@ -141,7 +144,7 @@ def rules(
     return found
 
 
-def _refuse_key(db: str | os.PathLike[str], name: Name, layout: Layout, rule: str, circle: Circle) -> None:
+def _refuse_key(db: str, name: Name, layout: Layout, rule: str, circle: Circle) -> None:
     """Refuse a table without a primary key that the rule needs, or with one that it does not go by."""
     if rule == ADD and layout.primary_key:
         raise InvalidError(
@@ -157,7 +160,7 @@ def _refuse_key(db: str | os.PathLike[str], name: Name, layout: Layout, rule: st
         )
 
 
-def _refuse_constraints(db: str | os.PathLike[str], rule: Rule, statements: Iterator[Ddl], circle: Circle) -> None:
+def _refuse_constraints(db: str, rule: Rule, statements: Iterator[Ddl], circle: Circle) -> None:
     """Refuse a table of a mesh with a constraint that each site keeps and all sites together do not."""
     made, name = list(statements), rule.table
     if (problem := beside_key(made, name)) is not None:
@@ -172,7 +175,7 @@ def _refuse_constraints(db: str | os.PathLike[str], rule: Rule, statements: Iter
         )
 
 
-def _refuse_call(db: str | os.PathLike[str], table: str, rule: str, site: str, reads: str) -> None:
+def _refuse_call(db: str, table: str, rule: str, site: str, reads: str) -> None:
     """Refuse what no database can follow."""
     if rule not in (*RULES, NO_RULE):
         raise InvalidError(f"{rule!r} is no rule", hint=f"the rules are {', '.join(RULES)}, and {NO_RULE} removes one")
@@ -191,7 +194,7 @@ def _refuse_call(db: str | os.PathLike[str], table: str, rule: str, site: str, r
         )
 
 
-def _refuse_columns(db: str | os.PathLike[str], table: str, rule: str, column: str, add: Sequence[str]) -> None:
+def _refuse_columns(db: str, table: str, rule: str, column: str, add: Sequence[str]) -> None:
     """Refuse columns that the rule does not go by."""
     if column and rule not in COLUMN_RULES:
         raise InvalidError(

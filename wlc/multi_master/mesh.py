@@ -14,7 +14,7 @@ from wlc.farm.vectors import contains, expanded, raised
 from wlc.masters.circle_place import site_database, without_site_that_lies
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
     from wlc.farm.circle import Circle
@@ -60,8 +60,9 @@ class MeshLog:
             ExpiredError: The log does not say what came before; another site's may.
             CorruptError: The batch claims to contain more than it and those before it hold.
         """
-        # Ticks of the first batch's own history begin there.
-        needed = {history: tick for history, tick in past.items() if batch.number > 1 or history != batch.history}
+        # A history begins with its first batch, whatever the tick.
+        begins = batch.number == 1 or batch.parent is not None
+        needed = {history: tick for history, tick in past.items() if not (begins and history == batch.history)}
         if not contains(mine, needed, lineage):
             raise ExpiredError(
                 f"what site {self.site} contained before batch {batch.number} is neither in its log nor here",
@@ -148,6 +149,17 @@ class Published:
             numbers = log.batch_numbers()
             if numbers:
                 newest = log.read_batch(numbers[-1])[0]
-                found = expanded({**newest.vector, newest.history: newest.last}, self.circle.lineage())
-                self._last[history] = found.get(history, 0)
+                found = expanded({**newest.vector, newest.history: newest.last}, self.circle.lineage()).get(history, 0)
+                if found < wanted and history != newest.history:
+                    found = _last_of_former(log, numbers, history, wanted)
+                self._last[history] = found
         return self._last.get(history, 0)
+
+
+def _last_of_former(log: FarmDatabase, numbers: Sequence[int], history: str, wanted: int) -> int:
+    """Return the last published tick of a former history, `wanted` if all of it is pruned.
+
+    A site that was restored from a backup goes on behind an earlier tick of it than it had published.
+    """
+    batches = (log.read_batch(number)[0] for number in reversed(numbers))
+    return next((batch.last for batch in batches if batch.history == history), wanted)

@@ -111,7 +111,8 @@ def write(
         SELECT {literal(where.site)}, o.author, o.tick, r.number, o.history,
             {literal(table.name.schema)}, {literal(table.name.name)}, {json_sql(table, key_columns(table.layout), "k")},
             r.op, r.cause, {_POSTGRES_TYPE}, {_image(step, "b")}, {_image(step, "a")}, {_image(step, "p")},
-            o.history, o.tick, CAST({literal(format_time(where.detected))} AS TIMESTAMP WITH TIME ZONE), NOT r.direct
+            o.history, o.tick, CAST({literal(format_time(where.detected))} AS TIMESTAMP WITH TIME ZONE),
+            r.is_dependent
         FROM {REJECTED} AS r JOIN origins AS o ON o.line = r.line JOIN {KEYS} AS k ON k.key = r.key
         LEFT JOIN {IMAGES} AS b
             ON b.key = r.key AND b.line = r.line AND b._weight = CASE WHEN r.is_read THEN 0 ELSE -1 END

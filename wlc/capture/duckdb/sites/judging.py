@@ -278,11 +278,12 @@ def judge_by_rules(
     rules = {name: rule.rule for name, rule in found.items() if rule and rule.rule in (EPOCH, EPOCH_TRANS)}
     owned = [name for name, rule in found.items() if rule and rule.rule == OWNER and rule.site != step.site]
     refused = dict.fromkeys(_lines_of(connection, tables, owned), NOT_THE_OWNER)
-    if is_refused and any(found.values()):
-        refused = dict.fromkeys((each.line for each in step.transactions), CONSTRAINT) | refused
     lineage = circle.lineage()
     # What a site contains never falls.
     is_behind = may_miss(expanded(step.transactions[0].past, lineage))
+    # Without a rule, too, it may only not fit because of what was rejected before.
+    if is_refused and (is_behind or any(found.values())):
+        refused = dict.fromkeys((each.line for each in step.transactions), CONSTRAINT) | refused
     if not rules and not refused and not is_behind:
         return Judged()
     seen = [

@@ -153,8 +153,8 @@ def refuse_rows(site: SiteState, tables: Iterable[CapturedTable]) -> None:
         if rule is not None and rule.rule == OWNER and rule.site != site.name:
             raise InvalidError(
                 f"site {site.name} cannot write {table.name}: the table belongs to site {rule.site}",
-                hint=f"write it at {rule.site}; or let this site own it: wlc rule DB {table.name} owner --site"
-                f" {site.name}",
+                hint=f"write it at {rule.site}; or let this site own it from its next wlc take:"
+                f" wlc rule DB {table.name} owner --site {site.name}",
             )
         if not table.layout.primary_key and circle.primary != site.name and (rule is None or rule.rule != ADD):
             raise InvalidError(

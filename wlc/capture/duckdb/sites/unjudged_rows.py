@@ -18,7 +18,7 @@ from wlc.capture.duckdb.sites.lines import projected
 from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.types import storage_type
 from wlc.farm.anchors import has_seen
-from wlc.farm.circle import EPOCH, EPOCH_TRANS
+from wlc.farm.circle import OWNER
 from wlc.farm.model import WEIGHT, Change, RowsRefreshed
 from wlc.farm.vectors import expanded
 from wlc.masters.contract import database_of
@@ -183,7 +183,7 @@ def _is_older(transaction: SiteTransaction, own: set[str]) -> bool:
 
 def _is_judged(circle: Circle, table: LinesTable) -> bool:
     rule = circle.rule_of(table.table.name)
-    return rule is not None and rule.rule in (EPOCH, EPOCH_TRANS)
+    return rule is not None and rule.rule != OWNER
 
 
 def _bare(table: str) -> str:

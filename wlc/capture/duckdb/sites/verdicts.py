@@ -383,7 +383,9 @@ def list_rejected(connection: duckdb.DuckDBPyConnection) -> None:
             FROM placed
         )
         SELECT place, rule, key, line, row_number() OVER (PARTITION BY line ORDER BY place, key, is_read) AS number,
-            op, cause, direct, whole_cause IS NOT NULL AS is_whole, is_absent, accepted, found, is_read,
+            op, cause, direct, whole_cause IS NOT NULL AS is_whole,
+            NOT direct AND coalesce(whole_cause = {literal(TRANS_IN_CONFLICT)}, true) AS is_dependent,
+            is_absent, accepted, found, is_read,
             NOT is_read AND (has OR NOT is_absent) AS spoils
         FROM named
         """
