@@ -155,6 +155,22 @@ class SitesModel:
         last = next((line for line in reversed(taker.log) if key in line.after), None)
         return last is not None and last.name[0] == taker.number and last.name not in entry.past
 
+    def restore(self, site: int, kept: int) -> None:
+        """Let a secondary go back to so many entries of its log, and on to what is published."""
+        primary, taker = self.sites[PRIMARY], self.sites[site]
+        kept = max(kept, len(taker.visible))
+        for entry in reversed(taker.log[kept:]):
+            taker.contained.discard(entry.name)
+            for key, value in entry.before.items():
+                taker.rows.pop(key, None)
+                if value is not None:
+                    taker.rows[key] = value
+        del taker.log[kept:]
+        contained = (entry.name in taker.contained for entry in primary.log)
+        taker.read[PRIMARY] = next(
+            (number for number, is_there in enumerate(contained) if not is_there), len(primary.log)
+        )
+
     def settle(self) -> None:
         """Let everybody take everything."""
         for _ in range(2):

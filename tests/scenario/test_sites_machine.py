@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import warnings
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -201,6 +202,8 @@ class Exchange(RuleBasedStateMachine):
         # What a site held at a tick of its log.
         self.past: dict[int, list[tuple[int, dict[Key, str]]]] = {each: [] for each in range(len(NAMES))}
         self.connections: dict[int, Connection] = {}
+        # Files, and how many entries the log had then.
+        self.backups = {each: (self.image(each), 0) for each in self.alive}
         self.commit_all(parts, published)
 
     def connection(self, number: int) -> Connection:
@@ -459,10 +462,45 @@ class Exchange(RuleBasedStateMachine):
     def crash(self, site: int, is_alone: bool) -> None:
         """The program of a site is gone, or all are; the files are as they were at that moment."""
         for number in [self.pick(site)] if is_alone else list(self.connections):
-            if number not in self.connections:
-                continue
-            kill_master(self.connections.pop(number), self.sites.file(NAMES[number]))
+            self.kill(number)
         self.check(self.pick(site))
+
+    def image(self, number: int) -> dict[Path, bytes]:
+        """Return the files of a site's database."""
+        found = self.folder.glob(f"{NAMES[number]}.duckdb*")
+        return {each: each.read_bytes() for each in found if each.is_file()}
+
+    def kill(self, number: int) -> None:
+        if number in self.connections:
+            kill_master(self.connections.pop(number), self.sites.file(NAMES[number]))
+
+    @rule(site=sites)
+    def back_up(self, site: int) -> None:
+        number = self.pick(site)
+        self.kill(number)
+        self.backups[number] = self.image(number), len(self.model.sites[number].log)
+
+    @rule(site=sites)
+    def restore(self, site: int) -> None:
+        """A secondary's file is that of a backup: what it had published comes back, and the rest is lost."""
+        number = self.pick(site)
+        if number == PRIMARY or number in self.pruned or number not in self.backups:
+            return
+        self.kill(number)
+        image, kept = self.backups[number]
+        for file in self.image(number).keys() - image.keys():
+            file.unlink()
+        for file, data in image.items():
+            file.write_bytes(data)
+        with warnings.catch_warnings():
+            # Of what came back.
+            warnings.simplefilter("ignore", UserWarning)
+            wlc.connect(self.sites.file(NAMES[number])).close()
+        self.model.restore(number, kept)
+        self.model.sites[number].publish()
+        last = self.connection(number)._shared.last_tick
+        self.past[number] = [each for each in self.past[number] if each[0] <= last]
+        self.check(number)
 
     @precondition(lambda self: self.may_prune)
     @rule(site=sites)

@@ -110,7 +110,7 @@ def test_rules_are_shown(two: Sites, capsys: pytest.CaptureFixture[str]) -> None
     # Whoever may not write a table gets a command that lets him.
     assert typed("wlc take rome.duckdb", capsys)[0] == 0
     code, shown = typed("wlc sql rome.duckdb 'INSERT INTO prices VALUES (1)'", capsys)
-    assert (code, "or let this site own it: " in shown) == (2, True)
-    assert typed(shown.rpartition("own it: ")[2], capsys)[0] == 0
+    assert (code, "or let this site own it from its next wlc take: " in shown) == (2, True)
+    assert typed(shown.rpartition("next wlc take: ")[2], capsys)[0] == 0
     assert typed("wlc take rome.duckdb", capsys)[0] == 0
     assert typed("wlc sql rome.duckdb 'INSERT INTO prices VALUES (1)'", capsys)[0] == 0

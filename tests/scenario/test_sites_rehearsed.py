@@ -161,6 +161,8 @@ def test_a_secondary_says_what_would_give_way(two: Sites) -> None:
 def test_an_error_that_the_round_ends_with_is_told(two: Sites) -> None:
     with kept_open(two):
         wlc.set_rule("sales", "u", "none", farm=two.farm)
+        # What was rejected before is known there.
+        two.exchange()
         two.write("oslo", "INSERT INTO u VALUES (7, 'seven')")
         two.write("rome", "INSERT INTO e VALUES (31, 'before')", "INSERT INTO u VALUES (8, 'seven')")
         wlc.flush(two.file("rome"))
