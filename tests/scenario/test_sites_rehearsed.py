@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from collections import Counter
@@ -171,9 +172,11 @@ def test_an_error_that_the_round_ends_with_is_told(two: Sites) -> None:
         with pytest.raises(ReplayError) as real:
             wlc.take(two.file("oslo"))
         assert (str(real.value), real.value.hint) == (str(dry.value), dry.value.hint)
-        two.write("oslo", "DELETE FROM u WHERE k = 7")
-        wlc.set_rule("sales", "u", "epoch", farm=two.farm)
+        assert str(real.value.hint).endswith(" main.u epoch")
+        assert run_app(app, "wlc", shlex.split(str(real.value.hint).rpartition(": wlc ")[2])) == 0
         two.take("oslo")
+        assert wlc.exceptions(two.file("oslo"))[-1].cause == "constraint"
+        two.write("oslo", "DELETE FROM u WHERE k = 7")
 
 
 def test_a_program_that_has_the_file_open_keeps_it(two: Sites) -> None:

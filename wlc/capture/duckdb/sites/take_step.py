@@ -93,7 +93,11 @@ def _how_to_fit(its: _Round, step: SiteStep) -> str:
     if step.is_primary or state.circle is None or state.circle.is_mesh:
         return again
     founder = founder_of(database_of(state), state.site).url if state.site else ""
-    return f"{again}; or let the primary reject such transactions: wlc rule {shlex.quote(founder)} TABLE epoch"
+    records = (record for each in step.transactions for record in each.transaction.records)
+    files = (step.files[record.path] for record in records if isinstance(record, Change))
+    keyed = (each.table for each in files if each.layout.primary_key)
+    command = ["wlc", "rule", founder, str(min(keyed, default="TABLE")), "epoch"]
+    return f"{again}; or let the primary reject such transactions: {shlex.join(command)}"
 
 
 def _refuse_taken(shared: Shared, step: SiteStep) -> None:
