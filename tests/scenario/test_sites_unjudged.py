@@ -23,6 +23,7 @@ SCHEMA = """
     CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR);
     CREATE TABLE parents (k INTEGER PRIMARY KEY);
     CREATE TABLE o (k INTEGER PRIMARY KEY, v VARCHAR, parent INTEGER REFERENCES parents (k));
+    CREATE TABLE free (k INTEGER PRIMARY KEY, v VARCHAR);
     INSERT INTO parents VALUES (1), (2);
 """
 
@@ -133,27 +134,44 @@ def test_what_an_owner_writes_that_breaks_a_constraint_is_rejected(sites: Sites,
 @pytest.mark.parametrize("rule", ["owner", "none"])
 def test_a_site_goes_on_with_what_it_has_written_since(sites: Sites, rule: str) -> None:
     """What the primary tells of a row is older than that, and does not take it back for a while."""
-    wlc.set_rule("sales", "o", rule, site="rome" if rule == "owner" else "", farm=sites.farm)
-    sites.write("rome", "INSERT INTO o VALUES (1, 'a', 1), (2, 'b', 1), (3, 'c', 1), (4, 'd', 1)")
+    wlc.set_rule("sales", "free", rule, site="rome" if rule == "owner" else "", farm=sites.farm)
+    sites.write("rome", "INSERT INTO free VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd')")
     wlc.set_rule("sales", "t", "epoch_trans", farm=sites.farm)
     sites.exchange()
     sites.write("oslo", "INSERT INTO t VALUES (1, 'oslo')")
-    sites.write("rome", "BEGIN; UPDATE o SET v = v || ' rejected'; INSERT INTO t VALUES (1, 'rome'); COMMIT")
+    sites.write("rome", "BEGIN; UPDATE free SET v = v || ' rejected'; INSERT INTO t VALUES (1, 'rome'); COMMIT")
     take_from(sites, "rome>oslo")
     # One is published, one is not.
-    sites.write("rome", "UPDATE o SET v = v || ', again' WHERE k = 1", "DELETE FROM o WHERE k = 2")
+    sites.write("rome", "UPDATE free SET v = v || ', again' WHERE k = 1", "DELETE FROM free WHERE k = 2")
     with wlc.connect(sites.file("rome")) as connection:
-        connection.execute("UPDATE o SET v = v || ', again' WHERE k = 3")
+        connection.execute("UPDATE free SET v = v || ', again' WHERE k = 3")
         wlc.take(sites.file("rome"))
-        held = [(1, "a rejected, again", 1), (3, "c rejected, again", 1), (4, "d", 1)]
-        assert connection.execute("FROM o ORDER BY k").fetchall() == held
-        connection.execute("UPDATE o SET v = v || ' and again' WHERE k <> 3")
+        held = [(1, "a rejected, again"), (3, "c rejected, again"), (4, "d")]
+        assert connection.execute("FROM free ORDER BY k").fetchall() == held
+        connection.execute("UPDATE free SET v = v || ' and again' WHERE k <> 3")
     sites.exchange()
-    sites.refuse_differences("t", "o")
-    held = [(1, "a rejected, again and again", 1), (3, "c rejected, again", 1), (4, "d and again", 1)]
-    assert sites.rows("oslo", "o") == held
+    sites.refuse_differences("t", "free")
+    held = [(1, "a rejected, again and again"), (3, "c rejected, again"), (4, "d and again")]
+    assert sites.rows("oslo", "free") == held
     for site in sites.names:
-        sites.replica_equals(site, "t", "o")
+        sites.replica_equals(site, "t", "free")
+
+
+def test_a_row_whose_parent_is_rejected_gives_way(sites: Sites) -> None:
+    """What it was before is not what the rejected transaction had made of it."""
+    wlc.set_rule("sales", "t", "epoch_trans", farm=sites.farm)
+    sites.exchange()
+    sites.write("oslo", "INSERT INTO t VALUES (1, 'oslo')")
+    sites.write(
+        "rome",
+        "BEGIN; INSERT INTO parents VALUES (3); INSERT INTO o VALUES (1, 'first', 3);"
+        " INSERT INTO t VALUES (1, 'rome'); COMMIT",
+    )
+    take_from(sites, "rome>oslo")
+    sites.write("rome", "UPDATE o SET v = 'second' WHERE k = 1", "INSERT INTO o VALUES (2, 'other', 1)")
+    sites.exchange()
+    sites.refuse_differences("t", "o", "parents")
+    assert sites.rows("rome", "o") == [(2, "other", 1)]
 
 
 def test_what_does_not_fit_because_of_a_rejection_is_rejected(sites: Sites) -> None:

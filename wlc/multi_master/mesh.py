@@ -150,16 +150,19 @@ class Published:
             if numbers:
                 newest = log.read_batch(numbers[-1])[0]
                 found = expanded({**newest.vector, newest.history: newest.last}, self.circle.lineage()).get(history, 0)
-                if found < wanted and history != newest.history:
-                    found = _last_of_former(log, numbers, history, wanted)
+                had = [each.history for each in self.circle.site(author).histories]
+                if found < wanted and newest.history in had and history in had[: had.index(newest.history)]:
+                    found = _last_of_former(log, numbers, history)
                 self._last[history] = found
         return self._last.get(history, 0)
 
 
-def _last_of_former(log: FarmDatabase, numbers: Sequence[int], history: str, wanted: int) -> int:
-    """Return the last published tick of a former history, `wanted` if all of it is pruned.
+def _last_of_former(log: FarmDatabase, numbers: Sequence[int], history: str) -> int:
+    """Return the last published tick of a former history, or a later one if all of it is pruned.
 
-    A site that was restored from a backup goes on behind an earlier tick of it than it had published.
+    A site that was restored from a backup goes on behind an earlier tick of it than it had published, in a history that
+    begins behind all ticks that anybody has seen.
     """
     batches = (log.read_batch(number)[0] for number in reversed(numbers))
-    return next((batch.last for batch in batches if batch.history == history), wanted)
+    found = next((batch.last for batch in batches if batch.history == history), None)
+    return log.read_batch(numbers[0])[0].first - 1 if found is None else found

@@ -5,21 +5,25 @@ They are read from what is journalled and from the secondary's own log, as far a
 What the primary tells of such a row in a table that nobody judges is older than the row, and does not replace it: the
 own transaction is accepted when the primary takes it, and stands behind what it told. That holds for a refresh, and for
 what the secondary had committed itself before it was restored from a backup. What other sites write is applied as it
-comes: nothing is promised of a row that several sites write without a rule.
+comes: nothing is promised of a row that several sites write without a rule. Nor is a row kept that could have to give
+way to others: it goes back to what it was before the own transactions, and what the primary told is that.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wlc.capture.duckdb import unpublished
+from wlc.capture.duckdb import taken_tables, unpublished
 from wlc.capture.duckdb.sites.lines import projected
 from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.types import storage_type
 from wlc.farm.anchors import has_seen
 from wlc.farm.circle import OWNER
+from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import WEIGHT, Change, RowsRefreshed
+from wlc.farm.store import MissingError
 from wlc.farm.vectors import expanded
 from wlc.masters.contract import database_of
 
@@ -154,6 +158,8 @@ def keep(connection: duckdb.DuckDBPyConnection, shared: Shared, step: SiteStep, 
     own = {each.history for each in site.circle.site(site.name).histories}
     older = [each for each in step.transactions if _is_older(each, own)]
     kept = [table for table in tables if table.key and not _is_judged(site.circle, table)] if older else []
+    constrained = taken_tables.constrained(connection, shared.catalog) if kept else ()
+    kept = [table for table in kept if table.table.name not in constrained]
     if not kept:
         return
     lineage = site.circle.lineage()
@@ -167,7 +173,13 @@ def keep(connection: duckdb.DuckDBPyConnection, shared: Shared, step: SiteStep, 
     # What the primary contains never falls.
     rows = UnjudgedRows(connection, shared, pasts[0], lineage)
     for table in kept:
-        if table.count(connection, f"_line IN (SELECT line FROM {_JUDGED})") and (found := rows.load(table.table)):
+        if not table.count(connection, f"_line IN (SELECT line FROM {_JUDGED})"):
+            continue
+        found = None
+        # Its own log was pruned, or the table has other columns since.
+        with suppress(MissingError, UnsupportedError):
+            found = rows.load(table.table)
+        if found is not None:
             connection.execute(
                 f"DELETE FROM {table.lines} AS l WHERE EXISTS (SELECT 1 FROM {_JUDGED} AS j JOIN {found} AS u"
                 f" ON u.tick > j.tick WHERE j.line = l._line AND"
