@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.farm.circle import EPOCH, EPOCH_TRANS, NONE, OWNER, PASS, how_to_join_anew
 from wlc.farm.clock import utc_now
 from wlc.farm.mesh import author_of
+from wlc.farm.model import Change
 from wlc.farm.vectors import expanded
 from wlc.masters.circle_place import founder_of, without_site_that_lies
 from wlc.masters.contract import database_of
@@ -309,3 +311,16 @@ def _lines_of(connection: duckdb.DuckDBPyConnection, tables: Sequence[StepTable]
         if table.table.name in names
         for (line,) in connection.execute(f"SELECT DISTINCT _line FROM {table.lines}").fetchall()
     ]
+
+
+def how_to_fit(shared: Shared, step: SiteStep) -> str:
+    """Say what to do about a step that breaks a constraint and may not be rejected."""
+    again, state = "change the row that is in the way, then take again", shared.require_state()
+    if state.site is None or state.circle is None or step.is_primary or state.circle.is_mesh:
+        return again
+    records = (record for each in step.transactions for record in each.transaction.records)
+    files = (step.files[record.path] for record in records if isinstance(record, Change))
+    keyed = (each.table for each in files if each.layout.primary_key)
+    founder = founder_of(database_of(state), state.site).url
+    command = shlex.join(["wlc", "rule", founder, str(min(keyed, default="TABLE")), "epoch"])
+    return f"{again}; or let the primary reject such transactions: {command}"

@@ -7,7 +7,6 @@ be deleted by anybody else before it ends: the step is taken in halves up to the
 
 from __future__ import annotations
 
-import shlex
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -87,19 +86,6 @@ def _take(its: _Round, step: SiteStep) -> int:
         return _take_or_halve(its, step)
 
 
-def _how_to_fit(its: _Round, step: SiteStep) -> str:
-    again = "change the row that is in the way, then take again"
-    state = its.shared.require_state()
-    if step.is_primary or state.circle is None or state.circle.is_mesh:
-        return again
-    founder = founder_of(database_of(state), state.site).url if state.site else ""
-    records = (record for each in step.transactions for record in each.transaction.records)
-    files = (step.files[record.path] for record in records if isinstance(record, Change))
-    keyed = (each.table for each in files if each.layout.primary_key)
-    command = ["wlc", "rule", founder, str(min(keyed, default="TABLE")), "epoch"]
-    return f"{again}; or let the primary reject such transactions: {shlex.join(command)}"
-
-
 def _refuse_taken(shared: Shared, step: SiteStep) -> None:
     """Refuse a step of which another round has taken some meanwhile: each transaction is taken once.
 
@@ -140,7 +126,7 @@ def _take_or_halve(its: _Round, step: SiteStep) -> int:
                 return _take_refused(its, step)
             raise ReplayError(
                 f"{_told(step)} does not fit this database: {str(error).splitlines()[0]}",
-                hint=_how_to_fit(its, step),
+                hint=judging.how_to_fit(its.shared, step),
             ) from error
     except (CorruptError, UnsupportedError):
         if not step.parts:
