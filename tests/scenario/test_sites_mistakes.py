@@ -57,7 +57,7 @@ MISTAKES = {
     "a site with a rule that names none": (
         "wlc rule sales orders epoch --site rome",
         "the rule owner, and no other one, names a site",
-        "/farm/sales orders owner --site rome",
+        "wlc rule FARM/sales orders epoch; or wlc rule FARM/sales orders owner --site rome",
     ),
     "options without a rule": ("wlc rule sales orders --site rome", "none is given", "wlc rule sales orders RULE"),
     "the primary leaves": ("wlc leave sales oslo", "oslo is the primary", "wlc role FILE rome primary"),
@@ -89,6 +89,7 @@ def test_a_mistake_changes_nothing_and_says_what_to_type(
     two: Sites, what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line, message, hint = MISTAKES[what]
+    hint = hint.replace("FARM", two.farm)
     before = read_circle(two.log("oslo"))
     code, shown = typed(line, capsys)
     error, _, told = shown.partition("hint: ")

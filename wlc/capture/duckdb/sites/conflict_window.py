@@ -110,12 +110,12 @@ def has_written(others: str) -> str:
 
 def create(connection: duckdb.DuckDBPyConnection) -> None:
     """Begin an empty window."""
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE {_bare(WINDOW)} ({_COLUMNS})")
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE {bare(WINDOW)} ({_COLUMNS})")
 
 
 def create_if_missing(connection: duckdb.DuckDBPyConnection) -> None:
     """Begin an empty window, unless there is one."""
-    connection.execute(f"CREATE TEMP TABLE IF NOT EXISTS {_bare(WINDOW)} ({_COLUMNS})")
+    connection.execute(f"CREATE TEMP TABLE IF NOT EXISTS {bare(WINDOW)} ({_COLUMNS})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,7 +399,7 @@ def _name_ticks(
     named = [origin.tick if origin else tick for tick, origin, _ in transactions]
     times = [microseconds((origin and origin.committed) or committed) for _, origin, committed in transactions]
     connection.execute(
-        f"CREATE OR REPLACE TEMP TABLE {_bare(_NAMES)} AS SELECT unnest($1::BIGINT[]) AS _tick,"
+        f"CREATE OR REPLACE TEMP TABLE {bare(_NAMES)} AS SELECT unnest($1::BIGINT[]) AS _tick,"
         " unnest($2::VARCHAR[]) AS history, unnest($3::BIGINT[]) AS tick, unnest($4::BIGINT[]) AS committed",
         [ticks, histories, named, times],
     )
@@ -422,5 +422,6 @@ def _add_clears(connection: duckdb.DuckDBPyConnection, clears: Sequence[tuple[in
         _add(connection, f"SELECT CAST({tick} AS BIGINT) AS _tick, {key_sql(table, (), ())} AS key")
 
 
-def _bare(table: str) -> str:
+def bare(table: str) -> str:
+    """Return the name of a temporary table without its schema, as it is created."""
     return table.removeprefix("temp.")

@@ -263,7 +263,3 @@ def _apply(connection: duckdb.DuckDBPyConnection, shared: Shared, tables: Sequen
     touched = [table.table.name for table in tables]
     shared.committed(tick, time, touched, touched)
     return rows
-
-
-def _bare(table: str) -> str:
-    return table.removeprefix("temp.")

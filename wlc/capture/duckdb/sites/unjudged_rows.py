@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wlc.capture.duckdb import taken_tables, unpublished
+from wlc.capture.duckdb.sites.conflict_window import bare
 from wlc.capture.duckdb.sites.lines import projected
 from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.types import storage_type
@@ -69,7 +70,7 @@ class UnjudgedRows:
         """
         columns = "".join(f", c{n} {storage_type(column.type)}" for n, column in enumerate(table.layout.stored))
         self.connection.execute(
-            f"CREATE OR REPLACE TEMP TABLE {_bare(_OWN)} (tick BIGINT, is_own BOOLEAN, weight TINYINT{columns})"
+            f"CREATE OR REPLACE TEMP TABLE {bare(_OWN)} (tick BIGINT, is_own BOOLEAN, weight TINYINT{columns})"
         )
         self._load_journal(table)
         self._load_log(table)
@@ -78,7 +79,7 @@ class UnjudgedRows:
         listed = "".join(f", o.{column} AS {column}" for column in table.columns if column not in keys)
         self.connection.execute(
             f"""
-            CREATE OR REPLACE TEMP TABLE {_bare(found)} AS
+            CREATE OR REPLACE TEMP TABLE {bare(found)} AS
             WITH taken AS (SELECT {", ".join(keys)}, max(tick) FILTER (NOT is_own) AS tick FROM {_OWN} GROUP BY ALL),
             own AS (
                 SELECT {", ".join(f"o.{key}" for key in keys)}, min(o.tick) AS first, max(o.tick) AS tick
@@ -165,7 +166,7 @@ def keep(connection: duckdb.DuckDBPyConnection, shared: Shared, step: SiteStep, 
     lineage = site.circle.lineage()
     pasts = [expanded(each.past, lineage) for each in older]
     connection.execute(
-        f"CREATE OR REPLACE TEMP TABLE {_bare(_JUDGED)} AS SELECT unnest($1::BIGINT[]) AS line,"
+        f"CREATE OR REPLACE TEMP TABLE {bare(_JUDGED)} AS SELECT unnest($1::BIGINT[]) AS line,"
         " unnest($2::BIGINT[]) AS tick",
         # Ticks of a later history are greater than all that were seen of those before.
         [[each.line for each in older], [max(past.get(history, 0) for history in own) for past in pasts]],
@@ -196,7 +197,3 @@ def _is_older(transaction: SiteTransaction, own: set[str]) -> bool:
 def _is_judged(circle: Circle, table: LinesTable) -> bool:
     rule = circle.rule_of(table.table.name)
     return rule is not None and rule.rule != OWNER
-
-
-def _bare(table: str) -> str:
-    return table.removeprefix("temp.")
