@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from wlc.masters.contract import SiteStep
 
 
-from tests.sites import Sites
+from tests.sites import Sites, take_from
 
 
 def test_rows_that_break_a_constraint_are_refused(tmp_path: Path) -> None:
@@ -282,3 +282,84 @@ def test_a_rejected_parent_and_its_child_go_at_their_author(tmp_path: Path) -> N
         counts = connection.execute("SELECT name, value FROM wlc.counters WHERE site = 'rome'").fetchall()
     assert dict(counts)["refreshed"] == 5
     sites.replica_equals("rome", "a", "parents", "children", "grandchildren")
+
+
+FAMILIES = """
+    CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR);
+    CREATE TABLE p (k INTEGER PRIMARY KEY, v VARCHAR UNIQUE);
+    CREATE TABLE c (k INTEGER PRIMARY KEY, p INTEGER REFERENCES p (k), u VARCHAR UNIQUE);
+    INSERT INTO p VALUES (1, 'x'), (2, 'y');
+    INSERT INTO c VALUES (1, 1, 'a'), (2, 2, 'b');
+"""
+
+
+@pytest.fixture(params=["epoch", "epoch_trans"])
+def families(tmp_path: Path, request: pytest.FixtureRequest) -> Sites:
+    """Oslo, the primary, Paris and Rome, with rows that refer to others, and a rule for both tables."""
+    sites = Sites(tmp_path)
+    sites.found(FAMILIES)
+    sites.join("paris")
+    sites.join("rome")
+    for table in "pc":
+        wlc.set_rule("sales", table, request.param, farm=sites.farm)
+    sites.exchange()
+    return sites
+
+
+def test_a_row_gives_way_although_another_one_has_its_former_value(families: Sites) -> None:
+    """Both give way."""
+    families.write("rome", "UPDATE c SET u = 'z' WHERE k = 1", "INSERT INTO c VALUES (5, 1, 'a'), (6, 1, 'free')")
+    families.write("oslo", "INSERT INTO c VALUES (9, 2, 'z')")
+    take_from(families, "oslo>rome")
+    assert families.rows("rome", "c") == [(1, 1, "a"), (2, 2, "b"), (6, 1, "free"), (9, 2, "z")]
+    families.exchange()
+    families.refuse_differences("p", "c")
+
+
+def test_a_row_gives_way_although_what_it_referred_to_is_gone(families: Sites) -> None:
+    """That comes back, for which others go first."""
+    families.write(
+        "rome",
+        "UPDATE c SET p = 2, u = 'z' WHERE k = 1",
+        "DELETE FROM p WHERE k = 1",
+        "INSERT INTO p VALUES (5, 'x')",
+        "INSERT INTO c VALUES (5, 5, 'a')",
+    )
+    families.write("oslo", "INSERT INTO c VALUES (9, 2, 'z')")
+    take_from(families, "oslo>rome")
+    assert families.rows("rome", "c") == [(1, 1, "a"), (2, 2, "b"), (9, 2, "z")]
+    assert families.rows("rome", "p") == [(1, "x"), (2, "y")]
+    families.exchange()
+    families.refuse_differences("p", "c")
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["BEGIN; INSERT INTO p VALUES (3, 'z'); UPDATE c SET p = 3 WHERE k = 1; {0}; COMMIT"],
+        ["BEGIN; INSERT INTO p VALUES (3, 'z'); INSERT INTO c VALUES (3, 3, 'c'); {0}; COMMIT"],
+        ["BEGIN; UPDATE c SET p = 2 WHERE k = 1; {0}; COMMIT", "BEGIN; DELETE FROM p WHERE k = 1; {0}; COMMIT"],
+        [
+            "BEGIN; UPDATE c SET p = 2, u = 'z' WHERE k = 1; {0}; COMMIT",
+            "BEGIN; DELETE FROM p WHERE k = 1; {0}; COMMIT",
+            "BEGIN; INSERT INTO p VALUES (5, 'x'); INSERT INTO c VALUES (5, 5, 'a'); {0}; COMMIT",
+        ],
+    ],
+    ids=["moved to a new one", "both new", "removed", "values used again"],
+)
+def test_what_is_rejected_with_what_it_refers_to_goes_back(tmp_path: Path, statements: list[str]) -> None:
+    """A refresh is divided so that its site can take it."""
+    sites = Sites(tmp_path)
+    sites.found(FAMILIES)
+    sites.join("paris")
+    sites.join("rome")
+    for table in "pct":
+        wlc.set_rule("sales", table, "epoch_trans", farm=sites.farm)
+    sites.write("oslo", "INSERT INTO t VALUES (1, 'one'), (2, 'two'), (3, 'three')")
+    sites.exchange()
+    sites.write("oslo", "UPDATE t SET v = 'oslo'")
+    sites.write("rome", *(each.format("UPDATE t SET v = 'rome' WHERE k = 1") for each in statements))
+    sites.exchange()
+    sites.refuse_differences("p", "c", "t")
+    assert sites.rows("rome", "p") == [(1, "x"), (2, "y")]
+    assert sites.rows("rome", "c") == [(1, 1, "a"), (2, 2, "b")]

@@ -304,13 +304,26 @@ class Exchange(RuleBasedStateMachine):
             self.names[shared.require_state().history, shared.last_tick] = (number, model.ticks)
 
     @precondition(lambda self: self.start.is_constrained)
-    @rule(site=sites, parts=statements)
-    def write_with_constraints(self, site: int, parts: list[tuple[str, int, int]]) -> None:
+    @rule(site=sites, parts=statements, is_one=st.booleans())
+    def write_with_constraints(self, site: int, parts: list[tuple[str, int, int]], is_one: bool) -> None:
+        """Commit each statement that fits, or those in front of the first that does not as one transaction."""
         number = self.pick(site)
-        for statement, k, m in parts:
-            with suppress(duckdb.ConstraintException):
-                self.connection(number).execute(statement.format(k=k, m=m, site=NAMES[number]))
+        connection = self.connection(number)
+        done: list[str] = []
+        for template, k, m in parts:
+            statement = template.format(k=k, m=m, site=NAMES[number])
+            try:
+                connection.execute("; ".join(["BEGIN", *done, statement, "ROLLBACK" if is_one else "COMMIT"]))
+            except duckdb.ConstraintException:
+                if connection._session.transaction is not None:
+                    connection.rollback()
+                if is_one:
+                    break
+            else:
+                done += [statement] if is_one else []
                 self.is_constrained = True
+        if done:
+            connection.execute("; ".join(["BEGIN", *done, "COMMIT"]))
 
     @staticmethod
     def changed(rows: dict[Key, str], kind: str, key: Key, new: str) -> str:

@@ -12,6 +12,7 @@ from unittest.mock import patch
 import pytest
 
 import wlc
+import wlr
 from tests.sites import Sites, take_from
 from wlc.capture.duckdb.sites.conflict_window import KeptWindow
 from wlc.farm.errors import ExpiredError
@@ -24,6 +25,7 @@ SCHEMA = """
     CREATE TABLE parents (k INTEGER PRIMARY KEY);
     CREATE TABLE o (k INTEGER PRIMARY KEY, v VARCHAR, parent INTEGER REFERENCES parents (k));
     CREATE TABLE free (k INTEGER PRIMARY KEY, v VARCHAR);
+    CREATE TABLE single (k INTEGER PRIMARY KEY, v VARCHAR UNIQUE);
     INSERT INTO parents VALUES (1), (2);
 """
 
@@ -131,30 +133,31 @@ def test_what_an_owner_writes_that_breaks_a_constraint_is_rejected(sites: Sites,
     assert rejected(sites) == [("o", 1, "WRITE_ROW", "constraint")]
 
 
+@pytest.mark.parametrize("table", ["free", "single"])
 @pytest.mark.parametrize("rule", ["owner", "none"])
-def test_a_site_goes_on_with_what_it_has_written_since(sites: Sites, rule: str) -> None:
+def test_a_site_goes_on_with_what_it_has_written_since(sites: Sites, rule: str, table: str) -> None:
     """What the primary tells of a row is older than that, and does not take it back for a while."""
-    wlc.set_rule("sales", "free", rule, site="rome" if rule == "owner" else "", farm=sites.farm)
-    sites.write("rome", "INSERT INTO free VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd')")
+    wlc.set_rule("sales", table, rule, site="rome" if rule == "owner" else "", farm=sites.farm)
+    sites.write("rome", f"INSERT INTO {table} VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd')")
     wlc.set_rule("sales", "t", "epoch_trans", farm=sites.farm)
     sites.exchange()
     sites.write("oslo", "INSERT INTO t VALUES (1, 'oslo')")
-    sites.write("rome", "BEGIN; UPDATE free SET v = v || ' rejected'; INSERT INTO t VALUES (1, 'rome'); COMMIT")
+    sites.write("rome", f"BEGIN; UPDATE {table} SET v = v || ' rejected'; INSERT INTO t VALUES (1, 'rome'); COMMIT")
     take_from(sites, "rome>oslo")
     # One is published, one is not.
-    sites.write("rome", "UPDATE free SET v = v || ', again' WHERE k = 1", "DELETE FROM free WHERE k = 2")
+    sites.write("rome", f"UPDATE {table} SET v = v || ', again' WHERE k = 1", f"DELETE FROM {table} WHERE k = 2")
     with wlc.connect(sites.file("rome")) as connection:
-        connection.execute("UPDATE free SET v = v || ', again' WHERE k = 3")
+        connection.execute(f"UPDATE {table} SET v = v || ', again' WHERE k = 3")
         wlc.take(sites.file("rome"))
         held = [(1, "a rejected, again"), (3, "c rejected, again"), (4, "d")]
-        assert connection.execute("FROM free ORDER BY k").fetchall() == held
-        connection.execute("UPDATE free SET v = v || ' and again' WHERE k <> 3")
+        assert connection.execute(f"FROM {table} ORDER BY k").fetchall() == held
+        connection.execute(f"UPDATE {table} SET v = v || ' and again' WHERE k <> 3")
     sites.exchange()
-    sites.refuse_differences("t", "free")
+    sites.refuse_differences("t", table)
     held = [(1, "a rejected, again and again"), (3, "c rejected, again"), (4, "d and again")]
-    assert sites.rows("oslo", "free") == held
+    assert sites.rows("oslo", table) == held
     for site in sites.names:
-        sites.replica_equals(site, "t", "free")
+        sites.replica_equals(site, "t", table)
 
 
 def test_a_row_whose_parent_is_rejected_gives_way(sites: Sites) -> None:
@@ -172,6 +175,59 @@ def test_a_row_whose_parent_is_rejected_gives_way(sites: Sites) -> None:
     sites.exchange()
     sites.refuse_differences("t", "o", "parents")
     assert sites.rows("rome", "o") == [(2, "other", 1)]
+
+
+@pytest.mark.parametrize("kind", ["foreign key", "unique"])
+def test_a_row_that_gives_way_becomes_what_the_primary_told(sites: Sites, kind: str) -> None:
+    """Not what the rejected transaction had made of it, which is what was there before the next own change."""
+    wlc.set_rule("sales", "single", "owner", site="rome", farm=sites.farm)
+    wlc.set_rule("sales", "t", "epoch_trans", farm=sites.farm)
+    sites.write("rome", "INSERT INTO o VALUES (1, 'base', 1)", "INSERT INTO single VALUES (1, 'base'), (2, 'other')")
+    sites.exchange()
+    sites.write("oslo", "INSERT INTO t VALUES (1, 'oslo')")
+    sites.write(
+        "rome",
+        "BEGIN; INSERT INTO parents VALUES (3); UPDATE o SET v = 'first', parent = 3; INSERT INTO t VALUES (1, 'rome');"
+        " UPDATE single SET v = 'left' WHERE k = 2; UPDATE single SET v = 'first' WHERE k = 1; COMMIT",
+    )
+    take_from(sites, "rome>oslo")
+    if kind == "foreign key":
+        # The parent goes.
+        sites.write("rome", "UPDATE o SET v = 'second' WHERE k = 1")
+    else:
+        # The value comes back.
+        sites.write("rome", "UPDATE single SET v = 'other' WHERE k = 1")
+    take_from(sites, "oslo>rome")
+    assert sites.rows("rome", "o") == [(1, "base", 1)]
+    assert sites.rows("rome", "single") == [(1, "base"), (2, "other")]
+    sites.exchange()
+    sites.refuse_differences("t", "o", "parents", "single")
+    assert sites.rows("oslo", "o") == [(1, "base", 1)]
+    assert sites.rows("oslo", "single") == [(1, "base"), (2, "other")]
+
+
+def test_a_successor_sets_a_row_back_to_what_was_told_of_it(sites: Sites) -> None:
+    sites.write("rome", "INSERT INTO o VALUES (1, 'base', 1)")
+    sites.exchange()
+    wlc.set_rule("sales", "t", "epoch_trans", farm=sites.farm)
+    sites.exchange()
+    sites.write("oslo", "INSERT INTO t VALUES (1, 'oslo')")
+    first = "BEGIN; INSERT INTO o VALUES (2, 'first', 1); UPDATE o SET v = 'first' WHERE k = 1;"
+    sites.write("rome", f"{first} INSERT INTO t VALUES (1, 'rome'); COMMIT")
+    take_from(sites, "rome>oslo")
+    sites.write("rome", "BEGIN; UPDATE o SET v = 'second'; INSERT INTO t VALUES (2, 'rome'); COMMIT")
+    take_from(sites, "oslo>rome")
+    assert sites.rows("rome", "o") == [(1, "second", 1), (2, "second", 1)]
+    sites.write("oslo", "INSERT INTO t VALUES (2, 'oslo')")
+    wlc.set_role(sites.file("oslo"), "rome", "primary")
+    sites.take("rome")
+    sites.exchange()
+    sites.refuse_differences("t", "o")
+    assert sites.rows("rome", "o") == [(1, "base", 1)]
+    assert sites.rows("rome", "t") == [(1, "oslo"), (2, "oslo")]
+    for site in sites.names:
+        sites.replica_equals(site, "t", "o")
+        assert wlr.verify_farm(sites.log(site).url, full=True).problems == ()
 
 
 def test_what_does_not_fit_because_of_a_rejection_is_rejected(sites: Sites) -> None:

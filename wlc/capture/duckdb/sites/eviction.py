@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     import duckdb
 
+    from wlc.capture.duckdb.journal import CapturedTable
     from wlc.capture.duckdb.shared import Shared
     from wlc.capture.duckdb.taken_tables import TakenTable
     from wlc.dialect.duckdb.catalog import ForeignKey
@@ -61,11 +62,12 @@ def evict(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path]) ->
             found = lines.load(connection, step, present, fetch)
             state = shared.require_state()
             lineage = state.circle.lineage() if state.circle else NO_LINEAGE
-            unjudged_rows.keep(connection, shared, step, found)
+            found = unjudged_rows.keep(connection, shared, step, found)
             unjudged = UnjudgedRows(connection, shared, expanded(step.transactions[-1].past, lineage), lineage)
-            evicted = _Search(
-                connection, shared, present, {table.table.name: table for table in found}, unjudged
-            ).found()
+            in_step = {table.table.name: table for table in found}
+            known = CapturedTables(connection, shared.catalog)
+            known.refresh(-1)
+            evicted = _Search(connection, shared, present, in_step, unjudged, known.by_name).found()
             rows = _apply(connection, shared, sorted(evicted, key=lambda table: order[table.table.name]))
             lines.drop(connection, [*found, *evicted])
         except BaseException:
@@ -84,7 +86,9 @@ class _Search:
         present: The secondary's tables.
         step: Those of the step.
         unjudged: Finds own rows that the primary had not judged before the step.
+        unique: The tables with their unique columns.
         in_the_way: For each table the queries that select keys of rows that may have to go.
+        is_unjudged: Whether a table has own rows that the primary had not judged, as far as that was asked.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -92,29 +96,55 @@ class _Search:
     present: Mapping[Name, TakenTable]
     step: Mapping[Name, LinesTable]
     unjudged: UnjudgedRows
-    in_the_way: dict[Name, list[str]] = field(default_factory=dict)
+    unique: Mapping[Name, CapturedTable]
+    in_the_way: dict[Name, set[str]] = field(default_factory=dict)
+    is_unjudged: dict[Name, bool] = field(default_factory=dict)
 
     def found(self) -> list[LinesTable]:
         """Return what is evicted as lines of a step, one per row: what it becomes, or that it goes."""
         keys = duckdb_catalog.references(self.connection, self.shared.catalog)
-        self._find_equal()
+        evicted = self._evicted_with_all(keys)
+        waits = [
+            self._leave_referred(key, evicted[key.parent], evicted[key.table])
+            for key in keys
+            if key.parent in evicted and key.table in evicted
+        ]
+        if any(waits) and any(table.count(self.connection, "_weight < 0") for table in evicted.values()):
+            # What comes back may need what they leave.
+            for table in evicted.values():
+                self.connection.execute(f"DELETE FROM {table.lines} WHERE _weight > 0")
+        return [table for table in evicted.values() if table.count(self.connection)]
+
+    def _evicted_with_all(self, keys: Sequence[ForeignKey]) -> dict[Name, LinesTable]:
+        """Evict what is in the way of the step, and of what evicted rows become, and so on."""
         for key in keys:
             self._find_children(key)
-        names = {*self.in_the_way, *(key.parent for key in keys if key.table in self.step)}
-        unjudged = [name for name in sorted(names) if self.unjudged.load(self.present[name].table)]
-        for key in keys:
-            if key.parent in unjudged:
-                self._find_parents(key)
-        evicted = [self._evicted(name) for name in unjudged if name in self.in_the_way]
-        chosen = {table.table.name: table for table in evicted if table.count(self.connection)}
-        for key in keys:
-            if key.parent in chosen and self._give_way(key, chosen[key.parent], chosen):
-                chosen.pop(key.parent)
-        return list(chosen.values())
+        made = [(table, _left(table)) for table in self.step.values()]
+        evicted: dict[Name, LinesTable] = {}
+        rows, before = 0, -1
+        while rows > before:
+            for table, left in made:
+                self._find_equal(table, left)
+                for key in keys:
+                    if key.table == table.table.name:
+                        self._find_parents(key, left)
+            for key in keys:
+                if key.parent in evicted:
+                    self._add(key.table, self._children(key, self._gone(key, evicted[key.parent])))
+            evicted = {name: self._evicted(name) for name in sorted(self.in_the_way) if self._has_unjudged(name)}
+            made = [(table, f"FROM {table.lines} WHERE _weight > 0") for table in evicted.values()]
+            rows, before = sum(table.count(self.connection) for table in evicted.values()), rows
+        return evicted
+
+    def _has_unjudged(self, name: Name) -> bool:
+        if name not in self.is_unjudged:
+            kept = self.step[name].kept if name in self.step else None
+            self.is_unjudged[name] = self.unjudged.load(self.present[name].table, kept) is not None
+        return self.is_unjudged[name]
 
     def _add(self, name: Name, query: str) -> None:
         if self.present[name].table.layout.primary_key:
-            self.in_the_way.setdefault(name, []).append(query)
+            self.in_the_way.setdefault(name, set()).add(query)
 
     def _keys(self, name: Name) -> str:
         """Select list of a table's key columns, as its image table has them."""
@@ -135,35 +165,32 @@ class _Search:
         found = next(each for each in self.present[name].table.layout.stored if each.name == column)
         return key_value(found, f"{alias}.{quote(column)}")
 
-    def _find_equal(self) -> None:
-        """Find rows that have the unique values of one that the step brings, under another key."""
-        known = CapturedTables(self.connection, self.shared.catalog)
-        known.refresh(-1)
-        for name, step in self.step.items():
-            for columns in (known.by_name[name].keys or ())[1:]:
-                same = " AND ".join(
-                    f"{self._here(name, column, 't')} = {self._value(name, column, 'n')}" for column in columns
-                )
-                self._add(
-                    name,
-                    f"SELECT {self._keys(name)} FROM {step.table.sql} AS t JOIN ({lines.last_sql(step)}) AS n ON {same}"
-                    f" WHERE {self._not_in_step(name)}",
-                )
+    def _find_equal(self, table: LinesTable, left: str) -> None:
+        """Find rows that have the unique values of one that is to be there, under another key."""
+        name = table.table.name
+        for columns in (self.unique[name].keys or ())[1:]:
+            same = " AND ".join(
+                f"{self._here(name, column, 't')} = {self._value(name, column, 'n')}" for column in columns
+            )
+            self._add(
+                name,
+                f"SELECT {self._keys(name)} FROM {table.table.sql} AS t JOIN ({left}) AS n ON {same}"
+                f" WHERE NOT ({table.same_key('n')}) AND {self._not_in_step(name)}",
+            )
 
     def _find_children(self, key: ForeignKey) -> None:
         """Find rows that refer to one that the step removes, or whose referred columns it changes."""
         step = self.step.get(key.parent)
-        if step is None or not step.key:
-            return
+        if step is not None and step.key:
+            self._add(key.table, self._children(key, self._gone(key, step)))
+
+    def _gone(self, key: ForeignKey, parent: LinesTable) -> str:
+        """Select referred values `r0` … that lines remove, or change."""
         gone = ", ".join(f"{self._here(key.parent, column, 't')} AS r{n}" for n, column in enumerate(key.referred))
         left = ", ".join(self._value(key.parent, column, "n") for column in key.referred)
-        self._add(
-            key.table,
-            self._children(
-                key,
-                f"SELECT {gone} FROM {step.table.sql} AS t WHERE EXISTS (FROM {step.lines} AS l WHERE"
-                f" {step.same_key('l')}) EXCEPT SELECT {left} FROM ({lines.last_sql(step)}) AS n",
-            ),
+        return (
+            f"SELECT {gone} FROM {parent.table.sql} AS t WHERE EXISTS (FROM {parent.lines} AS l WHERE"
+            f" {parent.same_key('l')}) EXCEPT SELECT {left} FROM ({_left(parent)}) AS n"
         )
 
     def _children(self, key: ForeignKey, referred: str) -> str:
@@ -175,10 +202,9 @@ class _Search:
             f" WHERE {self._not_in_step(key.table)}"
         )
 
-    def _find_parents(self, key: ForeignKey) -> None:
-        """Find rows that were removed here and that a row of the step refers to."""
-        step = self.step.get(key.table)
-        if step is None:
+    def _find_parents(self, key: ForeignKey, left: str) -> None:
+        """Find rows that were removed here and that one that is to be there refers to."""
+        if not self._has_unjudged(key.parent):
             return
         parent = self.present[key.parent].table
         same = " AND ".join(
@@ -191,19 +217,17 @@ class _Search:
         listed = ", ".join(f"u.c{place}" for place in parent.layout.key_places)
         self._add(
             key.parent,
-            f"SELECT {listed} FROM {relation_of(parent)} AS u JOIN ({lines.last_sql(step)}) AS n ON {same}"
+            f"SELECT {listed} FROM {relation_of(parent)} AS u JOIN ({left}) AS n ON {same}"
             f" WHERE u.had AND NOT EXISTS (FROM {parent.sql} AS t WHERE {there})",
         )
 
     def _evicted(self, name: Name) -> LinesTable:
         """Turn the unjudged ones of the rows in the way into lines: what they were before."""
-        return self._lines(name, " UNION ".join(self.in_the_way[name]))
-
-    def _lines(self, name: Name, wanted: str) -> LinesTable:
         place = self.present[name]
         table = place.table
         keys = ", ".join(f"c{place}" for place in table.layout.key_places)
         made = LinesTable(place, _IN_THE_WAY.format(table.id))
+        wanted = " UNION ".join(sorted(self.in_the_way[name]))
         self.connection.execute(
             f"CREATE OR REPLACE TEMP TABLE {made.bare} AS SELECT 0::BIGINT AS _line,"
             f" if(had, 1, -1)::TINYINT AS _weight, {', '.join(table.columns)}, tick"
@@ -215,21 +239,30 @@ class _Search:
         )
         return made
 
-    def _give_way(self, key: ForeignKey, parent: LinesTable, chosen: dict[Name, LinesTable]) -> bool:
-        """Say whether rows refer to evicted ones, and evict those instead."""
-        referred = ", ".join(f"{self._here(key.parent, column, 't')} AS r{n}" for n, column in enumerate(key.referred))
-        left = ", ".join(self._value(key.parent, column, "l") for column in key.referred)
-        gone = (
-            f"SELECT {referred} FROM {parent.table.sql} AS t JOIN {parent.lines} AS l ON {parent.same_key('l')}"
-            f" EXCEPT SELECT {left} FROM {parent.lines} AS l WHERE l._weight > 0"
+    def _leave_referred(self, key: ForeignKey, parent: LinesTable, child: LinesTable) -> int:
+        """Leave out rows to which evicted ones refer, for those go first; return how many."""
+        names = [f"r{n}" for n in range(len(key.columns))]
+        here = ", ".join(
+            f"{self._here(key.table, c, 't')} AS {name}" for c, name in zip(key.columns, names, strict=True)
         )
-        if not self.unjudged.load(self.present[key.table].table):
-            return False
-        children = self._lines(key.table, self._children(key, gone))
-        if not children.count(self.connection):
-            return False
-        chosen[key.table] = children
-        return True
+        same = " AND ".join(
+            f"{self._here(key.parent, column, 't')} = p.{name}"
+            for column, name in zip(key.referred, names, strict=True)
+        )
+        going = (
+            f"SELECT {here} FROM {child.table.sql} AS t WHERE EXISTS (FROM {child.lines} AS l WHERE"
+            f" {child.same_key('l')}) INTERSECT ({self._gone(key, parent)})"
+        )
+        deleted = self.connection.execute(
+            f"DELETE FROM {parent.lines} AS l WHERE EXISTS (FROM {parent.table.sql} AS t JOIN ({going}) AS p ON {same}"
+            f" WHERE {parent.same_key('l')})"
+        )
+        return int(deleted.fetchall()[0][0])
+
+
+def _left(table: LinesTable) -> str:
+    """Select the rows that lines leave, also those of a table without a key."""
+    return lines.last_sql(table) if table.key else f"FROM {table.lines} WHERE _weight > 0"
 
 
 def _apply(connection: duckdb.DuckDBPyConnection, shared: Shared, tables: Sequence[LinesTable]) -> int:

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wlc.capture.duckdb import journal
+from wlc.capture.duckdb import journal, taken_tables
 from wlc.capture.duckdb.sites import (
     added_columns,
     added_rows,
@@ -189,15 +189,16 @@ def refresh_ticks(judged: Judged) -> range:
 def _divided(
     connection: duckdb.DuckDBPyConnection, catalog: str, refresh: Sequence[JournalledRefresh]
 ) -> tuple[tuple[JournalledRefresh, ...], ...]:
-    if sum(record.absent for record in refresh) < 2:
+    if len(refresh) < 2 or not any(record.absent for record in refresh):
         return (tuple(refresh),) if refresh else ()
-    parts = refreshing.in_transactions(refresh, duckdb_catalog.foreign_keys(connection, catalog))
+    parents = duckdb_catalog.foreign_keys(connection, catalog)
+    parts = refreshing.in_transactions(refresh, parents, taken_tables.unique(connection, catalog))
     for before, part in enumerate(reversed(parts)):
         for record in part if before else ():
             images = journal.images_sql(catalog, record.layout)
             connection.execute(
                 f"UPDATE {images} SET _tick = {REFRESH_TICK - before}"
-                f" WHERE _tick = {REFRESH_TICK} AND _weight = {journal.ABSENT}"
+                f" WHERE _tick = {REFRESH_TICK} AND _weight = {record.weight}"
             )
     return parts
 

@@ -45,11 +45,13 @@ class LinesTable:
     Attributes:
         lines: Temporary table with the images.
         reads: The same of rows that were only read; None if there are none.
+        kept: What the primary tells of rows that stay as they are here, see `unjudged_rows`; None if there are none.
     """
 
     place: TakenTable
     lines: str
     reads: str | None = None
+    kept: str | None = None
 
     @property
     def table(self) -> CapturedTable:
@@ -494,6 +496,5 @@ def _update(connection: duckdb.DuckDBPyConnection, found: LinesTable, last: str)
 def drop(connection: duckdb.DuckDBPyConnection, tables: Sequence[LinesTable]) -> None:
     """Drop the temporary tables of a step."""
     for found in tables:
-        connection.execute(f"DROP TABLE IF EXISTS {found.lines}")
-        if found.reads is not None:
-            connection.execute(f"DROP TABLE IF EXISTS {found.reads}")
+        for table in filter(None, (found.lines, found.reads, found.kept)):
+            connection.execute(f"DROP TABLE IF EXISTS {table}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING
 
 from wlc.capture.duckdb import journal
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
     from wlc.capture.duckdb.sites.verdicts import StepTable
     from wlc.farm.model import Name
+
+# Rows of a table that are there, or that are absent.
+_Rows = tuple["Name", bool]
 
 
 def journal_refresh(
@@ -62,22 +66,48 @@ def journal_refresh(
 
 
 def in_transactions(
-    records: Sequence[JournalledRefresh], parents: Mapping[Name, Collection[Name]]
+    records: Sequence[JournalledRefresh], parents: Mapping[Name, Collection[Name]], unique: Collection[Name]
 ) -> tuple[tuple[JournalledRefresh, ...], ...]:
-    """Divide a refresh into transactions that a site can take one after the other, rows that refer to others first.
+    """Divide a refresh into transactions that a site can take one after the other.
 
-    DuckDB does not remove a row and one that refers to it in one transaction.
+    DuckDB does not remove a row in the transaction in which one that refers to it goes, or refers to another one.
 
     Args:
         records: The refresh.
         parents: For each table with foreign keys those that they refer to.
+        unique: Tables with a UNIQUE constraint.
     """
-    gone = {record.table for record in records if record.absent}
-
-    def depth(name: Name) -> int:
-        return 1 + max((depth(parent) for parent in set(parents.get(name, ())) - {name} if parent in gone), default=-1)
-
+    before = _before(records, parents, unique)
+    levels: dict[_Rows, int] = {}
+    try:
+        order = [*TopologicalSorter(before).static_order()]
+    except CycleError:
+        # Rows that stay are changed in place, unless an indexed column of them differs.
+        before = {rows: {o: n for o, n in of.items() if rows[1] or not o[1] or n == 0} for rows, of in before.items()}
+        order = [*TopologicalSorter(before).static_order()]
+    for rows in order:
+        levels[rows] = max((levels[other] + more for other, more in before[rows].items()), default=0)
     parts: dict[int, list[JournalledRefresh]] = {}
     for record in records:
-        parts.setdefault(depth(record.table) if record.absent else 0, []).append(record)
-    return tuple(tuple(parts[each]) for each in sorted(parts, reverse=True))
+        parts.setdefault(levels[record.table, record.absent], []).append(record)
+    return tuple(tuple(parts[each]) for each in sorted(parts))
+
+
+def _before(
+    records: Sequence[JournalledRefresh], parents: Mapping[Name, Collection[Name]], unique: Collection[Name]
+) -> dict[_Rows, dict[_Rows, int]]:
+    """Return for rows those that come before them, and how many transactions before, 0 if the same one will do."""
+    before: dict[_Rows, dict[_Rows, int]] = {(each.table, each.absent): {} for each in records}
+    for table, absent in before:
+        if (table, not absent) in before and absent and table in unique:
+            # Others get the values that these had.
+            before[table, False][table, True] = 0
+        for parent in set(parents.get(table, ())) - {table}:
+            gone, there = (parent, True) in before, (parent, False) in before
+            if gone and (absent or not (there and parent in unique)):
+                before[parent, True][table, absent] = 1
+            if there and absent:
+                before[parent, False][table, True] = 1
+            if there and not absent:
+                before[table, False][parent, False] = 0
+    return before

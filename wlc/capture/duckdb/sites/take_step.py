@@ -254,7 +254,7 @@ def _take_lines(its: _Round, step: SiteStep, *, is_refused: bool = False) -> int
         circle = shared.require_state().circle
         found = lines.load(connection, step, present, its.fetch, with_reads=not step.is_primary, circle=circle)
         _refuse_keyless(shared, step, found)
-        unjudged_rows.keep(connection, shared, step, found)
+        found = unjudged_rows.keep(connection, shared, step, found)
         judged = judging.judge_step(connection, shared, step, found, its.window, is_refused=is_refused)
         taken_tables.refuse_triggers(connection, shared.catalog, (table.table.name for table in found))
         first = shared.new_ticks(step.transactions[-1].line + 1 + len(judged.refresh))
@@ -262,6 +262,7 @@ def _take_lines(its: _Round, step: SiteStep, *, is_refused: bool = False) -> int
         for table in found:
             lines.journal_images(connection, table, first, is_primary=not step.is_primary)
             lines.journal_reads(connection, table, first)
+            unjudged_rows.journal_kept(connection, table, first)
         _count_overwritten(attempt)
         ranked = sorted(found, key=lambda table: order[table.table.name])
         for table in reversed(ranked):
@@ -379,8 +380,9 @@ def records_of(table: CapturedTable, rows: Mapping[int, int]) -> Iterator[Journa
     for weight in (journal.READ, journal.READ_EXCLUSIVELY):
         if weight in rows:
             yield JournalledReads(table.name, table.id, rows[weight], weight == journal.READ_EXCLUSIVELY)
-    if journal.ABSENT in rows:
-        yield JournalledRefresh(table.name, table.id, rows[journal.ABSENT], absent=True)
+    for weight in (journal.REFRESHED, journal.ABSENT):
+        if weight in rows:
+            yield JournalledRefresh(table.name, table.id, rows[weight], absent=weight == journal.ABSENT)
 
 
 # Steps of one transaction, through the ordinary capture --------------------------------------------------------------
