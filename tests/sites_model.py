@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 PRIMARY = 0
+# More than there are sites.
+AUTHORS = 100
 # The site and the number of a transaction where it was first committed.
 TransactionName = tuple[int, int]
 # A table and a key.
@@ -35,6 +37,10 @@ class ModelSite:
 
     Attributes:
         published: How much of its log others can read; all of it if None.
+        lives: How often it has begun a new history.
+        former: What others can read of the histories before, from which its log has gone another way.
+        since: Where that is in its log.
+        unseen: What others can read of its log, if it was restored and has not looked since.
     """
 
     number: int
@@ -44,11 +50,20 @@ class ModelSite:
     ticks: int = 0
     read: dict[int, int] = field(default_factory=dict)
     published: int | None = None
+    lives: int = 0
+    former: list[LoggedEntry] = field(default_factory=list)
+    since: int = 0
+    unseen: list[LoggedEntry] = field(default_factory=list)
+
+    @property
+    def author(self) -> int:
+        """Of its transactions; another one for each history."""
+        return self.number + self.lives * AUTHORS
 
     @property
     def visible(self) -> list[LoggedEntry]:
         """What others can read of its log."""
-        return self.log[: self.published]
+        return self.unseen or self.former + self.log[self.since : self.published]
 
     def publish(self) -> None:
         """Let others read all of its log."""
@@ -59,8 +74,11 @@ class ModelSite:
     ) -> None:
         """Commit a transaction, of its own unless it has a name."""
         if name is None:
+            if self.unseen:
+                self.former, self.since, self.unseen = self.unseen, len(self.log), []
+                self.published, self.lives, self.ticks = len(self.log), self.lives + 1, 0
             self.ticks += 1
-            name = (self.number, self.ticks)
+            name = (self.author, self.ticks)
         before = {key: self.rows.get(key) for key in after}
         self.log.append(LoggedEntry(name, after, before, frozenset(self.contained), is_refresh))
         self.contained.add(name)
@@ -69,6 +87,13 @@ class ModelSite:
                 self.rows.pop(key, None)
             else:
                 self.rows[key] = value
+
+    def look(self) -> None:
+        """Take back what it had published, unless it has committed something else since it was restored."""
+        lost, self.unseen = self.unseen[len(self.former) + len(self.log) - self.since :], []
+        for entry in lost:
+            self.write(entry.after, entry.name, is_refresh=entry.is_refresh)
+        self.publish()
 
     def vector(self, names: frozenset[TransactionName]) -> dict[int, int]:
         """The same as a vector: names of a site are contained in order, without gaps."""
@@ -149,16 +174,22 @@ class SitesModel:
         taker.read[PRIMARY] = first + len(entries)
 
     def keeps(self, taker: ModelSite, entry: LoggedEntry, key: Key) -> bool:
-        """Whether a secondary keeps a row of a table that nobody judges: its own is newer than what a refresh tells."""
-        if not entry.is_refresh or self.rules.get(key[0]) in ("epoch", "epoch_trans"):
+        """Whether a secondary keeps a row of a table that nobody judges: its own is newer than what it is told.
+
+        That is a refresh, or what it had committed itself before it was restored.
+        """
+        is_older = entry.is_refresh or entry.name[0] % AUTHORS == taker.number
+        if not is_older or self.rules.get(key[0]) in ("epoch", "epoch_trans"):
             return False
         last = next((line for line in reversed(taker.log) if key in line.after), None)
-        return last is not None and last.name[0] == taker.number and last.name not in entry.past
+        return last is not None and last.name[0] % AUTHORS == taker.number and last.name not in entry.past
 
     def restore(self, site: int, kept: int) -> None:
-        """Let a secondary go back to so many entries of its log, and on to what is published."""
+        """Let a secondary go back to so many entries of its log."""
         primary, taker = self.sites[PRIMARY], self.sites[site]
-        kept = max(kept, len(taker.visible))
+        visible = taker.visible
+        if len(visible) > len(taker.former) + kept - taker.since:
+            taker.unseen = visible
         for entry in reversed(taker.log[kept:]):
             taker.contained.discard(entry.name)
             for key, value in entry.before.items():
@@ -166,6 +197,7 @@ class SitesModel:
                 if value is not None:
                     taker.rows[key] = value
         del taker.log[kept:]
+        taker.published = min(len(taker.log) if taker.published is None else taker.published, kept)
         contained = (entry.name in taker.contained for entry in primary.log)
         taker.read[PRIMARY] = next(
             (number for number, is_there in enumerate(contained) if not is_there), len(primary.log)

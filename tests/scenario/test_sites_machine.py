@@ -36,6 +36,8 @@ from tests.sites import windows_compared
 from tests.sites_model import PRIMARY, ModelSite, SitesModel
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
 from wlc.farm.store import memory
+from wlc.farm.vectors import NO_LINEAGE, expanded
+from wlc.masters import background
 from wlc.multi_master import missing_steps
 from wlc.multi_master.missing_steps import SiteLog
 
@@ -95,6 +97,10 @@ statements = st.lists(
 def text(key: Key) -> str:
     """A row's condition."""
     return f"k COLLATE \"binary\" = '{TEXTS[key[1]]}'" if key[0] == "s" else f"k = {key[1]}"
+
+
+def offline(*_: object) -> None:
+    raise UnavailableError("offline")
 
 
 def value(key: Key) -> str:
@@ -301,7 +307,7 @@ class Exchange(RuleBasedStateMachine):
         if after:
             model.write(after)
             shared = connection._shared
-            self.names[shared.require_state().history, shared.last_tick] = (number, model.ticks)
+            self.names[shared.require_state().history, shared.last_tick] = (model.author, model.ticks)
 
     @precondition(lambda self: self.start.is_constrained)
     @rule(site=sites, parts=statements, is_one=st.booleans())
@@ -425,7 +431,8 @@ class Exchange(RuleBasedStateMachine):
         """Let the model's primary take what it took before a log could not be read, and of the other logs after that."""
         site = self.connection(PRIMARY)._shared.require_state().site
         assert site is not None
-        contained = {name for (history, tick), name in self.names.items() if tick <= site.contained.get(history, 0)}
+        seen = expanded(site.contained, site.circle.lineage() if site.circle else NO_LINEAGE)
+        contained = {name for (history, tick), name in self.names.items() if tick <= seen.get(history, 0)}
         for other in self.alive:
             if other != PRIMARY and other not in self.idle:
                 self.model.take_at_primary(other, sum(each.name in contained for each in self.model.missing(other)))
@@ -493,9 +500,12 @@ class Exchange(RuleBasedStateMachine):
         self.kill(number)
         self.backups[number] = self.image(number), len(self.model.sites[number].log)
 
-    @rule(site=sites)
-    def restore(self, site: int) -> None:
-        """A secondary's file is that of a backup: what it had published comes back, and the rest is lost."""
+    @rule(site=sites, parts=st.one_of(st.just([]), st.lists(st.lists(change, min_size=1, max_size=3), max_size=2)))
+    def restore(self, site: int, parts: list[list[tuple[str, str, int]]]) -> None:
+        """A secondary's file is that of a backup, and it commits before it can see its log.
+
+        What it had published comes back, and the rest is lost.
+        """
         number = self.pick(site)
         if number == PRIMARY or number in self.pruned or number not in self.backups:
             return
@@ -505,15 +515,38 @@ class Exchange(RuleBasedStateMachine):
             file.unlink()
         for file, data in image.items():
             file.write_bytes(data)
+        self.model.restore(number, kept)
+        lives = self.model.sites[number].lives
+        names, last = self.commit_offline(number, parts)
         with warnings.catch_warnings():
-            # Of what came back.
+            # Of what came back, or of the new history.
             warnings.simplefilter("ignore", UserWarning)
             wlc.connect(self.sites.file(NAMES[number])).close()
-        self.model.restore(number, kept)
-        self.model.sites[number].publish()
-        last = self.connection(number)._shared.last_tick
-        self.past[number] = [each for each in self.past[number] if each[0] <= last]
+        shared = self.connection(number)._shared
+        history, has_begun = shared.require_state().history, self.model.sites[number].lives > lives
+        rise = shared.last_tick - last
+        self.names.update({(history, tick + rise): name for (_, tick), name in names.items()})
+        self.model.sites[number].look()
+        if has_begun:
+            # Files of the history before cannot go on.
+            del self.backups[number]
+        self.past[number] = [each for each in self.past[number] if each[0] <= shared.last_tick and not has_begun]
         self.check(number)
+
+    def commit_offline(
+        self, number: int, parts: list[list[tuple[str, str, int]]]
+    ) -> tuple[dict[tuple[str, int], TransactionName], int]:
+        """Commit while a site cannot see its log; returns the names of that, and the last tick then."""
+        before, self.names = self.names, {}
+        with patch.object(background, "settle_past", offline), patch.object(background, "publish", offline):
+            for changes in parts:
+                # A transaction that is refused would be committed as one that was rolled back, and its log has none.
+                self.commit(number, [each for each in changes if each[0] != "o" or number == OWNER])
+            last = self.connection(number)._shared.last_tick
+            with suppress(UnavailableError):
+                self.connections.pop(number).close()
+        names, self.names = self.names, before
+        return names, last
 
     @precondition(lambda self: self.may_prune)
     @rule(site=sites)
@@ -547,7 +580,7 @@ class Exchange(RuleBasedStateMachine):
         number = self.pick(site)
         if number in (PRIMARY, OWNER) or len(self.alive) < 3:
             return
-        has_read = self.model.sites[PRIMARY].read.get(number, 0) == self.model.sites[number].published
+        has_read = self.model.sites[PRIMARY].read.get(number, 0) == len(self.model.sites[number].visible)
         try:
             wlc.leave("sales", NAMES[number], farm=self.sites.farm)
         except InvalidError:
@@ -598,7 +631,7 @@ class Exchange(RuleBasedStateMachine):
                 continue
             found = [self.names.get((each.history, each.tick)) for each in self.sites.names_of(NAMES[number])]
             named = [name for name in found if name is not None]
-            expected = [entry.name for entry in self.model.sites[number].log if entry.name not in refreshes]
+            expected = [entry.name for entry in self.model.sites[number].visible if entry.name not in refreshes]
             # The beginning may be pruned.
             assert named == expected[len(expected) - len(named) :]
 
