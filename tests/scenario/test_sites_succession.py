@@ -18,6 +18,7 @@ from cli.command import run_app
 from cli.wlc import app
 from tests.fault.processes import seed, wants_all
 from tests.sites import Sites, before_call
+from wlc.capture.duckdb.sites import succeeding
 from wlc.farm.circle import read_circle
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
 from wlc.masters import restored
@@ -238,6 +239,41 @@ def test_what_does_not_fit_is_rejected_as_a_whole(three: Sites) -> None:
     three.exchange()
     three.refuse_differences("u")
     assert "main.u WRITE_ROW constraint" in causes(three, "paris")
+
+
+@pytest.mark.parametrize(("rows", "most"), [(2, 5), (4, 1)])
+def test_what_does_not_fit_without_what_is_rejected_is_rejected_and_nothing_else(
+    three: Sites, rows: int, most: int
+) -> None:
+    """Of many the first are told from the others, and all that follow go."""
+    three.write("oslo", f"INSERT INTO u SELECT k, 'value ' || k FROM range({rows}) AS r (k)")
+    three.exchange()
+    used = [
+        f"BEGIN; INSERT INTO u VALUES ({100 + k}, 'value {k}'); INSERT INTO u VALUES ({200 + k}, 'with {k}'); COMMIT"
+        for k in range(rows)
+    ]
+    three.write(
+        "paris",
+        "INSERT INTO u VALUES (300, 'before')",
+        f"BEGIN; UPDATE t SET v = 'paris' WHERE k = 1; UPDATE u SET v = 'left ' || k WHERE k < {rows}; COMMIT",
+        *used[:1],
+        "INSERT INTO u VALUES (301, 'between')",
+        *used[1:],
+        "INSERT INTO u VALUES (302, 'behind')",
+    )
+    wlc.flush(three.file("paris"))
+    three.write("oslo", "UPDATE t SET v = 'oslo' WHERE k = 1")
+    wlc.flush(three.file("oslo"))
+    lose(three, "paris")
+    with patch.object(succeeding, "_MISFITS", most):
+        three.take("paris")
+    three.exchange()
+    three.refuse_differences("t", "u")
+    behind = [(302, "behind")] if rows < most else []
+    expected = [*((k, f"value {k}") for k in range(rows)), (300, "before"), (301, "between"), *behind]
+    assert three.rows("paris", "u") == expected
+    misfits = {each.key["k"] for each in wlc.exceptions(three.file("paris")) if each.cause == "constraint"}
+    assert misfits == {*range(100, 100 + rows), *range(200, 200 + rows), *({302} if not behind else ())}
 
 
 @pytest.mark.parametrize("who", ["oslo publishes", "rome takes", "paris takes", "again"])

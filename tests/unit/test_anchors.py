@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -273,6 +273,11 @@ def test_before_a_batch_that_holds_a_history_and_what_it_grew_from_nothing_of_th
     assert before(batch_of(taken, vector), lineage) == {"own": 10, "first": 2, "other": 6, "far": 2}
     # Without that, ticks of a history come without gaps.
     assert before(batch_of(taken[2:], vector), lineage) == {"own": 10, "first": 3, "later": 4, "other": 7, "far": 2}
+
+
+def test_before_the_first_batch_of_a_history_nothing_of_it_was_contained_but_what_it_grew_from() -> None:
+    batch = replace(batch_of([Origin("old", 8), Origin("other", 7)], {"other": 7}), parent=Origin("old", 7))
+    assert before(batch, Lineage({"own": Origin("old", 7)})) == {"old": 7, "other": 6}
 
 
 @pytest.mark.parametrize(

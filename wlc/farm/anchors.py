@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wlc.farm.errors import ExpiredError
+from wlc.farm.model import Origin
 from wlc.farm.vectors import NO_LINEAGE, contains, expanded
 
 if TYPE_CHECKING:
@@ -71,7 +72,9 @@ def before(batch: Batch, lineage: Lineage = NO_LINEAGE) -> dict[str, int]:
 
     Ticks of a history come without gaps, so that nothing was contained that implies what the batch holds.
     """
-    past = expanded({**batch.vector, batch.history: batch.first - 1}, lineage)
+    begins = Origin(batch.history, batch.first - 1) if batch.parent is None else batch.parent
+    others = {history: tick for history, tick in batch.vector.items() if history != batch.history}
+    past = expanded({**others, begins.history: begins.tick}, lineage)
     first = {each.origin.history: each.origin.tick for each in reversed(batch.transactions) if each.origin is not None}
     for history, tick in first.items():
         _take_out(past, history, tick, lineage)

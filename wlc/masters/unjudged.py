@@ -43,7 +43,7 @@ def window_starts(database: FarmDatabase, numbers: Sequence[int], registered: It
         return {}
     here = next((site for site in circle.sites if site_database(founder, site.folder).url == database.url), None)
     if here is not None and here.name != circle.primary and not circle.is_mesh:
-        past = _learned(site_database(founder, circle.site(circle.primary).folder), here)
+        past = _learned(founder, circle, here)
         return {circle.primary: _first_unseen(database, numbers, circle, past)} if circle.primary in readers else {}
     judge, found = here.name if here is not None else circle.primary, {}
     for site in circle.sites:
@@ -59,14 +59,17 @@ def _founder(database: FarmDatabase) -> FarmDatabase:
     return founder_at(database, SITES + name) if url and not url.endswith("/") and "/" not in name else database
 
 
-def _learned(primary: FarmDatabase, site: CircleSite) -> Vector:
+def _learned(founder: FarmDatabase, circle: Circle, site: CircleSite) -> Vector:
     """Return what the primary contained at the place to which a secondary has read its log."""
+    primary = site_database(founder, circle.site(circle.primary).folder)
     numbers = primary.batch_numbers()
     found = next((each for each in known_replicas(primary)[0] if each.id == site.name), None)
     last = found.position.batch if found and found.position else 0
     if not numbers:
         return {}
-    return primary.read_batch(last)[0].vector if last in numbers else before(primary.read_batch(numbers[0])[0])
+    if last in numbers:
+        return primary.read_batch(last)[0].vector
+    return before(primary.read_batch(numbers[0])[0], circle.lineage())
 
 
 def _last_judged(founder: FarmDatabase, circle: Circle, site: CircleSite, judge: str) -> Vector | None:

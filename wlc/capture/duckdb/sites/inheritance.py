@@ -41,7 +41,7 @@ def inherit(
         f"CREATE OR REPLACE TABLE {quote(catalog)}.wlc.{conflict_window.INHERITED} AS "
         f"SELECT DISTINCT * FROM {conflict_window.WINDOW}"
     )
-    return before(log.read_batch(numbers[0])[0]) if numbers and numbers[0] > 1 else {}
+    return before(log.read_batch(numbers[0])[0], circle.lineage()) if numbers and numbers[0] > 1 else {}
 
 
 def disinherit(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:

@@ -30,7 +30,7 @@ from wlc.masters.circle_place import founder_of, without_site_that_lies
 from wlc.masters.contract import database_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     import duckdb
 
@@ -251,7 +251,8 @@ def judge_step(
         kept.cover(connection, shared.catalog, WantedWindow(state, known, lineage, anew))
 
     where = Detection(shared.catalog, site.name, step.site, utc_now())
-    return judge_by_rules(connection, where, step, tables, circle, cover, may_miss, is_refused=is_refused)
+    misfits = {each.line for each in step.transactions} if is_refused else ()
+    return judge_by_rules(connection, where, step, tables, circle, cover, may_miss, misfits)
 
 
 def judge_by_rules(
@@ -262,8 +263,7 @@ def judge_by_rules(
     circle: Circle,
     cover: Callable[[Vector, Lineage], None],
     may_miss: Callable[[Vector], bool],
-    *,
-    is_refused: bool = False,
+    misfits: Collection[int] = (),
 ) -> Judged:
     """Judge a step by the rules of its tables; see `judge`.
 
@@ -275,7 +275,7 @@ def judge_by_rules(
         circle: Says which rules there are.
         cover: Makes the window that the step needs, given what all its authors contained.
         may_miss: Says whether there are refreshes that its authors have not seen, given the same.
-        is_refused: The step's transactions are rejected in any case.
+        misfits: Transactions that break a constraint.
     """
     found = {step.table.name: circle.rule_of(step.table.name) for step in tables}
     rules = {name: rule.rule for name, rule in found.items() if rule and rule.rule in (EPOCH, EPOCH_TRANS)}
@@ -285,8 +285,8 @@ def judge_by_rules(
     # What a site contains never falls.
     is_behind = may_miss(expanded(step.transactions[0].past, lineage))
     # Without a rule, too, it may only not fit because of what was rejected before.
-    if is_refused and (is_behind or any(found.values())):
-        refused = dict.fromkeys((each.line for each in step.transactions), CONSTRAINT) | refused
+    if is_behind or any(found.values()):
+        refused = dict.fromkeys(misfits, CONSTRAINT) | refused
     if not rules and not refused and not is_behind:
         return Judged()
     seen = [

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from wlc.farm.vectors import Lineage, Vector
     from wlc.masters.contract import Succession
 
+# So many transactions that do not fit are looked for one by one.
+_MISFITS = 5
+
 
 @dataclass(frozen=True, slots=True)
 class _FormerTable(CapturedTable):
@@ -53,23 +56,68 @@ class _FormerTable(CapturedTable):
         return self.former
 
 
+class _Fits(Exception):  # noqa: N818
+    """Ends an attempt that fits, so that nothing of it stays."""
+
+
 def take_over(shared: Shared, succession: Succession, fetch: Callable[[TableFile], Path]) -> None:
-    """Lead the present term; see `wlc.masters.contract.Source.take_over`. The caller holds the commit lock."""
-    try:
+    """Lead the present term; see `wlc.masters.contract.Source.take_over`. The caller holds the commit lock.
+
+    What is left of the own transactions may not fit without what is rejected: such a one is rejected, too.
+    """
+    misfits: set[int] = set()
+    while True:
         try:
-            _take_over(shared, succession, fetch, is_refused=False)
+            _take_over(shared, succession, fetch, misfits)
+        except duckdb.ConstraintException as error:
+            found = _next_misfits(shared, succession, fetch, misfits)
+            if not found:
+                raise ReplayError(
+                    f"{shared.path} cannot take over as the primary: what no primary has judged of it cannot be set"
+                    f" back: {str(error).splitlines()[0]}",
+                    hint="delete the rows that refer to the one named, then: wlc take SOURCE",
+                ) from error
+            misfits |= found
+        else:
+            return
+
+
+def _next_misfits(
+    shared: Shared, succession: Succession, fetch: Callable[[TableFile], Path], misfits: set[int]
+) -> set[int]:
+    """Return the first own transaction that does not fit, and after some of these all that follow.
+
+    Returns:
+        Their lines; none if the others would not fit either.
+    """
+
+    def fits(so_many: int) -> bool:
+        try:
+            _take_over(shared, succession, fetch, misfits | set(rest[so_many:]), is_trial=True)
+        except _Fits:
+            return True
         except duckdb.ConstraintException:
-            # What is left of it does not fit without what is rejected.
-            _take_over(shared, succession, fetch, is_refused=True)
-    except duckdb.ConstraintException as error:
-        raise ReplayError(
-            f"{shared.path} cannot take over as the primary: what no primary has judged of it cannot be set back:"
-            f" {str(error).splitlines()[0]}",
-            hint="delete the rows that refer to the one named, then: wlc take SOURCE",
-        ) from error
+            return False
+        raise AssertionError("a trial ends with an error")
+
+    rest = [each.line for each in succession.own.transactions if each.line not in misfits]
+    if not rest or not fits(0):
+        return set()
+    low, high = 0, len(rest)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return {rest[low]} if len(misfits) < _MISFITS else set(rest[low:])
 
 
-def _take_over(shared: Shared, succession: Succession, fetch: Callable[[TableFile], Path], *, is_refused: bool) -> None:
+def _take_over(
+    shared: Shared,
+    succession: Succession,
+    fetch: Callable[[TableFile], Path],
+    misfits: set[int],
+    *,
+    is_trial: bool = False,
+) -> None:
     state = shared.require_state()
     site = state.site
     assert site is not None
@@ -80,7 +128,7 @@ def _take_over(shared: Shared, succession: Succession, fetch: Callable[[TableFil
         judged = Judged()
         if succession.own.transactions:
             present, order = taken_tables.tables(connection, shared.catalog)
-            judged = _judge(connection, shared, succession, present, fetch, is_refused=is_refused)
+            judged = _judge(connection, shared, succession, present, fetch, misfits)
             names = {record.table for part in judged.refresh for record in part}
             ranked = sorted(names, key=lambda name: order[name])
             made = [_set_back(connection, present[name], judged, number) for number, name in enumerate(ranked)]
@@ -91,6 +139,8 @@ def _take_over(shared: Shared, succession: Succession, fetch: Callable[[TableFil
             lines.remove(connection, table)
         for table in made:
             lines.add(connection, table)
+        if is_trial:
+            raise _Fits
         _move_refresh(connection, shared, judged, first + 1)
         change = tuple(record for table in made for record in _records(connection, table, first))
         entries = [JournalEntry(first, user(), time, time, change, after=shared.last_tick or None)]
@@ -113,8 +163,7 @@ def _judge(
     succession: Succession,
     present: Mapping[Name, TakenTable],
     fetch: Callable[[TableFile], Path],
-    *,
-    is_refused: bool,
+    misfits: set[int],
 ) -> Judged:
     """Judge own transactions as the former primary would have, and report and journal what is rejected."""
     state = shared.require_state()
@@ -145,7 +194,7 @@ def _judge(
 
     where = Detection(shared.catalog, site.name, site.name, utc_now())
     judged = judging.judge_by_rules(
-        connection, where, succession.own, former, site.circle, cover, lambda _: True, is_refused=is_refused
+        connection, where, succession.own, former, site.circle, cover, lambda _: True, misfits
     )
     lines.drop(connection, found)
     return judged
