@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import duckdb
+import pytest
 
 import wlc
 import wlr
@@ -17,6 +19,7 @@ from wlc.farm.clock import utc_now
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.model import Origin
 from wlc.farm.store.local import LocalStore
+from wlc.masters import background
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -115,6 +118,50 @@ class Sites:
         assert all(check.outcome == "same" for check in wlr.verify(into).tables)
         # In full: an earlier run of the tests may have verified a farm in a folder of the same name.
         assert wlr.verify_farm(self.log(site).url, full=True).problems == ()
+
+
+@dataclass
+class Backup:
+    """A copy of a site's file, and of its folder in the farm if `with_folder`."""
+
+    sites: Sites
+    site: str
+    data: bytes
+    folder: Path | None
+
+    def restore(self, *, with_folder: bool = False) -> None:
+        # The same file, as `cp backup file` leaves it.
+        self.sites.file(self.site).write_bytes(self.data)
+        if with_folder:
+            place = self.place(self.sites, self.site)
+            shutil.rmtree(place)
+            if self.folder is not None:
+                shutil.copytree(self.folder, place)
+
+    @staticmethod
+    def place(sites: Sites, site: str) -> Path:
+        return sites.folder / "farm" / "sales" / "sites" / site
+
+    @staticmethod
+    def of(sites: Sites, site: str, *, with_folder: bool = False) -> Backup:
+        folder = None
+        if with_folder:
+            folder = sites.folder / f"folder of {site}"
+            shutil.copytree(Backup.place(sites, site), folder)
+        return Backup(sites, site, sites.file(site).read_bytes(), folder)
+
+
+def write_offline(sites: Sites, site: str, *statements: str) -> None:
+    """Let users commit while the farm cannot be reached, so that nobody can tell yet that the site was restored."""
+
+    def offline(*_: object) -> None:
+        raise wlc.UnavailableError("offline")
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("publish", "settle_past"):
+            patch.setattr(background, name, offline)
+        with pytest.raises(wlc.UnavailableError, match="offline"):
+            sites.write(site, *statements)
 
 
 def take_from(sites: Sites, *ways: str) -> list[int]:

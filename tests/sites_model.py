@@ -158,9 +158,17 @@ class SitesModel:
         return {key for key in in_conflict if self.rules.get(key[0]) == "epoch"}
 
     def missed(self, entry: LoggedEntry) -> set[Key]:
-        """Which rows of tables that nobody judges the primary had refreshed, unseen by the transaction's author."""
-        refreshes = [line for line in self.sites[PRIMARY].log if line.is_refresh and line.name not in entry.past]
-        told = {key for line in refreshes for key in line.after}
+        """Which rows of tables that nobody judges the primary had refreshed, unseen by the transaction's author.
+
+        Or which had been changed by what that had committed before it was restored, in another history.
+        """
+        told = {
+            key
+            for line in self.sites[PRIMARY].log
+            if line.name not in entry.past
+            and (line.is_refresh or line.name[0] in range(entry.name[0] % AUTHORS, entry.name[0], AUTHORS))
+            for key in line.after
+        }
         return {key for key in entry.after if key in told and self.rules.get(key[0]) not in ("epoch", "epoch_trans")}
 
     def take_at(self, site: int, most: int) -> None:

@@ -34,7 +34,7 @@ from tests.fault.breaker import (
 from tests.fault.prepared_sites import FARM, in_conflict, logged, one_home
 from tests.fault.processes import seed
 from tests.pieces import each
-from tests.scenario.test_sites_restored import write_offline
+from tests.sites import write_offline
 from wlc.capture.duckdb.shared import close_shared, open_shared
 from wlc.farm.circle import read_circle
 from wlc.farm.errors import FarmError, InvalidError

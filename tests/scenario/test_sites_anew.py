@@ -18,8 +18,7 @@ import wlc
 import wlr
 from cli.command import run_app
 from cli.wlc import app
-from tests.scenario.test_sites_restored import write_offline
-from tests.sites import Sites
+from tests.sites import Sites, write_offline
 from wlc.farm.circle import read_circle
 from wlc.farm.config import STARTED
 from wlc.farm.errors import ExpiredError, FencedError, InvalidError

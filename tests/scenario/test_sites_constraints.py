@@ -333,10 +333,68 @@ def test_a_row_gives_way_although_what_it_referred_to_is_gone(families: Sites) -
     families.refuse_differences("p", "c")
 
 
+def test_a_row_gives_way_although_the_step_changes_the_one_that_has_its_former_value(families: Sites) -> None:
+    families.write("rome", "UPDATE c SET u = 'z' WHERE k = 1", "UPDATE c SET u = 'a' WHERE k = 2")
+    families.write("oslo", "BEGIN; UPDATE c SET u = 'q' WHERE k = 2; INSERT INTO c VALUES (9, 2, 'z'); COMMIT")
+    take_from(families, "oslo>rome")
+    assert families.rows("rome", "c") == [(1, 1, "a"), (2, 2, "q"), (9, 2, "z")]
+    families.exchange()
+    families.refuse_differences("p", "c")
+
+
+def test_a_row_gives_way_in_a_table_whose_index_and_parent_are_unusual(tmp_path: Path) -> None:
+    """The index spells its column in another way, and the parent has no primary key."""
+    sites = Sites(tmp_path)
+    sites.found("""
+        CREATE TABLE p (code INTEGER UNIQUE);
+        CREATE TABLE c (k INTEGER PRIMARY KEY, p INTEGER REFERENCES p (code), u VARCHAR);
+        CREATE UNIQUE INDEX i ON c (U);
+        INSERT INTO p VALUES (1);
+    """)
+    sites.join("rome")
+    wlc.set_rule("sales", "c", "epoch", farm=sites.farm)
+    sites.exchange()
+    sites.write("oslo", "INSERT INTO c VALUES (9, 1, 'b')")
+    sites.write("rome", "INSERT INTO c VALUES (2, 1, 'b')")
+    take_from(sites, "oslo>rome")
+    sites.exchange()
+    sites.refuse_differences("p", "c")
+    assert sites.rows("rome", "c") == [(9, 1, "b")]
+
+
+def test_a_tree_that_is_rejected_goes_leaf_by_leaf(tmp_path: Path) -> None:
+    sites = Sites(tmp_path)
+    sites.found("""
+        CREATE TABLE n (k INTEGER PRIMARY KEY, up INTEGER REFERENCES n (k));
+        CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR);
+        INSERT INTO n VALUES (1, NULL);
+        INSERT INTO n VALUES (9, 1);
+    """)
+    sites.join("paris")
+    sites.join("rome")
+    for table in "nt":
+        wlc.set_rule("sales", table, "epoch_trans", farm=sites.farm)
+    sites.exchange()
+    sites.write("oslo", "INSERT INTO t VALUES (1, 'oslo')")
+    sites.write(
+        "rome",
+        "BEGIN; INSERT INTO n VALUES (2, 1), (5, 1); INSERT INTO n VALUES (3, 2), (4, 2); INSERT INTO n VALUES"
+        " (6, 4); UPDATE n SET up = 6 WHERE k = 9; INSERT INTO t VALUES (1, 'rome'); COMMIT",
+    )
+    sites.exchange()
+    sites.refuse_differences("n", "t")
+    assert sites.rows("rome", "n") == [(1, None), (9, 1)]
+    sites.replica_equals("oslo", "n", "t")
+
+
 @pytest.mark.parametrize(
     "statements",
     [
         ["BEGIN; INSERT INTO p VALUES (3, 'z'); UPDATE c SET p = 3 WHERE k = 1; {0}; COMMIT"],
+        [
+            "BEGIN; INSERT INTO p VALUES (3, 'z'); UPDATE c SET p = 3 WHERE k = 1; {0}; COMMIT",
+            "BEGIN; UPDATE p SET v = 'w' WHERE k = 1; {0}; COMMIT",
+        ],
         ["BEGIN; INSERT INTO p VALUES (3, 'z'); INSERT INTO c VALUES (3, 3, 'c'); {0}; COMMIT"],
         ["BEGIN; UPDATE c SET p = 2 WHERE k = 1; {0}; COMMIT", "BEGIN; DELETE FROM p WHERE k = 1; {0}; COMMIT"],
         [
@@ -345,7 +403,7 @@ def test_a_row_gives_way_although_what_it_referred_to_is_gone(families: Sites) -
             "BEGIN; INSERT INTO p VALUES (5, 'x'); INSERT INTO c VALUES (5, 5, 'a'); {0}; COMMIT",
         ],
     ],
-    ids=["moved to a new one", "both new", "removed", "values used again"],
+    ids=["moved to a new one", "and the former one changed", "both new", "removed", "values used again"],
 )
 def test_what_is_rejected_with_what_it_refers_to_goes_back(tmp_path: Path, statements: list[str]) -> None:
     """A refresh is divided so that its site can take it."""

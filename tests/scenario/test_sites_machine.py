@@ -652,7 +652,7 @@ class Exchange(RuleBasedStateMachine):
         name = NAMES[number]
         log, into = self.sites.log(name), _replica(self.folder, name)
         first = log.snapshot_ticks()[-1]
-        if name in self.start.names and number not in self.pruned:
+        if name in self.start.names and number not in self.pruned and not self.model.sites[number].lives:
             shutil.copy(_replica(self.start.folder, name), into)
         ticks = [each for each in self.past[number] if each[0] > first]
         for tick, expected in [*ticks[len(ticks) // 2 :][:1], (None, self.model.sites[number].rows)]:

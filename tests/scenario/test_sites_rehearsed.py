@@ -21,8 +21,7 @@ import pytest
 import wlc
 from cli.command import run_app
 from cli.wlc import app
-from tests.scenario.test_sites_restored import write_offline
-from tests.sites import Sites
+from tests.sites import Sites, write_offline
 from wlc.capture.duckdb.shared import close_shared, open_shared
 from wlc.capture.duckdb.sites import rehearsal
 from wlc.farm.errors import InvalidError, ReplayError, UnavailableError

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -17,48 +16,16 @@ import pytest
 import wlc
 from cli.command import run_app
 from cli.wlc import app
-from tests.sites import Sites
+from tests.sites import Backup, Sites, write_offline
 from wlc.capture.duckdb.source import DuckDBSource
 from wlc.farm.circle import read_circle
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
 from wlc.farm.model import Origin
-from wlc.masters import background
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 SCHEMA = "CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR)"
-
-
-@dataclass
-class Backup:
-    """A copy of a site's file, and of its folder in the farm if `with_folder`."""
-
-    sites: Sites
-    site: str
-    data: bytes
-    folder: Path | None
-
-    def restore(self, *, with_folder: bool = False) -> None:
-        # The same file, as `cp backup file` leaves it.
-        self.sites.file(self.site).write_bytes(self.data)
-        if with_folder:
-            place = self.place(self.sites, self.site)
-            shutil.rmtree(place)
-            if self.folder is not None:
-                shutil.copytree(self.folder, place)
-
-    @staticmethod
-    def place(sites: Sites, site: str) -> Path:
-        return sites.folder / "farm" / "sales" / "sites" / site
-
-    @staticmethod
-    def of(sites: Sites, site: str, *, with_folder: bool = False) -> Backup:
-        folder = None
-        if with_folder:
-            folder = sites.folder / f"folder of {site}"
-            shutil.copytree(Backup.place(sites, site), folder)
-        return Backup(sites, site, sites.file(site).read_bytes(), folder)
 
 
 @pytest.fixture
@@ -107,19 +74,6 @@ def keys(sites: Sites, site: str) -> list[object]:
 
 def dies(*_: object, **__: object) -> None:
     raise SystemExit(9)
-
-
-def write_offline(sites: Sites, site: str, *statements: str) -> None:
-    """Let users commit while the farm cannot be reached, so that nobody can tell yet that the site was restored."""
-
-    def offline(*_: object) -> None:
-        raise wlc.UnavailableError("offline")
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("publish", "settle_past"):
-            patch.setattr(background, name, offline)
-        with pytest.raises(wlc.UnavailableError, match="offline"):
-            sites.write(site, *statements)
 
 
 def test_case_1_a_site_that_is_ahead_of_its_log_goes_on(two: Sites) -> None:

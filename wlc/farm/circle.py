@@ -200,6 +200,10 @@ class Circle:
         """Say whether a handover ended a history, so that nothing is published in it any more."""
         return any(reign.history == history for reign in self.reigns)
 
+    def former_histories(self, *, but: str = "") -> frozenset[str]:
+        """Return the histories of sites before their present ones, except those of one site."""
+        return frozenset(h.history for site in self.sites if site.name != but for h in site.histories[:-1])
+
     def lineage(self) -> Lineage:
         """Return what histories grew from."""
         parents = {each.history: each.parent for each in self.past if each.parent}

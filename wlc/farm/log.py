@@ -216,8 +216,9 @@ def _record_line(record: Record) -> str:
         case RowsRead(table, path, rows, exclusive):
             content = {"table": fields.name_json(table), "path": path, "rows": rows, "exclusive": exclusive}
             return _line("read", content)
-        case RowsRefreshed(table, path, rows, absent):
-            return _line("refresh", {"table": fields.name_json(table), "path": path, "rows": rows, "absent": absent})
+        case RowsRefreshed(table, path, rows, absent, kept):
+            told = {"table": fields.name_json(table), "path": path, "rows": rows, "absent": absent}
+            return _line("refresh", told | ({"kept": True} if kept else {}))
 
 
 class _Reader:
@@ -339,9 +340,10 @@ def _read(content: dict[str, Any]) -> RowsRead:
 
 
 def _refresh(content: dict[str, Any]) -> RowsRefreshed:
-    fields.known(content, "table path rows absent", "info")
+    fields.known(content, "table path rows absent", "info kept")
     table, path = fields.as_name(content["table"]), fields.as_text(content["path"])
-    return RowsRefreshed(table, path, fields.as_count(content["rows"]), fields.as_flag(content["absent"]))
+    absent, kept = fields.as_flag(content["absent"]), fields.as_flag(content.get("kept", False))
+    return RowsRefreshed(table, path, fields.as_count(content["rows"]), absent, kept)
 
 
 _RECORDS: dict[str, Callable[[dict[str, Any]], Record]] = {

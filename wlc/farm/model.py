@@ -193,13 +193,15 @@ class RowsRead:
 class RowsRefreshed:
     """What rows of a table are at the primary site; their images are in data file `path` with weight 0.
 
-    `absent` says that the primary has no rows with these keys; their images hold the key columns only.
+    `absent` says that the primary has no rows with these keys; their images hold the key columns only. `kept` says that
+    the rows stay as they are at the secondary that notes this in its log: its own transactions have changed them since.
     """
 
     table: Name
     path: str
     rows: int
     absent: bool
+    kept: bool = False
 
 
 # Records with rows in a data file.

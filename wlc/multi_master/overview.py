@@ -184,7 +184,9 @@ class _PublishedLog:
             for each in (each for each in batch.transactions if each.tick > tick and each.committed):
                 rows += sum(getattr(record, "rows", 0) for record in each.records)
                 oldest = min(oldest, each.committed or now)
-                is_refreshed = is_refreshed or any(isinstance(record, RowsRefreshed) for record in each.records)
+                is_refreshed = is_refreshed or any(
+                    isinstance(record, RowsRefreshed) and not record.kept for record in each.records
+                )
         return _Lacking(rows, _age_s(oldest, now), is_refreshed)
 
     def _batch(self, number: int) -> Batch:

@@ -224,6 +224,10 @@ class CapturedTables:
         for schema, table, expressions in rows:
             name, before = Name(schema, table), found.get(Name(schema, table), ())
             columns = _plain_columns(expressions)
+            if columns is not None and name in present:
+                # An index has them as they were typed.
+                spelled = {column.name.lower(): column.name for column in present[name].columns}
+                columns = tuple(spelled.get(column.lower(), column) for column in columns)
             found[name] = None if columns is None or before is None else (*before, columns)
         return found
 

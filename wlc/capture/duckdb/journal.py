@@ -140,12 +140,16 @@ class JournalledReads:
 
 @dataclass(frozen=True, slots=True)
 class JournalledRefresh:
-    """How many rows of one image table are so at the primary, or are absent there; these images hold only the key."""
+    """How many rows of one image table are so at the primary, or are absent there; these images hold only the key.
+
+    Rows that are kept stay as they are here, see `wlc.farm.model.RowsRefreshed`.
+    """
 
     table: Name
     layout: int
     rows: int
     absent: bool
+    kept: bool = False
 
     @property
     def weight(self) -> int:
@@ -358,8 +362,9 @@ def _record_json(record: JournalRecord) -> dict[str, Any]:
             return {"sequence": sequence_json(record)}
         case JournalledReads(table, layout, rows, exclusive):
             return {"read": {"id": layout, "table": name_json(table), "rows": rows, "exclusive": exclusive}}
-        case JournalledRefresh(table, layout, rows, absent):
-            return {"refresh": {"id": layout, "table": name_json(table), "rows": rows, "absent": absent}}
+        case JournalledRefresh(table, layout, rows, absent, kept):
+            told = {"id": layout, "table": name_json(table), "rows": rows, "absent": absent}
+            return {"refresh": told | ({"kept": True} if kept else {})}
         case JournalledDdl(ddl, renamed, dropped, created):
             return {
                 "ddl": ddl_json(ddl),
@@ -383,7 +388,8 @@ def _as_record(content: dict[str, Any]) -> JournalRecord:
         return JournalledReads(as_name(read["table"]), read["id"], read["rows"], read["exclusive"])
     if "refresh" in content:
         told = content["refresh"]
-        return JournalledRefresh(as_name(told["table"]), told["id"], told["rows"], told["absent"])
+        is_kept = told.get("kept", False)
+        return JournalledRefresh(as_name(told["table"]), told["id"], told["rows"], told["absent"], is_kept)
     return JournalledDdl(
         as_ddl(content["ddl"]),
         tuple((as_name(old), as_name(new)) for old, new in content["renamed"]),

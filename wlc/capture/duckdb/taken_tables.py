@@ -52,17 +52,12 @@ def tables(connection: duckdb.DuckDBPyConnection, catalog: str) -> tuple[Mapping
 
 def constrained(connection: duckdb.DuckDBPyConnection, catalog: str) -> set[Name]:
     """Return the tables that have a constraint between rows beside the key: UNIQUE, or a FOREIGN KEY from or to it."""
-    found = unique(connection, catalog)
+    indexes = "SELECT schema_name, table_name FROM duckdb_indexes() WHERE database_name = ? AND is_unique"
+    found = {Name(*row) for row in connection.execute(indexes, [catalog]).fetchall()}
+    found.update(duckdb_catalog.unique_keys(connection, catalog))
     for key in duckdb_catalog.references(connection, catalog):
         found |= {key.table, key.parent}
     return found
-
-
-def unique(connection: duckdb.DuckDBPyConnection, catalog: str) -> set[Name]:
-    """Return the tables that have a UNIQUE constraint or index."""
-    indexes = "SELECT schema_name, table_name FROM duckdb_indexes() WHERE database_name = ? AND is_unique"
-    found = {Name(*row) for row in connection.execute(indexes, [catalog]).fetchall()}
-    return found | set(duckdb_catalog.unique_keys(connection, catalog))
 
 
 def refuse_triggers(

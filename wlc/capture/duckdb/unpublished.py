@@ -459,8 +459,8 @@ def _record(record: JournalRecord, tick: int, where: Mapping[_Part, str], ledger
             return Change(table, path, added, removed)
         case JournalledReads(table, _, rows, exclusive):
             return RowsRead(table, path, rows, exclusive)
-        case JournalledRefresh(table, _, rows, absent):
-            return RowsRefreshed(table, path, rows, absent)
+        case JournalledRefresh(table, _, rows, absent, kept):
+            return RowsRefreshed(table, path, rows, absent, kept)
         case Clear():
             ledger.set(record.table, digest.EMPTY)
             return record

@@ -342,7 +342,7 @@ def _are_lines(circle: Circle | None) -> Callable[[Name, str], bool]:
     if circle is None or circle.is_mesh:
         return lambda _table, _history: True
     compared = {rule.table.folded for rule in circle.rules if rule.rule in (EPOCH, EPOCH_TRANS)}
-    former = {reign.history for reign in circle.reigns}
+    former = circle.former_histories() | {reign.history for reign in circle.reigns}
     return lambda table, history: table.folded in compared or history in former
 
 

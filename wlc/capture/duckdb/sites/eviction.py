@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from wlc.farm.model import Name, TableFile
     from wlc.masters.contract import SiteStep
 
+# More than any chain of constraints has been seen to need.
+_PASSES = 100
 _IN_THE_WAY = 'temp."wlc in the way {}"'
 
 
@@ -117,26 +119,36 @@ class _Search:
 
     def _evicted_with_all(self, keys: Sequence[ForeignKey]) -> dict[Name, LinesTable]:
         """Evict what is in the way of the step, and of what evicted rows become, and so on."""
-        for key in keys:
-            self._find_children(key)
-        made = [(table, _left(table)) for table in self.step.values()]
+        for table in self.step.values():
+            self._look_around(table, _left(table), keys)
         evicted: dict[Name, LinesTable] = {}
-        rows, before = 0, -1
-        while rows > before:
-            for table, left in made:
-                self._find_equal(table, left)
-                for key in keys:
-                    if key.table == table.table.name:
-                        self._find_parents(key, left)
-            for key in keys:
-                if key.parent in evicted:
-                    self._add(key.table, self._children(key, self._gone(key, evicted[key.parent])))
+        sums: list[tuple[object, ...]] = []
+        for _ in range(_PASSES):
+            for table in evicted.values():
+                self._look_around(table, f"FROM {table.lines} WHERE _weight > 0", keys)
             evicted = {name: self._evicted(name) for name in sorted(self.in_the_way) if self._has_unjudged(name)}
-            made = [(table, f"FROM {table.lines} WHERE _weight > 0") for table in evicted.values()]
-            rows, before = sum(table.count(self.connection) for table in evicted.values()), rows
+            before, sums = sums, [self._sum(table) for table in evicted.values()]
+            if sums == before:
+                break
         return evicted
 
+    def _look_around(self, table: LinesTable, left: str, keys: Sequence[ForeignKey]) -> None:
+        """Find what is in the way of lines of a table, which leave some rows."""
+        self._find_equal(table, left)
+        for key in keys:
+            if key.table == table.table.name:
+                self._find_parents(key, left)
+            if key.parent == table.table.name and table.key:
+                self._find_children(key, table)
+
+    def _sum(self, table: LinesTable) -> tuple[object, ...]:
+        """Return what is the same as long as the same rows are evicted."""
+        query = f"SELECT count(*), sum(hash({table.keys})) FROM {table.lines}"
+        return self.connection.execute(query).fetchall()[0]
+
     def _has_unjudged(self, name: Name) -> bool:
+        if name not in self.is_unjudged and not self.present[name].table.layout.primary_key:
+            self.is_unjudged[name] = False
         if name not in self.is_unjudged:
             kept = self.step[name].kept if name in self.step else None
             self.is_unjudged[name] = self.unjudged.load(self.present[name].table, kept) is not None
@@ -151,8 +163,9 @@ class _Search:
         table = self.present[name].table
         return ", ".join(f"{table.values[place]} AS c{place}" for place in table.layout.key_places)
 
-    def _not_in_step(self, name: Name) -> str:
-        step = self.step.get(name)
+    def _stays(self, name: Name, among: LinesTable) -> str:
+        """The condition that a row of a table is not changed by the step, if the lines that it is in the way of are."""
+        step = self.step.get(name) if among is self.step.get(among.table.name) else None
         return f"NOT EXISTS (FROM {step.lines} AS l WHERE {step.same_key('l')})" if step else "true"
 
     def _value(self, name: Name, column: str, alias: str) -> str:
@@ -175,14 +188,18 @@ class _Search:
             self._add(
                 name,
                 f"SELECT {self._keys(name)} FROM {table.table.sql} AS t JOIN ({left}) AS n ON {same}"
-                f" WHERE NOT ({table.same_key('n')}) AND {self._not_in_step(name)}",
+                f" WHERE NOT ({table.same_key('n')}) AND {self._stays(name, table)}",
             )
 
-    def _find_children(self, key: ForeignKey) -> None:
-        """Find rows that refer to one that the step removes, or whose referred columns it changes."""
-        step = self.step.get(key.parent)
-        if step is not None and step.key:
-            self._add(key.table, self._children(key, self._gone(key, step)))
+    def _find_children(self, key: ForeignKey, parent: LinesTable) -> None:
+        """Find rows that refer to one that lines remove, or whose referred columns they change."""
+        same = " AND ".join(f"{self._here(key.table, column, 't')} = p.r{n}" for n, column in enumerate(key.columns))
+        table = self.present[key.table].table
+        self._add(
+            key.table,
+            f"SELECT {self._keys(key.table)} FROM {table.sql} AS t JOIN ({self._gone(key, parent)}) AS p ON {same}"
+            f" WHERE {self._stays(key.table, parent)}",
+        )
 
     def _gone(self, key: ForeignKey, parent: LinesTable) -> str:
         """Select referred values `r0` … that lines remove, or change."""
@@ -191,15 +208,6 @@ class _Search:
         return (
             f"SELECT {gone} FROM {parent.table.sql} AS t WHERE EXISTS (FROM {parent.lines} AS l WHERE"
             f" {parent.same_key('l')}) EXCEPT SELECT {left} FROM ({_left(parent)}) AS n"
-        )
-
-    def _children(self, key: ForeignKey, referred: str) -> str:
-        """Select the keys of rows that refer to one of some values `r0` …."""
-        same = " AND ".join(f"{self._here(key.table, column, 't')} = p.r{n}" for n, column in enumerate(key.columns))
-        table = self.present[key.table].table
-        return (
-            f"SELECT {self._keys(key.table)} FROM {table.sql} AS t JOIN ({referred}) AS p ON {same}"
-            f" WHERE {self._not_in_step(key.table)}"
         )
 
     def _find_parents(self, key: ForeignKey, left: str) -> None:

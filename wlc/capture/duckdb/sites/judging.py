@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wlc.capture.duckdb import journal, taken_tables
+from wlc.capture.duckdb.captured_tables import CapturedTables
 from wlc.capture.duckdb.sites import (
     added_columns,
     added_rows,
@@ -20,7 +20,6 @@ from wlc.capture.duckdb.sites import (
 from wlc.capture.duckdb.sites.conflict_window import WantedWindow
 from wlc.capture.duckdb.sites.exceptions import Detection
 from wlc.capture.duckdb.sites.verdicts import Seen
-from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.farm.circle import EPOCH, EPOCH_TRANS, NONE, OWNER, PASS, how_to_join_anew
 from wlc.farm.clock import utc_now
 from wlc.farm.mesh import author_of
@@ -73,7 +72,7 @@ def judge(
     rules: Mapping[Name, str],
     refused: Mapping[int, str] | None = None,
     *,
-    may_miss: bool = False,
+    foreign: Collection[str] | None = None,
 ) -> Judged:
     """Delete from a step what is rejected of it; report it, count it and journal the refresh.
 
@@ -84,20 +83,25 @@ def judge(
         tables: Its tables.
         rules: Tables that have a rule, and which.
         refused: Transactions that are rejected in any case, with the cause.
-        may_miss: There are refreshes that their authors have not seen.
+        foreign: See `verdicts.judge`.
     """
-    found = verdicts.judge(connection, seen, tables, rules, refused, may_miss=may_miss)
+    found = verdicts.judge(connection, seen, tables, rules, refused, foreign=foreign)
     if found.is_empty:
         return Judged()
-    refresh: list[JournalledRefresh] = []
+    refresh: list[refreshing.Told] = []
+    used: list[Name] = []
     origins = [(each.line, each.origin) for each in seen]
     for place, step in _reported(connection, where, origins, tables, has_missed=found.has_missed):
-        refresh += refreshing.journal_refresh(connection, place, step, REFRESH_TICK)
+        told = refreshing.journal_refresh(connection, place, step, REFRESH_TICK)
+        refresh += told
+        if len({each.record.absent for each in told}) > 1 and _uses_again(connection, where.catalog, step):
+            used.append(step.table.name)
     rejection.remove(connection, tables)
-    rows = sum(record.rows for record in refresh)
+    rows = sum(told.record.rows for told in refresh)
     counts = {**found.counts, ("", "refreshed"): rows} if rows else found.counts
     exceptions.count(connection, where.catalog, where.source, counts)
-    return Judged(found.lines, _divided(connection, where.catalog, refresh), has_conflicts=True)
+    divided = refreshing.divided(connection, where.catalog, refresh, used, REFRESH_TICK)
+    return Judged(found.lines, divided, has_conflicts=True)
 
 
 def _reported(
@@ -186,21 +190,11 @@ def refresh_ticks(judged: Judged) -> range:
     return range(REFRESH_TICK - len(judged.refresh) + 1, REFRESH_TICK + 1)
 
 
-def _divided(
-    connection: duckdb.DuckDBPyConnection, catalog: str, refresh: Sequence[JournalledRefresh]
-) -> tuple[tuple[JournalledRefresh, ...], ...]:
-    if len(refresh) < 2 or not any(record.absent for record in refresh):
-        return (tuple(refresh),) if refresh else ()
-    parents = duckdb_catalog.foreign_keys(connection, catalog)
-    parts = refreshing.in_transactions(refresh, parents, taken_tables.unique(connection, catalog))
-    for before, part in enumerate(reversed(parts)):
-        for record in part if before else ():
-            images = journal.images_sql(catalog, record.layout)
-            connection.execute(
-                f"UPDATE {images} SET _tick = {REFRESH_TICK - before}"
-                f" WHERE _tick = {REFRESH_TICK} AND _weight = {record.weight}"
-            )
-    return parts
+def _uses_again(connection: duckdb.DuckDBPyConnection, catalog: str, step: StepTable) -> bool:
+    known = CapturedTables(connection, catalog)
+    known.refresh(-1)
+    keys = known.by_name[step.table.name].keys
+    return refreshing.uses_again(connection, step, REFRESH_TICK, None if keys is None else keys[1:])
 
 
 # Of a step that is taken ---------------------------------------------------------------------------------------------
@@ -243,8 +237,12 @@ def judge_step(
     circle = site.circle
 
     def may_miss(known: Vector) -> bool:
-        is_behind = exceptions.last_conflict(connection, shared.catalog) > known.get(state.history, 0)
-        return is_behind or any(each.is_effective and known.get(each.history, 0) < each.last for each in circle.reigns)
+        told = {each.history: each.last for each in circle.reigns if each.is_effective}
+        told[state.history] = exceptions.last_conflict(connection, shared.catalog)
+        contained = expanded(site.contained, circle.lineage())
+        # Its own past, which it takes back from here.
+        told |= {each.history: contained.get(each.history, 0) for each in circle.site(step.site).histories[:-1]}
+        return any(known.get(history, 0) < tick for history, tick in told.items())
 
     def cover(known: Vector, lineage: Lineage) -> None:
         anew = how_to_join_anew(founder_of(database_of(state), site).url, step.site)
@@ -274,7 +272,7 @@ def judge_by_rules(
         tables: Its tables.
         circle: Says which rules there are.
         cover: Makes the window that the step needs, given what all its authors contained.
-        may_miss: Says whether there are refreshes that its authors have not seen, given the same.
+        may_miss: Says whether there is something of tables without a rule that they have not seen, given the same.
         misfits: Transactions that break a constraint.
     """
     found = {step.table.name: circle.rule_of(step.table.name) for step in tables}
@@ -301,7 +299,9 @@ def judge_by_rules(
     conflict_window.create_if_missing(connection)
     if rules or is_behind:
         cover(verdicts.contained_by_all(seen), lineage)
-    return judge(connection, where, seen, tables, rules, refused, may_miss=is_behind)
+    # Reigns are by histories that have ended.
+    foreign = circle.former_histories(but=where.source) - {reign.history for reign in circle.reigns}
+    return judge(connection, where, seen, tables, rules, refused, foreign=foreign if is_behind else None)
 
 
 def _lines_of(connection: duckdb.DuckDBPyConnection, tables: Sequence[StepTable], names: Sequence[Name]) -> list[int]:

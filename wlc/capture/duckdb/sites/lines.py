@@ -177,7 +177,7 @@ def _listed(step: SiteStep, *, with_reads: bool) -> _Listed:
             case Change(_, path, added, removed):
                 before = found.counts.get(path, (0, 0))
                 found.counts[path] = added + before[0], removed + before[1]
-            case RowsRefreshed():
+            case RowsRefreshed(kept=False):
                 found.refreshed[record.path] = record.absent
             case RowsRead(_, path, rows, exclusive) if with_reads:
                 found.read[path] = rows + found.read.get(path, (0, False))[0], exclusive

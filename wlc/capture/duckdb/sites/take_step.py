@@ -205,7 +205,8 @@ def _refuse_unknown_records(shared: Shared, step: SiteStep) -> None:
         # Every site says of a row that was removed elsewhere and is not there that it is absent.
         return
     for each in step.transactions:
-        if any(isinstance(record, RowsRefreshed) for record in each.transaction.records) and not step.is_primary:
+        told = (record for record in each.transaction.records if isinstance(record, RowsRefreshed))
+        if not step.is_primary and not all(record.kept for record in told):
             state = shared.require_state()
             assert state.site is not None
             raise CorruptError(
@@ -368,12 +369,12 @@ def _records(attempt: _Attempt) -> dict[int, list[JournalRecord]]:
             by_tick.setdefault(tick, {})[weight] = rows
         for tick, rows in by_tick.items():
             # Those behind are of the refresh, which lists its records itself.
-            is_taken = tick <= attempt.last_taken
-            found.setdefault(tick, []).extend(records_of(table.table, rows) if is_taken else ())
+            is_taken, is_kept = tick <= attempt.last_taken, table.kept is not None
+            found.setdefault(tick, []).extend(records_of(table.table, rows, is_kept=is_kept) if is_taken else ())
     return found
 
 
-def records_of(table: CapturedTable, rows: Mapping[int, int]) -> Iterator[JournalRecord]:
+def records_of(table: CapturedTable, rows: Mapping[int, int], *, is_kept: bool = False) -> Iterator[JournalRecord]:
     """Yield the records of one transaction for one table, given its rows by weight."""
     if 1 in rows or -1 in rows:
         yield JournalledImages(table.name, table.id, rows.get(1, 0), rows.get(-1, 0))
@@ -382,7 +383,7 @@ def records_of(table: CapturedTable, rows: Mapping[int, int]) -> Iterator[Journa
             yield JournalledReads(table.name, table.id, rows[weight], weight == journal.READ_EXCLUSIVELY)
     for weight in (journal.REFRESHED, journal.ABSENT):
         if weight in rows:
-            yield JournalledRefresh(table.name, table.id, rows[weight], absent=weight == journal.ABSENT)
+            yield JournalledRefresh(table.name, table.id, rows[weight], weight == journal.ABSENT, is_kept)
 
 
 # Steps of one transaction, through the ordinary capture --------------------------------------------------------------

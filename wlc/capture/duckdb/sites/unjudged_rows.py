@@ -156,7 +156,7 @@ def _weights(batch: Batch) -> dict[str, str]:
     for record in (record for each in batch.transactions for record in each.records):
         if isinstance(record, Change):
             found[record.path] = WEIGHT
-        elif isinstance(record, RowsRefreshed):
+        elif isinstance(record, RowsRefreshed) and record.kept:
             found[record.path] = str(ABSENT if record.absent else REFRESHED)
     return found
 
@@ -242,7 +242,8 @@ def journal_kept(connection: duckdb.DuckDBPyConnection, found: LinesTable, befor
 def _is_older(transaction: SiteTransaction, own: set[str]) -> bool:
     """Say whether the primary tells what rows are, or passes on what this site had committed and does not hold."""
     records = transaction.transaction.records
-    return transaction.origin.history in own or any(isinstance(record, RowsRefreshed) for record in records)
+    told = any(isinstance(record, RowsRefreshed) and not record.kept for record in records)
+    return told or transaction.origin.history in own
 
 
 def _is_judged(circle: Circle, table: LinesTable) -> bool:

@@ -41,7 +41,7 @@ from wlc.dialect.types import store_sql
 from wlc.farm.circle import EPOCH, EPOCH_TRANS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     import duckdb
 
@@ -119,7 +119,7 @@ def judge(
     rules: Mapping[Name, str],
     refused: Mapping[int, str] | None = None,
     *,
-    may_miss: bool = False,
+    foreign: Collection[str] | None = None,
 ) -> Verdicts:
     """Decide what of a step is rejected; the relations of the step stay as they are.
 
@@ -129,20 +129,21 @@ def judge(
         tables: Its tables.
         rules: Tables that have a rule, and which.
         refused: Transactions that are rejected in any case, with the cause.
-        may_miss: There are refreshes that their authors have not seen.
+        foreign: Histories whose lines no author was to see; None if authors had seen all other lines on rows of tables
+            without a rule.
     """
     judged = [rules.get(table.table.name, "") in (EPOCH, EPOCH_TRANS) and _is_keyed(table) for table in tables]
-    if not any(judged) and not refused and not may_miss:
+    if not any(judged) and not refused and foreign is None:
         return Verdicts()
     _note_pasts(connection, seen)
     create_touched(connection)
     # Rows of tables without a rule matter only where a transaction can be rejected as a whole, or was.
-    has_whole = refused or may_miss or any(rules.get(table.table.name) == EPOCH_TRANS for table in tables)
+    has_whole = refused or foreign is not None or any(rules.get(table.table.name) == EPOCH_TRANS for table in tables)
     for place, table in enumerate(tables):
         if judged[place] or (has_whole and _is_keyed(table)):
             touch(connection, place, table, rules.get(table.table.name, "") if judged[place] else "")
     _find_conflicts(connection)
-    has_missed = _find_missed(connection, may_miss=may_miss)
+    has_missed = _find_missed(connection, foreign)
     if not refused and not has_missed and not connection.execute(f"SELECT 1 FROM {DIRECT} LIMIT 1").fetchall():
         return Verdicts()
     _spread(connection, refused or {})
@@ -279,20 +280,25 @@ def _find_conflicts(connection: duckdb.DuckDBPyConnection) -> None:
     )
 
 
-def _find_missed(connection: duckdb.DuckDBPyConnection, *, may_miss: bool) -> bool:
-    """List the rows of tables without a rule whose refresh their author had not seen; returns whether there are any."""
+def _find_missed(connection: duckdb.DuckDBPyConnection, foreign: Collection[str] | None) -> bool:
+    """List the rows of tables without a rule of which their author had not seen a line; returns whether there are any.
+
+    That is a refresh, or what the author's site had committed before it was restored from a backup.
+    """
     create(connection, MISSED, ("place INTEGER", "key UHUGEINT"), [])
-    if not may_miss:
+    if foreign is None:
         return False
+    met = "SELECT t.place, t.key, t.line, w.history, w.tick FROM touched AS t JOIN lines AS w ON w.key = {key}"
     rows = connection.execute(
         f"""
-        INSERT INTO {MISSED} WITH lines AS MATERIALIZED ({_LINES}), met AS (
-            SELECT t.place, t.key, t.line, w.history, w.tick FROM {TOUCHED} AS t JOIN lines AS w ON w.key = t.key
-            WHERE t.rule = ''
-        )
+        INSERT INTO {MISSED}
+        WITH lines AS MATERIALIZED (FROM ({_LINES}) WHERE NOT list_contains(?::VARCHAR[], history)),
+        touched AS (SELECT * FROM {TOUCHED} WHERE rule = ''),
+        met AS ({met.format(key="t.key")} UNION ALL {met.format(key="t.whole_table")})
         SELECT DISTINCT m.place, m.key FROM met AS m ASOF LEFT JOIN {PASTS} AS p
             ON p.history = m.history AND NOT p.is_read AND p.line <= m.line WHERE m.tick > coalesce(p.tick, 0)
-        """
+        """,
+        [list(foreign)],
     ).fetchall()
     return bool(rows[0][0])
 
