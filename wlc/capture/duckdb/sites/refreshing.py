@@ -103,6 +103,8 @@ def _generations(connection: duckdb.DuckDBPyConnection, table: CapturedTable, ti
     references = [
         key for key in duckdb_catalog.references(connection, table.catalog) if key.table == key.parent == table.name
     ]
+    if not references:
+        return []
     places = {column.name: place for place, column in enumerate(table.layout.stored)}
     refers = " OR ".join(
         " AND ".join(
@@ -110,8 +112,6 @@ def _generations(connection: duckdb.DuckDBPyConnection, table: CapturedTable, ti
         )
         for key in references
     )
-    if not references:
-        return []
     images, keys = table.images, [f"c{place}" for place in table.layout.key_places]
     ticks = [tick]
     while True:
