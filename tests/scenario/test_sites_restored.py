@@ -214,6 +214,24 @@ def test_case_3_what_a_site_has_committed_since_is_newer_than_its_own_past(
     two.replica_equals("oslo", "t")
 
 
+@pytest.mark.parametrize("rule", ["epoch", "epoch_trans"])
+def test_case_3_what_a_site_has_committed_since_is_judged_by_its_own_past(tmp_path: Path, rule: str) -> None:
+    """Also if the primary reads both at once."""
+    two = found_two(tmp_path)
+    wlc.set_rule("sales", "t", rule, farm=two.farm)
+    two.exchange()
+    backup = Backup.of(two, "rome")
+    two.write("rome", "INSERT INTO t VALUES (101, 'past')")
+    wlc.flush(two.file("rome"))
+    backup.restore()
+    write_offline(two, "rome", "INSERT INTO t VALUES (101, 'since')", "INSERT INTO t VALUES (102, 'since')")
+    with pytest.warns(UserWarning, match="a new history begins"):
+        wlc.flush(two.file("rome"))
+    in_step(two)
+    assert two.rows("rome", "t")[-2:] == [(101, "past"), (102, "since")]
+    assert [row.key for row in wlc.exceptions(two.file("oslo"))] == [{"k": 101}]
+
+
 def test_a_site_that_died_before_the_first_snapshot_of_its_history_takes_it(two: Sites) -> None:
     wlc.set_rule(two.file("oslo"), "t", "epoch")
     two.exchange()

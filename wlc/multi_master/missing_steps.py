@@ -420,8 +420,10 @@ class _Held:
         if last.is_alone or step.is_alone:
             return False
         before, after = last.transactions[-1], step.transactions[0]
-        # A history that began anew may have ticks again that another one had, and has seen less than that in the end.
-        return after.transaction.tick > before.transaction.tick and contains(after.past, before.past)
+        # A history that began anew may have ticks again that another one had, and has not seen that in the end.
+        return after.transaction.tick > before.transaction.tick and contains(
+            after.past, raised(before.past, [before.origin])
+        )
 
     def release(self) -> SiteStep:
         """Return what is held as one step."""
