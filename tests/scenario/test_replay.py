@@ -154,6 +154,38 @@ def test_referenced_rows_change_in_place(farm: HandmadeFarm, into: Path) -> None
     assert rows_of(into, "FROM child ORDER BY id") == [(10, 2), (20, 2)]
 
 
+def test_referenced_rows_change_in_place_beside_others_that_change_a_unique_value(
+    farm: HandmadeFarm, into: Path
+) -> None:
+    """To set an indexed column, also to what it was, is to delete the row."""
+    farm.publish(
+        ["CREATE TABLE parent (id INTEGER PRIMARY KEY, email VARCHAR UNIQUE, v VARCHAR)"],
+        ["CREATE TABLE child (id INTEGER PRIMARY KEY, parent INTEGER REFERENCES parent (id))"],
+        ["CREATE TABLE tree (id INTEGER PRIMARY KEY, up INTEGER REFERENCES tree (id), v VARCHAR)"],
+    )
+    farm.publish(
+        [Rows("parent", ("1, 'a', 'one'", "2, 'b', 'two'", "3, NULL, 'three'"))],
+        [Rows("child", ("10, 1",))],
+        [Rows("tree", ("1, NULL, 'one'",))],
+        [Rows("tree", ("2, 1, 'two'",))],
+        [Rows("tree", ("3, 2, 'three'",))],
+    )
+    wlr.replicate(farm.url, into=into)
+    farm.publish(
+        [
+            Rows(
+                "parent",
+                ("1, 'a', 'x'", "2, NULL, 'y'", "3, 'b', 'three'"),
+                ("1, 'a', 'one'", "2, 'b', 'two'", "3, NULL, 'three'"),
+            ),
+            Rows("tree", ("1, NULL, 'x'", "3, 1, 'three'"), ("1, NULL, 'one'", "3, 2, 'three'")),
+        ]
+    )
+    wlr.replicate(farm.url, into=into)
+    assert rows_of(into, "FROM parent ORDER BY id") == [(1, "a", "x"), (2, None, "y"), (3, "b", "three")]
+    assert rows_of(into, "FROM tree ORDER BY id") == [(1, None, "x"), (2, 1, "two"), (3, 1, "three")]
+
+
 def test_parents_come_before_and_go_after_their_children(farm: HandmadeFarm, into: Path) -> None:
     """DuckDB sees a child that was deleted in the same transaction, so one fold cannot remove both."""
     farm.publish(*([ddl] for ddl in FAMILY))

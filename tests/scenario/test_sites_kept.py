@@ -69,6 +69,20 @@ def test_a_restored_site_takes_back_what_it_held_and_not_what_it_was_told(two: S
     assert end_equal(two, "n") == [(1, 112), (2, 20)]
 
 
+def test_a_site_that_is_restored_takes_back_nothing_of_rows_that_it_never_had(two: Sites) -> None:
+    """In its log, images that cancel out stand for a row that was absent and that it was told to be."""
+    two.join("paris")
+    two.exchange()
+    backup = Backup.of(two, "paris")
+    collide(two, "INSERT INTO n VALUES (5, 50)")
+    two.exchange()
+    backup.restore()
+    with pytest.warns(UserWarning, match="back from its own log"):
+        two.take("paris")
+    assert end_equal(two, "n") == [(1, 10), (2, 20)]
+    assert all(check.outcome == "same" for check in wlc.verify_source(two.file("paris")))
+
+
 def test_what_a_restored_site_was_told_need_not_fit(two: Sites) -> None:
     collide(two, "UPDATE single SET v = 'left' WHERE k = 1")
     backup = Backup.of(two, "rome")

@@ -187,11 +187,29 @@ def test_only_changed_columns_of_rows_that_stay_are_set(connection: duckdb.DuckD
     fill(connection, table, [old, gone])
     source = write(connection, folder, [(1, -1, old), (1, 1, new), (2, -1, gone), (2, 1, comes)])
     assert apply(connection, table, source) == (2, 1)
-    flags = connection.execute(fold.changed_columns_sql(table, "net")).fetchall()[0]
-    assert dict(zip("vxl", flags, strict=True)) == {"v": False, "x": True, "l": False}
-    changed = [column for column, differs in zip(fold.outside_key(table), flags, strict=True) if differs]
-    assert connection.execute(fold.update_sql(table, "net", changed)).fetchall() == [(1,)]
+    (update,) = fold.updates(connection, "memory", table, "net")
+    assert 'SET "x" = ' in update
+    assert connection.execute(update).fetchall() == [(1,)]
     assert texts(connection) == expected(connection, [new, comes])
+
+
+def test_rows_that_stay_are_set_in_indexed_columns_only_where_these_differ(
+    connection: duckdb.DuckDBPyConnection, folder: Path
+) -> None:
+    """There unique values may change hands, so that all of them are set by one statement."""
+    table = replace(KEYED, is_referenced=True)
+    old: list[Row] = [(k, f"'{v}'", "0.0", "[1.0]") for k, v in zip("1234", "abcd", strict=True)]
+    new: list[Row] = [("1", "'b'", "0.0", "[1.0]"), ("2", "'a'", "2.0", "[1.0]"), ("3", "'c'", "3.0", "[1.0]")]
+    fill(connection, table, old)
+    connection.execute(
+        'CREATE UNIQUE INDEX i ON t ("V"); CREATE TABLE r (id INTEGER REFERENCES t (id)); INSERT INTO r VALUES (3)'
+    )
+    source = write(connection, folder, [*((1, -1, row) for row in old[:3]), *((1, 1, row) for row in new)])
+    assert apply(connection, table, source) == (3, 0)
+    found = [connection.execute(update).fetchall() for update in fold.updates(connection, "memory", table, "net")]
+    assert found == [[(1,)], [(2,)]]
+    assert texts(connection) == expected(connection, [*new, old[3]])
+    connection.execute("DROP TABLE r")
 
 
 def test_rows_stay_only_if_an_update_would_show(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:

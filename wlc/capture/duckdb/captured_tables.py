@@ -15,7 +15,7 @@ from wlc.capture.duckdb import checks, journal
 from wlc.capture.duckdb.journal import CapturedTable
 from wlc.capture.duckdb.prepared import PreparedStatements
 from wlc.dialect.duckdb import catalog as duckdb_catalog
-from wlc.dialect.duckdb.lexer import unquoted, words
+from wlc.dialect.duckdb.lexer import words
 from wlc.dialect.sql import quote
 from wlc.farm import table_names
 from wlc.farm.model import Layout, Name
@@ -223,7 +223,7 @@ class CapturedTables:
         ).fetchall()
         for schema, table, expressions in rows:
             name, before = Name(schema, table), found.get(Name(schema, table), ())
-            columns = _plain_columns(expressions)
+            columns = duckdb_catalog.index_columns(expressions)
             if columns is not None and name in present:
                 # An index has them as they were typed.
                 spelled = {column.name.lower(): column.name for column in present[name].columns}
@@ -243,11 +243,3 @@ def read_functions(connection: duckdb.DuckDBPyConnection) -> tuple[dict[str, str
         " FROM duckdb_functions() WHERE internal AND function_type IN ('scalar', 'aggregate') GROUP BY ALL"
     ).fetchall()
     return {name: stability for name, stability, _ in rows}, frozenset(name for name, _, is_one in rows if is_one)
-
-
-def _plain_columns(expressions: str) -> tuple[str, ...] | None:
-    """Columns of an index, which DuckDB shows as `[a, '"b c"']`; None if one is an expression."""
-    parts = [part.strip().strip("'") for part in expressions.strip("[]").split(",")]
-    if not all(checks.PLAIN_COLUMN.fullmatch(part) for part in parts):
-        return None
-    return tuple(unquoted(part) for part in parts)

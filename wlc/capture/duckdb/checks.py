@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb.settings import row_settings_changed, without_row_settings
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnsupportedError
@@ -26,7 +27,6 @@ _WITH_ZONE = re.compile(r":\d\d(\.\d+)? ?([+-]\d\d(:?\d\d)?|Z|UTC)$")
 _ORDERED_BY_SETTINGS = re.compile(r"(list|array)_(reverse_)?sort|(list_|array_)?grade_up")
 # They look at a value and do not compute with it.
 _LOOKS = re.compile(r"COMPARE_\w+|OPERATOR_IS_(NOT_)?NULL|OPERATOR_(NOT_)?IN")
-PLAIN_COLUMN = re.compile(r"[\w$]+|\"(?:[^\"]|\"\")*\"")
 _RULES = """
     SELECT schema_name, table_name, 'CHECK', expression FROM duckdb_constraints()
     WHERE database_name = $1 AND schema_name <> 'wlc' AND constraint_type = 'CHECK'
@@ -55,7 +55,7 @@ def read_rules(connection: duckdb.DuckDBPyConnection, catalog: str) -> frozenset
     return frozenset(
         RowRule(Name(schema, table), kind, expression)
         for schema, table, kind, expression in rows
-        if kind == "CHECK" or not PLAIN_COLUMN.fullmatch(expression)
+        if kind == "CHECK" or not duckdb_catalog.PLAIN_COLUMN.fullmatch(expression)
     )
 
 

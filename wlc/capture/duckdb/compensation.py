@@ -41,8 +41,8 @@ def compensate(shared: Shared, changes: Sequence[WantedChange], *, force: bool, 
         transaction = session.begin("BEGIN TRANSACTION", explicit=False)
         transaction.look()
         try:
-            run = _Run(raw, session)
-            nets = run.nets(shared.catalog, changes)
+            run = _Run(raw, session, shared.catalog)
+            nets = run.nets(changes)
             if not force:
                 run.refuse_conflicts(nets)
             nets = [net for net in nets if run.settle(net)]
@@ -96,11 +96,12 @@ class _Net:
 class _Run:
     connection: duckdb.DuckDBPyConnection
     session: CaptureSession
+    catalog: str
 
-    def nets(self, catalog: str, changes: Sequence[WantedChange]) -> list[_Net]:
+    def nets(self, changes: Sequence[WantedChange]) -> list[_Net]:
         """Load the images, and the rows that are there; parents come before the tables that refer to them."""
-        present, order = taken_tables.tables(self.connection, catalog)
-        taken_tables.refuse_triggers(self.connection, catalog, (c.table for c in changes), "rows that are undone")
+        present, order = taken_tables.tables(self.connection, self.catalog)
+        taken_tables.refuse_triggers(self.connection, self.catalog, (c.table for c in changes), "rows that are undone")
         found = []
         for number, change in enumerate(sorted(changes, key=lambda change: order.get(change.table, 0))):
             net = _Net(_target(change, present), number)
@@ -213,10 +214,8 @@ class _Run:
     def _add(self, net: _Net) -> None:
         table, source = net.table, net.present
         if table.keeps_rows and fold.outside_key(table):
-            flags = self.connection.execute(fold.changed_columns_sql(table, source)).fetchall()[0]
-            changed = [column for column, differs in zip(fold.outside_key(table), flags, strict=True) if differs]
-            if changed:
-                self._run(fold.update_sql(table, source, changed))
+            for update in fold.updates(self.connection, self.catalog, table, source):
+                self._run(update)
         if table.references_itself:
             self._add_ready(net)
         self._run(fold.insert_new_sql(table, source))

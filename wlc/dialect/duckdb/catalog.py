@@ -6,9 +6,11 @@ objects and those of dbfarm itself (schemas `wlc` and `wlr`) are ignored.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from wlc.dialect.duckdb.lexer import unquoted
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnsupportedError
 from wlc.farm.model import Column, Layout, Name
@@ -88,6 +90,34 @@ def unique_keys(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Nam
     for name, columns in _constraints(connection, catalog, "UNIQUE"):
         keys[name] = (*keys.get(name, ()), columns)
     return keys
+
+
+PLAIN_COLUMN = re.compile(r"[\w$]+|\"(?:[^\"]|\"\")*\"")
+
+
+def index_columns(expressions: str) -> tuple[str, ...] | None:
+    """Columns of an index, which DuckDB shows as `[a, '"b c"']`; None if one is an expression."""
+    parts = [part.strip().strip("'") for part in expressions.strip("[]").split(",")]
+    if not all(PLAIN_COLUMN.fullmatch(part) for part in parts):
+        return None
+    return tuple(unquoted(part) for part in parts)
+
+
+def indexed_columns(connection: duckdb.DuckDBPyConnection, catalog: str, name: Name) -> frozenset[str] | None:
+    """Return the columns of a table, in lower case, that are in an index or a constraint; None if that is not known."""
+    given = [catalog, name.schema, name.name]
+    constraints = connection.execute(
+        "SELECT constraint_column_names FROM duckdb_constraints() WHERE database_name = ? AND schema_name = ?"
+        " AND table_name = ? AND constraint_type IN ('PRIMARY KEY', 'UNIQUE', 'FOREIGN KEY')",
+        given,
+    ).fetchall()
+    indexes = connection.execute(
+        "SELECT expressions FROM duckdb_indexes() WHERE database_name = ? AND schema_name = ? AND table_name = ?", given
+    ).fetchall()
+    found = [*(columns for (columns,) in constraints), *(index_columns(expressions) for (expressions,) in indexes)]
+    if None in found:
+        return None
+    return frozenset(column.lower() for columns in found for column in columns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from wlc.dialect.duckdb.catalog import indexed_columns
 from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql, parse, storage_type, store_sql
 from wlc.farm.model import WEIGHT, Column, Name, file_column
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+    import duckdb
 
     from wlc.farm.model import Layout
 
@@ -224,23 +227,46 @@ def delete_equal_sql(table: TargetTable, net: str) -> str:
     return f"DELETE FROM {table.sql} AS t USING {_gone(table, net)} AS n WHERE {_same_image(table, 'n')}"
 
 
-def changed_columns_sql(table: TargetTable, net: str) -> str:
-    """Select one row that says, for every column of `outside_key`, whether some row that stays changes it."""
-    flags = []
-    for column in outside_key(table):
-        old, new = _stored(column, "o"), _stored(column, "n")
-        different = f"{old} IS DISTINCT FROM {new}"
-        if told_apart := tell_apart(column, old):
-            different += f" OR {told_apart} IS DISTINCT FROM {tell_apart(column, new)}"
-        flags.append(f"coalesce(bool_or({different}), false)")
-    return f"SELECT {', '.join(flags)} FROM {_old_and_new(net)} WHERE {_same_stored_key(table)}"
+def updates(connection: duckdb.DuckDBPyConnection, catalog: str, table: TargetTable, net: str) -> Iterator[str]:
+    """Yield the statements that give rows that stay their new values; foreign keys that refer to them see nothing.
+
+    To set an indexed column, also to what it was, is to remove the row and to add another, which a foreign key forbids:
+    rows where none of these differs are set in the other columns alone. Rows in which one does come in one statement,
+    for unique values may change hands among them.
+    """
+    columns = outside_key(table)
+    if not columns:
+        return
+    flags = ", ".join(f"coalesce(bool_or({_differs(column)}), false)" for column in columns)
+    both = f"{_old_and_new(net)} WHERE {_same_stored_key(table)}"
+    found = connection.execute(f"SELECT {flags} FROM {both}").fetchall()[0]
+    changed = [column for column, differs in zip(columns, found, strict=True) if differs]
+    match = f"{_same_key(table, 'o')} AND {_same_image(table, 'o')}"
+
+    def setting(some: Sequence[Column], condition: str) -> str:
+        values = ", ".join(f"{quote(column.name)} = {_loaded(column, 'n')}" for column in some)
+        return f"UPDATE {table.sql} AS t SET {values} FROM {both} AND {match}{condition}"
+
+    if len(changed) < 2:
+        yield from (setting(changed, "") for _ in changed)
+        return
+    indexed = indexed_columns(connection, catalog, table.name)
+    moving = [each for each in changed if indexed is None or each.name.lower() in indexed]
+    plain = [each for each in changed if each not in moving]
+    moves = " OR ".join(f"({_differs(column)})" for column in moving)
+    if plain:
+        yield setting(plain, f" AND NOT coalesce({moves}, false)" if moves else "")
+    if moves:
+        yield setting(changed, f" AND coalesce({moves}, false)" if plain else "")
 
 
-def update_sql(table: TargetTable, net: str, changed: Sequence[Column]) -> str:
-    """Give rows that stay their new values; foreign keys that refer to them see nothing."""
-    values = ", ".join(f"{quote(column.name)} = {_loaded(column, 'n')}" for column in changed)
-    match = f"{_same_stored_key(table)} AND {_same_key(table, 'o')} AND {_same_image(table, 'o')}"
-    return f"UPDATE {table.sql} AS t SET {values} FROM {_old_and_new(net)} WHERE {match}"
+def _differs(column: Column) -> str:
+    """Say of both images of a row that stays whether a column is not the same."""
+    old, new = _stored(column, "o"), _stored(column, "n")
+    different = f"{old} IS DISTINCT FROM {new}"
+    if told_apart := tell_apart(column, old):
+        different += f" OR {told_apart} IS DISTINCT FROM {tell_apart(column, new)}"
+    return different
 
 
 def outside_key(table: TargetTable) -> list[Column]:

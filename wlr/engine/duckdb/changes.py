@@ -84,7 +84,7 @@ def _remove_without_rowid(connection: duckdb.DuckDBPyConnection, net: NetChange)
 def _add(connection: duckdb.DuckDBPyConnection, catalog: str, net: NetChange) -> None:
     if net.stays:
         with guard.off_for_update(connection, catalog, net.change.table):
-            _update(connection, net)
+            _update(connection, catalog, net)
     if net.added and (found := add(connection, net)) != net.added:
         raise CorruptError(
             f"table {net.change.table}: data files hold {found} rows to add, the log file says {net.added}"
@@ -100,11 +100,8 @@ def add(connection: duckdb.DuckDBPyConnection, net: NetChange) -> int:
     return _run(connection, fold.insert_sql(net.table, net.source))
 
 
-def _update(connection: duckdb.DuckDBPyConnection, net: NetChange) -> None:
-    """Change only the columns that differ: to set an indexed one is to delete the row, which a reference forbids."""
-    flags = connection.execute(fold.changed_columns_sql(net.table, net.source)).fetchall()[0]
-    changed = [column for column, differs in zip(fold.outside_key(net.table), flags, strict=True) if differs]
-    found = _run(connection, fold.update_sql(net.table, net.source, changed))
+def _update(connection: duckdb.DuckDBPyConnection, catalog: str, net: NetChange) -> None:
+    found = sum(_run(connection, update) for update in fold.updates(connection, catalog, net.table, net.source))
     if found != net.stays:
         message = f"{net.stays - found} of {net.stays} rows to change are not in the replica as they were in the master"
         raise StepError(message, table=str(net.change.table))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from wlc.capture.duckdb.images import exact_sql
 from wlc.capture.duckdb.sites import rejection
 from wlc.capture.duckdb.sites.conflict_window import key_columns
 from wlc.capture.duckdb.sites.rejection import IMAGES, KEYS, PRESENT
@@ -212,6 +213,27 @@ def _typed(column: Column, image: str) -> str:
 
 
 # Counting ------------------------------------------------------------------------------------------------------------
+
+
+def count_overwritten(connection: duckdb.DuckDBPyConnection, found: LinesTable, before: int) -> int:
+    """Count rows that lines replace although they are neither what the lines' author had nor what he left.
+
+    Args:
+        connection: In the transaction of the step.
+        found: The lines of a table, whose images are journalled.
+        before: Tick before the first line.
+    """
+    if not found.key:
+        return 0
+    columns = zip(found.table.layout.stored, found.table.columns, strict=True)
+    same = (f"{exact_sql(c.type, f'l.{n}')} IS NOT DISTINCT FROM {exact_sql(c.type, f'j.{n}')}" for c, n in columns)
+    first = f"SELECT {before} + min(_line) AS _tick, {found.keys} FROM {found.lines} GROUP BY {found.keys}"
+    query = (
+        f"SELECT count(*) FROM (FROM {found.table.images} JOIN ({first}) USING (_tick, {found.keys})) AS j"
+        f" WHERE j._weight = -1 AND NOT EXISTS (SELECT 1 FROM {found.lines} AS l"
+        f" WHERE {before} + l._line = j._tick AND {' AND '.join(same)})"
+    )
+    return int(connection.execute(query).fetchall()[0][0])
 
 
 def count(connection: duckdb.DuckDBPyConnection, catalog: str, site: str, rises: Mapping[tuple[str, str], int]) -> None:

@@ -104,6 +104,7 @@ def load(
     fetch: Callable[[TableFile], Path],
     *,
     with_reads: bool = False,
+    may_cancel: bool = False,
     circle: Circle | None = None,
 ) -> list[LinesTable]:
     """Load the images of a step, and check that they are those that its log lists.
@@ -114,6 +115,7 @@ def load(
         tables: The master's tables.
         fetch: Returns a local file with the content of a data file.
         with_reads: Load the rows that the transactions have only read, too.
+        may_cancel: Images may cancel out, as in what a secondary has taken; see `journal_images`.
         circle: Says which columns of which tables are added; none without one.
 
     Raises:
@@ -127,6 +129,7 @@ def load(
         [ticks, [each.line for each in step.transactions]],
     )
     listed = _listed(step, with_reads=with_reads)
+    may_cancel = may_cancel or (not step.is_primary and any(each.transaction.origin for each in step.transactions))
     files: dict[Name, list[TableFile]] = {}
     for path in (*listed.counts, *listed.refreshed, *listed.read):
         files.setdefault(step.files[path].table, []).append(step.files[path])
@@ -150,7 +153,7 @@ def load(
                 _load_reads(connection, loaded, file, fetch(file), *listed.read[path])
             else:
                 _load_file(connection, loaded, file, fetch(file), listed.counts[path], (ticks[0], ticks[-1]))
-        _fold(connection, loaded, step.site)
+        _fold(connection, loaded, step.site, may_cancel=may_cancel)
         found.append(loaded)
     return found
 
@@ -285,12 +288,12 @@ def _value(table: CapturedTable, column: Column, there: Column | None) -> str:
     return f"f.{quote(file_column(column.name))}"
 
 
-def _fold(connection: duckdb.DuckDBPyConnection, loaded: LinesTable, site: str) -> None:
+def _fold(connection: duckdb.DuckDBPyConnection, loaded: LinesTable, site: str, *, may_cancel: bool) -> None:
     """Add up images of a key within a line, which cancel out where they are equal."""
     if not loaded.key:
         return
     twice = f"SELECT 1 FROM {loaded.lines} GROUP BY _line, _weight, {loaded.keys} HAVING count(*) > 1 LIMIT 1"
-    if not connection.execute(twice).fetchall():
+    if not may_cancel and not connection.execute(twice).fetchall():
         return
     stored = list(zip(loaded.table.layout.stored, loaded.table.columns, strict=True))
     kept = ", ".join(f"{any_sql(column.type, name)} AS {name}" for column, name in stored)
@@ -350,27 +353,6 @@ def journal_images(
             f" WHERE l._weight = -1 AND NOT EXISTS (SELECT 1 FROM {images} AS j"
             f" WHERE j._tick = {before} + l._line AND {same})"
         )
-
-
-def count_overwritten(connection: duckdb.DuckDBPyConnection, found: LinesTable, before: int) -> int:
-    """Count rows that lines replace although they are neither what the lines' author had nor what he left.
-
-    Args:
-        connection: In the transaction of the step.
-        found: The lines of a table, whose images are journalled.
-        before: Tick before the first line.
-    """
-    if not found.key:
-        return 0
-    columns = zip(found.table.layout.stored, found.table.columns, strict=True)
-    same = (f"{exact_sql(c.type, f'l.{n}')} IS NOT DISTINCT FROM {exact_sql(c.type, f'j.{n}')}" for c, n in columns)
-    first = f"SELECT {before} + min(_line) AS _tick, {found.keys} FROM {found.lines} GROUP BY {found.keys}"
-    query = (
-        f"SELECT count(*) FROM (FROM {found.table.images} JOIN ({first}) USING (_tick, {found.keys})) AS j"
-        f" WHERE j._weight = -1 AND NOT EXISTS (SELECT 1 FROM {found.lines} AS l"
-        f" WHERE {before} + l._line = j._tick AND {' AND '.join(same)})"
-    )
-    return int(connection.execute(query).fetchall()[0][0])
 
 
 def journal_reads(connection: duckdb.DuckDBPyConnection, found: LinesTable, before: int) -> None:

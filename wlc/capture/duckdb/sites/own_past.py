@@ -148,7 +148,7 @@ def _take_run(shared: Shared, part: _Part, fetch: Callable[[TableFile], Path]) -
 def _take_rows(shared: Shared, part: _Part, fetch: Callable[[TableFile], Path]) -> None:
     with shared.root.cursor() as connection, transaction(connection, shared):
         present, order = taken_tables.tables(connection, shared.catalog)
-        found = lines.load(connection, part.step(), present, fetch)
+        found = lines.load(connection, part.step(), present, fetch, may_cancel=True)
         taken_tables.refuse_triggers(connection, shared.catalog, (table.table.name for table in found))
         ranked = sorted(found, key=lambda table: order[table.table.name])
         for table in reversed(ranked):

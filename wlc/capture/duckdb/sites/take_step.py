@@ -287,7 +287,7 @@ def _count_overwritten(attempt: _Attempt) -> None:
     assert state.site is not None
     # Whoever never writes has nothing to lose.
     if attempt.step.is_primary and (state.site.own or shared.last_tick > state.tick):
-        rows = sum(lines.count_overwritten(connection, table, attempt.first) for table in attempt.tables)
+        rows = sum(exceptions.count_overwritten(connection, table, attempt.first) for table in attempt.tables)
         if rows:
             exceptions.prepare(connection, shared.catalog)
             exceptions.count(connection, shared.catalog, state.site.name, {("", "overwritten"): rows})
