@@ -129,7 +129,8 @@ def load(
         [ticks, [each.line for each in step.transactions]],
     )
     listed = _listed(step, with_reads=with_reads)
-    may_cancel = may_cancel or (not step.is_primary and any(each.transaction.origin for each in step.transactions))
+    if not step.is_primary and not (circle is not None and circle.is_mesh):
+        may_cancel = may_cancel or any(each.transaction.origin for each in step.transactions)
     files: dict[Name, list[TableFile]] = {}
     for path in (*listed.counts, *listed.refreshed, *listed.read):
         files.setdefault(step.files[path].table, []).append(step.files[path])
