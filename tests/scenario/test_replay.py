@@ -186,6 +186,33 @@ def test_referenced_rows_change_in_place_beside_others_that_change_a_unique_valu
     assert rows_of(into, "FROM tree ORDER BY id") == [(1, None, "x"), (2, 1, "two"), (3, 1, "three")]
 
 
+@pytest.mark.parametrize(
+    ("column", "index", "before", "after"),
+    [
+        ("x VARCHAR[]", "", "['b']", "['c']"),
+        ("x STRUCT(a INTEGER[])", "", "{'a': [1]}", "{'a': [2]}"),
+        ("x VARCHAR", "CREATE INDEX i ON parent (lower(x))", "'b'", "'c'"),
+        ("x VARCHAR", "CREATE UNIQUE INDEX i ON parent (X)", "'b'", "'c'"),
+        ('"it\'s, a ""x"" \\ y" VARCHAR', 'CREATE UNIQUE INDEX i ON parent ("it\'s, a ""x"" \\ y")', "'b'", "'c'"),
+    ],
+    ids=["list", "list in a struct", "expression", "other case", "odd name"],
+)
+def test_a_column_that_is_not_changed_in_place_is_set_only_where_it_differs(
+    farm: HandmadeFarm, into: Path, column: str, index: str, before: str, after: str
+) -> None:
+    farm.publish(
+        [f"CREATE TABLE parent (id INTEGER PRIMARY KEY, {column}, v VARCHAR)"],
+        ["CREATE TABLE child (id INTEGER PRIMARY KEY, parent INTEGER REFERENCES parent (id))"],
+        *([[index]] if index else []),
+    )
+    farm.publish([Rows("parent", ("1, NULL, 'one'", f"2, {before}, 'two'"))], [Rows("child", ("10, 1",))])
+    wlr.replicate(farm.url, into=into)
+    new, old = ("1, NULL, 'x'", f"2, {after}, 'two'"), ("1, NULL, 'one'", f"2, {before}, 'two'")
+    farm.publish([Rows("parent", new, old)])
+    wlr.replicate(farm.url, into=into)
+    assert [(row[0], row[2]) for row in rows_of(into, "FROM parent ORDER BY id")] == [(1, "x"), (2, "two")]
+
+
 def test_parents_come_before_and_go_after_their_children(farm: HandmadeFarm, into: Path) -> None:
     """DuckDB sees a child that was deleted in the same transaction, so one fold cannot remove both."""
     farm.publish(*([ddl] for ddl in FAMILY))

@@ -189,6 +189,21 @@ def user_rows(connection: Any) -> Contents:
     return {name: rows for name, rows in contents(connection, catalog).items() if not name.startswith("wlc.")}
 
 
+def test_rows_that_others_refer_to_beside_such_that_change_a_unique_value(tmp_path: Path) -> None:
+    source = master_of(
+        tmp_path,
+        "CREATE TABLE p (i INTEGER PRIMARY KEY, email VARCHAR UNIQUE, v VARCHAR)",
+        "CREATE TABLE c (i INTEGER PRIMARY KEY, p INTEGER REFERENCES p (i))",
+    )
+    run(source, "INSERT INTO p VALUES (1, 'a', 'x'), (2, 'b', 'x')", "INSERT INTO c VALUES (1, 1)")
+    with wlc.connect(source) as connection:
+        before = user_rows(connection)
+    tick = run(source, "UPDATE p SET v = 'y' WHERE i = 1", "UPDATE p SET email = 'c' WHERE i = 2")
+    wlr.undo(source, tick)
+    with wlc.connect(source) as connection:
+        assert user_rows(connection) == before
+
+
 def test_foreign_keys(tmp_path: Path) -> None:
     source = master_of(
         tmp_path,

@@ -218,7 +218,8 @@ class CapturedTables:
         for name, keys in duckdb_catalog.unique_keys(self.connection, self.catalog).items():
             found[name] = (*(found.get(name) or ()), *keys)
         rows = self.connection.execute(
-            "SELECT schema_name, table_name, expressions FROM duckdb_indexes() WHERE database_name = ? AND is_unique",
+            "SELECT schema_name, table_name, CAST(expressions AS VARCHAR[]) FROM duckdb_indexes()"
+            " WHERE database_name = ? AND is_unique",
             [self.catalog],
         ).fetchall()
         for schema, table, expressions in rows:

@@ -95,29 +95,28 @@ def unique_keys(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Nam
 PLAIN_COLUMN = re.compile(r"[\w$]+|\"(?:[^\"]|\"\")*\"")
 
 
-def index_columns(expressions: str) -> tuple[str, ...] | None:
-    """Columns of an index, which DuckDB shows as `[a, '"b c"']`; None if one is an expression."""
-    parts = [part.strip().strip("'") for part in expressions.strip("[]").split(",")]
-    if not all(PLAIN_COLUMN.fullmatch(part) for part in parts):
+def index_columns(expressions: Sequence[str]) -> tuple[str, ...] | None:
+    """Columns of an index, which DuckDB shows as they are typed; None if one is an expression."""
+    if not all(PLAIN_COLUMN.fullmatch(each) for each in expressions):
         return None
-    return tuple(unquoted(part) for part in parts)
+    return tuple(map(unquoted, expressions))
 
 
-def indexed_columns(connection: duckdb.DuckDBPyConnection, catalog: str, name: Name) -> frozenset[str] | None:
-    """Return the columns of a table, in lower case, that are in an index or a constraint; None if that is not known."""
+def indexed_columns(connection: duckdb.DuckDBPyConnection, catalog: str, name: Name) -> frozenset[str]:
+    """Return in lower case a table's columns in indexes and constraints, with all words of expressions there."""
     given = [catalog, name.schema, name.name]
     constraints = connection.execute(
-        "SELECT constraint_column_names FROM duckdb_constraints() WHERE database_name = ? AND schema_name = ?"
+        "SELECT unnest(constraint_column_names) FROM duckdb_constraints() WHERE database_name = ? AND schema_name = ?"
         " AND table_name = ? AND constraint_type IN ('PRIMARY KEY', 'UNIQUE', 'FOREIGN KEY')",
         given,
     ).fetchall()
     indexes = connection.execute(
-        "SELECT expressions FROM duckdb_indexes() WHERE database_name = ? AND schema_name = ? AND table_name = ?", given
+        "SELECT unnest(CAST(expressions AS VARCHAR[])) FROM duckdb_indexes() WHERE database_name = ?"
+        " AND schema_name = ? AND table_name = ?",
+        given,
     ).fetchall()
-    found = [*(columns for (columns,) in constraints), *(index_columns(expressions) for (expressions,) in indexes)]
-    if None in found:
-        return None
-    return frozenset(column.lower() for columns in found for column in columns)
+    words = (unquoted(word) for (expression,) in indexes for word in PLAIN_COLUMN.findall(expression))
+    return frozenset(column.lower() for column in (*(column for (column,) in constraints), *words))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,12 @@ Adding up is only right if equal means identical, which SQL's `=` does not say: 
 Images are therefore compared in their storage types, where intervals, zoned times and the like are text, and with the
 sign of floats beside them.
 
-Everything here builds text and touches nothing.
+Everything here builds text; only `updates` asks the database what differs.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 # Data files call no column of a table `_tick`, and a net change has no ticks, so the name is free for what is said of
 # an image: that the other image of its key is there, too, so that the row stays and takes other values; or its number.
 STAYS = NUMBER = "_tick"
+# Types with values that DuckDB does not change in place.
+_NESTED = re.compile(r"\[|\b(STRUCT|MAP|UNION|VARIANT|GEOMETRY)\b", re.IGNORECASE)
 # In a list of REPLACE: images with their weights negated are what takes a change back.
 NEGATED = f"-{WEIGHT} AS {WEIGHT}"
 
@@ -230,9 +233,9 @@ def delete_equal_sql(table: TargetTable, net: str) -> str:
 def updates(connection: duckdb.DuckDBPyConnection, catalog: str, table: TargetTable, net: str) -> Iterator[str]:
     """Yield the statements that give rows that stay their new values; foreign keys that refer to them see nothing.
 
-    To set an indexed column, also to what it was, is to remove the row and to add another, which a foreign key forbids:
-    rows where none of these differs are set in the other columns alone. Rows in which one does come in one statement,
-    for unique values may change hands among them.
+    To set an indexed column, or a list, also to what it was, is to remove the row and to add another, which a foreign
+    key forbids: rows where none of these differs are set in the other columns alone. Rows in which one does come in one
+    statement, for unique values may change hands among them.
     """
     columns = outside_key(table)
     if not columns:
@@ -251,7 +254,7 @@ def updates(connection: duckdb.DuckDBPyConnection, catalog: str, table: TargetTa
         yield from (setting(changed, "") for _ in changed)
         return
     indexed = indexed_columns(connection, catalog, table.name)
-    moving = [each for each in changed if indexed is None or each.name.lower() in indexed]
+    moving = [each for each in changed if each.name.lower() in indexed or _NESTED.search(each.type)]
     plain = [each for each in changed if each not in moving]
     moves = " OR ".join(f"({_differs(column)})" for column in moving)
     if plain:
