@@ -314,8 +314,10 @@ def _lines_of(connection: duckdb.DuckDBPyConnection, tables: Sequence[StepTable]
     ]
 
 
-def how_to_fit(shared: Shared, step: SiteStep) -> str:
-    """Say what to do about a step that breaks a constraint and may not be rejected."""
+def how_to_fit(shared: Shared, step: SiteStep, said: str) -> str:
+    """Say what to do about a step that breaks a constraint, as DuckDB said, and may not be rejected."""
+    if "still referenced" in said:
+        return "copy the rows here that refer to that key, delete them, take, and write them again"
     again, state = "change the row that is in the way, then take again", shared.require_state()
     if state.site is None or state.circle is None or step.is_primary or state.circle.is_mesh:
         return again

@@ -126,7 +126,7 @@ def _take_or_halve(its: _Round, step: SiteStep) -> int:
                 return _take_refused(its, step)
             raise ReplayError(
                 f"{_told(step)} does not fit this database: {str(error).splitlines()[0]}",
-                hint=judging.how_to_fit(its.shared, step),
+                hint=judging.how_to_fit(its.shared, step, str(error)),
             ) from error
     except (CorruptError, UnsupportedError):
         if not step.parts:
