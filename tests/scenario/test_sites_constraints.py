@@ -333,6 +333,27 @@ def test_a_row_gives_way_although_what_it_referred_to_is_gone(families: Sites) -
     families.refuse_differences("p", "c")
 
 
+def test_unique_values_of_two_columns_change_hands_in_a_table_to_which_others_refer(tmp_path: Path) -> None:
+    sites = Sites(tmp_path)
+    sites.found("""
+        CREATE TABLE p (k INTEGER PRIMARY KEY, a INTEGER, b INTEGER, v VARCHAR, UNIQUE (a, b));
+        CREATE TABLE c (k INTEGER PRIMARY KEY, p INTEGER REFERENCES p (k));
+        INSERT INTO p VALUES (1, 1, 1, 'x'), (2, 2, 1, 'x'), (3, 3, 3, 'x');
+        INSERT INTO c VALUES (1, 3);
+    """)
+    sites.join("rome")
+    sites.write(
+        "oslo",
+        "BEGIN; UPDATE p SET a = 2, b = CASE k WHEN 1 THEN 2 ELSE 3 END WHERE k < 3; UPDATE p SET v = 'y' WHERE k > 1;"
+        " COMMIT",
+    )
+    sites.exchange()
+    sites.refuse_differences("p", "c")
+    assert sites.rows("rome", "p") == [(1, 2, 2, "x"), (2, 2, 3, "y"), (3, 3, 3, "y")]
+    for site in sites.names:
+        sites.replica_equals(site, "p", "c")
+
+
 def test_a_unique_value_of_a_row_to_which_others_refer_needs_a_hand(families: Sites) -> None:
     """DuckDB cannot change it in place; the hint says how."""
     families.write("oslo", "INSERT INTO p VALUES (3, 'old')")

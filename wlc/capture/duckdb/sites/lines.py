@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from wlc.capture.duckdb.images import any_sql, exact_sql, unspoil
 from wlc.capture.duckdb.journal import ABSENT, READ, READ_EXCLUSIVELY, CapturedTable
 from wlc.capture.duckdb.sites.conflict_window import added_columns, key_value
+from wlc.dialect.duckdb.catalog import indexed_columns
 from wlc.dialect.duckdb.file_columns import refuse_missing_values, refuse_other_columns, required
 from wlc.dialect.duckdb.parquet import reading
 from wlc.dialect.duckdb.parquet_sql import rows_of
@@ -461,19 +462,29 @@ def last_sql(found: LinesTable) -> str:
 
 
 def _update(connection: duckdb.DuckDBPyConnection, found: LinesTable, last: str) -> None:
-    """Change rows that others refer to in place, and only the columns that differ: DuckDB replaces indexed ones."""
-    places = [place for place in range(len(found.table.columns)) if place not in found.table.layout.key_places]
-    joined = f"FROM {found.table.sql} AS t JOIN ({last}) AS n ON {found.same_key('n')}"
-    for place in places:
-        column = found.table.layout.stored[place]
-        name, value = quote(column.name), found.value(place, "n")
-        here, there = exact_sql(column.type, store_sql(column, f"t.{name}")), exact_sql(column.type, f"n.c{place}")
-        differs = f"{here} IS DISTINCT FROM {there}"
-        if connection.execute(f"SELECT 1 {joined} WHERE {differs} LIMIT 1").fetchall():
-            connection.execute(
-                f"UPDATE {found.table.sql} AS t SET {name} = {value} FROM ({last}) AS n"
-                f" WHERE {found.same_key('n')} AND {differs}"
-            )
+    """Change rows that others refer to in place, and only the columns that differ: DuckDB replaces indexed ones.
+
+    Those are set by one statement, for unique values may change hands.
+    """
+    table = found.table
+    joined = f"FROM {table.sql} AS t JOIN ({last}) AS n ON {found.same_key('n')}"
+    differs = {}
+    for place in (place for place in range(len(table.columns)) if place not in table.layout.key_places):
+        column = table.layout.stored[place]
+        here = exact_sql(column.type, store_sql(column, f"t.{quote(column.name)}"))
+        condition = f"{here} IS DISTINCT FROM {exact_sql(column.type, f'n.c{place}')}"
+        if connection.execute(f"SELECT 1 {joined} WHERE {condition} LIMIT 1").fetchall():
+            differs[place] = condition
+    moving: frozenset[int] = frozenset()
+    if len(differs) > 1:
+        indexed = indexed_columns(connection, table.catalog, table.name)
+        moving = frozenset(place for place in differs if table.layout.stored[place].name.lower() in indexed)
+    for places in [*([place] for place in differs if place not in moving), *([sorted(moving)] if moving else ())]:
+        values = ", ".join(f"{quote(table.layout.stored[place].name)} = {found.value(place, 'n')}" for place in places)
+        connection.execute(
+            f"UPDATE {table.sql} AS t SET {values} FROM ({last}) AS n"
+            f" WHERE {found.same_key('n')} AND ({' OR '.join(differs[place] for place in places)})"
+        )
 
 
 def drop(connection: duckdb.DuckDBPyConnection, tables: Sequence[LinesTable]) -> None:
