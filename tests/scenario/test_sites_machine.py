@@ -515,6 +515,10 @@ class Exchange(RuleBasedStateMachine):
             file.unlink()
         for file, data in image.items():
             file.write_bytes(data)
+        model = self.model.sites[number]
+        # Ticks that nobody has seen come again, and not always in the model.
+        lost = {entry.name for entry in model.log[kept:]} - {entry.name for entry in model.visible}
+        self.names = {tick: name for tick, name in self.names.items() if name not in lost}
         self.model.restore(number, kept)
         lives = self.model.sites[number].lives
         names, last = self.commit_offline(number, parts)
