@@ -151,17 +151,21 @@ class Backup:
         return Backup(sites, site, sites.file(site).read_bytes(), folder)
 
 
-def write_offline(sites: Sites, site: str, *statements: str) -> None:
-    """Let users commit while the farm cannot be reached, so that nobody can tell yet that the site was restored."""
+@contextmanager
+def offline() -> Iterator[None]:
+    """Let no program reach the farm: nobody can tell yet whether a site was restored, and nothing is published."""
 
-    def offline(*_: object) -> None:
+    def refuse(*_: object) -> None:
         raise wlc.UnavailableError("offline")
 
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("publish", "settle_past"):
-            patch.setattr(background, name, offline)
-        with pytest.raises(wlc.UnavailableError, match="offline"):
-            sites.write(site, *statements)
+    with patch.multiple(background, publish=refuse, settle_past=refuse):
+        yield
+
+
+def write_offline(sites: Sites, site: str, *statements: str) -> None:
+    """Let users commit while the farm cannot be reached."""
+    with offline(), pytest.raises(wlc.UnavailableError, match="offline"):
+        sites.write(site, *statements)
 
 
 def take_from(sites: Sites, *ways: str) -> list[int]:

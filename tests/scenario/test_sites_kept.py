@@ -47,6 +47,13 @@ def collide(sites: Sites, *statements: str) -> None:
     take_from(sites, "rome>oslo")
 
 
+def take_back(backup: Backup) -> None:
+    """Let a site that is restored take its own past back."""
+    backup.restore()
+    with pytest.warns(UserWarning, match="back from its own log"):
+        backup.sites.take(backup.site)
+
+
 def end_equal(sites: Sites, table: str) -> list[tuple[object, ...]]:
     sites.exchange()
     sites.refuse_differences("t", "n", "single", "parents", "o")
@@ -76,9 +83,7 @@ def test_a_site_that_is_restored_takes_back_nothing_of_rows_that_it_never_had(tw
     backup = Backup.of(two, "paris")
     collide(two, "INSERT INTO n VALUES (5, 50)")
     two.exchange()
-    backup.restore()
-    with pytest.warns(UserWarning, match="back from its own log"):
-        two.take("paris")
+    take_back(backup)
     assert end_equal(two, "n") == [(1, 10), (2, 20)]
     assert all(check.outcome == "same" for check in wlc.verify_source(two.file("paris")))
 
@@ -88,9 +93,7 @@ def test_what_a_restored_site_was_told_need_not_fit(two: Sites) -> None:
     backup = Backup.of(two, "rome")
     two.write("rome", "UPDATE single SET v = 'left, too' WHERE k = 1", "INSERT INTO single VALUES (3, 'x')")
     take_from(two, "oslo>rome")
-    backup.restore()
-    with pytest.warns(UserWarning, match="back from its own log"):
-        two.take("rome")
+    take_back(backup)
     assert end_equal(two, "single") == [(1, "left, too"), (3, "x")]
 
 
@@ -107,9 +110,7 @@ def test_a_site_that_is_restored_twice_ends_as_the_others(two: Sites) -> None:
     two.take("rome")
     two.exchange()
     two.refuse_differences("n")
-    second.restore()
-    with pytest.warns(UserWarning, match="back from its own log"):
-        two.take("rome")
+    take_back(second)
     assert end_equal(two, "n") == [(1, 11), (2, 120), (7, 70)]
 
 

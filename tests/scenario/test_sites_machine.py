@@ -32,12 +32,11 @@ from tests.fault.breaker import abandon_masters, kill_master
 from tests.fault.prepared_sites import PreparedSites, Start, empty_farm, one_home
 from tests.pieces import each, seed_of_run
 from tests.sampling import machine_settings
-from tests.sites import windows_compared
+from tests.sites import offline, windows_compared
 from tests.sites_model import PRIMARY, ModelSite, SitesModel
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
 from wlc.farm.store import memory
 from wlc.farm.vectors import NO_LINEAGE, expanded
-from wlc.masters import background
 from wlc.multi_master import missing_steps
 from wlc.multi_master.missing_steps import SiteLog
 
@@ -97,10 +96,6 @@ statements = st.lists(
 def text(key: Key) -> str:
     """A row's condition."""
     return f"k COLLATE \"binary\" = '{TEXTS[key[1]]}'" if key[0] == "s" else f"k = {key[1]}"
-
-
-def offline(*_: object) -> None:
-    raise UnavailableError("offline")
 
 
 def value(key: Key) -> str:
@@ -520,17 +515,17 @@ class Exchange(RuleBasedStateMachine):
         lost = {entry.name for entry in model.log[kept:]} - {entry.name for entry in model.visible}
         self.names = {tick: name for tick, name in self.names.items() if name not in lost}
         self.model.restore(number, kept)
-        lives = self.model.sites[number].lives
+        lives = model.lives
         names, last = self.commit_offline(number, parts)
         with warnings.catch_warnings():
             # Of what came back, or of the new history.
             warnings.simplefilter("ignore", UserWarning)
             wlc.connect(self.sites.file(NAMES[number])).close()
         shared = self.connection(number)._shared
-        history, has_begun = shared.require_state().history, self.model.sites[number].lives > lives
+        history, has_begun = shared.require_state().history, model.lives > lives
         rise = shared.last_tick - last
         self.names.update({(history, tick + rise): name for (_, tick), name in names.items()})
-        self.model.sites[number].look()
+        model.look()
         if has_begun:
             # Files of the history before cannot go on.
             del self.backups[number]
@@ -542,7 +537,7 @@ class Exchange(RuleBasedStateMachine):
     ) -> tuple[dict[tuple[str, int], TransactionName], int]:
         """Commit while a site cannot see its log; returns the names of that, and the last tick then."""
         before, self.names = self.names, {}
-        with patch.object(background, "settle_past", offline), patch.object(background, "publish", offline):
+        with offline():
             for changes in parts:
                 # A transaction that is refused would be committed as one that was rolled back, and its log has none.
                 self.commit(number, [each for each in changes if each[0] != "o" or number == OWNER])

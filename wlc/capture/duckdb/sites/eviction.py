@@ -147,11 +147,10 @@ class _Search:
         return self.connection.execute(query).fetchall()[0]
 
     def _has_unjudged(self, name: Name) -> bool:
-        if name not in self.is_unjudged and not self.present[name].table.layout.primary_key:
-            self.is_unjudged[name] = False
         if name not in self.is_unjudged:
-            kept = self.step[name].kept if name in self.step else None
-            self.is_unjudged[name] = self.unjudged.load(self.present[name].table, kept) is not None
+            table, kept = self.present[name].table, self.step[name].kept if name in self.step else None
+            is_keyed = bool(table.layout.primary_key)
+            self.is_unjudged[name] = is_keyed and self.unjudged.load(table, kept) is not None
         return self.is_unjudged[name]
 
     def _add(self, name: Name, query: str) -> None:

@@ -195,6 +195,7 @@ def divided(
     for number, part in enumerate(parts, start=tick - len(parts) + 1):
         for each in part if number < tick else ():
             _move(connection, catalog, each, number)
+    # These come last: a later generation may move to the tick that others have left.
     for each in parts[-1]:
         _move(connection, catalog, each, tick)
     return tuple(tuple(each.record for each in part) for part in parts)
