@@ -354,25 +354,6 @@ def test_unique_values_of_two_columns_change_hands_in_a_table_to_which_others_re
         sites.replica_equals(site, "p", "c")
 
 
-def test_a_unique_value_of_a_row_to_which_others_refer_needs_a_hand(families: Sites) -> None:
-    """DuckDB cannot change it in place; the hint says how."""
-    families.write("oslo", "INSERT INTO p VALUES (3, 'old')")
-    families.exchange()
-    families.write("oslo", "UPDATE p SET v = 'new' WHERE k = 3")
-    families.write("rome", "INSERT INTO c VALUES (3, 3, 'c')")
-    for _ in range(2):
-        with pytest.raises(ReplayError, match="still referenced") as caught:
-            families.take("rome")
-    assert "copy the rows here that refer to that key, delete them, take" in str(caught.value.hint)
-    families.write("rome", "DELETE FROM c WHERE k = 3")
-    families.exchange()
-    families.write("rome", "INSERT INTO c VALUES (3, 3, 'c')")
-    families.exchange()
-    families.refuse_differences("p", "c")
-    assert families.rows("oslo", "c")[-1] == (3, 3, "c")
-    assert families.rows("rome", "p")[-1] == (3, "new")
-
-
 def test_a_row_gives_way_although_the_step_changes_the_one_that_has_its_former_value(families: Sites) -> None:
     families.write("rome", "UPDATE c SET u = 'z' WHERE k = 1", "UPDATE c SET u = 'a' WHERE k = 2")
     families.write("oslo", "BEGIN; UPDATE c SET u = 'q' WHERE k = 2; INSERT INTO c VALUES (9, 2, 'z'); COMMIT")

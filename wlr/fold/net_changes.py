@@ -158,20 +158,40 @@ def _folded(
     connection: duckdb.DuckDBPyConnection, table: TargetTable, change: TableChange, query: str, name: str
 ) -> NetChange:
     connection.execute(f"CREATE OR REPLACE TEMP TABLE {name.removeprefix('temp.')} AS {query}")
-    removed, added, stays, total = _counts(connection, table, name)
+    net, total = _counted(connection, table, change, name)
     unfit_changes.refuse_other_weight(change, 0, total)
-    return NetChange(table, change, name, removed, added, stays)
+    return net
 
 
-def _counts(connection: duckdb.DuckDBPyConnection, table: TargetTable, net: str) -> tuple[int, int, int, int]:
-    """Copies to remove, copies to add, rows that stay, and what all weights add up to."""
+def folded(
+    connection: duckdb.DuckDBPyConnection, table: TargetTable, change: TableChange, raw: str, name: str
+) -> NetChange:
+    """Fold images, which need not be those of the change, into a net change.
+
+    Args:
+        connection: That folds.
+        table: The target's.
+        change: What the net change is for.
+        raw: A query that selects images and weights.
+        name: Of the temporary table that holds it.
+    """
+    query = fold.net_sql(table, raw)
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE {name.removeprefix('temp.')} AS {query}")
+    return _counted(connection, table, change, name)[0]
+
+
+def _counted(
+    connection: duckdb.DuckDBPyConnection, table: TargetTable, change: TableChange, net: str
+) -> tuple[NetChange, int]:
+    """Return the net change that a temporary table holds, and what all weights add up to."""
     weight, stays = WEIGHT, fold.STAYS if table.keeps_rows else "false"
     found = connection.execute(
         f"SELECT coalesce(sum(-{weight}) FILTER ({weight} < 0 AND NOT {stays}), 0),"
         f" coalesce(sum({weight}) FILTER ({weight} > 0 AND NOT {stays}), 0),"
         f" count(*) FILTER ({weight} > 0 AND {stays}), coalesce(sum({weight}), 0) FROM {net}"
     ).fetchall()[0]
-    return int(found[0]), int(found[1]), int(found[2]), int(found[3])
+    removed, added, stayed, total = map(int, found)
+    return NetChange(table, change, net, removed, added, stayed), total
 
 
 def sources(change: TableChange, fetch: Callable[[Read], str]) -> list[RowImages]:

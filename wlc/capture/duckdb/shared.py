@@ -18,6 +18,7 @@ from wlc.capture.duckdb.commit_lock import CommitLock
 from wlc.capture.duckdb.home import Home, decode_home, elsewhere, encode_home, home_at
 from wlc.capture.duckdb.packed import Packing
 from wlc.dialect.duckdb.opening import alone
+from wlc.dialect.duckdb.parked_rows import ParkedRows
 from wlc.farm.beat import BEAT_S
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
@@ -65,6 +66,7 @@ class Shared:
         options: Options of the farm's file system that this process was given; secrets are kept nowhere else.
         opened: The file, if somebody reads it beside DuckDB, which must close it first: a process that closes a file
             gives up all its locks on that file (POSIX), those of DuckDB, too.
+        parked: Tables with parked rows, see `wlc.capture.duckdb.sites.parking`; None while that looks which to park.
     """
 
     path: str
@@ -89,6 +91,7 @@ class Shared:
     confined_by: Mapping[str, str] = field(default_factory=dict)
     users: int = 0
     opened: BinaryIO | None = None
+    parked: tuple[Name, ...] | None = ()
     _roots: dict[int, duckdb.DuckDBPyConnection] = field(default_factory=dict)
     _roots_lock: threading.Lock = field(default_factory=threading.Lock)
     has_settled_past: bool = False
@@ -276,6 +279,28 @@ class Shared:
             with suppress(duckdb.Error):
                 self._write({"home": encode_home(renewed)})
 
+    def bring_back(self) -> None:
+        """Bring parked rows back that a process had not when it died.
+
+        Raises:
+            UnavailableError: They do not fit any more.
+        """
+        if self.state is None:
+            return
+        parked = ParkedRows(self.root, self.catalog, "wlc")
+        try:
+            parked.bring_back()
+        except duckdb.Error as error:
+            tables = ", ".join(
+                f"those of {name} into {parked.rows(place)}" for place, name in enumerate(parked.tables())
+            )
+            raise UnavailableError(
+                f"{self.path}: a process that was killed had moved rows, {tables}, and they cannot go back:"
+                f" {str(error).splitlines()[0]}",
+                hint="with DuckDB's own shell, undo what was written to the file without wlc since, then try again",
+                path=self.path,
+            ) from error
+
     def _write(self, values: dict[str, str]) -> None:
         with self.commit_lock:
             if values:
@@ -384,6 +409,7 @@ def open_shared(
                 shared = Shared(source, catalog, root, home_at(source), file, work=work, confined_by=last)
                 shared.load()
                 if not read_only:
+                    shared.bring_back()
                     shared.renew_home()
                     packed.sweep(file)
                     if shared.is_master:

@@ -18,6 +18,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenTable(CapturedTable):
+    """A table whose rows are read elsewhere: a table, or a query in parentheses."""
+
+    seen: str = ""
+
+    @classmethod
+    def of(cls, table: CapturedTable, seen: str) -> SeenTable:
+        """Return a table that is read elsewhere."""
+        return cls(table.id, table.catalog, table.name, table.layout, table.keys, table.has_rowid, seen)
+
+    @property
+    def sql(self) -> str:
+        """Where its rows are read."""
+        return self.seen
+
+
+@dataclass(frozen=True, slots=True)
 class TakenTable:
     """A table of the master, and what is special about it.
 
@@ -31,7 +48,7 @@ class TakenTable:
     references_itself: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
 
 
-def tables(connection: duckdb.DuckDBPyConnection, catalog: str) -> tuple[Mapping[Name, TakenTable], Mapping[Name, int]]:
+def tables(connection: duckdb.DuckDBPyConnection, catalog: str) -> tuple[dict[Name, TakenTable], Mapping[Name, int]]:
     """Return the tables as the transaction sees them, and the place of each behind those it refers to."""
     known = {name: number for number, (name, _) in journal.read_layouts(connection, catalog).items()}
     present = duckdb_catalog.tables(connection, catalog)

@@ -25,6 +25,7 @@ USER = f"{OWNED} AND NOT internal"
 # Up to this number, tables are asked for their columns one by one; for more, it would take longer after the first time.
 _FEW = 5
 _MOST_UNITED = 200
+_NESTED = re.compile(r"\[|\b(STRUCT|MAP|UNION|VARIANT|GEOMETRY)\b", re.IGNORECASE)
 
 
 def rows(connection: duckdb.DuckDBPyConnection, catalog: str, sql: str) -> list[tuple[Any, ...]]:
@@ -102,7 +103,18 @@ def index_columns(expressions: Sequence[str]) -> tuple[str, ...] | None:
     return tuple(map(unquoted, expressions))
 
 
-def indexed_columns(connection: duckdb.DuckDBPyConnection, catalog: str, name: Name) -> frozenset[str]:
+def replaced_columns(connection: duckdb.DuckDBPyConnection, catalog: str, name: Name, layout: Layout) -> frozenset[str]:
+    """Return the stored columns which DuckDB does not change in place: it removes the row, and adds another one.
+
+    These are columns in indexes, constraints and the expressions of indexes, and nested values.
+    """
+    indexed = _indexed_words(connection, catalog, name)
+    return frozenset(
+        column.name for column in layout.stored if column.name.lower() in indexed or _NESTED.search(column.type)
+    )
+
+
+def _indexed_words(connection: duckdb.DuckDBPyConnection, catalog: str, name: Name) -> frozenset[str]:
     """Return in lower case a table's columns in indexes and constraints, with all words of expressions there."""
     given = [catalog, name.schema, name.name]
     constraints = connection.execute(

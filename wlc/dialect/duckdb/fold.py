@@ -14,18 +14,17 @@ Everything here builds text; only `updates` asks the database what differs.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wlc.dialect.duckdb.catalog import indexed_columns
+from wlc.dialect.duckdb.catalog import replaced_columns
 from wlc.dialect.duckdb.parquet_sql import rows_of
 from wlc.dialect.sql import literal, quote
 from wlc.dialect.types import load_sql, parse, storage_type, store_sql
 from wlc.farm.model import WEIGHT, Column, Name, file_column
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     import duckdb
 
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 # Data files call no column of a table `_tick`, and a net change has no ticks, so the name is free for what is said of
 # an image: that the other image of its key is there, too, so that the row stays and takes other values; or its number.
 STAYS = NUMBER = "_tick"
-# Types with values that DuckDB does not change in place.
-_NESTED = re.compile(r"\[|\b(STRUCT|MAP|UNION|VARIANT|GEOMETRY)\b", re.IGNORECASE)
 # In a list of REPLACE: images with their weights negated are what takes a change back.
 NEGATED = f"-{WEIGHT} AS {WEIGHT}"
 
@@ -253,14 +250,24 @@ def updates(connection: duckdb.DuckDBPyConnection, catalog: str, table: TargetTa
     if len(changed) < 2:
         yield from (setting(changed, "") for _ in changed)
         return
-    indexed = indexed_columns(connection, catalog, table.name)
-    moving = [each for each in changed if each.name.lower() in indexed or _NESTED.search(each.type)]
+    replaced = replaced_columns(connection, catalog, table.name, table.layout)
+    moving = [each for each in changed if each.name in replaced]
     plain = [each for each in changed if each not in moving]
     moves = " OR ".join(f"({_differs(column)})" for column in moving)
     if plain:
         yield setting(plain, f" AND NOT coalesce({moves}, false)" if moves else "")
     if moves:
         yield setting(changed, f" AND coalesce({moves}, false)" if plain else "")
+
+
+def moved_sql(table: TargetTable, net: str, replaced: Collection[str]) -> str:
+    """Select the images of rows that do not stay, or that differ in columns which DuckDB does not change in place."""
+    gone = f"SELECT * FROM {_gone(table, net)}"
+    differs = [_differs(column) for column in outside_key(table) if column.name in replaced]
+    if not (table.keeps_rows and differs):
+        return gone
+    both = f"{_old_and_new(net)} WHERE {_same_stored_key(table)}"
+    return f"{gone} UNION ALL SELECT o.* FROM {both} AND ({' OR '.join(differs)})"
 
 
 def _differs(column: Column) -> str:

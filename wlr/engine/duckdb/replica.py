@@ -18,7 +18,7 @@ from wlr.ddl import relevance, running
 from wlr.engine import quarantine_tables
 from wlr.engine.calculator import Scratch, applying, is_broken, using
 from wlr.engine.contract import OpenReplica
-from wlr.engine.duckdb import changes, guard, objects, obstacles
+from wlr.engine.duckdb import changes, guard, objects, obstacles, parking
 from wlr.engine.duckdb import state as states
 from wlr.engine.duckdb.connection import attach, detach_for_good, has_table, work_folder
 from wlr.engine.duckdb.tables import Contents, read_tables
@@ -64,6 +64,7 @@ class OpenDuckDB(OpenReplica):
         self._catalog = state.catalog
         self._scratch = scratch
         self._unguarded: set[Name] = set()
+        self._parked: tuple[Name, ...] = ()
         self._know(states.known_contents(path, state.catalog) or self._read_contents())
 
     def _read_contents(self) -> Contents:
@@ -155,10 +156,36 @@ class OpenDuckDB(OpenReplica):
     def apply(self, step: Step, fetch: Callable[[TableFile], Path]) -> None:
         actions = step.actions()
         try:
-            relevance.leaving_out(lambda skipped: self._try(step, actions, fetch, skipped, presumes=True))
-        except net_changes.PresumedError:
-            # If images need not be added up first, this finds the same error.
-            relevance.leaving_out(lambda skipped: self._try(step, actions, fetch, skipped))
+            try:
+                relevance.leaving_out(lambda skipped: self._try(step, actions, fetch, skipped, presumes=True))
+            except net_changes.PresumedError:
+                # If images need not be added up first, this finds the same error.
+                relevance.leaving_out(lambda skipped: self._try(step, actions, fetch, skipped))
+        except StepError as error:
+            is_one = len(step.transactions) == 1 and not any(isinstance(action, Ddl) for action in actions)
+            if not (error.is_reference and is_one and self._apply_parked(step, actions, fetch)):
+                raise
+
+    def _apply_parked(self, step: Step, actions: tuple[Action, ...], fetch: Callable[[TableFile], Path]) -> bool:
+        """Apply a step of one transaction while rows that refer to its own are parked; return whether that helps."""
+        parked = parking.parked_rows(self._connection, self._catalog, self._replicated)
+        nets = [net for action in actions if isinstance(action, Fold) for net in self._prepare(action, fetch)]
+        with applying(self._path):
+            try:
+                try:
+                    self._parked = parked.park(parking.moved(self._connection, self._catalog, nets))
+                finally:
+                    net_changes.drop(self._connection, nets)
+                if self._parked:
+                    self._try(step, actions, fetch, set())
+                    return True
+            except StepError:
+                # The first one tells more.
+                pass
+            finally:
+                self._parked = ()
+                parked.bring_back()
+        return False
 
     def _try(
         self,
@@ -215,8 +242,13 @@ class OpenDuckDB(OpenReplica):
             return
         nets = prepared if prepared is not None else self._prepare(action, fetch)
         with net_changes.tallied(self._connection, nets, tally):
-            self._take_guards_off([net.change.table for net in nets])
-            changes.write(self._connection, self._tables, nets, self._path)
+            parked = parking.parked_rows(self._connection, self._catalog, self._replicated)
+            written = parking.on_parked(self._connection, self._tables, parked, nets) if self._parked else nets
+            self._take_guards_off({net.change.table for net in written} & self._replicated)
+            changes.write(self._connection, self._tables, written, self._path)
+            if self._parked:
+                net_changes.drop(self._connection, [net for net in written if net not in nets])
+                parked.forget(self._parked)
         for sequence in action.sequences:
             running.set_sequence(self._connection, self._catalog, sequence)
         if prepared is None:
@@ -392,6 +424,7 @@ def open_as(
             state = states.read(connection, catalog, str(into))
             if state.catalog != catalog:
                 raise UnavailableError(f"{into} was made anew meanwhile", hint="Run it again.", path=str(into))
+            parking.parked_rows(connection, catalog, states.read_tables(connection, catalog)).bring_back()
             return kind(into, connection, state, scratch, bulk.folding(scratch.folder) if bulk else None)
     except BaseException:
         connection.close()

@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from wlc.capture.duckdb import journal, taken_tables
+from wlc.capture.duckdb import journal
 from wlc.capture.duckdb.captured_tables import CapturedTables
 from wlc.capture.duckdb.journal import JournalEntry, JournalledImages
 from wlc.capture.duckdb.open_transaction import user
-from wlc.capture.duckdb.sites import exceptions, lines, unjudged_rows
+from wlc.capture.duckdb.sites import exceptions, lines, parking, unjudged_rows
 from wlc.capture.duckdb.sites.conflict_window import key_value
 from wlc.capture.duckdb.sites.exceptions import Detection
 from wlc.capture.duckdb.sites.lines import LinesTable
@@ -56,11 +56,15 @@ def evict(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path]) ->
     Returns:
         How many rows were set back; 0 if none of the secondary's own is in the way.
     """
+    return parking.with_parked(shared, lambda: _evict(shared, step, fetch))
+
+
+def _evict(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path]) -> int:
     with shared.commit_lock, shared.root.cursor() as connection:
         connection.execute("BEGIN")
         shared.take_snapshot(connection)
         try:
-            present, order = taken_tables.tables(connection, shared.catalog)
+            present, order = parking.present(connection, shared)
             found = lines.load(connection, step, present, fetch)
             state = shared.require_state()
             lineage = state.circle.lineage() if state.circle else NO_LINEAGE
@@ -70,7 +74,7 @@ def evict(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path]) ->
             known = CapturedTables(connection, shared.catalog)
             known.refresh(-1)
             evicted = _Search(connection, shared, present, in_step, unjudged, known.by_name).found()
-            rows = _apply(connection, shared, sorted(evicted, key=lambda table: order[table.table.name]))
+            rows = _apply(connection, shared, evicted, order)
             lines.drop(connection, [*found, *evicted])
         except BaseException:
             connection.execute("ROLLBACK")
@@ -272,7 +276,9 @@ def _left(table: LinesTable) -> str:
     return lines.last_sql(table) if table.key else f"FROM {table.lines} WHERE _weight > 0"
 
 
-def _apply(connection: duckdb.DuckDBPyConnection, shared: Shared, tables: Sequence[LinesTable]) -> int:
+def _apply(
+    connection: duckdb.DuckDBPyConnection, shared: Shared, tables: Sequence[LinesTable], order: Mapping[Name, int]
+) -> int:
     """Set the rows back, journal and report it, and commit; the caller holds the commit lock."""
     rows = sum(table.count(connection) for table in tables)
     if not rows:
@@ -287,10 +293,8 @@ def _apply(connection: duckdb.DuckDBPyConnection, shared: Shared, tables: Sequen
         exceptions.write_evicted(connection, where, state.history, table)
         lines.journal_images(connection, table, tick)
     exceptions.count(connection, shared.catalog, name, {("", "evicted"): rows})
-    for table in reversed(tables):
-        lines.remove(connection, table)
+    parking.write(connection, shared, tables, order)
     for table in tables:
-        lines.add(connection, table)
         images = f"FROM {table.table.images} WHERE _tick = {tick}"
         added, removed = connection.execute(
             f"SELECT count(*) FILTER (_weight > 0), count(*) FILTER (_weight < 0) {images}"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from wlc.capture.duckdb.images import any_sql, exact_sql, unspoil
 from wlc.capture.duckdb.journal import ABSENT, READ, READ_EXCLUSIVELY, CapturedTable
 from wlc.capture.duckdb.sites.conflict_window import added_columns, key_value
-from wlc.dialect.duckdb.catalog import indexed_columns
+from wlc.dialect.duckdb.catalog import replaced_columns
 from wlc.dialect.duckdb.file_columns import refuse_missing_values, refuse_other_columns, required
 from wlc.dialect.duckdb.parquet import reading
 from wlc.dialect.duckdb.parquet_sql import rows_of
@@ -389,7 +389,7 @@ def remove(connection: duckdb.DuckDBPyConnection, found: LinesTable) -> None:
 
 
 def _remove_from_bag(connection: duckdb.DuckDBPyConnection, found: LinesTable) -> None:
-    net = _net_of_bag(found)
+    net = net_of_bag(found)
     connection.execute(
         f"CREATE OR REPLACE TEMP TABLE {quote(_TICKS + ' gone')} AS"
         f" SELECT *, row_number() OVER () AS _number FROM ({net}) WHERE w < 0"
@@ -409,7 +409,8 @@ def _remove_from_bag(connection: duckdb.DuckDBPyConnection, found: LinesTable) -
         )
 
 
-def _net_of_bag(found: LinesTable) -> str:
+def net_of_bag(found: LinesTable) -> str:
+    """Select of a table without a key what lines remove, with a weight `w` below 0, and add."""
     stored = list(zip(found.table.layout.stored, found.table.columns, strict=True))
     kept = "".join(f", {any_sql(column.type, name)} AS {name}" for column, name in stored)
     exact = ", ".join(exact_sql(column.type, name) for column, name in stored)
@@ -422,7 +423,7 @@ def add(connection: duckdb.DuckDBPyConnection, found: LinesTable) -> None:
     values = ", ".join(found.value(place, "n") for place in range(len(found.table.layout.stored)))
     into = f"INSERT INTO {found.table.sql} ({names})"
     if not found.key:
-        connection.execute(f"{into} SELECT {values} FROM ({_net_of_bag(found)}) AS n, range(n.w) WHERE n.w > 0")
+        connection.execute(f"{into} SELECT {values} FROM ({net_of_bag(found)}) AS n, range(n.w) WHERE n.w > 0")
         return
     last = last_sql(found)
     if found.place.is_referenced:
@@ -462,7 +463,7 @@ def last_sql(found: LinesTable) -> str:
 
 
 def _update(connection: duckdb.DuckDBPyConnection, found: LinesTable, last: str) -> None:
-    """Change rows that others refer to in place, and only the columns that differ: DuckDB replaces indexed ones.
+    """Change rows that others refer to in place, and only the columns that differ: DuckDB does not with all.
 
     Those are set by one statement, for unique values may change hands.
     """
@@ -477,8 +478,8 @@ def _update(connection: duckdb.DuckDBPyConnection, found: LinesTable, last: str)
             differs[place] = condition
     moving: frozenset[int] = frozenset()
     if len(differs) > 1:
-        indexed = indexed_columns(connection, table.catalog, table.name)
-        moving = frozenset(place for place in differs if table.layout.stored[place].name.lower() in indexed)
+        replaced = replaced_columns(connection, table.catalog, table.name, table.layout)
+        moving = frozenset(place for place in differs if table.layout.stored[place].name in replaced)
     for places in [*([place] for place in differs if place not in moving), *([sorted(moving)] if moving else ())]:
         values = ", ".join(f"{quote(table.layout.stored[place].name)} = {found.value(place, 'n')}" for place in places)
         connection.execute(

@@ -15,7 +15,7 @@ import duckdb
 from wlc.capture.duckdb import digests, journal, taken_tables, unpublished
 from wlc.capture.duckdb.journal import JournalledImages
 from wlc.capture.duckdb.open_transaction import TakenEntry
-from wlc.capture.duckdb.sites import lines, take_step
+from wlc.capture.duckdb.sites import lines, parking, take_step
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.sql import literal, quote
 from wlc.farm import digest
@@ -136,25 +136,22 @@ def _take_run(shared: Shared, part: _Part, fetch: Callable[[TableFile], Path]) -
     if any(isinstance(record, Ddl | Clear) for record in part.transactions[0].records):
         _take_alone(shared, part, fetch)
         return
+    if len(part.transactions) == 1:
+        parking.with_parked(shared, lambda: _take_rows(shared, part, fetch))
+        return
     try:
         _take_rows(shared, part, fetch)
     except duckdb.ConstraintException:
-        if len(part.transactions) == 1:
-            raise
         for half in part.halves():
             _take_run(shared, half, fetch)
 
 
 def _take_rows(shared: Shared, part: _Part, fetch: Callable[[TableFile], Path]) -> None:
     with shared.root.cursor() as connection, transaction(connection, shared):
-        present, order = taken_tables.tables(connection, shared.catalog)
+        present, order = parking.present(connection, shared)
         found = lines.load(connection, part.step(), present, fetch, may_cancel=True)
         taken_tables.refuse_triggers(connection, shared.catalog, (table.table.name for table in found))
-        ranked = sorted(found, key=lambda table: order[table.table.name])
-        for table in reversed(ranked):
-            lines.remove(connection, table)
-        for table in ranked:
-            lines.add(connection, table)
+        parking.write(connection, shared, found, order)
         lines.drop(connection, found)
         counts = unpublished.read_counts(connection, shared.catalog)
         for record in (record for each in part.transactions for record in each.records):

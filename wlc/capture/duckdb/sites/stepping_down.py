@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from wlc.capture.duckdb import journal, taken_tables, unpublished
+from wlc.capture.duckdb import journal, unpublished
 from wlc.capture.duckdb.images import any_sql, exact_sql
 from wlc.capture.duckdb.journal import JournalledDdl, JournalledImages, JournalledReads, JournalledRefresh
-from wlc.capture.duckdb.sites import lines, own_past
+from wlc.capture.duckdb.sites import lines, own_past, parking
 from wlc.capture.duckdb.sites.take_step import records_of
 from wlc.dialect.sql import quote
 from wlc.farm.circle import how_to_join_anew
@@ -108,32 +108,8 @@ def _what_only_a_primary_writes(waiting: Pending) -> str | None:
 
 def _rebuild(shared: Shared, entries: Sequence[JournalEntry], state: MasterState) -> None:
     """Put the own ones of the journalled transactions onto what was published, in one transaction."""
-    kept = [entry for entry in entries if _is_kept(entry)]
     try:
-        with shared.root.cursor() as connection, own_past.transaction(connection, shared):
-            present, order = taken_tables.tables(connection, shared.catalog)
-            _number(connection, kept)
-            numbers = {record.layout for entry in entries for record in entry.records if hasattr(record, "layout")}
-            found = [
-                _as_lines(connection, place, number)
-                for number, place in enumerate(sorted(present.values(), key=lambda place: order[place.table.name]))
-                if place.table.id in numbers
-            ]
-            connection.execute(f"DELETE FROM {quote(shared.catalog)}.wlc.entries")
-            for table in found:
-                lines.journal_images(connection, table, state.tick)
-                # Line 0 is what was published, not what is journalled.
-                connection.execute(f"DELETE FROM {table.table.images} WHERE _tick = {state.tick}")
-                lines.journal_reads(connection, table, state.tick)
-            for table in reversed(found):
-                lines.remove(connection, table)
-            for table in found:
-                lines.add(connection, table)
-            _add_entries(connection, shared, _renumbered(kept, shared.require_state().tick, state.tick), found)
-            lines.drop(connection, found)
-            journal.write_state(connection, shared.catalog, changes(shared.state, state))
-        touched = [table.table.name for table in found]
-        shared.committed(shared.last_tick, shared.commit_time(), touched, touched)
+        parking.with_parked(shared, lambda: _put(shared, entries, state))
     except duckdb.ConstraintException as error:
         assert state.site is not None
         raise FencedError(
@@ -142,6 +118,31 @@ def _rebuild(shared: Shared, entries: Sequence[JournalEntry], state: MasterState
             hint=f"copy the file aside; {_anew(shared, state)}, and write again what only the copy holds",
             path=shared.path,
         ) from error
+
+
+def _put(shared: Shared, entries: Sequence[JournalEntry], state: MasterState) -> None:
+    kept = [entry for entry in entries if _is_kept(entry)]
+    with shared.root.cursor() as connection, own_past.transaction(connection, shared):
+        present, order = parking.present(connection, shared)
+        _number(connection, kept)
+        numbers = {record.layout for entry in entries for record in entry.records if hasattr(record, "layout")}
+        found = [
+            _as_lines(connection, place, number)
+            for number, place in enumerate(sorted(present.values(), key=lambda place: order[place.table.name]))
+            if place.table.id in numbers
+        ]
+        connection.execute(f"DELETE FROM {quote(shared.catalog)}.wlc.entries")
+        for table in found:
+            lines.journal_images(connection, table, state.tick)
+            # Line 0 is what was published, not what is journalled.
+            connection.execute(f"DELETE FROM {table.table.images} WHERE _tick = {state.tick}")
+            lines.journal_reads(connection, table, state.tick)
+        parking.write(connection, shared, found, order)
+        _add_entries(connection, shared, _renumbered(kept, shared.require_state().tick, state.tick), found)
+        lines.drop(connection, found)
+        journal.write_state(connection, shared.catalog, changes(shared.state, state))
+    touched = [table.table.name for table in found]
+    shared.committed(shared.last_tick, shared.commit_time(), touched, touched)
 
 
 def _number(connection: duckdb.DuckDBPyConnection, kept: Sequence[JournalEntry]) -> None:

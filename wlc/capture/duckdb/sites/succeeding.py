@@ -10,19 +10,20 @@ The transaction is journalled even if nothing was rejected: with it, the log say
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import duckdb
 
-from wlc.capture.duckdb import journal, taken_tables
-from wlc.capture.duckdb.journal import CapturedTable, JournalEntry
+from wlc.capture.duckdb import journal
+from wlc.capture.duckdb.journal import JournalEntry
 from wlc.capture.duckdb.open_transaction import user
-from wlc.capture.duckdb.sites import conflict_window, exceptions, judging, lines, own_past
+from wlc.capture.duckdb.sites import conflict_window, exceptions, judging, lines, own_past, parking
 from wlc.capture.duckdb.sites.exceptions import Detection
 from wlc.capture.duckdb.sites.judging import Judged
 from wlc.capture.duckdb.sites.take_step import records_of
 from wlc.capture.duckdb.sites.unjudged_rows import UnjudgedRows, relation_of
+from wlc.capture.duckdb.taken_tables import SeenTable
 from wlc.dialect.sql import quote
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import ReplayError
@@ -42,18 +43,6 @@ if TYPE_CHECKING:
 
 # So many transactions that do not fit are looked for one by one.
 _MISFITS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class _FormerTable(CapturedTable):
-    """A table as the former primary has it, as far as the rows are concerned that are judged."""
-
-    former: str = ""
-
-    @property
-    def sql(self) -> str:
-        """Full name of the temporary table."""
-        return self.former
 
 
 class _Fits(Exception):  # noqa: N818
@@ -118,16 +107,28 @@ def _take_over(
     *,
     is_trial: bool = False,
 ) -> None:
+    parking.with_parked(shared, lambda: _lead(shared, succession, fetch, misfits, is_trial=is_trial))
+
+
+def _lead(
+    shared: Shared,
+    succession: Succession,
+    fetch: Callable[[TableFile], Path],
+    misfits: set[int],
+    *,
+    is_trial: bool = False,
+) -> None:
     state = shared.require_state()
     site = state.site
     assert site is not None
     assert site.circle is not None
     present: Mapping[Name, TakenTable] = {}
+    order: Mapping[Name, int] = {}
     made: list[LinesTable] = []
     with shared.root.cursor() as connection, own_past.transaction(connection, shared):
         judged = Judged()
         if succession.own.transactions:
-            present, order = taken_tables.tables(connection, shared.catalog)
+            present, order = parking.present(connection, shared)
             judged = _judge(connection, shared, succession, present, fetch, misfits)
             names = {record.table for part in judged.refresh for record in part}
             ranked = sorted(names, key=lambda name: order[name])
@@ -135,10 +136,7 @@ def _take_over(
         first, time = shared.new_ticks(1 + len(judged.refresh)), shared.commit_time()
         for table in made:
             lines.journal_images(connection, table, first - 1)
-        for table in reversed(made):
-            lines.remove(connection, table)
-        for table in made:
-            lines.add(connection, table)
+        parking.write(connection, shared, made, order)
         if is_trial:
             raise _Fits
         _move_refresh(connection, shared, judged, first + 1)
@@ -225,8 +223,7 @@ def _as_former(
         f"INSERT INTO {name} SELECT {values} FROM {unjudged} AS u SEMI JOIN ({touched}) AS k USING ({table.keys})"
         " WHERE u.had"
     )
-    former = _FormerTable(here.id, here.catalog, here.name, here.layout, here.keys, here.has_rowid, name)
-    return replace(table, place=replace(table.place, table=former))
+    return replace(table, place=replace(table.place, table=SeenTable.of(here, name)))
 
 
 def _set_back(connection: duckdb.DuckDBPyConnection, place: TakenTable, judged: Judged, number: int) -> LinesTable:

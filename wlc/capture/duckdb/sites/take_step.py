@@ -22,7 +22,7 @@ from wlc.capture.duckdb.journal import JournalEntry, JournalledImages, Journalle
 from wlc.capture.duckdb.open_transaction import TakenEntry, user
 from wlc.capture.duckdb.session import CaptureSession
 from wlc.capture.duckdb.shared import explained
-from wlc.capture.duckdb.sites import eviction, exceptions, judging, lines, unjudged_rows
+from wlc.capture.duckdb.sites import eviction, exceptions, judging, lines, parking, unjudged_rows
 from wlc.capture.duckdb.sites.conflict_window import KeptWindow
 from wlc.dialect.duckdb import settings, statements
 from wlc.dialect.sql import quote
@@ -111,23 +111,12 @@ def _take_or_halve(its: _Round, step: SiteStep) -> int:
     """
     if step.parts and _is_constrained_between(its, step):
         return sum(_take_or_halve(its, part) for part in step.parts)
+    if len(step.transactions) == 1:
+        return _take_one(its, step)
     try:
         return _take_beside_users(its, step)
-    except duckdb.TransactionException as error:
-        if len(step.transactions) == 1:
-            raise UnavailableError(
-                f"an open transaction of {its.shared.path} has changed rows that {_told(step)} changes",
-                hint="commit it or roll it back, then take again",
-                path=its.shared.path,
-            ) from error
-    except duckdb.ConstraintException as error:
-        if len(step.transactions) == 1:
-            with suppress(duckdb.ConstraintException):
-                return _take_refused(its, step)
-            raise ReplayError(
-                f"{_told(step)} does not fit this database: {str(error).splitlines()[0]}",
-                hint=judging.how_to_fit(its.shared, step, str(error)),
-            ) from error
+    except (duckdb.TransactionException, duckdb.ConstraintException):
+        pass
     except (CorruptError, UnsupportedError):
         if not step.parts:
             raise
@@ -146,22 +135,42 @@ def _told(step: SiteStep) -> str:
     return f"tick {origin.tick} of history {origin.history}, which site {step.site} published,"
 
 
-def _take_refused(its: _Round, step: SiteStep) -> int:
-    """Take a transaction that breaks a constraint: the primary rejects it, a secondary gives way to it.
+def _take_one(its: _Round, step: SiteStep) -> int:
+    """Take a transaction. If it breaks a constraint, the primary rejects it, and a secondary gives way to it.
 
     Raises:
-        duckdb.ConstraintException: Neither helps.
+        ReplayError: It breaks a constraint, and neither helps.
+        UnavailableError: A user's open transaction has changed its rows.
     """
-    if its.shared.is_in_mesh:
-        # Whatever one site did alone would keep it apart from the others.
-        return _take_beside_users(its, step)
-    if not step.is_primary:
-        return _take_beside_users(its, step, is_refused=True)
-    # Each time rows go that the rows to go refer to, as deep as tables refer to each other.
-    while eviction.evict(its.shared, step, its.fetch):
-        with suppress(duckdb.ConstraintException):
-            return _take_beside_users(its, step)
-    return _take_beside_users(its, step)
+
+    def attempt() -> int:
+        return parking.with_parked(its.shared, lambda: _take_beside_users(its, step))
+
+    try:
+        try:
+            return attempt()
+        except duckdb.ConstraintException:
+            if its.shared.is_in_mesh:
+                # Whatever one site did alone would keep it apart from the others.
+                raise
+        if not step.is_primary:
+            return _take_beside_users(its, step, is_refused=True)
+        # Each time rows go that the rows to go refer to, as deep as tables refer to each other.
+        while eviction.evict(its.shared, step, its.fetch):
+            with suppress(duckdb.ConstraintException):
+                return attempt()
+        return attempt()
+    except duckdb.TransactionException as error:
+        raise UnavailableError(
+            f"an open transaction of {its.shared.path} has changed rows that {_told(step)} changes",
+            hint="commit it or roll it back, then take again",
+            path=its.shared.path,
+        ) from error
+    except duckdb.ConstraintException as error:
+        raise ReplayError(
+            f"{_told(step)} does not fit this database: {str(error).splitlines()[0]}",
+            hint=judging.how_to_fit(its.shared, step, str(error)),
+        ) from error
 
 
 def _halves(step: SiteStep, state: MasterState) -> tuple[SiteStep, SiteStep]:
@@ -251,7 +260,7 @@ def _take_lines(its: _Round, step: SiteStep, *, is_refused: bool = False) -> int
         connection.execute("BEGIN")
         shared.take_snapshot(connection)
     try:
-        present, order = taken_tables.tables(connection, shared.catalog)
+        present, order = parking.present(connection, shared)
         circle = shared.require_state().circle
         found = lines.load(connection, step, present, its.fetch, with_reads=not step.is_primary, circle=circle)
         _refuse_keyless(shared, step, found)
@@ -265,11 +274,7 @@ def _take_lines(its: _Round, step: SiteStep, *, is_refused: bool = False) -> int
             lines.journal_reads(connection, table, first)
             unjudged_rows.journal_kept(connection, table, first)
         _count_overwritten(attempt)
-        ranked = sorted(found, key=lambda table: order[table.table.name])
-        for table in reversed(ranked):
-            lines.remove(connection, table)
-        for table in ranked:
-            lines.add(connection, table)
+        parking.write(connection, shared, found, order)
         rows = sum(table.count(connection) for table in found)
         lines.drop(connection, found)
         _commit(attempt)
