@@ -279,28 +279,6 @@ class Shared:
             with suppress(duckdb.Error):
                 self._write({"home": encode_home(renewed)})
 
-    def bring_back(self) -> None:
-        """Bring parked rows back that a process had not when it died.
-
-        Raises:
-            UnavailableError: They do not fit any more.
-        """
-        if self.state is None:
-            return
-        parked = ParkedRows(self.root, self.catalog, "wlc")
-        try:
-            parked.bring_back()
-        except duckdb.Error as error:
-            tables = ", ".join(
-                f"those of {name} into {parked.rows(place)}" for place, name in enumerate(parked.tables())
-            )
-            raise UnavailableError(
-                f"{self.path}: a process that was killed had moved rows, {tables}, and they cannot go back:"
-                f" {str(error).splitlines()[0]}",
-                hint="with DuckDB's own shell, undo what was written to the file without wlc since, then try again",
-                path=self.path,
-            ) from error
-
     def _write(self, values: dict[str, str]) -> None:
         with self.commit_lock:
             if values:
@@ -409,7 +387,8 @@ def open_shared(
                 shared = Shared(source, catalog, root, home_at(source), file, work=work, confined_by=last)
                 shared.load()
                 if not read_only:
-                    shared.bring_back()
+                    if shared.state is not None:
+                        ParkedRows(root, catalog, "wlc").rescue(source)
                     shared.renew_home()
                     packed.sweep(file)
                     if shared.is_master:

@@ -18,6 +18,7 @@ import duckdb
 
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.sql import literal, quote
+from wlc.farm.errors import UnavailableError
 from wlc.farm.model import Name
 
 if TYPE_CHECKING:
@@ -105,6 +106,23 @@ class ParkedRows:
                     )
             self.forget(parked)
         return parked
+
+    def rescue(self, path: str) -> None:
+        """Bring rows back that a process had not when it died.
+
+        Raises:
+            UnavailableError: They do not fit any more.
+        """
+        try:
+            self.bring_back()
+        except duckdb.Error as error:
+            tables = ", ".join(f"those of {name} into {self.rows(place)}" for place, name in enumerate(self.tables()))
+            raise UnavailableError(
+                f"{path}: a process that was killed had moved rows, {tables}, and they cannot go back:"
+                f" {str(error).splitlines()[0]}",
+                hint="with DuckDB's own shell, undo what was written to the file without dbfarm since, then try again",
+                path=path,
+            ) from error
 
     @property
     def _state(self) -> str:

@@ -424,7 +424,7 @@ def open_as(
             state = states.read(connection, catalog, str(into))
             if state.catalog != catalog:
                 raise UnavailableError(f"{into} was made anew meanwhile", hint="Run it again.", path=str(into))
-            parking.parked_rows(connection, catalog, states.read_tables(connection, catalog)).bring_back()
+            parking.parked_rows(connection, catalog, states.read_tables(connection, catalog)).rescue(str(into))
             return kind(into, connection, state, scratch, bulk.folding(scratch.folder) if bulk else None)
     except BaseException:
         connection.close()
