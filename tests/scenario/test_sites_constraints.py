@@ -427,7 +427,6 @@ def test_a_tree_that_is_rejected_goes_leaf_by_leaf(tmp_path: Path) -> None:
     ids=["moved to a new one", "and the former one changed", "both new", "removed", "values used again"],
 )
 def test_what_is_rejected_with_what_it_refers_to_goes_back(tmp_path: Path, statements: list[str]) -> None:
-    """A refresh is divided so that its site can take it."""
     sites = Sites(tmp_path)
     sites.found(FAMILIES)
     sites.join("paris")

@@ -43,10 +43,9 @@ _IN_THE_WAY = 'temp."wlc in the way {}"'
 
 
 def evict(shared: Shared, step: SiteStep, fetch: Callable[[TableFile], Path]) -> int:
-    """Set back own rows that are in the way of a step of the primary, in a transaction of their own.
+    """Set back own rows that are in the way of a step of the primary, and of what such rows become, and so on.
 
-    Rows that refer to one in the way go first, and alone: DuckDB does not remove a child and then its parent in one
-    transaction. So it is called again until the step fits or nothing more can go.
+    That is a transaction of its own. It is called again until the step fits or nothing more can go.
 
     Args:
         shared: A secondary.
@@ -109,20 +108,6 @@ class _Search:
     def found(self) -> list[LinesTable]:
         """Return what is evicted as lines of a step, one per row: what it becomes, or that it goes."""
         keys = duckdb_catalog.references(self.connection, self.shared.catalog)
-        evicted = self._evicted_with_all(keys)
-        waits = [
-            self._leave_referred(key, evicted[key.parent], evicted[key.table])
-            for key in keys
-            if key.parent in evicted and key.table in evicted
-        ]
-        if any(waits) and any(table.count(self.connection, "_weight < 0") for table in evicted.values()):
-            # What comes back may need what they leave.
-            for table in evicted.values():
-                self.connection.execute(f"DELETE FROM {table.lines} WHERE _weight > 0")
-        return [table for table in evicted.values() if table.count(self.connection)]
-
-    def _evicted_with_all(self, keys: Sequence[ForeignKey]) -> dict[Name, LinesTable]:
-        """Evict what is in the way of the step, and of what evicted rows become, and so on."""
         for table in self.step.values():
             self._look_around(table, _left(table), keys)
         evicted: dict[Name, LinesTable] = {}
@@ -134,7 +119,7 @@ class _Search:
             before, sums = sums, [self._sum(table) for table in evicted.values()]
             if sums == before:
                 break
-        return evicted
+        return [table for table in evicted.values() if table.count(self.connection)]
 
     def _look_around(self, table: LinesTable, left: str, keys: Sequence[ForeignKey]) -> None:
         """Find what is in the way of lines of a table, which leave some rows."""
@@ -249,26 +234,6 @@ class _Search:
             f" WHERE {made.same_image('l')})"
         )
         return made
-
-    def _leave_referred(self, key: ForeignKey, parent: LinesTable, child: LinesTable) -> int:
-        """Leave out rows to which evicted ones refer, for those go first; return how many."""
-        names = [f"r{n}" for n in range(len(key.columns))]
-        here = ", ".join(
-            f"{self._here(key.table, c, 't')} AS {name}" for c, name in zip(key.columns, names, strict=True)
-        )
-        same = " AND ".join(
-            f"{self._here(key.parent, column, 't')} = p.{name}"
-            for column, name in zip(key.referred, names, strict=True)
-        )
-        going = (
-            f"SELECT {here} FROM {child.table.sql} AS t WHERE EXISTS (FROM {child.lines} AS l WHERE"
-            f" {child.same_key('l')}) INTERSECT ({self._gone(key, parent)})"
-        )
-        deleted = self.connection.execute(
-            f"DELETE FROM {parent.lines} AS l WHERE EXISTS (FROM {parent.table.sql} AS t JOIN ({going}) AS p ON {same}"
-            f" WHERE {parent.same_key('l')})"
-        )
-        return int(deleted.fetchall()[0][0])
 
 
 def _left(table: LinesTable) -> str:

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wlc.capture.duckdb.captured_tables import CapturedTables
+from wlc.capture.duckdb import journal
 from wlc.capture.duckdb.sites import (
     added_columns,
     added_rows,
@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from wlc.farm.vectors import Lineage, Vector
     from wlc.masters.contract import SiteStep
 
-# The last transaction of a refresh is journalled under this tick, one before it under the tick below, and so on, until
-# the step has ticks.
+# The transaction of a refresh is journalled under this tick until the step has ticks.
 REFRESH_TICK = -2
 # Causes of a rejection.
 CONSTRAINT, NOT_THE_OWNER = "constraint", "owner"
@@ -55,12 +54,12 @@ class Judged:
 
     Attributes:
         lines: Numbers of the transactions that are rejected as a whole.
-        refresh: Records of own transactions after the step, whose images are journalled under `refresh_ticks`.
+        refresh: Records of an own transaction after the step, whose images are journalled under `REFRESH_TICK`.
         has_conflicts: Whether anything was rejected, or refreshed.
     """
 
     lines: frozenset[int] = frozenset()
-    refresh: tuple[tuple[JournalledRefresh, ...], ...] = ()
+    refresh: tuple[JournalledRefresh, ...] = ()
     has_conflicts: bool = False
 
 
@@ -88,20 +87,15 @@ def judge(
     found = verdicts.judge(connection, seen, tables, rules, refused, foreign=foreign)
     if found.is_empty:
         return Judged()
-    refresh: list[refreshing.Told] = []
-    used: list[Name] = []
+    refresh: list[JournalledRefresh] = []
     origins = [(each.line, each.origin) for each in seen]
     for place, step in _reported(connection, where, origins, tables, has_missed=found.has_missed):
-        told = refreshing.journal_refresh(connection, place, step, REFRESH_TICK)
-        refresh += told
-        if len({each.record.absent for each in told}) > 1 and _uses_again(connection, where.catalog, step):
-            used.append(step.table.name)
+        refresh += refreshing.journal_refresh(connection, place, step, REFRESH_TICK)
     rejection.remove(connection, tables)
-    rows = sum(told.record.rows for told in refresh)
+    rows = sum(record.rows for record in refresh)
     counts = {**found.counts, ("", "refreshed"): rows} if rows else found.counts
     exceptions.count(connection, where.catalog, where.source, counts)
-    divided = refreshing.divided(connection, where.catalog, refresh, used, REFRESH_TICK)
-    return Judged(found.lines, divided, has_conflicts=True)
+    return Judged(found.lines, tuple(refresh), has_conflicts=True)
 
 
 def _reported(
@@ -185,16 +179,11 @@ def _report(
     exceptions.count(connection, shared.catalog, step.site, found.counts)
 
 
-def refresh_ticks(judged: Judged) -> range:
-    """Return the ticks of the transactions of a refresh before the step has ticks, in their order."""
-    return range(REFRESH_TICK - len(judged.refresh) + 1, REFRESH_TICK + 1)
-
-
-def _uses_again(connection: duckdb.DuckDBPyConnection, catalog: str, step: StepTable) -> bool:
-    known = CapturedTables(connection, catalog)
-    known.refresh(-1)
-    keys = known.by_name[step.table.name].keys
-    return refreshing.uses_again(connection, step, REFRESH_TICK, None if keys is None else keys[1:])
+def move_refresh(connection: duckdb.DuckDBPyConnection, catalog: str, judged: Judged, tick: int) -> None:
+    """Give the images of a refresh the tick of its transaction."""
+    for record in judged.refresh:
+        images = journal.images_sql(catalog, record.layout)
+        connection.execute(f"UPDATE {images} SET _tick = {tick} WHERE _tick = {REFRESH_TICK}")
 
 
 # Of a step that is taken ---------------------------------------------------------------------------------------------

@@ -130,24 +130,24 @@ def _lead(
         if succession.own.transactions:
             present, order = parking.present(connection, shared)
             judged = _judge(connection, shared, succession, present, fetch, misfits)
-            names = {record.table for part in judged.refresh for record in part}
+            names = {record.table for record in judged.refresh}
             ranked = sorted(names, key=lambda name: order[name])
-            made = [_set_back(connection, present[name], judged, number) for number, name in enumerate(ranked)]
-        first, time = shared.new_ticks(1 + len(judged.refresh)), shared.commit_time()
+            made = [_set_back(connection, present[name], number) for number, name in enumerate(ranked)]
+        first, time = shared.new_ticks(1 + bool(judged.refresh)), shared.commit_time()
         for table in made:
             lines.journal_images(connection, table, first - 1)
         parking.write(connection, shared, made, order)
         if is_trial:
             raise _Fits
-        _move_refresh(connection, shared, judged, first + 1)
+        judging.move_refresh(connection, shared.catalog, judged, first + 1)
         change = tuple(record for table in made for record in _records(connection, table, first))
         entries = [JournalEntry(first, user(), time, time, change, after=shared.last_tick or None)]
-        for tick, part in enumerate(judged.refresh, first + 1):
-            entries.append(JournalEntry(tick, user(), time, time, part))
+        if judged.refresh:
+            entries.append(JournalEntry(first + 1, user(), time, time, judged.refresh))
         journal.add_entries(connection, shared.catalog, entries)
         for other in site.circle.sites if judged.refresh else ():
             if other.name != site.name:
-                exceptions.note_conflict(connection, shared.catalog, other.name, first + len(judged.refresh))
+                exceptions.note_conflict(connection, shared.catalog, other.name, first + 1)
         lines.drop(connection, made)
         leading = replace(state, site=replace(site, led=site.circle.term))
         journal.write_state(connection, shared.catalog, changes(shared.state, leading))
@@ -226,14 +226,13 @@ def _as_former(
     return replace(table, place=replace(table.place, table=SeenTable.of(here, name)))
 
 
-def _set_back(connection: duckdb.DuckDBPyConnection, place: TakenTable, judged: Judged, number: int) -> LinesTable:
+def _set_back(connection: duckdb.DuckDBPyConnection, place: TakenTable, number: int) -> LinesTable:
     """Return as one line what a refresh makes of a table's rows here."""
     made = lines.created(connection, place, number)
     images, columns = place.table.images, ", ".join(place.table.columns)
-    marked = judging.refresh_ticks(judged)
     connection.execute(
         f"INSERT INTO {made.lines} SELECT 1, CASE WHEN _weight = {journal.REFRESHED} THEN 1 ELSE -1 END, {columns}"
-        f" FROM {images} WHERE _tick BETWEEN {marked.start} AND {marked.stop - 1}"
+        f" FROM {images} WHERE _tick = {judging.REFRESH_TICK}"
     )
     connection.execute(
         f"DELETE FROM {made.lines} AS l WHERE (l._weight > 0 AND EXISTS (FROM {place.table.sql} AS t WHERE"
@@ -241,14 +240,6 @@ def _set_back(connection: duckdb.DuckDBPyConnection, place: TakenTable, judged: 
         f" {made.same_key('l')}))"
     )
     return made
-
-
-def _move_refresh(connection: duckdb.DuckDBPyConnection, shared: Shared, judged: Judged, first: int) -> None:
-    """Give the images of a refresh the ticks of its transactions."""
-    for tick, (marked, part) in enumerate(zip(judging.refresh_ticks(judged), judged.refresh, strict=True), first):
-        for record in part:
-            images = journal.images_sql(shared.catalog, record.layout)
-            connection.execute(f"UPDATE {images} SET _tick = {tick} WHERE _tick = {marked}")
 
 
 def _records(connection: duckdb.DuckDBPyConnection, table: LinesTable, tick: int) -> Iterator[journal.JournalRecord]:

@@ -246,7 +246,7 @@ class _Attempt:
 
     @property
     def last(self) -> int:
-        return self.last_taken + len(self.judged.refresh)
+        return self.last_taken + bool(self.judged.refresh)
 
     @property
     def last_taken(self) -> int:
@@ -267,7 +267,7 @@ def _take_lines(its: _Round, step: SiteStep, *, is_refused: bool = False) -> int
         found = unjudged_rows.keep(connection, shared, step, found)
         judged = judging.judge_step(connection, shared, step, found, its.window, is_refused=is_refused)
         taken_tables.refuse_triggers(connection, shared.catalog, (table.table.name for table in found))
-        first = shared.new_ticks(step.transactions[-1].line + 1 + len(judged.refresh))
+        first = shared.new_ticks(step.transactions[-1].line + 1 + bool(judged.refresh))
         attempt = _Attempt(shared, connection, step, first, began_after, found, judged)
         for table in found:
             lines.journal_images(connection, table, first, is_primary=not step.is_primary)
@@ -334,11 +334,7 @@ def _commit(attempt: _Attempt) -> None:
 def _settle_ticks(attempt: _Attempt) -> None:
     """Move the ticks of the step behind those that were committed meanwhile."""
     shared, old, last = attempt.shared, attempt.first, attempt.last
-    ticks = zip(judging.refresh_ticks(attempt.judged), range(attempt.last_taken + 1, last + 1), strict=True)
-    for (marked, tick), part in zip(ticks, attempt.judged.refresh, strict=True):
-        for record in part:
-            images = journal.images_sql(shared.catalog, record.layout)
-            attempt.connection.execute(f"UPDATE {images} SET _tick = {tick} WHERE _tick = {marked}")
+    judging.move_refresh(attempt.connection, shared.catalog, attempt.judged, last)
     if old > shared.last_tick:
         return
     attempt.first = shared.new_ticks(last - old + 1)
@@ -357,8 +353,8 @@ def _add_entries(attempt: _Attempt, committed: datetime) -> None:
         started, proof = min(its.started, committed), attempt.step.proof if is_last else None
         entry = JournalEntry(tick, its.user, started, committed, tuple(records.get(tick, ())), each.origin, None, proof)
         entries.append(entry)
-    for tick, part in enumerate(attempt.judged.refresh, attempt.last_taken + 1):
-        entries.append(JournalEntry(tick, user(), committed, committed, part))
+    if attempt.judged.refresh:
+        entries.append(JournalEntry(attempt.last, user(), committed, committed, attempt.judged.refresh))
     journal.add_entries(attempt.connection, attempt.shared.catalog, entries)
 
 
