@@ -15,7 +15,7 @@ import wlc
 import wlr
 from tests.sites import Backup, Sites, take_from, write_offline
 from wlc.dialect.duckdb.parked_rows import ParkedRows
-from wlc.farm.errors import UnavailableError
+from wlc.farm.errors import ReplayError, UnavailableError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -272,6 +272,30 @@ def test_rows_that_cannot_come_back_are_named(shop: Sites) -> None:
     refuse_anything_left(shop)
 
 
+def test_rows_that_cannot_be_parked_need_a_hand(tmp_path: Path) -> None:
+    """A column of the table hides DuckDB's own row ids; the hint says what to do."""
+    sites = Sites(tmp_path)
+    sites.found("""
+        CREATE TABLE p (k INTEGER PRIMARY KEY, v VARCHAR UNIQUE);
+        CREATE TABLE c (k INTEGER PRIMARY KEY, p INTEGER REFERENCES p (k), rowid INTEGER);
+        INSERT INTO p VALUES (3, 'old');
+    """)
+    sites.join("rome")
+    sites.write("oslo", "UPDATE p SET v = 'new' WHERE k = 3")
+    sites.write("rome", "INSERT INTO c VALUES (3, 3, 3)")
+    for _ in range(2):
+        with pytest.raises(ReplayError, match="still referenced") as caught:
+            sites.take("rome")
+    assert "copy the rows here that refer to that key, delete them, take" in str(caught.value.hint)
+    sites.write("rome", "DELETE FROM c WHERE k = 3")
+    sites.exchange()
+    sites.write("rome", "INSERT INTO c VALUES (3, 3, 3)")
+    sites.exchange()
+    sites.refuse_differences("p", "c")
+    assert sites.rows("oslo", "c") == [(3, 3, 3)]
+    assert sites.rows("rome", "p") == [(3, "new")]
+
+
 def test_users_write_while_rows_are_parked(shop: Sites) -> None:
     """What they began before is theirs to commit, or to try again; nobody sees half of anything after it."""
     shop.write("oslo", "UPDATE customers SET email = 'new' WHERE id = 3")
@@ -322,3 +346,40 @@ def test_nothing_is_parked_where_nothing_refers(shop: Sites) -> None:
         shop.write("oslo", "UPDATE customers SET email = 'new' WHERE id = 3", "INSERT INTO orders VALUES (8, 2, 'Z')")
         shop.write("rome", "UPDATE customers SET v = 'x' WHERE id = 1", "INSERT INTO orders VALUES (9, 2, 'B')")
         refuse_anything_left(shop)
+
+
+def test_rows_in_the_way_that_need_each_other_in_a_circle_go_back(shop: Sites) -> None:
+    """The order goes back to a customer that is gone, and whose address the customer has that it refers to now."""
+    set_rules(shop, "epoch")
+    shop.write("oslo", "UPDATE customers SET email = 'three' WHERE id = 3", "INSERT INTO orders VALUES (2, 3, 'B')")
+    shop.exchange()
+    shop.write(
+        "rome",
+        "UPDATE orders SET customer = 2 WHERE id = 2",
+        "DELETE FROM customers WHERE id = 3",
+        "INSERT INTO customers VALUES (9, 'three', NULL, '')",
+        "UPDATE orders SET customer = 9, number = 'Z' WHERE id = 2",
+    )
+    shop.write("oslo", "INSERT INTO orders VALUES (5, 1, 'Z')")
+    assert take_from(shop, "oslo>rome") == [1]
+    assert shop.rows("rome", "orders") == [(1, 1, "A"), (2, 3, "B"), (5, 1, "Z")]
+    assert [row[:2] for row in shop.rows("rome", "customers")] == [(1, "one"), (2, "two"), (3, "three")]
+    refuse_anything_left(shop)
+
+
+def test_a_successor_sets_back_a_row_and_one_that_refers_to_it(shop: Sites) -> None:
+    set_rules(shop, "epoch_trans")
+    shop.write("oslo", "UPDATE customers SET v = 'o' WHERE id = 3")
+    wlc.flush(shop.file("oslo"))
+    shop.write(
+        "rome",
+        "BEGIN; INSERT INTO customers VALUES (4, 'four', NULL, ''); INSERT INTO orders VALUES (4, 4, 'D');"
+        " UPDATE customers SET v = 'r' WHERE id = 3; COMMIT",
+        "INSERT INTO notes VALUES (1, 4)",
+    )
+    wlc.set_role("sales", "rome", "primary", farm=shop.farm, lost="oslo")
+    shop.take("rome")
+    assert shop.rows("rome", "orders") == [(1, 1, "A")]
+    assert shop.rows("rome", "customers")[2:] == [(3, None, [], "o")]
+    assert shop.rows("rome", "notes") == []
+    shop.replica_equals("rome", *TABLES)

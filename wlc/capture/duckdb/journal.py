@@ -7,6 +7,7 @@ Tables of it:
     entries  a row for a transaction that is more than images of one table: its records, or that it was rolled back
     j<id>    row images of one table in one layout
     packed   in pieces, the data files of large transactions; see `wlc.capture.duckdb.packed`
+    parked … for a moment, rows that refer to others; see `wlc.dialect.duckdb.parked_rows`
 
 An image has its tick, its weight (-1 was there before, +1 is there after), the `rowid` it had, and, where there is no
 entry for the transaction, the transaction's own data as JSON. Images of rows that were only read, or that the primary

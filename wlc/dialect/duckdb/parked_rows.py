@@ -64,8 +64,8 @@ class ParkedRows:
             moved: For foreign keys a query for the values `r0` … to which no row must refer.
 
         Returns:
-            The tables that have parked rows now. Rows that refer to each other in a circle are not parked, nor are
-            those of a table whose own column hides DuckDB's `rowid`.
+            The tables that have parked rows now. Rows of a table whose own column hides DuckDB's `rowid` are not
+            parked, nor are those that they refer to.
         """
         keys = duckdb_catalog.references(self.connection, self.catalog)
         layouts = duckdb_catalog.tables(self.connection, self.catalog)

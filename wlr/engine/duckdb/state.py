@@ -4,6 +4,7 @@ Tables of it:
     state   key and value: position, clock, master, failure …; written in the transaction that it describes
     tables  every table that is replicated; all others belong to the replica's owner
     guard   a row while the replica's owner allows direct writes to replicated tables
+    parked … for a moment, rows that refer to others; see `wlc.dialect.duckdb.parked_rows`
 """
 
 from __future__ import annotations
