@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from wlc.masters.contract import SiteStep
+    from wlc.masters.site_step import SiteStep
 
 from tests.sites import Sites
 

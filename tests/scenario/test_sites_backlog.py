@@ -18,7 +18,7 @@ from wlc.farm.circle import EPOCH, EPOCH_TRANS
 from wlc.farm.errors import CorruptError
 from wlc.farm.model import Batch
 from wlc.farm.store.local import LocalStore
-from wlc.masters.contract import SiteTransaction
+from wlc.masters.site_step import SiteTransaction
 from wlc.multi_master import missing_steps
 from wlc.multi_master.missing_steps import SiteLog
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from wlc.masters.contract import SiteStep
+    from wlc.masters.site_step import SiteStep
 
 
 def publish_each(sites: Sites, site: str, *statements: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import duckdb
 import pytest
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from wlc.masters.contract import SiteStep
+    from wlc.masters.site_step import SiteStep
 
 
 from tests.sites import Sites, take_from
@@ -441,3 +442,38 @@ def test_what_is_rejected_with_what_it_refers_to_goes_back(tmp_path: Path, state
     sites.refuse_differences("p", "c", "t")
     assert sites.rows("rome", "p") == [(1, "x"), (2, "y")]
     assert sites.rows("rome", "c") == [(1, 1, "a"), (2, 2, "b")]
+
+
+def test_what_did_not_fit_is_taken_once_its_site_has_mended_it(tmp_path: Path) -> None:
+    """Nobody judges the table, so the primary may not reject it; it fits with what its site did behind it."""
+    sites = Sites(tmp_path)
+    sites.found()
+    sites.join("rome")
+    sites.write("oslo", "INSERT INTO u VALUES (1, 'same')")
+    sites.write("rome", "INSERT INTO u VALUES (2, 'same')")
+    with pytest.raises(ReplayError, match="does not fit this database"):
+        sites.take("oslo")
+    sites.write("rome", "INSERT INTO u VALUES (3, 'three')", "UPDATE u SET name = 'other' WHERE id = 2")
+    assert sites.take("oslo") == 3
+    sites.exchange()
+    sites.refuse_differences("u")
+    assert sites.rows("oslo", "u") == [(1, "same"), (2, "other"), (3, "three")]
+
+
+@pytest.mark.parametrize("joined", [1_000, 1])
+def test_others_take_a_row_that_the_new_primary_gave_up_when_it_took_over(families: Sites, joined: int) -> None:
+    """It does not fit them, who have what it gave way to; with what follows it in the log, it does."""
+    families.write("oslo", "INSERT INTO p VALUES (3, 'same')")
+    wlc.flush(families.file("oslo"))
+    for statement in ("INSERT INTO p VALUES (4, 'same')", "INSERT INTO p VALUES (5, 'five')", "DELETE FROM c"):
+        families.write("rome", statement)
+        wlc.flush(families.file("rome"))
+    wlc.set_role("sales", "rome", "primary", lost="oslo", farm=families.farm)
+    families.take("rome")
+    families.write("rome", "INSERT INTO c VALUES (1, 1, 'new')")
+    with patch("wlc.multi_master.missing_steps.JOINED_TRANSACTIONS", joined):
+        families.take("paris")
+    assert families.rows("paris", "p") == [(1, "x"), (2, "y"), (3, "same"), (5, "five")]
+    families.exchange()
+    families.refuse_differences("p", "c")
+    families.replica_equals("paris", "p", "c")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from wlc.masters.contract import SiteStep
+    from wlc.masters.site_step import SiteStep
 
 
 @pytest.fixture(scope="module")

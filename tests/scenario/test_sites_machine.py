@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from tests.sites_model import Key, TransactionName
     from wlc.capture.duckdb.connection import Connection
-    from wlc.masters.contract import SiteStep
+    from wlc.masters.site_step import SiteStep
 
     Transactions = list[tuple[int, list[tuple[str, str, int]]]]
 

@@ -27,7 +27,7 @@ from wlc.multi_master.missing_steps import SiteLog
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from wlc.masters.contract import SiteStep
+    from wlc.masters.site_step import SiteStep
 
 # Where the cases of 389 Directory Server's replication suite are that a star of databases has.
 OF_389_DS = {

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from wlc.farm.config import STARTED
 from wlc.farm.database import open_database
 from wlc.farm.model import Manifest, Name, SequencePosition, Transaction
-from wlc.masters.contract import BatchContent, Source, SourceDetails, TakenCount
+from wlc.masters.contract import BatchContent, Source, SourceDetails
 from wlc.masters.fence import announce_snapshot
+from wlc.masters.site_step import TakenCount
 from wlc.masters.state import MasterState, SiteState
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from wlc.farm.database import FarmDatabase
     from wlc.farm.errors import FencedError
     from wlc.farm.model import Batch, TableFile, Taken
-    from wlc.masters.contract import SiteStep
+    from wlc.masters.site_step import SiteStep
 
 NAME = "sales"
 

@@ -91,7 +91,7 @@ def test_a_rejected_row_is_reported_with_all_images_and_its_refresh_journalled(
         "oslo", "rome", 101, row.count, T, {"k": 1}, "UPDATE_ROW", "DATA_IN_CONFLICT", "update_origin_differs",
         {"k": 1, "v": "before"}, {"k": 1, "v": "after"}, {"k": 1, "v": "here"}, S, 101, NOW, dependent=False,
     )  # fmt: skip
-    assert judged.refresh == ((JournalledRefresh(T, 1, 1, absent=False),),)
+    assert judged.refresh == (JournalledRefresh(T, 1, 1, absent=False),)
     assert rows(connection, f"SELECT _tick, _weight, c0, c1 FROM {table.table.images}") == [
         (judging.REFRESH_TICK, journal.REFRESHED, 1, "here")
     ]
@@ -105,7 +105,7 @@ def test_a_row_that_the_primary_deleted_is_refreshed_as_absent(connection: duckd
     change(connection, table, 1, -1, "1, 'before'")
     change(connection, table, 1, 1, "1, 'after'")
     judged = judging.judge(connection, WHERE, seen(1), [table], {T: "epoch"})
-    assert judged.refresh == ((JournalledRefresh(T, 1, 1, absent=True),),)
+    assert judged.refresh == (JournalledRefresh(T, 1, 1, absent=True),)
     assert rows(connection, f"SELECT _tick, _weight, c0, c1 FROM {table.table.images}") == [
         (judging.REFRESH_TICK, journal.ABSENT, 1, None)
     ]

@@ -21,7 +21,7 @@ from wlc.farm.model import Batch, Change, Clear, Column, Ddl, Layout, Name, Orig
 from wlc.farm.paths import data_path
 from wlc.farm.roles import with_role
 from wlc.farm.store.memory import MemoryStore
-from wlc.masters.contract import SiteStep
+from wlc.masters.site_step import SiteStep
 from wlc.masters.state import SiteState
 from wlc.multi_master import missing_steps
 from wlc.multi_master.administration import founder_of_database, leave

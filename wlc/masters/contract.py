@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wlc.farm.database import FarmDatabase, open_database
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wlc.farm.circle import Circle
-    from wlc.farm.model import Batch, Digest, Manifest, Name, Origin, Position, TableFile, Taken, Transaction
+    from wlc.farm.model import Batch, Digest, Manifest, Name, Position, TableFile, Taken, Transaction
     from wlc.masters.compensation import Compensated, WantedChange
     from wlc.masters.rejected import ConflictCounter, RejectedRow, RejectionCount
+    from wlc.masters.site_step import SiteStep, TakenCount
     from wlc.masters.state import MasterState
 
 
@@ -98,77 +99,6 @@ class Remembered:
 
     state: MasterState
     away: FencedError | None
-
-
-@dataclass(frozen=True, slots=True)
-class SiteTransaction:
-    """A transaction of another site's log that is to be taken.
-
-    Attributes:
-        line: Its place within the step: 1, 2, 3 …
-        origin: Where it was first committed, which names its changes.
-        past: Vector of that log just before it: what its author had seen at most.
-        transaction: As that site published it.
-        reads_past: What its reads had seen at most: the vector when it began; None if it has read nothing that counts.
-    """
-
-    line: int
-    origin: Origin
-    past: Mapping[str, int]
-    transaction: Transaction
-    reads_past: Mapping[str, int] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SiteStep:
-    """Consecutive transactions of another site's log that are taken in one transaction of the database.
-
-    Attributes:
-        site: Whose log it is.
-        transactions: Those that the database does not contain, in the order of that log; none where only the position
-            moves.
-        files: Of the batches that they come from, by path.
-        contained: What the database contains after the step, its own history left out.
-        proof: How far the log is read then, None before the end of the first batch.
-        is_primary: The log is that of the primary.
-        is_alone: Its one transaction changes the schema or clears a table.
-        parts: The steps that were joined into this one; none where it is of one batch.
-    """
-
-    site: str
-    transactions: tuple[SiteTransaction, ...]
-    files: Mapping[str, TableFile]
-    contained: Mapping[str, int]
-    proof: Taken | None
-    is_primary: bool
-    is_alone: bool = False
-    parts: tuple[SiteStep, ...] = ()
-
-    @property
-    def rows(self) -> int:
-        """How many row images its transactions have."""
-        return sum(getattr(record, "rows", 0) for each in self.transactions for record in each.transaction.records)
-
-    @classmethod
-    def joined(cls, parts: Sequence[SiteStep]) -> SiteStep:
-        """Join consecutive steps of one log, at least one, into one that leads where the last of them leads."""
-        if len(parts) == 1:
-            return parts[0]
-        transactions = [each for part in parts for each in part.transactions]
-        return replace(
-            parts[-1],
-            transactions=tuple(replace(each, line=line) for line, each in enumerate(transactions, start=1)),
-            files={path: file for part in parts for path, file in part.files.items()},
-            parts=tuple(parts),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class TakenCount:
-    """How many transactions were taken, and how many row images in them."""
-
-    transactions: int
-    rows: int
 
 
 @dataclass(frozen=True, slots=True)

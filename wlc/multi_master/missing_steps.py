@@ -13,7 +13,7 @@ from wlc.farm.model import Clear, Ddl, Origin, RowsRead, Taken
 from wlc.farm.store import MissingError
 from wlc.farm.vectors import contains, expanded, merged, raised
 from wlc.masters.circle_place import without_site_that_lies
-from wlc.masters.contract import SiteStep, SiteTransaction
+from wlc.masters.site_step import SiteStep, SiteTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -408,22 +408,12 @@ class _Held:
             self.parts = [step]
         elif not step.transactions:
             self.parts[-1] = replace(self.parts[-1], contained=step.contained, proof=step.proof)
-        elif self._can_join(step) and transactions <= JOINED_TRANSACTIONS and rows <= JOINED_ROWS:
+        elif self.parts[-1].can_join(step) and transactions <= JOINED_TRANSACTIONS and rows <= JOINED_ROWS:
             self.parts.append(step)
         else:
             return False
         self.transactions, self.rows = transactions, rows
         return True
-
-    def _can_join(self, step: SiteStep) -> bool:
-        last = self.parts[-1]
-        if last.is_alone or step.is_alone:
-            return False
-        before, after = last.transactions[-1], step.transactions[0]
-        # A history that began anew may have ticks again that another one had, and has not seen that in the end.
-        return after.transaction.tick > before.transaction.tick and contains(
-            after.past, raised(before.past, [before.origin])
-        )
 
     def release(self) -> SiteStep:
         """Return what is held as one step."""

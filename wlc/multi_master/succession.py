@@ -10,8 +10,9 @@ from wlc.farm.errors import FencedError
 from wlc.farm.newest_batches import read_newest
 from wlc.farm.vectors import expanded
 from wlc.masters.circle_place import founder_of, site_database
-from wlc.masters.contract import EndedLog, SiteStep, Succession
+from wlc.masters.contract import EndedLog, Succession
 from wlc.masters.publish import publish
+from wlc.masters.site_step import SiteStep
 from wlc.multi_master.missing_steps import SiteLog
 
 if TYPE_CHECKING:

@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import TableFile, Taken
     from wlc.farm.vectors import Vector
-    from wlc.masters.contract import SiteStep, Source
+    from wlc.masters.contract import Source
     from wlc.masters.rejected import ConflictCounter, RejectionCount
+    from wlc.masters.site_step import SiteStep
     from wlc.masters.state import SiteState
 
 

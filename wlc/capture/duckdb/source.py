@@ -21,7 +21,7 @@ from wlc.capture.duckdb.sites import (
     resubmission,
     stepping_down,
     succeeding,
-    take_step,
+    taking,
 )
 from wlc.dialect.duckdb import catalog as duckdb_catalog
 from wlc.dialect.duckdb import snapshot
@@ -46,8 +46,9 @@ if TYPE_CHECKING:
     from wlc.farm.errors import FencedError
     from wlc.farm.model import Batch, Digest, Manifest, Name, Position, TableFile
     from wlc.masters.compensation import Compensated, WantedChange
-    from wlc.masters.contract import BatchContent, Gathered, SiteStep, Succession, TakenCount
+    from wlc.masters.contract import BatchContent, Gathered, Succession
     from wlc.masters.rejected import ConflictCounter, RejectedRow, RejectionCount
+    from wlc.masters.site_step import SiteStep, TakenCount
     from wlc.masters.state import MasterState
 
 
@@ -345,7 +346,7 @@ class DuckDBSource(Source):
         return manifest
 
     def take(self, steps: Iterable[SiteStep], fetch: Callable[[TableFile], Path]) -> TakenCount:
-        return take_step.take(self._shared, steps, fetch)
+        return taking.take(self._shared, steps, fetch)
 
     @contextmanager
     def rehearsal(self) -> Iterator[Source]:

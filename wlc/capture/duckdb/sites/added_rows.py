@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.journal import CapturedTable
     from wlc.capture.duckdb.sites.verdicts import StepTable
     from wlc.farm.circle import Circle
-    from wlc.masters.contract import SiteTransaction
+    from wlc.masters.site_step import SiteTransaction
 
 
 def _is_added_to(circle: Circle, table: CapturedTable) -> bool:

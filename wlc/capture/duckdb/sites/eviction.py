@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.taken_tables import TakenTable
     from wlc.dialect.duckdb.catalog import ForeignKey
     from wlc.farm.model import Name, TableFile
-    from wlc.masters.contract import SiteStep
+    from wlc.masters.site_step import SiteStep
 
 # More than any chain of constraints has been seen to need.
 _PASSES = 100

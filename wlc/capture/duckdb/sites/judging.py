@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from wlc.farm.circle import Circle
     from wlc.farm.model import Name, Origin
     from wlc.farm.vectors import Lineage, Vector
-    from wlc.masters.contract import SiteStep
+    from wlc.masters.site_step import SiteStep
 
 # The transaction of a refresh is journalled under this tick until the step has ticks.
 REFRESH_TICK = -2

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.taken_tables import TakenTable
     from wlc.farm.circle import Circle
     from wlc.farm.model import Column, Layout, Name, TableFile
-    from wlc.masters.contract import SiteStep
+    from wlc.masters.site_step import SiteStep
 
 _TICKS = "wlc line ticks"
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.sites.verdicts import StepTable
     from wlc.farm.circle import Rule
     from wlc.farm.model import Name
-    from wlc.masters.contract import SiteTransaction
+    from wlc.masters.site_step import SiteTransaction
 
 
 def needs_window(table: StepTable, rules: Mapping[Name, Rule]) -> bool:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import duckdb
 
-    from wlc.masters.contract import SiteTransaction
+    from wlc.masters.site_step import SiteTransaction
 
 _STAMPS = 'temp."wlc stamps"'
 

@@ -21,7 +21,8 @@ from wlc.dialect.sql import literal, quote
 from wlc.farm import digest
 from wlc.farm.model import Change, Clear, Ddl, Origin, SequencePosition
 from wlc.farm.vectors import raised
-from wlc.masters.contract import DivergedError, SiteStep, SiteTransaction
+from wlc.masters.contract import DivergedError
+from wlc.masters.site_step import SiteStep, SiteTransaction
 from wlc.masters.state import changes, newest_proofs
 
 if TYPE_CHECKING:

@@ -1,13 +1,12 @@
-"""What other sites published is taken into a DuckDB master: rows, journal and position in one transaction.
+"""What another site published is taken into a DuckDB master: rows, journal and position in one transaction.
 
 Users go on writing meanwhile. A take that meets their changes is rolled back and tried again; after that it keeps them
-from committing until it is done, so that it cannot starve. Rows that an open transaction of a user has deleted cannot
-be deleted by anybody else before it ends: the step is taken in halves up to the transaction that changes one of these.
+from committing until it is done, so that it cannot starve.
 """
 
 from __future__ import annotations
 
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,20 +20,18 @@ from wlc.capture.duckdb.images import conflict
 from wlc.capture.duckdb.journal import JournalEntry, JournalledImages, JournalledReads, JournalledRefresh
 from wlc.capture.duckdb.open_transaction import TakenEntry, user
 from wlc.capture.duckdb.session import CaptureSession
-from wlc.capture.duckdb.shared import explained
-from wlc.capture.duckdb.sites import eviction, exceptions, judging, lines, parking, unjudged_rows
+from wlc.capture.duckdb.sites import exceptions, judging, lines, parking, unjudged_rows
 from wlc.capture.duckdb.sites.conflict_window import KeptWindow
 from wlc.dialect.duckdb import settings, statements
 from wlc.dialect.sql import quote
-from wlc.farm.errors import CorruptError, ReplayError, UnavailableError, UnsupportedError
+from wlc.farm.errors import CorruptError, ReplayError, UnsupportedError
 from wlc.farm.model import Change, Clear, Ddl, RowsRefreshed
-from wlc.farm.vectors import raised
 from wlc.masters.circle_place import founder_of, without_site_that_lies
-from wlc.masters.contract import SiteStep, TakenCount, database_of
+from wlc.masters.contract import database_of
 from wlc.masters.state import changes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from datetime import datetime
     from pathlib import Path
@@ -44,148 +41,31 @@ if TYPE_CHECKING:
     from wlc.capture.duckdb.sites.judging import Judged
     from wlc.capture.duckdb.sites.lines import LinesTable
     from wlc.farm.model import TableFile
+    from wlc.masters.site_step import SiteStep
     from wlc.masters.state import MasterState
 
 # Attempts beside users who commit; the next one keeps them waiting.
 _ATTEMPTS_BESIDE = 2
 
 
-@dataclass(frozen=True, slots=True)
-class _Round:
+@dataclass(slots=True)
+class Round:
     """What the steps of a round share.
 
     Attributes:
         connection: Takes steps of rows, and has the window.
+        rows: How many row images were taken.
     """
 
     shared: Shared
     connection: duckdb.DuckDBPyConnection
     fetch: Callable[[TableFile], Path]
     window: KeptWindow
+    transactions: int = 0
+    rows: int = 0
 
 
-def take(shared: Shared, steps: Iterable[SiteStep], fetch: Callable[[TableFile], Path]) -> TakenCount:
-    """Take steps; see `wlc.masters.contract.Source.take`."""
-    transactions = rows = 0
-    with explained(shared.path, "could not take"), shared.root.cursor() as connection:
-        its = _Round(shared, connection, fetch, KeptWindow())
-        for step in steps:
-            transactions, rows = transactions + len(step.transactions), rows + _take(its, step)
-    return TakenCount(transactions, rows)
-
-
-def _take(its: _Round, step: SiteStep) -> int:
-    shared = its.shared
-    if not step.transactions:
-        shared.remember(_remembering(step)(shared.require_state()))
-        return 0
-    with shared.publish_lock:
-        _refuse_taken(shared, step)
-        if shared.is_in_mesh:
-            shared.witness(max(time for each in step.transactions if (time := each.origin.committed)))
-        return _take_or_halve(its, step)
-
-
-def _refuse_taken(shared: Shared, step: SiteStep) -> None:
-    """Refuse a step of which another round has taken some meanwhile: each transaction is taken once.
-
-    Raises:
-        UnavailableError: It has.
-    """
-    site = shared.require_state().site
-    assert site is not None
-    if any(each.origin.tick <= site.contained.get(each.origin.history, 0) for each in step.transactions):
-        raise UnavailableError(
-            f"{shared.path} is taking from site {step.site} already", hint="try again when that has ended"
-        )
-
-
-def _take_or_halve(its: _Round, step: SiteStep) -> int:
-    """Take a step; one that breaks a constraint as a whole, or meets a user's open transaction, is taken in halves.
-
-    DuckDB does not remove a child row and then its parent in one transaction. If a batch cannot be taken at all, those
-    before it are.
-
-    Raises:
-        UnavailableError: A user's open transaction has changed rows of the first transaction that is not taken.
-    """
-    if step.parts and _is_constrained_between(its, step):
-        return sum(_take_or_halve(its, part) for part in step.parts)
-    if len(step.transactions) == 1:
-        return _take_one(its, step)
-    try:
-        return _take_beside_users(its, step)
-    except (duckdb.TransactionException, duckdb.ConstraintException):
-        pass
-    except (CorruptError, UnsupportedError):
-        if not step.parts:
-            raise
-    return sum(_take_or_halve(its, half) for half in _halves(step, its.shared.require_state()))
-
-
-def _is_constrained_between(its: _Round, step: SiteStep) -> bool:
-    """Say whether a batch of a step could break a constraint that the end of the step keeps: it is judged by itself."""
-    records = (record for each in step.transactions for record in each.transaction.records)
-    changed = {record.table for record in records if isinstance(record, Change | RowsRefreshed)}
-    return not changed.isdisjoint(taken_tables.constrained(its.connection, its.shared.catalog))
-
-
-def _told(step: SiteStep) -> str:
-    origin = step.transactions[0].origin
-    return f"tick {origin.tick} of history {origin.history}, which site {step.site} published,"
-
-
-def _take_one(its: _Round, step: SiteStep) -> int:
-    """Take a transaction. If it breaks a constraint, the primary rejects it, and a secondary gives way to it.
-
-    Raises:
-        ReplayError: It breaks a constraint, and neither helps.
-        UnavailableError: A user's open transaction has changed its rows.
-    """
-
-    def attempt() -> int:
-        return parking.with_parked(its.shared, lambda: _take_beside_users(its, step))
-
-    try:
-        try:
-            return attempt()
-        except duckdb.ConstraintException:
-            if its.shared.is_in_mesh:
-                # Whatever one site did alone would keep it apart from the others.
-                raise
-        if not step.is_primary:
-            return _take_beside_users(its, step, is_refused=True)
-        # Each time rows go that the rows to go refer to, as deep as tables refer to each other.
-        while eviction.evict(its.shared, step, its.fetch):
-            with suppress(duckdb.ConstraintException):
-                return attempt()
-        return attempt()
-    except duckdb.TransactionException as error:
-        raise UnavailableError(
-            f"an open transaction of {its.shared.path} has changed rows that {_told(step)} changes",
-            hint="commit it or roll it back, then take again",
-            path=its.shared.path,
-        ) from error
-    except duckdb.ConstraintException as error:
-        raise ReplayError(
-            f"{_told(step)} does not fit this database: {str(error).splitlines()[0]}",
-            hint=judging.how_to_fit(its.shared, step, str(error)),
-        ) from error
-
-
-def _halves(step: SiteStep, state: MasterState) -> tuple[SiteStep, SiteStep]:
-    if step.parts:
-        middle = len(step.parts) // 2
-        return SiteStep.joined(step.parts[:middle]), SiteStep.joined(step.parts[middle:])
-    assert state.site is not None
-    middle = len(step.transactions) // 2
-    first, second = step.transactions[:middle], step.transactions[middle:]
-    contained = raised(state.site.contained, (each.origin for each in first))
-    rest = tuple(replace(each, line=line) for line, each in enumerate(second, start=1))
-    return replace(step, transactions=first, contained=contained, proof=None), replace(step, transactions=rest)
-
-
-def _take_beside_users(its: _Round, step: SiteStep, *, is_refused: bool = False) -> int:
+def take_beside_users(its: Round, step: SiteStep, *, is_refused: bool = False) -> None:
     """Take a step, or reject it if it breaks a constraint and there is a rule by which the primary may."""
     _refuse_unknown_records(its.shared, step)
     attempt = _take_alone if step.is_alone else partial(_take_lines, is_refused=is_refused)
@@ -194,19 +74,19 @@ def _take_beside_users(its: _Round, step: SiteStep, *, is_refused: bool = False)
         waiting: AbstractContextManager[object] = its.shared.commit_lock if is_last else nullcontext()
         try:
             with waiting:
-                return attempt(its, step)
+                its.rows += attempt(its, step)
+                its.transactions += len(step.transactions)
+                return
         except duckdb.TransactionException:
             if is_last:
                 raise
-    raise AssertionError("the last attempt returns or raises")
 
 
-def _remembering(step: SiteStep) -> Callable[[MasterState], MasterState]:
-    def remembering(state: MasterState) -> MasterState:
-        assert state.site is not None
-        return replace(state, site=state.site.having_taken(step.contained, step.proof))
-
-    return remembering
+def remembered(shared: Shared, step: SiteStep) -> MasterState:
+    """Return what the database remembers after a step."""
+    state = shared.require_state()
+    assert state.site is not None
+    return replace(state, site=state.site.having_taken(step.contained, step.proof))
 
 
 def _refuse_unknown_records(shared: Shared, step: SiteStep) -> None:
@@ -253,7 +133,7 @@ class _Attempt:
         return self.first + self.step.transactions[-1].line
 
 
-def _take_lines(its: _Round, step: SiteStep, *, is_refused: bool = False) -> int:
+def _take_lines(its: Round, step: SiteStep, *, is_refused: bool = False) -> int:
     shared, connection, covered = its.shared, its.connection, its.window.covered
     with shared.commit_lock:
         began_after = shared.commits
@@ -323,7 +203,7 @@ def _commit(attempt: _Attempt) -> None:
         _add_entries(attempt, time)
         if attempt.judged.has_conflicts:
             exceptions.note_conflict(connection, shared.catalog, attempt.step.site, attempt.last)
-        state = _remembering(attempt.step)(shared.require_state())
+        state = remembered(shared, attempt.step)
         journal.write_state(connection, shared.catalog, changes(shared.state, state))
         connection.execute("COMMIT")
         shared.state = state
@@ -390,7 +270,7 @@ def records_of(table: CapturedTable, rows: Mapping[int, int], *, is_kept: bool =
 # Steps of one transaction, through the ordinary capture --------------------------------------------------------------
 
 
-def _take_alone(its: _Round, step: SiteStep) -> int:
+def _take_alone(its: Round, step: SiteStep) -> int:
     """Take a transaction that changes the schema or clears a table as if it were run here."""
     (each,) = step.transactions
     shared = its.shared
@@ -399,7 +279,7 @@ def _take_alone(its: _Round, step: SiteStep) -> int:
         def note(entry: JournalEntry) -> None:
             taken = replace(entry, user=each.transaction.user, origin=each.origin, proof=step.proof, after=None)
             journal.add_entry(raw, shared.catalog, taken)
-            state = _remembering(step)(shared.require_state())
+            state = remembered(shared, step)
             journal.write_state(raw, shared.catalog, changes(shared.state, state))
 
         rows = run_alone(raw, shared, step, its.fetch, TakenEntry(each.origin, note))

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from wlc.farm.circle import Circle
     from wlc.farm.model import Batch
     from wlc.farm.vectors import Lineage, Vector
-    from wlc.masters.contract import SiteStep, SiteTransaction
+    from wlc.masters.site_step import SiteStep, SiteTransaction
 
 _OWN = 'temp."wlc own lines"'
 _JUDGED = 'temp."wlc judged"'

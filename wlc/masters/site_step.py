@@ -1,0 +1,96 @@
+"""What a site takes of another one's log at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from wlc.farm.vectors import contains, raised
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from wlc.farm.model import Origin, TableFile, Taken, Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class SiteTransaction:
+    """A transaction of another site's log that is to be taken.
+
+    Attributes:
+        line: Its place within the step: 1, 2, 3 …
+        origin: Where it was first committed, which names its changes.
+        past: Vector of that log just before it: what its author had seen at most.
+        transaction: As that site published it.
+        reads_past: What its reads had seen at most: the vector when it began; None if it has read nothing that counts.
+    """
+
+    line: int
+    origin: Origin
+    past: Mapping[str, int]
+    transaction: Transaction
+    reads_past: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SiteStep:
+    """Consecutive transactions of another site's log that are taken in one transaction of the database.
+
+    Attributes:
+        site: Whose log it is.
+        transactions: Those that the database does not contain, in the order of that log; none where only the position
+            moves.
+        files: Of the batches that they come from, by path.
+        contained: What the database contains after the step, its own history left out.
+        proof: How far the log is read then, None before the end of the first batch.
+        is_primary: The log is that of the primary.
+        is_alone: Its one transaction changes the schema or clears a table.
+        parts: The steps that were joined into this one; none where it is of one batch.
+    """
+
+    site: str
+    transactions: tuple[SiteTransaction, ...]
+    files: Mapping[str, TableFile]
+    contained: Mapping[str, int]
+    proof: Taken | None
+    is_primary: bool
+    is_alone: bool = False
+    parts: tuple[SiteStep, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """How many row images its transactions have."""
+        return sum(getattr(record, "rows", 0) for each in self.transactions for record in each.transaction.records)
+
+    @classmethod
+    def joined(cls, parts: Sequence[SiteStep]) -> SiteStep:
+        """Join consecutive steps of one log, at least one, into one that leads where the last of them leads."""
+        if len(parts) == 1:
+            return parts[0]
+        transactions = [each for part in parts for each in part.transactions]
+        return replace(
+            parts[-1],
+            transactions=tuple(replace(each, line=line) for line, each in enumerate(transactions, start=1)),
+            files={path: file for part in parts for path, file in part.files.items()},
+            parts=tuple(parts),
+        )
+
+    def can_join(self, step: SiteStep) -> bool:
+        """Say whether the next step of the log can be taken with this one."""
+        if self.is_alone or step.is_alone:
+            return False
+        if not (self.transactions and step.transactions):
+            return True
+        before, after = self.transactions[-1], step.transactions[0]
+        # A history that began anew may have ticks again that another one had, and has not seen that in the end.
+        return after.transaction.tick > before.transaction.tick and contains(
+            after.past, raised(before.past, [before.origin])
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TakenCount:
+    """How many transactions were taken, and how many row images in them."""
+
+    transactions: int
+    rows: int
