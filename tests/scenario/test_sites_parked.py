@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import duckdb
@@ -13,35 +11,15 @@ import pytest
 
 import wlc
 import wlr
+from tests.parked import SCHEMA, TABLES, is_parked, refuse_anything_left
 from tests.sites import Backup, Sites, take_from, write_offline
+from wlc.capture.duckdb.sites import lines
 from wlc.dialect.duckdb.parked_rows import ParkedRows
 from wlc.farm.errors import ReplayError, UnavailableError
+from wlc.multi_master import take_round
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-TABLES = ("customers", "orders", "items", "notes", "tree")
-SCHEMA = """
-    CREATE TABLE customers (id INTEGER PRIMARY KEY, email VARCHAR UNIQUE, tags VARCHAR[], v VARCHAR);
-    CREATE TABLE orders (id INTEGER PRIMARY KEY, customer INTEGER REFERENCES customers (id), number VARCHAR UNIQUE);
-    CREATE TABLE items (o INTEGER REFERENCES orders (id), what ENUM ('a', 'b'), twice INTEGER AS (o * 2));
-    CREATE TABLE notes (id INTEGER PRIMARY KEY, o INTEGER REFERENCES orders (id));
-    CREATE TABLE tree (id INTEGER PRIMARY KEY, parent INTEGER REFERENCES tree (id), mark VARCHAR UNIQUE);
-    INSERT INTO customers VALUES (1, 'one', ['x'], ''), (2, 'two', NULL, ''), (3, NULL, [], '');
-    INSERT INTO orders VALUES (1, 1, 'A');
-    INSERT INTO items VALUES (1, 'a'), (1, 'a'), (1, 'b');
-    INSERT INTO tree VALUES (1, NULL, 'r');
-    INSERT INTO tree VALUES (2, 1, 's');
-"""
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Sites:
-    """Oslo and Rome, and no rules."""
-    sites = Sites(tmp_path)
-    sites.found(SCHEMA)
-    sites.join("rome")
-    return sites
 
 
 def set_rules(sites: Sites, rule: str) -> None:
@@ -49,21 +27,6 @@ def set_rules(sites: Sites, rule: str) -> None:
         if table != "items":
             wlc.set_rule("sales", table, rule, farm=sites.farm)
     sites.exchange()
-
-
-def refuse_anything_left(sites: Sites) -> None:
-    """All sites agree, plain replicas of each hold the same, and nothing is parked."""
-    sites.exchange()
-    sites.refuse_differences(*TABLES)
-    for site in sites.names:
-        sites.replica_equals(site, *TABLES)
-        with duckdb.connect(sites.file(site), read_only=True) as connection:
-            assert not is_parked(connection, "wlc")
-
-
-def is_parked(connection: duckdb.DuckDBPyConnection, schema: str) -> bool:
-    own = connection.execute("SELECT table_name FROM duckdb_tables() WHERE schema_name = ?", [schema]).fetchall()
-    return any(name.startswith("parked") for (name,) in own)
 
 
 @pytest.mark.parametrize(
@@ -203,75 +166,6 @@ def test_a_restored_site_takes_back_a_row_to_which_others_refer(shop: Sites) -> 
     assert shop.rows("oslo", "orders")[1:] == [(9, 3, "B")]
 
 
-KILLED = """
-import os, signal, sys
-import wlc, wlr
-from wlc.dialect.duckdb.parked_rows import ParkedRows
-ParkedRows.{method} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-{command}
-"""
-
-
-def run_killed(method: str, command: str) -> None:
-    """Run a command in a process that is killed when it calls a method."""
-    script = KILLED.format(method=method, command=command)
-    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-
-
-@pytest.mark.parametrize("method", ["forget", "_note"])
-def test_rows_come_back_when_a_take_was_killed(shop: Sites, method: str) -> None:
-    shop.write("oslo", "UPDATE customers SET email = 'new' WHERE id = 3")
-    shop.write("rome", "INSERT INTO orders VALUES (9, 3, 'B')", "INSERT INTO notes VALUES (1, 9), (2, 9)")
-    wlc.flush(shop.file("rome"))
-    wlc.flush(shop.file("oslo"))
-    before = shop.rows("rome", "notes")
-    run_killed(method, f"wlc.take({str(shop.file('rome'))!r})")
-    with duckdb.connect(shop.file("rome")) as connection:
-        assert is_parked(connection, "wlc") == (method == "forget")
-    # Any command that opens the file for writing does.
-    wlc.flush(shop.file("rome"))
-    assert shop.rows("rome", "notes") == before
-    assert shop.rows("rome", "orders")[1] == (9, 3, "B")
-    assert shop.rows("rome", "customers")[2][1] is None
-    refuse_anything_left(shop)
-
-
-def test_rows_come_back_when_a_replay_was_killed(shop: Sites) -> None:
-    into = shop.folder / "copy.duckdb"
-    shop.write("oslo", "UPDATE customers SET email = 'new' WHERE id = 3")
-    shop.write("rome", "INSERT INTO orders VALUES (9, 3, 'B')", "INSERT INTO notes VALUES (1, 9)")
-    wlc.flush(shop.file("rome"))
-    log = shop.log("rome").url
-    wlr.replicate(log, into=into, register=False)
-    shop.take("rome")
-    run_killed("forget", f"wlr.replicate({log!r}, into={str(into)!r}, register=False)")
-    wlr.replicate(log, into=into, register=False)
-    assert all(check.outcome == "same" for check in wlr.verify(into).tables)
-    with duckdb.connect(into) as connection:
-        assert connection.execute("SELECT email FROM customers WHERE id = 3").fetchall() == [("new",)]
-        assert not is_parked(connection, "wlr")
-        with pytest.raises(duckdb.Error, match="is replicated"):
-            connection.execute("DELETE FROM notes")
-
-
-def test_rows_that_cannot_come_back_are_named(shop: Sites) -> None:
-    """Only somebody who writes without wlc to the file of a take that was killed can keep them from coming back."""
-    shop.write("oslo", "UPDATE customers SET email = 'new' WHERE id = 3")
-    shop.write("rome", "INSERT INTO orders VALUES (9, 3, 'B')")
-    wlc.flush(shop.file("oslo"))
-    run_killed("forget", f"wlc.take({str(shop.file('rome'))!r})")
-    with duckdb.connect(shop.file("rome")) as connection:
-        connection.execute("INSERT INTO orders VALUES (9, 1, 'X')")
-    with pytest.raises(UnavailableError, match=r'main\.orders into "rome"\.wlc\."parked 0", and they cannot') as caught:
-        wlc.flush(shop.file("rome"))
-    assert "undo what was written to the file without dbfarm" in str(caught.value.hint)
-    with duckdb.connect(shop.file("rome")) as connection:
-        connection.execute("DELETE FROM orders WHERE id = 9")
-    wlc.flush(shop.file("rome"))
-    refuse_anything_left(shop)
-
-
 def test_rows_that_cannot_be_parked_need_a_hand(tmp_path: Path) -> None:
     """A column of the table hides DuckDB's own row ids; the hint says what to do."""
     sites = Sites(tmp_path)
@@ -327,19 +221,6 @@ def test_a_user_has_changed_what_would_have_to_be_parked(shop: Sites) -> None:
     assert shop.rows("oslo", "orders")[1] == (9, 3, "C")
 
 
-def test_rows_come_back_when_a_step_fails_in_spite_of_them(shop: Sites) -> None:
-    shop.write("oslo", "UPDATE customers SET email = 'new' WHERE id = 3")
-    shop.write("rome", "INSERT INTO orders VALUES (9, 3, 'B')")
-    wlc.flush(shop.file("oslo"))
-
-    def fail(*_: object) -> None:
-        raise duckdb.OperationalError("no space left on device")
-
-    with patch.object(ParkedRows, "forget", fail), pytest.raises(UnavailableError, match="no space left"):
-        wlc.take(shop.file("rome"))
-    refuse_anything_left(shop)
-
-
 def test_nothing_is_parked_where_nothing_refers(shop: Sites) -> None:
     """What comes in ordinary steps is written as it always was."""
     with patch.object(ParkedRows, "park", side_effect=AssertionError):
@@ -383,3 +264,150 @@ def test_a_successor_sets_back_a_row_and_one_that_refers_to_it(shop: Sites) -> N
     assert shop.rows("rome", "customers")[2:] == [(3, None, [], "o")]
     assert shop.rows("rome", "notes") == []
     shop.replica_equals("rome", *TABLES)
+
+
+def test_a_query_waits_until_nothing_is_parked(shop: Sites) -> None:
+    """Also a relation, and one in a transaction whose snapshot it takes."""
+    shop.write("oslo", "UPDATE customers SET email = 'new' WHERE id = 3")
+    shop.write("rome", "INSERT INTO orders VALUES (9, 3, 'B')")
+    wlc.flush(shop.file("oslo"))
+    counts, seen = "SELECT count(*) FROM orders", []
+
+    def in_transaction(user: Any) -> Any:
+        user.begin()
+        seen.extend(user.sql(counts).fetchall())
+        user.execute("INSERT INTO notes SELECT count(*), 9 FROM orders")
+        user.commit()
+
+    calls = (
+        lambda user: seen.extend(user.execute(counts).fetchall()),
+        lambda user: seen.extend(user.sql(counts).fetchall()),
+        lambda user: seen.extend(user.table("orders").count("*").fetchall()),
+        in_transaction,
+    )
+    remove, threads = lines.remove, []
+
+    def removing(connection: duckdb.DuckDBPyConnection, found: lines.LinesTable) -> None:
+        if not threads and ParkedRows(connection, "rome", "wlc").tables():
+            threads.extend(threading.Thread(target=call, args=[user]) for call, user in zip(calls, users, strict=True))
+            for thread in threads:
+                thread.start()
+            threads[0].join(0.5)
+            assert not seen
+        remove(connection, found)
+
+    users = [wlc.connect(shop.file("rome")) for _ in calls]
+    with patch.object(lines, "remove", removing):
+        shop.take("rome")
+    for thread, user in zip(threads, users, strict=True):
+        thread.join()
+        user.close()
+    assert seen == [(2,)] * len(calls)
+    refuse_anything_left(shop)
+    assert shop.rows("oslo", "notes") == [(2, 9)]
+
+
+def test_rows_are_counted_without_what_was_parked(shop: Sites) -> None:
+    shop.write("rome", "INSERT INTO orders SELECT range, 3, range FROM range(100, 200)")
+    shop.write(
+        "oslo", "BEGIN; UPDATE customers SET email = 'new' WHERE id = 3; INSERT INTO orders VALUES (2, 2, 'B'); COMMIT"
+    )
+    (taken,) = wlc.take(shop.file("rome"))
+    assert (taken.transactions, taken.rows) == (1, 3)
+    refuse_anything_left(shop)
+
+
+def test_triggers_of_rows_that_refer_do_not_run(tmp_path: Path) -> None:
+    """What they write would be published by nobody; so the rows are not parked."""
+    sites = Sites(tmp_path)
+    sites.found("""
+        CREATE TABLE p (k INTEGER PRIMARY KEY, v VARCHAR UNIQUE);
+        CREATE TABLE c (k INTEGER PRIMARY KEY, p INTEGER REFERENCES p (k));
+        CREATE TABLE audit (v VARCHAR);
+        INSERT INTO p VALUES (3, 'old');
+        INSERT INTO c VALUES (1, NULL);
+    """)
+    sites.join("rome")
+    sites.write("oslo", "CREATE TRIGGER noted AFTER DELETE ON c FOR EACH STATEMENT INSERT INTO audit VALUES ('gone')")
+    sites.exchange()
+    sites.write("oslo", "INSERT INTO c VALUES (3, 3)")
+    sites.write("rome", "UPDATE p SET v = 'new' WHERE k = 3")
+    with pytest.raises(ReplayError, match="still referenced"):
+        sites.take("oslo")
+    assert sites.rows("oslo", "audit") == []
+    sites.write("oslo", "DELETE FROM c WHERE k = 3")
+    sites.exchange()
+    sites.refuse_differences("p", "c", "audit")
+    assert sites.rows("rome", "audit") == [("gone",)]
+
+
+def test_what_does_not_fit_is_not_parked_in_vain(shop: Sites) -> None:
+    """Oslo removes a customer of whom Rome has orders: that no order of the writes helps."""
+    wlc.set_rule("sales", "orders", "owner", site="rome", farm=shop.farm)
+    shop.exchange()
+    shop.write("oslo", "DELETE FROM customers WHERE id = 3")
+    shop.write("rome", "INSERT INTO orders VALUES (9, 3, 'B')")
+    wlc.flush(shop.file("rome"))
+    with patch.object(ParkedRows, "forget", side_effect=AssertionError):
+        shop.take("rome")
+    assert [(row.table.name, row.cause) for row in wlc.exceptions(shop.file("rome"))] == [("orders", "constraint")]
+    refuse_anything_left(shop)
+
+
+def test_own_rows_give_way_over_three_levels(shop: Sites) -> None:
+    shop.write(
+        "rome",
+        "INSERT INTO customers VALUES (4, 'new', NULL, 'r')",
+        "INSERT INTO orders VALUES (9, 4, 'B'), (10, 3, 'C')",
+        "INSERT INTO notes VALUES (1, 9), (2, 10)",
+    )
+    shop.write("oslo", "UPDATE customers SET email = 'new' WHERE id = 3")
+    assert take_from(shop, "oslo>rome") == [1]
+    assert shop.rows("rome", "orders") == [(1, 1, "A"), (10, 3, "C")]
+    assert shop.rows("rome", "notes") == [(2, 10)]
+    refuse_anything_left(shop)
+
+
+def test_a_former_primary_parks_rows_when_it_steps_down(tmp_path: Path) -> None:
+    """Its tables with changes are not those that come first."""
+    sites = Sites(tmp_path)
+    sites.found("""
+        CREATE TABLE a (id INTEGER PRIMARY KEY, v VARCHAR);
+        CREATE TABLE customers (id INTEGER PRIMARY KEY, points INTEGER UNIQUE);
+        CREATE TABLE orders (id INTEGER PRIMARY KEY, customer INTEGER REFERENCES customers (id));
+        INSERT INTO customers VALUES (1, 1), (3, 3);
+    """)
+    sites.join("rome")
+    for table in ("a", "customers", "orders"):
+        wlc.set_rule("sales", table, "epoch_trans", farm=sites.farm)
+    sites.exchange()
+    sites.write("oslo", "INSERT INTO orders VALUES (9, 3)")
+    sites.write("rome", "UPDATE customers SET points = 77 WHERE id = 3")
+    wlc.flush(sites.file("rome"))
+    died = patch.object(take_round, "publish", side_effect=[None, UnavailableError("died")])
+    with died, pytest.raises(UnavailableError, match="died"):
+        sites.take("oslo")
+    wlc.set_role("sales", "rome", "primary", lost="oslo", farm=sites.farm)
+    sites.take("rome")
+    sites.exchange()
+    sites.refuse_differences("customers", "orders")
+    assert sites.rows("oslo", "customers") == [(1, 1), (3, 77)]
+    assert sites.rows("oslo", "orders") == [(9, 3)]
+
+
+def test_a_replica_takes_rows_of_its_tables_that_are_only_added_beside_those_that_are_parked(shop: Sites) -> None:
+    into = shop.folder / "copy.duckdb"
+    shop.write("oslo", "INSERT INTO orders VALUES (2, 1, 'B')")
+    shop.exchange()
+    shop.write(
+        "oslo", "BEGIN; INSERT INTO customers (id) VALUES (4); UPDATE orders SET number = 'C' WHERE id = 2; COMMIT"
+    )
+    shop.write("rome", "INSERT INTO notes VALUES (1, 2)")
+    wlc.flush(shop.file("rome"))
+    log = shop.log("rome").url
+    wlr.replicate(log, into=into, register=False)
+    shop.take("rome")
+    wlr.replicate(log, into=into, register=False)
+    with duckdb.connect(into, read_only=True) as connection:
+        assert connection.execute("SELECT number FROM orders ORDER BY id").fetchall() == [("A",), ("C",)]
+    assert all(check.outcome == "same" for check in wlr.verify(into).tables)

@@ -74,7 +74,7 @@ def test_only_rows_that_refer_are_parked(connection: duckdb.DuckDBPyConnection) 
     (key,) = (key for key in references(connection, "memory") if (key.table, key.parent) == (BAG, PARENT))
     referring = connection.execute("SELECT count(*) FROM bag WHERE u = 8").fetchall()
     assert parked.park({key: "SELECT 8 AS r0 UNION ALL SELECT 8"}) == (BAG,)
-    assert connection.execute(f"SELECT count(*) FROM {parked.rows(0)}").fetchall() == referring
+    assert connection.execute(f"SELECT count(*) FROM {parked.relation(0)}").fetchall() == referring
 
 
 def test_tables_are_opened_in_each_transaction(connection: duckdb.DuckDBPyConnection) -> None:
@@ -97,7 +97,7 @@ def test_a_rescue_that_fails_says_what_is_where(connection: duckdb.DuckDBPyConne
     (key,) = (key for key in references(connection, "memory") if key.table == key.parent)
     parked.park({key: "SELECT 0 AS r0"})
     connection.execute(f"INSERT INTO {CHILD.sql} (id) VALUES (40)")
-    with pytest.raises(UnavailableError, match="those of main.C 'x.y.z into .memory..wlc..parked 1., and they cannot"):
+    with pytest.raises(UnavailableError, match="those of main.C .x.y.z into .memory..wlc..parked 1., and cannot"):
         parked.rescue("a.duckdb")
     connection.execute(f"DELETE FROM {CHILD.sql} WHERE id = 40")
     parked.rescue("a.duckdb")

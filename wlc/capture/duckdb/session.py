@@ -75,7 +75,9 @@ class CaptureSession:
             # The statement may fail, and an earlier one of this name stay.
             name = tokens(text)[1].name.lower()
             self._prepared[name] = self._prepared.get(name, frozenset()) | words(text)
-        if self.transaction is not None:
+        if self.transaction is None:
+            self._shared.wait_for_parked()
+        else:
             # If DuckDB has aborted the transaction, the statement itself reports it.
             with suppress(duckdb.TransactionException):
                 self.transaction.look()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import shutil
 import threading
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -15,13 +15,14 @@ import duckdb
 
 from wlc.capture.duckdb import confinement, journal, packed
 from wlc.capture.duckdb.commit_lock import CommitLock
+from wlc.capture.duckdb.connecting import connect
 from wlc.capture.duckdb.home import Home, decode_home, elsewhere, encode_home, home_at
 from wlc.capture.duckdb.packed import Packing
 from wlc.dialect.duckdb.opening import alone
 from wlc.dialect.duckdb.parked_rows import ParkedRows
 from wlc.farm.beat import BEAT_S
 from wlc.farm.clock import utc_now
-from wlc.farm.errors import FencedError, InvalidError, UnavailableError
+from wlc.farm.errors import FencedError, UnavailableError
 from wlc.farm.mesh import STEP
 from wlc.farm.store.options import lay_over
 from wlc.masters.contract import require_state
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from wlc.masters.background import Publisher
     from wlc.masters.state import MasterState, SiteState
 
-# DuckDB names whoever has the file open: Conflicting lock is held in /usr/bin/python3 (PID 42) by user ann.
-_LOCK_HOLDER = re.compile(r"held in (\S+).*?\(PID (\d+)\)")
 _open: dict[str, Shared] = {}
 _open_lock = threading.RLock()
 
@@ -67,6 +66,7 @@ class Shared:
         opened: The file, if somebody reads it beside DuckDB, which must close it first: a process that closes a file
             gives up all its locks on that file (POSIX), those of DuckDB, too.
         parked: Tables with parked rows, see `wlc.capture.duckdb.sites.parking`; None while that looks which to park.
+        is_stranded: Parked rows may have to be brought back before anybody uses the database.
     """
 
     path: str
@@ -92,6 +92,7 @@ class Shared:
     users: int = 0
     opened: BinaryIO | None = None
     parked: tuple[Name, ...] | None = ()
+    is_stranded: bool = False
     _roots: dict[int, duckdb.DuckDBPyConnection] = field(default_factory=dict)
     _roots_lock: threading.Lock = field(default_factory=threading.Lock)
     has_settled_past: bool = False
@@ -270,6 +271,31 @@ class Shared:
         """Remember that the master's file is this one."""
         self._write({"home": encode_home(self.here)})
 
+    def parked_rows(self, connection: duckdb.DuckDBPyConnection) -> ParkedRows:
+        """Return the parked rows, of tables that are captured."""
+        layouts = partial(journal.read_layouts, connection, self.catalog)
+        return ParkedRows(
+            connection, self.catalog, "wlc", is_known=lambda name: any(name == known for known, _ in layouts().values())
+        )
+
+    def rescue(self) -> None:
+        """Bring parked rows back that a process that died has left, or a transaction that failed, and so did that.
+
+        Raises:
+            UnavailableError: They do not fit, or the machine fails.
+        """
+        if self.is_stranded:
+            with self.commit_lock:
+                if back := self.parked_rows(self.root).rescue(self.path):
+                    self.committed(self.last_tick, self.commit_time(), back, back)
+                self.is_stranded = False
+
+    def wait_for_parked(self) -> None:
+        """Wait until no rows are parked, before a query that takes no snapshot of its own."""
+        if self.is_stranded:
+            with self.commit_lock:
+                self.rescue()
+
     def renew_home(self) -> None:
         """Remember what changed of the master's place although the file never moved: the machine started again."""
         if self.state is None or self._home is None or self.away is not None:
@@ -341,6 +367,8 @@ class Shared:
         one wrote, and later more. So no transaction reads for the first time while we commit.
         """
         with self.commit_lock:
+            if self.parked == ():
+                self.rescue()
             connection._table_kind((self.catalog, "wlc", "state"))
 
 
@@ -379,16 +407,18 @@ def open_shared(
         shared = _open.get(key)
         if shared is None:
             first, last = confinement.split(config)
-            root = _connect(source, read_only=read_only, config=first)
+            root = connect(source, read_only=read_only, config=first)
             try:
                 work = confinement.confine(root, last, writes=not read_only)
                 catalog = root.execute("SELECT current_database()").fetchall()[0][0]
                 file = Path(source).absolute()
                 shared = Shared(source, catalog, root, home_at(source), file, work=work, confined_by=last)
                 shared.load()
+                if shared.state is not None and read_only:
+                    shared.parked_rows(root).refuse(source, f"wlc flush {shlex.quote(source)}")
                 if not read_only:
-                    if shared.state is not None:
-                        ParkedRows(root, catalog, "wlc").rescue(source)
+                    shared.is_stranded = shared.state is not None
+                    shared.rescue()
                     shared.renew_home()
                     packed.sweep(file)
                     if shared.is_master:
@@ -407,14 +437,9 @@ def open_shared(
                     "Connection Error: Can't open a connection to same database file with a different configuration"
                     " than existing connections"
                 )
-            _connect(shared.path, read_only=read_only, config=first).close()
+            connect(shared.path, read_only=read_only, config=first).close()
         shared.users += 1
         return shared
-
-
-def create_file(source: str) -> None:
-    """Make an empty database."""
-    _connect(source, read_only=False, config=None).close()
 
 
 def look_into(source: str) -> tuple[MasterState, FencedError | None]:
@@ -429,10 +454,10 @@ def look_into(source: str) -> tuple[MasterState, FencedError | None]:
         if (shared := _open.get(_key(source))) is not None:
             return shared.require_state(), shared.away
         try:
-            connection = _connect(source, read_only=True, config=None)
+            connection = connect(source, read_only=True, config=None)
         except duckdb.ConnectionException:
             # This process has it open for writing with DuckDB alone, which allows no other mode beside.
-            connection = _connect(source, read_only=False, config=None)
+            connection = connect(source, read_only=False, config=None)
         try:
             catalog = connection.execute("SELECT current_database()").fetchall()[0][0]
             values = journal.read_state(connection, catalog)
@@ -458,29 +483,3 @@ def close_shared(shared: Shared) -> bool:
 
 def _key(source: str) -> str:
     return source if source == ":memory:" else str(Path(source).resolve())
-
-
-def _connect(source: str, *, read_only: bool, config: dict[str, Any] | None) -> duckdb.DuckDBPyConnection:
-    try:
-        with alone(source):
-            return duckdb.connect(source, read_only=read_only, config=config or {})
-    except duckdb.IOException as error:
-        text = str(error)
-        if "lock" in text.lower():
-            holder = _LOCK_HOLDER.search(text)
-            who = f"process {holder[2]} ({holder[1]})" if holder else "another process"
-            raise UnavailableError(
-                f"database {source} is open in {who}",
-                hint="wait for it or end it; what is published can be asked of the farm: wlc status NAME --farm URL",
-                path=source,
-            ) from error
-        raise _opening_error(source, text.partition("\n")[0]) from error
-
-
-def _opening_error(source: str, text: str) -> InvalidError:
-    if "Permission denied" in text:
-        return InvalidError(f"no permission to open {source}", hint=f"ls -l {shlex.quote(source)}", path=source)
-    if "not a valid DuckDB" in text:
-        hint = f"file {shlex.quote(source)} says what it is"
-        return InvalidError(f"{source} is not a DuckDB database", hint=hint, path=source)
-    return InvalidError(f"{source} cannot be opened: {text}", path=source)

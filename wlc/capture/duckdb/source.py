@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from wlc.capture.duckdb import compensation, digests, packed, probe, repair, schema_change, setup, unpublished
-from wlc.capture.duckdb.shared import Shared, close_shared, create_file, explained, look_into, open_shared
+from wlc.capture.duckdb.connecting import create_file
+from wlc.capture.duckdb.shared import Shared, close_shared, explained, look_into, open_shared
 from wlc.capture.duckdb.sites import (
     adoption,
     exceptions,

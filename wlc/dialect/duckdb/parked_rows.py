@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import duckdb
 
 from wlc.dialect.duckdb import catalog as duckdb_catalog
+from wlc.dialect.duckdb.statements import GUARD
 from wlc.dialect.sql import literal, quote
 from wlc.farm.errors import UnavailableError
 from wlc.farm.model import Name
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from wlc.farm.model import Layout
 
 _PARKED = "parked"
-_LEVEL = quote("level of parked rows")
+# A chain of rows that refer to each other is parked row by row, each in a transaction of its own.
+_DEEPEST = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +42,14 @@ class ParkedRows:
         connection: In no transaction where a method says that it commits; nobody else commits meanwhile.
         schema: dbfarm's own, whose table `state`, of keys and values, says which tables have parked rows.
         opening: Lets tables be written to in the transaction.
+        is_known: Says of a table whether its rows may be parked.
     """
 
     connection: duckdb.DuckDBPyConnection
     catalog: str
     schema: str
     opening: Callable[[Collection[Name]], AbstractContextManager[object]] = lambda _: nullcontext()
+    is_known: Callable[[Name], bool] = lambda _: True
 
     def tables(self) -> tuple[Name, ...]:
         """Return the tables that have parked rows."""
@@ -53,39 +57,47 @@ class ParkedRows:
         found = self.connection.execute(query).fetchall()
         return tuple(Name(*each) for (value,) in found for each in json.loads(value))
 
-    def rows(self, place: int) -> str:
+    def relation(self, place: int) -> str:
         """Return where the parked rows are of one of `tables`, by its place among them."""
         return f"{quote(self.catalog)}.{self.schema}.{quote(f'{_PARKED} {place}')}"
 
-    def park(self, moved: Mapping[ForeignKey, str]) -> tuple[Name, ...]:
+    def rows(self, place: int, layout: Layout) -> str:
+        """Select the parked rows of one of `tables`, by its place among them, with the columns of its layout."""
+        columns = ", ".join(f"c{n} AS {quote(column.name)}" for n, column in enumerate(layout.stored))
+        return f"SELECT {columns} FROM {self.relation(place)}"
+
+    def park(self, referred: Mapping[ForeignKey, str]) -> tuple[Name, ...]:
         """Park all rows that refer to some, in transactions that are committed.
 
         Args:
-            moved: For foreign keys a query for the values `r0` … to which no row must refer.
+            referred: For foreign keys a query for the values `r0` … to which no row must refer.
 
         Returns:
-            The tables that have parked rows now. Rows of a table whose own column hides DuckDB's `rowid` are not
-            parked, nor are those that they refer to.
+            The tables that have parked rows now. None are parked where that would run triggers or is not known to be
+            possible: the table is not known, a column of its own hides DuckDB's `rowid`, or the chain is too long.
         """
         keys = duckdb_catalog.references(self.connection, self.catalog)
         layouts = duckdb_catalog.tables(self.connection, self.catalog)
+        with self._transaction():
+            waiting = self._waiting(keys, referred)
+            if waiting is None or not all(self._can_park(name, layouts[name]) for name in waiting):
+                return ()
         parked: list[Name] = []
-        level = 0
-        while True:
-            level += 1
+        for level in range(_DEEPEST):
             with self._transaction():
-                leaves = self._leaves(keys, moved)
-                if not leaves or any(_hides_rowid(layouts[name]) for name in leaves):
-                    return tuple(parked)
+                leaves = self._leaves(keys, referred)
+                if not leaves:
+                    break
                 with self.opening(leaves):
                     for name, rowids in leaves.items():
-                        self._move(name, layouts[name], rowids, parked, level)
+                        self._park(name, layouts[name], rowids, parked, level)
                 self._note(parked)
+        return tuple(parked)
 
     def forget(self, parked: Sequence[Name]) -> None:
         """Drop what is parked, in the caller's transaction, which has added what becomes of it."""
         for place in range(len(parked)):
-            self.connection.execute(f"DROP TABLE {self.rows(place)}")
+            self.connection.execute(f"DROP TABLE {self.relation(place)}")
         self._note(())
 
     def bring_back(self) -> tuple[Name, ...]:
@@ -97,30 +109,45 @@ class ParkedRows:
         if not (parked := self.tables()):
             return ()
         with self._transaction():
+            layouts = duckdb_catalog.tables(self.connection, self.catalog)
             with self.opening(parked):
                 for place, level in self._levels(len(parked)):
-                    columns = self._columns(place)
-                    self.connection.execute(
-                        f"INSERT INTO {quote(self.catalog)}.{parked[place].sql} ({columns})"
-                        f" SELECT {columns} FROM {self.rows(place)} WHERE {_LEVEL} = {level}"
-                    )
+                    name = parked[place]
+                    columns = ", ".join(quote(column.name) for column in layouts[name].stored)
+                    rows = f"{self.rows(place, layouts[name])} WHERE level = {level}"
+                    self.connection.execute(f"INSERT INTO {self._sql(name)} ({columns}) {rows}")
             self.forget(parked)
         return parked
 
-    def rescue(self, path: str) -> None:
-        """Bring rows back that a process had not when it died.
+    def refuse(self, path: str, hint: str) -> None:
+        """Refuse to read a database some of whose rows are parked.
+
+        Raises:
+            UnavailableError: They are.
+        """
+        if parked := self.tables():
+            raise UnavailableError(
+                f"{path}: rows of {', '.join(map(str, parked))} were moved aside by a process that was killed",
+                hint=f"they go back when the file is opened for writing: {hint}",
+                path=path,
+            )
+
+    def rescue(self, path: str) -> tuple[Name, ...]:
+        """Do so for rows that somebody has left parked.
 
         Raises:
             UnavailableError: They do not fit any more.
         """
         try:
-            self.bring_back()
+            return self.bring_back()
         except duckdb.Error as error:
-            tables = ", ".join(f"those of {name} into {self.rows(place)}" for place, name in enumerate(self.tables()))
+            tables = ", ".join(
+                f"those of {name} into {self.relation(place)}" for place, name in enumerate(self.tables())
+            )
             raise UnavailableError(
-                f"{path}: a process that was killed had moved rows, {tables}, and they cannot go back:"
-                f" {str(error).splitlines()[0]}",
-                hint="with DuckDB's own shell, undo what was written to the file without dbfarm since, then try again",
+                f"{path}: rows were moved aside, {tables}, and cannot go back: {str(error).splitlines()[0]}",
+                hint="free disk space if there is none left; with DuckDB's own shell, undo what was written to the file"
+                " without dbfarm since; then try again",
                 path=path,
             ) from error
 
@@ -147,39 +174,58 @@ class ParkedRows:
 
     # What to park ----------------------------------------------------------------------------------------------------
 
-    def _leaves(self, keys: Sequence[ForeignKey], moved: Mapping[ForeignKey, str]) -> dict[Name, str]:
+    def _can_park(self, name: Name, layout: Layout) -> bool:
+        query = (
+            "SELECT 1 FROM duckdb_triggers() WHERE database_name = ? AND schema_name = ? AND table_name = ?"
+            f" AND NOT starts_with(trigger_name, {literal(GUARD)})"
+        )
+        if any(column.name.lower() == "rowid" for column in layout.columns) or not self.is_known(name):
+            return False
+        return not self.connection.execute(query, [self.catalog, name.schema, name.name]).fetchall()
+
+    def _leaves(self, keys: Sequence[ForeignKey], referred: Mapping[ForeignKey, str]) -> dict[Name, str]:
         """Find the rows to park to which none refers: for each table a temporary table with their row ids `r`."""
-        waiting = self._waiting(keys, moved)
+        waiting = self._waiting(keys, referred) or {}
         leaves = {}
         for number, (name, rowids) in enumerate(waiting.items()):
-            referred = [
+            others = [
                 f"SELECT p.rowid {self._referring(key)} WHERE c.rowid IN (FROM {waiting[key.table]})"
-                f"{' AND c.rowid <> p.rowid' if key.table == name else ''}"
                 for key in keys
                 if key.parent == name and key.table in waiting
             ]
             found = f'temp."wlc leaves {number}"'
-            if self._make(found, " EXCEPT ".join([f"FROM {rowids}", *referred])):
+            if self._make(found, " EXCEPT ".join([f"FROM {rowids}", *others])):
                 leaves[name] = found
         return leaves
 
-    def _waiting(self, keys: Sequence[ForeignKey], moved: Mapping[ForeignKey, str]) -> dict[Name, str]:
-        """Find all rows to park, as `_leaves` does."""
+    def _waiting(self, keys: Sequence[ForeignKey], referred: Mapping[ForeignKey, str]) -> dict[Name, str] | None:
+        """Find all rows to park, as `_leaves` does; None if a chain of references is too long."""
         children = sorted({key.table for key in keys})
         waiting: dict[Name, str] = {}
-        counts: dict[Name, int] = {}
-        before: dict[Name, int] | None = None
-        while counts != before:
-            before = dict(counts)
+        fresh: dict[Name, str] = {}
+        for depth in range(_DEEPEST):
+            grown = {}
             for number, name in enumerate(children):
-                found = [self._direct(key, query) for key, query in moved.items() if key.table == name] + [
-                    f"SELECT c.rowid AS r {self._referring(key)} WHERE p.rowid IN (FROM {waiting[key.parent]})"
+                found = [self._direct(key, query) for key, query in referred.items() if key.table == name and not depth]
+                found += [
+                    f"SELECT c.rowid AS r {self._referring(key)} WHERE p.rowid IN (FROM {fresh[key.parent]})"
                     for key in keys
-                    if key.table == name and key.parent in waiting
+                    if key.table == name and key.parent in fresh
                 ]
-                if found and (count := self._make(made := f'temp."wlc waiting {number}"', " UNION ".join(found))):
-                    waiting[name], counts[name] = made, count
-        return waiting
+                known = f" EXCEPT FROM {waiting[name]}" if name in waiting else ""
+                made = f'temp."wlc fresh {depth % 2} {number}"'
+                if found and self._make(made, f"({' UNION '.join(found)}){known}"):
+                    grown[name] = made
+            if not grown:
+                return waiting
+            for name, made in grown.items():
+                if name in waiting:
+                    self.connection.execute(f"INSERT INTO {waiting[name]} FROM {made}")
+                else:
+                    waiting[name] = f'temp."wlc to park {len(waiting)}"'
+                    self._make(waiting[name], f"FROM {made}")
+            fresh = grown
+        return None
 
     def _direct(self, key: ForeignKey, query: str) -> str:
         same = " AND ".join(f"c.{quote(column)} = m.r{place}" for place, column in enumerate(key.columns))
@@ -197,29 +243,21 @@ class ParkedRows:
     def _sql(self, name: Name) -> str:
         return f"{quote(self.catalog)}.{name.sql}"
 
-    # Moving them -----------------------------------------------------------------------------------------------------
+    # Parking them ----------------------------------------------------------------------------------------------------
 
-    def _move(self, name: Name, layout: Layout, rowids: str, parked: list[Name], level: int) -> None:
-        columns = ", ".join(quote(column.name) for column in layout.stored)
+    def _park(self, name: Name, layout: Layout, rowids: str, parked: list[Name], level: int) -> None:
+        columns = "".join(f", {quote(column.name)} AS c{n}" for n, column in enumerate(layout.stored))
         rows = f"FROM {self._sql(name)} WHERE rowid IN (FROM {rowids})"
-        query = f"SELECT {level} AS {_LEVEL}, {columns} {rows}"
+        query = f"SELECT {level} AS level{columns} {rows}"
         if name in parked:
-            self.connection.execute(f"INSERT INTO {self.rows(parked.index(name))} {query}")
+            self.connection.execute(f"INSERT INTO {self.relation(parked.index(name))} {query}")
         else:
-            self.connection.execute(f"CREATE TABLE {self.rows(len(parked))} AS {query}")
+            self.connection.execute(f"CREATE TABLE {self.relation(len(parked))} AS {query}")
             parked.append(name)
         self.connection.execute(f"DELETE {rows}")
 
     def _levels(self, count: int) -> list[tuple[int, int]]:
         """Return places and levels so that rows come back before those that refer to them."""
-        each = (f"SELECT {place} AS place, {_LEVEL} AS level FROM {self.rows(place)}" for place in range(count))
+        each = (f"SELECT {place} AS place, level FROM {self.relation(place)}" for place in range(count))
         query = f"SELECT DISTINCT place, level FROM ({' UNION ALL '.join(each)}) ORDER BY level DESC, place"
         return self.connection.execute(query).fetchall()
-
-    def _columns(self, place: int) -> str:
-        found = self.connection.execute(f"SELECT * EXCLUDE ({_LEVEL}) FROM {self.rows(place)} LIMIT 0").description
-        return ", ".join(quote(column[0]) for column in found or ())
-
-
-def _hides_rowid(layout: Layout) -> bool:
-    return any(column.name.lower() == "rowid" for column in layout.columns)

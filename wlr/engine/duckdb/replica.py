@@ -168,24 +168,25 @@ class OpenDuckDB(OpenReplica):
 
     def _apply_parked(self, step: Step, actions: tuple[Action, ...], fetch: Callable[[TableFile], Path]) -> bool:
         """Apply a step of one transaction while rows that refer to its own are parked; return whether that helps."""
-        parked = parking.parked_rows(self._connection, self._catalog, self._replicated)
-        nets = [net for action in actions if isinstance(action, Fold) for net in self._prepare(action, fetch)]
-        with applying(self._path):
-            try:
+        try:
+            with applying(self._path):
+                nets = [net for action in actions if isinstance(action, Fold) for net in self._prepare(action, fetch)]
+                parked = parking.parked_rows(self._connection, self._catalog)
                 try:
-                    self._parked = parked.park(parking.moved(self._connection, self._catalog, nets))
+                    self._parked = parked.park(parking.referred(self._connection, self._catalog, nets))
                 finally:
                     net_changes.drop(self._connection, nets)
-                if self._parked:
-                    self._try(step, actions, fetch, set())
-                    return True
-            except StepError:
-                # The first one tells more.
-                pass
-            finally:
-                self._parked = ()
-                parked.bring_back()
-        return False
+            if not self._parked:
+                return False
+            self._try(step, actions, fetch, set())
+        except StepError:
+            # The first one tells more.
+            return False
+        finally:
+            self._parked = ()
+            # An error may have closed the connection.
+            parking.parked_rows(self._connection, self._catalog).rescue(str(self._path))
+        return True
 
     def _try(
         self,
@@ -242,13 +243,13 @@ class OpenDuckDB(OpenReplica):
             return
         nets = prepared if prepared is not None else self._prepare(action, fetch)
         with net_changes.tallied(self._connection, nets, tally):
-            parked = parking.parked_rows(self._connection, self._catalog, self._replicated)
-            written = parking.on_parked(self._connection, self._tables, parked, nets) if self._parked else nets
+            written = parking.on_parked(self._connection, self._tables, self._parked, nets) if self._parked else nets
             self._take_guards_off({net.change.table for net in written} & self._replicated)
             changes.write(self._connection, self._tables, written, self._path)
             if self._parked:
                 net_changes.drop(self._connection, [net for net in written if net not in nets])
-                parked.forget(self._parked)
+                parking.parked_rows(self._connection, self._catalog).forget(self._parked)
+                self._parked = ()
         for sequence in action.sequences:
             running.set_sequence(self._connection, self._catalog, sequence)
         if prepared is None:
@@ -424,7 +425,7 @@ def open_as(
             state = states.read(connection, catalog, str(into))
             if state.catalog != catalog:
                 raise UnavailableError(f"{into} was made anew meanwhile", hint="Run it again.", path=str(into))
-            parking.parked_rows(connection, catalog, states.read_tables(connection, catalog)).rescue(str(into))
+            parking.parked_rows(connection, catalog).rescue(str(into))
             return kind(into, connection, state, scratch, bulk.folding(scratch.folder) if bulk else None)
     except BaseException:
         connection.close()

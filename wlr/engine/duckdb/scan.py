@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from wlc.farm.model import file_column
 from wlr.engine.calculator import using
 from wlr.engine.duckdb import state as states
 from wlr.engine.duckdb.connection import attach
+from wlr.engine.duckdb.parking import parked_rows
 from wlr.engine.scan import Scan
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ def scanned(path: Path, catalog: str, work: Path) -> Iterator[Scan]:
         with using(path):
             connection.execute(f"SET temp_directory = {literal(str(work))}")
             state = states.read(connection, catalog, str(path))
+            parked_rows(connection, catalog).refuse(str(path), f"wlr replicate --into {shlex.quote(str(path))}")
             replicated = states.read_tables(connection, state.catalog)
             found = catalogs.tables(connection, state.catalog)
             layouts = {name: layout for name, layout in found.items() if name in replicated}

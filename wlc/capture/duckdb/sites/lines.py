@@ -190,7 +190,7 @@ def _listed(step: SiteStep, *, with_reads: bool) -> _Listed:
 
 
 def created(
-    connection: duckdb.DuckDBPyConnection, place: TakenTable, number: int, *, has_reads: bool = False
+    connection: duckdb.DuckDBPyConnection, place: TakenTable, number: int | str, *, has_reads: bool = False
 ) -> LinesTable:
     """Create the empty temporary tables of a table's lines."""
     reads = f'temp."wlc reads {number}"' if has_reads else None

@@ -6,6 +6,7 @@ comes back as the line before all others, so that rows become what the lines lea
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,7 +17,6 @@ from wlc.capture.duckdb.images import exact_sql
 from wlc.capture.duckdb.sites import lines
 from wlc.capture.duckdb.taken_tables import SeenTable
 from wlc.dialect.duckdb import catalog as duckdb_catalog
-from wlc.dialect.duckdb.parked_rows import ParkedRows
 from wlc.dialect.sql import quote
 from wlc.dialect.types import load_sql, store_sql
 
@@ -35,7 +35,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class _Moved:
+class _Referred:
     """Values of the columns that a foreign key refers to, of rows that must not be referred to while lines are written.
 
     Attributes:
@@ -49,10 +49,10 @@ class _Moved:
 
 
 class _Looked(Exception):  # noqa: N818
-    """Ends an attempt that only looks what has to be parked."""
+    """Ends an attempt that only looks what must not be referred to."""
 
-    def __init__(self, moved: Sequence[_Moved]) -> None:
-        self.moved = moved
+    def __init__(self, referred: Sequence[_Referred]) -> None:
+        self.referred = referred
 
 
 def with_parked(shared: Shared, attempt: Callable[[], Result]) -> Result:
@@ -64,6 +64,7 @@ def with_parked(shared: Shared, attempt: Callable[[], Result]) -> Result:
 
     Raises:
         duckdb.ConstraintException: It does not fit.
+        UnavailableError: It failed, and so did bringing the parked rows back: nobody uses the database before that.
     """
     try:
         return attempt()
@@ -71,35 +72,34 @@ def with_parked(shared: Shared, attempt: Callable[[], Result]) -> Result:
         if "still referenced" not in str(error):
             raise
         with shared.commit_lock, shared.root.cursor() as connection:
-            moved, parked = _look(shared, attempt), ParkedRows(connection, shared.catalog, "wlc")
             try:
-                shared.parked = parked.park(_registered(connection, moved))
+                shared.parked = None
+                try:
+                    return attempt()
+                except _Looked as looked:
+                    found = looked.referred
+                parked = shared.parked_rows(connection)
+                shared.is_stranded = True
+                shared.parked = parked.park(_registered(connection, found))
                 if not shared.parked:
                     raise
                 shared.committed(shared.last_tick, shared.commit_time(), shared.parked, shared.parked)
-                return attempt()
+                with suppress(duckdb.ConstraintException):
+                    result = attempt()
+                    shared.committed(shared.last_tick, shared.commit_time(), shared.parked, shared.parked)
+                    return result
+                # The first error tells what stands in the way.
+                raise
             finally:
                 shared.parked = ()
-                if back := parked.bring_back():
-                    shared.committed(shared.last_tick, shared.commit_time(), back, back)
+                shared.rescue()
 
 
-def _look(shared: Shared, attempt: Callable[[], object]) -> Sequence[_Moved]:
-    shared.parked = None
-    try:
-        attempt()
-    except _Looked as looked:
-        return looked.moved
-    finally:
-        shared.parked = ()
-    raise AssertionError("an attempt that looks ends with an error")
-
-
-def _registered(connection: duckdb.DuckDBPyConnection, moved: Sequence[_Moved]) -> dict[ForeignKey, str]:
+def _registered(connection: duckdb.DuckDBPyConnection, referred: Sequence[_Referred]) -> dict[ForeignKey, str]:
     found = {}
-    for number, each in enumerate(moved):
-        connection.register(f"wlc moved {number}", each.rows)
-        found[each.key] = f"SELECT {each.values} FROM {quote(f'wlc moved {number}')}"
+    for number, each in enumerate(referred):
+        connection.register(f"wlc referred {number}", each.rows)
+        found[each.key] = f"SELECT {each.values} FROM {quote(f'wlc referred {number}')}"
     return found
 
 
@@ -108,11 +108,12 @@ def present(
 ) -> tuple[Mapping[Name, TakenTable], Mapping[Name, int]]:
     """Return the tables as `taken_tables.tables` does, with what is parked of their rows."""
     found, order = taken_tables.tables(connection, shared.catalog)
-    parked = ParkedRows(connection, shared.catalog, "wlc")
-    for number, name in enumerate(shared.parked or ()):
-        columns = ", ".join(quote(column.name) for column in found[name].table.layout.stored)
-        both = f"(SELECT {columns} FROM {found[name].table.sql} UNION ALL SELECT {columns} FROM {parked.rows(number)})"
-        found[name] = replace(found[name], table=SeenTable.of(found[name].table, both))
+    parked = shared.parked_rows(connection)
+    for place, name in enumerate(shared.parked or ()):
+        table = found[name].table
+        columns = ", ".join(quote(column.name) for column in table.layout.stored)
+        both = f"(SELECT {columns} FROM {table.sql} UNION ALL {parked.rows(place, table.layout)})"
+        found[name] = replace(found[name], table=SeenTable.of(table, both))
     return found, order
 
 
@@ -131,7 +132,7 @@ def write(
         duckdb.ConstraintException: They do not fit.
     """
     if shared.parked is None:
-        raise _Looked(_moved(connection, shared.catalog, tables))
+        raise _Looked(_referred(connection, shared.catalog, tables))
     written, made = _on_parked(connection, shared, tables) if shared.parked else (tables, ())
     ranked = sorted(written, key=lambda table: order[table.table.name])
     for table in reversed(ranked):
@@ -140,7 +141,7 @@ def write(
         lines.add(connection, table)
     if shared.parked:
         lines.drop(connection, made)
-        ParkedRows(connection, shared.catalog, "wlc").forget(shared.parked)
+        shared.parked_rows(connection).forget(shared.parked)
 
 
 def _on_parked(
@@ -150,31 +151,49 @@ def _on_parked(
     assert shared.parked
     bare, _ = taken_tables.tables(connection, shared.catalog)
     found = {table.table.name: replace(table, place=bare[table.table.name]) for table in tables}
-    parked, made = ParkedRows(connection, shared.catalog, "wlc"), []
-    for number, name in enumerate(shared.parked):
+    parked, made = shared.parked_rows(connection), []
+    for place, name in enumerate(shared.parked):
         if name not in found:
-            found[name] = lines.created(connection, bare[name], len(found))
+            found[name] = lines.created(connection, bare[name], f"of parked rows {place}")
             made.append(found[name])
         table = found[name].table
         connection.execute(
             f"INSERT INTO {found[name].lines} (_line, _weight, {', '.join(table.columns)})"
-            f" SELECT -1, 1, {', '.join(table.values)} FROM {parked.rows(number)}"
+            f" SELECT -1, 1, {', '.join(table.values)} FROM ({parked.rows(place, table.layout)})"
         )
     return list(found.values()), made
 
 
-def _moved(connection: duckdb.DuckDBPyConnection, catalog: str, tables: Sequence[LinesTable]) -> list[_Moved]:
-    """Find rows that lines remove, or change in columns that DuckDB does not change in place."""
+def _referred(connection: duckdb.DuckDBPyConnection, catalog: str, tables: Sequence[LinesTable]) -> list[_Referred]:
+    """Find rows that lines remove, or change in columns that DuckDB does not change in place; none if in vain."""
     found, by_name = [], {table.table.name: table for table in tables}
     for key in duckdb_catalog.references(connection, catalog):
-        if (table := by_name.get(key.parent)) is not None:
-            columns = {column.name: column for column in table.table.layout.stored}
-            referred = [columns[name] for name in key.referred]
-            stored = ", ".join(f"{store_sql(c, f't.{quote(c.name)}')} AS r{n}" for n, c in enumerate(referred))
-            query = f"SELECT DISTINCT {stored} FROM {table.table.sql} AS t WHERE {_is_moved(connection, table)}"
-            values = ", ".join(f"{load_sql(column, f'r{n}')} AS r{n}" for n, column in enumerate(referred))
-            found.append(_Moved(key, values, connection.sql(query).to_arrow_table()))
+        if (table := by_name.get(key.parent)) is None:
+            continue
+        columns = {column.name: (place, column) for place, column in enumerate(table.table.layout.stored)}
+        referred = [columns[name] for name in key.referred]
+        stored = ", ".join(f"{store_sql(c, f't.{quote(c.name)}')} AS r{n}" for n, (_, c) in enumerate(referred))
+        query = f"SELECT DISTINCT {stored} FROM {table.table.sql} AS t WHERE {_is_moved(connection, table)}"
+        values = ", ".join(f"{load_sql(column, f'r{n}')} AS r{n}" for n, (_, column) in enumerate(referred))
+        if table.key:
+            left = ", ".join(table.value(place, "n") for place, _ in referred)
+            gone = f"SELECT {values} FROM ({query}) EXCEPT SELECT {left} FROM ({lines.last_sql(table)}) AS n"
+            if _is_kept(connection, key, catalog, by_name.get(key.table), gone):
+                return []
+        found.append(_Referred(key, values, connection.sql(query).to_arrow_table()))
     return found
+
+
+def _is_kept(
+    connection: duckdb.DuckDBPyConnection, key: ForeignKey, catalog: str, child: LinesTable | None, gone: str
+) -> bool:
+    """Say whether rows that the lines leave alone refer to values that are gone behind them."""
+    if child is not None and not child.key:
+        return False
+    same = " AND ".join(f"t.{quote(column)} = g.r{n}" for n, column in enumerate(key.columns))
+    stays = f" WHERE NOT EXISTS (FROM {child.lines} AS l WHERE {child.same_key('l')})" if child is not None else ""
+    query = f"SELECT 1 FROM {quote(catalog)}.{key.table.sql} AS t SEMI JOIN ({gone}) AS g ON {same}{stays} LIMIT 1"
+    return bool(connection.execute(query).fetchall())
 
 
 def _is_moved(connection: duckdb.DuckDBPyConnection, found: LinesTable) -> str:

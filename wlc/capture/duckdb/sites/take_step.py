@@ -154,8 +154,8 @@ def _take_lines(its: Round, step: SiteStep, *, is_refused: bool = False) -> int:
             lines.journal_reads(connection, table, first)
             unjudged_rows.journal_kept(connection, table, first)
         _count_overwritten(attempt)
-        parking.write(connection, shared, found, order)
         rows = sum(table.count(connection) for table in found)
+        parking.write(connection, shared, found, order)
         lines.drop(connection, found)
         _commit(attempt)
     except BaseException:

@@ -179,7 +179,10 @@ def _take_fitting(its: Round, step: SiteStep) -> None:
     """
 
     def attempt() -> None:
-        parking.with_parked(its.shared, lambda: take_step.take_beside_users(its, step))
+        if step.is_alone:
+            take_step.take_beside_users(its, step)
+        else:
+            parking.with_parked(its.shared, lambda: take_step.take_beside_users(its, step))
 
     try:
         try:
