@@ -162,23 +162,24 @@ class OpenDuckDB(OpenReplica):
                 # If images need not be added up first, this finds the same error.
                 relevance.leaving_out(lambda skipped: self._try(step, actions, fetch, skipped))
         except StepError as error:
-            is_one = len(step.transactions) == 1 and not any(isinstance(action, Ddl) for action in actions)
+            is_one = len(step.transactions) == len(actions) == 1
             if not (error.is_reference and is_one and self._apply_parked(step, actions, fetch)):
                 raise
 
     def _apply_parked(self, step: Step, actions: tuple[Action, ...], fetch: Callable[[TableFile], Path]) -> bool:
         """Apply a step of one transaction while rows that refer to its own are parked; return whether that helps."""
+        (action,) = actions
+        if isinstance(action, Ddl):
+            return False
         try:
             with applying(self._path):
-                nets = [net for action in actions if isinstance(action, Fold) for net in self._prepare(action, fetch)]
+                nets = self._prepare(action, fetch)
                 parked = parking.parked_rows(self._connection, self._catalog)
                 try:
                     self._parked = parked.park(parking.referred(self._connection, self._catalog, nets))
                 finally:
                     net_changes.drop(self._connection, nets)
-            if not self._parked:
-                return False
-            self._try(step, actions, fetch, set())
+            return bool(self._parked) and self._try(step, actions, fetch, set()) is None
         except StepError:
             # The first one tells more.
             return False
@@ -186,7 +187,6 @@ class OpenDuckDB(OpenReplica):
             self._parked = ()
             # An error may have closed the connection.
             parking.parked_rows(self._connection, self._catalog).rescue(str(self._path))
-        return True
 
     def _try(
         self,
