@@ -49,7 +49,7 @@ _ATTEMPTS_BESIDE = 2
 
 
 @dataclass(slots=True)
-class Round:
+class Taking:
     """What the steps of a round share.
 
     Attributes:
@@ -65,7 +65,7 @@ class Round:
     rows: int = 0
 
 
-def take_beside_users(its: Round, step: SiteStep, *, is_refused: bool = False) -> None:
+def take_beside_users(its: Taking, step: SiteStep, *, is_refused: bool = False) -> None:
     """Take a step, or reject it if it breaks a constraint and there is a rule by which the primary may."""
     _refuse_unknown_records(its.shared, step)
     attempt = _take_alone if step.is_alone else partial(_take_lines, is_refused=is_refused)
@@ -133,7 +133,7 @@ class _Attempt:
         return self.first + self.step.transactions[-1].line
 
 
-def _take_lines(its: Round, step: SiteStep, *, is_refused: bool = False) -> int:
+def _take_lines(its: Taking, step: SiteStep, *, is_refused: bool = False) -> int:
     shared, connection, covered = its.shared, its.connection, its.window.covered
     with shared.commit_lock:
         began_after = shared.commits
@@ -270,7 +270,7 @@ def records_of(table: CapturedTable, rows: Mapping[int, int], *, is_kept: bool =
 # Steps of one transaction, through the ordinary capture --------------------------------------------------------------
 
 
-def _take_alone(its: Round, step: SiteStep) -> int:
+def _take_alone(its: Taking, step: SiteStep) -> int:
     """Take a transaction that changes the schema or clears a table as if it were run here."""
     (each,) = step.transactions
     shared = its.shared

@@ -16,7 +16,7 @@ from wlc.capture.duckdb import taken_tables
 from wlc.capture.duckdb.shared import explained
 from wlc.capture.duckdb.sites import eviction, judging, parking, take_step
 from wlc.capture.duckdb.sites.conflict_window import KeptWindow
-from wlc.capture.duckdb.sites.take_step import Round
+from wlc.capture.duckdb.sites.take_step import Taking
 from wlc.farm.errors import CorruptError, ReplayError, UnavailableError, UnsupportedError
 from wlc.farm.model import Change, RowsRefreshed
 from wlc.farm.vectors import raised
@@ -50,7 +50,7 @@ class _MisfitError(Exception):
 def take(shared: Shared, steps: Iterable[SiteStep], fetch: Callable[[TableFile], Path]) -> TakenCount:
     """Take steps; see `wlc.masters.contract.Source.take`."""
     with explained(shared.path, "could not take"), shared.root.cursor() as connection:
-        its = Round(shared, connection, fetch, KeptWindow())
+        its = Taking(shared, connection, fetch, KeptWindow())
         misfit: _MisfitError | None = None
         for step in steps:
             if misfit is not None and not _may_follow(misfit.left, step):
@@ -70,7 +70,7 @@ def _may_follow(left: SiteStep, step: SiteStep) -> bool:
     return left.can_join(step) and len(left.transactions) + len(step.transactions) <= _FOLLOWING
 
 
-def _take(its: Round, step: SiteStep, misfit: _MisfitError | None) -> None:
+def _take(its: Taking, step: SiteStep, misfit: _MisfitError | None) -> None:
     shared = its.shared
     if not step.transactions and misfit is None:
         shared.remember(take_step.remembered(shared, step))
@@ -98,7 +98,7 @@ def _refuse_taken(shared: Shared, step: SiteStep) -> None:
         )
 
 
-def _take_in_turn(its: Round, steps: Sequence[SiteStep], misfit: _MisfitError | None = None) -> None:
+def _take_in_turn(its: Taking, steps: Sequence[SiteStep], misfit: _MisfitError | None = None) -> None:
     """Take steps one after the other, and one that does not fit together with as many as it needs of those behind it.
 
     What a primary had committed before it became that may not fit others, who contain what it gave way to: it sets it
@@ -126,7 +126,7 @@ def _take_in_turn(its: Round, steps: Sequence[SiteStep], misfit: _MisfitError | 
         misfit = None
 
 
-def _take_together(its: Round, steps: Sequence[SiteStep], misfit: _MisfitError) -> int:
+def _take_together(its: Taking, steps: Sequence[SiteStep], misfit: _MisfitError) -> int:
     """Take the first two steps together, or more of them; return how many.
 
     Raises:
@@ -141,7 +141,7 @@ def _take_together(its: Round, steps: Sequence[SiteStep], misfit: _MisfitError) 
     raise _MisfitError(SiteStep.joined(steps), misfit.error)
 
 
-def _take_or_halve(its: Round, step: SiteStep) -> None:
+def _take_or_halve(its: Taking, step: SiteStep) -> None:
     """Take a step; one that breaks a constraint as a whole, or meets a user's open transaction, is taken in halves.
 
     If a batch cannot be taken at all, those before it are.
@@ -168,7 +168,7 @@ def _take_or_halve(its: Round, step: SiteStep) -> None:
     _take_in_turn(its, _halves(step, its.shared.require_state()))
 
 
-def _take_fitting(its: Round, step: SiteStep) -> None:
+def _take_fitting(its: Taking, step: SiteStep) -> None:
     """Take a step of one transaction, or of several that fit only together.
 
     The primary rejects a transaction that breaks a constraint, and a secondary gives way to it.
@@ -216,7 +216,7 @@ def _take_fitting(its: Round, step: SiteStep) -> None:
         raise _MisfitError(step, report) from error
 
 
-def _is_constrained_between(its: Round, step: SiteStep) -> bool:
+def _is_constrained_between(its: Taking, step: SiteStep) -> bool:
     """Say whether a batch of a step could break a constraint that the end of the step keeps: it is judged by itself."""
     records = (record for each in step.transactions for record in each.transaction.records)
     changed = {record.table for record in records if isinstance(record, Change | RowsRefreshed)}
