@@ -33,7 +33,7 @@ from wlr.plan.step_totals import StepTotals
 from wlr.plan.stop import Stop
 from wlr.registration import register_replica
 from wlr.replica_settings import refuse_unlocked
-from wlr.step_run import StepRun
+from wlr.step_run import StepRun, UnfitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from wlc.farm.database import FarmDatabase
     from wlc.farm.model import Batch, Config, Manifest, Name, Position, Transaction
     from wlr.engine.bulk import Bulk
-    from wlr.engine.contract import Target
+    from wlr.engine.contract import OpenReplica, Target
     from wlr.moved_tables import EnteringTable
     from wlr.plan.contained_transactions import Contained
     from wlr.plan.row_filters import RowFilters
@@ -263,18 +263,38 @@ class Replay:
             if known != start:
                 replica.remember(known)
             try:
-                for step in steps:
-                    self._fetcher.expect(file for file in step.files.values() if replica.holds(file.table))
-                    self._run.apply(replica, step)
-                    self._totals.add(step)
-                    self._report(step)
-                    self._fetcher.release(set(step.files))
+                self._apply(replica, steps)
             finally:
                 self._fetcher.close()
                 if replica.state.position != start.position or replica.state.failure != start.failure:
                     self._register(replica.state)
             self._note_witness(replica.state)
             return self._result(replica.state.position.tick, replica.state.clock)
+
+    def _apply(self, replica: OpenReplica, steps: Iterator[Step]) -> None:
+        """Apply steps; what does not fit at the end of one is applied with the next one."""
+        unfit: UnfitError | None = None
+        for each in steps:
+            if unfit is not None and any(each.schema_changes()):
+                break
+            self._fetcher.expect(file for file in each.files.values() if replica.holds(file.table))
+            step = each if unfit is None else unfit.left.joined(each)
+            try:
+                self._run.apply(replica, step)
+            except UnfitError as error:
+                if unfit is not None:
+                    break
+                unfit = error
+                step = step.until(unfit.left.first)
+            else:
+                unfit = None
+            if step.transactions:
+                self._totals.add(step)
+                self._report(step)
+            if unfit is None:
+                self._fetcher.release(set(step.files))
+        if unfit is not None:
+            raise self._run.reported(replica, unfit) from unfit
 
     def _with_settings(self, state: ReplicaState) -> ReplicaState:
         """Return a state with what this run was given to remember."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,21 @@ if TYPE_CHECKING:
     from wlr.plan.step import Step
 
 
+class UnfitError(Exception):
+    """A transaction cannot be applied alone.
+
+    Attributes:
+        at_fault: The transaction.
+        left: It, and what follows it in its step.
+        step_error: Why.
+    """
+
+    def __init__(self, at_fault: Step, left: Step, step_error: StepError) -> None:
+        self.at_fault = at_fault
+        self.left = left
+        self.step_error = step_error
+
+
 @dataclass(slots=True)
 class StepRun:
     """Applies steps to a replica.
@@ -48,18 +63,59 @@ class StepRun:
     suspects: tuple[Name, ...] = ()
 
     def apply(self, replica: OpenReplica, step: Step) -> None:
-        """Apply a step; cut one that fails in halves until the transaction at fault is alone."""
+        """Apply a step; cut one that fails in halves until the transaction at fault is alone.
+
+        Raises:
+            UnfitError: It breaks a constraint, and may fit with those that follow: `report` is for where none do.
+            Exception: It fails for another reason.
+        """
         try:
-            with self._with_moved(replica, step) as whole, self._filtered(replica, step, whole) as chosen:
-                replica.apply(chosen, self.fetcher.fetch)
+            self._apply_in_parts(replica, step)
+        except UnfitError as error:
+            if not error.step_error.is_constraint:
+                raise self.reported(replica, error) from error.step_error
+            raise
+
+    def reported(self, replica: OpenReplica, error: UnfitError) -> Exception:
+        """Remember that a transaction failed, and return what to raise."""
+        return self._failed(replica, error.at_fault, error.step_error)
+
+    def _apply_in_parts(self, replica: OpenReplica, step: Step) -> None:
+        try:
+            self._apply_whole(replica, step)
         except StepError as error:
             if len(step.transactions) == 1:
-                raise self._failed(replica, step, error) from error
+                raise UnfitError(step, step, error) from error
             parts = step.parts(replica.parents) if error.is_reference else step.halves()
         else:
             return
-        for part in parts:
-            self.apply(replica, part)
+        left = list(parts)
+        while left:
+            part = left.pop(0)
+            try:
+                self._apply_in_parts(replica, part)
+            except UnfitError as error:
+                if not error.step_error.is_constraint:
+                    raise
+                left = left[self._apply_together(replica, error, left) :]
+
+    def _apply_together(self, replica: OpenReplica, error: UnfitError, following: list[Step]) -> int:
+        """Apply what does not fit alone with parts that follow it; return with how many.
+
+        The log of a site may hold transactions that it has taken in one, and that do not fit one by one: they replace
+        rows of its own that were rejected.
+        """
+        whole, count = error.left, 0
+        for count, part in enumerate(following, start=1):
+            whole = whole.joined(part)
+            with suppress(StepError):
+                self._apply_whole(replica, whole)
+                return count
+        raise UnfitError(error.at_fault, whole, error.step_error) from error
+
+    def _apply_whole(self, replica: OpenReplica, step: Step) -> None:
+        with self._with_moved(replica, step) as whole, self._filtered(replica, step, whole) as chosen:
+            replica.apply(chosen, self.fetcher.fetch)
 
     @contextmanager
     def _with_moved(self, replica: OpenReplica, step: Step) -> Iterator[Step]:
@@ -128,7 +184,10 @@ class StepRun:
             scratch = self.make_scratch(folder / f"{stamp}.duckdb", tick - 1, (exactly(old), exactly(new)))
             inner = StepRun(scratch, self.database, Fetcher(self.database), self.make_scratch)
             with scratch.open(log_reader.local_folders(self.database)) as replica:
-                inner.apply(replica, part)
+                try:
+                    inner.apply(replica, part)
+                except UnfitError as error:
+                    raise inner.reported(replica, error) from error
         except ReplayError as error:
             raise StepError(f"table {old} cannot be restored: {error.message}", table=str(new)) from error
         except ExpiredError as error:

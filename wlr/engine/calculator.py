@@ -206,7 +206,8 @@ def _step_error(path: Path, error: duckdb.Error) -> Exception:
     if isinstance(error, _MACHINE) and _INTERNAL not in str(error):
         hint = "Nothing was lost: run it again."
         return UnavailableError(f"writing to {path} failed: {first_line(error)}", hint=hint, path=str(path))
-    return StepError(first_line(error), is_reference="foreign key" in str(error))
+    is_constraint = isinstance(error, duckdb.ConstraintException)
+    return StepError(first_line(error), is_reference="foreign key" in str(error), is_constraint=is_constraint)
 
 
 def is_broken(connection: duckdb.DuckDBPyConnection) -> bool:

@@ -115,6 +115,8 @@ class StepError(Exception):
         key: The row at fault, None if it is unknown.
         is_shortage: The machine has too little memory. A step of fewer transactions may succeed.
         is_reference: A foreign key was violated, perhaps only because transactions were folded.
+        is_constraint: A constraint between rows was violated; the log of a site that has taken several transactions at
+            once may keep it again a transaction later.
         remedy: What to do about it in the replica, None if that is unknown.
     """
 
@@ -126,6 +128,7 @@ class StepError(Exception):
         key: str | None = None,
         is_shortage: bool = False,
         is_reference: bool = False,
+        is_constraint: bool = False,
         remedy: str | None = None,
     ) -> None:
         # An engine may repeat a statement of any length.
@@ -136,6 +139,7 @@ class StepError(Exception):
         self.key = key
         self.is_shortage = is_shortage
         self.is_reference = is_reference
+        self.is_constraint = is_constraint
         self.remedy = remedy
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -194,6 +194,21 @@ class Step:
         middle = len(self.transactions) // 2
         first, second = self.transactions[:middle], self.transactions[middle:]
         return replace(self, transactions=first, digests={}, footer=None), replace(self, transactions=second)
+
+    def joined(self, step: Step) -> Step:
+        """Return the step and the next one as one."""
+        return replace(
+            step,
+            transactions=joined((*parts_of(self.transactions), *parts_of(step.transactions))),
+            files={**self.files, **step.files},
+            marks=tuple({mark.batch: mark for mark in (*self.marks, *step.marks)}.values()),
+            skipped=self.skipped | step.skipped,
+        )
+
+    def until(self, tick: int) -> Step:
+        """Return the step without the transactions from a tick on."""
+        place = bisect_left(self.transactions, tick, key=_tick)
+        return replace(self, transactions=self.transactions[:place], digests={}, footer=None)
 
     def parts(self, parents: Mapping[Name, Collection[Name]]) -> tuple[Step, ...]:
         """Cut a step that breaks a foreign key before every transaction that deletes from a table after its child.

@@ -224,7 +224,7 @@ def applying(address: Address) -> Iterator[None]:
         if isinstance(error, errors.InsufficientPrivilege):
             message = f"{address.shown}: {first_line(error)}"
             raise InvalidError(message, hint=_PRIVILEGES, path=address.shown) from error
-        raise StepError(cause(error)) from error
+        raise StepError(cause(error), is_constraint=isinstance(error, psycopg.IntegrityError)) from error
 
 
 def cause(error: psycopg.Error, columns: Mapping[str, str] | None = None) -> str:

@@ -1,0 +1,75 @@
+"""Plain replicas of a site follow its log, in which several transactions may fit only together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import duckdb
+import pytest
+
+import wlc
+import wlr
+from tests.sites import Sites
+from wlc.farm.errors import ReplayError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def swapped(tmp_path: Path) -> Sites:
+    """Rome has swapped two unique values, and taken two transactions of Oslo, which knows nothing of it, in one."""
+    sites = Sites(tmp_path)
+    sites.found("""
+        CREATE TABLE b (id INTEGER PRIMARY KEY, u VARCHAR UNIQUE, tag VARCHAR);
+        INSERT INTO b VALUES (1, 'h', ''), (2, 'c', ''), (3, NULL, '');
+    """)
+    sites.join("rome")
+    wlc.set_rule("sales", "b", "epoch_trans", farm=sites.farm)
+    sites.exchange()
+    swap = "; ".join(f"UPDATE b SET u = '{u}' WHERE id = {k}" for k, u in ((1, "z"), (2, "h"), (1, "c")))
+    sites.write("rome", f"BEGIN; {swap}; COMMIT")
+    with wlc.connect(sites.file("oslo")) as oslo:
+        oslo.execute("UPDATE b SET tag = 'x' WHERE id = 1")
+        oslo.execute("UPDATE b SET tag = 'y' WHERE id = 2")
+    sites.exchange()
+    sites.refuse_differences("b")
+    return sites
+
+
+def misfit(sites: Sites) -> int:
+    """Return the tick of Rome's log whose rows keep no constraint."""
+    return next(
+        int(row["_tick"])
+        for batch in wlr.changes(sites.log("rome").url, "b")
+        for row in batch.to_pylist()
+        if (row["_weight"], row["tag"]) == (1, "x")
+    )
+
+
+def test_a_replica_that_could_not_stop_between_two_transactions_goes_on(swapped: Sites) -> None:
+    log, into = swapped.log("rome").url, swapped.folder / "copy.duckdb"
+    tick = misfit(swapped)
+    with pytest.raises(ReplayError, match=f"transaction {tick}, table main.b: .*unique constraint"):
+        wlr.replicate(log, into=into, tick=tick, register=False)
+    assert wlr.status(into).failure is not None
+    wlr.replicate(log, into=into, register=False)
+    assert wlr.status(into).failure is None
+    with duckdb.connect(into, read_only=True) as connection:
+        assert connection.execute("FROM b ORDER BY id").fetchall() == swapped.rows("oslo", "b")
+    assert all(check.outcome == "same" for check in wlr.verify(into).tables)
+
+
+def test_a_step_that_fails_elsewhere_applies_together_what_fits_only_together(swapped: Sites) -> None:
+    """The replica lacks a row that is removed later, so the step is cut down to single transactions."""
+    log, into = swapped.log("rome").url, swapped.folder / "copy.duckdb"
+    swapped.write("rome", "DELETE FROM b WHERE id = 3")
+    wlr.replicate(log, into=into, tick=misfit(swapped) - 1, register=False)
+    wlr.unlock(into)
+    with duckdb.connect(into) as connection:
+        connection.execute("DELETE FROM b WHERE id = 3")
+    wlr.lock(into)
+    with pytest.raises(ReplayError, match="1 of 1 rows to remove are not in the replica"):
+        wlr.replicate(log, into=into, register=False)
+    with duckdb.connect(into, read_only=True) as connection:
+        assert connection.execute("FROM b ORDER BY id").fetchall() == [(1, "h", "x"), (2, "c", "y")]
