@@ -318,3 +318,28 @@ def test_c3_circular(three: Sites) -> None:
     before = [three.log(site).batch_numbers() for site in three.names]
     three.exchange()
     assert [three.log(site).batch_numbers() for site in three.names] == before
+
+
+def test_a_new_primary_reads_a_log_whose_beginning_was_pruned(tmp_path: Path) -> None:
+    """It has what was pruned through the former primary, and has never read the log itself."""
+    sites = Sites(tmp_path)
+    sites.found("CREATE TABLE t (id INTEGER PRIMARY KEY, v INTEGER)")
+    sites.join("rome")
+    sites.join("paris")
+    wlc.set_rule("sales", "t", "epoch", farm=sites.farm)
+    sites.exchange()
+    for number, site in enumerate(sites.names):
+        sites.write(site, f"INSERT INTO t VALUES ({number}, 1)")
+    for _ in range(2):
+        for site in sites.names:
+            sites.take(site)
+    wlc.snapshot(sites.file("paris"))
+    assert wlc.prune(sites.file("paris"), keep_for="0s").delete_batches == (1,)
+    wlc.set_role(sites.file("oslo"), "rome", "primary")
+    sites.write("rome", "INSERT INTO t VALUES (4, 1)")
+    sites.take("rome")
+    sites.exchange()
+    sites.write("paris", "INSERT INTO t VALUES (5, 1)")
+    sites.exchange()
+    sites.refuse_differences("t")
+    assert len(sites.rows("rome", "t")) == 5

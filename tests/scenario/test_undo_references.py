@@ -15,6 +15,7 @@ import wlr
 from cli.command import run_app
 from cli.wlc import app
 from tests.scenario.test_undo import EXAMPLES, master_of, run, text
+from tests.sites import Sites
 from wlc.capture.duckdb import compensation
 from wlc.farm.errors import ChangedSinceError, InvalidError, UnavailableError
 
@@ -217,3 +218,19 @@ def test_what_fails_between_two_transactions_is_said_and_the_same_does_the_rest(
     monkeypatch.undo()
     assert wlr.undo(source, tick).tables == (wlc.ChangedRows("main.p", 0, 1, 0),)
     assert rows_of(source) == empty()
+
+
+def test_nothing_is_undone_if_a_part_of_it_belongs_to_another_site(tmp_path: Path) -> None:
+    sites = Sites(tmp_path)
+    sites.found(
+        "CREATE TABLE p (id INTEGER PRIMARY KEY); CREATE TABLE c (id INTEGER PRIMARY KEY, p INTEGER REFERENCES p)"
+    )
+    sites.join("rome")
+    wlc.set_rule("sales", "p", "owner", site="oslo", farm=sites.farm)
+    sites.exchange()
+    sites.write("oslo", "INSERT INTO p VALUES (1)", "INSERT INTO c VALUES (7, 1)")
+    sites.exchange()
+    for dry_run in (True, False):
+        with pytest.raises(InvalidError, match="site rome cannot write main.p: the table belongs to site oslo"):
+            wlr.undo(sites.file("rome"), 1, wlc.tick(sites.log("rome").url), dry_run=dry_run)
+    assert sites.rows("rome", "c") == [(7, 1)]

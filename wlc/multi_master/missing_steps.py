@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shlex
 from bisect import bisect_right
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from wlc.farm.anchors import anchor, before
@@ -191,14 +193,22 @@ class SiteLog:
         return proof.history in [each.history for each in self.site.histories[:-1]]
 
     def _anchor(self, first: int, stop: int, floor: int) -> int | None:
-        start: dict[str, int] | None = {} if first == 1 else None
-        if self.mesh is not None:
-            # What was pruned here can have come through another site.
-            start = self._past_of(first)
+        find = partial(anchor, first, stop, self._footer, self.mine, floor=floor, lineage=self.lineage)
+        if self.mesh is None:
+            with suppress(ExpiredError):
+                return find(before={} if first == 1 else None)
         try:
-            return anchor(first, stop, self._footer, self.mine, before=start, floor=floor, lineage=self.lineage)
+            # What was pruned here can have come through another site.
+            return find(before=self._told_before(first))
         except ExpiredError as error:
             raise self._expired(first) from error
+
+    def _told_before(self, number: int) -> dict[str, int]:
+        """Return the vector just before a batch, without own ticks that say nothing."""
+        batch, past = self._batch(number)[0], self._past_of(number)
+        if batch.own is not None and batch.own < batch.first:
+            past[batch.history] = min(batch.own, past.get(batch.history, 0))
+        return past
 
     def _expired(self, first: int) -> ExpiredError:
         return ExpiredError(
