@@ -307,6 +307,10 @@ def how_to_fit(shared: Shared, step: SiteStep, said: str) -> str:
     """Say what to do about a step that breaks a constraint, as DuckDB said, and may not be rejected."""
     if "still referenced" in said:
         return "copy the rows here that refer to that key, delete them, take, and write them again"
+    if "does not exist in the referenced table" in said:
+        return (
+            f"write the row here that it refers to, or let site {step.site} delete the one that refers; then take again"
+        )
     again, state = "change the row that is in the way, then take again", shared.require_state()
     if state.site is None or state.circle is None or step.is_primary or state.circle.is_mesh:
         return again
