@@ -282,7 +282,7 @@ class Replay:
             try:
                 self._run.apply(replica, step)
             except UnfitError as error:
-                if unfit is not None:
+                if unfit is not None and error.left.first == unfit.left.first:
                     break
                 unfit = error
                 step = step.until(unfit.left.first)
