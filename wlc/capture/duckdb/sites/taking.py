@@ -195,7 +195,7 @@ def _take_fitting(its: Taking, step: SiteStep) -> None:
         if not step.is_primary:
             take_step.take_beside_users(its, step, is_refused=True)
             return
-        # Each time rows go that the rows to go refer to, as deep as tables refer to each other.
+        # What was evicted may bring something else into the way.
         while eviction.evict(its.shared, step, its.fetch):
             with suppress(duckdb.ConstraintException):
                 attempt()
