@@ -275,7 +275,7 @@ class Replay:
         """Apply steps; what does not fit at the end of one is applied with the next one."""
         unfit: UnfitError | None = None
         for each in steps:
-            if unfit is not None and any(each.schema_changes()):
+            if unfit is not None and any(chain(unfit.left.schema_changes(), each.schema_changes())):
                 break
             self._fetcher.expect(file for file in each.files.values() if replica.holds(file.table))
             step = each if unfit is None else unfit.left.joined(each)
@@ -294,7 +294,7 @@ class Replay:
             if unfit is None:
                 self._fetcher.release(set(step.files))
         if unfit is not None:
-            if self.stop.tick is not None:
+            if self.stop.tick == unfit.left.last:
                 unfit.step_error.remedy = (
                     "Replicate to a later tick, or to the end: a site that takes several transactions at once may hold"
                     " some of them only together."

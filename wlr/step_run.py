@@ -6,7 +6,7 @@ import secrets
 import tempfile
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from wlr import log_reader
 from wlr.plan.failure import Failure, StepError, with_changed
 from wlr.plan.memory import MEMORY_HINT
 from wlr.plan.patterns import exactly
-from wlr.plan.step import tables_of
+from wlr.plan.step import Step, tables_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from wlc.farm.model import Name, Position, Transaction
     from wlr.engine.contract import OpenReplica, Target
     from wlr.moved_tables import EnteringTable
-    from wlr.plan.step import Step
+
+
+# So many transactions behind one that does not fit alone are added one by one; behind these, twice as many each time.
+_ONE_BY_ONE = 4
 
 
 class UnfitError(Exception):
@@ -95,23 +98,25 @@ class StepRun:
             try:
                 self._apply_in_parts(replica, part)
             except UnfitError as error:
-                if not error.step_error.is_constraint:
-                    raise
-                left = left[self._apply_together(replica, error, left) :]
+                if not (error.step_error.is_constraint and left):
+                    raise UnfitError(error.at_fault, _joined([error.left, *left]), error.step_error) from error
+                rest = self._apply_together(replica, error, _joined(left))
+                left = [rest] if rest.transactions else []
 
-    def _apply_together(self, replica: OpenReplica, error: UnfitError, following: list[Step]) -> int:
-        """Apply what does not fit alone with parts that follow it; return with how many.
+    def _apply_together(self, replica: OpenReplica, error: UnfitError, following: Step) -> Step:
+        """Apply what does not fit alone with as many transactions as it needs of those behind it; return the others.
 
         The log of a site may hold transactions that it has taken in one, and that do not fit one by one: they replace
         rows of its own that were rejected.
         """
-        whole, count = error.left, 0
-        for count, part in enumerate(following, start=1):
-            whole = whole.joined(part)
+        count = 0
+        while count < len(following.transactions):
+            count = min(count + 1 if count < _ONE_BY_ONE else 2 * count, len(following.transactions))
+            more, rest = following.cut(count)
             with suppress(StepError):
-                self._apply_whole(replica, whole)
-                return count
-        raise UnfitError(error.at_fault, whole, error.step_error) from error
+                self._apply_whole(replica, error.left.joined(more if rest.transactions else following))
+                return rest
+        raise UnfitError(error.at_fault, error.left.joined(following), error.step_error) from error
 
     def _apply_whole(self, replica: OpenReplica, step: Step) -> None:
         with self._with_moved(replica, step) as whole, self._filtered(replica, step, whole) as chosen:
@@ -226,3 +231,7 @@ class StepRun:
                 failure = with_changed(failure, names[0], self.into)
                 replica.remember(replace(replica.state, failure=failure))
                 return self._replay_error(failure, replica.state.position)
+
+
+def _joined(steps: list[Step]) -> Step:
+    return reduce(Step.joined, steps)

@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from wlc.farm.digest import touched
 from wlc.farm.errors import CorruptError
 from wlc.farm.log_columns import PlainRun, Total, joined, parts_of
 from wlc.farm.model import Change, Clear, Ddl, Name, Position, SequencePosition, TableFile, Transaction
@@ -191,9 +192,7 @@ class Step:
 
     def halves(self) -> tuple[Step, Step]:
         """Cut the step of two or more transactions into two that are half as long."""
-        middle = len(self.transactions) // 2
-        first, second = self.transactions[:middle], self.transactions[middle:]
-        return replace(self, transactions=first, digests={}, footer=None), replace(self, transactions=second)
+        return self.cut(len(self.transactions) // 2)
 
     def joined(self, step: Step) -> Step:
         """Return the step and the next one as one."""
@@ -203,12 +202,21 @@ class Step:
             files={**self.files, **step.files},
             marks=tuple({mark.batch: mark for mark in (*self.marks, *step.marks)}.values()),
             skipped=self.skipped | step.skipped,
+            digests={name: of for name, of in self.digests.items() if name not in touched(step.transactions)}
+            | dict(step.digests),
+            undigested=self.undigested | step.undigested,
+            footer=step.footer or self.footer,
+            retried=self.retried | step.retried,
         )
+
+    def cut(self, count: int) -> tuple[Step, Step]:
+        """Cut the step behind its first transactions."""
+        first, second = self.transactions[:count], self.transactions[count:]
+        return replace(self, transactions=first, digests={}, footer=None), replace(self, transactions=second)
 
     def until(self, tick: int) -> Step:
         """Return the step without the transactions from a tick on."""
-        place = bisect_left(self.transactions, tick, key=_tick)
-        return replace(self, transactions=self.transactions[:place], digests={}, footer=None)
+        return self.cut(bisect_left(self.transactions, tick, key=_tick))[0]
 
     def parts(self, parents: Mapping[Name, Collection[Name]]) -> tuple[Step, ...]:
         """Cut a step that breaks a foreign key before every transaction that deletes from a table after its child.

@@ -294,7 +294,8 @@ class Shared:
         """Wait until no rows are parked, before a query that takes no snapshot of its own."""
         if self.is_stranded:
             with self.commit_lock:
-                self.rescue()
+                if self.parked == ():
+                    self.rescue()
 
     def renew_home(self) -> None:
         """Remember what changed of the master's place although the file never moved: the machine started again."""

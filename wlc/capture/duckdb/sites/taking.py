@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from wlc.farm.model import TableFile
     from wlc.masters.state import MasterState
 
-# So many transactions are taken together at most, if none fits alone.
-_FOLLOWING = 10_000
+# So many transactions, and row images, are taken together at most with one that does not fit alone; the first ones are
+# added one by one, and then twice as many each time.
+_FOLLOWING, _FOLLOWING_ROWS, _ONE_BY_ONE = 1_000, 100_000, 4
 
 
 class _MisfitError(Exception):
@@ -67,7 +68,7 @@ def take(shared: Shared, steps: Iterable[SiteStep], fetch: Callable[[TableFile],
 
 
 def _may_follow(left: SiteStep, step: SiteStep) -> bool:
-    return left.can_join(step) and len(left.transactions) + len(step.transactions) <= _FOLLOWING
+    return left.can_join(step) and len(left.transactions) < _FOLLOWING and left.rows < _FOLLOWING_ROWS
 
 
 def _take(its: Taking, step: SiteStep, misfit: _MisfitError | None) -> None:
@@ -75,7 +76,7 @@ def _take(its: Taking, step: SiteStep, misfit: _MisfitError | None) -> None:
     if not step.transactions and misfit is None:
         shared.remember(take_step.remembered(shared, step))
         return
-    steps = (step,) if misfit is None else (misfit.left, *(step.parts or (step,)))
+    steps = (step,) if misfit is None else (misfit.left, step)
     with shared.publish_lock:
         for each in steps:
             _refuse_taken(shared, each)
@@ -122,23 +123,38 @@ def _take_in_turn(its: Taking, steps: Sequence[SiteStep], misfit: _MisfitError |
             else:
                 del left[0]
                 continue
-        del left[: _take_together(its, left, misfit)]
-        misfit = None
+        if len(left) == 1:
+            raise misfit
+        rest = _take_together(its, misfit, SiteStep.joined(left[1:]))
+        left, misfit = [rest] if rest.transactions else [], None
 
 
-def _take_together(its: Taking, steps: Sequence[SiteStep], misfit: _MisfitError) -> int:
-    """Take the first two steps together, or more of them; return how many.
+def _take_together(its: Taking, misfit: _MisfitError, following: SiteStep) -> SiteStep:
+    """Take what does not fit alone with as many transactions as it needs of those behind it; return the others.
 
     Raises:
-        _MisfitError: All of them do not fit.
+        _MisfitError: It does not fit with any number of them.
     """
-    size = 1
-    while size < len(steps):
-        size = min(2 * size, len(steps))
+    count, most = 0, max(min(len(following.transactions), _FOLLOWING), 1)
+    while count < most:
+        count = min(count + 1 if count < _ONE_BY_ONE else 2 * count, most)
+        more, rest = _cut(following, count, misfit.left, its.shared.require_state())
         with suppress(_MisfitError):
-            _take_fitting(its, SiteStep.joined(steps[:size]))
-            return size
-    raise _MisfitError(SiteStep.joined(steps), misfit.error)
+            _take_fitting(its, SiteStep.joined([misfit.left, more if rest.transactions else following]))
+            return rest
+    raise _MisfitError(SiteStep.joined([misfit.left, following]), misfit.error)
+
+
+def _cut(step: SiteStep, count: int, before: SiteStep, state: MasterState) -> tuple[SiteStep, SiteStep]:
+    """Cut a step behind its first transactions, given what is taken with them."""
+    assert state.site is not None
+    first, second = step.transactions[:count], step.transactions[count:]
+    contained = raised(state.site.contained, (each.origin for each in (*before.transactions, *first)))
+    rest = tuple(replace(each, line=line) for line, each in enumerate(second, start=1))
+    return (
+        replace(step, transactions=first, contained=contained, proof=None, parts=()),
+        replace(step, transactions=rest, parts=()),
+    )
 
 
 def _take_or_halve(its: Taking, step: SiteStep) -> None:
@@ -232,9 +248,4 @@ def _halves(step: SiteStep, state: MasterState) -> tuple[SiteStep, SiteStep]:
     if step.parts:
         middle = len(step.parts) // 2
         return SiteStep.joined(step.parts[:middle]), SiteStep.joined(step.parts[middle:])
-    assert state.site is not None
-    middle = len(step.transactions) // 2
-    first, second = step.transactions[:middle], step.transactions[middle:]
-    contained = raised(state.site.contained, (each.origin for each in first))
-    rest = tuple(replace(each, line=line) for line, each in enumerate(second, start=1))
-    return replace(step, transactions=first, contained=contained, proof=None), replace(step, transactions=rest)
+    return _cut(step, len(step.transactions) // 2, replace(step, transactions=()), state)
