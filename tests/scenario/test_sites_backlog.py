@@ -15,7 +15,7 @@ import wlc
 from tests.sites import Sites, windows_compared
 from wlc.capture.duckdb.sites import conflict_window, take_step
 from wlc.farm.circle import EPOCH, EPOCH_TRANS
-from wlc.farm.errors import CorruptError
+from wlc.farm.errors import CorruptError, UnavailableError
 from wlc.farm.model import Batch
 from wlc.farm.store.local import LocalStore
 from wlc.masters.site_step import SiteTransaction
@@ -229,3 +229,26 @@ def test_a_long_round_takes_no_more_memory_than_a_short_one(two: Sites) -> None:
         peaks.append(int(peak))
         two.exchange()
     assert peaks[1] < 1.5 * peaks[0], peaks
+
+
+def test_what_fits_only_together_is_taken_before_what_a_user_has_changed(tmp_path: Path) -> None:
+    sites = Sites(tmp_path)
+    sites.found()
+    sites.join("rome")
+    sites.write("oslo", "INSERT INTO u VALUES (1, 'same'), (50, 'fifty')")
+    sites.take("rome")
+    sites.write("oslo", "INSERT INTO u VALUES (60, 'six')")
+    with wlc.connect(sites.file("rome")) as rome:
+        for change in ("VALUES (3, 'six')", "VALUES (4, 'four')"):
+            rome.execute(f"INSERT INTO u {change}")
+        rome.execute("DELETE FROM u WHERE id = 3")
+        rome.execute("UPDATE u SET name = 'theirs' WHERE id = 50")
+    with wlc.connect(sites.file("oslo")) as user:
+        user.execute("BEGIN; UPDATE u SET name = 'mine' WHERE id = 50")
+        with pytest.raises(UnavailableError, match="an open transaction of .* has changed rows that tick"):
+            wlc.take(sites.file("oslo"))
+        user.execute("ROLLBACK")
+    assert (4, "four") in sites.rows("oslo", "u")
+    assert sites.take("oslo") == 1
+    sites.exchange()
+    sites.refuse_differences("u")

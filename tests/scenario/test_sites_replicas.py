@@ -61,10 +61,12 @@ def test_a_replica_that_could_not_stop_between_two_transactions_goes_on(swapped:
     assert all(check.outcome == "same" for check in wlr.verify(into).tables)
 
 
-def test_a_step_that_fails_elsewhere_applies_together_what_fits_only_together(swapped: Sites) -> None:
-    """The replica lacks a row that is removed later, so the step is cut down to single transactions."""
+@pytest.mark.parametrize("behind", [0, 1, 2])
+def test_a_step_that_fails_elsewhere_applies_together_what_fits_only_together(swapped: Sites, behind: int) -> None:
+    """The replica lacks a row that is removed later: the step is cut to single transactions, wherever that cuts it."""
     log, into = swapped.log("rome").url, swapped.folder / "copy.duckdb"
     swapped.write("rome", "DELETE FROM b WHERE id = 3")
+    swapped.write("rome", *(f"INSERT INTO b (id) VALUES ({10 + number})" for number in range(behind)))
     wlr.replicate(log, into=into, tick=misfit(swapped) - 1, register=False)
     wlr.unlock(into)
     with duckdb.connect(into) as connection:
