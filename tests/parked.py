@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import duckdb
 import pytest
 
+import wlc
 from tests.sites import Sites
 
 if TYPE_CHECKING:
@@ -34,6 +35,13 @@ def shop(tmp_path: Path) -> Sites:
     sites.found(SCHEMA)
     sites.join("rome")
     return sites
+
+
+def change_and_refer(sites: Sites) -> None:
+    """Oslo changes a unique value of a row to which a new row of Rome refers, and publishes that."""
+    sites.write("oslo", "UPDATE customers SET email = 'new' WHERE id = 3")
+    sites.write("rome", "INSERT INTO orders VALUES (9, 3, 'B')")
+    wlc.flush(sites.file("oslo"))
 
 
 def refuse_anything_left(sites: Sites) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from wlc.farm.clock import utc_now
 from wlc.farm.errors import ExpiredError, ReplayError, UnavailableError
+from wlc.farm.group_sizes import group_sizes
 from wlc.farm.model import Ddl
 from wlc.farm.read_ahead import Fetcher
 from wlr import log_reader
@@ -27,10 +28,6 @@ if TYPE_CHECKING:
     from wlc.farm.model import Name, Position, Transaction
     from wlr.engine.contract import OpenReplica, Target
     from wlr.moved_tables import EnteringTable
-
-
-# So many transactions behind one that does not fit alone are added one by one; behind these, twice as many each time.
-_ONE_BY_ONE = 4
 
 
 class UnfitError(Exception):
@@ -109,9 +106,7 @@ class StepRun:
         The log of a site may hold transactions that it has taken in one, and that do not fit one by one: they replace
         rows of its own that were rejected.
         """
-        count = 0
-        while count < len(following.transactions):
-            count = min(count + 1 if count < _ONE_BY_ONE else 2 * count, len(following.transactions))
+        for count in group_sizes(len(following.transactions)):
             more, rest = following.cut(count)
             with suppress(StepError):
                 self._apply_whole(replica, error.left.joined(more if rest.transactions else following))

@@ -13,12 +13,15 @@ import pytest
 
 import wlc
 import wlr
-from tests.parked import is_parked, refuse_anything_left
+from tests.parked import change_and_refer, is_parked, refuse_anything_left
 from wlc.dialect.duckdb.parked_rows import ParkedRows
 from wlc.farm.errors import UnavailableError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tests.sites import Sites
+    from wlc.farm.model import Name
 
 KILLED = """
 import os, signal, sys
@@ -74,9 +77,7 @@ def test_rows_come_back_when_a_replay_was_killed(shop: Sites) -> None:
 
 def test_rows_that_cannot_come_back_are_named(shop: Sites) -> None:
     """Only somebody who writes without wlc to the file of a take that was killed can keep them from coming back."""
-    shop.write("oslo", "UPDATE customers SET email = 'new' WHERE id = 3")
-    shop.write("rome", "INSERT INTO orders VALUES (9, 3, 'B')")
-    wlc.flush(shop.file("oslo"))
+    change_and_refer(shop)
     run_killed("forget", f"wlc.take({str(shop.file('rome'))!r})")
     with duckdb.connect(shop.file("rome")) as connection:
         connection.execute("INSERT INTO orders VALUES (9, 1, 'X')")
@@ -89,32 +90,31 @@ def test_rows_that_cannot_come_back_are_named(shop: Sites) -> None:
     refuse_anything_left(shop)
 
 
+def no_space_left(*_: object) -> None:
+    raise duckdb.OperationalError("no space left on device")
+
+
 def test_rows_come_back_when_a_step_fails_in_spite_of_them(shop: Sites) -> None:
-    shop.write("oslo", "UPDATE customers SET email = 'new' WHERE id = 3")
-    shop.write("rome", "INSERT INTO orders VALUES (9, 3, 'B')")
-    wlc.flush(shop.file("oslo"))
+    change_and_refer(shop)
+    forget, calls = ParkedRows.forget, iter([no_space_left])
 
-    def fail(*_: object) -> None:
-        raise duckdb.OperationalError("no space left on device")
+    def fail_once(parked: ParkedRows, names: Sequence[Name]) -> None:
+        next(calls, forget)(parked, names)
 
-    with patch.object(ParkedRows, "forget", fail), pytest.raises(UnavailableError, match="no space left"):
+    with patch.object(ParkedRows, "forget", fail_once), pytest.raises(UnavailableError, match="no space left"):
         wlc.take(shop.file("rome"))
+    with duckdb.connect(shop.file("rome")) as connection:
+        assert not is_parked(connection, "wlc")
+    assert shop.rows("rome", "orders")[1] == (9, 3, "B")
     refuse_anything_left(shop)
 
 
 def test_nobody_uses_a_database_whose_rows_could_not_be_brought_back(shop: Sites) -> None:
     """The disk is full, for the step and for bringing the rows back; then there is room again."""
-    shop.write("oslo", "UPDATE customers SET email = 'new' WHERE id = 3")
-    shop.write("rome", "INSERT INTO orders VALUES (9, 3, 'B')")
-    wlc.flush(shop.file("oslo"))
+    change_and_refer(shop)
     wlc.flush(shop.file("rome"))
-
-    def fail(*_: object) -> None:
-        raise duckdb.OperationalError("no space left on device")
-
     with wlc.connect(shop.file("rome")) as user:
-        full = patch.multiple(ParkedRows, forget=fail)
-        with full:
+        with patch.object(ParkedRows, "forget", no_space_left):
             with pytest.raises(UnavailableError, match="cannot go back: no space left"):
                 wlc.take(shop.file("rome"))
             calls = (

@@ -11,7 +11,7 @@ import pytest
 
 import wlc
 import wlr
-from tests.parked import SCHEMA, TABLES, is_parked, refuse_anything_left
+from tests.parked import SCHEMA, TABLES, change_and_refer, is_parked, refuse_anything_left
 from tests.sites import Backup, Sites, take_from, write_offline
 from wlc.capture.duckdb.sites import lines
 from wlc.dialect.duckdb.parked_rows import ParkedRows
@@ -192,9 +192,7 @@ def test_rows_that_cannot_be_parked_need_a_hand(tmp_path: Path) -> None:
 
 def test_users_write_while_rows_are_parked(shop: Sites) -> None:
     """What they began before is theirs to commit, or to try again; nobody sees half of anything after it."""
-    shop.write("oslo", "UPDATE customers SET email = 'new' WHERE id = 3")
-    shop.write("rome", "INSERT INTO orders VALUES (9, 3, 'B')")
-    wlc.flush(shop.file("oslo"))
+    change_and_refer(shop)
     with wlc.connect(shop.file("rome")) as reader, wlc.connect(shop.file("rome")) as writer:
         reader.execute("BEGIN")
         assert reader.execute("SELECT count(*) FROM orders").fetchone() == (2,)
@@ -208,9 +206,7 @@ def test_users_write_while_rows_are_parked(shop: Sites) -> None:
 
 
 def test_a_user_has_changed_what_would_have_to_be_parked(shop: Sites) -> None:
-    shop.write("oslo", "UPDATE customers SET email = 'new' WHERE id = 3")
-    shop.write("rome", "INSERT INTO orders VALUES (9, 3, 'B')")
-    wlc.flush(shop.file("oslo"))
+    change_and_refer(shop)
     with wlc.connect(shop.file("rome")) as writer:
         writer.execute("BEGIN; UPDATE orders SET number = 'C' WHERE id = 9")
         with pytest.raises(UnavailableError, match="an open transaction of") as caught:
@@ -268,9 +264,7 @@ def test_a_successor_sets_back_a_row_and_one_that_refers_to_it(shop: Sites) -> N
 
 def test_a_query_waits_until_nothing_is_parked(shop: Sites) -> None:
     """Also a relation, and one in a transaction whose snapshot it takes."""
-    shop.write("oslo", "UPDATE customers SET email = 'new' WHERE id = 3")
-    shop.write("rome", "INSERT INTO orders VALUES (9, 3, 'B')")
-    wlc.flush(shop.file("oslo"))
+    change_and_refer(shop)
     counts, seen = "SELECT count(*) FROM orders", []
 
     def in_transaction(user: Any) -> Any:

@@ -283,7 +283,7 @@ class Connection:
 
     def _prepare_script(self, sql: Any, values: Any = None, **options: Any) -> Any:
         statements = self._statements(sql)
-        self._shared.wait_for_parked()
+        self._shared.rescue()
         if len(statements) < 2:
             return self._raw._prepare_script(sql, values, **options)
         kept = self._run_leading(statements)

@@ -76,7 +76,7 @@ class CaptureSession:
             name = tokens(text)[1].name.lower()
             self._prepared[name] = self._prepared.get(name, frozenset()) | words(text)
         if self.transaction is None:
-            self._shared.wait_for_parked()
+            self._shared.rescue()
         else:
             # If DuckDB has aborted the transaction, the statement itself reports it.
             with suppress(duckdb.TransactionException):

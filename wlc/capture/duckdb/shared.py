@@ -7,7 +7,6 @@ import shutil
 import threading
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -273,29 +272,25 @@ class Shared:
 
     def parked_rows(self, connection: duckdb.DuckDBPyConnection) -> ParkedRows:
         """Return the parked rows, of tables that are captured."""
-        layouts = partial(journal.read_layouts, connection, self.catalog)
-        return ParkedRows(
-            connection, self.catalog, "wlc", is_known=lambda name: any(name == known for known, _ in layouts().values())
-        )
+
+        def is_known(name: Name) -> bool:
+            return any(name == known for known, _ in journal.read_layouts(connection, self.catalog).values())
+
+        return ParkedRows(connection, self.catalog, "wlc", is_known=is_known)
 
     def rescue(self) -> None:
-        """Bring parked rows back that a process that died has left, or a transaction that failed, and so did that.
+        """Wait until no rows are parked, and bring those back that a process that died has left, or a failure.
 
         Raises:
             UnavailableError: They do not fit, or the machine fails.
         """
         if self.is_stranded:
             with self.commit_lock:
-                if back := self.parked_rows(self.root).rescue(self.path):
-                    self.committed(self.last_tick, self.commit_time(), back, back)
-                self.is_stranded = False
-
-    def wait_for_parked(self) -> None:
-        """Wait until no rows are parked, before a query that takes no snapshot of its own."""
-        if self.is_stranded:
-            with self.commit_lock:
+                # Whoever parks them holds the lock, and may come here, too.
                 if self.parked == ():
-                    self.rescue()
+                    if back := self.parked_rows(self.root).rescue(self.path):
+                        self.committed(self.last_tick, self.commit_time(), back, back)
+                    self.is_stranded = False
 
     def renew_home(self) -> None:
         """Remember what changed of the master's place although the file never moved: the machine started again."""
@@ -368,8 +363,7 @@ class Shared:
         one wrote, and later more. So no transaction reads for the first time while we commit.
         """
         with self.commit_lock:
-            if self.parked == ():
-                self.rescue()
+            self.rescue()
             connection._table_kind((self.catalog, "wlc", "state"))
 
 

@@ -18,6 +18,7 @@ from wlc.capture.duckdb.sites import eviction, judging, parking, take_step
 from wlc.capture.duckdb.sites.conflict_window import KeptWindow
 from wlc.capture.duckdb.sites.take_step import Taking
 from wlc.farm.errors import CorruptError, ReplayError, UnavailableError, UnsupportedError
+from wlc.farm.group_sizes import group_sizes
 from wlc.farm.model import Change, RowsRefreshed
 from wlc.farm.vectors import raised
 from wlc.masters.site_step import SiteStep, TakenCount
@@ -30,9 +31,8 @@ if TYPE_CHECKING:
     from wlc.farm.model import TableFile
     from wlc.masters.state import MasterState
 
-# So many transactions, and row images, are taken together at most with one that does not fit alone; the first ones are
-# added one by one, and then twice as many each time.
-_FOLLOWING, _FOLLOWING_ROWS, _ONE_BY_ONE = 1_000, 100_000, 4
+# So many transactions, and row images, are taken together at most with one that does not fit alone.
+_FOLLOWING, _FOLLOWING_ROWS = 1_000, 100_000
 
 
 class _MisfitError(Exception):
@@ -135,9 +135,8 @@ def _take_together(its: Taking, misfit: _MisfitError, following: SiteStep) -> Si
     Raises:
         _MisfitError: It does not fit with any number of them.
     """
-    count, most = 0, max(min(len(following.transactions), _FOLLOWING), 1)
-    while count < most:
-        count = min(count + 1 if count < _ONE_BY_ONE else 2 * count, most)
+    # Where only the position moves, what did not fit leads there.
+    for count in group_sizes(max(min(len(following.transactions), _FOLLOWING), 1)):
         more, rest = _cut(following, count, misfit.left, its.shared.require_state())
         with suppress(_MisfitError):
             _take_fitting(its, SiteStep.joined([misfit.left, more if rest.transactions else following]))
