@@ -5,12 +5,14 @@ from __future__ import annotations
 import tempfile
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import wlc
-from wlc.farm.errors import InvalidError
+from wlc.farm.errors import InseparableError, InvalidError
+from wlc.farm.group_sizes import group_sizes
 from wlc.farm.human_form import ForPeople
 from wlc.farm.reachable_past import read_window
 from wlr import log_reader
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from wlc.farm.database import FarmDatabase
     from wlc.farm.reachable_past import Window
+    from wlr.replay import Replicated
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +91,10 @@ def drill(
     with tempfile.TemporaryDirectory(prefix="wlr-drill-", dir=folder) as work:
         into = Path(work) / "drill.duckdb"
         began = time.monotonic()
-        result = replicate(
-            database.url,
-            into=into,
-            tick=chosen,
-            storage_options=storage_options,
-            register=False,
-            progress=progress,
+        restore = partial(
+            replicate, database.url, into=into, storage_options=storage_options, register=False, progress=progress
         )
+        result = restore(tick=chosen) if tick is not None else _restored(restore, chosen, last)
         restored = time.monotonic()
         found = verify(into, storage_options=storage_options, progress=progress)
         verified = time.monotonic()
@@ -116,6 +115,17 @@ def drill(
         window.tick,
         covered(window, result.snapshot, result.tick, last),
     )
+
+
+def _restored(restore: Callable[..., Replicated], chosen: int, last: int) -> Replicated:
+    """Restore to a tick, or to one of the next ones if it fits only together with them."""
+    for more in (0, *group_sizes(last - chosen)):
+        try:
+            return restore(tick=chosen + more)
+        except InseparableError:
+            if chosen + more == last:
+                raise
+    raise AssertionError
 
 
 def _reachable(database: FarmDatabase) -> tuple[Window, int, int]:

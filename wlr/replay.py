@@ -294,12 +294,7 @@ class Replay:
             if unfit is None:
                 self._fetcher.release(set(step.files))
         if unfit is not None:
-            if self.stop.tick == unfit.left.last:
-                unfit.step_error.remedy = (
-                    "Replicate to a later tick, or to the end: a site that takes several transactions at once may hold"
-                    " some of them only together."
-                )
-            raise self._run.reported(replica, unfit) from unfit
+            raise self._run.reported(replica, unfit, is_at_stop=self.stop.tick == unfit.left.last) from unfit
 
     def _with_settings(self, state: ReplicaState) -> ReplicaState:
         """Return a state with what this run was given to remember."""

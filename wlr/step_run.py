@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wlc.farm.clock import utc_now
-from wlc.farm.errors import ExpiredError, ReplayError, UnavailableError
+from wlc.farm.errors import ExpiredError, InseparableError, ReplayError, UnavailableError
 from wlc.farm.group_sizes import group_sizes
 from wlc.farm.model import Ddl
 from wlc.farm.read_ahead import Fetcher
@@ -28,6 +28,12 @@ if TYPE_CHECKING:
     from wlc.farm.model import Name, Position, Transaction
     from wlr.engine.contract import OpenReplica, Target
     from wlr.moved_tables import EnteringTable
+
+
+_GO_ON = (
+    "Replicate to a later tick, or to the end: a site that takes several transactions at once may hold some of them"
+    " only together."
+)
 
 
 class UnfitError(Exception):
@@ -76,9 +82,15 @@ class StepRun:
                 raise self.reported(replica, error) from error.step_error
             raise
 
-    def reported(self, replica: OpenReplica, error: UnfitError) -> Exception:
-        """Remember that a transaction failed, and return what to raise."""
-        return self._failed(replica, error.at_fault, error.step_error)
+    def reported(self, replica: OpenReplica, unfit: UnfitError, *, is_at_stop: bool = False) -> Exception:
+        """Remember that a transaction failed, and return what to raise; `is_at_stop`: it may fit with later ones."""
+        if is_at_stop and any(transaction.origin for transaction in unfit.left.transactions):
+            unfit.step_error.remedy = _GO_ON
+        error = self._failed(replica, unfit.at_fault, unfit.step_error)
+        # What is in the replica's way, or a lack of memory, is reported instead.
+        if error.hint != _GO_ON:
+            return error
+        return InseparableError(error.message, hint=_GO_ON, path=error.path, position=error.position)
 
     def _apply_in_parts(self, replica: OpenReplica, step: Step) -> None:
         try:
@@ -196,7 +208,7 @@ class StepRun:
         with scratch.scanned(folder) as scan:
             return read_entering(scan, new, tick, folder / f"{stamp}.parquet")
 
-    def _failed(self, replica: OpenReplica, step: Step, error: StepError) -> Exception:
+    def _failed(self, replica: OpenReplica, step: Step, error: StepError) -> ReplayError | UnavailableError:
         if error.is_shortage:
             message = f"transaction {step.last} needs too much memory: {error.cause}"
             return UnavailableError(message, hint=MEMORY_HINT)

@@ -279,7 +279,8 @@ def test_a_query_waits_until_nothing_is_parked(shop: Sites) -> None:
         lambda user: seen.extend(user.table("orders").count("*").fetchall()),
         in_transaction,
     )
-    remove, threads = lines.remove, []
+    threads: list[threading.Thread] = []
+    remove = lines.remove
 
     def removing(connection: duckdb.DuckDBPyConnection, found: lines.LinesTable) -> None:
         if not threads and ParkedRows(connection, "rome", "wlc").tables():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import duckdb
 import pytest
@@ -10,7 +11,8 @@ import pytest
 import wlc
 import wlr
 from tests.sites import Sites
-from wlc.farm.errors import ReplayError
+from wlc.farm.errors import InseparableError, ReplayError
+from wlr import drills
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,10 +39,10 @@ def swapped(tmp_path: Path) -> Sites:
     return sites
 
 
-def misfit(sites: Sites) -> int:
-    """Return the tick of Rome's log whose rows keep no constraint."""
+def misfit(sites: Sites, column: str = "_tick") -> Any:
+    """Return the tick of Rome's log whose rows keep no constraint, or when it was committed."""
     return next(
-        int(row["_tick"])
+        row[column]
         for batch in wlr.changes(sites.log("rome").url, "b")
         for row in batch.to_pylist()
         if (row["_weight"], row["tag"]) == (1, "x")
@@ -50,7 +52,7 @@ def misfit(sites: Sites) -> int:
 def test_a_replica_that_could_not_stop_between_two_transactions_goes_on(swapped: Sites) -> None:
     log, into = swapped.log("rome").url, swapped.folder / "copy.duckdb"
     tick = misfit(swapped)
-    with pytest.raises(ReplayError, match=f"transaction {tick}, table main.b: .*unique constraint") as caught:
+    with pytest.raises(InseparableError, match=f"transaction {tick}, table main.b: .*unique constraint") as caught:
         wlr.replicate(log, into=into, tick=tick, register=False)
     assert "Replicate to a later tick, or to the end" in str(caught.value.hint)
     assert wlr.status(into).failure is not None
@@ -59,6 +61,20 @@ def test_a_replica_that_could_not_stop_between_two_transactions_goes_on(swapped:
     with duckdb.connect(into, read_only=True) as connection:
         assert connection.execute("FROM b ORDER BY id").fetchall() == swapped.rows("oslo", "b")
     assert all(check.outcome == "same" for check in wlr.verify(into).tables)
+
+
+def test_no_time_lies_between_transactions_that_were_taken_together(swapped: Sites) -> None:
+    log, into = swapped.log("rome").url, swapped.folder / "copy.duckdb"
+    done = wlr.replicate(log, into=into, until=misfit(swapped, "_committed"), register=False)
+    assert done.tick == misfit(swapped) + 1
+
+
+def test_a_drill_goes_on_to_a_tick_that_it_can_restore(swapped: Sites, tmp_path: Path) -> None:
+    log, tick = swapped.log("rome").url, misfit(swapped)
+    with patch.object(drills, "choose_tick", return_value=tick):
+        assert wlr.drill(log, folder=tmp_path).tick == tick + 1
+    with pytest.raises(InseparableError):
+        wlr.drill(log, tick=tick, folder=tmp_path)
 
 
 @pytest.mark.parametrize("behind", [0, 1, 2])

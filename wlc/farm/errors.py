@@ -61,6 +61,10 @@ class ReplayError(FarmError):
     exit_code = 5
 
 
+class InseparableError(ReplayError):
+    """No replica stops at this transaction of a site: it fits only with some that follow it. Choose a later tick."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowConflict:
     """A row that is not as the images expect it.
