@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -75,7 +77,7 @@ def drill(
     Args:
         db: Name in the farm, URL of the database's folder there, or path of the master.
         farm: URL of the farm, for a bare name.
-        tick: Restore to this transaction instead of a random one.
+        tick: Restore to this transaction instead of a random one that can be restored.
         seed: Makes the random choice repeatable.
         folder: Where to put the scratch database; the system's temporary directory if omitted.
         storage_options: Options of the farm's file system.
@@ -83,18 +85,20 @@ def drill(
 
     Raises:
         InvalidError: There is no such database, or nothing was published yet.
+        InseparableError: No replica stops at `tick`.
         CorruptError: A file of the farm is damaged.
     """
     database = wlc.resolve(db, farm, storage_options=storage_options)
     window, first, last = _reachable(database)
     chosen = choose_tick(window.older, first, last, seed) if tick is None else tick
+    # A random tick that fits only together with later ones gives way to the first of them with which it does.
+    ticks = [chosen] if tick is not None else [chosen, *(chosen + more for more in group_sizes(last - chosen))]
     with tempfile.TemporaryDirectory(prefix="wlr-drill-", dir=folder) as work:
         into = Path(work) / "drill.duckdb"
-        began = time.monotonic()
         restore = partial(
             replicate, database.url, into=into, storage_options=storage_options, register=False, progress=progress
         )
-        result = restore(tick=chosen) if tick is not None else _restored(restore, chosen, last)
+        began, result = _restored(restore, Path(work), ticks)
         restored = time.monotonic()
         found = verify(into, storage_options=storage_options, progress=progress)
         verified = time.monotonic()
@@ -117,15 +121,16 @@ def drill(
     )
 
 
-def _restored(restore: Callable[..., Replicated], chosen: int, last: int) -> Replicated:
-    """Restore to a tick, or to one of the next ones if it fits only together with them."""
-    for more in (0, *group_sizes(last - chosen)):
-        try:
-            return restore(tick=chosen + more)
-        except InseparableError:
-            if chosen + more == last:
-                raise
-    raise AssertionError
+def _restored(restore: Callable[..., Replicated], work: Path, ticks: Sequence[int]) -> tuple[float, Replicated]:
+    """Restore to the first tick at which a replica can stop; return when that began, too."""
+    for tick in ticks[:-1]:
+        began = time.monotonic()
+        with suppress(InseparableError):
+            return began, restore(tick=tick)
+        # The next one begins anew, for it says from which snapshot.
+        shutil.rmtree(work)
+        work.mkdir()
+    return time.monotonic(), restore(tick=ticks[-1])
 
 
 def _reachable(database: FarmDatabase) -> tuple[Window, int, int]:

@@ -72,7 +72,8 @@ def test_no_time_lies_between_transactions_that_were_taken_together(swapped: Sit
 def test_a_drill_goes_on_to_a_tick_that_it_can_restore(swapped: Sites, tmp_path: Path) -> None:
     log, tick = swapped.log("rome").url, misfit(swapped)
     with patch.object(drills, "choose_tick", return_value=tick):
-        assert wlr.drill(log, folder=tmp_path).tick == tick + 1
+        done = wlr.drill(log, folder=tmp_path)
+    assert (done.is_sound, done.tick, done.snapshot, done.transactions) == (True, tick + 1, 0, 3)
     with pytest.raises(InseparableError):
         wlr.drill(log, tick=tick, folder=tmp_path)
 
