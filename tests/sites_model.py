@@ -22,6 +22,10 @@ class LoggedEntry:
     """A transaction in a log: what it made of rows, None where it removed one, and what the log contained before.
 
     A refresh is an entry like any other: it says what rows are.
+
+    Attributes:
+        reads: Rows whose reading counts, and whether it does as much as a change.
+        seen: What the log contained when the transaction began.
     """
 
     name: TransactionName
@@ -29,6 +33,13 @@ class LoggedEntry:
     before: dict[Key, str | None]
     past: frozenset[TransactionName]
     is_refresh: bool = False
+    reads: dict[Key, bool] = field(default_factory=dict)
+    seen: frozenset[TransactionName] = frozenset()
+
+    @property
+    def lines(self) -> set[Key]:
+        """The rows that are in conflict with whatever else touches them."""
+        return {*self.after, *(key for key, is_exclusive in self.reads.items() if is_exclusive)}
 
 
 @dataclass
@@ -70,9 +81,15 @@ class ModelSite:
         self.published = len(self.log)
 
     def write(
-        self, after: dict[Key, str | None], name: TransactionName | None = None, *, is_refresh: bool = False
+        self,
+        after: dict[Key, str | None],
+        name: TransactionName | None = None,
+        *,
+        is_refresh: bool = False,
+        reads: dict[Key, bool] | None = None,
+        began: frozenset[TransactionName] | None = None,
     ) -> None:
-        """Commit a transaction, of its own unless it has a name."""
+        """Commit a transaction, of its own unless it has a name; `began` is what was contained when it began."""
         if name is None:
             if self.unseen:
                 self.former, self.since, self.unseen = self.unseen, len(self.log), []
@@ -80,7 +97,10 @@ class ModelSite:
             self.ticks += 1
             name = (self.author, self.ticks)
         before = {key: self.rows.get(key) for key in after}
-        self.log.append(LoggedEntry(name, after, before, frozenset(self.contained), is_refresh))
+        past = frozenset(self.contained)
+        # Of its own transactions a site knows the order.
+        seen = past if began is None else began | {each for each in past if each[0] == name[0]}
+        self.log.append(LoggedEntry(name, after, before, past, is_refresh, reads or {}, seen))
         self.contained.add(name)
         for key, value in after.items():
             if value is None:
@@ -92,7 +112,7 @@ class ModelSite:
         """Take back what it had published, unless it has committed something else since it was restored."""
         lost, self.unseen = self.unseen[len(self.former) + len(self.log) - self.since :], []
         for entry in lost:
-            self.write(entry.after, entry.name, is_refresh=entry.is_refresh)
+            self.write(entry.after, entry.name, is_refresh=entry.is_refresh, reads=entry.reads)
         self.publish()
 
     def vector(self, names: frozenset[TransactionName]) -> dict[int, int]:
@@ -128,34 +148,40 @@ class SitesModel:
         """
         primary, found = self.sites[PRIMARY], []
         for entry in self.missing(site)[:most]:
-            rejected = self.verdict(entry)
+            rejected, reads, is_whole = self.verdict(entry)
             kept = {key: value for key, value in entry.after.items() if key not in rejected}
             told = {key for key in rejected if entry.after[key] is not None or key in primary.rows}
             told |= {key for key in self.missed(entry) if key in kept}
-            primary.write(kept, entry.name)
+            primary.write(kept, entry.name, reads={} if is_whole else entry.reads)
             if told:
                 primary.write({key: primary.rows.get(key) for key in told}, is_refresh=True)
             found.append(rejected)
-            self.rejected += [(entry.name, key) for key in rejected]
+            self.rejected += [(entry.name, key) for key in (*rejected, *reads)]
         if most is None:
             primary.read[site] = len(self.sites[site].visible)
         return found
 
-    def verdict(self, entry: LoggedEntry) -> set[Key]:
-        """Which keys of a transaction are rejected: the primary's log has a line on them that its author had not seen.
+    def verdict(self, entry: LoggedEntry) -> tuple[set[Key], set[Key], bool]:
+        """Which changes and reads are rejected, and whether the transaction is: a line in the log was not seen by it.
 
-        So are those that are there for the one and not for the other, which a line that was seen cannot be the cause of.
+        So are changes of rows that are there for the one and not for the other, which a line that was seen cannot be
+        the cause of.
         """
         primary = self.sites[PRIMARY]
-        unseen = {key for line in primary.log if line.name not in entry.past for key in line.after}
+        unseen = {key for line in primary.log if line.name not in entry.past for key in line.lines}
         in_conflict = {
             key
             for key, before in entry.before.items()
             if self.rules.get(key[0]) and (key in unseen or (before is None) != (key not in primary.rows))
         }
+        unread = {key for line in primary.log if line.name not in entry.seen for key in line.lines}
+        in_conflict |= {key for key in entry.reads if self.rules.get(key[0]) == "epoch_trans" and key in unread}
+        # Nothing is in conflict with what was known.
+        assert not in_conflict or any(line.name not in entry.seen for line in primary.log)
         if any(self.rules.get(table) == "epoch_trans" for table, _ in in_conflict):
-            return set(entry.after)
-        return {key for key in in_conflict if self.rules.get(key[0]) == "epoch"}
+            # Of tables with another rule, reads do not count.
+            return set(entry.after), {key for key in entry.reads if self.rules.get(key[0]) == "epoch_trans"}, True
+        return {key for key in in_conflict if self.rules.get(key[0]) == "epoch"}, set(), False
 
     def missed(self, entry: LoggedEntry) -> set[Key]:
         """Which rows of tables that nobody judges the primary had refreshed, unseen by the transaction's author.
@@ -193,7 +219,7 @@ class SitesModel:
         return last is not None and last.name[0] % AUTHORS == taker.number and last.name not in entry.past
 
     def restore(self, site: int, kept: int) -> None:
-        """Let a secondary go back to so many entries of its log."""
+        """Let a site go back to so many entries of its log."""
         primary, taker = self.sites[PRIMARY], self.sites[site]
         visible = taker.visible
         if len(visible) > len(taker.former) + kept - taker.since:
@@ -206,6 +232,10 @@ class SitesModel:
                     taker.rows[key] = value
         del taker.log[kept:]
         taker.published = min(len(taker.log) if taker.published is None else taker.published, kept)
+        if site == PRIMARY:
+            # It looks again at what it has not read, and skips what comes back.
+            taker.read.clear()
+            return
         contained = (entry.name in taker.contained for entry in primary.log)
         taker.read[PRIMARY] = next(
             (number for number, is_there in enumerate(contained) if not is_there), len(primary.log)

@@ -22,7 +22,7 @@ from unittest.mock import patch
 
 import duckdb
 import pytest
-from hypothesis import seed
+from hypothesis import seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
@@ -35,19 +35,22 @@ from tests.sampling import machine_settings
 from tests.sites import offline, windows_compared
 from tests.sites_model import PRIMARY, ModelSite, SitesModel
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
+from wlc.farm.model import Name
 from wlc.farm.store import memory
 from wlc.farm.vectors import NO_LINEAGE, expanded
 from wlc.multi_master import missing_steps
 from wlc.multi_master.missing_steps import SiteLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from tests.sites_model import Key, TransactionName
     from wlc.capture.duckdb.connection import Connection
     from wlc.masters.site_step import SiteStep
 
-    Transactions = list[tuple[int, list[tuple[str, str, int]]]]
+    # Keys, and clauses behind a SELECT.
+    Reads = Sequence[tuple[int, str]]
+    Transactions = list[tuple[int, list[tuple[str, str, int]], Reads]]
 
 # A long run can be done in pieces of so many examples; see `tests.pieces`.
 PIECE = 50
@@ -56,6 +59,11 @@ KEYS = (1, 2, 3)
 # The same to a collation, and different to the index.
 TEXTS = {1: "A", 2: "a", 3: "B"}
 COMMON = {"t": "epoch_trans", "e": "epoch"}
+# Whose reads count, as long as it has the rule epoch_trans.
+READ_TABLE = "t"
+CLAUSES = {"": False, "FOR SHARE": False, "FOR UPDATE": True}
+# What the tables hold when an example begins.
+ROWS = {(READ_TABLE, 1): "x", (READ_TABLE, 2): "x"}
 RULES = {**COMMON, "s": "epoch_trans", "n": "", "o": "owner"}
 # In which table a change is made where there is no such table.
 INSTEAD = {"s": "t", "n": "e", "o": "t"}
@@ -87,7 +95,12 @@ change = st.tuples(
     st.sampled_from(KEYS),
 )
 sites = st.integers(0, 3)
-transactions = st.lists(st.tuples(sites, st.lists(change, min_size=1, max_size=3)), min_size=1, max_size=5)
+reads = st.lists(
+    st.tuples(st.sampled_from(KEYS), st.sampled_from(list(CLAUSES))), min_size=1, max_size=2, unique_by=lambda e: e[0]
+)
+transactions = st.lists(
+    st.tuples(sites, st.lists(change, min_size=1, max_size=3), st.one_of(st.just([]), reads)), min_size=1, max_size=5
+)
 statements = st.lists(
     st.tuples(st.sampled_from(STATEMENTS), st.sampled_from(KEYS), st.sampled_from(KEYS)), min_size=1, max_size=5
 )
@@ -130,12 +143,20 @@ def started(number: int, *, is_constrained: bool) -> Beginning:
     made = PreparedSites(Path(tempfile.mkdtemp(prefix="dbfarm-", dir=_quick())))
     _made.append(made.folder)
     empty_farm()
-    made.found("; ".join([*(_table(table) for table in rules), *constrained.values()]))
+    rows = [f"INSERT INTO {table} VALUES ({key}, '{held}')" for (table, key), held in ROWS.items()]
+    made.found("; ".join([*(_table(table) for table in rules), *constrained.values(), *rows]))
     for name in NAMES[1:number]:
         made.join(name)
     for table, found in {**rules, **(CONSTRAINED_RULES if is_constrained else {})}.items():
         if found:
-            wlc.set_rule("sales", table, found, site=NAMES[OWNER] if found == "owner" else "", farm=made.farm)
+            wlc.set_rule(
+                "sales",
+                table,
+                found,
+                site=NAMES[OWNER] if found == "owner" else "",
+                reads=_reads(table, found),
+                farm=made.farm,
+            )
     for name in made.names:
         wlc.take(made.file(name))
     for name in made.names:
@@ -146,6 +167,10 @@ def started(number: int, *, is_constrained: bool) -> Beginning:
 def _table(table: str) -> str:
     key = "VARCHAR COLLATE NOCASE" if table == "s" else "INTEGER"
     return f"CREATE TABLE {table} (k {key} PRIMARY KEY, v VARCHAR)"
+
+
+def _reads(table: str, found: str) -> str:
+    return "shared" if (table, found) == (READ_TABLE, "epoch_trans") else "none"
 
 
 def _replica(folder: Path, site: str) -> Path:
@@ -161,7 +186,7 @@ class Exchange(RuleBasedStateMachine):
 
     @initialize(
         joined=st.sampled_from([1, 2, missing_steps.JOINED_TRANSACTIONS]),
-        number=st.sampled_from([2, 3, 3]),
+        number=st.sampled_from([2, 3, 3, 3, 4]),
         is_constrained=st.booleans(),
         has_replica=st.sampled_from([False, False, False, True]),
         may_join=st.sampled_from([False] * 7 + [True]),
@@ -194,7 +219,7 @@ class Exchange(RuleBasedStateMachine):
         start.put_back()
         self.sites = PreparedSites(self.folder, list(start.names))
         self.alive = list(range(number))
-        self.model = SitesModel([ModelSite(each, published=0) for each in self.alive], dict(start.rules))
+        self.model = SitesModel([ModelSite(each, dict(ROWS), published=0) for each in self.alive], dict(start.rules))
         self.idle: set[int] = set()
         self.pruned: set[int] = set()
         self.count = 0
@@ -202,9 +227,10 @@ class Exchange(RuleBasedStateMachine):
         self.names: dict[tuple[str, int], TransactionName] = {}
         # What a site held at a tick of its log.
         self.past: dict[int, list[tuple[int, dict[Key, str]]]] = {each: [] for each in range(len(NAMES))}
+        self.vectors: dict[int, dict[str, int]] = {}
         self.connections: dict[int, Connection] = {}
         # Files, and how many entries the log had then.
-        self.backups = {each: (self.image(each), 0) for each in self.alive}
+        self.backups = {each: (self.image(each), 0, 0) for each in self.alive}
         self.commit_all(parts, published)
 
     def connection(self, number: int) -> Connection:
@@ -245,7 +271,13 @@ class Exchange(RuleBasedStateMachine):
         for number in numbers or self.alive:
             held, expected = self.held(number), self.model.sites[number].rows
             assert held == expected, f"{NAMES[number]}: {held} is not {expected}"
-            self.past[number].append((self.connection(number)._shared.last_tick, dict(expected)))
+            shared = self.connection(number)._shared
+            self.past[number].append((shared.last_tick, dict(expected)))
+            site, before = shared.require_state().site, self.vectors.get(number, {})
+            assert site is not None
+            self.vectors[number] = dict(site.contained)
+            # A history leaves it with its site.
+            assert all(site.contained.get(history, tick) >= tick for history, tick in before.items())
 
     # Operations -----------------------------------------------------------------------------------------------------
 
@@ -258,15 +290,15 @@ class Exchange(RuleBasedStateMachine):
 
     def commit_all(self, parts: Transactions, published: set[int]) -> None:
         """Sites commit transactions, and some publish what they have."""
-        for site, changes in parts:
-            self.commit(self.pick(site), changes)
-        for number in {self.pick(site) for site, _ in parts}:
+        for site, changes, wanted_reads in parts:
+            self.commit(self.pick(site), changes, wanted_reads)
+        for number in {self.pick(site) for site, _, _ in parts}:
             self.check(number)
         for number in {self.pick(site) for site in published}:
             self.publish(number)
 
-    def commit(self, number: int, changes: list[tuple[str, str, int]]) -> None:
-        """Commit a transaction at a site and in the model."""
+    def commit(self, number: int, changes: list[tuple[str, str, int]], wanted_reads: Reads = ()) -> None:
+        """Commit a transaction at a site and in the model; it begins with what it reads."""
         model = self.model.sites[number]
         rows, statements = dict(model.rows), []
         self.count += 1
@@ -289,9 +321,11 @@ class Exchange(RuleBasedStateMachine):
                 touched |= involved
                 statements.append(statement)
         after = {key: rows.get(key) for key in touched if rows.get(key) != model.rows.get(key)}
+        connection = self.connection(number)
+        selects, read = self.reading(number, wanted_reads, is_writing=bool(statements))
+        statements = selects + statements
         if not statements:
             return
-        connection = self.connection(number)
         if number != OWNER and any(table == "o" for table, _ in after):
             with pytest.raises(InvalidError, match="cannot write main.o"):
                 connection.execute("BEGIN; " + "; ".join(statements) + "; COMMIT")
@@ -299,10 +333,61 @@ class Exchange(RuleBasedStateMachine):
                 connection.rollback()
             return
         connection.execute("BEGIN; " + "; ".join(statements) + "; COMMIT")
-        if after:
-            model.write(after)
-            shared = connection._shared
-            self.names[shared.require_state().history, shared.last_tick] = (model.author, model.ticks)
+        if after or read:
+            model.write(after, reads=read)
+            self.name_last(number)
+
+    def name_last(self, number: int) -> None:
+        model, shared = self.model.sites[number], self.connection(number)._shared
+        self.names[shared.require_state().history, shared.last_tick] = (model.author, model.ticks)
+
+    def reading(self, number: int, wanted: Reads, *, is_writing: bool) -> tuple[list[str], dict[Key, bool]]:
+        """Return statements that read rows, and of which rows that counts, as far as the site knows the rule."""
+        site = self.connection(number)._shared.require_state().site
+        assert site is not None
+        rule = site.circle.rule_of(Name("main", READ_TABLE)) if site.circle else None
+        if rule is None or rule.reads == "none":
+            return [], {}
+        held = self.model.sites[number].rows
+        # Without a clause it counts once the transaction writes something.
+        found = {
+            (READ_TABLE, key): CLAUSES[clause]
+            for key, clause in wanted
+            if (READ_TABLE, key) in held and (clause or is_writing)
+        }
+        return [f"SELECT v FROM {READ_TABLE} WHERE k = {key} {clause}".strip() for key, clause in wanted], found
+
+    @rule(site=sites, wanted=reads, changes=st.lists(change, max_size=2))
+    def read_and_write(self, site: int, wanted: Reads, changes: list[tuple[str, str, int]]) -> None:
+        number = self.pick(site)
+        self.commit(number, changes, wanted)
+        self.check(number)
+
+    @rule(site=sites, wanted=reads, key=st.sampled_from(KEYS), table=st.sampled_from("te"))
+    def read_before_a_round_and_write_after_it(self, site: int, wanted: Reads, key: int, table: str) -> None:
+        """What was read is what the site had when the transaction began; what is written may meet what was taken."""
+        number, written = self.alive[1:][site % (len(self.alive) - 1)], (table, key)
+        self.publish(PRIMARY)
+        model = self.model.sites[number]
+        began, before = frozenset(model.contained), model.rows.get(written)
+        selects, read = self.reading(number, wanted, is_writing=True)
+        self.count += 1
+        new = f"{NAMES[number]} {self.count}"
+        statement = self.changed(dict(model.rows), "set", written, new)
+        with self.connection(number).cursor() as user:
+            user.execute("; ".join(["BEGIN", *selects, "SELECT 1"]))
+            self.taken(number)
+            try:
+                user.execute(statement)
+                user.commit()
+            except (duckdb.TransactionException, duckdb.ConstraintException):
+                if user._session.transaction is not None:
+                    user.rollback()
+            else:
+                assert model.rows.get(written) == before
+                model.write({written: new}, reads=read, began=began)
+                self.name_last(number)
+        self.check(number)
 
     @precondition(lambda self: self.start.is_constrained)
     @rule(site=sites, parts=statements, is_one=st.booleans())
@@ -362,6 +447,13 @@ class Exchange(RuleBasedStateMachine):
     @rule(site=sites)
     def take(self, site: int) -> None:
         self.taken(self.pick(site))
+
+    @rule(site=sites)
+    def take_from(self, site: int) -> None:
+        """The primary reads the log of one site."""
+        other = self.pick(site)
+        if other != PRIMARY and other not in self.idle:
+            self.taken(PRIMARY, of=[other])
 
     @rule(site=sites)
     def take_as_rehearsed(self, site: int) -> None:
@@ -432,18 +524,18 @@ class Exchange(RuleBasedStateMachine):
             if other != PRIMARY and other not in self.idle:
                 self.model.take_at_primary(other, sum(each.name in contained for each in self.model.missing(other)))
 
-    def taken(self, number: int, *, is_rest: bool = False) -> int:
-        """Take, or take what a round has left that was broken off."""
+    def taken(self, number: int, *, is_rest: bool = False, of: Sequence[int] = ()) -> int:
+        """Take, of those sites only if there are some, or take what a round has left that was broken off."""
         model = self.model.sites[number]
         model.publish()
         # A file that is open need not be opened again by every command.
         self.connection(number)
-        found = wlc.take(self.sites.file(NAMES[number]))
+        found = wlc.take(self.sites.file(NAMES[number]), site=NAMES[of[0]] if of else None)
         before = len(model.log)
         if number in self.idle:
             assert found == []
         elif number == PRIMARY:
-            for other in self.alive:
+            for other in of or self.alive:
                 if other != PRIMARY and other not in self.idle:
                     self.model.take_at_primary(other)
         elif PRIMARY not in self.idle:
@@ -462,7 +554,7 @@ class Exchange(RuleBasedStateMachine):
     def change_rule(self, table: str, name: str) -> None:
         """The primary judges by it from its next take."""
         table = table if table in self.model.rules else INSTEAD[table]
-        wlc.set_rule("sales", table, name, farm=self.sites.farm)
+        wlc.set_rule("sales", table, name, reads=_reads(table, name), farm=self.sites.farm)
         self.model.rules[table] = name
 
     @rule(site=sites)
@@ -493,19 +585,22 @@ class Exchange(RuleBasedStateMachine):
     def back_up(self, site: int) -> None:
         number = self.pick(site)
         self.kill(number)
-        self.backups[number] = self.image(number), len(self.model.sites[number].log)
+        self.backups[number] = self.image(number), len(self.model.sites[number].log), len(self.model.rejected)
 
     @rule(site=sites, parts=st.one_of(st.just([]), st.lists(st.lists(change, min_size=1, max_size=3), max_size=2)))
     def restore(self, site: int, parts: list[list[tuple[str, str, int]]]) -> None:
-        """A secondary's file is that of a backup, and it commits before it can see its log.
+        """A site's file is that of a backup, and a secondary commits before it can see its log.
 
-        What it had published comes back, and the rest is lost.
+        What it had published comes back, and the rest is lost. The primary's list of what it has rejected is older.
         """
         number = self.pick(site)
-        if number == PRIMARY or number in self.pruned or number not in self.backups:
+        if number in self.pruned or number not in self.backups:
             return
         self.kill(number)
-        image, kept = self.backups[number]
+        image, kept, rejected = self.backups[number]
+        if number == PRIMARY:
+            parts = []
+            del self.model.rejected[rejected:]
         for file in self.image(number).keys() - image.keys():
             file.unlink()
         for file, data in image.items():
@@ -521,6 +616,7 @@ class Exchange(RuleBasedStateMachine):
             # Of what came back, or of the new history.
             warnings.simplefilter("ignore", UserWarning)
             wlc.connect(self.sites.file(NAMES[number])).close()
+        self.vectors.pop(number, None)
         shared = self.connection(number)._shared
         history, has_begun = shared.require_state().history, model.lives > lives
         rise = shared.last_tick - last
@@ -562,7 +658,7 @@ class Exchange(RuleBasedStateMachine):
         """A site joins with what the primary has published."""
         number = len(self.model.sites)
         primary = self.model.sites[PRIMARY]
-        new = ModelSite(number, published=0)
+        new = ModelSite(number, dict(ROWS), published=0)
         self.sites.join(NAMES[number])
         for entry in primary.visible:
             new.write(entry.after, entry.name)
@@ -625,14 +721,14 @@ class Exchange(RuleBasedStateMachine):
         """Each transaction is in each log once, in the model's order."""
         refreshes = {entry.name for entry in self.model.sites[PRIMARY].log if entry.is_refresh}
         for number in self.alive:
-            if number >= len(self.start.names) or any(site.number not in self.alive for site in self.model.sites):
+            if number >= len(self.start.names):
                 # The log of a site that joined begins after what it had then.
                 continue
             found = [self.names.get((each.history, each.tick)) for each in self.sites.names_of(NAMES[number])]
             named = [name for name in found if name is not None]
             expected = [entry.name for entry in self.model.sites[number].visible if entry.name not in refreshes]
-            # The beginning may be pruned.
-            assert named == expected[len(expected) - len(named) :]
+            is_whole = number not in self.pruned
+            assert named == (expected if is_whole else expected[len(expected) - len(named) :])
 
     def check_exceptions(self) -> None:
         numbers = {text: number for number, text in TEXTS.items()}
@@ -676,10 +772,14 @@ def start_removed() -> Iterator[None]:
     started.cache_clear()
 
 
-def run(examples: int, piece: int | None = None) -> None:
-    """Try so many examples; each piece of a long run has others."""
-    machine = Exchange if piece is None else seed(f"{seed_of_run()} {piece}")(type("Exchange", (Exchange,), {}))
-    run_state_machine_as_test(machine, settings=machine_settings(examples, steps=10))
+def run(examples: int) -> None:
+    run_state_machine_as_test(Exchange, settings=machine_settings(examples, steps=10))
+
+
+def run_piece(piece: int) -> None:
+    """Try a piece of a long run, which is as long whatever DBFARM_EXAMPLES says; each has others."""
+    machine = seed(f"{seed_of_run()} {piece}")(type("Exchange", (Exchange,), {}))
+    run_state_machine_as_test(machine, settings=settings(machine_settings(PIECE, steps=10), max_examples=PIECE))
 
 
 def test_sites_hold_what_the_model_holds() -> None:
@@ -689,4 +789,4 @@ def test_sites_hold_what_the_model_holds() -> None:
 @pytest.mark.deep
 def test_sites_hold_what_the_model_holds_ten_thousand_times() -> None:
     for piece in each(range(10_000 // PIECE)):
-        run(PIECE, piece)
+        run_piece(piece)
