@@ -63,6 +63,7 @@ def run(setting: Setting) -> Iterator[Line]:
         assert len(wlc.exceptions(other.oslo)) == int(rows * share), "other rows were rejected"
     yield from _mesh(folder, rows, setting.rounds)
     yield from _wide(folder, rows, setting.rows(WIDE), plain)
+    yield from _reads(folder, rows, setting.singles)
     for where, first in (("rows of the take", 0), ("other rows", rows)):
         scene.restore()
         yield _among_users(scene, where, first, took)
@@ -220,6 +221,35 @@ def main(action: str, file: str, url: str) -> None:
     with patch("wlc.multi_master.take_round.publish"):
         seconds = timed(lambda: _build_window(url) if action == "window" else wlc.take(file))
     print(json.dumps([seconds, peak_gb()]), flush=True)
+
+
+# Reads ---------------------------------------------------------------------------------------------------------------
+
+
+def _reads(folder: Path, rows: int, singles: int) -> Iterator[Line]:
+    """Read single rows with and without FOR UPDATE, change single rows, and read them at a master that is no site."""
+    sites = Sites(tables.fresh(folder / "reads"))
+    sites.found("; ".join((tables.KEYED, tables.insert_sql(0, rows))))
+    sites.join("rome")
+    wlc.set_rule(sites.file("oslo"), "t", "epoch_trans", reads="exclusive")
+    sites.exchange()
+    master = tables.make_plain(tables.fresh(folder / "alone") / "t.duckdb", tables.KEYED, tables.insert_sql(0, rows))
+    tables.make_master(master)
+    with wlc.connect(sites.file("rome")) as site, wlc.connect(master) as alone:
+        read, chance = "SELECT a FROM t WHERE id = ?", random.Random(0)
+        sides = (site, f"{read} FOR UPDATE"), (site, read), (site, "UPDATE t SET a = a + 1 WHERE id = ?"), (alone, read)
+        turns = [[_cpu_s(*side, chance.randrange(rows)) for side in sides] for _ in range(singles)]
+    tracked, bare, update, plain = (median(seconds) for seconds in zip(*turns, strict=True))
+    more = f"UPDATE {update * 1000:.2f} ms, SELECT {bare * 1000:.2f} ms"
+    yield Line("SELECT of a row FOR UPDATE, CPU time beyond that of SELECT", "", more, (tracked - bare) * 1000, "ms")
+    yield Line("SELECT of a row without it, CPU time beside a master that is no site", "", "", bare / plain)
+
+
+def _cpu_s(connection: Connection, statement: str, key: int) -> float:
+    """Seconds of CPU time of a statement that is a transaction of its own."""
+    started = time.process_time()
+    connection.execute(statement, [key]).fetchall()
+    return time.process_time() - started
 
 
 # Users ---------------------------------------------------------------------------------------------------------------

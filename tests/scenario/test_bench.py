@@ -30,7 +30,7 @@ LINES = {
     "visible": 2,
     "reading": 6,
     "peers": 12,
-    "sites": 11,
+    "sites": 13,
     "scale": 15,
 }
 LONG = {

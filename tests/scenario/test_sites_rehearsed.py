@@ -133,19 +133,39 @@ def test_the_primary_says_what_it_would_reject(two: Sites, capsys: Capture) -> N
         assert rejected(two, "oslo") == {(each["table"], each["cause"]): each["rows"] for each in shown["in_conflict"]}
 
 
+def screen_of(capsys: Capture, sites: Sites, command: str) -> str:
+    """What a command of the docs shows, with their history and time."""
+    capsys.readouterr()
+    assert (
+        run_app(
+            app, "wlc", [re.sub(r"^(\w+)\.duckdb$", rf"{sites.folder}/\1.duckdb", each) for each in command.split()]
+        )
+        == 0
+    )
+    shown = re.sub("[0-9a-f]{16}", "8c7fd6e4a0b15293", capsys.readouterr().out)
+    return re.sub(r"\d{4}-\d\d-\d\dT[0-9:.]{15}Z", "2026-11-23T02:52:47.736597Z", shown)
+
+
 def test_the_example_of_the_docs(tmp_path: Path, capsys: Capture) -> None:
     sites = Sites(tmp_path)
     sites.found("CREATE TABLE accounts (id INTEGER PRIMARY KEY, amount INTEGER); INSERT INTO accounts VALUES (1, 100)")
     sites.join("rome")
+    page = (Path(__file__).parents[2] / "docs/sites.md").read_text(encoding="utf-8")
+    (dry,) = re.findall(r"^(\$ wlc take oslo.duckdb --dry-run\n.*?\n)```", page, re.DOTALL | re.MULTILINE)
+    ((written, done),) = re.findall(
+        r"^```console\n((?:\w+> UPDATE accounts [^\n]*\n)+)(\$ wlc take oslo.duckdb\n.*?\n)```",
+        page,
+        re.DOTALL | re.MULTILINE,
+    )
     with kept_open(sites):
         wlc.set_rule(sites.file("oslo"), "accounts", "epoch_trans")
-        sites.write("oslo", "UPDATE accounts SET amount = 50 WHERE id = 1")
-        sites.write("rome", "UPDATE accounts SET amount = 80 WHERE id = 1")
+        for site, statement in re.findall(r"^(\w+)> (.*)$", written, re.MULTILINE):
+            sites.write(site, statement)
         wlc.flush(sites.file("rome"))
-        assert run_app(app, "wlc", ["take", str(sites.file("oslo")), "--dry-run"]) == 0
-    page = (Path(__file__).parents[2] / "docs/sites.md").read_text(encoding="utf-8")
-    (shown,) = re.findall(r"^\$ wlc take oslo.duckdb --dry-run\n(.*?)\n```", page, re.DOTALL | re.MULTILINE)
-    assert re.sub("[0-9a-f]{16}", "8c7fd6e4a0b15293", capsys.readouterr().out.rstrip("\n")) == shown
+        for block in (dry, done):
+            for command, shown in re.findall(r"^\$ wlc (.*)\n((?:[^$].*\n)*)", block, re.MULTILINE):
+                assert screen_of(capsys, sites, command) == shown, command
+    assert sites.rows("rome", "accounts") == sites.rows("oslo", "accounts") == [(1, 50)]
 
 
 def test_a_secondary_says_what_would_give_way(two: Sites) -> None:

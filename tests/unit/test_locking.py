@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import duckdb
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from wlc.capture.duckdb import locking
 from wlc.capture.duckdb.locking import FOR_SHARE, FOR_UPDATE
@@ -47,6 +51,96 @@ def test_a_script_keeps_its_other_statements() -> None:
     ],
 )
 def test_other_statements_have_no_clause(text: str) -> None:
+    assert not locking.locks(text)
+
+
+# Statements that a program may well send, each of which DuckDB parses.
+USUAL = (
+    "SELECT * FROM t WHERE k = 1",
+    "select a.v, count(*) from t as a join u using (k) group by all having count(*) > 1 order by 1 limit 3;",
+    "WITH x AS (SELECT 1 AS update), y AS MATERIALIZED (FROM x) SELECT share.update FROM y AS share",
+    "SELECT [x * 2 FOR x IN range(3) IF x > 1] FROM t",
+    "SELECT substring('update' FROM 2 FOR 3), 'it''s FOR UPDATE', $$ FOR SHARE $$, e'\\' FOR UPDATE' FROM t",
+    'SELECT "FOR UPDATE", "for" FROM (VALUES (1, 2)) AS t ("FOR UPDATE", "for") -- FOR UPDATE',
+    "SELECT 1 /* FOR UPDATE */; /* FOR /* SHARE */ */ SELECT 2 -- FOR SHARE",
+    "FROM t SELECT k + 1 AS share",
+    "VALUES (1, 'FOR UPDATE')",
+    "TABLE t",
+    "PIVOT t ON k USING sum(v)",
+    "INSERT INTO t SELECT 1, 'für' ON CONFLICT DO UPDATE SET v = 'FOR UPDATE' RETURNING *",
+    "UPDATE t SET v = 'x' FROM u WHERE t.k = u.k",
+    "DELETE FROM t USING u WHERE t.k = u.k RETURNING t.*",
+    "CREATE TABLE update (share INTEGER); ALTER TABLE update ADD COLUMN forced BOOLEAN; DROP TABLE update",
+    "COPY (SELECT * FROM t) TO 'x.csv' (FORMAT csv, FORCE_QUOTE *)",
+    "CREATE MACRO forty(x) AS x + 40; SET threads = 2; PRAGMA table_info('t'); EXPLAIN SELECT 1; BEGIN; COMMIT",
+    "PREPARE p AS SELECT $1; EXECUTE p(1); DEALLOCATE p",
+)
+
+
+@pytest.mark.parametrize("text", USUAL)
+def test_a_statement_without_the_clause_passes_as_it_is(text: str) -> None:
+    assert not locking.locks(text)
+    assert statements(text) is None
+
+
+_PARTS = (
+    *(
+        "SELECT",
+        "from",
+        "T",
+        "UPDATE",
+        "SHARE",
+        "update",
+        "UNION",
+        "WITH",
+        "x",
+        "AS",
+        "FORMAT",
+        "before",
+        "fortune",
+        "1",
+    ),
+    *(
+        "(",
+        ")",
+        "[",
+        "]",
+        ";",
+        ",",
+        ".",
+        "?",
+        "$1",
+        "::",
+        "=",
+        "-",
+        "/",
+        "*",
+        "ö",
+        "\\",
+        "'a'",
+        "'",
+        '"b"',
+        '"',
+        "$$",
+        "$a$",
+    ),
+    *("--", "/*", "*/", "\n", "\t", " ", "e'", "\0"),
+)
+
+
+@given(st.lists(st.sampled_from(_PARTS)).map("".join) | st.lists(st.sampled_from(_PARTS)).map(" ".join) | st.text())
+def test_what_does_not_contain_the_word_is_not_touched(text: str) -> None:
+    """Whatever it is, DuckDB gets it as it was typed, and says itself what is wrong with it."""
+    if re.search("for", text.replace("FORMAT", "").replace("before", "").replace("fortune", ""), re.IGNORECASE):
+        return
+    pieces: list[str] = []
+
+    def parse(piece: str) -> list[duckdb.Statement]:
+        pieces.append(piece)
+        return []
+
+    assert locking.statements(text, parse, lambda _: "") is None
+    assert ";".join(pieces) == text
     assert not locking.locks(text)
 
 

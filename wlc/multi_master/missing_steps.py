@@ -160,6 +160,22 @@ class SiteLog:
         known = self._footer(self.proof.batch) if self.proof is not None and self._has(self.proof.batch) else {}
         return expanded(known, self.lineage).get(self.history, 0)
 
+    def pruned(self) -> dict[str, int]:
+        """Return what was contained before the oldest batch that is kept."""
+        return self._told_before(self._numbers()[0])
+
+    def readable(self) -> Mapping[str, int]:
+        """Return what the newest batch contains, which can be read from what the reader contains.
+
+        Raises:
+            FencedError: As `steps`.
+            ExpiredError: As `steps`.
+        """
+        numbers = self._numbers()
+        self._prove_past(numbers)
+        self._anchor(numbers[0], numbers[-1], self.proof.batch if self.proof else 0)
+        return self._footer(numbers[-1])
+
     def _prove_past(self, numbers: list[int]) -> None:
         """Check that the log continues from the position that was read last."""
         proof = self.proof

@@ -21,6 +21,7 @@ from wlc.masters.lookup import opened_master
 from wlc.masters.publish import publish
 from wlc.masters.rejected import of_whole_transactions, risen
 from wlc.masters.restored import settle_copy
+from wlc.multi_master.covering import name_cover, site_that_covers, snapshot_that_covers
 from wlc.multi_master.mesh import MeshLog, Published
 from wlc.multi_master.missing_steps import SiteLog
 from wlc.multi_master.succession import take_over
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from wlc.masters.rejected import ConflictCounter, RejectionCount
     from wlc.masters.site_step import SiteStep
     from wlc.masters.state import SiteState
+    from wlc.multi_master.covering import Cover
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,7 @@ def _round(source: Source, database: FarmDatabase, site: str | None, *, is_rehea
             try:
                 is_over = reading.read_on()
             except FarmError as error:
+                reading.name_cover(error)
                 # What a primary's log says comes before all others', and nobody publishes who may be another past.
                 if reading.is_primary or isinstance(error, FencedError):
                     raise
@@ -232,6 +235,9 @@ def _take_in_mesh(
             errors[reading.other.name] = error
         else:
             errors.pop(reading.other.name, None)
+    for reading in wanted:
+        if reading.other.name in errors:
+            reading.name_cover(errors[reading.other.name])
     return _ended(source, database, wanted, list(errors.values()), is_rehearsal=is_rehearsal)
 
 
@@ -390,6 +396,20 @@ class _Reading:
         assert state.site is not None
         note_handover(founder_of(self.database, state.site), log.database, log.ended)
         return True
+
+    def name_cover(self, error: FarmError) -> None:
+        """Let the error with which the reading ended say who still has what was pruned, if that is why."""
+        if isinstance(error, ExpiredError):
+            name_cover(error, self._cover)
+
+    def _cover(self) -> Cover | None:
+        state = self.source.require_state()
+        assert state.site is not None
+        found = None
+        if self.circle.is_mesh:
+            readings = _all_in_mesh(self.source, self.database, state.site, None, is_rehearsal=self.is_rehearsal)
+            found = site_that_covers(self._log(), (each._log() for each in readings), str(self.source))
+        return found or snapshot_that_covers(founder_of(self.database, state.site), self.circle, utc_now())
 
     def _taken(self, log: SiteLog) -> TakenFrom:
         files = _Fetched(log.database)
