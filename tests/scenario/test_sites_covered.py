@@ -69,6 +69,29 @@ def test_in_a_mesh_it_is_another_site_that_has_it(tmp_path: Path, capsys: pytest
     assert run_app(app, "wlc", ["take", str(sites.file("rome"))]) == 0, capsys.readouterr().err
 
 
+def test_in_a_mesh_a_log_that_was_read_before_is_read_on_behind_what_came_through_another_site(tmp_path: Path) -> None:
+    sites = Sites(tmp_path)
+    sites.found(SCHEMA, mesh=True)
+    wlc.set_rule("sales", "t", "newest", farm=sites.farm)
+    sites.join("rome")
+    sites.join("paris")
+    sites.write("oslo", "INSERT INTO t VALUES (9, 'oslo')")
+    sites.exchange()
+    for number in range(4):
+        sites.write("oslo", f"INSERT INTO t VALUES ({number}, 'oslo')")
+        wlc.flush(sites.file("oslo"))
+    sites.take("paris")
+    wlc.snapshot(sites.file("oslo"))
+    wlc.prune(sites.log("oslo").url, deadline=timedelta(0), keep_for="0s")
+    with pytest.raises(ExpiredError, match="; site paris has it"):
+        wlc.take(sites.file("rome"), site="oslo")
+    assert sites.take("rome") == 4
+    sites.write("oslo", "INSERT INTO t VALUES (5, 'oslo')")
+    wlc.flush(sites.file("oslo"))
+    assert sum(each.transactions for each in wlc.take(sites.file("rome"), site="oslo")) == 1
+    assert sites.rows("rome", "t") == sites.rows("oslo", "t")
+
+
 def test_nothing_is_named_that_does_not_help(tmp_path: Path) -> None:
     """Paris has no log that rome could read, and then the farm cannot be read at all."""
     sites = pruned(tmp_path, mesh=True)

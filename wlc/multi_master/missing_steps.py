@@ -191,6 +191,10 @@ class SiteLog:
             found = self._batch(proof.batch)[1]
         elif numbers[0] == proof.batch + 1:
             found = self._batch(numbers[0])[0].previous
+        elif self.mesh is not None and contains(self.mine, self.pruned(), self.lineage):
+            # What was pruned came through other sites: the log is read as if it had never been read.
+            self.proof = None
+            return
         else:
             raise self._expired(numbers[0])
         if found != proof.chain:
