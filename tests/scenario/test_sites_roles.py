@@ -8,7 +8,6 @@ a mesh, in `test_mesh_columns`.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest.mock import patch
@@ -19,7 +18,7 @@ import pytest
 import wlc
 from cli.command import run_app
 from cli.wlc import app
-from tests.sites import Sites, take_from
+from tests.sites import Sites, counted, counters, take_from
 from wlc.farm.circle import read_circle
 from wlc.multi_master import missing_steps
 from wlc.multi_master.missing_steps import SiteLog
@@ -98,21 +97,6 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Sites:
         wlc.set_rule(sites.file("oslo"), table, rule)
     sites.exchange()
     return sites
-
-
-def counters(sites: Sites) -> dict[str, int]:
-    return {counter.name: counter.value for counter in wlc.conflicts(sites.file("oslo")) if counter.site == "rome"}
-
-
-@contextmanager
-def counted(sites: Sites, **expected: int) -> Iterator[None]:
-    """Require that the counters rise by exactly this."""
-    before = counters(sites)
-    yield
-    after = {name: value for name, value in counters(sites).items() if not name.endswith("_tick")}
-    assert {
-        name: value - before.get(name, 0) for name, value in after.items() if value != before.get(name, 0)
-    } == expected
 
 
 def causes(sites: Sites, table: str) -> list[str]:
