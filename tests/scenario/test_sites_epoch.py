@@ -7,6 +7,7 @@ rows, then both write without reading each other, then oslo takes what rome publ
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
@@ -17,7 +18,7 @@ import wlc
 import wlr
 from cli.command import run_app
 from cli.wlc import app
-from tests.epoch_cases import CASES, Outcome, counters_of, expected_of, meet, prepared, run_cases
+from tests.epoch_cases import CASES, Case, Outcome, counters_of, expected_of, meet, prepared, run_cases
 from tests.sites import Sites, counted
 from wlc.farm.errors import InvalidError
 from wlc.farm.model import RowsRead
@@ -49,19 +50,40 @@ def test_the_counters_are_exactly_those_of_all_cases(outcome: Outcome) -> None:
     assert outcome.counts["last_conflict_tick"] > 0
 
 
-@pytest.mark.parametrize("joined", [pytest.param(1, marks=pytest.mark.deep), missing_steps.JOINED_TRANSACTIONS])
-def test_p7_borders_of_batches_and_of_steps_change_no_verdict(outcome: Outcome, tmp_path: Path, joined: int) -> None:
-    """Every batch has one transaction, and is taken by itself, or all are taken at once."""
-    cases = {name: case for name, case in CASES.items() if len(case.rome) > 1}
-    with patch.object(missing_steps, "JOINED_TRANSACTIONS", joined):
-        found = run_cases(tmp_path, cases, is_each_published=True)
+SEVERAL = {name: case for name, case in CASES.items() if len(case.rome) > 1}
+# What counters rise by where each transaction is a step of its own. A later one of rome's meets the refresh that answered
+# the one before it, and not that one: it is in conflict itself, depends on none, and is answered once more.
+EACH_BY_ITSELF = {
+    "e8": CASES["e8"].counts,
+    "e10": {"epoch": 3, "refreshed": 3},
+    "e13": CASES["e13"].counts,
+    "t3": {"row_conflicts": 2, "row_rejects": 4, "rejects": 2, "conflict_steps": 2, "refreshed": 4},
+}
+
+
+def refuse_other_verdicts(outcome: Outcome, found: Outcome, cases: dict[str, Case]) -> None:
     assert len(found.sites.log("rome").batch_numbers()) > len(cases)
     for name, case in cases.items():
         assert sorted(found.rejected[name]) == sorted(outcome.rejected[name])
         for table, rows in zip(case.rules, case.after, strict=False):
             assert [found.sites.rows(site, f"{name}_{table}") for site in found.sites.names] == [rows, rows]
-    # Alone, a transaction meets the refresh of the one before it, and not that one.
-    assert joined == 1 or counters_of(found) == expected_of(cases)
+
+
+@pytest.mark.parametrize("joined", [pytest.param(1, marks=pytest.mark.deep), missing_steps.JOINED_TRANSACTIONS])
+def test_p7_borders_of_batches_and_of_steps_change_no_verdict(outcome: Outcome, tmp_path: Path, joined: int) -> None:
+    """Every batch has one transaction, and is taken by itself, or all are taken at once."""
+    with patch.object(missing_steps, "JOINED_TRANSACTIONS", joined):
+        found = run_cases(tmp_path, SEVERAL, is_each_published=True)
+    refuse_other_verdicts(outcome, found, SEVERAL)
+    assert joined == 1 or counters_of(found) == expected_of(SEVERAL)
+
+
+def test_p7_a_step_for_each_transaction_changes_no_verdict(outcome: Outcome, tmp_path: Path) -> None:
+    cases = {name: CASES[name] for name in EACH_BY_ITSELF}
+    with patch.object(missing_steps, "JOINED_TRANSACTIONS", 1):
+        found = run_cases(tmp_path, cases, is_each_published=True)
+    refuse_other_verdicts(outcome, found, cases)
+    assert counters_of(found) == sum(map(Counter, EACH_BY_ITSELF.values()), Counter[str]())
 
 
 # Of all others, `test_epoch_counters` tries the verdict alone.
