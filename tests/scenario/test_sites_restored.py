@@ -19,11 +19,13 @@ import wlc
 from cli.command import run_app
 from cli.wlc import app
 from tests.sites import Backup, Sites, offline, write_offline
+from wlc.capture.duckdb import journal
 from wlc.capture.duckdb.sites import own_past
 from wlc.capture.duckdb.source import DuckDBSource
 from wlc.farm.circle import read_circle
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
 from wlc.farm.model import Origin
+from wlc.masters.state import decode
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,10 +100,20 @@ def test_case_2_a_site_rolls_forward_from_its_own_log_before_it_commits(two: Sit
     two.write("rome", "UPDATE t SET v = 'once more' WHERE k = 101")
     wlc.flush(two.file("rome"))
     last = two.log("rome").config().tick
+    before = two.log("rome").read_batch(two.log("rome").batch_numbers()[-1])[0].vector
     backup.restore()
+    # The vector comes with the backup: the file contains what it did then, and not what was taken since.
+    oslo = wlc.status(two.file("oslo")).history
+    with duckdb.connect(two.file("rome"), read_only=True) as plain:
+        stored = decode(journal.read_state(plain, "rome"), two.file("rome").name).site
+    assert stored is not None
+    assert 0 < stored.contained[oslo] < before[oslo]
     with pytest.warns(UserWarning, match="has taken 4 transactions back from its own log"):
         opened = wlc.connect(two.file("rome"))
     with opened as rome:
+        site = rome._shared.require_state().site
+        assert site is not None
+        assert site.contained[oslo] == before[oslo]
         assert rome.execute("FROM t WHERE k > 100").fetchall() == [(101, "once more")]
         assert rome.execute("SELECT v FROM t WHERE k = 1").fetchall() == [("oslo",)]
         rome.execute("INSERT INTO t VALUES (103, 'rome')")
