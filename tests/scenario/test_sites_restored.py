@@ -105,9 +105,10 @@ def test_case_2_a_site_rolls_forward_from_its_own_log_before_it_commits(two: Sit
     # The vector comes with the backup: the file contains what it did then, and not what was taken since.
     oslo = wlc.status(two.file("oslo")).history
     with duckdb.connect(two.file("rome"), read_only=True) as plain:
-        stored = decode(journal.read_state(plain, "rome"), two.file("rome").name).site
+        stored = decode(journal.read_state(plain, "rome"), "rome.duckdb")
     assert stored is not None
-    assert 0 < stored.contained[oslo] < before[oslo]
+    assert stored.site is not None
+    assert 0 < stored.site.contained[oslo] < before[oslo]
     with pytest.warns(UserWarning, match="has taken 4 transactions back from its own log"):
         opened = wlc.connect(two.file("rome"))
     with opened as rome:
