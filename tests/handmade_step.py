@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 
+from wlc.capture.duckdb import journal
 from wlc.capture.duckdb.journal import CapturedTable
-from wlc.capture.duckdb.sites import conflict_window, verdicts
+from wlc.capture.duckdb.sites import conflict_window, exceptions, judging, verdicts
+from wlc.capture.duckdb.sites.exceptions import Detection
 from wlc.capture.duckdb.sites.verdicts import Seen
 from wlc.dialect.sql import literal
 from wlc.farm.model import Column, Layout, Name, Origin
@@ -90,6 +93,34 @@ class HandmadePrimary:
         ticks: Sequence[int] = (),
     ) -> dict[str, int]:
         """Judge transactions of a site; returns the counters by name."""
+        pasts = [past] * len(transactions) if isinstance(past, Mapping) else list(past)
+        numbers = ticks or range(1, len(transactions) + 1)
+        seen = [
+            Seen(line, Origin(history, tick), {history: tick - 1, **each}, reads_past)
+            for line, (tick, each) in enumerate(zip(numbers, pasts, strict=True), start=1)
+        ]
+        self.found: verdicts.Verdicts = verdicts.judge(
+            self.connection, seen, self._step(transactions, reads), self._named_rules()
+        )
+        return {name: count for (_, name), count in self.found.counts.items()}
+
+    def count(self, *transactions: Sequence[Row], reads: Sequence[tuple[int, str, int, bool]] = ()) -> dict[str, int]:
+        """Judge transactions of a site that has taken nothing, and answer; returns what users see counted, by name."""
+        journal.install(self.connection, "memory")
+        for table in self.tables.values():
+            journal.add_layout(self.connection, table)
+        seen = [Seen(line, Origin(S, line), {S: line - 1, **CUT}) for line in range(1, len(transactions) + 1)]
+        where = Detection("memory", "oslo", "rome", datetime(2026, 5, 4, tzinfo=UTC))
+        judging.judge(self.connection, where, seen, self._step(transactions, reads), self._named_rules())
+        return {counter.name: counter.value for counter in exceptions.counters(self.connection, "memory")}
+
+    def _named_rules(self) -> dict[Name, str]:
+        return {Name("main", name): rule for name, rule in self.rules.items()}
+
+    def _step(
+        self, transactions: Sequence[Sequence[Row]], reads: Sequence[tuple[int, str, int, bool]]
+    ) -> list[HandmadeTable]:
+        """Load the images of a step."""
         found = []
         for name, table in self.tables.items():
             lines, read = f'temp."lines {name}"', f'temp."reads {name}"'
@@ -108,15 +139,7 @@ class HandmadePrimary:
             self._insert(lines, images)
             self._insert(read, [(line, exclusive, key, "''") for line, of, key, exclusive in reads if of == name])
             found.append(HandmadeTable(table, lines, read if reads else None))
-        pasts = [past] * len(transactions) if isinstance(past, Mapping) else list(past)
-        numbers = ticks or range(1, len(transactions) + 1)
-        seen = [
-            Seen(line, Origin(history, tick), {history: tick - 1, **each}, reads_past)
-            for line, (tick, each) in enumerate(zip(numbers, pasts, strict=True), start=1)
-        ]
-        rules = {Name("main", name): rule for name, rule in self.rules.items()}
-        self.found: verdicts.Verdicts = verdicts.judge(self.connection, seen, found, rules)
-        return {name: count for (_, name), count in self.found.counts.items()}
+        return found
 
     def rejected(self, columns: str = "line, op, cause") -> list[tuple[Any, ...]]:
         return self.connection.execute(f"SELECT {columns} FROM {verdicts.REJECTED} ORDER BY line, number").fetchall()

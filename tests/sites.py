@@ -184,6 +184,22 @@ def refuse_repetitions(sites: Sites) -> None:
         assert set(Counter((each.history, each.tick) for each in sites.names_of(name)).values()) <= {1}
 
 
+def counters(sites: Sites) -> dict[str, int]:
+    """Return what the primary has counted of rome's changes."""
+    return {counter.name: counter.value for counter in wlc.conflicts(sites.file("oslo")) if counter.site == "rome"}
+
+
+@contextmanager
+def counted(sites: Sites, **expected: int) -> Iterator[None]:
+    """Require that the counters rise by exactly this."""
+    before = counters(sites)
+    yield
+    after = {name: value for name, value in counters(sites).items() if not name.endswith("_tick")}
+    assert {
+        name: value - before.get(name, 0) for name, value in after.items() if value != before.get(name, 0)
+    } == expected
+
+
 @contextmanager
 def clock_ahead(by: timedelta) -> Iterator[None]:
     """Let the clock of the machine be ahead of that of others, or behind, for what masters do meanwhile."""

@@ -11,6 +11,7 @@ import os
 import random
 import subprocess
 import time
+from bisect import bisect_right
 from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ import duckdb
 import pytest
 
 import wlc
+import wlr
 from tests.fault.processes import DEADLINE_S, Program, seed
 from tests.sites import Sites
 from wlc.dialect.sql import literal
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
     from wlc.farm.model import Batch
 
+# However slow the machine is, so many times a site is killed, and no more than these if what is tried still did not happen.
+KILLS_MIN, KILLS_MAX = 2, 40
 ACCOUNTS, AMOUNT = 12, 100
 TOTAL = ACCOUNTS * AMOUNT
 SITES = ("oslo", "paris", "rome")
@@ -46,7 +50,8 @@ with wlc.connect(file) as connection:
     while True:
         # One that hangs says where before the test gives up; on a busy machine, a round can take minutes.
         faulthandler.dump_traceback_later(280, exit=True)
-        for _ in range(chance.randint(1, 4)):
+        # Without a change of its own now and then, so that it sees the verdict on all that it has written.
+        for _ in range(chance.choice([0, 0, 1, 2, 4])):
             one, other = chance.sample(range(int(accounts)), 2)
             connection.execute(
                 f"BEGIN; UPDATE accounts SET amount = amount - 1 WHERE id = {one};"
@@ -77,7 +82,7 @@ def test_money_stays_while_the_primary_changes_for_ten_minutes(tmp_path: Path) -
 
 def _check_changes(folder: Path, *, kills: int, seconds: float) -> None:
     """Another site becomes the primary while all write, by a command that is killed, too: every term has one primary."""
-    sites = _killed(folder, kills=kills, seconds=seconds, meanwhile=_change_primary)
+    sites = _killed(folder, kills=kills, seconds=seconds, meanwhile=_change_primary, is_enough=_has_changed)
     terms: dict[int, str] = {}
     for site in SITES:
         rows = sites.rows(site, "accounts")
@@ -88,8 +93,13 @@ def _check_changes(folder: Path, *, kills: int, seconds: float) -> None:
         sites.replica_equals(site, "accounts")
         assert set(Counter((each.history, each.tick) for each in sites.names_of(site)).values()) == {1}
     circle = read_circle(sites.log("oslo"))
-    assert circle.primary == terms.get(circle.term, "oslo")
+    assert terms
+    assert circle.primary == terms[circle.term]
     print(f"{circle.term - 1} changes of the primary")
+
+
+def _has_changed(sites: Sites) -> bool:
+    return read_circle(sites.log("oslo")).term > 1
 
 
 def _change_primary(sites: Sites, chance: random.Random) -> None:
@@ -122,11 +132,27 @@ def test_sites_of_a_mesh_agree_after_they_were_killed(tmp_path: Path) -> None:
 
 
 def _run(folder: Path, *, kills: int, seconds: float) -> None:
-    sites = _killed(folder, kills=kills, seconds=seconds)
+    sites = _killed(folder, kills=kills, seconds=seconds, is_enough=_has_met_conflicts)
     for site in SITES:
         rows = sites.rows(site, "accounts")
         assert sum(int(str(amount)) for _, amount in rows) == TOTAL, f"{site}: {rows}"
-    print(f"{_check_money(sites)} transactions, {_check_rejected(sites)} of them rejected")
+    count, rejected = _check_money_of_primary(sites), _check_rejected(sites)
+    assert rejected > 0
+    print(f"{count} transactions, {rejected} of them rejected")
+    for site in SITES[1:]:
+        ticks = _check_money_of_secondary(sites, site)
+        print(f"{len(ticks)} ticks of {site} without anything that waits for a verdict")
+        assert ticks
+        for tick in {ticks[0], ticks[len(ticks) // 2], ticks[-1]}:
+            into = folder / f"{site} at {tick}.duckdb"
+            wlr.replicate(sites.log(site).url, into=into, tick=tick, register=False)
+            with duckdb.connect(into, read_only=True) as connection:
+                assert connection.execute("SELECT sum(amount) FROM accounts").fetchall() == [(TOTAL,)]
+
+
+def _has_met_conflicts(sites: Sites) -> bool:
+    """Say whether something was rejected, and every secondary has known a verdict on all that it had written."""
+    return not all(_at_primary(sites).values()) and all(_check_money_of_secondary(sites, site) for site in SITES[1:])
 
 
 def _killed(
@@ -136,8 +162,12 @@ def _killed(
     seconds: float,
     is_mesh: bool = False,
     meanwhile: Callable[[Sites, random.Random], None] = lambda sites, chance: None,
+    is_enough: Callable[[Sites], bool] = lambda sites: True,
 ) -> Sites:
-    """Return sites that hold the same, after they have moved money and were killed; `meanwhile` is done between kills."""
+    """Return sites that hold the same, after they have moved money and were killed; `meanwhile` is done between kills.
+
+    They go on until it `is_enough`.
+    """
     sites = Sites(folder)
     sites.found(
         "CREATE TABLE accounts (id INTEGER PRIMARY KEY, amount INTEGER);"
@@ -153,7 +183,11 @@ def _killed(
     running = {site: _started(sites, site, chance) for site in SITES}
     try:
         deadline, done = time.monotonic() + seconds, 0
-        while done < kills and time.monotonic() < deadline:
+        while (
+            done < KILLS_MIN
+            or (done < kills and time.monotonic() < deadline)
+            or (done < KILLS_MAX and not is_enough(sites))
+        ):
             site = chance.choice(SITES)
             running[site].wait_for("took")
             time.sleep(chance.random() * 0.3)
@@ -188,49 +222,73 @@ def _batches(sites: Sites, site: str) -> list[Batch]:
     return [log.read_batch(number)[0] for number in log.batch_numbers()]
 
 
-def _check_money(sites: Sites) -> int:
-    """Check what every transaction of each log added to the money; returns how many transactions there were."""
+def _money(sites: Sites, site: str, batch: Batch) -> Counter[int]:
+    """Return what each transaction of a batch added to the money."""
+    change: Counter[int] = Counter()
+    log = sites.log(site)
+    for file in batch.files:
+        local = log.fetch(file)
+        with duckdb.connect() as connection:
+            added = connection.execute(
+                f"SELECT _tick, sum(_weight * amount)::BIGINT FROM read_parquet({literal(str(local))}) GROUP BY ALL"
+            )
+            change.update(dict(added.fetchall()))
+        log.release(local)
+    return change
+
+
+def _check_money_of_primary(sites: Sites) -> int:
+    """Check the money at every tick of the primary; returns how many transactions all sites have made."""
+    money = TOTAL
+    for batch in _batches(sites, "oslo"):
+        change = _money(sites, "oslo", batch)
+        for transaction in batch.transactions:
+            money += change[transaction.tick]
+            assert money == TOTAL, f"tick {transaction.tick} of oslo"
+    return sum(t.origin is None for site in SITES for batch in _batches(sites, site) for t in batch.transactions)
+
+
+def _check_money_of_secondary(sites: Sites, site: str) -> list[int]:
+    """Check the money at each tick of a secondary at which it knew the verdict on all that it had written.
+
+    Returns:
+        These ticks, but for those before the first one that it wrote, in order.
+    """
     primary = _batches(sites, "oslo")
-    # For each tick that ends a batch of the primary, what it had judged of every history.
-    judged = {batch.last: batch.vector for batch in primary}
-    count = 0
-    for site in SITES:
-        money, last_own = TOTAL, 0
-        log, batches = sites.log(site), _batches(sites, site)
-        for batch in batches:
-            change: Counter[int] = Counter()
-            for file in batch.files:
-                local = log.fetch(file)
-                with duckdb.connect() as connection:
-                    change.update(
-                        dict(
-                            connection.execute(
-                                f"SELECT _tick, sum(_weight * amount)::BIGINT FROM read_parquet({literal(str(local))})"
-                                " GROUP BY ALL"
-                            ).fetchall()
-                        )
-                    )
-                log.release(local)
-            for transaction in batch.transactions:
-                count += transaction.origin is None
-                money += change[transaction.tick]
-                last_own = transaction.tick if transaction.origin is None else last_own
-                assert site != "oslo" or money == TOTAL, f"tick {transaction.tick} of oslo"
-            seen = batch.vector.get(primary[0].history, 0)
-            if site != "oslo" and judged.get(seen, {}).get(batch.history, 0) >= last_own:
-                assert money == TOTAL, f"batch {batch.number} of {site}, which all of {seen} of oslo's contains"
-    return count
+    ends = [batch.last for batch in primary]
+    money, last_own, contained, checked = TOTAL, 0, 0, list[int]()
+    for batch in _batches(sites, site):
+        change = _money(sites, site, batch)
+        for transaction in batch.transactions:
+            origin = transaction.origin
+            money += change[transaction.tick]
+            last_own = transaction.tick if origin is None else last_own
+            if origin is not None and origin.history == primary[0].history:
+                contained = max(contained, origin.tick)
+            # What the primary had judged at the end of the last batch that the site has taken whole.
+            known = bisect_right(ends, contained)
+            judged = primary[known - 1].vector.get(batch.history, 0) if known else 0
+            if 0 < last_own <= judged:
+                assert money == TOTAL, f"tick {transaction.tick} of {site}, which knows tick {contained} of oslo"
+                checked.append(transaction.tick)
+        contained = max(contained, batch.vector.get(primary[0].history, 0))
+    return checked
 
 
-def _check_rejected(sites: Sites) -> int:
-    """Every transfer is at the primary once: whole, or not at all and reported; returns how many were rejected."""
-    reported = {(row.origin_history, row.origin_tick) for row in wlc.exceptions(sites.file("oslo"))}
-    at_primary = {
+def _at_primary(sites: Sites) -> dict[tuple[str, int], bool]:
+    """Return the names of all that the primary has judged, and whether it was accepted."""
+    return {
         (t.origin.history, t.origin.tick): any(isinstance(record, Change) for record in t.records)
         for batch in _batches(sites, "oslo")
         for t in batch.transactions
         if t.origin is not None
     }
+
+
+def _check_rejected(sites: Sites) -> int:
+    """Every transfer is at the primary once: whole, or not at all and reported; returns how many were rejected."""
+    reported = {(row.origin_history, row.origin_tick) for row in wlc.exceptions(sites.file("oslo"))}
+    at_primary = _at_primary(sites)
     names = Counter(sites.names_of("oslo"))
     assert set(names.values()) == {1}
     own = {

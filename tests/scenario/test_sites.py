@@ -183,10 +183,18 @@ def test_a_repair_publishes_no_schema_change_of_another_site(two: Sites, tmp_pat
         plain.execute("DROP TABLE wrong")
 
 
+def vector_of(sites: Sites, site: str) -> dict[str, int]:
+    """Return what a site's file says that it contains."""
+    with wlc.connect(sites.file(site)) as connection:
+        state = connection._shared.require_state()
+    assert state.site is not None
+    return {**state.site.contained, state.history: state.tick}
+
+
 def test_a_failed_take_changes_nothing_and_the_next_one_goes_on(two: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
     two.write("rome", "INSERT INTO a VALUES (50, 'once', 1)")
     wlc.flush(two.file("rome"))
-    before = repr(two.rows("oslo", "a"))
+    before, vector = repr(two.rows("oslo", "a")), vector_of(two, "oslo")
     for place in (journal, "add_entries"), (journal, "write_state"), (lines, "journal_images"), (lines, "add"):
 
         def broken(*_: object, **__: object) -> None:
@@ -198,7 +206,10 @@ def test_a_failed_take_changes_nothing_and_the_next_one_goes_on(two: Sites, monk
                 two.take("oslo")
         assert repr(two.rows("oslo", "a")) == before
         assert wlc.status(two.file("oslo")).unpublished == 0
+        assert vector_of(two, "oslo") == vector
     assert two.take("oslo") == 1
+    rome = wlc.status(two.file("rome"))
+    assert vector_of(two, "oslo")[rome.history] == rome.tick > vector.get(rome.history, 0)
     assert two.take("oslo") == 0
     two.exchange()
     two.refuse_differences("a")

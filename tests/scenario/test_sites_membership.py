@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-from tests.sites import Sites, take_from
+from tests.sites import Sites, before_call, take_from
 
 
 def test_three_sites_in_a_star(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,6 +88,34 @@ def test_a_site_that_lags_takes_what_one_that_left_has_written(tmp_path: Path, *
     sites.exchange()
     assert len(sites.rows("rome", "a")) == 5
     sites.refuse_differences("a")
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_a_site_leaves_while_the_others_write_and_take(tmp_path: Path, number: int) -> None:
+    """389-ds's cleanallruv_test under load; the others come between two calls of the command's."""
+    sites = Sites(tmp_path)
+    sites.found("CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR)")
+    for site in ("rome", "paris"):
+        sites.join(site)
+    sites.write("rome", "INSERT INTO t VALUES (1, 'rome')")
+    sites.exchange()
+    gone = wlc.status(sites.file("rome")).history
+    assert all(gone in site.vector for site in wlc.sites("sales", farm=sites.farm))
+
+    def write_and_take(first: int) -> None:
+        for key, site in enumerate(("paris", "oslo"), start=first):
+            sites.write(site, f"INSERT INTO t VALUES ({key}, '{site}')", f"UPDATE t SET v = v || '+' WHERE k = {key}")
+            sites.take(site)
+
+    with before_call(number, lambda: write_and_take(10)) as calls:
+        wlc.leave("sales", "rome", farm=sites.farm)
+    assert len(calls) >= number
+    sites.names.remove("rome")
+    write_and_take(20)
+    sites.exchange()
+    sites.refuse_differences("t")
+    assert sites.rows("paris", "t") == [(1, "rome"), (10, "paris+"), (11, "oslo+"), (20, "paris+"), (21, "oslo+")]
+    assert all(gone not in site.vector for site in wlc.sites("sales", farm=sites.farm))
 
 
 def test_a_join_that_was_broken_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

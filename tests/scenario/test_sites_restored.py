@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import duckdb
 import pytest
@@ -16,11 +18,14 @@ import pytest
 import wlc
 from cli.command import run_app
 from cli.wlc import app
-from tests.sites import Backup, Sites, write_offline
+from tests.sites import Backup, Sites, offline, write_offline
+from wlc.capture.duckdb import journal
+from wlc.capture.duckdb.sites import own_past
 from wlc.capture.duckdb.source import DuckDBSource
 from wlc.farm.circle import read_circle
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
 from wlc.farm.model import Origin
+from wlc.masters.state import decode
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,10 +100,21 @@ def test_case_2_a_site_rolls_forward_from_its_own_log_before_it_commits(two: Sit
     two.write("rome", "UPDATE t SET v = 'once more' WHERE k = 101")
     wlc.flush(two.file("rome"))
     last = two.log("rome").config().tick
+    before = two.log("rome").read_batch(two.log("rome").batch_numbers()[-1])[0].vector
     backup.restore()
+    # The vector comes with the backup: the file contains what it did then, and not what was taken since.
+    oslo = wlc.status(two.file("oslo")).history
+    with duckdb.connect(two.file("rome"), read_only=True) as plain:
+        stored = decode(journal.read_state(plain, "rome"), "rome.duckdb")
+    assert stored is not None
+    assert stored.site is not None
+    assert 0 < stored.site.contained[oslo] < before[oslo]
     with pytest.warns(UserWarning, match="has taken 4 transactions back from its own log"):
         opened = wlc.connect(two.file("rome"))
     with opened as rome:
+        site = rome._shared.require_state().site
+        assert site is not None
+        assert site.contained[oslo] == before[oslo]
         assert rome.execute("FROM t WHERE k > 100").fetchall() == [(101, "once more")]
         assert rome.execute("SELECT v FROM t WHERE k = 1").fetchall() == [("oslo",)]
         rome.execute("INSERT INTO t VALUES (103, 'rome')")
@@ -110,6 +126,65 @@ def test_case_2_a_site_rolls_forward_from_its_own_log_before_it_commits(two: Sit
     assert histories(two, "rome") == [None]
     assert wlc.status(two.file("rome")).bypassed == {}
     assert all(check.outcome == "same" for check in wlc.verify_source(two.file("rome")))
+
+
+@pytest.mark.parametrize("how", ["a statement", "a transaction that began before", "a connection opened meanwhile"])
+def test_case_2_no_commit_gets_in_while_a_site_takes_its_own_past_back(two: Sites, how: str) -> None:
+    """Programs that had opened the file while the farm could not be reached, and such as come now."""
+    backup = Backup.of(two, "rome")
+    two.write("rome", *(f"INSERT INTO t VALUES ({key}, 'published')" for key in (101, 102, 103)))
+    wlc.flush(two.file("rome"))
+    last = two.log("rome").config().tick
+    backup.restore()
+    with offline():
+        user = wlc.connect(two.file("rome"))
+    insert, events, threads = "INSERT INTO t VALUES (104, 'meanwhile')", list[str](), list[threading.Thread]()
+    if how == "a transaction that began before":
+        user.execute(f"BEGIN; {insert}")
+
+    def commit() -> None:
+        if how == "a connection opened meanwhile":
+            with wlc.connect(two.file("rome")) as opened:
+                opened.execute(insert)
+        else:
+            user.execute("COMMIT" if how == "a transaction that began before" else insert)
+        events.append("committed")
+
+    note = own_past._note
+
+    def noting(*given: Any) -> None:
+        if not threads:
+            threads.append(threading.Thread(target=commit))
+            threads[0].start()
+            # Time enough to commit, if anything let it.
+            threads[0].join(0.5)
+        events.append("inside")
+        note(*given)
+
+    with user, patch.object(own_past, "_note", noting):
+        with pytest.warns(UserWarning, match="has taken 3 transactions back from its own log"):
+            settled = wlc.connect(two.file("rome"))
+        with settled:
+            threads[0].join()
+            assert settled.execute("SELECT k FROM t WHERE k > 100 ORDER BY k").fetchall() == [
+                (101,),
+                (102,),
+                (103,),
+                (104,),
+            ]
+    assert events == ["inside", "committed"]
+    in_step(two)
+    log = two.log("rome")
+    ticks = [
+        each.tick
+        for number in log.batch_numbers()
+        for batch in log.read_batch(number)[:1]
+        for each in batch.transactions
+        if each.origin is None and each.tick > last
+    ]
+    assert ticks == [last + 1]
+    assert keys(two, "oslo") == [100, 101, 102, 103, 104]
+    assert histories(two, "rome") == [None]
 
 
 def test_case_2_of_a_primary_with_schema_changes_and_sequences(two: Sites) -> None:
@@ -240,9 +315,9 @@ def test_a_site_that_died_before_the_first_snapshot_of_its_history_takes_it(two:
     two.exchange()
     backup.restore()
     write_offline(two, "rome", "INSERT INTO t VALUES (103, 'since')")
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patched:
         # As if it had been killed there: what is open is closed, and nothing of the process is left.
-        patch.setattr(DuckDBSource, "take_snapshot", dies)
+        patched.setattr(DuckDBSource, "take_snapshot", dies)
         with pytest.warns(UserWarning, match="a new history begins"), pytest.raises(SystemExit):
             two.take("rome")
     assert len(histories(two, "rome")) == 2

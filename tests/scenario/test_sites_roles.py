@@ -8,9 +8,10 @@ a mesh, in `test_mesh_columns`.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import importlib
+import inspect
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import duckdb
@@ -19,7 +20,7 @@ import pytest
 import wlc
 from cli.command import run_app
 from cli.wlc import app
-from tests.sites import Sites, take_from
+from tests.sites import Sites, counted, counters, take_from
 from wlc.farm.circle import read_circle
 from wlc.multi_master import missing_steps
 from wlc.multi_master.missing_steps import SiteLog
@@ -29,59 +30,106 @@ if TYPE_CHECKING:
 
     from wlc.masters.site_step import SiteStep
 
-# Where the cases of 389 Directory Server's replication suite are that a star of databases has.
+KILLED = "../fault/test_killed_sites.py::test_money_stays_while_sites_are_killed"
+
+# Where the cases of 389 Directory Server's replication suite are that a star of databases has: a test, or one of its
+# cases by its id.
 OF_389_DS = {
-    "acceptance_test (add, modify, delete on several masters)": "test_sites.py::test_rows_are_exchanged",
+    "acceptance_test (add, modify, delete on several masters)": "test_sites.py::test_rows_are_exchanged_and_then_there_is_silence",
+    "acceptance_test (over four masters)": "test_mesh.py::test_four_sites_as_389_ds_accepts_them",
     "acceptance_test (double delete)": "test_sites_counterexamples.py::test_delete_delete",
     "acceptance_test (pause and resume)": "test_sites_membership.py::test_three_sites_in_a_star",
-    "acceptance_test (rename)": "test_sites_epoch.py::CASES",
+    "acceptance_test (rename)": "test_sites_epoch.py::test_conflicts[renamed]",
+    "acceptance_test (rename, whole)": "test_sites_epoch.py::test_conflicts[renamedwhole]",
     "acceptance_test (new suffix late)": "test_sites.py::test_only_one_site_changes_the_schema",
     "cascading_test (hub)": "test_sites_roles.py::test_c3_circular",
-    "ruvstore_test (in memory as stored, not advanced after an aborted operation)": (
-        "test_sites.py::test_a_failed_take_changes_nothing"
+    "ruvstore_test (in memory as stored after each operation)": "test_mesh_lists.py::test_389_ds_ruvstore",
+    "ruvstore_test (not advanced after an aborted operation)": (
+        "test_sites.py::test_a_failed_take_changes_nothing_and_the_next_one_goes_on"
+    ),
+    "ruvstore_test (vector in backups)": (
+        "test_sites_restored.py::test_case_2_a_site_rolls_forward_from_its_own_log_before_it_commits"
     ),
     "changelog_trimming_test": "test_sites_counterexamples.py::test_window_start",
     "changelog_trimming_test (max_age)": (
         "test_sites_counterexamples.py::test_a_site_that_was_silent_for_too_long_is_refused"
     ),
-    "cleanallruv_test (clean, force)": "test_sites_membership.py::test_three_sites_in_a_star",
-    "cleanallruv_test (a consumer lags)": (
-        "test_sites_membership.py::test_a_site_that_lags_takes_what_one_that_left_has_written"
-    ),
-    "cleanallruv_test (abort, restart, crash at shutdown)": "../fault/test_broken_sites.py::COMMANDS",
-    "regression_m3::test_cleanallruv_repl (the anchor is of a removed replica)": (
-        "test_sites_anew.py::test_a_history_whose_site_left_leaves_all_vectors"
-    ),
     "changelog_trimming_test (not for a replica that never saw it)": (
         "../unit/test_retention.py::test_a_replica_never_heard_of_is_not_taken_for_caught_up"
     ),
-    "ruvstore_test (vector in backups)": "test_sites_restored.py::test_case_2",
+    "cleanallruv_test (clean)": "test_sites_anew.py::test_a_history_whose_site_left_leaves_all_vectors",
+    "cleanallruv_test (force)": "test_sites_membership.py::test_a_site_that_was_stopped_or_left_goes_on_as_its_hints_say",
+    "cleanallruv_test (stress)": "test_sites_membership.py::test_a_site_leaves_while_the_others_write_and_take",
+    "cleanallruv_test (a consumer lags)": (
+        "test_sites_membership.py::test_a_site_that_lags_takes_what_one_that_left_has_written[by itself]"
+    ),
+    "cleanallruv_test (abort, restart, crash at shutdown)": (
+        "../fault/test_broken_sites.py::test_a_repeated_command_ends_where_an_undisturbed_one_ends"
+    ),
+    "regression_m3::test_cleanallruv_repl (the anchor is of a removed replica)": (
+        "test_sites_anew.py::test_a_history_whose_site_left_leaves_all_vectors"
+    ),
     "regression_m2c2 (another generation)": "test_sites_restored.py::test_case_5_an_unknown_past_is_refused",
-    "backup_test::test_replication": "test_sites_restored.py::test_case_3_what_diverged",
-    "repl_conflict (delete and modify)": "test_sites_epoch.py::CASES",
+    "backup_test::test_replication": ("test_sites_restored.py::test_case_3_what_diverged_begins_a_history_of_its_own"),
+    "repl_conflict (delete onto modify)": "test_sites_epoch.py::test_conflicts[e5]",
+    "repl_conflict (modify onto delete)": "test_sites_epoch.py::test_conflicts[e6]",
     "promote_demote, ticket48325": "test_sites_succession.py::test_x3_roles_are_swapped_four_times",
-    "mmr_single_value_conflict (two writers, a third reader)": "test_sites_machine.py::",
+    "mmr_single_value_conflict (two writers, a third reader)": (
+        "test_mesh_lists.py::test_389_ds_mmr_single_value_conflict"
+    ),
+    "mmr_single_value_conflict (of a star)": (
+        "test_sites_roles.py::test_p7_the_order_in_which_sites_take_changes_no_verdict"
+    ),
 }
 # Not applicable: test_offline_import and ruvstore's reindex and import (a site has no import beside its log);
 # csngen_task (what is compared are ticks, not clocks); changelog_trimming's max_entries (what somebody needs is kept).
 
 # The same of spock.
 OF_SPOCK = {
-    "bidirectional": "test_sites.py::test_rows_are_exchanged",
-    "node_origin_cascade, tuple_origin": "test_sites.py::test_what_is_taken_keeps_its_origin_and_its_first_commit",
+    "bidirectional": "test_sites.py::test_rows_are_exchanged_and_then_there_is_silence",
+    "node_origin_cascade": "test_mesh_lists.py::test_spock_node_origin_cascade_and_tuple_origin",
+    "tuple_origin": "test_sites.py::test_what_is_taken_keeps_its_origin_and_its_first_commit",
     "conflict_secondary_unique": "test_sites_constraints.py::test_eviction",
-    "024 node-id collision": "test_sites_membership.py::test_a_site_that_was_stopped_or_left",
-    "025 same row twice in one transaction": "test_sites_epoch.py::CASES",
-    "016 progress after a crash": "test_sites.py::test_a_failed_take_changes_nothing",
+    "024 node-id collision": "test_mesh_lists.py::test_spock_024_a_name_is_given_once",
+    "025 same row twice in one transaction": "test_sites_epoch.py::test_conflicts[twice]",
+    "016 progress after a crash": KILLED,
 }
+
+
+def ids_of(test: Any) -> set[str]:
+    """Return the ids of a test's cases; of none if it is one."""
+    names = set[str]()
+    for mark in getattr(test, "pytestmark", ()):
+        if mark.name == "parametrize":
+            cases, ids = mark.args[1], mark.kwargs.get("ids")
+            names |= set(ids) if isinstance(ids, list) else {getattr(case, "id", None) or str(case) for case in cases}
+    return names
 
 
 @pytest.mark.parametrize("where", sorted({*OF_389_DS.values(), *OF_SPOCK.values()}))
 def test_every_case_of_the_lists_is_there(where: str) -> None:
     file, _, name = where.partition("::")
-    path = Path(__file__).parent / file
-    assert path.exists()
-    assert name in path.read_text()
+    path = (Path(__file__).parent / file).resolve()
+    root = Path(__file__).parents[2]
+    module = importlib.import_module(".".join(path.relative_to(root).with_suffix("").parts))
+    function, _, case = name.removesuffix("]").partition("[")
+    assert function.startswith("test_")
+    assert inspect.isfunction(getattr(module, function))
+    assert not case or case in ids_of(getattr(module, function))
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "test_sites.py::",
+        "test_sites_epoch.py::CASES",
+        "test_sites_epoch.py::test_conflicts[e99]",
+        "test_sites.py::test_no",
+    ],
+)
+def test_a_case_that_is_not_there_is_missed(where: str) -> None:
+    with pytest.raises((AssertionError, AttributeError)):
+        test_every_case_of_the_lists_is_there(where)
 
 
 RULES = {**dict.fromkeys(("x1", "x2", "x4", "x5", "c1", "c2", "c3", "p7"), "epoch"), "p7_trans": "epoch_trans"}
@@ -98,21 +146,6 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Sites:
         wlc.set_rule(sites.file("oslo"), table, rule)
     sites.exchange()
     return sites
-
-
-def counters(sites: Sites) -> dict[str, int]:
-    return {counter.name: counter.value for counter in wlc.conflicts(sites.file("oslo")) if counter.site == "rome"}
-
-
-@contextmanager
-def counted(sites: Sites, **expected: int) -> Iterator[None]:
-    """Require that the counters rise by exactly this."""
-    before = counters(sites)
-    yield
-    after = {name: value for name, value in counters(sites).items() if not name.endswith("_tick")}
-    assert {
-        name: value - before.get(name, 0) for name, value in after.items() if value != before.get(name, 0)
-    } == expected
 
 
 def causes(sites: Sites, table: str) -> list[str]:
