@@ -129,11 +129,15 @@ def test_case_2_a_site_rolls_forward_from_its_own_log_before_it_commits(two: Sit
 
 
 @pytest.mark.parametrize("how", ["a statement", "a transaction that began before", "a connection opened meanwhile"])
-def test_case_2_no_commit_gets_in_while_a_site_takes_its_own_past_back(two: Sites, how: str) -> None:
+@pytest.mark.parametrize("inside", [(own_past, "_note"), (DuckDBSource, "take_back")], ids=["a batch", "between two"])
+def test_case_2_no_commit_gets_in_while_a_site_takes_its_own_past_back(
+    two: Sites, inside: tuple[Any, str], how: str
+) -> None:
     """Programs that had opened the file while the farm could not be reached, and such as come now."""
     backup = Backup.of(two, "rome")
-    two.write("rome", *(f"INSERT INTO t VALUES ({key}, 'published')" for key in (101, 102, 103)))
-    wlc.flush(two.file("rome"))
+    for key in (101, 102, 103):
+        two.write("rome", f"INSERT INTO t VALUES ({key}, 'published')")
+        wlc.flush(two.file("rome"))
     last = two.log("rome").config().tick
     backup.restore()
     with offline():
@@ -150,18 +154,19 @@ def test_case_2_no_commit_gets_in_while_a_site_takes_its_own_past_back(two: Site
             user.execute("COMMIT" if how == "a transaction that began before" else insert)
         events.append("committed")
 
-    note = own_past._note
+    method = getattr(*inside)
 
-    def noting(*given: Any) -> None:
-        if not threads:
+    def meeting(*given: Any) -> Any:
+        # At the second batch.
+        if events == ["inside"]:
             threads.append(threading.Thread(target=commit))
             threads[0].start()
             # Time enough to commit, if anything let it.
             threads[0].join(0.5)
         events.append("inside")
-        note(*given)
+        return method(*given)
 
-    with user, patch.object(own_past, "_note", noting):
+    with user, patch.object(*inside, meeting):
         with pytest.warns(UserWarning, match="has taken 3 transactions back from its own log"):
             settled = wlc.connect(two.file("rome"))
         with settled:
@@ -172,7 +177,7 @@ def test_case_2_no_commit_gets_in_while_a_site_takes_its_own_past_back(two: Site
                 (103,),
                 (104,),
             ]
-    assert events == ["inside", "committed"]
+    assert events == ["inside", "inside", "inside", "committed"]
     in_step(two)
     log = two.log("rome")
     ticks = [

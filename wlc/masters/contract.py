@@ -402,8 +402,8 @@ class Source(ABC):
         """Journal what turns the published state, a DuckDB file, into the present one."""
 
     @abstractmethod
-    def stopping(self) -> AbstractContextManager[None]:
-        """Keep others from committing while the history ends, where the engine can."""
+    def without_commits(self) -> AbstractContextManager[None]:
+        """Keep others from committing, where the engine can; the caller is `publishing`."""
 
     @abstractmethod
     def uninstall(self) -> None:

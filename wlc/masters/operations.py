@@ -133,7 +133,7 @@ def stop(source: str | os.PathLike[str], *, storage_options: Mapping[str, Any] |
     Raises:
         InvalidError: Other sites read its log.
     """
-    with opened_master(source, storage_options) as (found, database), found.publishing(), found.stopping():
+    with opened_master(source, storage_options) as (found, database), found.publishing(), found.without_commits():
         try:
             _end_history(found, database)
         except (FencedError, MissingError, GapError) as error:

@@ -170,14 +170,15 @@ def _refuse_unjudgeable(source: Source, error: DivergedError) -> None:
 
 
 def _take_back(source: Source, database: FarmDatabase) -> int:
-    """Take what the own log holds and the database does not."""
+    """Take what the own log holds and the database does not; nobody commits before all of it is there."""
     rows = 0
-    while (found := _next_own(source, database)) is not None:
-        batch, chain = found
-        if batch.handover is not None:
-            step_down(source, database, batch, chain)
-            return rows
-        rows += source.take_back(batch, chain, database.fetch)
+    with source.without_commits():
+        while (found := _next_own(source, database)) is not None:
+            batch, chain = found
+            if batch.handover is not None:
+                step_down(source, database, batch, chain)
+                break
+            rows += source.take_back(batch, chain, database.fetch)
     return rows
 
 

@@ -104,7 +104,7 @@ class MeshLog:
         if last is None or origin.tick > last:
             raise CorruptError(
                 f"{log.url}: tick {transaction.tick} of site {self.site} holds tick {origin.tick} of history"
-                f" {origin.history}, which {f'site {author} has' if author else 'no site has'} not published",
+                f" {origin.history}, which {f'site {author} has not' if author else 'no site has'} published",
                 hint=without_site_that_lies(log.url, self.site),
                 path=log.url,
             )

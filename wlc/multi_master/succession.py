@@ -32,7 +32,7 @@ def take_over(source: Source, database: FarmDatabase, circle: Circle) -> None:
     Raises:
         FencedError: Its log has transactions that it lost and no primary has taken. Make another site the primary.
     """
-    with source.publishing(), source.stopping():
+    with source.publishing(), source.without_commits():
         publish(source, database)
         state = source.require_state()
         if state.site is None or state.circle != circle:

@@ -451,7 +451,7 @@ class DuckDBSource(Source):
     def journal_difference(self, published: Path) -> None:
         repair.journal_difference(self._shared, published)
 
-    def stopping(self) -> AbstractContextManager[Any]:
+    def without_commits(self) -> AbstractContextManager[Any]:
         return self._shared.commit_lock
 
     def uninstall(self) -> None:

@@ -438,7 +438,7 @@ class PostgresSource(Source):
     def journal_difference(self, published: Path) -> None:  # noqa: ARG002 -- there is no journal
         check_repair(self.url)
 
-    def stopping(self) -> AbstractContextManager[None]:
+    def without_commits(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def uninstall(self) -> None:
