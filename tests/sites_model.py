@@ -220,7 +220,7 @@ class SitesModel:
 
     def restore(self, site: int, kept: int) -> None:
         """Let a site go back to so many entries of its log."""
-        primary, taker = self.sites[PRIMARY], self.sites[site]
+        taker = self.sites[site]
         visible = taker.visible
         if len(visible) > len(taker.former) + kept - taker.since:
             taker.unseen = visible
@@ -232,14 +232,16 @@ class SitesModel:
                     taker.rows[key] = value
         del taker.log[kept:]
         taker.published = min(len(taker.log) if taker.published is None else taker.published, kept)
-        if site == PRIMARY:
-            # It looks again at what it has not read, and skips what comes back.
-            taker.read.clear()
-            return
-        contained = (entry.name in taker.contained for entry in primary.log)
-        taker.read[PRIMARY] = next(
-            (number for number, is_there in enumerate(contained) if not is_there), len(primary.log)
-        )
+
+    def look(self, site: int) -> None:
+        """Let a site that was restored look at its own log, and then read on behind what came back."""
+        taker = self.sites[site]
+        taker.look()
+        for other in self.sites[1:] if site == PRIMARY else self.sites[:1]:
+            contained = (entry.name in taker.contained for entry in other.visible)
+            taker.read[other.number] = next(
+                (number for number, is_there in enumerate(contained) if not is_there), len(other.visible)
+            )
 
     def settle(self) -> None:
         """Let everybody take everything."""

@@ -621,7 +621,7 @@ class Exchange(RuleBasedStateMachine):
         history, has_begun = shared.require_state().history, model.lives > lives
         rise = shared.last_tick - last
         self.names.update({(history, tick + rise): name for (_, tick), name in names.items()})
-        model.look()
+        self.model.look(number)
         if has_begun:
             # Files of the history before cannot go on.
             del self.backups[number]

@@ -182,7 +182,7 @@ class SimulatedSource(Source):
         raise NotImplementedError
 
     settle_here = keep_options = check = install = has_objects = warn_bypassed = _unneeded
-    verify = journal_difference = stopping = uninstall = _unneeded
+    verify = journal_difference = without_commits = uninstall = _unneeded
 
     @property
     def default_name(self) -> str:
