@@ -88,16 +88,18 @@ class HandmadePrimary:
         *transactions: Sequence[Row],
         past: Mapping[str, int] | Sequence[Mapping[str, int]] = CUT,
         reads: Sequence[tuple[int, str, int, bool]] = (),
-        reads_past: Mapping[str, int] | None = None,
+        reads_past: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None,
         history: str = S,
         ticks: Sequence[int] = (),
     ) -> dict[str, int]:
         """Judge transactions of a site; returns the counters by name."""
         pasts = [past] * len(transactions) if isinstance(past, Mapping) else list(past)
+        is_same = reads_past is None or isinstance(reads_past, Mapping)
+        began: Sequence[Any] = [reads_past] * len(transactions) if is_same else list(reads_past or ())
         numbers = ticks or range(1, len(transactions) + 1)
         seen = [
-            Seen(line, Origin(history, tick), {history: tick - 1, **each}, reads_past)
-            for line, (tick, each) in enumerate(zip(numbers, pasts, strict=True), start=1)
+            Seen(line, Origin(history, tick), {history: tick - 1, **each}, read)
+            for line, (tick, each, read) in enumerate(zip(numbers, pasts, began, strict=True), start=1)
         ]
         self.found: verdicts.Verdicts = verdicts.judge(
             self.connection, seen, self._step(transactions, reads), self._named_rules()

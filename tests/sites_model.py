@@ -142,7 +142,7 @@ class SitesModel:
         return [entry for entry in other.visible[primary.read.get(site, 0) :] if entry.name not in primary.contained]
 
     def take_at_primary(self, site: int, most: int | None = None) -> list[set[Key]]:
-        """Let the primary judge and take a site's log; returns of each missing transaction the rejected keys.
+        """Let the primary judge and take a site's log; returns of each missing transaction the keys rejected.
 
         With `most`, only so many of those that are missing.
         """
@@ -155,7 +155,7 @@ class SitesModel:
             primary.write(kept, entry.name, reads={} if is_whole else entry.reads)
             if told:
                 primary.write({key: primary.rows.get(key) for key in told}, is_refresh=True)
-            found.append(rejected)
+            found.append(rejected | reads)
             self.rejected += [(entry.name, key) for key in (*rejected, *reads)]
         if most is None:
             primary.read[site] = len(self.sites[site].visible)
