@@ -3,7 +3,7 @@
 The model (`tests/sites_model.py`) knows what every transaction's author had seen, and decides by looking through the
 whole log of the primary. After every operation the site holds the model's rows; in the end all are equal, each
 transaction is in each log once, and the exceptions are the model's. One time in four a plain replica of a site
-holds what the site holds, also at an earlier tick. An example costs about two seconds of CPU time: it begins with copies
+holds what the site holds, also at an earlier tick. An example costs one or two seconds of CPU time: it begins with copies
 of prepared files, and has one of two sets of tables. DBFARM_EXAMPLES=1000 looks further.
 """
 

@@ -120,6 +120,9 @@ class SimulatedSource(Source):
     def publishing(self) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def without_commits(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def working(self) -> AbstractContextManager[None]:
         return nullcontext()
 
@@ -182,7 +185,7 @@ class SimulatedSource(Source):
         raise NotImplementedError
 
     settle_here = keep_options = check = install = has_objects = warn_bypassed = _unneeded
-    verify = journal_difference = without_commits = uninstall = _unneeded
+    verify = journal_difference = uninstall = _unneeded
 
     @property
     def default_name(self) -> str:
