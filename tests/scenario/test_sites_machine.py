@@ -101,6 +101,7 @@ reads = st.lists(
 transactions = st.lists(
     st.tuples(sites, st.lists(change, min_size=1, max_size=3), st.one_of(st.just([]), reads)), min_size=1, max_size=5
 )
+offline_transaction = st.tuples(st.lists(change, min_size=1, max_size=3), st.one_of(st.just([]), reads))
 statements = st.lists(
     st.tuples(st.sampled_from(STATEMENTS), st.sampled_from(KEYS), st.sampled_from(KEYS)), min_size=1, max_size=5
 )
@@ -587,8 +588,8 @@ class Exchange(RuleBasedStateMachine):
         self.kill(number)
         self.backups[number] = self.image(number), len(self.model.sites[number].log), len(self.model.rejected)
 
-    @rule(site=sites, parts=st.one_of(st.just([]), st.lists(st.lists(change, min_size=1, max_size=3), max_size=2)))
-    def restore(self, site: int, parts: list[list[tuple[str, str, int]]]) -> None:
+    @rule(site=sites, parts=st.one_of(st.just([]), st.lists(offline_transaction, max_size=2)))
+    def restore(self, site: int, parts: list[tuple[list[tuple[str, str, int]], Reads]]) -> None:
         """A site's file is that of a backup, and a secondary commits before it can see its log.
 
         What it had published comes back, and the rest is lost. The primary's list of what it has rejected is older.
@@ -629,14 +630,14 @@ class Exchange(RuleBasedStateMachine):
         self.check(number)
 
     def commit_offline(
-        self, number: int, parts: list[list[tuple[str, str, int]]]
+        self, number: int, parts: list[tuple[list[tuple[str, str, int]], Reads]]
     ) -> tuple[dict[tuple[str, int], TransactionName], int]:
         """Commit while a site cannot see its log; returns the names of that, and the last tick then."""
         before, self.names = self.names, {}
         with offline():
-            for changes in parts:
+            for changes, wanted in parts:
                 # A transaction that is refused would be committed as one that was rolled back, and its log has none.
-                self.commit(number, [each for each in changes if each[0] != "o" or number == OWNER])
+                self.commit(number, [each for each in changes if each[0] != "o" or number == OWNER], wanted)
             last = self.connection(number)._shared.last_tick
             with suppress(UnavailableError):
                 self.connections.pop(number).close()

@@ -312,6 +312,55 @@ def test_case_3_what_a_site_has_committed_since_is_judged_by_its_own_past(tmp_pa
     assert [row.key for row in wlc.exceptions(two.file("oslo"))] == [{"k": 101}]
 
 
+@pytest.mark.parametrize("rule", ["epoch", "none"])
+def test_case_3_what_the_backup_held_and_was_published_since_is_no_new_transaction(two: Sites, rule: str) -> None:
+    """The log file that it came with holds more, which the backup does not."""
+    wlc.set_rule("sales", "t", rule, farm=two.farm)
+    two.exchange()
+    with wlc.connect(two.file("rome")) as rome:
+        rome.execute("INSERT INTO t VALUES (101, 'in the backup')")
+        before = rome._shared.last_tick
+        rome.execute("CHECKPOINT")
+        backup = Backup.of(two, "rome")
+        rome.execute("UPDATE t SET v = 'published' WHERE k = 101")
+    two.exchange()
+    backup.restore()
+    write_offline(two, "rome", "INSERT INTO t VALUES (102, 'since')")
+    with pytest.warns(UserWarning, match="a new history begins"):
+        two.take("rome")
+    (_, second) = histories(two, "rome")
+    assert second is not None
+    assert second.tick == before
+    in_step(two)
+    assert two.rows("oslo", "t")[-2:] == [(101, "published"), (102, "since")]
+    assert wlc.exceptions(two.file("oslo")) == []
+    two.replica_equals("rome", "t")
+
+
+def test_case_3_what_was_read_since_had_not_seen_its_own_past(two: Sites) -> None:
+    """The second transaction began behind the first one, whose tick was that of the past then."""
+    wlc.set_rule("sales", "t", "epoch_trans", reads="exclusive", farm=two.farm)
+    two.exchange()
+    backup = Backup.of(two, "rome")
+    two.write("rome", "UPDATE t SET v = 'past' WHERE k = 3")
+    two.exchange()
+    backup.restore()
+    reading = "BEGIN; SELECT v FROM t WHERE k = 3 FOR UPDATE; INSERT INTO t VALUES (103, 'since'); COMMIT"
+    write_offline(two, "rome", "INSERT INTO t VALUES (102, 'since')", reading)
+    with pytest.warns(UserWarning, match="a new history begins"):
+        two.take("rome")
+    log, history = two.log("rome"), wlc.status(two.file("rome")).history
+    batches = [log.read_batch(number)[0] for number in log.batch_numbers()]
+    first, second = next(batch for batch in batches if batch.history == history).transactions
+    assert second.after == first.tick
+    in_step(two)
+    assert keys(two, "oslo") == [100, 102]
+    assert sorted((row.key["k"], row.op_type) for row in wlc.exceptions(two.file("oslo"))) == [
+        (3, "READ_ROW"),
+        (103, "WRITE_ROW"),
+    ]
+
+
 def test_a_site_that_died_before_the_first_snapshot_of_its_history_takes_it(two: Sites) -> None:
     wlc.set_rule(two.file("oslo"), "t", "epoch")
     two.exchange()

@@ -318,6 +318,19 @@ def decode_entry(tick: int, text: str, images: JournalledImages | None = None) -
     )
 
 
+def raise_after(connection: duckdb.DuckDBPyConnection, table: str, column: str, before: int, rise: int) -> None:
+    """Let what transactions had seen when they began rise with the ticks of those that were committed after a tick."""
+    found = connection.execute(f"SELECT {column} FROM {table} WHERE {column} LIKE '%\"after\":%'").fetchall()
+    contents = {text: json.loads(text) for (text,) in found}
+    risen = {text: content for text, content in contents.items() if content.get("after", 0) > before}
+    texts = [_json_text(content | {"after": content["after"] + rise}) for content in risen.values()]
+    connection.execute(
+        f"UPDATE {table} SET {column} = r.risen FROM (SELECT unnest($1::VARCHAR[]) AS text,"
+        f" unnest($2::VARCHAR[]) AS risen) AS r WHERE {column} = r.text",
+        [list(risen), texts],
+    )
+
+
 def last_commit(
     connection: duckdb.DuckDBPyConnection, catalog: str, layouts: Iterable[int]
 ) -> tuple[int, datetime | None]:

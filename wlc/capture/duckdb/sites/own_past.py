@@ -38,13 +38,16 @@ if TYPE_CHECKING:
 def take_back(shared: Shared, batch: Batch, chain: str, fetch: Callable[[TableFile], Path]) -> int:
     """Take the next batch of the own log back; see `wlc.masters.contract.Source.take_back`."""
     with shared.publish_lock, shared.commit_lock:
-        journalled, missing = _compared(shared, batch)
+        journalled, missing, diverged = _compared(shared, batch)
         runs = _runs([each for each in missing if each.committed is not None])
-        if journalled or not runs:
+        is_end = not runs and diverged is None
+        if journalled or is_end:
             with shared.root.cursor() as connection, transaction(connection, shared):
                 counts = unpublished.count_rows(unpublished.read_counts(connection, shared.catalog), journalled)
                 known = [each for each in batch.transactions if each.tick in {entry.tick for entry in journalled}]
-                _note(connection, shared, _Part(batch, known, "" if runs else chain), counts)
+                _note(connection, shared, _Part(batch, known, chain if is_end else ""), counts)
+        if diverged is not None:
+            raise diverged
         for place, run in enumerate(runs):
             _take_run(shared, _Part(batch, run, chain if place == len(runs) - 1 else ""), fetch)
         return sum(map(len, runs))
@@ -75,10 +78,11 @@ class _Part:
     def reached(self, state: MasterState) -> MasterState:
         """Return what the master remembers after it."""
         assert state.site is not None
-        contained = raised(state.site.contained, (each.origin for each in self.transactions if each.origin))
+        origins = [each.origin for each in self.transactions if each.origin]
+        contained = raised(state.site.contained, origins)
         if not self.chain:
-            tick = self.transactions[-1].tick
-            return replace(state, tick=tick, site=replace(state.site, contained=contained))
+            tick, vector = self.transactions[-1].tick, raised(state.vector, origins)
+            return replace(state, tick=tick, vector=vector, site=replace(state.site, contained=contained))
         after = state.after(self.batch, self.chain)
         assert after.site is not None
         proofs = newest_proofs(after.site.proofs, self.batch.taken)
@@ -99,23 +103,25 @@ def transaction(connection: duckdb.DuckDBPyConnection, shared: Shared) -> Iterat
     shared.load()
 
 
-def _compared(shared: Shared, batch: Batch) -> tuple[Sequence[JournalEntry], Sequence[Transaction]]:
-    """Return what is journalled of a batch, and what of it the database does not hold.
+def _compared(
+    shared: Shared, batch: Batch
+) -> tuple[Sequence[JournalEntry], Sequence[Transaction], DivergedError | None]:
+    """Return what is journalled of a batch, what of it the database does not hold, and whether it has something else.
 
-    Raises:
-        DivergedError: It has journalled something else.
+    What it has committed before it was copied is a part of both, published or not.
     """
     with shared.reading() as connection:
         ours = unpublished.pending(connection, shared.catalog, len(batch.transactions)).transactions
     theirs = [each for each in batch.transactions if each.tick > shared.require_state().tick]
-    for entry, published in zip(ours, theirs, strict=False):
+    for place, (entry, published) in enumerate(zip(ours, theirs, strict=False)):
         if entry.tick != published.tick or not unpublished.is_same(entry, published):
-            raise DivergedError(
+            error = DivergedError(
                 f"{shared.path} was restored from a backup, and has committed tick {entry.tick} since, while its log"
                 f" has another tick {published.tick}",
                 path=shared.path,
             )
-    return ours[: len(theirs)], theirs[len(ours) :]
+            return ours[:place], (), error
+    return ours[: len(theirs)], theirs[len(ours) :], None
 
 
 def _runs(transactions: Sequence[Transaction]) -> list[list[Transaction]]:
@@ -208,9 +214,12 @@ def _note(connection: duckdb.DuckDBPyConnection, shared: Shared, part: _Part, co
 def renew(shared: Shared, state: MasterState) -> None:
     """Begin a new history with what is journalled; see `wlc.masters.contract.Source.renew`."""
     with shared.publish_lock, shared.commit_lock, shared.root.cursor() as connection:
-        rise = state.tick - shared.require_state().tick
+        before = shared.require_state().tick
+        rise = state.tick - before
         with transaction(connection, shared):
-            for number in journal.read_layouts(connection, shared.catalog):
-                connection.execute(f"UPDATE {journal.images_sql(shared.catalog, number)} SET _tick = _tick + {rise}")
-            connection.execute(f"UPDATE {quote(shared.catalog)}.wlc.entries SET tick = tick + {rise}")
+            layouts = journal.read_layouts(connection, shared.catalog)
+            images = ((journal.images_sql(shared.catalog, number), "_tick", "_meta") for number in layouts)
+            for table, tick, text in ((f"{quote(shared.catalog)}.wlc.entries", "tick", "entry"), *images):
+                connection.execute(f"UPDATE {table} SET {tick} = {tick} + {rise}")
+                journal.raise_after(connection, table, text, before, rise)
             journal.write_state(connection, shared.catalog, changes(shared.state, state))
