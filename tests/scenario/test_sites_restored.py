@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import threading
+import warnings
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -335,6 +336,29 @@ def test_case_3_what_the_backup_held_and_was_published_since_is_no_new_transacti
     assert two.rows("oslo", "t")[-2:] == [(101, "published"), (102, "since")]
     assert wlc.exceptions(two.file("oslo")) == []
     two.replica_equals("rome", "t")
+
+
+@pytest.mark.parametrize("is_diverged", [True, False])
+@pytest.mark.parametrize("site", ["rome", "oslo"])
+def test_case_3_sequences_go_on_behind_what_was_committed_since(two: Sites, site: str, *, is_diverged: bool) -> None:
+    """Where a log file holds the beginning of that, too: what is there already moves no sequence."""
+    two.write("oslo", "CREATE SEQUENCE q", "CREATE TABLE s (k INTEGER PRIMARY KEY DEFAULT nextval('q'), v VARCHAR)")
+    two.exchange()
+    insert = "INSERT INTO s (v) VALUES ('{}')"
+    with wlc.connect(two.file(site)) as master:
+        master.execute(insert.format("in the backup"))
+        master.execute("CHECKPOINT")
+        backup = Backup.of(two, site)
+        if is_diverged:
+            master.execute("INSERT INTO s VALUES (1000, 'published')")
+    wlc.flush(two.file(site))
+    backup.restore()
+    write_offline(two, site, *[insert.format("since")] * 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wlc.flush(two.file(site))
+    two.write(site, insert.format("then"))
+    assert [row[0] for row in two.rows(site, "s") if row[1] == "then"] == [6]
 
 
 def test_case_3_what_was_read_since_had_not_seen_its_own_past(two: Sites) -> None:

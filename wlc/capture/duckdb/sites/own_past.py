@@ -164,6 +164,7 @@ def _take_rows(shared: Shared, part: _Part, fetch: Callable[[TableFile], Path]) 
         for record in (record for each in part.transactions for record in each.records):
             if isinstance(record, Change):
                 counts[record.table] = counts.get(record.table, 0) + record.added - record.removed
+        _set_sequences(connection, shared, part)
         _note(connection, shared, part, counts)
     touched = [table.table.name for table in found]
     shared.committed(shared.last_tick, shared.commit_time(), touched, touched)
@@ -178,6 +179,7 @@ def _take_alone(shared: Shared, part: _Part, fetch: Callable[[TableFile], Path])
                 if isinstance(record, JournalledImages):
                     images = journal.images_sql(shared.catalog, record.layout)
                     connection.execute(f"DELETE FROM {images} WHERE _tick = {entry.tick}")
+            _set_sequences(connection, shared, part)
             _note(
                 connection,
                 shared,
@@ -192,13 +194,17 @@ def _take_alone(shared: Shared, part: _Part, fetch: Callable[[TableFile], Path])
     shared.load()
 
 
-def _note(connection: duckdb.DuckDBPyConnection, shared: Shared, part: _Part, counts: dict[Name, int]) -> None:
-    """Note what the tables hold and how far the log is taken back, and forget what of it is journalled."""
+def _set_sequences(connection: duckdb.DuckDBPyConnection, shared: Shared, part: _Part) -> None:
+    """Let sequences go on behind what is taken back; behind what was committed here they do."""
     known = duckdb_catalog.sequences(connection, shared.catalog)
     for record in (record for each in part.transactions for record in each.records):
         if isinstance(record, SequencePosition) and known.get(record.sequence) != record.value:
             name = f"{quote(shared.catalog)}.{record.sequence.sql}"
             connection.execute(f"SELECT setval({literal(name)}, {record.value})")
+
+
+def _note(connection: duckdb.DuckDBPyConnection, shared: Shared, part: _Part, counts: dict[Name, int]) -> None:
+    """Note what the tables hold and how far the log is taken back, and forget what of it is journalled."""
     state, touched = part.reached(shared.require_state()), digest.touched(part.transactions)
     for number in journal.read_layouts(connection, shared.catalog):
         connection.execute(f"DELETE FROM {journal.images_sql(shared.catalog, number)} WHERE _tick <= {state.tick}")
