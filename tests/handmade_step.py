@@ -93,9 +93,7 @@ class HandmadePrimary:
         ticks: Sequence[int] = (),
     ) -> dict[str, int]:
         """Judge transactions of a site; returns the counters by name."""
-        pasts = [past] * len(transactions) if isinstance(past, Mapping) else list(past)
-        is_same = reads_past is None or isinstance(reads_past, Mapping)
-        began: Sequence[Any] = [reads_past] * len(transactions) if is_same else list(reads_past or ())
+        pasts, began = (self._of_each(transactions, of) for of in (past, reads_past))
         numbers = ticks or range(1, len(transactions) + 1)
         seen = [
             Seen(line, Origin(history, tick), {history: tick - 1, **each}, read)
@@ -105,6 +103,11 @@ class HandmadePrimary:
             self.connection, seen, self._step(transactions, reads), self._named_rules()
         )
         return {name: count for (_, name), count in self.found.counts.items()}
+
+    @staticmethod
+    def _of_each(transactions: Sequence[object], value: Any) -> Sequence[Any]:
+        """Return the values of transactions, or the one that is that of all."""
+        return [value] * len(transactions) if value is None or isinstance(value, Mapping) else value
 
     def count(self, *transactions: Sequence[Row], reads: Sequence[tuple[int, str, int, bool]] = ()) -> dict[str, int]:
         """Judge transactions of a site that has taken nothing, and answer; returns what users see counted, by name."""

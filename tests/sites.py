@@ -6,6 +6,7 @@ import shutil
 from collections import Counter
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -23,7 +24,6 @@ from wlc.masters import background
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from datetime import timedelta
     from pathlib import Path
 
 SCHEMA = """
@@ -166,6 +166,16 @@ def write_offline(sites: Sites, site: str, *statements: str) -> None:
     """Let users commit while the farm cannot be reached."""
     with offline(), pytest.raises(wlc.UnavailableError, match="offline"):
         sites.write(site, *statements)
+
+
+def prune_unread(sites: Sites, files: int = 2) -> None:
+    """Let oslo publish so many log files, paris take them, and oslo prune all that it can, whoever lacks it."""
+    for number in range(files):
+        sites.write("oslo", f"INSERT INTO t VALUES ({number}, 'oslo')")
+        wlc.flush(sites.file("oslo"))
+    sites.take("paris")
+    wlc.snapshot(sites.file("oslo"))
+    wlc.prune(sites.log("oslo").url, deadline=timedelta(0), keep_for="0s")
 
 
 def take_from(sites: Sites, *ways: str) -> list[int]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import shlex
 import shutil
 from dataclasses import replace
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -18,7 +17,7 @@ import wlc
 import wlr
 from cli.command import run_app
 from cli.wlc import app
-from tests.sites import Sites, write_offline
+from tests.sites import Sites, prune_unread, write_offline
 from wlc.farm.circle import read_circle
 from wlc.farm.config import STARTED
 from wlc.farm.errors import ExpiredError, FencedError, InvalidError
@@ -89,12 +88,7 @@ def test_a_site_that_was_silent_for_too_long_begins_anew(three: Sites, capsys: p
     """As the hint says; what only it had is named before, and stays in its former file and its former log."""
     three.write("rome", "INSERT INTO t VALUES (101, 'published')")
     wlc.flush(three.file("rome"))
-    for number in range(2):
-        three.write("oslo", f"INSERT INTO t VALUES ({number}, 'oslo')")
-        wlc.flush(three.file("oslo"))
-    three.take("paris")
-    wlc.snapshot(three.file("oslo"))
-    wlc.prune(three.log("oslo").url, deadline=timedelta(0), keep_for="0s")
+    prune_unread(three)
     wlc.set_rule("sales", "o", "owner", site="rome", farm=three.farm)
     with pytest.raises(ExpiredError, match="was pruned") as caught:
         three.take("rome")

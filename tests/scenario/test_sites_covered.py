@@ -6,7 +6,6 @@ Docs: docs/sites.md.
 from __future__ import annotations
 
 import shlex
-from datetime import timedelta
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
@@ -15,7 +14,7 @@ import pytest
 import wlc
 from cli.command import run_app
 from cli.wlc import app
-from tests.sites import Sites
+from tests.sites import Sites, prune_unread
 from wlc.farm.errors import ExpiredError
 from wlc.multi_master import take_round
 
@@ -32,12 +31,7 @@ def pruned(folder: Path, *, mesh: bool) -> Sites:
     wlc.set_rule("sales", "t", "newest" if mesh else "epoch", farm=sites.farm)
     sites.join("rome")
     sites.join("paris")
-    for number in range(2):
-        sites.write("oslo", f"INSERT INTO t VALUES ({number}, 'oslo')")
-        wlc.flush(sites.file("oslo"))
-    sites.take("paris")
-    wlc.snapshot(sites.file("oslo"))
-    wlc.prune(sites.log("oslo").url, deadline=timedelta(0), keep_for="0s")
+    prune_unread(sites)
     return sites
 
 
@@ -77,12 +71,7 @@ def test_in_a_mesh_a_log_that_was_read_before_is_read_on_behind_what_came_throug
     sites.join("paris")
     sites.write("oslo", "INSERT INTO t VALUES (9, 'oslo')")
     sites.exchange()
-    for number in range(4):
-        sites.write("oslo", f"INSERT INTO t VALUES ({number}, 'oslo')")
-        wlc.flush(sites.file("oslo"))
-    sites.take("paris")
-    wlc.snapshot(sites.file("oslo"))
-    wlc.prune(sites.log("oslo").url, deadline=timedelta(0), keep_for="0s")
+    prune_unread(sites, 4)
     with pytest.raises(ExpiredError, match="; site paris has it"):
         wlc.take(sites.file("rome"), site="oslo")
     assert sites.take("rome") == 4

@@ -98,10 +98,10 @@ sites = st.integers(0, 3)
 reads = st.lists(
     st.tuples(st.sampled_from(KEYS), st.sampled_from(list(CLAUSES))), min_size=1, max_size=2, unique_by=lambda e: e[0]
 )
-transactions = st.lists(
-    st.tuples(sites, st.lists(change, min_size=1, max_size=3), st.one_of(st.just([]), reads)), min_size=1, max_size=5
-)
-offline_transaction = st.tuples(st.lists(change, min_size=1, max_size=3), st.one_of(st.just([]), reads))
+changes_of_one = st.lists(change, min_size=1, max_size=3)
+maybe_reads: st.SearchStrategy[Reads] = st.one_of(st.just([]), reads)
+transactions = st.lists(st.tuples(sites, changes_of_one, maybe_reads), min_size=1, max_size=5)
+offline_transaction = st.tuples(changes_of_one, maybe_reads)
 statements = st.lists(
     st.tuples(st.sampled_from(STATEMENTS), st.sampled_from(KEYS), st.sampled_from(KEYS)), min_size=1, max_size=5
 )
@@ -469,7 +469,7 @@ class Exchange(RuleBasedStateMachine):
         rejected = sum(count.rows for each in told for count in each.in_conflict)
         assert len(wlc.exceptions(file)) - before == rejected
 
-    @rule(site=sites, changes=st.lists(change, min_size=1, max_size=3))
+    @rule(site=sites, changes=changes_of_one)
     def take_while_a_user_commits(self, site: int, changes: list[tuple[str, str, int]]) -> None:
         """A user commits after the taker has published what waited."""
         number, steps = self.pick(site), SiteLog.steps
