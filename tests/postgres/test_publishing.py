@@ -30,6 +30,7 @@ from wlc.capture.postgres import setup, source
 from wlc.capture.postgres.source import PostgresSource
 from wlc.farm.database import FarmDatabase, open_database
 from wlc.farm.errors import FarmError, UnavailableError
+from wlc.masters.adapters import opened
 from wlc.masters.publish import publish
 
 if TYPE_CHECKING:
@@ -342,6 +343,20 @@ def test_sigterm_ends_a_publisher_with_a_whole_batch(bank: str, farm: str, tmp_p
     assert check_equal(bank, farm, tmp_path / "replica.duckdb") == 21
 
 
+def test_a_slot_that_another_publisher_moved_has_no_gap(bank: str):
+    with opened(bank) as waiting:
+
+        def publish_elsewhere() -> None:
+            for number in range(2):
+                transfer(bank, number)
+                wlc.flush(bank)
+
+        publish_elsewhere()
+        assert waiting.details().warning is None
+        publish_elsewhere()
+        waiting.refuse_gap()
+
+
 def test_publishers_and_snapshots_side_by_side(database_url: str, farm: str, tmp_path: Path):
     make_pgbench(database_url)
     wlc.master(database_url, farm=farm, name="bank", beat_s=0.05)
@@ -349,13 +364,14 @@ def test_publishers_and_snapshots_side_by_side(database_url: str, farm: str, tmp
     with run_process(database_url) as one, run_process(database_url) as two:
         # On a busy machine a load may be over before the first of them is published.
         while not any(tick > 0 for tick in database.snapshot_ticks()) and loads < 20:
-            load, loads = pgbench(database_url, "-c", CLIENTS, "-t", 75, "-R", 60), loads + 1
-            wait_until(lambda: wlc.tick("bank", farm=farm) > 0, "it is published")
-            while load.poll() is None:
-                wlc.snapshot(database_url)
-                done = run_command("wlc", "flush", database_url)
-                assert done.returncode == 0, done.stderr
-            finished(load)
+            loads += 1
+            with pgbench(database_url, "-c", CLIENTS, "-t", 75, "-R", 60) as load:
+                wait_until(lambda: wlc.tick("bank", farm=farm) > 0, "it is published")
+                while load.poll() is None:
+                    wlc.snapshot(database_url)
+                    done = run_command("wlc", "flush", database_url)
+                    assert done.returncode == 0, done.stderr
+                finished(load)
         assert [one.process.poll(), two.process.poll()] == [None, None], one.errors + two.errors
         for process in (one, two):
             process.process.send_signal(signal.SIGTERM)
