@@ -6,7 +6,8 @@ by less than the delay from A to B, and the same with A and B exchanged. Here th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import count
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -19,22 +20,38 @@ if TYPE_CHECKING:
 HOURS = 13
 
 
-def arrives(written: int, beat: int, taken_every: int, *, is_first: bool) -> int:
-    """When a change that is written between an hour and the next is contained elsewhere.
+class Clock(NamedTuple):
+    """Every how many hours a site publishes and takes; who takes has published what waits."""
 
-    Args:
-        written: The hour.
-        beat: Hours between two publications at its site.
-        taken_every: Hours between two takes at the other site.
-        is_first: Where both do so in one hour, its site is the first.
-    """
-    published = (written // beat + 1) * beat
-    return -(-published // taken_every) * taken_every if is_first else (published // taken_every + 1) * taken_every
+    publish: int
+    take: int
+
+    def next_published(self, written: int) -> int:
+        """When a change that is written between an hour and the next is in the farm."""
+        return next(hour for hour in count(written + 1) if 0 in (hour % self.publish, hour % self.take))
 
 
-@pytest.mark.parametrize(("beat_of_oslo", "beat_of_rome"), [(2, 5), (5, 2)])
+def arrives(written: int, writer: Clock, reader: Clock, *, is_writer_first: bool) -> int:
+    """When a change that is written between an hour and the next is contained elsewhere; in one hour, one is first."""
+    published = writer.next_published(written)
+    return next(hour for hour in count(published + (not is_writer_first)) if hour % reader.take == 0)
+
+
+@pytest.mark.parametrize(
+    ("oslo", "rome", "inside", "outside"),
+    [
+        # Oslo takes in its hour 6 what rome wrote in 0, and rome in 10 what oslo wrote in 5.
+        (Clock(2, 2), Clock(5, 5), {(5, 0), (5, 9)}, {(6, 0), (5, 10)}),
+        # Oslo takes in 5 what rome wrote in 0, and rome in 6 what oslo wrote in 3.
+        (Clock(5, 5), Clock(2, 2), {(4, 0), (3, 5)}, {(5, 0), (3, 6)}),
+        # Oslo takes in 6 what rome published in 3, and rome in 8 what oslo published in that hour.
+        (Clock(1, 6), Clock(3, 4), {(5, 0), (7, 7)}, {(6, 0), (7, 8)}),
+        # Who takes has published: both take in 3, oslo what rome wrote in 1, and rome what oslo wrote in 2.
+        (Clock(4, 3), Clock(6, 1), {(2, 1), (2, 2)}, {(3, 1), (2, 3)}),
+    ],
+)
 def test_changes_closer_than_the_delay_are_in_conflict_and_no_others(
-    tmp_path: Path, beat_of_oslo: int, beat_of_rome: int
+    tmp_path: Path, oslo: Clock, rome: Clock, inside: set[tuple[int, int]], outside: set[tuple[int, int]]
 ) -> None:
     """Each row is written by oslo in one hour and by rome in another one: all pairs of hours are rows."""
     sites = Sites(tmp_path)
@@ -48,10 +65,11 @@ def test_changes_closer_than_the_delay_are_in_conflict_and_no_others(
     # A program that ends publishes what waits.
     programs = {site: wlc.connect(sites.file(site)) for site in sites.names}
     for hour in range(HOURS):
-        if hour % beat_of_oslo == 0:
-            sites.take("oslo")
-        if hour % beat_of_rome == 0:
-            sites.take("rome")
+        for site, clock in {"oslo": oslo, "rome": rome}.items():
+            if hour % clock.publish == 0:
+                wlc.flush(sites.file(site))
+            if hour % clock.take == 0:
+                sites.take(site)
         for site, program in programs.items():
             program.execute(f"UPDATE t SET v = v || '{site}' WHERE at_{site} = {hour}")
     for program in programs.values():
@@ -61,18 +79,16 @@ def test_changes_closer_than_the_delay_are_in_conflict_and_no_others(
     sites.refuse_differences("t")
     rejected = {(row.key["at_oslo"], row.key["at_rome"]) for row in wlc.exceptions(sites.file("oslo"))}
     expected = {
-        (oslo, rome)
-        for oslo in range(HOURS)
-        for rome in range(HOURS)
-        if rome < arrives(oslo, beat_of_oslo, beat_of_rome, is_first=True)
-        and oslo < arrives(rome, beat_of_rome, beat_of_oslo, is_first=False)
+        (at_oslo, at_rome)
+        for at_oslo in range(HOURS)
+        for at_rome in range(HOURS)
+        if at_rome < arrives(at_oslo, oslo, rome, is_writer_first=True)
+        and at_oslo < arrives(at_rome, rome, oslo, is_writer_first=False)
     }
     assert rejected == expected
-    # Just inside and just outside: oslo takes in its hour 6 what rome wrote in 0, and rome in 10 what oslo wrote in 5.
-    if beat_of_rome == 5:
-        assert [(oslo, 0) in rejected for oslo in (5, 6)] == [True, False]
-        assert [(5, rome) in rejected for rome in (9, 10)] == [True, False]
-    both = {(oslo, rome): v for oslo, rome, v in sites.rows("oslo", "t")}
+    assert inside <= rejected
+    assert not outside & rejected
+    both = {(at_oslo, at_rome): v for at_oslo, at_rome, v in sites.rows("oslo", "t")}
     assert {key for key, v in both.items() if v == "oslo"} == rejected
     assert set(both.values()) == {"oslo", "oslorome", "romeoslo"}
 
