@@ -26,10 +26,13 @@ from wlc.capture.duckdb.source import DuckDBSource
 from wlc.farm.circle import read_circle
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
 from wlc.farm.model import Origin
+from wlc.masters import restored
 from wlc.masters.state import decode
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from wlc.farm.circle import Circle
 
 SCHEMA = "CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR)"
 
@@ -383,6 +386,29 @@ def test_case_3_what_was_read_since_had_not_seen_its_own_past(two: Sites) -> Non
         (3, "READ_ROW"),
         (103, "WRITE_ROW"),
     ]
+
+
+@pytest.mark.parametrize("site", ["rome", "oslo"])
+def test_nothing_is_published_in_a_history_that_the_farm_has_not_heard_of(two: Sites, site: str) -> None:
+    """The farm gives no answer when it is told of the new history; the program writes on, and publishes that."""
+    backup = Backup.of(two, site)
+    two.write(site, "INSERT INTO t VALUES (101, 'published')")
+    two.exchange()
+    backup.restore()
+    write_offline(two, site, "INSERT INTO t VALUES (103, 'since')")
+    told, failures = restored.change_circle, iter([UnavailableError("no answer")])
+
+    def tell(*arguments: Any) -> Circle:
+        for failure in failures:
+            raise failure
+        return told(*arguments)
+
+    with patch.object(restored, "change_circle", tell), pytest.warns(UserWarning, match="a new history begins"):
+        two.write(site, "INSERT INTO t VALUES (104, 'since')")
+    assert len(histories(two, site)) == 2
+    in_step(two)
+    assert keys(two, "rome") == [100, 101, 103, 104]
+    two.replica_equals(site, "t")
 
 
 def test_a_site_that_died_before_the_first_snapshot_of_its_history_takes_it(two: Sites) -> None:

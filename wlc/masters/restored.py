@@ -306,7 +306,6 @@ def _begin_history(
             site=replace(state.site, contained=contained),
         )
     )
-    source.has_settled_past = True
     _finish_history(source, database, circle)
 
 
