@@ -211,10 +211,10 @@ def sql(
         message = f"the statements are committed and wait to be published, since {error.message}"
         again = f"wlc flush {shlex.quote(source)}"
         hint = again
-        if isinstance(error, InvalidError):
-            hint = f"{error.hint} Then: {again}"
-        elif isinstance(error, FencedError) and error.hint:
+        if error.hint and isinstance(error, InvalidError | FencedError):
             hint = error.hint.replace("SOURCE", shlex.quote(source))
+        if error.hint and isinstance(error, InvalidError):
+            hint = f"{hint.rstrip('.')}. Then: {again}"
         raise type(error)(message, hint=hint) from error
 
 

@@ -83,6 +83,26 @@ def test_close_says_that_the_farm_is_away_and_the_next_flush_publishes(source: P
     check_published(source, farm)
 
 
+@pytest.mark.parametrize("is_back", [True, False])
+def test_commands_say_what_to_type_while_the_farm_is_away(source: Path, farm: Path, is_back: bool):
+    """The hint's commands, typed as they stand, publish what waits, or begin a new history."""
+    away = farm.with_name("away")
+    farm.rename(away)
+    again, anew = f"wlc flush {source}", [f"wlc stop {source}", f"wlc master {source}"]
+    gone = f"hint: Put it back; or {anew[0]}, then {anew[1]}, which starts a new history"
+    said = run_command("wlc", "sql", source, "INSERT INTO t VALUES (2)").stderr
+    assert "the statements are committed and wait to be published" in said
+    assert f"{gone}. Then: {again}\n" in said
+    assert f"{gone}.\n" in run_command(*again.split()).stderr
+    if is_back:
+        away.rename(farm)
+    for command in [again] if is_back else anew:
+        assert run_command(*command.split()).returncode == 0
+    into = source.with_name("copy.duckdb")
+    wlr.replicate("bank", farm=farm, into=into, register=False)
+    assert file_contents(into) == file_contents(source)
+
+
 def test_farm_moved_away_and_back_at_random_moments(source: Path, farm: Path):
     """Also in the middle of a publication, which must not go on in a second farm of its own."""
     rng, away = random.Random(seed()), farm.with_name("away")

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
+_GONE = "Put it back; or wlc stop SOURCE, then wlc master SOURCE, which starts a new history."
+
+
 def open_database(
     db: str, farm: str | os.PathLike[str] | None = None, storage_options: Mapping[str, Any] | None = None
 ) -> FarmDatabase:
@@ -224,7 +227,7 @@ class FarmDatabase:
             self._open_logs(known.logs if known else paths.LOGS)
         numbers, ticks = self.batch_numbers(), self.snapshot_ticks()
         if present is None and not numbers and not ticks:
-            raise MissingError(f"{self.url} holds no database", hint="Put it back, or create one with: wlc master")
+            raise MissingError(f"{self.url} holds no database", hint=_GONE)
         if present is None and known and known.batches > 1 and known.batches - 1 not in numbers:
             raise GapError(f"batch {known.batches - 1} of {self.name} is missing", hint="Put the farm back.")
         batch = self.read_batch(numbers[-1])[0] if numbers else None
@@ -318,7 +321,7 @@ class FarmDatabase:
         if number > 1 and not self.logs.exists(paths.log_path(self.name, number - 1)):
             raise GapError(
                 f"cannot publish batch {number} of {self.name}: batch {number - 1} is missing",
-                hint="Put it back; or wlc stop SOURCE, then wlc master SOURCE, which starts a new history.",
+                hint=_GONE,
                 path=self.logs.url,
             )
 

@@ -36,7 +36,7 @@ def open_store(url: str, storage_options: Mapping[str, Any] | None = None) -> St
         return LocalStore(local_path(url))
     scheme = url.partition("://")[0].lower()
     if scheme not in _SCHEMES:
-        hint = "Use a directory, or a URL that begins with s3://, gs://, az:// or sftp://."
+        hint = "Use a directory, or a URL that begins with s3://, gs://, az:// or sftp://; for a replica also postgresql://."
         raise InvalidError(f"cannot use a store with scheme {scheme!r}", hint=hint)
     return _SCHEMES[scheme](url, with_paths(without_keys(storage_options)))
 
