@@ -23,10 +23,9 @@ from tests.sites import Backup, Sites, offline, write_offline
 from wlc.capture.duckdb import journal
 from wlc.capture.duckdb.sites import own_past
 from wlc.capture.duckdb.source import DuckDBSource
-from wlc.farm.circle import read_circle
+from wlc.farm.circle import change_circle, read_circle
 from wlc.farm.errors import FencedError, InvalidError, UnavailableError
 from wlc.farm.model import Origin
-from wlc.masters import restored
 from wlc.masters.state import decode
 
 if TYPE_CHECKING:
@@ -341,27 +340,34 @@ def test_case_3_what_the_backup_held_and_was_published_since_is_no_new_transacti
     two.replica_equals("rome", "t")
 
 
-@pytest.mark.parametrize("is_diverged", [True, False])
+@pytest.mark.parametrize("lost", [None, 0, 5])
+@pytest.mark.parametrize("step", [1, -1])
 @pytest.mark.parametrize("site", ["rome", "oslo"])
-def test_case_3_sequences_go_on_behind_what_was_committed_since(two: Sites, site: str, *, is_diverged: bool) -> None:
-    """Where a log file holds the beginning of that, too: what is there already moves no sequence."""
-    two.write("oslo", "CREATE SEQUENCE q", "CREATE TABLE s (k INTEGER PRIMARY KEY DEFAULT nextval('q'), v VARCHAR)")
+def test_case_3_sequences_go_on_behind_both_pasts(two: Sites, site: str, step: int, lost: int | None) -> None:
+    """Behind what was committed since, and behind what was lost and published; None: that has not diverged."""
+    create = f"CREATE SEQUENCE q INCREMENT BY {step} START {step}"
+    two.write("oslo", create, "CREATE TABLE s (k INTEGER PRIMARY KEY DEFAULT nextval('q'), v VARCHAR)")
     two.exchange()
     insert = "INSERT INTO s (v) VALUES ('{}')"
     with wlc.connect(two.file(site)) as master:
         master.execute(insert.format("in the backup"))
         master.execute("CHECKPOINT")
         backup = Backup.of(two, site)
-        if is_diverged:
+        if lost is not None:
             master.execute("INSERT INTO s VALUES (1000, 'published')")
+            wlc.flush(two.file(site))
+            for _ in range(lost):
+                master.execute(insert.format("published"))
     wlc.flush(two.file(site))
+    two.exchange()
     backup.restore()
-    write_offline(two, site, *[insert.format("since")] * 4)
+    write_offline(two, site, *[insert.format("since")] * 3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         wlc.flush(two.file(site))
+        two.exchange()
     two.write(site, insert.format("then"))
-    assert [row[0] for row in two.rows(site, "s") if row[1] == "then"] == [6]
+    assert [row[0] for row in two.rows(site, "s") if row[1] == "then"] == [step * (1 + max(3, lost or 0) + 1)]
 
 
 def test_case_3_what_was_read_since_had_not_seen_its_own_past(two: Sites) -> None:
@@ -396,14 +402,14 @@ def test_nothing_is_published_in_a_history_that_the_farm_has_not_heard_of(two: S
     two.exchange()
     backup.restore()
     write_offline(two, site, "INSERT INTO t VALUES (103, 'since')")
-    told, failures = restored.change_circle, iter([UnavailableError("no answer")])
+    failures = iter([UnavailableError("no answer")])
 
     def tell(*arguments: Any) -> Circle:
         for failure in failures:
             raise failure
-        return told(*arguments)
+        return change_circle(*arguments)
 
-    with patch.object(restored, "change_circle", tell), pytest.warns(UserWarning, match="a new history begins"):
+    with patch("wlc.masters.restored.change_circle", tell), pytest.warns(UserWarning, match="a new history begins"):
         two.write(site, "INSERT INTO t VALUES (104, 'since')")
     assert len(histories(two, site)) == 2
     in_step(two)
@@ -537,6 +543,50 @@ def test_case_4_of_a_primary(two: Sites) -> None:
     in_step(two)
     assert keys(two, "rome") == [100, 201, 202]
     assert (1, "oslo") in two.rows("oslo", "t")
+
+
+@pytest.mark.parametrize("site", ["rome", "oslo"])
+@pytest.mark.parametrize("has_held", [True, False], ids=["with transactions that it held", "without"])
+def test_a_backup_behind_what_was_pruned_is_refused(
+    two: Sites, site: str, has_held: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What it held was published since, and others have changed it since; the hint's commands bring all in step."""
+    other = "oslo" if site == "rome" else "rome"
+    with wlc.connect(two.file(site)) as master:
+        if has_held:
+            master.execute("UPDATE t SET v = 'held' WHERE k = 5")
+            master.execute("INSERT INTO t VALUES (101, 'held')")
+        master.execute("CHECKPOINT")
+        backup = Backup.of(two, site)
+        master.execute("INSERT INTO t VALUES (102, 'lost')")
+    two.exchange()
+    two.write(other, "UPDATE t SET v = 'newer' WHERE k = 5", "DELETE FROM t WHERE k = 101")
+    for key in (104, 105):
+        two.exchange()
+        two.write(site, f"INSERT INTO t VALUES ({key}, 'lost')")
+    two.exchange()
+    wlc.snapshot(two.file(site))
+    wlc.prune(two.log(site).url, keep_for="0s")
+    backup.restore()
+    published = two.log(site).config()
+    for _ in range(2):
+        with pytest.raises(FencedError, match=r"which it lacks, was pruned") as caught:
+            wlc.flush(two.file(site))
+    with pytest.raises(FencedError, match=r"which it lacks, was pruned"):
+        wlc.take(two.file(site), dry_run=True)
+    assert two.log(site).config() == published
+    hint = str(caught.value.hint)
+    if site == "oslo":
+        role, anew = re.fullmatch(r"let another site be the primary: (.*); wlc take there; then (.*)", hint).groups()
+        typed = [role, f"wlc take {two.file('rome')}", anew]
+    else:
+        typed = [hint]
+    for command in typed:
+        assert run_app(app, "wlc", [*shlex.split(command)[1:], *["--yes"] * command.endswith("--again")]) == 0
+    capsys.readouterr()
+    in_step(two)
+    assert keys(two, site) == [100, 102, 104, 105]
+    assert (5, "newer") in two.rows(site, "t")
 
 
 def test_case_5_an_unknown_past_is_refused(two: Sites) -> None:

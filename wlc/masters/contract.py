@@ -316,6 +316,13 @@ class Source(ABC):
         """
         raise UnsupportedError(f"{self} cannot be one of several sites", hint="only DuckDB masters can")
 
+    def pass_sequences(self, given: Mapping[Name, int]) -> None:  # noqa: ARG002
+        """Let sequences go on behind the last values that they gave out before the database was restored.
+
+        Those that have got further since, are not there or cycle stay where they are.
+        """
+        raise UnsupportedError(f"{self} cannot be one of several sites", hint="only DuckDB masters can")
+
     def renew(self, state: MasterState) -> None:  # noqa: ARG002
         """Begin a new history: what waits to be published follows the tick of the new state."""
         raise UnsupportedError(f"{self} cannot be one of several sites", hint="only DuckDB masters can")

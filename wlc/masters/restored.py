@@ -14,7 +14,8 @@ log, and with what other logs contain of it:
     it is the primary itself                the same: its log ends with a handover to itself, and it judges with its
                                             next take what it has committed since, as it judges another site
     its log is of another past, or the      FencedError
-    site has begun a later history
+    site has begun a later history, or what
+    it has to take back was pruned
 
 No tick is used twice: a new history goes on behind every tick that anybody has seen.
 """
@@ -33,7 +34,7 @@ from wlc.farm.clock import utc_now
 from wlc.farm.config import STARTED
 from wlc.farm.errors import CorruptError, FencedError, GapError, InvalidError
 from wlc.farm.membership import with_site
-from wlc.farm.model import Origin
+from wlc.farm.model import Origin, SequencePosition
 from wlc.farm.newest_batches import read_newest
 from wlc.farm.paths import parse_snapshot_folder
 from wlc.farm.store import MissingError
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
     from wlc.farm.circle import Circle
     from wlc.farm.database import FarmDatabase
-    from wlc.farm.model import Batch, Config
+    from wlc.farm.model import Batch, Config, Name
     from wlc.masters.contract import Source
     from wlc.masters.state import MasterState
 
@@ -84,7 +85,7 @@ def settle_past(source: Source, database: FarmDatabase) -> None:
     # In this order: a handover that comes in between stands in the own log before anybody contains it.
     known = _known_elsewhere(source, database, circle)
     try:
-        rows = _take_back(source, database)
+        rows = _take_back(source, database, circle)
     except DivergedError as error:
         rows = 0
         _diverge(source, database, circle, error)
@@ -128,6 +129,7 @@ def _diverge(source: Source, database: FarmDatabase, circle: Circle, error: Dive
             circle, start = succeed_oneself(founder_of(database, site), site.name), source.step_down
             comes += f" with wlc take {shlex.quote(str(source))}, which judges what it has committed since"
     warnings.warn(f"{error.message}; a new history begins, and what it had published {comes}", stacklevel=3)
+    source.pass_sequences(_given_out(source, database))
     _begin_history(source, database, circle, start)
 
 
@@ -142,16 +144,19 @@ def _refuse_earlier(source: Source, database: FarmDatabase, circle: Circle) -> N
     name, founder = state.site.name, founder_of(database, state.site)
     if state.history not in [each.history for each in circle.site(name).histories[:-1]]:
         return
-    hint = how_to_join_anew(founder.url, name, shlex.quote(str(source)))
-    if name == circle.primary:
-        other = next(site.name for site in circle.sites if site.name != name)
-        succeeded = f"wlc role {shlex.quote(founder.url)} {other} primary --lost {name}"
+    raise _left_behind(source, founder, circle, f"is older than the present history of site {name}")
+
+
+def _left_behind(source: Source, founder: FarmDatabase, circle: Circle, why: str) -> FencedError:
+    """Build the error for a backup that cannot go on as its site."""
+    site = source.require_state().site
+    assert site is not None
+    hint = how_to_join_anew(founder.url, site.name, shlex.quote(str(source)))
+    if site.name == circle.primary:
+        other = next(each.name for each in circle.sites if each.name != site.name)
+        succeeded = f"wlc role {shlex.quote(founder.url)} {other} primary --lost {site.name}"
         hint = f"let another site be the primary: {succeeded}; wlc take there; then {hint}"
-    raise FencedError(
-        f"{source} was restored from a backup that is older than the present history of site {name}",
-        hint=hint,
-        path=str(source),
-    )
+    return FencedError(f"{source} was restored from a backup that {why}", hint=hint, path=str(source))
 
 
 def _refuse_unjudgeable(source: Source, error: DivergedError) -> None:
@@ -169,11 +174,11 @@ def _refuse_unjudgeable(source: Source, error: DivergedError) -> None:
         ) from error
 
 
-def _take_back(source: Source, database: FarmDatabase) -> int:
+def _take_back(source: Source, database: FarmDatabase, circle: Circle) -> int:
     """Take what the own log holds and the database does not; nobody commits before all of it is there."""
     rows = 0
     with source.without_commits():
-        while (found := _next_own(source, database)) is not None:
+        while (found := _next_own(source, database, circle)) is not None:
             batch, chain = found
             if batch.handover is not None:
                 step_down(source, database, batch, chain)
@@ -182,16 +187,38 @@ def _take_back(source: Source, database: FarmDatabase) -> int:
     return rows
 
 
-def _next_own(source: Source, database: FarmDatabase) -> tuple[Batch, str] | None:
-    """Return the batch of the own log after the last one that the database remembers, and its hash."""
+def _next_own(source: Source, database: FarmDatabase, circle: Circle) -> tuple[Batch, str] | None:
+    """Return the batch of the own log after the last one that the database remembers, and its hash.
+
+    Raises:
+        FencedError: It was pruned, or is of another past.
+    """
     state = source.require_state()
+    assert state.site is not None
     try:
         batch, chain = database.read_batch(state.batch + 1, is_own=True)
-    except (MissingError, GapError):
+    except GapError as error:
+        why = f"ends at batch {state.batch} of {database.url}: batch {state.batch + 1}, which it lacks, was pruned"
+        raise _left_behind(source, founder_of(database, state.site), circle, why) from error
+    except MissingError:
         return None
     if batch.history != state.history or batch.previous != state.chain:
         raise outdated(database, state, batch.number)
     return batch, chain
+
+
+def _given_out(source: Source, database: FarmDatabase) -> dict[Name, int]:
+    """Return the last values of sequences in the part of the own log that does not come back from it."""
+    given: dict[Name, int] = {}
+    for number in database.batch_numbers(after=source.require_state().batch):
+        try:
+            batch, _ = database.read_batch(number, is_own=True)
+        except CorruptError as error:
+            _log.warning("sequences of %s do not go on behind those in its log: %s", source, error)
+            break
+        records = (record for each in batch.transactions for record in each.records)
+        given.update({each.sequence: each.value for each in records if isinstance(each, SequencePosition)})
+    return given
 
 
 def settle_copy(copy: Source, database: FarmDatabase, circle: Circle) -> None:
@@ -203,7 +230,7 @@ def settle_copy(copy: Source, database: FarmDatabase, circle: Circle) -> None:
     """
     _refuse_earlier(copy, database, circle)
     known = _known_elsewhere(copy, database, circle)
-    while (found := _next_own(copy, database)) is not None:
+    while (found := _next_own(copy, database, circle)) is not None:
         batch, chain = found
         if batch.handover is not None:
             raise _begins(copy, "another site has become the primary")

@@ -378,6 +378,9 @@ class DuckDBSource(Source):
     def take_back(self, batch: Batch, chain: str, fetch: Callable[[TableFile], Path]) -> int:
         return own_past.take_back(self._shared, batch, chain, fetch)
 
+    def pass_sequences(self, given: Mapping[Name, int]) -> None:
+        own_past.pass_sequences(self._shared, given)
+
     def renew(self, state: MasterState) -> None:
         own_past.renew(self._shared, state)
 

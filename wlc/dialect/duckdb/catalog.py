@@ -207,6 +207,13 @@ def sequences(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name,
     return {Name(schema, sequence): value for schema, sequence, value in found}
 
 
+def sequence_steps(connection: duckdb.DuckDBPyConnection, catalog: str) -> dict[Name, int]:
+    """Return by how much each user sequence that does not cycle rises with each value; it falls if that is negative."""
+    query = f"SELECT schema_name, sequence_name, increment_by FROM duckdb_sequences() WHERE {OWNED} AND NOT temporary"
+    found = rows(connection, catalog, f"{query} AND NOT cycle")
+    return {Name(schema, sequence): step for schema, sequence, step in found}
+
+
 def _columns(connection: duckdb.DuckDBPyConnection, catalog: str) -> list[tuple[Name, Column]]:
     """Return the columns of every persistent user table, ordered by the table's name and their place in it."""
     listed = f"SELECT table_oid, schema_name, table_name FROM duckdb_tables() WHERE {USER} AND NOT temporary"

@@ -26,7 +26,7 @@ from wlc.masters.site_step import SiteStep, SiteTransaction
 from wlc.masters.state import changes, newest_proofs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from wlc.capture.duckdb.journal import JournalEntry
@@ -199,8 +199,22 @@ def _set_sequences(connection: duckdb.DuckDBPyConnection, shared: Shared, part: 
     known = duckdb_catalog.sequences(connection, shared.catalog)
     for record in (record for each in part.transactions for record in each.records):
         if isinstance(record, SequencePosition) and known.get(record.sequence) != record.value:
-            name = f"{quote(shared.catalog)}.{record.sequence.sql}"
-            connection.execute(f"SELECT setval({literal(name)}, {record.value})")
+            _set_sequence(connection, shared, record.sequence, record.value)
+
+
+def pass_sequences(shared: Shared, given: Mapping[Name, int]) -> None:
+    """Let sequences go on behind what they gave out; see `wlc.masters.contract.Source.pass_sequences`."""
+    with shared.publish_lock, shared.commit_lock, shared.root.cursor() as connection, transaction(connection, shared):
+        known = duckdb_catalog.sequences(connection, shared.catalog)
+        for sequence, step in duckdb_catalog.sequence_steps(connection, shared.catalog).items():
+            value = given.get(sequence)
+            if value is not None and (sequence not in known or (value - known[sequence]) * step > 0):
+                _set_sequence(connection, shared, sequence, value)
+
+
+def _set_sequence(connection: duckdb.DuckDBPyConnection, shared: Shared, sequence: Name, value: int) -> None:
+    name = f"{quote(shared.catalog)}.{sequence.sql}"
+    connection.execute(f"SELECT setval({literal(name)}, {value})")
 
 
 def _note(connection: duckdb.DuckDBPyConnection, shared: Shared, part: _Part, counts: dict[Name, int]) -> None:
