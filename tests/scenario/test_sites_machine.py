@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
 import duckdb
@@ -51,6 +51,16 @@ if TYPE_CHECKING:
     # Keys, and clauses behind a SELECT.
     Reads = Sequence[tuple[int, str]]
     Transactions = list[tuple[int, list[tuple[str, str, int]], Reads]]
+
+
+class Backup(NamedTuple):
+    """The files of a site's database, and how many entries its log had, how many were rejected, its newest batch."""
+
+    files: dict[Path, bytes]
+    entries: int
+    rejected: int
+    published: int
+
 
 # A long run can be done in pieces of so many examples; see `tests.pieces`.
 PIECE = 50
@@ -230,8 +240,7 @@ class Exchange(RuleBasedStateMachine):
         self.past: dict[int, list[tuple[int, dict[Key, str]]]] = {each: [] for each in range(len(NAMES))}
         self.vectors: dict[int, dict[str, int]] = {}
         self.connections: dict[int, Connection] = {}
-        # Files, and how many entries the log had then.
-        self.backups = {each: (self.image(each), 0, 0) for each in self.alive}
+        self.backups = {each: self.backup(each) for each in self.alive}
         self.commit_all(parts, published)
 
     def connection(self, number: int) -> Connection:
@@ -578,6 +587,17 @@ class Exchange(RuleBasedStateMachine):
         found = self.folder.glob(f"{NAMES[number]}.duckdb*")
         return {each: each.read_bytes() for each in found if each.is_file()}
 
+    def replace(self, number: int, image: dict[Path, bytes]) -> None:
+        for file in self.image(number).keys() - image.keys():
+            file.unlink()
+        for file, data in image.items():
+            file.write_bytes(data)
+
+    def backup(self, number: int) -> Backup:
+        published = max(self.sites.log(NAMES[number]).batch_numbers(), default=0)
+        entries, rejected = len(self.model.sites[number].log), len(self.model.rejected)
+        return Backup(self.image(number), entries, rejected, published)
+
     def kill(self, number: int) -> None:
         if number in self.connections:
             kill_master(self.connections.pop(number), self.sites.file(NAMES[number]))
@@ -586,26 +606,28 @@ class Exchange(RuleBasedStateMachine):
     def back_up(self, site: int) -> None:
         number = self.pick(site)
         self.kill(number)
-        self.backups[number] = self.image(number), len(self.model.sites[number].log), len(self.model.rejected)
+        self.backups[number] = self.backup(number)
 
     @rule(site=sites, parts=st.one_of(st.just([]), st.lists(offline_transaction, max_size=2)))
     def restore(self, site: int, parts: list[tuple[list[tuple[str, str, int]], Reads]]) -> None:
         """A site's file is that of a backup, and a secondary commits before it can see its log.
 
-        What it had published comes back, and the rest is lost. The primary's list of what it has rejected is older.
+        What it had published comes back, and the rest is lost; a backup behind what was pruned is refused. The
+        primary's list of what it has rejected is older.
         """
         number = self.pick(site)
-        if number in self.pruned or number not in self.backups:
+        if number not in self.backups:
             return
         self.kill(number)
-        image, kept, rejected = self.backups[number]
+        backup = self.backups[number]
+        if min(self.sites.log(NAMES[number]).batch_numbers(), default=0) > backup.published + 1:
+            self.refuse_pruned(number, backup)
+            return
         if number == PRIMARY:
             parts = []
-            del self.model.rejected[rejected:]
-        for file in self.image(number).keys() - image.keys():
-            file.unlink()
-        for file, data in image.items():
-            file.write_bytes(data)
+            del self.model.rejected[backup.rejected :]
+        self.replace(number, backup.files)
+        kept = backup.entries
         model = self.model.sites[number]
         # Ticks that nobody has seen come again, and not always in the model.
         lost = {entry.name for entry in model.log[kept:]} - {entry.name for entry in model.visible}
@@ -628,6 +650,16 @@ class Exchange(RuleBasedStateMachine):
             del self.backups[number]
         self.past[number] = [each for each in self.past[number] if each[0] <= shared.last_tick and not has_begun]
         self.check(number)
+
+    def refuse_pruned(self, number: int, backup: Backup) -> None:
+        """What was pruned does not come back; the present file takes the place of the backup again."""
+        present, log = self.image(number), self.sites.log(NAMES[number])
+        self.replace(number, backup.files)
+        published = log.config()
+        with pytest.raises(FencedError, match="which it lacks, was pruned"):
+            wlc.flush(self.sites.file(NAMES[number]))
+        assert log.config() == published
+        self.replace(number, present)
 
     def commit_offline(
         self, number: int, parts: list[tuple[list[tuple[str, str, int]], Reads]]
