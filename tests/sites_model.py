@@ -112,7 +112,7 @@ class ModelSite:
         """Take back what it had published, unless it has committed something else since it was restored."""
         lost, self.unseen = self.unseen[len(self.former) + len(self.log) - self.since :], []
         for entry in lost:
-            self.write(entry.after, entry.name, is_refresh=entry.is_refresh, reads=entry.reads)
+            self.write(entry.after, entry.name, is_refresh=entry.is_refresh, reads=entry.reads, began=entry.seen)
         self.publish()
 
     def vector(self, names: frozenset[TransactionName]) -> dict[int, int]:
