@@ -256,21 +256,31 @@ def _batch_of(database: FarmDatabase, tick: int, numbers: Sequence[int], read: R
     return numbers[-1] + 1 if numbers else 1
 
 
-def batches_of(database: FarmDatabase, first: int, last: int) -> list[tuple[Batch, str]]:
+def batches_of(database: FarmDatabase, first: int, last: int, *, after: int | None = None) -> list[tuple[Batch, str]]:
     """Read the batches that hold a range of ticks, both included, with their chain hashes; every log file once.
+
+    Args:
+        database: The farm database.
+        first: The first tick.
+        last: The last tick.
+        after: The tick from which their changes must lead on; None if they are wanted whatever was before.
 
     Raises:
         ExpiredError: The first of them was pruned.
-        InvalidError: A new history begins between them with changes that no log holds.
+        InvalidError: A new history begins between them, or after `after`, that does not go on there.
     """
     numbers = database.batch_numbers()
     read = cache(database.read_batch)
     start = _batch_of(database, first, numbers, read)
     end = min(_batch_of(database, last, numbers, read), numbers[-1] if numbers else 0)
-    return _followed(database, start, end, None, read)
+    found = _followed(database, start, end, None, read)
+    _refuse_break_before(found, after, numbers, read)
+    return found
 
 
-def batches_between(database: FarmDatabase, first: int, last: int, chain: str | None = None) -> list[tuple[Batch, str]]:
+def batches_between(
+    database: FarmDatabase, first: int, last: int, chain: str | None = None, *, after: int | None = None
+) -> list[tuple[Batch, str]]:
     """Read batches and their chain hashes, verifying that each follows the one before.
 
     Args:
@@ -278,16 +288,19 @@ def batches_between(database: FarmDatabase, first: int, last: int, chain: str | 
         first: Number of the first batch.
         last: Number of the last batch, included.
         chain: Chain hash of the batch before the first; None if it is unknown.
+        after: As in `batches_of`.
 
     Raises:
         ExpiredError: The first batch was pruned.
-        InvalidError: A new history begins between them with changes that no log holds.
+        InvalidError: As in `batches_of`.
     """
     numbers = database.batch_numbers()
     if numbers and first < numbers[0]:
         message = f"batch {first} of {database.name} was pruned, the oldest one is {numbers[0]}"
         raise ExpiredError(message, hint="Read the table anew, then the changes after its tick.")
-    return _followed(database, first, last, chain, database.read_batch)
+    found = _followed(database, first, last, chain, database.read_batch)
+    _refuse_break_before(found, after, numbers, database.read_batch)
+    return found
 
 
 def _followed(
@@ -300,7 +313,27 @@ def _followed(
             refuse_other_past(batch, previous, f"{database.logs.url}/{log_path(database.name, number)}")
         if found:
             before, before_chain = found[-1]
-            bounds.check_history(batch, Position(before.history, before.last, before.number, before_chain))
+            bounds.refuse_break(batch, Position(before.history, before.last, before.number, before_chain))
         found.append((batch, chain))
         previous = chain
     return found
+
+
+def _refuse_break_before(
+    found: Sequence[tuple[Batch, str]], after: int | None, numbers: Sequence[int], read: Read
+) -> None:
+    """Refuse batches of which the first begins a history that does not go on at the tick where the reader stands."""
+    batch = found[0][0] if found else None
+    if batch is not None and after is not None and after < batch.first:
+        bounds.refuse_break(batch, end_before(batch, numbers, read))
+
+
+def end_before(batch: Batch, numbers: Sequence[int], read: Read) -> Position:
+    """Return where whoever has read everything before a batch stands."""
+    history, tick = batch.history, batch.first - 1
+    # Only the first batch of a history says what it grew from.
+    if batch.parent is not None and batch.number > 1:
+        is_there = batch.number - 1 in numbers
+        before = read(batch.number - 1)[0] if is_there else None
+        history, tick = (before.history, before.last) if before else (batch.parent.history, batch.parent.tick)
+    return Position(history, tick, batch.number - 1, batch.previous)

@@ -132,7 +132,7 @@ def _changes(
         raise InvalidError(message, hint=f"wlc log {shlex.quote(database.url)} --tick {max(1, first - 5)}:{last + 5}")
     changes = []
     for number, name in enumerate(names):
-        feed = ChangeFeed(database, name, tables[name].layout, first, last)
+        feed = ChangeFeed(database, name, tables[name].layout, first, last, leads=False)
         changes.append(wlc.WantedChange(name, feed.layout, _written(feed, work / f"{number}.parquet")))
     return sum(1 for t in found if _changes_any(t, names)), changes
 
@@ -150,7 +150,7 @@ def _transactions(database: FarmDatabase, ticks: tuple[int, int]) -> list[Transa
     first, last = ticks
     return [
         transaction
-        for batch, _ in batches_of(database, first, last)
+        for batch, _ in batches_of(database, first, last, leads=False)
         for transaction in batch.transactions
         if first <= transaction.tick <= last
     ]

@@ -138,7 +138,7 @@ class FeedReader:
         first = bounds.first_batch_to_read(position, state.batch_last, numbers, self._database.snapshot_ticks)
         for batch, chain in log_reader.batches_from(self._database, first, numbers, position):
             try:
-                bounds.check_history(batch, position)
+                bounds.refuse_break(batch, position)
             except InvalidError as error:
                 # Only a snapshot has what lies between the two.
                 raise ExpiredError(error.message, position=position) from error
@@ -196,14 +196,16 @@ def beginning(database: FarmDatabase, start: int | datetime | None) -> tuple[Pos
         number = _batch_at(database, numbers, start)
     if number > numbers[-1]:
         return _at_the_end(database)
-    batch, _ = database.read_batch(number)
-    before = batch.first - 1
+    batch, chain = database.read_batch(number)
     if isinstance(start, int):
-        before = max(before, start - 1)
-    elif start is not None:
-        early = (t.tick for t in batch.transactions if t.committed is None or t.committed < start)
-        before = max([before, *early])
-    return Position(batch.history, before, number - 1, batch.previous), before
+        first = start
+    else:
+        early = (t.tick for t in batch.transactions if start and (t.committed is None or t.committed < start))
+        first = max(early, default=0) + 1
+    if first < batch.first or (first == batch.first and batch.parent is None):
+        position = log_reader.end_before(batch, numbers, database.read_batch)
+        return position, position.tick
+    return Position(batch.history, first - 1, number, chain), batch.last
 
 
 def _at_the_end(database: FarmDatabase) -> tuple[Position, int]:

@@ -274,17 +274,39 @@ def check_history(batch: Batch, position: Position) -> None:
     Raises:
         InvalidError: Its history began elsewhere.
     """
+    if not goes_on(batch, position):
+        raise InvalidError(
+            f"{_begun(batch)}; the replica is at {position}",
+            hint=f"The master was restored or started anew: {REBASE}",
+            position=position,
+        )
+
+
+def refuse_break(batch: Batch, position: Position) -> None:
+    """Refuse to read changes across the beginning of a history that does not go on where the one before it ended.
+
+    Raises:
+        InvalidError: It does not.
+    """
+    if not goes_on(batch, position):
+        raise InvalidError(
+            f"{_begun(batch)}: no changes lead from tick {position.tick} to it",
+            hint=f"Choose ticks up to {position.tick}, or after {batch.first}; wlr changes DB --table TABLE --snapshot"
+            " (snapshot=True) begins with all rows.",
+            position=position,
+        )
+
+
+def goes_on(batch: Batch, position: Position) -> bool:
+    """Say whether the changes of a batch follow those up to a position."""
     if batch.history == position.history or (not position.history and _begins_with_nothing(batch)):
-        return
+        return True
     # A tick missing between two histories means changes that are in no log, only in a snapshot.
-    if batch.parent == Origin(position.history, position.tick) and batch.first == batch.parent.tick + 1:
-        return
+    return batch.parent == Origin(position.history, position.tick) and batch.first == batch.parent.tick + 1
+
+
+def _begun(batch: Batch) -> str:
     grew = f"tick {batch.parent.tick} of history {batch.parent.history}" if batch.parent else "nothing"
     has_gap = batch.parent is not None and batch.first > batch.parent.tick + 1
     lost = " and what was written between the two is in no log" if has_gap else ""
-    raise InvalidError(
-        f"batch {batch.number} begins history {batch.history}, which grew from {grew}{lost};"
-        f" the replica is at {position}",
-        hint=f"The master was restored or started anew: {REBASE}",
-        position=position,
-    )
+    return f"batch {batch.number} begins history {batch.history}, which grew from {grew}{lost}"

@@ -107,6 +107,7 @@ class ChangeFeed:
         first: The first tick of the range.
         last: The last one, up to which everything is read.
         whole: What the table held before the range, and the moment of that; None where it is not wanted.
+        leads: The changes must lead on from what the table held before the range.
     """
 
     database: FarmDatabase
@@ -115,6 +116,7 @@ class ChangeFeed:
     first: int
     last: int
     whole: RemovedRows | None = None
+    leads: bool = True
 
     @classmethod
     def open(
@@ -241,7 +243,7 @@ class ChangeFeed:
         return plan.reads, runs
 
     def _plan(self) -> FeedPlan:
-        batches = batches_of(self.database, self.first, self.last)
+        batches = batches_of(self.database, self.first, self.last, leads=self.leads)
         return plan_feed(self.database, batches, self.name, (self.first, self.last))
 
     def _held_sql(self, rows: RemovedRows, copies: LocalCopies, loads: query.Loads, weight: int) -> str:
@@ -269,18 +271,22 @@ class ChangeFeed:
         return selects
 
 
-def batches_of(database: FarmDatabase, first: int, last: int) -> list[tuple[Batch, str]]:
-    """Read the log files that hold a range of ticks, both included.
+def batches_of(database: FarmDatabase, first: int, last: int, *, leads: bool = True) -> list[tuple[Batch, str]]:
+    """Read the log files that hold a range of ticks, both included, whose changes lead on from what was before.
 
     Raises:
         ExpiredError: The first of them was pruned.
+        InvalidError: A history begins with them, or between them, that does not go on where the one before it ended.
     """
+    # From the beginning of the log, nothing is said of what was there before.
+    after = first - 1 if leads and first > 1 else None
     try:
-        return log_reader.batches_of(database, first, last)
+        return log_reader.batches_of(database, first, last, after=after)
     except ExpiredError as error:
         numbers = database.batch_numbers()
-        oldest = database.read_batch(numbers[0])[0].first - 1
-        hint = f"Begin with --since {oldest} (since={oldest}), or with all rows: --snapshot (snapshot=True)."
+        oldest = database.read_batch(numbers[0])[0]
+        begins = oldest.first - 1 if oldest.parent is None else oldest.first
+        hint = f"Begin with --since {begins} (since={begins}), or with all rows: --snapshot (snapshot=True)."
         raise ExpiredError(error.message, hint=hint) from error
 
 

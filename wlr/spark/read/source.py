@@ -96,7 +96,8 @@ class FarmReader(DataSourceReader):  # type: ignore[misc]
         if first is not None and first > last:
             return []
         database = options.place.open()
-        batches = log_reader.batches_of(database, first or 1, last)
+        # The first transaction of a history can be the first of a feed, as nothing is wanted of what was before it.
+        batches = log_reader.batches_of(database, first or 1, last, after=first)
         plan = plan_feed(database, batches, self.found.table, (first or 1, last))
         return feed_tasks(self.found.layout, plan, options.partitions)
 

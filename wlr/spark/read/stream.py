@@ -82,10 +82,13 @@ class FarmStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
             if start["batch"] == end["batch"]:
                 return []
             database, options = self._open(), self.found.options
-            batches = log_reader.batches_between(database, start["batch"] + 1, end["batch"], start["chain"])
+            first = start.get("first", 1)
+            batches = log_reader.batches_between(
+                database, start["batch"] + 1, end["batch"], start["chain"], after=first
+            )
             if batches[-1][1] != end["chain"]:
                 raise _other_past(database, end["batch"])
-            plan = plan_feed(database, batches, self.found.table, (start.get("first", 1), None))
+            plan = plan_feed(database, batches, self.found.table, (first, None))
             return feed_tasks(self.found.layout, plan, options.partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,139 @@
+"""A restored site's new history begins in the middle of a log file: whoever reads the abandoned end is told the truth.
+
+Rome's batch 3 ends with ticks 4 and 5, which the backup holds, and 6 to 8, which it lacks. The new history grew from
+tick 5: batch 4 is ticks 10 and 11, of which the first snapshot is, and batch 5 (13 to 15) takes 6 to 8 back.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pytest
+
+import wlc
+import wlr
+from tests.sites import Backup, Sites, write_offline
+from wlr.spark import FarmDataSource
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def rome(tmp_path_factory: pytest.TempPathFactory) -> Sites:
+    """For tests that change nothing; replicas of Rome at tick 8 and of Oslo level with it were made meanwhile."""
+    sites = Sites(tmp_path_factory.mktemp("sites"))
+    sites.found("CREATE TABLE t (k INTEGER PRIMARY KEY, v VARCHAR)")
+    sites.join("rome")
+    sites.write("oslo", "INSERT INTO t SELECT range, 'both' FROM range(10)")
+    sites.exchange()
+    sites.write("rome", "INSERT INTO t VALUES (100, 'rome')")
+    sites.exchange()
+    with wlc.connect(sites.file("rome")) as connection:
+        connection.execute("INSERT INTO t VALUES (101, 'held')")
+        connection.execute("UPDATE t SET v = 'held' WHERE k = 5")
+        connection.execute("CHECKPOINT")
+        backup = Backup.of(sites, "rome")
+        connection.execute("INSERT INTO t VALUES (102, 'lost')")
+        connection.execute("UPDATE t SET v = 'lost' WHERE k IN (5, 6)")
+        connection.execute("DELETE FROM t WHERE k = 7")
+    wlc.flush(sites.file("rome"))
+    sites.exchange()
+    wlr.feed(sites.log("rome").url, to=sites.folder / "level.jsonl")
+    wlr.replicate(sites.log("oslo").url, into=sites.folder / "of oslo.duckdb", register=False)
+    backup.restore()
+    write_offline(sites, "rome", "INSERT INTO t VALUES (103, 'since')", "UPDATE t SET v = 'since' WHERE k = 8")
+    with pytest.warns(UserWarning, match="a new history begins"):
+        wlc.flush(sites.file("rome"))
+    sites.exchange()
+    batch = sites.log("rome").read_batch(4)[0]
+    assert (batch.parent and batch.parent.tick, batch.first, batch.last) == (5, 10, 11)
+    return sites
+
+
+def held(sites: Sites, tick: int) -> Counter[tuple[Any, ...]]:
+    into = sites.folder / f"at {tick}.duckdb"
+    if not into.exists():
+        wlr.replicate(sites.log("rome").url, into=into, tick=tick, register=False)
+    return Counter(rows(into))
+
+
+def rows(file: Path) -> list[tuple[Any, ...]]:
+    with duckdb.connect(file, read_only=True) as connection:
+        return connection.execute("FROM t ORDER BY k").fetchall()
+
+
+def net(sites: Sites, since: int, until: int) -> Counter[tuple[Any, ...]]:
+    """What the changes between two ticks add up to."""
+    total: Counter[tuple[Any, ...]] = Counter()
+    for batch in wlr.changes(sites.log("rome").url, "t", since=since, until=until):
+        for row in batch.to_pylist():
+            total[row["k"], row["v"]] += row["_weight"]
+    return total
+
+
+@pytest.mark.parametrize("until", [11, 15])
+@pytest.mark.parametrize("since", [3, 5, 7, 8, 9])
+def test_changes_and_differences_across_the_break_are_refused(rome: Sites, since: int, until: int) -> None:
+    for read in (net, lambda sites, *ticks: wlr.diff(sites.log("rome").url, *ticks)):
+        with pytest.raises(wlr.InvalidError, match="begins history .*: no changes lead from tick 8 to it") as caught:
+            read(rome, since, until)
+        assert "up to 8, or after 10; wlr changes DB --table TABLE --snapshot" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("since, until", [(3, 8), (5, 7), (8, 8), (11, 15), (13, 14)])
+def test_changes_within_a_history_lead_from_one_state_to_the_next(rome: Sites, since: int, until: int) -> None:
+    total = held(rome, since)
+    total.update(net(rome, since, until))
+    assert +total == held(rome, until) == total
+    (differing,) = wlr.diff(rome.log("rome").url, since, until, table="t")
+    added = len(held(rome, until)) - len(held(rome, since))
+    assert differing.added - differing.removed == added
+
+
+def test_a_consumer_of_the_former_history_begins_with_all_rows(rome: Sites) -> None:
+    url = rome.log("rome").url
+    (batch,) = wlr.changes(url, "t", snapshot=True)
+    assert sorted((row["k"], row["v"]) for row in batch.to_pylist()) == rome.rows("rome", "t")
+    with pytest.raises(wlr.ExpiredError, match="no changes lead from tick 8 to it") as caught:
+        wlr.feed(url, to=rome.folder / "level.jsonl")
+    assert "--from snapshot" in str(caught.value.hint)
+    assert wlr.feed(url, to=rome.folder / "level.jsonl", start="snapshot").tick == 15
+
+
+@pytest.mark.parametrize("start, records", [(9, None), (10, 6), (11, 5), (12, 4)])
+def test_a_feed_begins_anywhere_in_the_new_history(rome: Sites, start: int, records: int | None) -> None:
+    url, out = rome.log("rome").url, rome.folder / f"from {start}.jsonl"
+    if records is None:
+        with pytest.raises(wlr.ExpiredError, match="no changes lead from tick 8 to it"):
+            wlr.feed(url, to=out, start=start)
+    else:
+        assert wlr.feed(url, to=out, start=start).records == records
+
+
+def spark(sites: Sites, **options: str) -> Any:
+    source = FarmDataSource({"database": sites.log("rome").url, "table": "t", "changes": "true", **options})
+    return source, source.schema()
+
+
+@pytest.mark.parametrize("first, tasks", [("9", None), ("10", True), ("12", True)])
+def test_spark_reads_no_changes_across_the_break(rome: Sites, first: str, tasks: bool | None) -> None:
+    source, schema = spark(rome, from_tick=first)
+    reader, stream = source.reader(schema), source.streamReader(schema)
+    begun = stream.initialOffset()
+    end = {"batch": 5, "chain": rome.log("rome").read_batch(5)[1]}
+    for partitions in (reader.partitions, lambda: stream.partitions(begun, end)):
+        if tasks:
+            assert partitions()
+        else:
+            with pytest.raises(wlr.InvalidError, match="no changes lead from tick 8 to it"):
+                partitions()
+
+
+def test_a_level_stream_of_spark_does_not_go_on_in_the_new_history(rome: Sites) -> None:
+    source, schema = spark(rome)
+    level, end = ({"batch": number, "chain": rome.log("rome").read_batch(number)[1]} for number in (3, 4))
+    with pytest.raises(wlr.InvalidError, match="no changes lead from tick 8 to it"):
+        source.streamReader(schema).partitions(level, end)
