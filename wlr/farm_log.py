@@ -15,9 +15,11 @@ from wlc.farm.circle import find_circle
 from wlc.farm.database import open_database
 from wlc.farm.digest import Ledger
 from wlc.farm.errors import FarmError
+from wlc.farm.model import Position
 from wlc.farm.paths import SITES
 from wlc.farm.vectors import NO_LINEAGE, Lineage
 from wlr.engine.state import START
+from wlr.plan import bounds
 from wlr.plan.common_position import Point, end_of, within
 from wlr.plan.contained_transactions import NOTHING, of_footer, of_snapshot
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
     from wlc.farm.circle import Circle
     from wlc.farm.database import FarmDatabase
-    from wlc.farm.model import Batch, Digest, Manifest, Name, Position, TableFile, Taken
+    from wlc.farm.model import Batch, Digest, Manifest, Name, TableFile, Taken
     from wlr.plan.stop import Stop
 
 
@@ -146,12 +148,15 @@ class FarmLog:
         """Return what tables hold at a position, those that are known."""
         manifest = self._snapshot_before(position)
         known = dict(manifest.digests) if manifest else {}
-        first = manifest.position.batch + 1 if manifest else (self.numbers or [1])[0]
+        here = manifest.position if manifest else START
+        first = here.batch + 1 if manifest else (self.numbers or [1])[0]
         for number in range(first, position.batch + 1):
-            batch, _ = self.batch(number)
+            batch, chain = self.batch(number)
+            if not bounds.goes_on(batch, here):
+                known = {}
             if batch.last > position.tick:
                 return self._within(batch, position.tick, known)
-            known = digest.after(known, batch)
+            known, here = digest.after(known, batch), Position(batch.history, batch.last, number, chain)
         return known
 
     def _snapshot_before(self, position: Position) -> Manifest | None:

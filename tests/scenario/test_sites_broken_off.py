@@ -15,6 +15,8 @@ import pytest
 import wlc
 import wlr
 from tests.sites import Backup, Sites, write_offline
+from wlc.farm.model import Position
+from wlr.farm_log import FarmLog
 from wlr.spark import FarmDataSource
 
 if TYPE_CHECKING:
@@ -137,3 +139,26 @@ def test_a_level_stream_of_spark_does_not_go_on_in_the_new_history(rome: Sites) 
     level, end = ({"batch": number, "chain": rome.log("rome").read_batch(number)[1]} for number in (3, 4))
     with pytest.raises(wlr.InvalidError, match="no changes lead from tick 8 to it"):
         source.streamReader(schema).partitions(level, end)
+
+
+@pytest.mark.parametrize("tick, number, is_known", [(5, 3, True), (8, 3, True), (10, 4, False), (11, 4, True)])
+def test_digests_of_the_abandoned_end_do_not_count_in_the_new_history(
+    rome: Sites, tick: int, number: int, is_known: bool
+) -> None:
+    log = FarmLog(rome.log("rome"))
+    batch, chain = log.batch(number)
+    assert bool(log.digests(Position(batch.history, tick, number, chain))) is is_known
+
+
+@pytest.mark.parametrize("start", [11, 13, 14, 15])
+@pytest.mark.parametrize("name", ["back.duckdb", "back"])
+def test_a_replica_goes_back_into_the_first_log_file_of_the_new_history(rome: Sites, start: int, name: str) -> None:
+    url, into = rome.log("rome").url, rome.folder / f"{start} {name}"
+    wlr.replicate(url, into=into, tick=start, register=False)
+    done = wlr.replicate(url, into=into, tick=10, register=False)
+    assert (done.tick, done.is_back) == (10, True)
+    before = (Counter({**held(rome, 11)}) - Counter([(8, "since")])) + Counter([(8, "both")])
+    assert Counter(wlr.read(into, "t").fetchall()) == before
+    assert {check.outcome for check in wlr.verify(into).tables} == {"same"}
+    wlr.replicate(url, into=into, register=False)
+    assert sorted(wlr.read(into, "t").fetchall()) == rome.rows("rome", "t")
