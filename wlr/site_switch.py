@@ -100,12 +100,13 @@ def switch_site(
 
 
 def _refused(refusal: Refusal, target: Target, database: FarmDatabase, state: ReplicaState) -> FarmError:
-    url = shlex.quote(database.url)
+    url, into = shlex.quote(database.url), shlex.quote(str(target))
     common = f"; the last tick that both hold is {refusal.common}" if refusal.common is not None else ""
     kind = ExpiredError if refusal.is_expired else InvalidError
     return kind(
         f"{target} cannot go on from {database.url}: {refusal.reason}{common}",
-        hint=refusal.nearest or f"wlr replicate {url} --into {shlex.quote(str(target))} --rebase",
+        hint=refusal.nearest.replace("--into TARGET", f"--into {into}")
+        or f"wlr replicate {url} --into {into} --rebase",
         path=str(target),
         position=state.position,
     )

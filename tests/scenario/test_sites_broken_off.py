@@ -44,7 +44,7 @@ def rome(tmp_path_factory: pytest.TempPathFactory) -> Sites:
     wlc.flush(sites.file("rome"))
     sites.exchange()
     wlr.feed(sites.log("rome").url, to=sites.folder / "level.jsonl")
-    wlr.replicate(sites.log("oslo").url, into=sites.folder / "of oslo.duckdb", register=False)
+    wlr.replicate(sites.log("oslo").url, into=sites.folder / "of_oslo.duckdb", register=False)
     backup.restore()
     write_offline(sites, "rome", "INSERT INTO t VALUES (103, 'since')", "UPDATE t SET v = 'since' WHERE k = 8")
     with pytest.warns(UserWarning, match="a new history begins"):
@@ -162,3 +162,30 @@ def test_a_replica_goes_back_into_the_first_log_file_of_the_new_history(rome: Si
     assert {check.outcome for check in wlr.verify(into).tables} == {"same"}
     wlr.replicate(url, into=into, register=False)
     assert sorted(wlr.read(into, "t").fetchall()) == rome.rows("rome", "t")
+
+
+def test_a_replica_does_not_switch_to_the_abandoned_end(rome: Sites) -> None:
+    into, url = rome.folder / "of_oslo.duckdb", rome.log("rome").url
+    before = wlr.status(into)
+    for dry_run in (True, False):
+        for refused in (wlr.switch, lambda into, url, **more: wlr.replicate(url, into=into, **more)):
+            with pytest.raises(wlr.InvalidError, match="ended at tick 8, and no changes lead from there to") as caught:
+                refused(into, url, register=False, dry_run=dry_run)
+            assert f"bring the replica further first: wlr replicate --into {into}" in str(caught.value.hint)
+    assert (wlr.status(into).master, wlr.status(into).tick) == (before.master, before.tick)
+    wlr.replicate(into=into, register=False)
+    assert wlr.replicate(url, into=into, register=False).tick == 15
+    assert rows(into) == rome.rows("rome", "t")
+    assert {check.outcome for check in wlr.verify(into).tables} == {"same"}
+
+
+def test_a_replica_of_the_new_history_gets_what_was_taken_back_before_it_switches(rome: Sites) -> None:
+    into, url = rome.folder / "of_rome.duckdb", rome.log("oslo").url
+    wlr.replicate(rome.log("rome").url, into=into, tick=11, register=False)
+    with pytest.raises(wlr.InvalidError, match="oslo took something before tick 11 of history") as caught:
+        wlr.switch(into, url, register=False)
+    assert f"wlr replicate --into {into}" in str(caught.value.hint)
+    wlr.replicate(into=into, register=False)
+    wlr.switch(into, url, register=False)
+    wlr.replicate(into=into, register=False)
+    assert rows(into) == rome.rows("oslo", "t")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.sampling import machine_settings
 from wlc.farm.model import Batch, Clear, Name, Origin, Position, Taken, Transaction
-from wlc.farm.vectors import NO_LINEAGE
+from wlc.farm.vectors import NO_LINEAGE, Lineage
 from wlr.engine.state import START
 from wlr.plan.common_position import Point, Refusal, end_of, fast_forward
 from wlr.plan.contained_transactions import NOTHING, Contained
@@ -315,3 +315,49 @@ def test_a_chain_of_five_is_proven_by_its_ends() -> None:
     refused = fast_forward(replica, sites[0], sites[-1])
     assert isinstance(refused, Refusal)
     assert "lacks tick 1 of history" in refused.reason
+
+
+@pytest.mark.parametrize("first", [2, 3])
+def test_a_log_that_cannot_be_followed_from_there_is_refused(first: int) -> None:
+    """Oslo was restored from a backup: what follows is a new history, which goes on at the next tick or does not."""
+    replica, oslo, paris = taken_by_paris()
+    place = end_of(*oslo.batches[-1]).position
+    oslo.commit()
+    oslo.publish()
+    batch, chain = oslo.batches[-1]
+    transactions = (replace(batch.transactions[0], tick=first),)
+    grown = replace(
+        batch, history="oslo 2", parent=Origin("oslo", 1), first=first, last=first, vector={"oslo 2": first}
+    )
+    oslo.batches[-1] = replace(grown, transactions=transactions), chain
+    oslo.lineage = Lineage({"oslo 2": Origin("oslo", 1)})
+    found = fast_forward(replica, oslo, paris)
+    if first == 2:
+        assert found == place
+        return
+    assert isinstance(found, Refusal)
+    assert "the history of oslo to which it leads ended at tick 1" in found.reason
+    assert "Wait until paris has taken and published what oslo wrote since" in found.nearest
+
+
+def test_what_was_taken_behind_something_that_the_replica_lacks_is_not_waited_for() -> None:
+    """Paris has both; the replica of Rome lacks what York wrote, which Paris took first, and Rome since."""
+    rome, york, paris = ModelLog("rome"), ModelLog("york"), ModelLog("paris")
+    for site in (rome, york):
+        site.commit()
+        site.publish()
+    early = end_of(*rome.batches[-1])
+    waits = fast_forward(ModelReplica(early.position, early.contained), paris, rome)
+    assert isinstance(waits, Refusal)
+    assert waits.nearest == "Wait until paris has taken and published them"
+    for taken in (york, rome):
+        paris.take(taken)
+        paris.publish()
+    found = fast_forward(ModelReplica(early.position, early.contained), paris, rome)
+    assert isinstance(found, Refusal)
+    assert found.reason == "paris took something before tick 1 of history rome that the replica does not hold"
+    assert found.nearest == "Bring the replica further first: wlr replicate --into TARGET"
+    rome.take(york)
+    rome.publish()
+    later = end_of(*rome.batches[-1])
+    assert isinstance(fast_forward(ModelReplica(later.position, later.contained), paris, rome), Position)

@@ -16,7 +16,7 @@ stays true.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain as chained
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,6 +25,7 @@ from wlc.farm.digest import DIFFERS, UNKNOWN, compared
 from wlc.farm.human_form import ForPeople
 from wlc.farm.model import Position
 from wlc.farm.vectors import contains, expanded
+from wlr.plan.bounds import goes_on
 from wlr.plan.contained_transactions import Contained, having_applied, of_footer
 from wlr.plan.patterns import described, hash_of, matches
 
@@ -144,7 +145,10 @@ def meeting_point(
     found = search.refuse_other_content() or search.point()
     if isinstance(found, Point):
         problem = (
-            search.refuse_missing(found) or search.refuse_unproven(found) or search.refuse_other_rows(found, held or {})
+            search.refuse_missing(found)
+            or search.refuse_break(found)
+            or search.refuse_unproven(found)
+            or search.refuse_other_rows(found, held or {})
         )
         return problem or found
     return found
@@ -242,10 +246,15 @@ class _Search:
     def refuse_missing(self, point: Point) -> Refusal | None:
         """Refuse a place that lacks something that the replica holds."""
         there = expanded(point.contained.vector, self._lineage)
+        numbers = self._source.numbers
+        at_end = expanded(self._footer(numbers[-1]), self._lineage) if numbers else there
         for history, tick in sorted(self._needed().items()):
             if history in self._source_histories:
                 if tick > point.position.tick and (problem := self._refuse_lost(point, tick)):
                     return problem
+            elif at_end.get(history, 0) >= tick > there.get(history, 0):
+                reason = f"{self._source.site} took something before tick {tick} of history {history} that the replica"
+                return Refusal(f"{reason} does not hold", _FURTHER)
             elif there.get(history, 0) < tick:
                 if history in self._home_histories:
                     reason = (
@@ -289,9 +298,29 @@ class _Search:
             for each in batch.transactions:
                 if point.position.tick < each.tick <= tick and each.origin is None and each.records:
                     reason = f"{source.site} took something before its tick {each.tick} that the replica does not hold"
-                    return Refusal(reason, "Bring the replica further first: wlr replicate --into TARGET")
+                    return Refusal(reason, _FURTHER)
             if batch.last >= tick:
                 break
+        return None
+
+    def refuse_break(self, point: Point) -> Refusal | None:
+        """Refuse a place from which the log cannot be followed to its end, as a later history grew from elsewhere."""
+        source, here = self._source, replace(point.position, tick=max(point.position.tick, point.batch_last))
+        later = [number for number in source.numbers if number > here.batch]
+        if not later or source.batch(later[-1])[0].history == here.history:
+            return None
+        for number in later:
+            batch, chain = source.batch(number)
+            if not goes_on(batch, here):
+                reason = (
+                    f"the history of {source.site} to which it leads ended at tick {here.tick}, and no changes lead"
+                )
+                return Refusal(
+                    f"{reason} from there to tick {batch.first}",
+                    f"Wait until {self._own_site} has taken and published what {source.site} wrote since, and bring the"
+                    " replica further first: wlr replicate --into TARGET",
+                )
+            here = Position(batch.history, batch.last, number, chain)
         return None
 
     # 2, 3
@@ -368,6 +397,7 @@ class _Search:
 
 # Nothing but a new replica helps.
 _ANEW = ""
+_FURTHER = "Bring the replica further first: wlr replicate --into TARGET"
 
 
 def end_of(batch: Batch, chain: str) -> Point:
