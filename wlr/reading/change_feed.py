@@ -71,7 +71,7 @@ def changes(
         Batches, each of whole transactions; only a transaction of more than 122,880 rows takes several. Can be empty.
 
     Raises:
-        InvalidError: There is no such database or table, or the range is ahead of the farm.
+        InvalidError: There is no such database or table, the range is ahead of the farm, or no changes lead through it.
         ExpiredError: The beginning of the range was pruned.
         UnsupportedError: The table was renamed in the range, or a schema change cannot be followed.
         CorruptError: A file is damaged.

@@ -77,7 +77,7 @@ def diff(
         The tables that differ, by name; the named one in any case.
 
     Raises:
-        InvalidError: There is no such place or table, or a tick is ahead of the farm.
+        InvalidError: There is no such place or table, a tick is ahead of the farm, or no changes lead between them.
         ExpiredError: The log between the ticks was pruned.
         UnsupportedError: A table was renamed in between.
     """
