@@ -770,6 +770,29 @@ def test_a_farm_of_another_past_is_refused_and_a_new_history_continued(tmp_path:
         wlr.feed(other_name.url, to=str(out))
 
 
+def test_a_feed_begins_where_a_history_begins(tmp_path: Path):
+    """The history's first snapshot lies behind the last batch of the former one, which it names in its position."""
+    shop = made(tmp_path)
+    shop.write("CREATE TABLE t (id INTEGER)", "INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)")
+    wlc.stop(shop.source)
+    wlc.master(shop.source, farm=shop.farm)
+    began = shop.database.config().tick
+    assert shop.feed(rows := tmp_path / "rows.jsonl", start="snapshot").tick == began
+    assert shop.feed(rows).records == 0
+    shop.write("INSERT INTO t VALUES (3)")
+    shop.feed(rows)
+    said = [(line["op"], line["after"]["id"], line["tick"]) for line in lines(rows)]
+    assert said == [("read", 1, began), ("read", 2, began), ("insert", 3, began + 1)]
+    for start in (began, began + 1):
+        shop.feed(changes := tmp_path / f"{start}.jsonl", start=start)
+        assert lines(changes) == lines(rows)[2:]
+    # What was written between the two is in no log.
+    with pytest.raises(ExpiredError, match="is in no log") as caught:
+        shop.feed(tmp_path / "all.jsonl", start=began - 1)
+    assert "--from snapshot goes on" in str(caught.value.hint)
+    assert shop.feed(tmp_path / "all.jsonl", start="snapshot").records == 3
+
+
 def test_tables_that_are_renamed_or_dropped_leave_a_feed_with_a_record(tmp_path: Path):
     farm = HandmadeFarm(tmp_path / "farm")
     farm.publish(["CREATE SCHEMA s"], ["CREATE TABLE t (id INTEGER)"], ["CREATE TABLE s.t (id INTEGER)"])

@@ -137,6 +137,9 @@ class FeedReader:
         log_reader.refuse_rolled_back(self._database, numbers, log_reader.last_tick(self._database, numbers))
         first = bounds.first_batch_to_read(position, state.batch_last, numbers, self._database.snapshot_ticks)
         for batch, chain in log_reader.batches_from(self._database, first, numbers, position):
+            # The position's own batch is known by its chain hash, and may be the last one of the history before.
+            if batch.number == position.batch and batch.last <= position.tick:
+                continue
             try:
                 bounds.refuse_break(batch, position)
             except InvalidError as error:
