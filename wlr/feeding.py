@@ -340,13 +340,7 @@ class _Feeding:
         state = replace(state, attachment=attachment)
         # From now on a run that fed it before, should it live, cannot move the position.
         kept.keep(replace(state, run=run))
-        self._register(kept.state)
-        try:
-            done = self._write_or_begin_anew(kept)
-        except FarmError as error:
-            with suppress(FarmError):
-                self._register(kept.state, failure=error.message)
-            raise
+        done = self._write_or_begin_anew(kept)
         with suppress(FarmError):
             self._register(kept.state, is_level=True)
         return self._result(kept.state, done)
@@ -368,9 +362,18 @@ class _Feeding:
         wanted, state, end = self._wanted, kept.state, self._place.config().tick
         form = format_of(state.format)(self._database.name, state.name)
         reader = FeedReader(self._place, form, wanted.bytes_max)
-        with closing(reader), self._output.open(state, form, wanted.bytes_max) as output:
-            run = FeedRun(kept, reader, output, wanted.bytes_max, wanted.drops, wanted.progress, end)
-            run.go(output.resume_at(state))
+        with closing(reader):
+            # Pruning keeps nothing for a feed that the log does not lead on.
+            reader.check(state)
+            self._register(state)
+            try:
+                with self._output.open(state, form, wanted.bytes_max) as output:
+                    run = FeedRun(kept, reader, output, wanted.bytes_max, wanted.drops, wanted.progress, end)
+                    run.go(output.resume_at(state))
+            except FarmError as error:
+                with suppress(FarmError):
+                    self._register(kept.state, failure=error.message)
+                raise
         if self._place.witness is not None and kept.state.position is not None:
             self._place.witness.note(kept.state.position)
         return run

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain as chained
 from typing import TYPE_CHECKING
 
 from wlc.farm import newest_batches
@@ -56,6 +58,8 @@ class FeedReader:
         self._renderer = Renderer(form, self._fetcher.fetch, bytes_max, log_reader.local_folders(database))
         # The last record that was rendered, whether it is given or was written before.
         self._last = (0, 0)
+        # The log files from a position on, of which the first one was read.
+        self._ahead: tuple[Position, Iterator[tuple[Batch, str]]] | None = None
 
     @property
     def renderer(self) -> Renderer:
@@ -67,14 +71,23 @@ class FeedReader:
         self._renderer.close()
         self._fetcher.close()
 
-    def found(self, state: FeedState) -> Iterator[Found]:
-        """Give everything from a state to the end of the log.
+    def check(self, state: FeedState) -> None:
+        """Refuse a state that nothing leads on from, before anything is read of what comes next.
 
         Raises:
-            ExpiredError: What comes next was pruned.
-            CorruptError: A file is damaged, or the farm belongs to another past.
-            InvalidError: A later history began with changes that no log holds.
+            ExpiredError: What comes next was pruned, or a later history began with changes that no log holds.
+            CorruptError: The farm belongs to another past.
         """
+        if state.snapshot is not None:
+            self._manifest(state.snapshot)
+            return
+        assert state.position is not None
+        batches = self._after(state.position, state.batch_last)
+        first = next(batches, None)
+        self._ahead = state.position, batches if first is None else chained((first,), batches)
+
+    def found(self, state: FeedState) -> Iterator[Found]:
+        """Give everything from a state to the end of the log; raises as `check` does, or for a file that is damaged."""
         if state.snapshot is not None:
             manifest = self._manifest(state.snapshot)
             yield from self._of_snapshot(manifest, state)
@@ -131,22 +144,29 @@ class FeedReader:
 
     def _batches(self, state: FeedState, position: Position) -> Iterator[tuple[Batch, str]]:
         """Give the log files from a position on."""
-        # Whoever goes on needs to know nothing of what is older; a witness may have seen it.
-        before = 0 if self._database.witness else position.batch
-        numbers = newest_batches.numbers_from(self._database, before)
-        log_reader.refuse_rolled_back(self._database, numbers, log_reader.last_tick(self._database, numbers))
-        first = bounds.first_batch_to_read(position, state.batch_last, numbers, self._database.snapshot_ticks)
-        for batch, chain in log_reader.batches_from(self._database, first, numbers, position):
+        ahead, self._ahead = self._ahead, None
+        batches = ahead[1] if ahead and ahead[0] == position else self._after(position, state.batch_last)
+        for batch, chain in batches:
             # The position's own batch is known by its chain hash, and may be the last one of the history before.
             if batch.number == position.batch and batch.last <= position.tick:
                 continue
-            try:
+            with _as_expired(position):
                 bounds.refuse_break(batch, position)
-            except InvalidError as error:
-                # Only a snapshot has what lies between the two.
-                raise ExpiredError(error.message, position=position) from error
             yield batch, chain
             position = Position(batch.history, batch.last, batch.number, chain)
+
+    def _after(self, position: Position, batch_last: int) -> Iterator[tuple[Batch, str]]:
+        config = self._database.config()
+        # Whoever goes on needs to know nothing of what is older; a witness may have seen it.
+        before = 0 if self._database.witness else position.batch
+        numbers = newest_batches.numbers_from(self._database, before)
+        log_reader.refuse_rolled_back(self._database, numbers, log_reader.last_tick(self._database, numbers, config))
+        first = bounds.first_batch_to_read(position, batch_last, numbers, self._database.snapshot_ticks)
+        if position.history != config.history:
+            newest_first = (self._database.read_batch(number)[0] for number in reversed(numbers))
+            with _as_expired(position):
+                bounds.refuse_beyond_break(newest_first, position, config.history, Stop())
+        return log_reader.batches_from(self._database, first, numbers, position)
 
     def _of_run(self, run: RowsRun, state: FeedState) -> Iterator[Found]:
         self._fetcher.expect(run.files.values())
@@ -166,6 +186,15 @@ class FeedReader:
 
     def _count(self, tick: int) -> int:
         return self._last[1] if self._last[0] == tick else 0
+
+
+@contextmanager
+def _as_expired(position: Position) -> Iterator[None]:
+    """Say of a history that the log does not lead to what is said of a log that was pruned: only a snapshot helps."""
+    try:
+        yield
+    except InvalidError as error:
+        raise ExpiredError(error.message, position=position) from error
 
 
 # Where a feed begins -------------------------------------------------------------------------------------------------
