@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import wlc
 from wlc.farm.clock import utc_now
 from wlc.farm.database import open_database
-from wlc.farm.errors import ExpiredError, FarmError, FencedError, InvalidError, UnavailableError
+from wlc.farm.errors import FarmError, FencedError, InvalidError, UnavailableError
 from wlc.farm.human_form import ForPeople
 from wlc.farm.model import Digest, Origin, Position
 from wlc.farm.newest_batches import read_newest
@@ -36,6 +36,7 @@ from wlr.filtering.images import key_of, masking, other_key, with_key
 from wlr.filtering.schema import created
 from wlr.filtering.snapshots import filtered
 from wlr.filtering.tables import known_tables, refuse_all_unfit
+from wlr.plan import bounds
 from wlr.plan.patterns import listed
 from wlr.plan.stop import Stop
 from wlr.replay import Replay
@@ -120,8 +121,10 @@ def derive(
     try:
         return run.round(filters, listed(tables, None), anew=anew)
     except FarmError as error:
-        if error.hint and isinstance(error, ExpiredError | InvalidError):
-            error.hint = error.hint.replace("wlr replicate", "wlc derive")
+        if error.hint and bounds.REBASE in error.hint:
+            at = f" --farm {shlex.quote(os.fspath(farm))}" if farm else ""
+            anew = f"wlc derive {run.shown}{at} --as {run.name} --anew"
+            error.hint = f"{anew} begins a new history of it from the newest snapshot"
         raise
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
@@ -348,6 +349,25 @@ def test_a_new_history_begins_with_the_newest_snapshot(tmp_path: Path) -> None:
     assert rows(into) == rows(url)
     assert not wlr.verify_farm(url).problems
     assert wlr.derive(farm.url, "d").batches == 0
+
+
+def test_a_first_database_that_began_a_new_history_is_derived_anew(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, farm = tmp_path / "first.duckdb", str(tmp_path / "farm")
+    wlc.master(source, farm=farm, create=True)
+    with wlc.connect(source) as connection:
+        connection.execute("CREATE TABLE t (k INTEGER)")
+    wlc.flush(source)
+    wlr.derive("first", "d", farm=farm, tables=["t"])
+    wlc.stop(source)
+    wlc.master(source, farm=farm)
+    with pytest.raises(wlr.InvalidError, match="ended at tick 1") as refused:
+        wlr.derive("first", "d", farm=farm)
+    command, _, rest = str(refused.value.hint).partition(" begins ")
+    assert rest == "a new history of it from the newest snapshot"
+    assert run_app(app, "wlc", shlex.split(command)[1:]) == 0, capfd.readouterr().err
+    assert wlr.derive("first", "d", farm=farm).batches == 0
 
 
 def test_readers_of_the_derived_one_need_no_key_of_the_first(tmp_path: Path) -> None:
