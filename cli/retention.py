@@ -65,6 +65,7 @@ def retention(
             "can_go_back_to": window.clock,
             "can_go_back_to_tick": window.tick,
             "older_snapshots": Numbers(window.older),
+            "cannot_go_back_to": tuple(f"{first}-{'' if last is None else last}" for first, last in window.lost),
         }
     )
 

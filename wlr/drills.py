@@ -90,9 +90,10 @@ def drill(
     """
     database = wlc.resolve(db, farm, storage_options=storage_options)
     window, first, last = _reachable(database)
-    chosen = choose_tick(window.older, first, last, seed) if tick is None else tick
+    chosen = window.reached_from(choose_tick(window.older, first, last, seed)) if tick is None else tick
     # A random tick that fits only together with later ones gives way to the first of them with which it does.
-    ticks = [chosen] if tick is not None else [chosen, *(chosen + more for more in group_sizes(last - chosen))]
+    later = () if tick is not None else group_sizes(last - chosen)
+    ticks = [chosen, *(window.reached_from(chosen + more) for more in later)]
     with tempfile.TemporaryDirectory(prefix="wlr-drill-", dir=folder) as work:
         into = Path(work) / "drill.duckdb"
         restore = partial(

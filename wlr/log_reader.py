@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wlc.farm.errors import CorruptError, ExpiredError, GapError
+from wlc.farm.errors import CorruptError, ExpiredError, GapError, InvalidError
 from wlc.farm.log import refuse_other_past
 from wlc.farm.model import Position
 from wlc.farm.paths import log_path
@@ -221,7 +221,7 @@ def steps_after(database: FarmDatabase, manifest: Manifest | None, stop: Stop) -
     Raises:
         ExpiredError: The batch after the snapshot was pruned.
         CorruptError: A log file is damaged, or the chain is broken.
-        InvalidError: A batch belongs to a history that does not continue the snapshot's.
+        InvalidError: The stop is behind the end of the snapshot's history, and before the next one's first snapshot.
     """
     position = manifest.position if manifest else Position("", 0)
     numbers = database.batch_numbers()
@@ -229,7 +229,16 @@ def steps_after(database: FarmDatabase, manifest: Manifest | None, stop: Stop) -
         bounds.refuse_hole(position, database.snapshot_ticks(), stop)
         return iter(())
     first = bounds.first_batch_to_read(position, position.tick, numbers, database.snapshot_ticks)
-    return cut(batches_from(database, first, numbers, position), position, stop)
+    return _to_stop(cut(batches_from(database, first, numbers, position), position, stop), database, stop)
+
+
+def _to_stop(steps: Iterator[Step], database: FarmDatabase, stop: Stop) -> Iterator[Step]:
+    try:
+        yield from steps
+    except InvalidError as error:
+        if error.position is None:
+            raise
+        raise bounds.not_restorable(stop, error.position.tick, database.snapshot_ticks()) from error
 
 
 Read = Callable[[int], tuple["Batch", str]]

@@ -419,7 +419,13 @@ class Replay:
             # Every number is read, to report a missing batch: without it a history may seem to have no origin.
             without_gaps = range(numbers[-1], numbers[0] - 1, -1) if numbers else ()
             newest_first = (self.database.read_batch(number)[0] for number in without_gaps)
-            bounds.refuse_beyond_break(newest_first, position, config.history, self.stop)
+            ticks = self.database.snapshot_ticks
+            bounds.refuse_beyond_break(newest_first, position, config.history, self.stop, self._leads_behind, ticks)
+
+    def _leads_behind(self, end: int) -> bool:
+        """Say whether a replica at the stop would be made from a snapshot behind a tick."""
+        manifest = log_reader.choose_snapshot(self.database, self.stop)
+        return manifest is not None and manifest.position.tick > end
 
     def _read(self, number: int, previous: str | None) -> tuple[Batch, str]:
         if (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -10,8 +11,8 @@ import pytest
 
 import wlc
 import wlr
-from tests.sites import Sites
-from wlc.farm.errors import InseparableError, ReplayError
+from tests.sites import Backup, Sites, write_offline
+from wlc.farm.errors import InseparableError, InvalidError, ReplayError
 from wlr import drills
 
 if TYPE_CHECKING:
@@ -93,3 +94,42 @@ def test_a_step_that_fails_elsewhere_applies_together_what_fits_only_together(sw
         wlr.replicate(log, into=into, register=False)
     with duckdb.connect(into, read_only=True) as connection:
         assert connection.execute("FROM b ORDER BY id").fetchall() == [(1, "h", "x"), (2, "c", "y")]
+
+
+def test_ticks_before_the_first_snapshot_of_a_restored_site_are_refused_by_all_that_restore(tmp_path: Path) -> None:
+    sites = Sites(tmp_path)
+    sites.found("CREATE TABLE t (k INTEGER PRIMARY KEY)")
+    sites.join("rome")
+    sites.exchange()
+    backup = Backup.of(sites, "rome")
+    sites.write("rome", "INSERT INTO t VALUES (1)")
+    sites.exchange()
+    log, end = sites.log("rome"), sites.log("rome").config().tick
+    wlr.replicate(log.url, into=(behind := tmp_path / "behind.duckdb"), register=False)
+    backup.restore()
+    write_offline(sites, "rome", "INSERT INTO t VALUES (2)", "INSERT INTO t VALUES (3)")
+    with pytest.warns(UserWarning, match="a new history begins"):
+        wlc.flush(sites.file("rome"))
+    start, newest = log.snapshot_ticks()[-1], log.read_batch(log.batch_numbers()[-1])[0]
+    lost = newest.first
+    assert (newest.last, wlc.retention(log.url).window.lost) == (start, ((end + 1, start - 1),)), "2 is before it"
+    committed = newest.transactions[0].committed
+    assert committed is not None
+    into = tmp_path / "copy.duckdb"
+    for stop in ({"tick": end + 1}, {"tick": lost}, {"until": committed + timedelta(microseconds=1)}):
+        for target in (into, behind):
+            with pytest.raises(InvalidError, match=f"cannot be restored: after tick {end} a history began") as caught:
+                wlr.replicate(log.url, into=target, register=False, **stop)
+            assert caught.value.hint == f"The nearest that can be reached: --tick {end} and --tick {start}."
+        with pytest.raises(InvalidError, match="cannot be restored"):
+            wlr.read(log.url, "t", **stop)
+    for tick in (end, start):
+        assert wlr.replicate(log.url, into=tmp_path / f"{tick}.duckdb", tick=tick, register=False).tick == tick
+    with pytest.raises(InvalidError, match=f"ended at tick {end}; .*") as caught:
+        wlr.replicate(log.url, into=behind, tick=start, register=False)
+    assert "--rebase makes the replica anew" in str(caught.value.hint)
+    with pytest.raises(InvalidError, match=f"tick {lost} of rome cannot be restored") as caught:
+        wlc.tag(log.url, "lost", lost)
+    assert caught.value.hint == f"The nearest that can be tagged: --tick {end} and --tick {start}."
+    with patch.object(drills, "choose_tick", return_value=lost):
+        assert wlr.drill(log.url, folder=tmp_path).tick == start

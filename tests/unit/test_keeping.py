@@ -23,9 +23,9 @@ from wlc.farm.keep_policy import (
     end_policy,
     read_policy,
 )
-from wlc.farm.model import Batch, Manifest, Position, Transaction
+from wlc.farm.model import Batch, Manifest, Origin, Position, Transaction
 from wlc.farm.paths import parse_tag_path, tag_path
-from wlc.farm.reachable_past import read_window, window_of
+from wlc.farm.reachable_past import Window, read_window, window_of
 from wlc.farm.registry import Replica
 from wlc.farm.tags import Tag, add_tag, check_tag_name, decode_tag, delete_tag, encode_tag, find_tag, tags
 from wlc.masters.prune import prune_database
@@ -311,3 +311,47 @@ def test_the_window_is_that_of_the_log_and_pruning_says_it_before_and_after(data
     assert (window.tick, window.clock, window.older, window.is_whole) == (12, BEGIN + 12 * DAY, (9,), False)
     assert window.covers(timedelta(days=8), BEGIN + 20 * DAY)
     assert not window.covers(timedelta(days=9), BEGIN + 20 * DAY)
+
+
+def two_histories(database: FarmDatabase, *later: int) -> None:
+    """Publish "h" up to tick 8, and "k", which grew from its tick 5, from tick 10 on, with snapshots at later ticks."""
+    publish(database, 8)
+    take(database, 3)
+    chain = database.read_batch(8)[1]
+    for number, tick in enumerate(range(10, 14), start=9):
+        parent = Origin("h", 5) if tick == 10 else None
+        transaction = Transaction(tick, "ann", BEGIN, BEGIN + tick * DAY)
+        batch = Batch("sales", number, "k", tick, tick, chain, "sales", (transaction,), (), {"k": tick}, parent)
+        chain = database.publish(batch, {})
+        if tick in later:
+            position = Position("k", tick, number, chain)
+            database.publish_snapshot(Manifest("sales", position, BEGIN + tick * DAY, "sales", (), (), ()), {})
+
+
+def test_the_first_ticks_of_a_history_cannot_be_reached_before_its_first_snapshot(database: FarmDatabase) -> None:
+    two_histories(database, 11, 13)
+    window = read_window(database)
+    assert (window.tick, window.is_whole, window.lost) == (0, True, ((9, 10),))
+    assert [tick for tick in range(15) if not window.holds(tick)] == [9, 10]
+    assert [window.reached_from(tick) for tick in (8, 9, 10, 11)] == [8, 11, 11, 11]
+    # A tag there keeps nothing that could help; one behind it keeps what it needs.
+    add_tag(database, Tag("lost", 10, BEGIN, "ann@host"))
+    told = prune_database(database, now=BEGIN + 20 * DAY, dry_run=True)
+    assert (told.before, told.keep_snapshots, told.keep_batches) == (window, (13,), (12,))
+    assert "tag lost at tick 10 cannot be reached" in told.reasons
+    add_tag(database, Tag("behind", 12, BEGIN, "ann@host"))
+    told = prune_database(database, now=BEGIN + 20 * DAY, dry_run=True)
+    assert (told.keep_snapshots, told.keep_batches[0], told.after) == ((11, 13), 10, Window(11, BEGIN + 11 * DAY))
+    # What a tag keeps of the former history does not lead on to the next one.
+    delete_tag(database, "behind")
+    add_tag(database, Tag("before", 7, BEGIN, "ann@host"))
+    told = prune_database(database, now=BEGIN + 20 * DAY)
+    assert (told.keep_snapshots, told.after) == ((3, 13), read_window(database))
+    assert read_window(database) == Window(3, BEGIN + 3 * DAY, lost=((9, 12),))
+
+
+def test_a_history_without_a_snapshot_cannot_be_reached(database: FarmDatabase) -> None:
+    two_histories(database)
+    window = read_window(database)
+    assert window.lost == ((9, None),)
+    assert [window.reached_from(tick) for tick in (8, 9, 13)] == [8, 8, 8]

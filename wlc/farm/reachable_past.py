@@ -6,10 +6,13 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from wlc.farm.errors import CorruptError
 from wlc.farm.human_form import ForPeople
+from wlc.farm.model import Origin
+from wlc.farm.store import MissingError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from datetime import datetime, timedelta
 
     from wlc.farm.database import FarmDatabase
@@ -21,16 +24,19 @@ class Window(ForPeople):
     """What can be gone back to.
 
     Attributes:
-        tick: This tick and every later one can be reached; None where nothing was published.
+        tick: This tick and every later one can be reached, but for `lost`; None where nothing was published.
         clock: When its transaction was committed, or that of tick 1 where the log begins with an empty database.
         older: Ticks of single snapshots before it, rising: the log after them was pruned.
         is_whole: Nothing was ever there that cannot be reached any more.
+        lost: First and last ticks of what cannot be reached after `tick`: from the end of a history to the first
+            snapshot of the next one that is there, where that grew from elsewhere. None for the last: there is none.
     """
 
     tick: int | None
     clock: datetime | None
     older: tuple[int, ...] = ()
     is_whole: bool = False
+    lost: tuple[tuple[int, int | None], ...] = ()
 
     def covers(self, age: timedelta, now: datetime) -> bool:
         """Say whether every state of the last `age` can be reached."""
@@ -38,11 +44,28 @@ class Window(ForPeople):
 
     def holds(self, tick: int) -> bool:
         """Say whether a tick can be reached."""
-        return (self.tick is not None and tick >= self.tick) or tick in self.older
+        is_after = self.tick is not None and tick >= self.tick
+        return (is_after and self.lost_with(tick) is None) or tick in self.older
+
+    def lost_with(self, tick: int) -> tuple[int, int | None] | None:
+        """Return the range of ticks that cannot be reached of which a tick is one; None if it is in none."""
+        return next((each for each in self.lost if each[0] <= tick and (each[1] is None or tick <= each[1])), None)
+
+    def reached_from(self, tick: int) -> int:
+        """Return the first tick from one in the window on that can be reached, or else the last one before."""
+        while (lost := self.lost_with(tick)) is not None:
+            first, last = lost
+            if last is None:
+                return first - 1
+            tick = last + 1
+        return tick
 
 
 def window_of(
-    snapshots: Sequence[tuple[Position, datetime]], first_batch: int | None, first_commit: datetime | None
+    snapshots: Sequence[tuple[Position, datetime]],
+    first_batch: int | None,
+    first_commit: datetime | None,
+    ends: Iterable[int] = (),
 ) -> Window:
     """Decide how far back one can go.
 
@@ -50,9 +73,11 @@ def window_of(
         snapshots: Position and time of each, rising.
         first_batch: Number of the oldest batch; None without a log.
         first_commit: Time of the first transaction, where the log begins with an empty database; else ignored.
+        ends: As of `ends_of_histories`.
     """
-    if begins_empty([position.tick for position, _ in snapshots], first_batch):
-        return Window(0, first_commit, (), is_whole=True)
+    ticks = [position.tick for position, _ in snapshots]
+    if begins_empty(ticks, first_batch):
+        return Window(0, first_commit, (), is_whole=True, lost=lost_between(ends, ticks, 0))
     if not snapshots:
         return Window(None, None, (), is_whole=first_batch is None)
     at = bisect_left(snapshots, True, key=lambda found: is_joined(found[0], first_batch))
@@ -60,7 +85,8 @@ def window_of(
     at = min(at, len(snapshots) - 1) if first_batch is not None else len(snapshots) - 1
     position, clock = snapshots[at]
     older = tuple(found.tick for found, _ in snapshots[:at])
-    return Window(position.tick, clock, older, is_whole=position.batch == 0 and not older)
+    lost = lost_between(ends, ticks, position.tick)
+    return Window(position.tick, clock, older, is_whole=position.batch == 0 and not older, lost=lost)
 
 
 def begins_empty(snapshot_ticks: Sequence[int], first_batch: int | None) -> bool:
@@ -84,7 +110,8 @@ def read_window(database: FarmDatabase) -> Window:
     if begins_empty(ticks, first):
         batch, _ = database.read_batch(1)
         commits = (transaction.committed for transaction in batch.transactions if transaction.committed is not None)
-        return window_of([], first, next(commits, None))
+        lost = lost_between(ends_of_histories(database, numbers, batch.history), ticks, 0)
+        return Window(0, next(commits, None), (), is_whole=True, lost=lost)
     if not ticks:
         return window_of([], first, None)
     at = len(ticks) - 1
@@ -93,4 +120,42 @@ def read_window(database: FarmDatabase) -> Window:
     at = min(at, len(ticks) - 1)
     manifest = database.read_manifest(ticks[at])
     found = window_of([(manifest.position, manifest.clock)], first, None)
-    return Window(found.tick, found.clock, tuple(ticks[:at]), is_whole=found.is_whole and not at)
+    lost = lost_between(ends_of_histories(database, numbers, manifest.position.history), ticks, manifest.position.tick)
+    return Window(found.tick, found.clock, tuple(ticks[:at]), is_whole=found.is_whole and not at, lost=lost)
+
+
+def ends_of_histories(database: FarmDatabase, numbers: Sequence[int], history: str) -> list[int]:
+    """Return the last ticks of histories that others follow which grew from elsewhere, or with changes in no log.
+
+    Args:
+        database: The farm database.
+        numbers: Numbers of its batches, rising; few are read.
+        history: That of the oldest state that is wanted. As long as it is the present one, none is read.
+    """
+    try:
+        present = database.config().history
+    except (MissingError, CorruptError):
+        present = database.read_batch(numbers[-1])[0].history if numbers else history
+    return [] if history == present else list(_ends(database, numbers, present))
+
+
+def _ends(database: FarmDatabase, numbers: Sequence[int], present: str) -> Iterator[int]:
+    while numbers:
+        history = database.read_batch(numbers[0])[0].history
+        if history == present:
+            return
+        at = bisect_left(numbers, True, key=lambda number: database.read_batch(number)[0].history != history)
+        end, numbers = database.read_batch(numbers[at - 1])[0].last, numbers[at:]
+        later = database.read_batch(numbers[0])[0] if numbers else None
+        if later is None or later.first > end + 1 or later.parent != Origin(history, end):
+            yield end
+
+
+def lost_between(ends: Iterable[int], snapshot_ticks: Sequence[int], oldest: int) -> tuple[tuple[int, int | None], ...]:
+    """Return first and last ticks of what cannot be reached after the oldest tick, see `Window.lost`."""
+    lost: list[tuple[int, int | None]] = []
+    for end in ends:
+        start = next((tick for tick in snapshot_ticks if tick > end), None)
+        if end >= oldest and start != end + 1:
+            lost.append((end + 1, None if start is None else start - 1))
+    return tuple(lost)

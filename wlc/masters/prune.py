@@ -11,7 +11,7 @@ from wlc.farm.errors import InvalidError, UnavailableError
 from wlc.farm.keep_policy import read_policy
 from wlc.farm.paths import SNAPSHOTS, manifest_path
 from wlc.farm.prune_notice import announced
-from wlc.farm.reachable_past import begins_empty, read_window, window_of
+from wlc.farm.reachable_past import begins_empty, ends_of_histories, read_window, window_of
 from wlc.farm.registry import replicas
 from wlc.farm.retry import CHANGE_ATTEMPTS
 from wlc.farm.same_past import is_made_up
@@ -108,6 +108,10 @@ def prune_database(
         for manifest in manifests
     ]
     numbers, time = database.batch_numbers(), now or utc_now()
+    is_empty_first = begins_empty([point.position.tick for point in points], numbers[0] if numbers else None)
+    # A log without a snapshot stays.
+    oldest = "" if is_empty_first or not points else points[0].position.history
+    ends = ends_of_histories(database, numbers, oldest)
 
     windows: dict[str, int] = {}
     sizes: dict[int, int] = {}
@@ -122,7 +126,7 @@ def prune_database(
         wanted = read_policy(database), tags(database)
         while True:
             real = [point for point in points if not made_up.get(point.position.tick)]
-            retention = decide(real, numbers, registered, time, deadline, reach, keep_for, windows, *wanted)
+            retention = decide(real, numbers, registered, time, deadline, reach, keep_for, windows, *wanted, ends)
             if _is_founded(database, retention, real, made_up):
                 break
         retention = replace(retention, reasons=(*retention.reasons, *_ignored_reasons(made_up)))
@@ -133,7 +137,7 @@ def prune_database(
         freed = sum(sizes.get(number, 0) for number in retention.delete_batches)
         freed += sum(entry.bytes for entry in listed if entry.path.startswith(gone))
         retention = replace(retention, delete_bytes=freed)
-        return _with_windows(database, retention, real, numbers)
+        return _with_windows(database, retention, real, numbers, ends)
 
     retention = decided()
     return retention if dry_run else _pruned(database, retention, decided)
@@ -188,7 +192,11 @@ def _deletes_no_more(retention: Retention, before: Retention) -> bool:
 
 
 def _with_windows(
-    database: FarmDatabase, retention: Retention, points: Sequence[SnapshotPoint], numbers: Sequence[int]
+    database: FarmDatabase,
+    retention: Retention,
+    points: Sequence[SnapshotPoint],
+    numbers: Sequence[int],
+    ends: Sequence[int],
 ) -> Retention:
     """Say how far back one can go before and after."""
     all_ = [(point.position, point.clock) for point in points]
@@ -197,8 +205,8 @@ def _with_windows(
     commit = None
     if begins_empty([position.tick for position, _ in all_], first):
         commit = read_window(database).clock
-    after = window_of(kept, retention.keep_batches[0] if retention.keep_batches else None, commit)
-    return replace(retention, before=window_of(all_, first, commit), after=after)
+    after = window_of(kept, retention.keep_batches[0] if retention.keep_batches else None, commit, ends)
+    return replace(retention, before=window_of(all_, first, commit, ends), after=after)
 
 
 def _delete(database: FarmDatabase, retention: Retention) -> None:

@@ -118,6 +118,7 @@ def decide(
     windows: Mapping[str, int] | None = None,
     policy: KeepPolicy | None = None,
     tags: Iterable[Tag] = (),
+    ends: Sequence[int] = (),
 ) -> Retention:
     """Decide what can be deleted.
 
@@ -137,10 +138,10 @@ def decide(
         windows: For sites among the replicas the batch from which the log is needed to judge their changes.
         policy: What the owner wants to be kept.
         tags: Ticks that stay reachable. A tag keeps the snapshot at its tick, or else the log from the snapshot before.
+        ends: Ticks beyond which the log does not lead from a snapshot before them.
     """
-    judged = windows or {}
+    judged, numbers = windows or {}, sorted(batches)
     starts = sorted(snapshots, key=lambda start: (start.position.batch, start.position.tick))
-    numbers = sorted(batches)
     registered = sorted(replicas, key=lambda replica: replica.id)
     overdue = tuple(replica for replica in registered if now - replica.seen > deadline)
     live = tuple(replica for replica in registered if now - replica.seen <= deadline)
@@ -152,7 +153,7 @@ def decide(
         reach = min(now - policy.keep, reach or now)
     oldest, base, reasons = _oldest_kept(starts, numbers, now, reach, keep_for)
     single = _last_of_periods(starts[:oldest], policy) if policy is not None else set()
-    pinned = [_pinned(starts, oldest, numbers, tag) for tag in tags]
+    pinned = [_pinned(starts, oldest, numbers, tag, ends) for tag in tags]
     single.update(pin.snapshot for pin in pinned if pin.snapshot is not None)
     singles = [starts[index] for index in sorted(single)]
     base = _with_own_batches(singles, min([base, *(pin.batch for pin in pinned)]))
@@ -228,7 +229,9 @@ class _Pin:
     reason: str = ""
 
 
-def _pinned(starts: Sequence[SnapshotPoint], oldest: int, numbers: Sequence[int], tag: Tag) -> _Pin:
+def _pinned(
+    starts: Sequence[SnapshotPoint], oldest: int, numbers: Sequence[int], tag: Tag, ends: Sequence[int]
+) -> _Pin:
     everything = max([starts[-1].position.batch, *numbers])
     if tag.tick >= starts[oldest].position.tick:
         return _Pin(everything)
@@ -236,6 +239,9 @@ def _pinned(starts: Sequence[SnapshotPoint], oldest: int, numbers: Sequence[int]
     if before and starts[before[-1]].position.tick == tag.tick:
         return _Pin(everything, before[-1], f"tag {tag.name} keeps the snapshot at tick {tag.tick}")
     first = numbers[0] if numbers else None
+    start = starts[before[-1]].position.tick if before else 0
+    if any(start <= end < tag.tick for end in ends):
+        return _Pin(everything, None, f"tag {tag.name} at tick {tag.tick} cannot be reached")
     if before and is_joined(starts[before[-1]].position, first):
         batch = starts[before[-1]].position.batch
         return _Pin(batch, before[-1], f"tag {tag.name} at tick {tag.tick} keeps log files from batch {batch} on")

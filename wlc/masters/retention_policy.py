@@ -111,7 +111,8 @@ def tag(
         storage_options: Options of the farm's file system.
 
     Raises:
-        InvalidError: The name is invalid or names another tick, or the tick is not published yet.
+        InvalidError: The name is invalid or names another tick, or the tick is not published yet, or cannot be
+            restored: a history began there with a later snapshot.
         ExpiredError: The tick was pruned.
     """
     check_tag_name(name)
@@ -128,7 +129,7 @@ def tag(
     try:
         # Whoever prunes may have read the tags before this one was there.
         _refuse_unreachable(database, wanted)
-    except ExpiredError:
+    except (ExpiredError, InvalidError):
         delete_tag(database, name)
         raise
     return made
@@ -152,6 +153,14 @@ def untag(
 def _refuse_unreachable(database: FarmDatabase, tick: int) -> None:
     announced = announced_windows(database)
     window = read_window(database)
+    if (lost := window.lost_with(tick)) is not None:
+        first, last = lost
+        began = "which has no snapshot yet" if last is None else f"whose first snapshot is at tick {last + 1}"
+        later = "" if last is None else f" and --tick {last + 1}"
+        raise InvalidError(
+            f"tick {tick} of {database.name} cannot be restored: after tick {first - 1} a history began {began}",
+            hint=f"The nearest that can be tagged: --tick {first - 1}{later}.",
+        )
     if window.holds(tick) and all(left.holds(tick) for left in announced):
         return
     window = window if not window.holds(tick) else next(left for left in announced if not left.holds(tick))

@@ -155,7 +155,14 @@ def follows(batch: Batch, history: str) -> bool:
     return batch.parent == Origin(history, batch.first - 1)
 
 
-def refuse_beyond_break(newest_first: Iterable[Batch], position: Position, history: str, stop: Stop) -> None:
+def refuse_beyond_break(
+    newest_first: Iterable[Batch],
+    position: Position,
+    history: str,
+    stop: Stop,
+    is_restorable: Callable[[int], bool] = lambda _: True,
+    snapshot_ticks: Callable[[], Sequence[int]] = tuple,
+) -> None:
     """Refuse to go beyond the tick after which a later history grew with changes that no log has.
 
     Args:
@@ -163,6 +170,8 @@ def refuse_beyond_break(newest_first: Iterable[Batch], position: Position, histo
         position: Where the replica stands.
         history: The farm's present one.
         stop: How far the replica shall go.
+        is_restorable: Says whether a replica can be made at the stop, given the last tick before the break.
+        snapshot_ticks: Lists the ticks of the snapshots, rising; called if none can.
 
     Raises:
         InvalidError: The stop is behind the break; the message names the last tick that can be reached.
@@ -173,11 +182,23 @@ def refuse_beyond_break(newest_first: Iterable[Batch], position: Position, histo
     committed = (t for t in began.transactions if t.committed is not None) if began else ()
     if stop.until is not None and not any(map(stop.includes, committed)):
         return
+    if not is_restorable(end):
+        raise not_restorable(stop, end, snapshot_ticks())
     raise InvalidError(
         f"the history of the replica ended at tick {end}; later ones, up to history {history}, grew with changes that"
         " only their snapshots have",
         hint=f"{REBASE} makes the replica anew; or go to --tick {end}.",
         position=position,
+    )
+
+
+def not_restorable(stop: Stop, end: int, snapshot_ticks: Sequence[int]) -> InvalidError:
+    """Say that nothing leads to a stop behind the end of a history: the first snapshot of the next one is later."""
+    start = next((tick for tick in snapshot_ticks if tick > end), None)
+    began = "which has no snapshot yet" if start is None else f"whose first snapshot is at tick {start}"
+    return InvalidError(
+        f"{stop} cannot be restored: after tick {end} a history began {began}",
+        hint=f"The nearest that can be reached: --tick {end}{f' and --tick {start}' if start is not None else ''}.",
     )
 
 

@@ -160,7 +160,8 @@ def _wanted(
         is_own = batch.number == position.batch
         after = batch.transactions[bisect_right(batch.transactions, position.tick, key=_tick) :]
         end = _end(after, stop)
-        if after and end == 0 and not is_own:
+        is_between = stop.tick is not None and stop.tick > position.tick and batch.history != position.history
+        if after and end == 0 and not is_own and not is_between:
             # The stop is before this batch, so its history does not matter.
             return
         if not is_own:
