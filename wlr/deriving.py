@@ -121,10 +121,10 @@ def derive(
     try:
         return run.round(filters, listed(tables, None), anew=anew)
     except FarmError as error:
-        if error.hint and bounds.REBASE in error.hint:
+        if error.hint and any(words in error.hint for words in (bounds.REBASE, "--tick")):
             at = f" --farm {shlex.quote(os.fspath(farm))}" if farm else ""
-            anew = f"wlc derive {run.shown}{at} --as {run.name} --anew"
-            error.hint = f"{anew} begins a new history of it from the newest snapshot"
+            command = f"wlc derive {run.shown}{at} --as {run.name} --anew"
+            error.hint = f"{command} begins a new history of it from the newest snapshot"
         raise
 
 

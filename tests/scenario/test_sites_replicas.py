@@ -118,7 +118,7 @@ def test_ticks_before_the_first_snapshot_of_a_restored_site_are_refused_by_all_t
     into = tmp_path / "copy.duckdb"
     for stop in ({"tick": end + 1}, {"tick": lost}, {"until": committed + timedelta(microseconds=1)}):
         for target in (into, behind):
-            with pytest.raises(InvalidError, match=f"cannot be restored: after tick {end} a history began") as caught:
+            with pytest.raises(InvalidError, match=f"cannot be restored: tick {end} is followed by history") as caught:
                 wlr.replicate(log.url, into=target, register=False, **stop)
             assert caught.value.hint == f"The nearest that can be reached: --tick {end} and --tick {start}."
         with pytest.raises(InvalidError, match="cannot be restored"):

@@ -155,10 +155,11 @@ def _refuse_unreachable(database: FarmDatabase, tick: int) -> None:
     window = read_window(database)
     if (lost := window.lost_with(tick)) is not None:
         first, last = lost
-        began = "which has no snapshot yet" if last is None else f"whose first snapshot is at tick {last + 1}"
+        there = "no snapshot follows yet" if last is None else f"the next snapshot is at tick {last + 1}"
         later = "" if last is None else f" and --tick {last + 1}"
         raise InvalidError(
-            f"tick {tick} of {database.name} cannot be restored: after tick {first - 1} a history began {began}",
+            f"tick {tick} of {database.name} cannot be restored: tick {first - 1} is followed by another history,"
+            f" and {there}",
             hint=f"The nearest that can be tagged: --tick {first - 1}{later}.",
         )
     if window.holds(tick) and all(left.holds(tick) for left in announced):

@@ -183,7 +183,7 @@ def refuse_beyond_break(
     if stop.until is not None and not any(map(stop.includes, committed)):
         return
     if not is_restorable(end):
-        raise not_restorable(stop, end, snapshot_ticks())
+        raise not_restorable(stop, end, snapshot_ticks(), f"history {began.history if began else history}")
     raise InvalidError(
         f"the history of the replica ended at tick {end}; later ones, up to history {history}, grew with changes that"
         " only their snapshots have",
@@ -192,12 +192,14 @@ def refuse_beyond_break(
     )
 
 
-def not_restorable(stop: Stop, end: int, snapshot_ticks: Sequence[int]) -> InvalidError:
-    """Say that nothing leads to a stop behind the end of a history: the first snapshot of the next one is later."""
+def not_restorable(
+    stop: Stop, end: int, snapshot_ticks: Sequence[int], history: str = "another history"
+) -> InvalidError:
+    """Say that nothing leads to a stop behind the end of a history: the first snapshot behind that is later."""
     start = next((tick for tick in snapshot_ticks if tick > end), None)
-    began = "which has no snapshot yet" if start is None else f"whose first snapshot is at tick {start}"
+    following = "no snapshot follows yet" if start is None else f"the next snapshot is at tick {start}"
     return InvalidError(
-        f"{stop} cannot be restored: after tick {end} a history began {began}",
+        f"{stop} cannot be restored: tick {end} is followed by {history}, and {following}",
         hint=f"The nearest that can be reached: --tick {end}{f' and --tick {start}' if start is not None else ''}.",
     )
 
